@@ -1,0 +1,1 @@
+"""Run a program under a recipe and come back with a run folder."""

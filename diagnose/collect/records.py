@@ -1,0 +1,35 @@
+"""The files that a watched process leaves in `rank<k>/` of its run folder: their names and their lines.
+
+The process that is watched writes them with the standard library alone (`collect.inside`), line by line from a side
+thread; `trace.readers.run_folder` reads them into a `Trace`. All times are nanoseconds since the epoch.
+
+    trace.json.gz    the torch.profiler window, as Kineto wrote it
+    window.json      {"start_ns", "end_ns", "first_step", "steps", "steady"}: the window, and why it began when it did
+    steps.jsonl      {"t": end_ns, "b": backwards, "w": input_ns}, a line a step
+    ranges.jsonl     {"k": kind, "s": start_ns, "e": end_ns, "n": name, "t": thread id}
+                     kind: input | gc | compile | checkpoint
+    stacks.jsonl     {"i": id, "f": [[file, line, function], …]} innermost first, before its first use
+    samples.jsonl    {"t": [time_ns, …], "s": [stack id, …]}
+    sites.jsonl      {"kind", "file", "line", "function", "arguments": {…}}
+    syncs.jsonl      {"file", "line", "function", "count", "steps"}; the file exists, if empty, once somebody looked
+    counters.jsonl   {"t": time_ns, "d": device or -1, "v": {metric: value}}
+    facts.json       the fields of `diagnose.model.Facts`, and "rank", "world_size", "pid", "owned_roots"
+    end.json         {"reason": "exit" | "exception" | "stopped", "steps": n}
+"""
+
+from __future__ import annotations
+
+TRACE = "trace.json.gz"
+WINDOW = "window.json"
+STEPS = "steps.jsonl"
+RANGES = "ranges.jsonl"
+STACKS = "stacks.jsonl"
+SAMPLES = "samples.jsonl"
+SITES = "sites.jsonl"
+SYNCS = "syncs.jsonl"
+COUNTERS = "counters.jsonl"
+FACTS = "facts.json"
+END = "end.json"
+
+RECIPE_VARIABLE = "DIAGNOSE_RECIPE"
+"""Environment variable that holds the recipe as JSON; a process without it is not watched."""

@@ -1,0 +1,113 @@
+"""All that a file in `fixers/` needs to import.
+
+A fixer is a pure function from the user's source texts and one finding to edited texts. It writes nothing and runs
+nothing. The file's docstring is its documentation, under the headings *What it changes*, *Why it helps*,
+*Fix safety*; it ends in `FIXER = Fixer(...)` with a source before, the same after, and sources it must leave alone.
+Shared tests run them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from diagnose.model import Facts, Finding, Gate, Scalar, Site
+from diagnose.program.edit import (
+    add_keyword,
+    call_at,
+    ensure_import,
+    module_of,
+    parse,
+    remove_keyword,
+    replace_call,
+    set_keywords,
+)
+
+__all__ = [
+    "Advice",
+    "Edits",
+    "Example",
+    "Facts",
+    "Finding",
+    "Fixer",
+    "Gate",
+    "Request",
+    "Scalar",
+    "Site",
+    "add_keyword",
+    "call_at",
+    "ensure_import",
+    "module_of",
+    "parse",
+    "remove_keyword",
+    "replace_call",
+    "set_keywords",
+]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a fixer may look at: the finding, the user's files as text, and what the run recorded."""
+
+    finding: Finding
+    sources: Mapping[str, str]
+    """The user's own files: path as recorded by the run → text."""
+    sites: Sequence[Site] = ()
+    facts: Facts = field(default_factory=Facts)
+    setting: Mapping[str, Scalar] = field(default_factory=dict)
+    """One of the settings that `Fixer.settings` proposed; empty for a fixer without knobs."""
+    entry: str | None = None
+    """The script that was started, a key of `sources`; None for a module or a launcher whose file is unknown."""
+
+
+@dataclass(frozen=True)
+class Edits:
+    """Whole new texts for some of the files."""
+
+    files: Mapping[str, str]
+    summary: str
+    """What was changed, in one line, for people."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """There is no line of the user's that can be edited safely; `text` says what to do by hand, and why not by us."""
+
+    text: str
+
+
+Answer = Edits | Advice | None
+"""None: this finding gives the fixer nothing to do."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """A source before and after, or (after None) a source that must be left alone, with what the run would know."""
+
+    before: str
+    after: str | None
+    request: Callable[[str], Request]
+    """Makes the request for a text of the file."""
+
+
+@dataclass(frozen=True)
+class Fixer:
+    """One rewrite."""
+
+    name: str
+    """The change in kebab case."""
+    rewrite: Callable[[Request], Answer]
+    gate: Gate
+    mechanism: str
+    """The measure that must move for the gain to be believed: an accounting class (`idle.input`, `compute`) or
+    `sync_calls`."""
+    settings: Callable[[Request], Sequence[Mapping[str, Scalar]]] = lambda _request: ({},)
+    """The settings of its knobs that are worth a trial, cheapest first."""
+    rounds_to: str | None = None
+    """For the rounding gate: the number format that matrix operands are rounded to (`tf32`), when the fix does that."""
+    examples: tuple[Example, ...] = field(default=(), repr=False)
+    order: int = 50
+    """Order class of composition: 10 environment, 20 syncs, 30 input, 40 precision, 50 kernels, 60 compile, 70 memory,
+    80 communication, 90 graph capture."""
+    doc: str = ""
+    """Filled by the loader from the module's docstring."""

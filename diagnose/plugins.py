@@ -1,0 +1,98 @@
+"""Finds rules and fixers: the built-in ones, and those in a folder the user names. Nobody imports them by name.
+
+Both take the same road: every public module of the package is imported and asked for `RULE` or `FIXER`. A module that
+cannot be loaded becomes a visible problem, not a crash and not silence.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import pkgutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import TypeVar
+
+from diagnose.fixer import Fixer
+from diagnose.rule import Rule
+
+_Plugin = TypeVar("_Plugin", Rule, Fixer)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A module of rules or fixers that could not be used."""
+
+    module: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """All rules and fixers by name, and what could not be loaded."""
+
+    rules: dict[str, Rule]
+    fixers: dict[str, Fixer]
+    problems: tuple[Problem, ...] = ()
+
+
+def load(extra_rules: Path | None = None, extra_fixers: Path | None = None) -> Catalogue:
+    """The built-in rules and fixers, with those of two folders of the user's; his win where names are equal."""
+    problems: list[Problem] = []
+    rules: dict[str, Rule] = {}
+    fixers: dict[str, Fixer] = {}
+    for package in filter(None, (_built_in("rules"), extra_rules and folder(extra_rules, "diagnose_local_rules"))):
+        rules |= {rule.name: rule for rule in _collect(package, "RULE", Rule, problems)}
+    for package in filter(None, (_built_in("fixers"), extra_fixers and folder(extra_fixers, "diagnose_local_fixers"))):
+        fixers |= {fixer.name: fixer for fixer in _collect(package, "FIXER", Fixer, problems)}
+    return Catalogue(rules, fixers, tuple(problems))
+
+
+def folder(path: Path, name: str) -> ModuleType:
+    """Make a folder importable as package `name`, with or without an `__init__.py`, leaving `sys.path` alone."""
+    init = path / "__init__.py"
+    if init.exists():
+        spec = importlib.util.spec_from_file_location(name, init, submodule_search_locations=[str(path)])
+    else:
+        spec = importlib.util.spec_from_loader(name, loader=None, is_package=True)
+        if spec is not None:
+            spec.submodule_search_locations = [str(path)]
+    if spec is None:
+        raise ImportError(f"cannot make a package of {path}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    if spec.loader is not None:
+        spec.loader.exec_module(module)
+    return module
+
+
+def _built_in(kind: str) -> ModuleType:
+    name = f"diagnose.{kind}"
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        # A bare checkout, or a checkout whose `diagnose/` hides the installed one: the folder lies beside it.
+        return folder(Path(__file__).resolve().parent.parent / kind, name)
+
+
+def _collect(package: ModuleType, constant: str, kind: type[_Plugin], problems: list[Problem]) -> Iterator[_Plugin]:
+    for info in sorted(pkgutil.iter_modules(package.__path__), key=lambda info: info.name):
+        if info.name.startswith("_"):
+            continue
+        name = f"{package.__name__}.{info.name}"
+        try:
+            module = importlib.import_module(name)
+        except Exception as error:  # noqa: BLE001 - a user's file may raise anything; it must not take the others along
+            problems.append(Problem(name, f"{type(error).__name__}: {error}"))
+            continue
+        plugin = getattr(module, constant, None)
+        if isinstance(plugin, kind):
+            yield replace(plugin, doc=inspect.getdoc(module) or "")
+        else:
+            problems.append(Problem(name, f"defines no {constant}"))

@@ -1,0 +1,76 @@
+"""All that a file in `rules/` needs to import.
+
+A rule is a pure function from the measures of one rank to claims about its time. It names an ailment, never a cure.
+The file's docstring is its documentation, under the headings *What it finds*, *Why it costs*, *What proves it*,
+*What fixes it*; `diagnose explain NAME` prints it. The file ends in `RULE = Rule(...)` with drawn examples: at least
+one that fires, and at least one that looks alike and must stay silent. Shared tests run them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from diagnose.measure import Measures
+from diagnose.measure.recoverable import recoverable_ns
+from diagnose.model import CannotTell, Confidence, Evidence, Place
+from diagnose.trace import Trace
+from diagnose.trace.drawn import drawn
+from diagnose.trace.intervals import Intervals
+from diagnose.units import format_bytes, format_ns, format_share
+
+__all__ = [
+    "CannotTell",
+    "Claim",
+    "Confidence",
+    "Evidence",
+    "Intervals",
+    "Measures",
+    "Place",
+    "Rule",
+    "Trace",
+    "drawn",
+    "format_bytes",
+    "format_ns",
+    "format_share",
+    "recoverable_ns",
+]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a rule says of one rank: a finding before it is ranked against the others.
+
+    The engine turns claims into findings: it takes time away from a claim that a larger one already has, divides by
+    the steps, and sets severity and share.
+    """
+
+    summary: str
+    recoverable_ns: int
+    """Over all counted steps together."""
+    claims: Intervals
+    """The stretches of time that the claim wants back, within the counted steps."""
+    confidence: Confidence = Confidence.MEASURED
+    evidence: Sequence[Evidence] = ()
+    where: Sequence[Place] = ()
+    fixers: Sequence[str] | None = None
+    """None: the rule's own."""
+    confirm: str | None = None
+
+
+Answer = Claim | CannotTell
+Check = Callable[[Measures], Iterable[Answer]]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One bottleneck."""
+
+    name: str
+    """The ailment in kebab case; reads after "this run is" or "this run has"."""
+    check: Check
+    fixers: tuple[str, ...] = ()
+    fires: tuple[Trace, ...] = field(default=(), repr=False)
+    silent: tuple[Trace, ...] = field(default=(), repr=False)
+    doc: str = ""
+    """Filled by the loader from the module's docstring."""

@@ -1,0 +1,221 @@
+"""The columns of a trace: each table once, each column with its unit and meaning.
+
+A table is a set of equally long numpy arrays, one row an event. Readers fill what their format has; a column that a
+format lacks holds its *missing* value (`-1` for ids and sizes), never zero. All times are int64 nanoseconds on one
+clock (since the epoch where the format says so). Rows are sorted by `start_ns`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+Int64 = npt.NDArray[np.int64]
+Int32 = npt.NDArray[np.int32]
+UInt8 = npt.NDArray[np.uint8]
+Float64 = npt.NDArray[np.float64]
+Bool = npt.NDArray[np.bool_]
+
+MISSING = -1
+
+
+class WorkKind(enum.IntEnum):
+    """What a row of device work is. Whether a kernel is a collective is for `measure.kernels` to say."""
+
+    KERNEL = 0
+    COPY = 1
+    SET = 2
+
+
+class CopyDirection(enum.IntEnum):
+    """Between which memories a copy moves."""
+
+    UNKNOWN = 0
+    HOST_TO_DEVICE = 1
+    DEVICE_TO_HOST = 2
+    DEVICE_TO_DEVICE = 3
+    HOST_TO_HOST = 4
+    PEER_TO_PEER = 5
+
+
+class Memory(enum.IntEnum):
+    """The host side of a copy."""
+
+    UNKNOWN = 0
+    PAGEABLE = 1
+    PINNED = 2
+
+
+class RangeKind(enum.IntEnum):
+    """What a named range of host time is."""
+
+    USER = 0
+    STEP = 1
+    """One training step, as the program or the profiler marks it (`ProfilerStep#7`)."""
+    OPTIMIZER = 2
+    """One call of `optimizer.step`."""
+    INPUT = 3
+    """The training thread inside a loader's `__next__`."""
+    GC = 4
+    COMPILE = 5
+    CHECKPOINT = 6
+    BACKWARD = 7
+    COLLECTIVE = 8
+    """The host side of a collective call."""
+
+
+def column(dtype: type[np.generic], unit: str, meaning: str, missing: int = MISSING) -> Any:
+    """Declare a column: its dtype, its unit, what it means, and the value of an unknown entry."""
+    return field(metadata={"dtype": dtype, "unit": unit, "meaning": meaning, "missing": missing})
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Equally long columns. Build one with `build`; never change an array in place."""
+
+    def __len__(self) -> int:
+        first: npt.NDArray[Any] = getattr(self, fields(self)[0].name)
+        return len(first)
+
+    @classmethod
+    def build(cls, columns: Mapping[str, Any] | None = None) -> Self:
+        """A table from some of its columns; the others are filled with their missing value.
+
+        Raises ValueError for an unknown column or for columns of different lengths.
+        """
+        given = dict(columns or {})
+        rows = len(next(iter(given.values()))) if given else 0
+        arrays = {}
+        for spec in cls.columns():
+            dtype, missing = spec.metadata["dtype"], spec.metadata["missing"]
+            raw = given.pop(spec.name, None)
+            arrays[spec.name] = np.full(rows, missing, dtype) if raw is None else np.asarray(raw, dtype)
+            if len(arrays[spec.name]) != rows:
+                raise ValueError(f"{cls.__name__}.{spec.name} has {len(arrays[spec.name])} rows, expected {rows}")
+        if given:
+            raise ValueError(f"{cls.__name__} has no column {', '.join(sorted(given))}")
+        return cls(**arrays)
+
+    @classmethod
+    def columns(cls) -> tuple[Field[Any], ...]:
+        """The declared columns, with their metadata."""
+        return fields(cls)
+
+    def where(self, rows: Any) -> Self:
+        """The rows that a mask or an index array selects, in its order."""
+        return type(self)(**{spec.name: getattr(self, spec.name)[rows] for spec in self.columns()})
+
+    def sorted_by_start(self) -> Self:
+        """The same rows, ordered by `start_ns`; ties keep their order."""
+        return self.where(np.argsort(getattr(self, self.columns()[0].name), kind="stable"))
+
+    @classmethod
+    def concatenate(cls, tables: Iterable[Self]) -> Self:
+        """All rows of several tables, sorted by start."""
+        parts = list(tables)
+        if not parts:
+            return cls.build()
+        joined = {spec.name: np.concatenate([getattr(part, spec.name) for part in parts]) for spec in cls.columns()}
+        return cls(**joined).sorted_by_start()
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceWork(Table):
+    """Kernels, copies and sets, as the device ran them. Overlap on one stream is legal."""
+
+    start_ns: Int64 = column(np.int64, "ns", "the device began")
+    end_ns: Int64 = column(np.int64, "ns", "the device finished; never before start_ns")
+    kind: UInt8 = column(np.uint8, "WorkKind", "kernel, copy or set", missing=0)
+    name: Int32 = column(np.int32, "index into Trace.names", "the kernel's name as the profiler wrote it")
+    device: Int32 = column(np.int32, "ordinal", "which device of the process")
+    stream: Int64 = column(np.int64, "id", "the stream or queue")
+    correlation: Int64 = column(np.int64, "id", "joins with HostCalls.correlation, the call that launched it")
+    external_id: Int64 = column(np.int64, "id", "joins with Ops.external_id, the operator that caused it")
+    size_bytes: Int64 = column(np.int64, "bytes", "moved by a copy or a set")
+    direction: UInt8 = column(np.uint8, "CopyDirection", "of a copy", missing=0)
+    host_memory: UInt8 = column(np.uint8, "Memory", "pageable or pinned, of a copy's host side", missing=0)
+    collective: Int32 = column(np.int32, "index into Trace.collectives", "what the kernel communicates")
+    graph: Int64 = column(np.int64, "id", "the CUDA graph that replayed it")
+
+
+@dataclass(frozen=True, eq=False)
+class HostCalls(Table):
+    """Calls of the device's runtime or driver (`cudaLaunchKernel`, `hipMemcpyAsync`, …) on the host."""
+
+    start_ns: Int64 = column(np.int64, "ns", "the call began")
+    end_ns: Int64 = column(np.int64, "ns", "the call returned")
+    name: Int32 = column(np.int32, "index into Trace.names", "the function")
+    thread: Int32 = column(np.int32, "index into Trace.threads", "the calling thread")
+    correlation: Int64 = column(np.int64, "id", "joins with DeviceWork.correlation")
+    external_id: Int64 = column(np.int64, "id", "joins with Ops.external_id")
+
+
+@dataclass(frozen=True, eq=False)
+class Ops(Table):
+    """Framework operators (`aten::mm`) on the host, nested per thread."""
+
+    start_ns: Int64 = column(np.int64, "ns", "the operator began")
+    end_ns: Int64 = column(np.int64, "ns", "the operator returned")
+    name: Int32 = column(np.int32, "index into Trace.names", "the operator")
+    thread: Int32 = column(np.int32, "index into Trace.threads", "the calling thread")
+    external_id: Int64 = column(np.int64, "id", "joins with DeviceWork.external_id")
+    sequence: Int64 = column(np.int64, "number", "autograd sequence number: joins forward with backward")
+    forward_thread: Int64 = column(np.int64, "id", "of a backward operator: the thread that ran the forward")
+    shapes: Int32 = column(np.int32, "index into Trace.texts", "`Input Dims` as JSON text")
+    dtypes: Int32 = column(np.int32, "index into Trace.texts", "`Input type` as JSON text")
+
+
+@dataclass(frozen=True, eq=False)
+class Frames(Table):
+    """Python calls that the profiler recorded (`with_stack`), nested per thread."""
+
+    start_ns: Int64 = column(np.int64, "ns", "the call began")
+    end_ns: Int64 = column(np.int64, "ns", "the call returned")
+    name: Int32 = column(np.int32, "index into Trace.names", "`file.py(41): function`, `nn.Module: Linear_0`, …")
+    thread: Int32 = column(np.int32, "index into Trace.threads", "the calling thread")
+
+
+@dataclass(frozen=True, eq=False)
+class Ranges(Table):
+    """Named stretches of host time: annotations, optimizer steps, loader waits, garbage collections."""
+
+    start_ns: Int64 = column(np.int64, "ns", "the range began")
+    end_ns: Int64 = column(np.int64, "ns", "the range ended")
+    kind: UInt8 = column(np.uint8, "RangeKind", "what it is", missing=0)
+    name: Int32 = column(np.int32, "index into Trace.names", "as annotated")
+    thread: Int32 = column(np.int32, "index into Trace.threads", "the thread")
+
+
+@dataclass(frozen=True, eq=False)
+class Samples(Table):
+    """Python stacks of the training thread, sampled at about 200 Hz on a live run."""
+
+    time_ns: Int64 = column(np.int64, "ns", "when the stack was read")
+    stack: Int32 = column(np.int32, "index into Trace.stacks", "the stack, innermost frame first")
+
+
+@dataclass(frozen=True, eq=False)
+class Counters(Table):
+    """Values that samplers read beside the run (NVML, host, allocator)."""
+
+    time_ns: Int64 = column(np.int64, "ns", "when the value was read")
+    name: Int32 = column(np.int32, "index into Trace.names", "the metric, for example `gpu.sm_activity`")
+    device: Int32 = column(np.int32, "ordinal", "the device; -1 for the host")
+    value: Float64 = column(np.float64, "the metric's own", "the value as read")
+
+
+@dataclass(frozen=True, eq=False)
+class StepLog(Table):
+    """Every step that the watcher saw end on a live run, traced or not."""
+
+    end_ns: Int64 = column(np.int64, "ns", "`optimizer.step` returned on the host")
+    backwards: Int32 = column(np.int32, "count", "backward passes since the step before: 1, or the accumulation")
+    input_ns: Int64 = column(np.int64, "ns", "spent in the loader's `__next__` since the step before")
+
+
+TABLES: tuple[type[Table], ...] = (DeviceWork, HostCalls, Ops, Frames, Ranges, Samples, Counters, StepLog)

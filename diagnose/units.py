@@ -1,0 +1,65 @@
+"""Units for people: integers of nanoseconds and bytes inside, three significant digits outside."""
+
+from __future__ import annotations
+
+import re
+
+NS_PER_US = 1_000
+NS_PER_MS = 1_000_000
+NS_PER_S = 1_000_000_000
+
+_TIME_UNITS = ((60 * NS_PER_S, "min"), (NS_PER_S, "s"), (NS_PER_MS, "ms"), (NS_PER_US, "µs"))
+_BYTE_UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ns|us|µs|ms|s|m|min|h)?\s*")
+_DURATION_NS = {"ns": 1, "us": NS_PER_US, "µs": NS_PER_US, "ms": NS_PER_MS, "s": NS_PER_S}
+_DURATION_NS |= {"m": 60 * NS_PER_S, "min": 60 * NS_PER_S, "h": 3600 * NS_PER_S}
+
+
+def format_ns(nanoseconds: float) -> str:
+    """A duration with three significant digits: `24.2 ms`, `1.50 µs`, `7 ns`."""
+    for size, unit in _TIME_UNITS:
+        if abs(nanoseconds) >= size * 0.9995:
+            return f"{_three_digits(nanoseconds / size)} {unit}"
+    return f"{nanoseconds:.0f} ns"
+
+
+def format_bytes(count: float) -> str:
+    """A size in binary units: `512 B`, `1.50 MiB`."""
+    for size, unit in _BYTE_UNITS:
+        if abs(count) >= size:
+            return f"{_three_digits(count / size)} {unit}"
+    return f"{count:.0f} B"
+
+
+def format_share(share: float) -> str:
+    """A share of 1 in percent: `96 %`, `4.2 %`, `<0.1 %`."""
+    percent = 100 * share
+    if 0 < abs(percent) < 0.1:
+        return "<0.1 %"
+    return f"{percent:.1f} %" if abs(percent) < 9.95 else f"{percent:.0f} %"
+
+
+def format_value(value: float, unit: str) -> str:
+    """A measured value in its unit; `ns` and `bytes` are scaled for reading."""
+    if unit == "ns":
+        return format_ns(value)
+    if unit == "bytes":
+        return format_bytes(value)
+    if unit == "share":
+        return format_share(value)
+    number = f"{value:,}" if isinstance(value, int) else _three_digits(value)
+    return f"{number} {unit}".rstrip()
+
+
+def parse_duration_ns(text: str) -> int:
+    """`10m`, `90s`, `1.5 h`, `250ms` as nanoseconds; a bare number means seconds. Raises ValueError."""
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a duration; write for example 90s, 10m or 1h")
+    return round(float(match[1]) * _DURATION_NS[match[2] or "s"])
+
+
+def _three_digits(number: float) -> str:
+    magnitude = abs(number)
+    decimals = 2 if magnitude < 9.995 else 1 if magnitude < 99.95 else 0
+    return f"{number:.{decimals}f}"

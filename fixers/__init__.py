@@ -1,0 +1,1 @@
+"""One rewrite a file; see CONTRIBUTING, "Add a fixer"."""

@@ -1,0 +1,1 @@
+"""One bottleneck a file; see CONTRIBUTING, "Add a rule"."""
