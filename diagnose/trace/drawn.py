@@ -1,0 +1,316 @@
+"""Traces drawn as text, for the examples of rules, for tests and for the documentation: one picture serves all three.
+
+One line a lane, one column a millisecond; equal neighbours are one event, a blank or a dot is nothing. All colons lie
+under each other:
+
+    load: wwwwwwww
+    host:         ol  ol
+    gpu :           kk  kkkk
+    step: |                 |
+
+Lanes
+    load  the training thread in a loader's `__next__`     opt   `optimizer.step`          step  `|` is a step's end
+    gc    garbage collection    comp  compiling     ckpt  writing a checkpoint   bwd  backward   coll  collective calls
+    host  what the training thread does; `host 1` is another thread
+    gpu   what the device does; `gpu 7` is another stream
+    line  where a sampler saw the training thread, a sample a column; letters are named by `stacks`
+    call  Python calls that the profiler recorded; letters are named by `frames`
+
+Letters of a host lane: `o` framework operator (it spans the calls drawn inside its run), `l` launch of a kernel,
+`c` copy call, `G` launch of a graph, `s` stream synchronisation, `S` device synchronisation, `m` device allocation,
+`f` device free, `p` Python. Letters of a gpu lane: `k` kernel, `u` kernel that nobody is known to have launched,
+`c` collective, `h`/`H` pageable/pinned copy to the device, `d`/`D` pageable/pinned copy from it, `t` copy on the
+device, `z` set. Any other letter is a kernel, call or operator named by `kernels`, `calls` or `ops`.
+
+Device work takes the launch calls in the order drawn; where a drawing has none for its kind, it is launched just in
+time: by a call without length at the moment it starts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from diagnose.trace import Collective, StackFrame, Thread, Trace
+from diagnose.trace.schema import (
+    MISSING,
+    CopyDirection,
+    DeviceWork,
+    Frames,
+    HostCalls,
+    Memory,
+    Ops,
+    RangeKind,
+    Ranges,
+    Samples,
+    WorkKind,
+)
+
+_LANE = re.compile(r"\s*([a-z]+)(?: (\d+))?\s*: ?")
+_RANGES = {
+    "load": (RangeKind.INPUT, "DataLoader.__next__"),
+    "opt": (RangeKind.OPTIMIZER, "Optimizer.step"),
+    "gc": (RangeKind.GC, "gc"),
+    "comp": (RangeKind.COMPILE, "compile"),
+    "ckpt": (RangeKind.CHECKPOINT, "torch.save"),
+    "bwd": (RangeKind.BACKWARD, "backward"),
+    "coll": (RangeKind.COLLECTIVE, "nccl:all_reduce"),
+}
+_CALLS = {
+    "l": "cudaLaunchKernel",
+    "c": "cudaMemcpyAsync",
+    "G": "cudaGraphLaunch",
+    "s": "cudaStreamSynchronize",
+    "S": "cudaDeviceSynchronize",
+    "m": "cudaMalloc",
+    "f": "cudaFree",
+}
+_KERNELS = {
+    "k": "kernel",
+    "u": "kernel",
+    "c": "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+}
+_COPIES = {
+    "h": ("Memcpy HtoD (Pageable -> Device)", CopyDirection.HOST_TO_DEVICE, Memory.PAGEABLE),
+    "H": ("Memcpy HtoD (Pinned -> Device)", CopyDirection.HOST_TO_DEVICE, Memory.PINNED),
+    "d": ("Memcpy DtoH (Device -> Pageable)", CopyDirection.DEVICE_TO_HOST, Memory.PAGEABLE),
+    "D": ("Memcpy DtoH (Device -> Pinned)", CopyDirection.DEVICE_TO_HOST, Memory.PINNED),
+    "t": ("Memcpy DtoD (Device -> Device)", CopyDirection.DEVICE_TO_DEVICE, Memory.UNKNOWN),
+}
+_SET = "Memset (Device)"
+_BYTES_PER_NS = 10  # a copy moves 10 GB/s, the order of a PCIe link
+
+
+@dataclass(frozen=True)
+class _Event:
+    letter: str
+    start: int
+    end: int
+
+
+@dataclass
+class _Canvas:
+    unit_ns: int
+    names: dict[str, int] = field(default_factory=dict)
+    device: list[dict[str, Any]] = field(default_factory=list)
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    ops: list[dict[str, Any]] = field(default_factory=list)
+    frames: list[dict[str, Any]] = field(default_factory=list)
+    ranges: list[dict[str, Any]] = field(default_factory=list)
+    samples: list[dict[str, Any]] = field(default_factory=list)
+    stacks: dict[tuple[StackFrame, ...], int] = field(default_factory=dict)
+    threads: int = 1
+
+    def name(self, text: str) -> int:
+        return self.names.setdefault(text, len(self.names))
+
+    def span(self, event: _Event) -> dict[str, Any]:
+        return {"start_ns": event.start * self.unit_ns, "end_ns": event.end * self.unit_ns}
+
+
+def drawn(
+    text: str,
+    *,
+    unit_ns: int = 1_000_000,
+    repeat: int = 1,
+    kernels: Mapping[str, str] | None = None,
+    calls: Mapping[str, str] | None = None,
+    ops: Mapping[str, str] | None = None,
+    frames: Mapping[str, str] | None = None,
+    stacks: Mapping[str, Sequence[tuple[str, int, str] | StackFrame]] | None = None,
+    **known: Any,
+) -> Trace:
+    """The trace that `text` draws, its time starting at 0.
+
+    `unit_ns` is the time of one column. `repeat` draws the picture so many times, one after the other. `kernels`,
+    `calls`, `ops` and `frames` give names to letters; `stacks` gives a letter of the `line` lane its frames, innermost
+    first. `known` sets other fields of the `Trace` (`facts`, `sites`, `sync_sites`, `rank`, …). A trace with a `gpu`
+    lane is of an NVIDIA H200 unless `device_names` says otherwise. Raises ValueError for a picture that says nothing.
+    """
+    lanes = _lanes(text, repeat)
+    canvas = _Canvas(unit_ns)
+    columns = max(len(row) for _, _, row in lanes)
+    for lane, number, row in lanes:
+        _draw_lane(canvas, lane, number, row, calls or {}, ops or {}, frames or {}, stacks or {})
+    _draw_device(canvas, [(number, row) for lane, number, row in lanes if lane == "gpu"], kernels or {})
+    has_device = any(lane == "gpu" for lane, _, _ in lanes)
+    trace = Trace(
+        source="drawing",
+        names=tuple(canvas.names),
+        threads=tuple(Thread(1, 1 + index, "main" if index == 0 else "") for index in range(canvas.threads)),
+        collectives=(Collective("all_reduce"),),
+        stacks=tuple(canvas.stacks),
+        device_names=("NVIDIA H200",) if has_device else (),
+        window_ns=(0, columns * unit_ns),
+        device=DeviceWork.build(_columns(canvas.device)).sorted_by_start(),
+        calls=HostCalls.build(_columns(canvas.calls)).sorted_by_start(),
+        ops=Ops.build(_columns(canvas.ops)).sorted_by_start(),
+        frames=Frames.build(_columns(canvas.frames)).sorted_by_start(),
+        ranges=Ranges.build(_columns(canvas.ranges)).sorted_by_start(),
+        samples=Samples.build(_columns(canvas.samples)).sorted_by_start(),
+    )
+    return replace(trace, **known)
+
+
+def _lanes(text: str, repeat: int) -> list[tuple[str, int, str]]:
+    found = []
+    for line in filter(str.strip, text.splitlines()):
+        match = _LANE.match(line)
+        if match is None or match[1] not in {*_RANGES, "host", "gpu", "line", "call", "step"}:
+            raise ValueError(f"no lane is called as in {line!r}")
+        found.append((match, line))
+    if not found:
+        raise ValueError("the drawing is empty")
+    if len({line.index(":") for _, line in found}) > 1:
+        raise ValueError("the colons of a drawing must lie under each other")
+    origin = found[0][1].index(":") + 2
+    rows = [(match[1], int(match[2] or 0), line[origin:].rstrip()) for match, line in found]
+    # A step's mark lies on the border of two columns: after the last one, it does not widen the picture.
+    width = max(len(row) - 1 if lane == "step" else len(row) for lane, _, row in rows)
+    return [(lane, number, _repeated(row, width, repeat)) for lane, number, row in rows]
+
+
+def _repeated(row: str, width: int, repeat: int) -> str:
+    marks = {
+        column + turn * width: letter for turn in range(repeat) for column, letter in enumerate(row) if letter != " "
+    }
+    return "".join(marks.get(column, " ") for column in range(max(marks, default=-1) + 1))
+
+
+def _events(row: str) -> Iterator[_Event]:
+    for match in re.finditer(r"([^\s.])\1*", row):
+        yield _Event(match[1], match.start(), match.end())
+
+
+def _draw_lane(
+    canvas: _Canvas,
+    lane: str,
+    number: int,
+    row: str,
+    calls: Mapping[str, str],
+    ops: Mapping[str, str],
+    frames: Mapping[str, str],
+    stacks: Mapping[str, Sequence[tuple[str, int, str] | StackFrame]],
+) -> None:
+    if lane == "host":
+        canvas.threads = max(canvas.threads, number + 1)
+        _draw_host(canvas, number, row, _CALLS | dict(calls), {"o": "aten::op"} | dict(ops))
+    elif lane in _RANGES:
+        kind, name = _RANGES[lane]
+        for event in _events(row):
+            canvas.ranges.append(canvas.span(event) | {"kind": kind, "name": canvas.name(name), "thread": number})
+    elif lane == "step":
+        for column, letter in enumerate(row):
+            if letter == "|":
+                mark = canvas.span(_Event("|", column, column))
+                canvas.ranges.append(
+                    mark | {"kind": RangeKind.OPTIMIZER, "name": canvas.name("Optimizer.step"), "thread": 0}
+                )
+    elif lane == "call":
+        for event in _events(row):
+            canvas.frames.append(canvas.span(event) | {"name": canvas.name(frames[event.letter]), "thread": number})
+    elif lane == "line":
+        for column, letter in enumerate(row):
+            if letter in stacks:
+                stack = tuple(
+                    frame if isinstance(frame, StackFrame) else StackFrame(*frame) for frame in stacks[letter]
+                )
+                middle = column * canvas.unit_ns + canvas.unit_ns // 2
+                index = canvas.stacks.setdefault(stack, len(canvas.stacks))
+                canvas.samples.append({"time_ns": middle, "stack": index})
+
+
+def _draw_host(canvas: _Canvas, thread: int, row: str, calls: Mapping[str, str], ops: Mapping[str, str]) -> None:
+    for event in _events(row):
+        if event.letter in calls:
+            name = canvas.name(calls[event.letter])
+            made = canvas.span(event) | {"name": name, "thread": thread, "correlation": MISSING, "letter": event.letter}
+            canvas.calls.append(made)
+        elif event.letter not in ops and event.letter != "p":
+            raise ValueError(f"a host lane knows no letter {event.letter!r}")
+    nested = "".join(re.escape(letter) for letter in calls)
+    for letter, operator in ops.items():
+        for match in re.finditer(rf"{re.escape(letter)}[{re.escape(letter)}{nested}]*", row):
+            event = _Event(letter, match.start(), match.end())
+            canvas.ops.append(canvas.span(event) | {"name": canvas.name(operator), "thread": thread})
+
+
+def _draw_device(canvas: _Canvas, lanes: Sequence[tuple[int, str]], kernels: Mapping[str, str]) -> None:
+    launches = {kind: deque(sorted(_calls_of(canvas, kind), key=_start)) for kind in ("l", "c", "G")}
+    drawn_kinds = {kind for kind, queue in launches.items() if queue}
+    places = sorted(((event.start, stream, event) for stream, row in lanes for event in _events(row)), key=_place)
+    for number, (_, stream, event) in enumerate(places, start=1):
+        row: dict[str, Any] = canvas.span(event) | {"device": 0, "stream": stream} | _work(canvas, event, kernels)
+        kind = "l" if row["kind"] == WorkKind.KERNEL else "c"
+        kind = "G" if kind == "l" and "G" in drawn_kinds and "l" not in drawn_kinds else kind
+        if event.letter == "u":
+            row["correlation"] = MISSING
+        elif kind in drawn_kinds:
+            row["correlation"] = _taken(launches[kind], row, number, keep=kind == "G")
+        else:
+            row["correlation"] = number
+            at = {"start_ns": row["start_ns"], "end_ns": row["start_ns"]}
+            caller = {"name": canvas.name(_CALLS[kind]), "thread": 0, "correlation": number, "letter": kind}
+            canvas.calls.append(at | caller)
+        canvas.device.append(row)
+
+
+def _taken(queue: deque[dict[str, Any]], row: Mapping[str, Any], number: int, *, keep: bool) -> int:
+    """The correlation of the launch that a piece of work takes; one graph launch serves work until the next begins."""
+    while keep and len(queue) > 1 and queue[1]["start_ns"] <= row["start_ns"]:
+        queue.popleft()
+    if not queue or queue[0]["start_ns"] > row["start_ns"]:
+        raise ValueError(f"no launch is drawn before the device work at {row['start_ns']} ns")
+    call = queue[0] if keep else queue.popleft()
+    if call["correlation"] == MISSING:
+        call["correlation"] = number
+    return int(call["correlation"])
+
+
+def _work(canvas: _Canvas, event: _Event, kernels: Mapping[str, str]) -> dict[str, Any]:
+    size = (event.end - event.start) * canvas.unit_ns * _BYTES_PER_NS
+    if event.letter in kernels:
+        return {"kind": WorkKind.KERNEL, "name": canvas.name(kernels[event.letter]), **_NOT_A_COPY}
+    if event.letter in _COPIES:
+        name, direction, memory = _COPIES[event.letter]
+        copy = {"size_bytes": size, "direction": direction, "host_memory": memory, "collective": MISSING}
+        return {"kind": WorkKind.COPY, "name": canvas.name(name), **copy}
+    if event.letter == "z":
+        return {"kind": WorkKind.SET, "name": canvas.name(_SET), **(_NOT_A_COPY | {"size_bytes": size})}
+    if event.letter not in _KERNELS:
+        raise ValueError(f"a gpu lane knows no letter {event.letter!r}; name it with kernels={{…}}")
+    collective = 0 if event.letter == "c" else MISSING
+    return (
+        {"kind": WorkKind.KERNEL, "name": canvas.name(_KERNELS[event.letter])}
+        | _NOT_A_COPY
+        | {"collective": collective}
+    )
+
+
+_NOT_A_COPY: dict[str, Any] = {
+    "size_bytes": MISSING,
+    "direction": CopyDirection.UNKNOWN,
+    "host_memory": Memory.UNKNOWN,
+    "collective": MISSING,
+}
+
+
+def _calls_of(canvas: _Canvas, letter: str) -> list[dict[str, Any]]:
+    return [call for call in canvas.calls if call["letter"] == letter]
+
+
+def _start(row: Mapping[str, Any]) -> int:
+    return int(row["start_ns"])
+
+
+def _place(work: tuple[int, int, _Event]) -> tuple[int, int]:
+    return work[0], work[1]
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]] | None:
+    if not rows:
+        return None
+    return {key: [row[key] for row in rows] for key in rows[0] if key != "letter"}
