@@ -1,0 +1,51 @@
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: help demo test lint types imports check format snapshots overhead clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
+
+demo: $(VENV)/ready-to-run ## find, fix and re-measure a slow program that ships with the package
+	$(BIN)/diagnose demo
+
+test: $(VENV)/ready-to-test ## run the tests
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+lint: $(VENV)/ready-to-test ## check style
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/ready-to-test ## check types
+	$(BIN)/mypy
+
+imports: $(VENV)/ready-to-test ## check that the arrows point down
+	$(BIN)/lint-imports
+
+check: lint types imports test ## all of the above
+
+format: $(VENV)/ready-to-test ## format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+snapshots: $(VENV)/ready-to-test ## make the pictures of the screens again; look at them before you commit them
+	$(BIN)/python -m pytest tests/test_tui_snapshots.py --snapshot-update
+
+overhead: $(VENV)/ready-to-test ## measure what watching costs
+	$(BIN)/python benchmarks/overhead.py
+
+clean: ## remove what was installed and cached
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/ready-to-run: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(PIP) -e '.[train]'
+	touch $@
+
+$(VENV)/ready-to-test: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(PIP) -e '.[dev]'
+	touch $@ $(VENV)/ready-to-run

@@ -1,0 +1,96 @@
+"""`diagnose doctor`: what this machine offers, and what is missing for what."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+
+from diagnose.cli.streams import result
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked for."""
+
+    name: str
+    found: str | None
+    """What is there; None when it is not."""
+    without: str
+    """What cannot be done without it."""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to `diagnose`."""
+    parser = subparsers.add_parser("doctor", help="what this machine offers, and what is missing for what")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Look and print. Never fails: a missing part is an answer."""
+    checks = look()
+    if args.json:
+        result(json.dumps({"checks": [asdict(check) for check in checks]}, indent=2, ensure_ascii=False))
+        return 0
+    widest = max(len(check.name) for check in checks)
+    for check in checks:
+        mark, text = ("ok", check.found) if check.found else ("--", f"not found: {check.without}")
+        result(f"{mark}  {check.name:<{widest}}  {text}")
+    return 0
+
+
+def look() -> list[Check]:
+    """Everything that a command may need, in the order in which a user would miss it."""
+    return [
+        Check("Python", platform.python_version(), "nothing works"),
+        Check("PyTorch", _version("torch"), "run, fix and demo need it; analyze does not"),
+        Check("GPU", _gpus(), "rules about the device cannot tell; host rules can"),
+        Check("NVML", _nvml(), "no utilisation or memory counters on the screen"),
+        Check("CPU cores", str(len(os.sched_getaffinity(0))), "unknown"),
+        Check("C++ compiler", _first_tool("c++", "g++", "clang++"), "torch.compile cannot build CPU code"),
+        Check("git", _first_tool("git"), "patches are applied without it"),
+    ]
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _first_tool(*names: str) -> str | None:
+    return next((path for path in map(shutil.which, names) if path), None)
+
+
+def _gpus() -> str | None:
+    # A child process asks torch: importing it here would take a second, and a broken driver may end the process.
+    if importlib.util.find_spec("torch") is None:
+        return None
+    ask = "import torch; print(', '.join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())))"
+    try:
+        answer = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, timeout=60, check=False)
+    except subprocess.TimeoutExpired:
+        return None
+    return answer.stdout.strip() or None
+
+
+def _nvml() -> str | None:
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    try:
+        version = pynvml.nvmlSystemGetDriverVersion()
+        return f"driver {version if isinstance(version, str) else version.decode()}"
+    finally:
+        pynvml.nvmlShutdown()

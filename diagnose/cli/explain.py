@@ -1,0 +1,52 @@
+"""`diagnose explain`: what a rule finds or a fixer changes, why it costs, and how it is proven."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+
+from diagnose.cli.streams import result
+from diagnose.errors import UsageError
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to `diagnose`."""
+    parser = subparsers.add_parser("explain", help="what a rule finds, or what a fixer changes")
+    parser.add_argument("name", metavar="NAME", nargs="?", help="a rule or a fixer; without one, all are listed")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the documentation of one rule or fixer, or the list of all."""
+    from diagnose.plugins import load
+
+    catalogue = load()
+    docs = {name: ("rule", rule.doc) for name, rule in catalogue.rules.items()}
+    docs |= {name: ("fixer", fixer.doc) for name, fixer in catalogue.fixers.items()}
+    if args.name is None:
+        result(_listing(docs, args.json))
+        return 0
+    if args.name not in docs:
+        near = difflib.get_close_matches(args.name, docs, 1)
+        hint = f"; did you mean {near[0]}?" if near else "; `diagnose explain` lists all"
+        raise UsageError(f"there is no rule or fixer named {args.name}{hint}")
+    kind, doc = docs[args.name]
+    if args.json:
+        result(json.dumps({"name": args.name, "kind": kind, "text": doc}, indent=2, ensure_ascii=False))
+    else:
+        result(f"{args.name} ({kind})\n\n{doc}")
+    return 0
+
+
+def _listing(docs: dict[str, tuple[str, str]], as_json: bool) -> str:
+    if as_json:
+        return json.dumps([{"name": name, "kind": kind} for name, (kind, _) in docs.items()], indent=2)
+    widest = max(map(len, docs), default=0)
+    lines = []
+    for wanted in ("rule", "fixer"):
+        lines.append(f"{wanted}s")
+        for name, (kind, doc) in sorted(docs.items()):
+            if kind == wanted:
+                lines.append(f"  {name:<{widest}}  {doc.splitlines()[0] if doc else ''}")
+    return "\n".join(lines)
