@@ -13,14 +13,20 @@ from dataclasses import dataclass, field
 
 from diagnose.model import Facts, Finding, Gate, Scalar, Site
 from diagnose.program.edit import (
-    add_keyword,
+    Source,
+    Splice,
+    argument,
     call_at,
+    call_name,
     ensure_import,
-    module_of,
+    has_star,
+    insert_after,
+    insert_before,
     parse,
-    remove_keyword,
-    replace_call,
+    replace,
     set_keywords,
+    splice,
+    top_of_program,
 )
 
 __all__ = [
@@ -34,14 +40,20 @@ __all__ = [
     "Request",
     "Scalar",
     "Site",
-    "add_keyword",
+    "Source",
+    "Splice",
+    "argument",
     "call_at",
+    "call_name",
     "ensure_import",
-    "module_of",
+    "has_star",
+    "insert_after",
+    "insert_before",
     "parse",
-    "remove_keyword",
-    "replace_call",
+    "replace",
     "set_keywords",
+    "splice",
+    "top_of_program",
 ]
 
 
