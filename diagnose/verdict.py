@@ -1,0 +1,177 @@
+"""Decides whether a fix holds: paired block times in, an interval and a decision out. Pure; reads and writes nothing.
+
+The original and the patched program take turns, block by block, in ABBA order. Two neighbouring blocks are a pair, and
+a pair gives one number: the logarithm of patched over original mean step. Drift of clocks and neighbours that is slow
+against a pair cancels. What does not cancel is the luck of a process (memory layout, core, kernel choice): two
+processes of the same program differ by more than their own noise. Therefore pairs come in *generations*, each with
+fresh processes, and the interval resamples generations as well as pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.model import Decision, GateResult, Interval, Mechanism
+from diagnose.units import format_bytes, format_share, format_value
+
+LEAST_SAVING = 0.01
+"""A fix must save more than this share of the step: less is not worth a line of anyone's source."""
+LEAST_PAIRS = 4
+"""Fewer pairs give no interval that deserves the name."""
+LEAST_GENERATIONS = 2
+"""One generation cannot tell a faster program from a luckier process."""
+CONFIDENCE = 0.95
+RESAMPLES = 10_000
+_SEED = 20_240_229  # any fixed number: the same pairs always give the same interval
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Mean step of two neighbouring blocks, one of each arm."""
+
+    generation: int
+    original_ns: float
+    patched_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What was decided, and the sentence that says why."""
+
+    decision: Decision
+    summary: str
+
+
+def estimate(pairs: Sequence[Pair], confidence: float = CONFIDENCE) -> Interval:
+    """The share of the step saved, with a hierarchical bootstrap interval. Raises ValueError without pairs.
+
+    Each resample draws as many generations as there are, and within each as many pairs as it has, with replacement.
+    Deviations are first stretched by sqrt(n / (n - 1)) at both levels, which undoes the known shrinkage of a bootstrap
+    over few units: with two generations the interval always reaches past both of their means.
+    """
+    groups = _log_ratios(pairs)
+    if not groups:
+        raise ValueError("no pairs: nothing was measured")
+    means = np.array([group.mean() for group in groups])
+    centre = float(means.mean())
+    between = _stretch(len(groups))
+    rng = np.random.default_rng(_SEED)
+    slots = (RESAMPLES, len(groups))
+    drawn = np.empty((len(groups), *slots))
+    for row, (group, mean) in enumerate(zip(groups, means, strict=True)):
+        deviations = (group - mean) * _stretch(len(group))
+        picks = rng.integers(len(group), size=(*slots, len(group)))
+        drawn[row] = centre + (mean - centre) * between + deviations[picks].mean(axis=2)
+    chosen = rng.integers(len(groups), size=slots)
+    resampled = np.take_along_axis(drawn, chosen[None], axis=0)[0].mean(axis=1)
+    tail = (1 - confidence) / 2
+    slow, fast = np.quantile(resampled, (1 - tail, tail))
+    return Interval(_saved(centre), _saved(float(slow)), _saved(float(fast)))
+
+
+def resolution(control: Interval) -> float:
+    """The smallest saving that the machine can tell from none: the farther bound of the A/A control."""
+    return max(abs(control.low), abs(control.high))
+
+
+def floor(smallest: float) -> float:
+    """What the lower bound must exceed, given the machine's resolution."""
+    return max(LEAST_SAVING, smallest)
+
+
+def hopeless(pairs: Sequence[Pair], smallest: float, looks: int) -> bool:
+    """Whether a trial may stop early because the fix cannot be kept any more.
+
+    The interval of the pairs so far is taken at confidence 1 - 0.05 / `looks` (Bonferroni over all looks, the last one
+    included), so that looking often does not drop a good fix more often than looking once. The trial stops when even
+    the upper bound, granted the resolution once more for the luck of these processes, stays below what must be
+    exceeded: a clear loss or a clear "no change". A fix is never *kept* early, so looking cannot make a false keep.
+    """
+    if len(pairs) < LEAST_PAIRS:
+        return False
+    seen = estimate(pairs, 1 - (1 - CONFIDENCE) / max(1, looks))
+    return seen.high + smallest < floor(smallest)
+
+
+def ruling_on_time(
+    saving: Interval | None, pairs: int, generations: int, smallest: float, *, stopped_early: bool = False
+) -> Ruling | None:
+    """The decision if the times alone settle it; None if the fix is faster and its other promises must be looked at."""
+    if saving is None or pairs < LEAST_PAIRS:
+        return Ruling(Decision.FAILED, f"too few steps to compare: {_count(pairs, 'pair')} of blocks measured")
+    figures = f"{_count(pairs, 'pair')}, {_signed(saving.low)} … {_signed(saving.high)}"
+    needed = floor(smallest)
+    if saving.high < 0 and -saving.estimate > smallest:
+        return Ruling(Decision.SLOWER, f"slower by {format_share(-saving.estimate)} of the step ({figures})")
+    if saving.low <= needed:
+        early = ", stopped early" if stopped_early else ""
+        return Ruling(
+            Decision.NO_CHANGE, f"no difference to build on ({figures}{early}; more than {format_share(needed)} needed)"
+        )
+    if generations < LEAST_GENERATIONS:
+        return Ruling(
+            Decision.NOT_TRIED, f"looked faster ({figures}), but there was time for one generation of processes only"
+        )
+    return None
+
+
+def ruling(
+    saving: Interval,
+    pairs: int,
+    gate: GateResult,
+    mechanism: Mechanism,
+    peak_bytes: tuple[int, int] | None = None,
+    memory_bytes: int | None = None,
+) -> Ruling:
+    """The decision on a fix that is faster: it is kept only if memory, numbers and mechanism agree.
+
+    `peak_bytes` are the peaks before and after, `memory_bytes` what the device has; None is unknown, and a patched
+    program that ran is taken to fit.
+    """
+    gain = f"{format_share(saving.estimate)} of the step saved"
+    figures = f"{_count(pairs, 'pair')}, {_signed(saving.low)} … {_signed(saving.high)}"
+    if peak_bytes and memory_bytes and peak_bytes[1] > memory_bytes:
+        peak, size = format_bytes(peak_bytes[1]), format_bytes(memory_bytes)
+        return Ruling(Decision.OUT_OF_MEMORY, f"{gain}, but it peaks at {peak} of {size}")
+    if gate.passed is False:
+        return Ruling(Decision.CHANGES_NUMBERS, f"{gain}, but the numbers change: {gate.detail}")
+    if mechanism.moved is not True:
+        return Ruling(Decision.UNEXPLAINED, f"{gain} ({figures}), but {_unmoved(mechanism)}")
+    if gate.passed is None:
+        return Ruling(Decision.UNVERIFIED, f"{gain} ({figures}), but the numbers could not be checked: {gate.detail}")
+    return Ruling(Decision.KEPT, f"{gain} ({figures}); {gate.detail}")
+
+
+def _log_ratios(pairs: Sequence[Pair]) -> list[npt.NDArray[np.float64]]:
+    """Per generation, the log of patched over original of each of its pairs."""
+    groups: dict[int, list[float]] = {}
+    for pair in pairs:
+        groups.setdefault(pair.generation, []).append(pair.patched_ns / pair.original_ns)
+    return [np.log(np.array(ratios)) for ratios in groups.values()]
+
+
+def _stretch(units: int) -> float:
+    return float(np.sqrt(units / (units - 1))) if units > 1 else 1.0
+
+
+def _saved(log_ratio: float) -> float:
+    return float(-np.expm1(log_ratio))
+
+
+def _unmoved(mechanism: Mechanism) -> str:
+    if mechanism.before is None or mechanism.after is None or mechanism.moved is None:
+        return f"{mechanism.measure}, which it should lower, could not be measured"
+    before, after = (format_value(value, mechanism.unit) for value in (mechanism.before, mechanism.after))
+    return f"{mechanism.measure}, which it should lower, went from {before} to {after}"
+
+
+def _signed(share: float) -> str:
+    return f"{'−' if share < 0 else '+'}{format_share(abs(share))}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,186 @@
+"""The statistics behind a verdict, on simulated clocks: nothing here measures time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from diagnose.model import Decision, Gate, GateResult, Interval, Mechanism
+from diagnose.verdict import (
+    Pair,
+    estimate,
+    floor,
+    hopeless,
+    resolution,
+    ruling,
+    ruling_on_time,
+)
+
+PASSED = GateResult(Gate.BITWISE, True, "equal bit for bit")
+MOVED = Mechanism("idle.input", 10_000_000, 1_000_000, "ns", True)
+CLEAR_GAIN = Interval(0.20, 0.18, 0.22)
+
+
+def simulate(
+    seed: int,
+    saving: float = 0.0,
+    *,
+    pairs: int = 20,
+    generations: int = 2,
+    noise: float = 0.01,
+    process_luck: float = 0.002,
+    drift: float = 0.0,
+    interleaved: bool = True,
+) -> list[Pair]:
+    """Block means as a trial would see them; `drift` is the growth of the step over the whole trial."""
+    rng = np.random.default_rng(seed)
+    slots = 2 * pairs
+    weather = 1 + drift * np.arange(slots) / slots
+    found = []
+    for pair in range(pairs):
+        generation = pair * generations // pairs
+        luck = np.random.default_rng((seed, generation)).normal(0, process_luck, 2)
+        if interleaved:
+            first = 2 * pair
+            original, patched = (first, first + 1) if pair % 2 == 0 else (first + 1, first)
+        else:
+            original, patched = pair, pairs + pair
+        noises = 1 + rng.normal(0, noise, 2)
+        found.append(
+            Pair(
+                generation,
+                20e6 * (1 + luck[0]) * weather[original] * noises[0],
+                20e6 * (1 + luck[1]) * weather[patched] * noises[1] * (1 - saving),
+            )
+        )
+    return found
+
+
+def kept(pairs: list[Pair], control: list[Pair]) -> bool:
+    return estimate(pairs).low > floor(resolution(estimate(control)))
+
+
+def test_a_fix_without_effect_is_hardly_ever_kept() -> None:
+    false_keeps = sum(kept(simulate(seed, process_luck=0.005), simulate(seed + 10_000)) for seed in range(200))
+    assert false_keeps <= 200 * 0.05
+
+
+def test_a_true_saving_of_three_percent_is_found() -> None:
+    found = sum(kept(simulate(seed, 0.03, noise=0.005), simulate(seed + 10_000, noise=0.005)) for seed in range(100))
+    assert found >= 90
+
+
+def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
+    intervals = [estimate(simulate(seed, 0.05, generations=4, pairs=40)) for seed in range(100)]
+    assert sum(interval.low <= 0.05 <= interval.high for interval in intervals) >= 88
+
+
+def test_slow_drift_cancels_between_neighbouring_blocks() -> None:
+    quiet = {"noise": 0.0, "process_luck": 0.0, "drift": 0.10}
+    assert estimate(simulate(1, **quiet)).estimate == pytest.approx(0.0, abs=1e-5)  # type: ignore[arg-type]
+    one_after_the_other = estimate(simulate(1, interleaved=False, **quiet))  # type: ignore[arg-type]
+    assert one_after_the_other.estimate < -0.04
+
+
+def test_one_bad_generation_widens_the_interval_past_both_generations() -> None:
+    steady = [Pair(generation, 100.0, 90.0 + 0.1 * (i % 2)) for generation in (0, 1) for i in range(10)]
+    unlucky = [Pair(pair.generation, 100.0, pair.patched_ns + 10 * pair.generation) for pair in steady]
+    narrow, wide = estimate(steady), estimate(unlucky)
+    assert narrow.high - narrow.low < 0.002
+    assert wide.low < 0.0
+    assert wide.high > 0.10
+
+
+def test_the_same_pairs_give_the_same_interval() -> None:
+    pairs = simulate(3, 0.02)
+    assert estimate(pairs) == estimate(pairs)
+
+
+def test_the_estimate_is_the_share_of_the_step_saved() -> None:
+    halved = estimate([Pair(generation, 100.0, 50.0) for generation in (0, 0, 1, 1)])
+    assert (halved.estimate, halved.low, halved.high) == pytest.approx((0.5, 0.5, 0.5))
+
+
+def test_each_generation_has_the_same_say_however_many_pairs_it_has() -> None:
+    pairs = [Pair(0, 100.0, 80.0)] * 9 + [Pair(1, 100.0, 100.0)]
+    assert estimate(pairs).estimate == pytest.approx(1 - np.sqrt(0.8))
+
+
+def test_without_pairs_there_is_no_estimate() -> None:
+    with pytest.raises(ValueError, match="nothing was measured"):
+        estimate([])
+
+
+def test_the_resolution_is_the_farther_bound_of_the_control() -> None:
+    assert resolution(Interval(-0.009, -0.024, 0.003)) == 0.024
+    assert floor(0.0004) == 0.01
+    assert floor(0.024) == 0.024
+
+
+def test_a_clear_loser_and_a_clear_no_change_may_stop_early() -> None:
+    assert hopeless(simulate(1, -0.10, pairs=5, generations=1), 0.001, looks=4)
+    assert hopeless(simulate(1, 0.0, pairs=5, generations=1, noise=0.001, process_luck=0), 0.001, looks=4)
+
+
+def test_a_promising_or_unclear_trial_goes_on() -> None:
+    assert not hopeless(simulate(1, 0.10, pairs=5, generations=1), 0.001, looks=4)
+    assert not hopeless(simulate(1, 0.0, pairs=5, generations=1, noise=0.05), 0.001, looks=4)
+    assert not hopeless([Pair(0, 100.0, 200.0)] * 3, 0.001, looks=4)
+
+
+def test_looking_often_hardly_ever_drops_a_fix_worth_keeping() -> None:
+    dropped = sum(
+        any(hopeless(simulate(seed, 0.03)[:seen], 0.005, looks=4) for seen in (5, 10, 15)) for seed in range(100)
+    )
+    assert dropped <= 2
+
+
+def test_a_fix_that_keeps_all_its_promises_is_kept_and_says_the_figures() -> None:
+    answer = ruling(CLEAR_GAIN, 20, PASSED, MOVED)
+    assert answer.decision is Decision.KEPT
+    assert answer.summary == "20 % of the step saved (20 pairs, +18 % … +22 %); equal bit for bit"
+
+
+def test_times_alone_settle_what_is_not_faster() -> None:
+    no_change = ruling_on_time(Interval(0.001, -0.003, 0.006), 20, 2, 0.004)
+    assert no_change is not None
+    assert no_change.decision is Decision.NO_CHANGE
+    assert no_change.summary == "no difference to build on (20 pairs, −0.3 % … +0.6 %; more than 1.0 % needed)"
+    slower = ruling_on_time(Interval(-0.10, -0.12, -0.08), 20, 2, 0.004)
+    assert slower is not None
+    assert slower.decision is Decision.SLOWER
+    assert ruling_on_time(CLEAR_GAIN, 20, 2, 0.004) is None
+
+
+def test_a_gain_within_the_resolution_of_the_machine_is_no_change() -> None:
+    answer = ruling_on_time(Interval(0.03, 0.02, 0.04), 20, 2, 0.025)
+    assert answer is not None
+    assert answer.decision is Decision.NO_CHANGE
+
+
+def test_too_few_pairs_or_generations_never_make_a_keep() -> None:
+    few = ruling_on_time(CLEAR_GAIN, 3, 2, 0.004)
+    nothing = ruling_on_time(None, 0, 0, 0.004)
+    one_generation = ruling_on_time(CLEAR_GAIN, 10, 1, 0.004)
+    assert few is not None
+    assert nothing is not None
+    assert one_generation is not None
+    assert few.decision is nothing.decision is Decision.FAILED
+    assert one_generation.decision is Decision.NOT_TRIED
+
+
+@pytest.mark.parametrize(
+    ("gate", "mechanism", "memory", "decision"),
+    [
+        (GateResult(Gate.BITWISE, False, "loss of step 2 differs"), MOVED, None, Decision.CHANGES_NUMBERS),
+        (GateResult(Gate.BITWISE, None, "no loss was seen"), MOVED, None, Decision.UNVERIFIED),
+        (PASSED, Mechanism("sync_calls", 4, 4, "count", False), None, Decision.UNEXPLAINED),
+        (PASSED, Mechanism("compute", None, None, "ns", None), None, Decision.UNEXPLAINED),
+        (PASSED, MOVED, 1 << 30, Decision.OUT_OF_MEMORY),
+        (GateResult(Gate.BITWISE, False, "x"), Mechanism("compute", 1, 1, "ns", False), None, Decision.CHANGES_NUMBERS),
+    ],
+)
+def test_a_faster_fix_that_breaks_a_promise_is_not_kept(
+    gate: GateResult, mechanism: Mechanism, memory: int | None, decision: Decision
+) -> None:
+    assert ruling(CLEAR_GAIN, 20, gate, mechanism, (1 << 29, 1 << 31), memory).decision is decision
