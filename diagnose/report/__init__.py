@@ -1,0 +1,40 @@
+"""What a run or a recording says, as text. One output a file: a module that ends in `REPORT = Report(...)` is a format.
+
+A report is a pure function of a folded journal (`session.State`) or of a `Diagnosis` alone. It reads no clock, no
+terminal and no file; what it cannot know, it leaves out or says so.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from diagnose.model import Diagnosis
+from diagnose.session import State
+
+Subject = Diagnosis | State
+
+
+@dataclass(frozen=True)
+class Report:
+    """One format of `diagnose report`."""
+
+    name: str
+    """What `--format` takes."""
+    suffix: str
+    """Of a file that holds it, with the dot."""
+    render: Callable[[Subject], str]
+
+
+def formats() -> dict[str, Report]:
+    """All formats by name, in alphabetical order."""
+    modules = (importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__))
+    found = [module.REPORT for module in modules if isinstance(getattr(module, "REPORT", None), Report)]
+    return {report.name: report for report in sorted(found, key=lambda report: report.name)}
+
+
+def as_state(subject: Subject) -> State:
+    """A diagnosis alone as the state of a run that consists of it."""
+    return State(diagnosis=subject) if isinstance(subject, Diagnosis) else subject

@@ -1,0 +1,126 @@
+"""The report as Markdown, for an issue, a pull request or a log book."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from diagnose.model import Finding, Verdict
+from diagnose.report import Report, Subject, as_state
+from diagnose.report.paths import place
+from diagnose.report.phrases import evidence, final, gain, good_news, identity, interval, is_healthy, next_command
+from diagnose.report.phrases import particulars as verdict_particulars
+from diagnose.report.slices import slices
+from diagnose.report.vocabulary import DECISIONS, SEVERITIES, named_count
+from diagnose.session import State
+from diagnose.units import format_ns, format_share
+
+
+def render(subject: Subject) -> str:
+    """One document; tables as GitHub draws them."""
+    state = as_state(subject)
+    name, *about = identity(state) or ["a run of which nothing is known yet"]
+    blocks = [f"# {_inline(name)}", " · ".join(map(_inline, about))]
+    blocks += [*_accounting(state), *_findings(state), *_cannot_tell(state), *_warnings(state), *_fixes(state)]
+    command = next_command(state)
+    if command is not None:
+        blocks.append(f"**Next:** `{command[0]}` {command[1]}.")
+    return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def _accounting(state: State) -> list[str]:
+    if state.diagnosis is None:
+        return []
+    parts = slices(state.diagnosis.accounting)
+    if not parts:
+        return []
+    rows = [(part.look.label, format_ns(part.ns), format_share(part.share)) for part in parts]
+    whole = format_ns(state.diagnosis.accounting.total_ns)
+    return [f"## Where a step's {whole} go", _table(("class", "time per step", f"of the {whole} step"), rows)]
+
+
+def _findings(state: State) -> list[str]:
+    diagnosis = state.diagnosis
+    if diagnosis is None:
+        return ["Nothing was diagnosed."]
+    if diagnosis.steps.count == 0:
+        return ["No training step was found, so nothing can be said per step."]
+    blocks = [f"**{good_news(diagnosis)}**"] if is_healthy(diagnosis) else []
+    if diagnosis.findings:
+        blocks.append("## Also seen" if is_healthy(diagnosis) else "## Fix this first")
+    root = state.started.cwd if state.started else None
+    for number, finding in enumerate(diagnosis.findings, 1):
+        blocks += _finding(number, finding, root)
+    return blocks
+
+
+def _finding(number: int, finding: Finding, root: str | None) -> list[str]:
+    look = SEVERITIES[finding.severity]
+    rank = "" if finding.rank is None else f" on rank {finding.rank}"
+    lines = [f"- Gives back: {gain(finding)}"]
+    for where in finding.where:
+        code = f" `{where.code.replace('`', chr(39))}`" if where.code else ""
+        lines.append(f"- Where: `{place(where, root)}`{code}")
+    if finding.evidence:
+        lines.append(f"- Evidence: {_inline(', '.join(map(evidence, finding.evidence)))}")
+    if finding.fixers:
+        lines.append(f"- Would try: {', '.join(finding.fixers)}")
+    if finding.confirm:
+        lines.append(f"- To confirm: {_inline(finding.confirm)}")
+    title = f"### {number}. {look.mark} {finding.rule}{rank} ({look.label})"
+    return [title, _inline(finding.summary), "\n".join(lines)]
+
+
+def _cannot_tell(state: State) -> list[str]:
+    if state.diagnosis is None or not state.diagnosis.cannot_tell:
+        return []
+    rows = [(item.rule, item.needs) for item in state.diagnosis.cannot_tell]
+    return ["## Cannot tell", _table(("rule", "what it would take"), rows)]
+
+
+def _warnings(state: State) -> list[str]:
+    said = dict.fromkeys((*(state.diagnosis.warnings if state.diagnosis else ()), *state.warnings))
+    return ["## Warnings", "\n".join(f"- {_inline(message)}" for message in said)] if said else []
+
+
+def _fixes(state: State) -> list[str]:
+    if not state.verdicts:
+        return []
+    blocks = ["## Fixes tried"]
+    if state.control is not None:
+        blocks.append(
+            f"The original against itself differs by at most ±{format_share(state.control.resolution)} of a "
+            f"{format_ns(state.control.step_ns)} step ({named_count(state.control.pairs, 'pair')}); "
+            "smaller changes cannot be told from none."
+        )
+    head = ("fix", "predicted per step", "measured per step", "of a step [95 % interval]", "verdict")
+    blocks.append(_table(head, [_verdict_row(verdict) for verdict in state.verdicts]))
+    for verdict in state.verdicts:
+        lines = [f"- {name}: {_inline(words)}" for name, words in verdict_particulars(verdict)]
+        blocks += [f"### {verdict.fixer}", _inline(verdict.summary), "\n".join(lines)]
+    if state.final is not None:
+        how = f" ({state.final.how}, {named_count(state.final.runs, 'run')} of each)"
+        blocks += ["## Result", f"**{final(state)}**{how}"]
+    if state.patch is not None and state.patch.diff:
+        fence = "````" if "```" in state.patch.diff else "```"
+        blocks += ["## Diff", f"{fence}diff\n{state.patch.diff.rstrip()}\n{fence}"]
+    return blocks
+
+
+def _verdict_row(verdict: Verdict) -> tuple[str, ...]:
+    look = DECISIONS[verdict.decision]
+    times = ("–" if time is None else format_ns(time) for time in (verdict.predicted_ns, verdict.saving_ns))
+    saving = interval(verdict.saving) if verdict.saving else "not measured"
+    return (verdict.fixer, *times, saving, f"{look.mark} {look.label}")
+
+
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "\n".join("| " + " | ".join(_inline(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def _inline(words: str) -> str:
+    """Text that stays on its line and starts no HTML."""
+    return " ".join(words.replace("<", "&lt;").split())
+
+
+REPORT = Report("markdown", ".md", render)

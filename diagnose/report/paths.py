@@ -1,0 +1,30 @@
+"""File names as people want to read them: relative to where they work, and never wider than the column."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+
+from diagnose.model import Place
+
+
+def shown(file: str, root: str | None) -> str:
+    """`file` relative to `root` where it lies below it, else as it is."""
+    if root and PurePath(file).is_absolute() and PurePath(file).is_relative_to(root):
+        return str(PurePath(file).relative_to(root))
+    return file
+
+
+def place(where: Place, root: str | None) -> str:
+    """`train.py:41`; the line is left out where it is unknown."""
+    name = shown(where.file, root)
+    return f"{name}:{where.line}" if where.line > 0 else name
+
+
+def clipped(text: str, width: int) -> str:
+    """The beginning of `text` in at most `width` characters, with an ellipsis where something was cut."""
+    return text if len(text) <= width else text[: max(width - 1, 0)] + "…"[: max(width, 0)]
+
+
+def clipped_path(path: str, width: int) -> str:
+    """The end of `path` in at most `width` characters: of a path, the end says most."""
+    return path if len(path) <= width else "…"[: max(width, 0)] + path[len(path) - max(width - 1, 0) :]

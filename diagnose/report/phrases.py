@@ -1,0 +1,190 @@
+"""Sentences about a run that every report and screen says in the same words.
+
+No percentage stands without what it is a percentage of, and no figure claims more than it rests on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from diagnose.model import (
+    Confidence,
+    Diagnosis,
+    Evidence,
+    Finding,
+    Gate,
+    Interval,
+    Mechanism,
+    Scalar,
+    Severity,
+    Verdict,
+)
+from diagnose.report.vocabulary import FOUND_BY, named_count
+from diagnose.session import State
+from diagnose.units import format_ns, format_share, format_value
+
+MINUS = "−"
+
+
+def identity(state: State) -> list[str]:
+    """What the run is, in parts: program, device, ranks, step time, how many steps, and how they were found."""
+    parts = []
+    if state.started is not None:
+        parts.append(state.started.program.removeprefix("-- "))
+    diagnosis = state.diagnosis
+    if diagnosis is None:
+        return parts
+    if not parts:
+        parts.append(sources(diagnosis))
+    parts += [device(state), named_count(diagnosis.ranks, "rank")]
+    steps = diagnosis.steps
+    if steps.median_ns is not None:
+        parts += [f"{format_ns(steps.median_ns)} per step", f"median of {named_count(steps.count, 'step')}"]
+    if steps.found_by in FOUND_BY:
+        parts.append(FOUND_BY[steps.found_by])
+    return [part for part in parts if part]
+
+
+def sources(diagnosis: Diagnosis) -> str:
+    """The recordings, the first by name and the rest by number."""
+    if not diagnosis.source:
+        return ""
+    first, *others = diagnosis.source
+    return f"{first} and {len(others)} more" if others else first
+
+
+def device(state: State) -> str:
+    """The device's name, or that no device was seen."""
+    named = state.diagnosis.device if state.diagnosis else None
+    return named or next((facts.device_name for facts in state.facts.values() if facts.device_name), None) or "CPU only"
+
+
+def is_healthy(diagnosis: Diagnosis) -> bool:
+    """Whether steps were seen and nothing found could give back 5 % of them: no finding is high or medium."""
+    worth = (Severity.HIGH, Severity.MEDIUM)
+    return diagnosis.steps.count > 0 and not any(finding.severity in worth for finding in diagnosis.findings)
+
+
+def good_news(diagnosis: Diagnosis) -> str:
+    """What to tell the owner of a healthy run, and what that rests on."""
+    said = "Healthy: nothing found here could give back 5 % of a step."
+    whole = diagnosis.accounting.total_ns
+    if whole > 0:
+        compute = diagnosis.accounting.compute
+        said += f" Of each {format_ns(whole)} step, {format_ns(compute)} ({format_share(compute / whole)}) is compute."
+    if diagnosis.cannot_tell:
+        said += f" {named_count(len(diagnosis.cannot_tell), 'rule')} could not decide on this recording; see below."
+    return said
+
+
+def gain(finding: Finding) -> str:
+    """What fixing it gives back: time and share of a step, and what the figure rests on."""
+    if finding.confidence is Confidence.HINT and finding.recoverable_ns <= 0:
+        return "its cost is not known here"
+    amount = f"{format_ns(finding.recoverable_ns)} of each step ({format_share(finding.share)})"
+    if finding.confidence is Confidence.MEASURED:
+        return f"{amount}, measured"
+    if finding.confidence is Confidence.BOUND:
+        return f"at most {amount}"
+    return f"perhaps {amount}, a hint"
+
+
+def evidence(item: Evidence) -> str:
+    """One number with its name: `loader wait 15.1 ms`."""
+    return f"{item.measure.replace('_', ' ')} {format_value(item.value, item.unit)}"
+
+
+def signed_percent(share: float) -> str:
+    """A change with its sign, one decimal: `+58.7 %`, `−0.3 %`, `0.0 %`."""
+    rounded = round(100 * share, 1)
+    sign = "+" if rounded > 0 else MINUS if rounded < 0 else ""
+    return f"{sign}{abs(rounded):.1f} %"
+
+
+def interval(saving: Interval) -> str:
+    """A saving with its interval: `+58.7 % [+57.9, +59.5]`."""
+    low, high = (signed_percent(end).removesuffix(" %") for end in (saving.low, saving.high))
+    return f"{signed_percent(saving.estimate)} [{low}, {high}]"
+
+
+def setting(values: Mapping[str, Scalar]) -> str:
+    """The knobs of a fix: `num_workers=2, pin_memory=True`."""
+    return ", ".join(f"{name}={value}" for name, value in values.items())
+
+
+GATES = {
+    Gate.BITWISE: "bit for bit equal",
+    Gate.ROUNDING: "equal up to rounding",
+    Gate.TRAINING: "same training",
+}
+
+
+def numbers(verdict: Verdict) -> str:
+    """What the numerics gate found, in three words."""
+    if verdict.gate is None:
+        return ""
+    if verdict.gate.passed is None:
+        return "not verified"
+    return GATES[verdict.gate.gate] if verdict.gate.passed else f"not {GATES[verdict.gate.gate]}"
+
+
+def particulars(verdict: Verdict) -> list[tuple[str, str]]:
+    """All that a verdict rests on, as names and sentences."""
+    said = []
+    if verdict.setting:
+        said.append(("setting", setting(verdict.setting)))
+    if verdict.saving is not None:
+        said.append(("saving", f"{interval(verdict.saving)} of a step, 95 % interval{_pairs(verdict)}"))
+    if verdict.predicted_ns is not None and verdict.saving_ns is not None:
+        said.append(("prediction", f"{format_ns(verdict.predicted_ns)}; measured {format_ns(verdict.saving_ns)}"))
+    if verdict.resolution is not None:
+        said.append(("resolution", f"±{format_share(verdict.resolution)} of a step: the original against itself"))
+    if verdict.gate is not None:
+        said.append(("numbers", f"{numbers(verdict)}: {verdict.gate.detail}"))
+    if verdict.mechanism is not None:
+        said.append(("mechanism", _mechanism(verdict.mechanism)))
+    if verdict.peak_memory_bytes is not None:
+        before, after = (format_value(size, "bytes") for size in verdict.peak_memory_bytes)
+        said.append(("peak memory", f"{before} → {after}"))
+    return said
+
+
+def _pairs(verdict: Verdict) -> str:
+    if not verdict.pairs:
+        return ""
+    generations = f" in {named_count(verdict.generations, 'generation')}" if verdict.generations else ""
+    return f", {named_count(verdict.pairs, 'pair')} of blocks{generations}"
+
+
+def _mechanism(moved: Mechanism) -> str:
+    before, after = (
+        "unknown" if value is None else format_value(value, moved.unit) for value in (moved.before, moved.after)
+    )
+    outcome = {True: "moved", False: "did not move", None: "could not be measured"}[moved.moved]
+    return f"{moved.measure} {outcome}: {before} → {after}"
+
+
+def final(state: State) -> str:
+    """The number reported: original alone against patched alone. Empty before it was measured."""
+    if state.final is None:
+        return ""
+    before, after = state.final.original_ns, state.final.patched_ns
+    said = f"{format_ns(before)} → {format_ns(after)} per step"
+    if before > 0 and after > 0:
+        change = f"{format_ns(abs(before - after))} or {format_share(abs(before - after) / before)} of each step"
+        said += f": {before / after:.2f} times the throughput, {change} {'saved' if after <= before else 'lost'}"
+    return said
+
+
+def next_command(state: State) -> tuple[str, str] | None:
+    """What to type next and what it does; None when there is nothing left to do."""
+    if state.patch is not None and state.patch.diff:
+        return "diagnose apply", "writes this diff to your files; `diagnose revert` takes it back byte for byte"
+    diagnosis = state.diagnosis
+    if diagnosis is None or state.verdicts or is_healthy(diagnosis):
+        return None
+    fixers = dict.fromkeys(name for finding in diagnosis.findings for name in finding.fixers)
+    if not fixers:
+        return None
+    program = state.started.program if state.started and state.started.command != "analyze" else "SCRIPT"
+    return f"diagnose fix {program}", f"tries {', '.join(fixers)} on a copy and measures each"

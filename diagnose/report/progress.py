@@ -1,0 +1,130 @@
+"""What happens, as lines for a terminal without a screen: one event in, at most one line out.
+
+Noisy events are held back by their own time stamps, never by a clock, so that a replayed journal says the same.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from statistics import median_low
+
+from diagnose.report.phrases import interval, setting, signed_percent
+from diagnose.report.vocabulary import DECISIONS, named_count
+from diagnose.session import (
+    AnyEvent,
+    ControlMeasured,
+    DiagnosisMade,
+    FinalMeasured,
+    PatchAccepted,
+    PhaseChanged,
+    RunEnded,
+    RunStarted,
+    StepsSeen,
+    TraceWritten,
+    TrialBlock,
+    TrialStarted,
+    VerdictReached,
+    Warned,
+)
+from diagnose.units import NS_PER_S, format_ns, format_share
+
+EVERY_NS = 5 * NS_PER_S
+_RECENT = 200
+
+
+class Progress:
+    """Turns the events of one run into lines. Call it with each event, in order."""
+
+    def __init__(self, every_ns: int = EVERY_NS) -> None:
+        self._every_ns = every_ns
+        self._said_ns: dict[str, int] = {}
+        self._ends_ns: dict[int, list[int]] = {}
+        self._input_ns: dict[int, list[int]] = {}
+        self._seen: dict[int, int] = {}
+
+    def __call__(self, event: AnyEvent) -> str | None:
+        """The line that tells of `event`; None when it is not worth one, or too soon after the last of its kind."""
+        if isinstance(event, StepsSeen):
+            return self._steps(event)
+        if isinstance(event, TrialBlock):
+            return self._block(event)
+        return _line(event)
+
+    def _steps(self, event: StepsSeen) -> str | None:
+        ends = self._ends_ns.setdefault(event.rank, [])
+        inputs = self._input_ns.setdefault(event.rank, [])
+        ends += event.ends_ns
+        inputs += event.input_ns
+        self._seen[event.rank] = self._seen.get(event.rank, 0) + len(event.ends_ns)
+        del ends[: -_RECENT - 1], inputs[: -_RECENT - 1]
+        if event.rank != min(self._ends_ns) or len(ends) < 2 or self._too_soon("steps", event.at_ns):
+            return None
+        step_ns = median_low(after - before for before, after in pairwise(ends))
+        line = f"step {self._seen[event.rank]:,}: {format_ns(step_ns)} per step"
+        waited, span = sum(inputs[1:]), ends[-1] - ends[0]
+        if waited > 0 and span > 0:
+            line += f", {format_share(waited / span)} of it waiting for input"
+        return line
+
+    def _block(self, event: TrialBlock) -> str | None:
+        if self._too_soon(f"block {event.fixer}", event.at_ns):
+            return None
+        times = f"{format_ns(event.original_ns)} → {format_ns(event.patched_ns)}"
+        line = f"  {event.fixer}, pair {event.pair + 1}: {times}"
+        if event.saving is not None and event.low is not None and event.high is not None:
+            low, high = (signed_percent(end).removesuffix(" %") for end in (event.low, event.high))
+            line += f", saves {signed_percent(event.saving)} of a step so far [{low}, {high}]"
+        return line
+
+    def _too_soon(self, kind: str, now_ns: int) -> bool:
+        said = self._said_ns.get(kind)
+        if said is not None and now_ns - said < self._every_ns:
+            return True
+        self._said_ns[kind] = now_ns
+        return False
+
+
+def _line(event: AnyEvent) -> str | None:
+    match event:
+        case RunStarted():
+            return f"diagnose {event.version}: {event.command} {event.program}"
+        case PhaseChanged():
+            return f"{event.phase}: {event.detail}" if event.detail else event.phase
+        case TraceWritten():
+            return f"traced {named_count(event.steps, 'step')} of rank {event.rank}: {event.path}"
+        case DiagnosisMade():
+            return _diagnosed(event)
+        case ControlMeasured():
+            pairs = named_count(event.pairs, "pair")
+            return (
+                f"control: the original against itself differs by ±{format_share(event.resolution)} of a step ({pairs})"
+            )
+        case TrialStarted():
+            knobs = f" ({setting(event.setting)})" if event.setting else ""
+            predicted = (
+                "" if event.predicted_ns is None else f", predicted to save {format_ns(event.predicted_ns)} per step"
+            )
+            return f"trying {event.fixer}{knobs}{predicted}"
+        case VerdictReached():
+            look, saving = DECISIONS[event.verdict.decision], event.verdict.saving
+            measured = f", {interval(saving)} of a step" if saving else ""
+            return f"{look.mark} {event.verdict.fixer}: {look.label}{measured}"
+        case PatchAccepted():
+            return f"kept: {', '.join(event.fixers)}" if event.fixers else "no fix was kept"
+        case FinalMeasured():
+            return f"final: {format_ns(event.original_ns)} → {format_ns(event.patched_ns)} per step, {event.how}"
+        case Warned():
+            return f"warning: {event.message}"
+        case RunEnded():
+            return event.message or None
+        case _:
+            return None
+
+
+def _diagnosed(event: DiagnosisMade) -> str:
+    findings = event.diagnosis.findings
+    if not findings:
+        return "diagnosed: no findings"
+    first = findings[0]
+    what = f"{first.rule} could give back {format_ns(first.recoverable_ns)} of each step"
+    return f"diagnosed: {named_count(len(findings), 'finding')}; {what}"

@@ -1,0 +1,88 @@
+"""An accounting as slices of one step, and the bar and legend that draw them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.text import Text
+
+from diagnose.model import Accounting
+from diagnose.report.vocabulary import CLASSES, MUTED, Look, class_look
+from diagnose.units import format_ns, format_share
+
+
+@dataclass(frozen=True)
+class Slice:
+    """One class of a step's time."""
+
+    kind: str
+    look: Look
+    ns: int
+    share: float
+    """Of the whole accounting (0 to 1)."""
+
+
+def slices(accounting: Accounting) -> tuple[Slice, ...]:
+    """The classes that took any time, in the order of the vocabulary; causes unknown to it come last."""
+    times = {
+        "compute": accounting.compute,
+        "exposed_comm": accounting.exposed_comm,
+        "exposed_copy": accounting.exposed_copy,
+        **accounting.idle,
+    }
+    whole = accounting.total_ns
+    order = list(CLASSES)
+    kinds = sorted(times, key=lambda kind: order.index(kind) if kind in CLASSES else len(order))
+    return tuple(Slice(kind, class_look(kind), times[kind], times[kind] / whole) for kind in kinds if times[kind] > 0)
+
+
+def cells(parts: Sequence[Slice], width: int) -> list[int]:
+    """How many of `width` cells each slice gets: they sum to `width`, each within one cell of its exact part."""
+    exact = [part.share * width for part in parts]
+    given = [int(cell) for cell in exact]
+    by_remainder = sorted(range(len(parts)), key=lambda index: given[index] - exact[index])
+    for index in by_remainder[: width - sum(given)]:
+        given[index] += 1
+    return given
+
+
+def bar(parts: Sequence[Slice], width: int, solid: bool = False) -> Text:
+    """One line of `width` block characters. Each class has its own fill; `solid` leaves the difference to colour."""
+    line = Text(no_wrap=True)
+    for part, count in zip(parts, cells(parts, width), strict=True):
+        line.append(("█" if solid else part.look.mark) * count, part.look.colour)
+    return line
+
+
+def legend(parts: Sequence[Slice], width: int, solid: bool = False) -> list[Text]:
+    """Each slice with its time and share, in as many columns as `width` holds."""
+    if not parts:
+        return []
+    label_width = max(len(part.look.label) for part in parts)
+    entries = [_entry(part, label_width, solid) for part in parts]
+    columns = max(1, min((width + _GAP) // (len(entries[0]) + _GAP), _MOST_COLUMNS, len(entries)))
+    rows = -(-len(entries) // columns)
+    lines = []
+    for row in range(rows):
+        line = Text(no_wrap=True)
+        for column in range(columns):
+            index = column * rows + row
+            if index < len(entries):
+                line.append_text(entries[index]).append(" " * _GAP)
+        line.rstrip()
+        lines.append(line)
+    return lines
+
+
+_GAP = 4
+_MOST_COLUMNS = 3
+
+
+def _entry(part: Slice, label_width: int, solid: bool) -> Text:
+    entry = Text(no_wrap=True)
+    entry.append("■" if solid else part.look.mark, part.look.colour)
+    entry.append(f" {part.look.label:<{label_width}}  ")
+    entry.append(f"{format_ns(part.ns):>8}", "bold")
+    entry.append(f" {format_share(part.share):>6}", MUTED)
+    return entry

@@ -1,0 +1,154 @@
+"""The report as plain text: what a terminal shows when a command is done.
+
+It reads from the top: what the run is, where its time goes, what to fix first, what could not be told, what was tried
+and what that gave, and the next command to type. It means the same without colour.
+"""
+
+from __future__ import annotations
+
+from io import StringIO
+
+from rich.console import Console
+from rich.text import Text
+
+from diagnose.report import Report, Subject, as_state
+from diagnose.report.phrases import good_news, identity, is_healthy, next_command
+from diagnose.report.slices import bar, legend, slices
+from diagnose.report.text_findings import finding_lines
+from diagnose.report.text_fixes import fix_lines
+from diagnose.report.vocabulary import CLASSES, GOOD, MUTED, named_count
+from diagnose.report.wrapping import wrap
+from diagnose.session import State
+from diagnose.units import format_ns
+
+WIDTH = 80
+NARROWEST = 40
+
+
+def render(subject: Subject, width: int = WIDTH, colour: bool = False) -> str:
+    """The whole report in lines of at most `width` columns; only a diff may be wider. Colour is ANSI escapes."""
+    width = max(width, NARROWEST)
+    state = as_state(subject)
+    sections = [
+        _head(state, width),
+        _accounting(state, width),
+        _findings(state, width),
+        _cannot_tell(state, width),
+        _warnings(state, width),
+        fix_lines(state, width),
+        _next(state, width),
+    ]
+    lines = [line for section in sections if section for line in (*section, Text())]
+    if not colour:
+        return "\n".join(line.plain.rstrip() for line in lines)
+    file = StringIO()
+    console = Console(file=file, width=1000, color_system="256", force_terminal=True, no_color=False, highlight=False)
+    for line in lines:
+        console.print(line, soft_wrap=True)
+    return file.getvalue()
+
+
+def heading(words: str, beside: str = "") -> Text:
+    """The first line of a section."""
+    line = Text(words, "bold")
+    return line.append(f"   {beside}", MUTED) if beside else line
+
+
+def paragraph(words: str, width: int, indent: int = 0, style: str = "") -> list[Text]:
+    """Words wrapped to `width`, indented."""
+    return [Text(" " * indent + line, style) for line in wrap(words, width - indent)]
+
+
+def _head(state: State, width: int) -> list[Text]:
+    parts = identity(state) or ["a run of which nothing is known yet"]
+    lines: list[str] = [""]
+    for part in parts:
+        joined = f"{lines[-1]} · {part}" if lines[-1] else part
+        if len(joined) > width and lines[-1]:
+            lines.append(f"  {part}")
+        else:
+            lines[-1] = joined
+    return [Text(lines[0], "bold"), *(Text(line, "bold") for line in lines[1:]), *_outcome(state, width)]
+
+
+def _outcome(state: State, width: int) -> list[Text]:
+    if state.diagnosis is not None:
+        if state.diagnosis.steps.count == 0:
+            return paragraph("No training step was found in it, so nothing can be said per step.", width)
+        return []
+    if state.ended is not None:
+        return paragraph(state.ended.message or "It ended before enough steps were seen to diagnose it.", width)
+    return paragraph(f"Last seen: {state.phase.phase}." if state.phase else "Nothing was diagnosed.", width)
+
+
+def _accounting(state: State, width: int) -> list[Text]:
+    if state.diagnosis is None:
+        return []
+    parts = slices(state.diagnosis.accounting)
+    if not parts:
+        return []
+    whole = format_ns(state.diagnosis.accounting.total_ns)
+    slowest = ", on the slowest rank" if state.diagnosis.ranks > 1 else ""
+    return [
+        heading(f"Where a step's {whole} go", f"median step{slowest} = 100 %"),
+        bar(parts, width),
+        *legend(parts, width),
+    ]
+
+
+def _findings(state: State, width: int) -> list[Text]:
+    diagnosis = state.diagnosis
+    if diagnosis is None or diagnosis.steps.count == 0:
+        return []
+    root = state.started.cwd if state.started else None
+    lines: list[Text] = []
+    if is_healthy(diagnosis):
+        mark = Text("✓ ", f"bold {GOOD}")
+        first, *rest = paragraph(good_news(diagnosis), width, indent=2)
+        lines += [mark.append(first.plain[2:]), *rest]
+        if not diagnosis.findings:
+            return lines
+        lines += [Text(), heading("Also seen")]
+    else:
+        lines.append(heading("Fix this first"))
+    for number, finding in enumerate(diagnosis.findings, 1):
+        if number == 2 and not is_healthy(diagnosis):
+            lines += [Text(), heading("Then", "no time is counted twice")]
+        elif number > 1:
+            lines.append(Text())
+        lines += finding_lines(number, finding, root, width)
+    return lines
+
+
+def _cannot_tell(state: State, width: int) -> list[Text]:
+    unsure = state.diagnosis.cannot_tell if state.diagnosis else ()
+    if not unsure:
+        return []
+    lines = [heading("Cannot tell", "from this recording; what it would take")]
+    name_width = min(max(len(item.rule) for item in unsure), 24)
+    for item in unsure:
+        first, *rest = wrap(item.needs, width - name_width - 4)
+        lines.append(Text(f"  {item.rule:<{name_width}}  ", MUTED).append(first, "default"))
+        lines += [Text(" " * (name_width + 4) + more) for more in rest]
+    return lines
+
+
+def _warnings(state: State, width: int) -> list[Text]:
+    said = (*(state.diagnosis.warnings if state.diagnosis else ()), *state.warnings)
+    lines: list[Text] = []
+    for message in dict.fromkeys(said):
+        first, *rest = wrap(message, width - 4)
+        lines += [Text(f"  ! {first}"), *(Text(f"    {more}") for more in rest)]
+    return [heading(named_count(len(dict.fromkeys(said)), "warning").capitalize()), *lines] if lines else []
+
+
+def _next(state: State, width: int) -> list[Text]:
+    command = next_command(state)
+    if command is None:
+        return []
+    words, effect = command
+    first = Text("Next   ", "bold").append(f"{words}", f"bold {CLASSES['compute'].colour}")
+    return [first, *paragraph(effect, width, indent=7, style=MUTED)]
+
+
+REPORT = Report("text", ".txt", render)

@@ -1,0 +1,93 @@
+"""What was tried, as lines of text: a table of verdicts, what each rests on, the final figures, and the diff."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from diagnose.model import Decision, Verdict
+from diagnose.report.paths import clipped
+from diagnose.report.phrases import final, interval, particulars
+from diagnose.report.vocabulary import DECISIONS, GOOD, MUTED, named_count
+from diagnose.report.wrapping import wrap
+from diagnose.session import State
+from diagnose.units import format_ns, format_share
+
+_DECISION_WIDTH = max(len(look.label) for look in DECISIONS.values())
+_SAVING_WIDTH = 24
+_TIME_WIDTH = 10
+
+
+def fix_lines(state: State, width: int) -> list[Text]:
+    """The sections about fixes; empty for a run that tried none."""
+    if not state.verdicts:
+        return []
+    lines = [Text("Fixes tried", "bold").append("   on copies of your files, against the original", MUTED)]
+    lines += _control(state, width)
+    lines += _table(state.verdicts, width)
+    for verdict in state.verdicts:
+        lines += [Text(), *_details(verdict, width, state.control is None)]
+    if state.final is not None:
+        lines += [Text(), Text("Result", "bold").append(f"   {state.final.how}" if state.final.how else "", MUTED)]
+        lines += [Text(f"  {line}", f"bold {GOOD}") for line in wrap(final(state), width - 2)]
+        lines += [Text(f"  {named_count(state.final.runs, 'run')} of each", MUTED)]
+    if state.patch is not None and state.patch.diff:
+        lines += [Text(), Text("Diff", "bold").append(f"   {', '.join(state.patch.fixers)}", MUTED)]
+        lines += [_diff_line(line) for line in state.patch.diff.splitlines()]
+    return lines
+
+
+def _control(state: State, width: int) -> list[Text]:
+    if state.control is None:
+        return []
+    words = (
+        f"This machine can tell changes of more than ±{format_share(state.control.resolution)} of a step "
+        f"({format_ns(state.control.step_ns)}) from none: the original against itself, "
+        f"{named_count(state.control.pairs, 'pair')} in {named_count(state.control.generations, 'generation')}."
+    )
+    return [Text(f"  {line}", MUTED) for line in wrap(words, width - 2)]
+
+
+def _table(verdicts: tuple[Verdict, ...], width: int) -> list[Text]:
+    name_width = max(width - 2 - _TIME_WIDTH * 2 - _SAVING_WIDTH - _DECISION_WIDTH - 4, 8)
+    name_width = min(name_width, max(len(verdict.fixer) for verdict in verdicts) + 2)
+    head = f"  {'fix':<{name_width}}{'predicted':>{_TIME_WIDTH}}{'measured':>{_TIME_WIDTH}}"
+    head += f"  {'of a step [95 % interval]':<{_SAVING_WIDTH}}  verdict"
+    lines = [Text(clipped(head, width), MUTED)]
+    for verdict in verdicts:
+        look = DECISIONS[verdict.decision]
+        line = Text(f"{look.mark} ", look.colour).append(
+            f"{clipped(verdict.fixer, name_width - 1):<{name_width}}", "bold"
+        )
+        line.append(f"{_time(verdict.predicted_ns):>{_TIME_WIDTH}}{_time(verdict.saving_ns):>{_TIME_WIDTH}}  ")
+        line.append(f"{interval(verdict.saving) if verdict.saving else 'not measured':<{_SAVING_WIDTH}}  ")
+        line.append(look.label, f"bold {look.colour}")
+        line.truncate(width)
+        lines.append(line)
+    return lines
+
+
+def _time(nanoseconds: int | None) -> str:
+    return "–" if nanoseconds is None else format_ns(nanoseconds)
+
+
+def _details(verdict: Verdict, width: int, with_resolution: bool) -> list[Text]:
+    look = DECISIONS[verdict.decision]
+    lines = [Text(f"{look.mark} ", look.colour).append(verdict.fixer, "bold").append(f"  {look.label}", look.colour)]
+    lines += [Text(f"  {line}") for line in wrap(verdict.summary, width - 2)]
+    if verdict.decision is Decision.ADVICE:
+        return lines
+    for name, words in particulars(verdict):
+        if name == "resolution" and not with_resolution:
+            continue
+        first, *rest = wrap(words, width - 14)
+        lines.append(Text("  ").append(f"{name:<11} ", MUTED).append(first))
+        lines += [Text(" " * 14 + more) for more in rest]
+    return lines
+
+
+def _diff_line(line: str) -> Text:
+    if line.startswith(("+++", "---", "diff ")):
+        return Text(line, "bold")
+    if line.startswith("@@"):
+        return Text(line, "cyan")
+    return Text(line, {"+": "green", "-": "red"}.get(line[:1], ""))

@@ -1,0 +1,89 @@
+"""Words, marks and colours that every report and screen shares, so that a thing has one name and one look everywhere.
+
+Each meaning has a mark besides its colour: nothing is lost without colour, or to an eye that does not tell them apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from diagnose.model import Confidence, Decision, Severity
+
+
+@dataclass(frozen=True)
+class Look:
+    """How one meaning is shown."""
+
+    label: str
+    mark: str
+    """One character: a fill in bars, a sign in lists."""
+    colour: str
+
+
+CLASSES: dict[str, Look] = {
+    "compute": Look("compute", "█", "#4fae8a"),
+    "exposed_comm": Look("exposed communication", "▓", "#5b8def"),
+    "exposed_copy": Look("exposed copies", "▒", "#3fb0c9"),
+    "input": Look("waiting for input", "░", "#e3a13b"),
+    "sync": Look("host sync", "╱", "#e2664f"),
+    "python": Look("Python", "╳", "#d2709f"),
+    "dispatch": Look("framework dispatch", "┼", "#a78bda"),
+    "launch": Look("kernel launch", "│", "#8279e0"),
+    "dependency": Look("dependency wait", "─", "#7f90a5"),
+    "gc": Look("garbage collection", "∘", "#b3b04f"),
+    "allocator": Look("memory allocator", "▪", "#b58a66"),
+    "compile": Look("compiling", "≡", "#5fa3a3"),
+    "io": Look("file I/O", "┈", "#8fb36b"),
+    "unknown": Look("unexplained idle", "·", "#69727d"),
+}
+"""The classes of `model.Accounting`, in the order in which bars and legends show them."""
+
+SEVERITIES: dict[Severity, Look] = {
+    Severity.HIGH: Look("high", "▲", "#e2664f"),
+    Severity.MEDIUM: Look("medium", "◆", "#e3a13b"),
+    Severity.LOW: Look("low", "●", "#6f9fd8"),
+    Severity.NOTE: Look("note", "○", "#8a949e"),
+}
+
+DECISIONS: dict[Decision, Look] = {
+    Decision.KEPT: Look("kept", "✓", "#4fae8a"),
+    Decision.NO_CHANGE: Look("no change", "≈", "#8a949e"),
+    Decision.SLOWER: Look("slower", "▼", "#e2664f"),
+    Decision.CHANGES_NUMBERS: Look("changes numbers", "≠", "#e2664f"),
+    Decision.UNVERIFIED: Look("unverified", "?", "#e3a13b"),
+    Decision.UNEXPLAINED: Look("unexplained", "?", "#e3a13b"),
+    Decision.OUT_OF_MEMORY: Look("out of memory", "✗", "#e2664f"),
+    Decision.FAILED: Look("failed", "✗", "#e2664f"),
+    Decision.NOT_TRIED: Look("not tried", "–", "#8a949e"),
+    Decision.ADVICE: Look("advice", "→", "#6f9fd8"),
+}
+
+CONFIDENCES: dict[Confidence, str] = {
+    Confidence.MEASURED: "measured",
+    Confidence.BOUND: "at most",
+    Confidence.HINT: "a hint",
+}
+
+FOUND_BY: dict[str, str] = {
+    "optimizer": "between optimizer steps",
+    "profiler marks": "by the profiler's marks",
+    "nvtx": "by NVTX ranges",
+    "period": "inferred from the period",
+    "whole trace": "the whole recording taken as one step",
+}
+"""How steps were found; other values say nothing."""
+
+MUTED = "#8a949e"
+GOOD = "#4fae8a"
+BAD = "#e2664f"
+ACCENT = "#e3a13b"
+
+
+def class_look(kind: str) -> Look:
+    """The look of an accounting class; a cause that has none here is shown by its own name."""
+    return CLASSES.get(kind) or Look(kind.replace("_", " "), "·", CLASSES["unknown"].colour)
+
+
+def named_count(count: int, noun: str) -> str:
+    """`1 rank`, `1,204 steps`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
