@@ -13,6 +13,7 @@ thread; `trace.readers.run_folder` reads them into a `Trace`. All times are nano
     sites.jsonl      {"kind", "file", "line", "function", "arguments": {…}}
     syncs.jsonl      {"file", "line", "function", "count", "steps"}; the file exists, if empty, once somebody looked
     counters.jsonl   {"t": time_ns, "d": device or -1, "v": {metric: value}}
+    claim            {"pid", "device": {"ordinal", "uuid"} or null}: created by the process that is watched
     facts.json       the fields of `diagnose.model.Facts`, and "rank", "world_size", "pid", "owned_roots"
     end.json         {"reason": "exit" | "exception" | "stopped", "steps": n}
 """
@@ -30,6 +31,7 @@ SYNCS = "syncs.jsonl"
 COUNTERS = "counters.jsonl"
 FACTS = "facts.json"
 END = "end.json"
+CLAIM = "claim"
 
 RECIPE_VARIABLE = "DIAGNOSE_RECIPE"
 """Environment variable that holds the recipe as JSON; a process without it is not watched."""

@@ -1,0 +1,50 @@
+"""What runs in the watched process: torch and the standard library only.
+
+It must not change the program's numbers, must never raise into it, prints nothing, and costs next to nothing until the
+program imports torch: only then is the recipe read and `<mode>.start(recipe, hub)` called, right before torch runs.
+
+The package is loaded under a private name (see `injected/sitecustomize.py`), so its modules import each other
+relatively (`from .window import Window`) and nothing else of `diagnose` but `..records`.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ..records import RECIPE_VARIABLE
+
+TYPE_CHECKING = False  # the module `typing` costs 3 ms, and every Python that the program starts comes by here
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .hub import Hub
+
+__all__ = ["Hub", "boot"]
+
+
+def boot() -> None:
+    """Wait for torch to be imported, if there is a recipe."""
+    if os.environ.get(RECIPE_VARIABLE):
+        from .imports import before_import
+
+        before_import("torch", _start)
+
+
+def _start() -> None:
+    import importlib
+    import json
+
+    from .hub import Hub
+
+    recipe = json.loads(os.environ[RECIPE_VARIABLE])
+    hub = Hub(recipe)
+    mode = importlib.import_module(f".{recipe['mode']}", __name__)
+    mode.start(recipe, hub)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Hub":
+        from .hub import Hub
+
+        return Hub
+    raise AttributeError(name)

@@ -1,0 +1,38 @@
+"""Nothing of ours may raise into the program that is watched."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # see the package's docstring
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import ParamSpec, TypeVar
+
+    P = ParamSpec("P")
+    R = TypeVar("R")
+
+failures: list[str] = []
+"""What went wrong in the watcher itself; told in facts.json, so that a gap in the recording has its reason."""
+
+_KEPT = 20
+
+
+def guarded(function: Callable[P, R]) -> Callable[P, R | None]:
+    """`function`, but an exception in it is noted in `failures` and None returned."""
+
+    def call(*args: P.args, **kwargs: P.kwargs) -> R | None:
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - see the module's docstring
+            note(function, error)
+            return None
+
+    return call
+
+
+def note(function: Callable[..., object], error: BaseException) -> None:
+    """Keep `error` for facts.json."""
+    if len(failures) < _KEPT:
+        where, trace = "", error.__traceback__
+        while trace is not None:
+            where, trace = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}", trace.tb_next
+        failures.append(f"{getattr(function, '__qualname__', function)}: {type(error).__name__}: {error} ({where})")
