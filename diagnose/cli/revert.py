@@ -1,0 +1,46 @@
+"""`diagnose revert`: give the files that `diagnose apply` wrote their exact bytes from before."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from diagnose.cli.apply import report, run_folder, run_folders
+from diagnose.cli.streams import result
+from diagnose.errors import UsageError
+from diagnose.program import patch
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to `diagnose`."""
+    parser = subparsers.add_parser(
+        "revert",
+        help="take an applied patch back, byte for byte",
+        description="Restores the bytes that the files had before `diagnose apply`. Refuses, and names the files, when "
+        "they were edited since.",
+    )
+    parser.add_argument("run", metavar="RUN", nargs="?", help="the patch that was applied last when left out")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check, restore, say what was restored."""
+    folder = _chosen(args.run)
+    change = patch.load(folder)
+    patch.revert(change, folder)
+    result(report(change, folder, written=True, as_json=args.json, verb="restored"))
+    return 0
+
+
+def _chosen(name: str | None) -> Path:
+    if name is not None:
+        folder = run_folder(name)
+        if folder is None:
+            raise UsageError(f"{name}: no such run; name a folder below .diagnose/runs")
+        if patch.applied_at(folder) is None:
+            raise UsageError(f"{name}: its patch is not applied")
+        return folder
+    applied = [(when, folder) for folder in run_folders() if (when := patch.applied_at(folder)) is not None]
+    if not applied:
+        raise UsageError("no patch is applied here; `diagnose apply` would write one")
+    return max(applied)[1]

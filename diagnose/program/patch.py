@@ -1,0 +1,250 @@
+"""A patch to the user's files: made from edited texts, kept beside the run, applied and taken back byte for byte.
+
+patch.diff       what `git apply` accepts, from the root of the user's files
+patch.json       {"root", "files": [{"path", "before", "after"}]}: sha256 of each side, null for a file that is not
+originals/       the bytes before; a patch that only this folder knows can be taken back without git
+applied.json     there while the patch is in the user's files, or is being written
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from diagnose.errors import InputError, PatchConflict
+from diagnose.program.atomic import write_atomic
+from diagnose.program.diff import apply_hunks, file_diff, parse_diff
+from diagnose.program.source import decode_source
+
+__all__ = [
+    "Change",
+    "Patch",
+    "applied_at",
+    "apply",
+    "apply_edits",
+    "check",
+    "diff",
+    "from_diff",
+    "load",
+    "make",
+    "parse_diff",
+    "revert",
+    "store",
+]
+
+DIFF = "patch.diff"
+MANIFEST = "patch.json"
+ORIGINALS = "originals"
+APPLIED = "applied.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One file before and after; None where it is not there."""
+
+    path: str
+    """Relative to the root, with forward slashes."""
+    before: bytes | None
+    after: bytes | None
+
+    def line_counts(self) -> tuple[int, int]:
+        """Lines added and removed."""
+        lines = file_diff(self.path, self.before, self.after).split(b"\n")
+        body = [line for line in lines if not line.startswith((b"+++ ", b"--- "))]
+        return sum(line.startswith(b"+") for line in body), sum(line.startswith(b"-") for line in body)
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """Changes to files below one folder."""
+
+    root: Path
+    changes: tuple[Change, ...]
+
+    def diff_bytes(self) -> bytes:
+        """The diff as it is written to disk."""
+        return b"".join(file_diff(change.path, change.before, change.after) for change in self.changes)
+
+    @property
+    def text(self) -> str:
+        """The diff for reading; bytes of another encoding than UTF-8 are shown as replacement characters."""
+        return self.diff_bytes().decode("utf-8", "replace")
+
+
+def diff(before: Mapping[str, str], after: Mapping[str, str], root: Path) -> str:
+    """The git-style diff between two sets of texts; paths absolute or relative to `root`. Files as they lie there
+    decide on encoding and byte-order mark, so that the diff fits their bytes."""
+    return make(after, root, before).text
+
+
+def make(edits: Mapping[str, str], root: Path, before: Mapping[str, str] | None = None) -> Patch:
+    """The patch that brings the files below `root` to the texts of `edits`.
+
+    `before` gives texts that count as the old ones instead of the files on disk. Raises InputError for a path outside
+    of the root, or for text that the file's encoding cannot hold.
+    """
+    changes = []
+    for path, text in edits.items():
+        relative = _relative(path, root)
+        on_disk = _read(root / relative)
+        source = decode_source(on_disk, path) if on_disk is not None else decode_source(b"")
+        old = source.encode(before[path]) if before is not None and path in before else on_disk
+        new = source.encode(text)
+        if old != new:
+            changes.append(Change(relative, old, new))
+    return Patch(root, tuple(sorted(changes, key=lambda change: change.path)))
+
+
+def apply_edits(files: Mapping[str, str], *, root: Path, copy: Path) -> None:
+    """Write edited texts of files below `root` into a copy of that tree; encodings as in the copy."""
+    for path, text in files.items():
+        target = copy / _relative(path, root)
+        data = _read(target)
+        source = decode_source(data, path) if data is not None else decode_source(b"")
+        if target.is_symlink():  # the copy shares what is large by link; an edit must not reach through it
+            target.unlink()
+        write_atomic(target, source.encode(text), target.stat().st_mode & 0o7777 if target.exists() else None)
+
+
+def from_diff(data: bytes, root: Path, name: object = "diff") -> Patch:
+    """The patch that a unified diff means for the files below `root` as they are. Raises PatchConflict, InputError."""
+    files = parse_diff(data, name)
+    paths = [file.path for file in files]
+    if len(set(paths)) < len(paths):
+        raise InputError(name, "changes one file twice")
+    contents = [(file, _read(root / file.path)) for file in files]
+    return Patch(root, tuple(Change(file.path, data, apply_hunks(file, data)) for file, data in contents))
+
+
+def store(patch: Patch, folder: Path) -> None:
+    """Keep a patch in a run folder; files that it leaves as they are do not count."""
+    patch = Patch(patch.root, tuple(change for change in patch.changes if change.before != change.after))
+    manifest = {
+        "root": str(patch.root),
+        "files": [
+            {"path": change.path, "before": _sha256(change.before), "after": _sha256(change.after)}
+            for change in patch.changes
+        ],
+    }
+    for change in patch.changes:
+        if change.before is not None:
+            write_atomic(folder / ORIGINALS / change.path, change.before)
+    write_atomic(folder / DIFF, patch.diff_bytes())
+    write_atomic(folder / MANIFEST, json.dumps(manifest, indent=1, ensure_ascii=True).encode())
+
+
+def load(folder: Path) -> Patch:
+    """The patch of a run folder, checked against its own hashes. Raises InputError."""
+    manifest, data = _read(folder / MANIFEST), _read(folder / DIFF)
+    if manifest is None or data is None:
+        raise InputError(folder, "holds no patch: that run kept no fix")
+    try:
+        content = json.loads(manifest)
+        root = Path(content["root"])
+        rows = [(str(row["path"]), row["before"], row["after"]) for row in content["files"]]
+        by_path = {file.path: file for file in parse_diff(data, folder / DIFF)} if rows else {}
+        changes = []
+        for path, before_hash, after_hash in rows:
+            before = _read(folder / ORIGINALS / path) if before_hash is not None else None
+            after = apply_hunks(by_path[path], before)
+            if (_sha256(before), _sha256(after)) != (before_hash, after_hash):
+                raise InputError(
+                    folder, f"{path}: the kept patch does not match its own record; run `diagnose fix` again"
+                )
+            changes.append(Change(path, before, after))
+    except (ValueError, KeyError, TypeError, PatchConflict) as error:
+        raise InputError(folder / MANIFEST, f"is damaged ({error}); run `diagnose fix` again") from error
+    return Patch(root, tuple(changes))
+
+
+def applied_at(folder: Path) -> int | None:
+    """When the patch of a folder was written into the user's files (ns since the epoch); None: it is not in there."""
+    try:
+        return (folder / APPLIED).stat().st_mtime_ns
+    except OSError:
+        return None
+
+
+def check(patch: Patch) -> None:
+    """Raise PatchConflict where a file is no longer what the patch was made for."""
+    changed = [change.path for change in patch.changes if _read(patch.root / change.path) != change.before]
+    if not changed:
+        return
+    if all(_read(patch.root / change.path) == change.after for change in patch.changes):
+        raise PatchConflict("the files hold this patch already; `diagnose revert` takes it back")
+    raise PatchConflict(
+        f"{_listed(changed)} changed since the fix was measured; nothing was written. Run `diagnose fix` again"
+    )
+
+
+def apply(patch: Patch, folder: Path) -> None:
+    """Write the patch into the user's files, all of them or none; `folder` keeps what `revert` needs.
+
+    Raises PatchConflict where a file is no longer what the patch was made for.
+    """
+    check(patch)
+    # Kept first: should the machine stop between two files, `revert` finds each as it was or as it shall be.
+    write_atomic(folder / APPLIED, json.dumps({"root": str(patch.root)}).encode())
+    _write_all(patch.root, [(change.path, change.before, change.after) for change in patch.changes])
+
+
+def revert(patch: Patch, folder: Path) -> None:
+    """Give the user's files their bytes from before. Raises PatchConflict where one was changed since."""
+    changed = [
+        change.path for change in patch.changes if _read(patch.root / change.path) not in (change.before, change.after)
+    ]
+    if changed:
+        raise PatchConflict(f"{_listed(changed)} changed since the patch was applied; nothing was written")
+    _write_all(patch.root, [(change.path, change.after, change.before) for change in patch.changes])
+    (folder / APPLIED).unlink(missing_ok=True)
+
+
+def _write_all(root: Path, states: list[tuple[str, bytes | None, bytes | None]]) -> None:
+    done: list[tuple[str, bytes | None]] = []
+    try:
+        for path, old, new in states:
+            done.append((path, old))
+            _put(root / path, new)
+    except OSError as error:
+        for path, old in reversed(done):
+            _put(root / path, old)
+        raise InputError(
+            root / done[-1][0], f"cannot be written ({error.strerror}); all files are as before"
+        ) from error
+
+
+def _put(path: Path, data: bytes | None) -> None:
+    target = path.resolve()  # a link to a source file stays a link
+    if data is None:
+        target.unlink(missing_ok=True)
+    elif _read(target) != data:
+        write_atomic(target, data, target.stat().st_mode & 0o7777 if target.exists() else None)
+
+
+def _relative(path: str, root: Path) -> str:
+    absolute = Path(os.path.abspath(root / path))  # noqa: PTH100 - links keep the name the user knows
+    try:
+        return PurePosixPath(absolute.relative_to(root)).as_posix()
+    except ValueError as error:
+        raise InputError(path, f"lies outside of {root}") from error
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise InputError(path, error.strerror or "cannot be read") from error
+
+
+def _sha256(data: bytes | None) -> str | None:
+    return None if data is None else hashlib.sha256(data).hexdigest()
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -1,0 +1,127 @@
+"""`diagnose apply` and `diagnose revert`, as typed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from diagnose.cli import apply, revert
+from diagnose.errors import InputError, PatchConflict, UsageError
+from diagnose.program import patch
+
+Command = Callable[..., int]
+
+
+def typed(*words: str) -> int:
+    parser = argparse.ArgumentParser()
+    commands = parser.add_subparsers(dest="command")
+    apply.add_parser(commands)
+    revert.add_parser(commands)
+    args = parser.parse_args(words)
+    return {"apply": apply.run, "revert": revert.run}[args.command](args)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_bytes(b"lr = 1\r\n")
+    return tmp_path
+
+
+def a_run(here: Path, name: str = "one") -> Path:
+    folder = here / ".diagnose" / "runs" / name
+    patch.store(patch.make({"train.py": "lr = 2\r\n"}, here), folder)
+    return folder
+
+
+def test_the_newest_run_is_applied_and_taken_back(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a_run(here)
+    assert typed("apply") == 0
+    assert (here / "train.py").read_bytes() == b"lr = 2\r\n"
+    assert capsys.readouterr().out == "changed train.py (+1 −1)\n"
+    assert typed("revert") == 0
+    assert (here / "train.py").read_bytes() == b"lr = 1\r\n"
+    assert capsys.readouterr().out == "restored train.py (+1 −1)\n"
+
+
+def test_a_dry_run_prints_the_diff_and_writes_nothing(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a_run(here)
+    assert typed("apply", "one", "--dry-run") == 0
+    assert "+lr = 2" in capsys.readouterr().out
+    assert (here / "train.py").read_bytes() == b"lr = 1\r\n"
+
+
+def test_json_is_one_object(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a_run(here)
+    typed("apply", "--json")
+    content = json.loads(capsys.readouterr().out)
+    assert (content["action"], content["written"]) == ("changed", True)
+    assert content["files"] == [{"path": "train.py", "added": 1, "removed": 1}]
+
+
+def test_a_foreign_diff_is_applied_and_taken_back(here: Path) -> None:
+    (here / "fix.diff").write_bytes(b"--- train.py\n+++ train.py\n@@ -1 +1 @@\n-lr = 1\r\n+lr = 3\r\n")
+    typed("apply", "fix.diff")
+    assert (here / "train.py").read_bytes() == b"lr = 3\r\n"
+    assert (here / ".diagnose" / ".gitignore").read_text() == "*\n"
+    typed("revert")
+    assert (here / "train.py").read_bytes() == b"lr = 1\r\n"
+
+
+def test_a_diff_fits_from_a_folder_below_the_work_tree(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / ".git").mkdir()
+    (here / "sub").mkdir()
+    (here / "sub" / "fix.diff").write_bytes(b"--- a/train.py\n+++ b/train.py\n@@ -1 +1 @@\n-lr = 1\r\n+lr = 3\r\n")
+    monkeypatch.chdir(here / "sub")
+    typed("apply", "fix.diff")
+    assert (here / "train.py").read_bytes() == b"lr = 3\r\n"
+
+
+def test_a_run_whose_files_changed_is_refused(here: Path) -> None:
+    a_run(here)
+    (here / "train.py").write_text("lr = 9\n")
+    with pytest.raises(PatchConflict, match=r"train\.py changed since the fix was measured"):
+        typed("apply")
+    assert (here / "train.py").read_text() == "lr = 9\n"
+
+
+def test_an_edited_file_is_not_reverted(here: Path) -> None:
+    a_run(here)
+    typed("apply")
+    (here / "train.py").write_text("lr = 9\n")
+    with pytest.raises(PatchConflict, match=r"train\.py changed since the patch was applied"):
+        typed("revert")
+    assert (here / "train.py").read_text() == "lr = 9\n"
+
+
+def test_of_two_applied_patches_the_last_is_taken_back_first(here: Path) -> None:
+    a_run(here)
+    typed("apply")
+    (here / "fix.diff").write_bytes(b"--- train.py\n+++ train.py\n@@ -1 +1 @@\n-lr = 2\r\n+lr = 3\r\n")
+    typed("apply", "fix.diff")
+    typed("revert")
+    assert (here / "train.py").read_bytes() == b"lr = 2\r\n"
+    typed("revert")
+    assert (here / "train.py").read_bytes() == b"lr = 1\r\n"
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("words", "error", "says"),
+    [
+        (["apply"], UsageError, "no run with a patch"),
+        (["apply", "nothing"], InputError, "no run and no diff"),
+        (["apply", "train.py"], InputError, "holds no unified diff"),
+        (["apply", "."], InputError, "holds no patch"),
+        (["revert"], UsageError, "no patch is applied"),
+        (["revert", "nothing"], UsageError, "no such run"),
+    ],
+)
+def test_a_wrong_call_says_so_in_one_line(words: list[str], error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says) as caught:
+        typed(*words)
+    assert "\n" not in str(caught.value)
