@@ -1,0 +1,150 @@
+"""Keeps a copy of a program from writing into the original. Runs inside the trial's process: standard library alone.
+
+An audit hook sees every file that Python opens for writing, renames, removes or makes. A path inside the copy that goes
+through a link into the original gets a file of its own first (the link is opened up level by level, files that are not
+overwritten whole are copied), so that output lands in the copy. A path that names the original itself is refused, and
+kept in `Guard.refused`. What a program does in other programs it starts, or in C without an audit event, is not seen;
+`watch_torch` closes the one such hole that every training script has, `torch.save` to a path.
+"""
+
+# Calls of os, not pathlib, which makes several of them each: this runs on every file that the program opens.
+# ruff: noqa: PTH102,PTH108,PTH109,PTH112,PTH113,PTH114,PTH118,PTH211
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+__all__ = ["Guard"]
+
+_WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
+_PATHS_WRITTEN = {
+    "os.remove": (0,),
+    "os.rename": (0, 1),
+    "os.mkdir": (0,),
+    "os.rmdir": (0,),
+    "os.truncate": (0,),
+    "os.link": (1,),
+    "os.symlink": (1,),
+    "os.chmod": (0,),
+    "os.chown": (0,),
+    "os.utime": (0,),
+    "shutil.rmtree": (0,),
+    "sqlite3.connect": (0,),
+}
+"""Audit events that change files, with the positions of the paths that they change."""
+_FOLDER_DESCRIPTORS = {"os.remove": (1,), "os.rmdir": (1,), "os.mkdir": (2,), "os.rename": (2, 3)}
+"""Where these events carry an open folder to which a path is relative (-1: none)."""
+_REMOVES = frozenset({"os.remove", "os.rename", "os.rmdir", "os.symlink", "os.link"})
+"""Events that act on a last link itself, not on what it leads to."""
+
+
+class Guard:
+    """Refuses writes below `originals`, save below `copy`; `refused` holds the paths, in order, once each."""
+
+    def __init__(self, originals: Sequence[str], copy: str, on_refused: Callable[[str], None] | None = None) -> None:
+        self._originals = tuple(os.path.realpath(path) for path in originals)
+        self._copy = os.path.realpath(copy)
+        self._on_refused = on_refused
+        self._busy = threading.local()
+        self.refused: list[str] = []
+
+    def install(self) -> None:
+        """Begin. An audit hook cannot be taken back: it lasts as long as the process."""
+        sys.addaudithook(self._audit)
+
+    def watch_torch(self, torch: ModuleType) -> None:
+        """See `torch.save` to a path, which opens its file in C++."""
+        save = torch.save
+
+        @functools.wraps(save)
+        def watched(obj: object, f: Any, *args: Any, **keywords: Any) -> Any:
+            if isinstance(f, str | os.PathLike):
+                self.prepare(os.fspath(f), truncates=True)
+            return save(obj, f, *args, **keywords)
+
+        torch.save = watched  # type: ignore[attr-defined]  # a module of whose attributes the type knows nothing
+
+    def prepare(self, path: str, *, truncates: bool = False, follow: bool = True) -> None:
+        """Make `path` safe to write, or raise PermissionError.
+
+        `truncates`: what is in the file is not needed. `follow`: the last part of the path is followed if it is a link.
+        """
+        absolute = os.path.join(os.path.realpath(os.getcwd()), path)
+        head, tail = os.path.split(os.path.normpath(absolute) if ".." not in absolute else absolute)
+        named = os.path.join(self._opened(head), tail)
+        if follow and os.path.islink(named) and self._protects(os.path.realpath(named)):
+            if not self._below(named, self._copy):
+                self._refuse(named)
+            self._own(named, truncates)
+        if self._protects(os.path.realpath(named) if follow else named):
+            self._refuse(named)
+
+    def _audit(self, event: str, args: tuple[Any, ...]) -> None:
+        if event == "open":
+            path, mode, flags = args
+            writes = bool(flags & _WRITE_FLAGS) if isinstance(flags, int) else False
+            if writes or (isinstance(mode, str) and any(letter in mode for letter in "wax+")):
+                truncates = bool(flags & os.O_TRUNC) if isinstance(flags, int) else False
+                self._seen(path, truncates or (isinstance(mode, str) and "w" in mode), follow=True)
+        elif event in _PATHS_WRITTEN:
+            if any(args[position] != -1 for position in _FOLDER_DESCRIPTORS.get(event, ())):
+                return  # within `shutil.rmtree`, whose own event named the folder
+            for position in _PATHS_WRITTEN[event]:
+                self._seen(args[position], event == "os.rename", follow=event not in _REMOVES)
+
+    def _seen(self, path: object, truncates: bool, follow: bool) -> None:
+        # What the guard itself does raises events too.
+        if not isinstance(path, str | bytes | os.PathLike) or getattr(self._busy, "now", False):
+            return
+        self._busy.now = True
+        try:
+            self.prepare(os.fsdecode(path), truncates=truncates, follow=follow)
+        finally:
+            self._busy.now = False
+
+    def _opened(self, folder: str) -> str:
+        """The real path of a folder, after links of the copy on the way into the original became folders of links."""
+        real = os.path.realpath(folder)
+        if not self._protects(real):
+            return real
+        parent, name = os.path.split(folder)
+        if parent == folder:
+            return real
+        named = os.path.join(self._opened(parent), name)
+        if os.path.islink(named) and self._below(named, self._copy):
+            target = os.path.realpath(named)
+            os.unlink(named)
+            os.mkdir(named)
+            for item in os.scandir(target):
+                os.symlink(item.path, os.path.join(named, item.name))
+        return named
+
+    def _own(self, link: str, truncates: bool) -> None:
+        """Put a file of the copy's own in the place of a link to one of the original's."""
+        target = os.path.realpath(link)
+        if os.path.isdir(target):
+            self._opened(link)
+            return
+        os.unlink(link)
+        if os.path.isfile(target) and not truncates:
+            shutil.copy2(target, link)
+
+    def _protects(self, real: str) -> bool:
+        return any(self._below(real, root) for root in self._originals) and not self._below(real, self._copy)
+
+    @staticmethod
+    def _below(path: str, root: str) -> bool:
+        return path == root or path.startswith(root.rstrip(os.sep) + os.sep)
+
+    def _refuse(self, path: str) -> None:
+        if path not in self.refused:
+            self.refused.append(path)
+            if self._on_refused is not None:
+                self._on_refused(path)
+        raise PermissionError(13, "a trial on a copy may not write into the original", path)
