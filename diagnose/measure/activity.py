@@ -1,0 +1,77 @@
+"""What threads of the host were doing, as sets of time: the loader, garbage collection, a wait for the device, …"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+import numpy as np
+
+from diagnose.measure.named import named
+from diagnose.measure.samples import sampled_causes
+from diagnose.trace import Trace
+from diagnose.trace.intervals import Intervals
+from diagnose.trace.schema import MISSING, Bool, CopyDirection, Int32, Memory, RangeKind
+
+# Calls that return only once the device has got somewhere: CUDA's runtime and driver, HIP, Level Zero and SYCL.
+WAITS = re.compile(
+    r"^(cuda|hip)(Stream|Device|Event)Synchronize|^cu(Stream|Ctx|Event)Synchronize|^(cuda|hip)Memcpy(_ptsz|WithStream)?$"
+    r"|^(cuda|hip)Memcpy(2D|3D|ToSymbol|FromSymbol)$|^cuMemcpy(DtoH|HtoD)_v2$|^(cuda|hip)ThreadSynchronize"
+    r"|^ze(EventHost|CommandQueue|Fence)(Synchronize|HostSynchronize)|^ur(QueueFinish|EventWait)$|^zeEventHostSynchronize"
+)
+ALLOCATIONS = re.compile(
+    r"^(cuda|hip)(Malloc|Free|HostAlloc|HostFree|HostMalloc|HostRegister|HostUnregister|HostGetDevicePointer)"
+    r"|^cuMem(Alloc|Free|Create|Map|Unmap|Release|SetAccess|AddressReserve|AddressFree)"
+)
+
+
+def waits_of(trace: Trace) -> Bool:
+    """Per host call: whether it waits for the device. A pageable copy to the host does, though it is called async."""
+    waits = named(trace.names, trace.calls.name, WAITS)
+    to_host = (trace.device.direction == CopyDirection.DEVICE_TO_HOST) & (trace.device.host_memory != Memory.PINNED)
+    pageable = trace.device.correlation[to_host & (trace.device.correlation > 0)]
+    return np.asarray(waits | ((trace.calls.correlation > 0) & np.isin(trace.calls.correlation, pageable)), np.bool_)
+
+
+def on_threads(column: Int32, threads: Collection[int]) -> Bool:
+    """A mask over a thread column; a row of unknown thread counts as any."""
+    return np.asarray(np.isin(column, [*threads, MISSING]), np.bool_)
+
+
+def ranges_of(trace: Trace, kind: RangeKind, threads: Collection[int] | None = None) -> Intervals:
+    """The time in ranges of one kind, on some threads or (None) on any."""
+    mask = trace.ranges.kind == kind
+    if threads is not None:
+        mask &= on_threads(trace.ranges.thread, threads)
+    return Intervals.of(trace.ranges.start_ns[mask], trace.ranges.end_ns[mask])
+
+
+def ops_of(trace: Trace, threads: Collection[int]) -> Intervals:
+    """The time in framework operators on some threads."""
+    mask = on_threads(trace.ops.thread, threads)
+    return Intervals.of(trace.ops.start_ns[mask], trace.ops.end_ns[mask])
+
+
+def calls_of(trace: Trace, threads: Collection[int], chosen: Bool) -> Intervals:
+    """The time in those runtime calls that a mask chooses, on some threads."""
+    mask = chosen & on_threads(trace.calls.thread, threads)
+    return Intervals.of(trace.calls.start_ns[mask], trace.calls.end_ns[mask])
+
+
+def activity(trace: Trace, threads: Collection[int]) -> list[tuple[str, Intervals]]:
+    """Causes with their time on `threads`, the most telling first: where two overlap, the first one is the cause.
+
+    What none of them covers is Python. Samples come last: they are read every few milliseconds and only refine what
+    the exact records leave open.
+    """
+    everything = np.ones(len(trace.calls), np.bool_)
+    return [
+        ("input", ranges_of(trace, RangeKind.INPUT, threads)),
+        ("gc", ranges_of(trace, RangeKind.GC)),  # on whatever thread: it holds the interpreter
+        ("compile", ranges_of(trace, RangeKind.COMPILE, threads)),
+        ("io", ranges_of(trace, RangeKind.CHECKPOINT, threads)),
+        ("sync", calls_of(trace, threads, waits_of(trace))),
+        ("allocator", calls_of(trace, threads, named(trace.names, trace.calls.name, ALLOCATIONS))),
+        ("dispatch", ops_of(trace, threads) | calls_of(trace, threads, everything)),
+        *sampled_causes(trace),
+    ]

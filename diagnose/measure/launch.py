@@ -1,0 +1,83 @@
+"""Which host call launched which device work, and how far the host was ahead when it did.
+
+The join is by correlation id: a dense table where the ids are dense (they are, in what Kineto writes), else a search.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from diagnose.trace import Trace
+from diagnose.trace.schema import MISSING, Bool, Int64, WorkKind
+
+_DENSE = 8  # a dense table may be this many times longer than the rows it joins
+
+
+@dataclass(frozen=True, eq=False)
+class Launches:
+    """Per row of device work, the call that launched it."""
+
+    call: Int64
+    """Row of `trace.calls`, or -1."""
+    start_ns: Int64
+    """When the launch call began; for unlinked work, when the work itself did."""
+    end_ns: Int64
+    """When the launch call returned; for unlinked work, when the work began."""
+
+    @property
+    def linked(self) -> Bool:
+        """Whether the launch of a row is known."""
+        return np.asarray(self.call != MISSING, np.bool_)
+
+
+def launches_of(trace: Trace) -> Launches:
+    """The launch of every row of `trace.device`."""
+    call = joined(trace.device.correlation, trace.calls.correlation, trace.calls.start_ns)
+    if len(trace.calls) == 0:
+        return Launches(call, trace.device.start_ns, trace.device.start_ns)
+    known = call != MISSING
+    return Launches(
+        call,
+        np.where(known, trace.calls.start_ns[call], trace.device.start_ns),
+        np.where(known, trace.calls.end_ns[call], trace.device.start_ns),
+    )
+
+
+def joined(wanted: Int64, keys: Int64, order: Int64) -> Int64:
+    """For each wanted id (positive) the row of `keys` that holds it (of several, the smallest `order`), or -1."""
+    rows = np.flatnonzero(keys > 0)
+    result = np.full(len(wanted), MISSING, np.int64)
+    if len(rows) == 0 or len(wanted) == 0:
+        return result
+    rows = rows[np.argsort(-order[rows], kind="stable")]  # later writes win below: the earliest call comes last
+    low, high = int(keys[rows].min()), int(keys[rows].max())
+    if high - low <= _DENSE * (len(rows) + len(wanted)):
+        table = np.full(high - low + 1, MISSING, np.int64)
+        table[keys[rows] - low] = rows
+        inside = (wanted >= low) & (wanted <= high)
+        result[inside] = table[wanted[inside] - low]
+        return result
+    by_key = rows[np.argsort(keys[rows], kind="stable")]
+    place = np.searchsorted(keys[by_key], wanted, side="right") - 1
+    hit = (place >= 0) & (keys[by_key[np.maximum(place, 0)]] == wanted)
+    result[hit] = by_key[place[hit]]
+    return result
+
+
+def queue_depth(trace: Trace, launches: Launches) -> Int64:
+    """Per row of device work: how much work had been launched and not yet begun when its own launch call began."""
+    begun = np.sort(trace.device.start_ns)
+    launched = np.sort(launches.start_ns)
+    before = np.searchsorted(launched, launches.start_ns, side="left")
+    started = np.searchsorted(begun, launches.start_ns, side="right")
+    return np.asarray(np.maximum(before - started, 0), np.int64)
+
+
+def launch_cost_ns(trace: Trace, launches: Launches) -> int | None:
+    """The median time that a launch call of a kernel takes; None where no launch is known."""
+    kernels = (trace.device.kind == WorkKind.KERNEL) & launches.linked
+    if not kernels.any():
+        return None
+    return int(np.median((launches.end_ns - launches.start_ns)[kernels]))

@@ -1,0 +1,60 @@
+"""What the sampled Python stacks say: waiting for data, reading or writing files, compiling, or the user's own Python.
+
+A sample stands for the time around it, up to the middle between it and its neighbours, and never for more than
+`REACH_NS` on either side: a sampler that was held up has not seen what happened meanwhile.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from diagnose.trace import StackFrame, Trace
+from diagnose.trace.intervals import Intervals
+
+REACH_NS = 10_000_000  # twice the sampling interval at 200 Hz
+
+Stack = tuple[StackFrame, ...]
+
+_LOADER = ("torch/utils/data/", "webdataset/", "nvidia/dali/")
+_FILES = ("torch/serialization.py", "safetensors/", "/pickle.py", "/gzip.py", "/shutil.py", "/socket.py", "/ssl.py")
+_COMPILER = ("torch/_dynamo/", "torch/_inductor/", "torch/_functorch/_aot_autograd/", "torch/fx/")
+_COMPILED_RUN = ("torch/_dynamo/eval_frame.py",)  # also on the stack while compiled code merely runs
+
+
+def cause_of(stack: Stack) -> str | None:
+    """The cause that a stack names: `input`, `io`, `compile`; None where it is ordinary Python or framework code."""
+    files = [frame.file.replace("\\", "/") for frame in stack]
+    if any(part in file for file in files for part in _LOADER):
+        return "input"
+    if any(part in file for file in files for part in _FILES):
+        return "io"
+    if any(part in file for file in files for part in _COMPILER if not file.endswith(_COMPILED_RUN)):
+        return "compile"
+    return None
+
+
+def owned_frame(stack: Stack) -> StackFrame | None:
+    """The innermost frame that lies in the user's own files."""
+    return next((frame for frame in stack if frame.owned), None)
+
+
+def sampled(trace: Trace, chosen: set[int]) -> Intervals:
+    """The time that the samples with one of the `chosen` stacks stand for."""
+    times = trace.samples.time_ns
+    if len(times) == 0 or not chosen:
+        return Intervals.empty()
+    middle = times[:-1] + (times[1:] - times[:-1]) // 2
+    begin = np.maximum(np.concatenate((times[:1] - REACH_NS, middle)), times - REACH_NS)
+    end = np.minimum(np.concatenate((middle, times[-1:] + REACH_NS)), times + REACH_NS)
+    mask = np.isin(trace.samples.stack, sorted(chosen))
+    return Intervals.of(begin[mask], end[mask])
+
+
+def sampled_causes(trace: Trace) -> list[tuple[str, Intervals]]:
+    """The time of every cause that samples name."""
+    by_cause: dict[str, set[int]] = {}
+    for index, stack in enumerate(trace.stacks):
+        cause = cause_of(stack)
+        if cause is not None:
+            by_cause.setdefault(cause, set()).add(index)
+    return [(cause, sampled(trace, by_cause[cause])) for cause in sorted(by_cause)]

@@ -1,0 +1,113 @@
+"""The counted steps of one rank: spans that tile the time exactly, on the clock of whatever did the work.
+
+Where the host runs ahead of the device, the host's marks are not the step. A mark is projected onto the device: the
+border is the end of the last device work that had been launched before the mark. Host marks are kept beside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from diagnose.measure.launch import Launches
+from diagnose.measure.marks import Marks, host_marks
+from diagnose.measure.period import period_starts
+from diagnose.trace import Trace
+from diagnose.trace.schema import Bool, Int64, WorkKind
+
+_CUT = 0.8  # a first or last step with fewer launches than this share of the usual is cut by the recording's edge
+
+
+@dataclass(frozen=True, eq=False)
+class StepSpans:
+    """Step i is [start_ns[i], end_ns[i]); each starts where the one before ends."""
+
+    start_ns: Int64
+    end_ns: Int64
+    host_start_ns: Int64
+    """The host's marks of the same steps: earlier than the device's where the host runs ahead."""
+    host_end_ns: Int64
+    found_by: str
+    """`optimizer`, `profiler marks`, `nvtx`, `period`, `whole trace`, or `none`."""
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    @property
+    def length_ns(self) -> Int64:
+        """The length of each step."""
+        return np.asarray(self.end_ns - self.start_ns, np.int64)
+
+
+def find_steps(trace: Trace, rows: Bool, launches: Launches) -> StepSpans:
+    """The steps of a trace; `rows` masks the device work that is accounted for."""
+    marks = host_marks(trace)
+    if marks is not None:
+        steps = _between(marks, _projected(trace, rows, launches, marks.border_ns))
+        steps = _without_cut_ends(steps, launches.start_ns[rows])
+        if len(steps):
+            return steps
+    return _by_period(trace, rows) or _whole(trace, rows)
+
+
+def _between(marks: Marks, border_ns: Int64) -> StepSpans:
+    # Marks between which nothing was launched end the same step: the later one is kept.
+    keep = np.append(np.diff(border_ns) > 0, True)
+    border, host = border_ns[keep], marks.border_ns[keep]
+    return StepSpans(border[:-1], border[1:], host[:-1], host[1:], marks.found_by)
+
+
+def _projected(trace: Trace, rows: Bool, launches: Launches, border_ns: Int64) -> Int64:
+    if not rows.any():
+        return border_ns
+    launched = launches.start_ns[rows]
+    order = np.argsort(launched, kind="stable")
+    finished = np.maximum.accumulate(trace.device.end_ns[rows][order])
+    before = np.searchsorted(launched[order], border_ns, side="right")
+    border = np.where(before > 0, finished[np.maximum(before - 1, 0)], border_ns)
+    return np.asarray(np.maximum.accumulate(border), np.int64)
+
+
+def _without_cut_ends(steps: StepSpans, launched_ns: Int64) -> StepSpans:
+    """Without a first or last step that the recording's edge cut short, as its launches show; three steps can tell."""
+    if len(steps) < 3 or len(launched_ns) == 0:
+        return steps
+    launched = np.sort(launched_ns)
+    count = np.searchsorted(launched, steps.host_end_ns) - np.searchsorted(launched, steps.host_start_ns)
+    usual = np.median(count)
+    first = 1 if count[0] < _CUT * usual else 0
+    last = len(steps) - 1 if count[-1] < _CUT * usual else len(steps)
+    part = slice(first, last)
+    return StepSpans(
+        steps.start_ns[part], steps.end_ns[part], steps.host_start_ns[part], steps.host_end_ns[part], steps.found_by
+    )
+
+
+def _by_period(trace: Trace, rows: Bool) -> StepSpans | None:
+    kernels = np.flatnonzero(rows & (trace.device.kind == WorkKind.KERNEL))
+    if len(kernels) == 0:
+        return None
+    streams, counts = np.unique(trace.device.stream[kernels], return_counts=True)
+    main = kernels[trace.device.stream[kernels] == streams[counts.argmax()]]
+    main = main[np.lexsort((trace.device.end_ns[main], trace.device.start_ns[main]))]
+    border = period_starts(trace.device.name[main], trace.device.start_ns[main])
+    if border is None:
+        return None
+    border = np.unique(border)
+    return StepSpans(border[:-1], border[1:], border[:-1], border[1:], "period") if len(border) > 1 else None
+
+
+def _whole(trace: Trace, rows: Bool) -> StepSpans:
+    tables = [table for table in (trace.ops, trace.calls) if len(table)]
+    starts = [int(table.start_ns.min()) for table in tables]
+    ends = [int(table.end_ns.max()) for table in tables]
+    if rows.any():
+        # The host may go on after the device's last work; what it does then delays nothing that was recorded.
+        starts.append(int(trace.device.start_ns[rows].min()))
+        ends = [int(trace.device.end_ns[rows].max())]
+    if not starts or max(ends) <= min(starts):
+        nothing = np.empty(0, np.int64)
+        return StepSpans(nothing, nothing, nothing, nothing, "none")
+    start, end = np.array([min(starts)], np.int64), np.array([max(ends)], np.int64)
+    return StepSpans(start, end, start, end, "whole trace")
