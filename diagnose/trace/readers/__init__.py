@@ -1,0 +1,86 @@
+"""Opens recordings, whatever wrote them: files, run folders, folders with one file a rank.
+
+    open_traces([Path("trace.json.gz")])   → one Trace a rank
+
+A file's content decides its format, never its name. A module of this package that defines `READER` adds a format.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+from diagnose.errors import DiagnoseError, InputError, NotATrace
+from diagnose.trace import Trace
+from diagnose.trace.readers.blocks import read_head
+from diagnose.trace.readers.foreign import explain
+from diagnose.trace.readers.reader import Reader
+from diagnose.trace.readers.run_folder import is_run_folder, read_run_folder
+
+__all__ = ["Reader", "formats", "open_traces"]
+
+
+def open_traces(paths: Sequence[Path]) -> list[Trace]:
+    """One trace for each rank in files, run folders (`rank0/`, …) or folders of traces, in the order of the ranks.
+
+    Raises InputError (NotATrace where nothing is recognised) with one sentence for the user.
+    """
+    traces: list[Trace] = []
+    for path in paths:
+        try:
+            traces += _open(path)
+        except OSError as error:
+            raise InputError(path, f"cannot be read: {error.strerror or error}") from error
+    return sorted(traces, key=lambda trace: (trace.rank is None, trace.rank or 0))
+
+
+@cache
+def formats() -> tuple[Reader, ...]:
+    """Every format that a module of this package defines."""
+    modules = (importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__))
+    readers = (getattr(module, "READER", None) for module in modules)
+    return tuple(reader for reader in readers if isinstance(reader, Reader))
+
+
+def _open(path: Path) -> list[Trace]:
+    if not path.exists():
+        raise InputError(path, "there is no such file or folder; give a trace, a folder of traces or a run folder")
+    if not path.is_dir():
+        return _open_file(path)
+    return read_run_folder(path) if is_run_folder(path) else _open_folder(path)
+
+
+def _open_file(path: Path) -> list[Trace]:
+    if not path.is_file():
+        raise NotATrace(path, "this is no ordinary file; write the trace to disk first")
+    head = read_head(path)
+    for reader in formats():
+        if reader.sniffs(head, path):
+            return reader.read(path)
+    raise NotATrace(path, explain(head, path.suffix))
+
+
+def _open_folder(folder: Path) -> list[Trace]:
+    """The traces that lie in a folder, as ranks of one job; whatever else lies there is named in a warning."""
+    traces: list[Trace] = []
+    left_out: list[str] = []
+    for path in sorted(folder.iterdir(), key=lambda path: path.name):
+        if path.name.startswith(".") or not path.is_file():
+            continue
+        try:
+            traces += _open_file(path)
+        except (DiagnoseError, OSError) as error:
+            left_out.append(str(error))
+    if not traces:
+        why = f"; for example {left_out[0]}" if left_out else ""
+        raise NotATrace(folder, f"none of the {len(left_out)} files in this folder is a trace that can be read{why}")
+    if left_out:
+        names = ", ".join(os.path.basename(text.split(": ")[0]) for text in left_out[:3])  # noqa: PTH119 - of a message
+        warning = f"{folder}: {len(left_out)} files in it are no traces and were left out ({names}, …)"
+        traces[0] = replace(traces[0], warnings=(*traces[0].warnings, warning))
+    return traces

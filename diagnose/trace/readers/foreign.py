@@ -1,0 +1,100 @@
+"""Names what is no trace that can be read here, and says what to do about it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+_NSIGHT_SUFFIXES = (".nsys-rep", ".qdrep", ".qdstrm")
+_WANTED = "a torch.profiler trace (.json or .json.gz) or a run folder of diagnose"
+_NSIGHT = f"this is an Nsight Systems report, whose format only nsys itself knows; {_WANTED} is needed"
+
+
+def explain(head: bytes, suffix: str = "") -> str:
+    """One sentence on what a file is that no reader recognised, from its first bytes, decompressed.
+
+    The name's suffix helps only where a format has no bytes of its own to know it by.
+    """
+    if suffix.lower() in _NSIGHT_SUFFIXES and not _is_text(head[:4096]):
+        return _NSIGHT
+    for recognises, sentence in _FOREIGN:
+        if recognises(head):
+            return sentence
+    return f"this is no trace; {_WANTED} is needed"
+
+
+def _starts(*magic: bytes) -> Callable[[bytes], bool]:
+    return lambda head: head.startswith(magic)
+
+
+def _matches(pattern: bytes) -> Callable[[bytes], bool]:
+    compiled = re.compile(pattern, re.DOTALL)
+    return lambda head: compiled.match(head) is not None
+
+
+def _is_comma_separated(head: bytes) -> bool:
+    first = head.split(b"\n", 1)[0]
+    return first.count(b",") >= 2 and _is_text(first) and not first.lstrip().startswith((b"{", b"["))
+
+
+def _is_text(head: bytes) -> bool:
+    return b"\0" not in head and sum(byte < 9 for byte in head) == 0
+
+
+_JSON = rb"(?:\xef\xbb\xbf)?\s*"
+
+_FOREIGN: tuple[tuple[Callable[[bytes], bool], str], ...] = (
+    (lambda head: not head.strip(), "the file is empty; the program that wrote it probably ended too early"),
+    (
+        _starts(b"version https://git-lfs.github.com/spec/"),
+        "this is a Git LFS pointer, not the file itself; fetch it with: git lfs pull",
+    ),
+    (
+        _starts(b"\x1f\x8b"),
+        "this is gzip within gzip; decompress it once",
+    ),
+    (
+        _starts(b"SQLite format 3\0"),
+        f"this is an SQLite database (Nsight Systems and rocprof write such), which is not read; {_WANTED} is needed",
+    ),
+    (
+        _starts(b"PK\x03\x04"),
+        "this is a zip archive (saved tensors, perhaps); unpack it and give the trace in it, if there is one",
+    ),
+    (lambda head: b"Tegra Profiler" in head[:512] or head.startswith(b"QDSTRM"), _NSIGHT),
+    (
+        _matches(rb"\x80[\x02-\x05]"),
+        "this is a pickle (a memory snapshot or saved tensors), not a timeline; give a trace of the same run",
+    ),
+    (
+        _matches(_JSON + rb'\{.{0,400}"schema"\s*:\s*"\d.*"nodes"\s*:'),
+        "this is a PyTorch execution trace: it has no times of the device; give the torch.profiler trace of the run",
+    ),
+    (
+        _matches(_JSON + rb'\{.{0,400}"rocprofiler-sdk-tool"'),
+        f"this is a rocprofv3 recording, which is not read; {_WANTED} is needed",
+    ),
+    (
+        _matches(_JSON + rb"\[\s*\["),
+        "this is a memory timeline: it has sizes over time, but no work; give the torch.profiler trace of the run",
+    ),
+    (
+        _matches(_JSON + rb"[\[{]"),
+        f"this is JSON, but no trace: it has no traceEvents; {_WANTED} is needed",
+    ),
+    (
+        _matches(rb"\xff\xfe|\xfe\xff"),
+        "this is text in UTF-16; JSON is UTF-8, so convert it first",
+    ),
+    (
+        lambda head: head[:1] == b"\n" and not _is_text(head[:4096]),
+        "this is a protobuf (a Perfetto, XPlane or Chakra recording), which is not read; "
+        "export JSON with torch.profiler's export_chrome_trace",
+    ),
+    (
+        _is_comma_separated,
+        f"this is a table of comma-separated values, not a timeline that is read; {_WANTED} is needed",
+    ),
+    (lambda head: _is_text(head[:4096]), f"this is plain text, not a trace; {_WANTED} is needed"),
+    (lambda head: True, f"this is a binary file of a kind that is not known; {_WANTED} is needed"),  # noqa: ARG005
+)

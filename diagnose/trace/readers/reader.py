@@ -1,0 +1,23 @@
+"""What a file format offers: how it is recognised, and how it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from diagnose.trace import Trace
+
+HEAD_BYTES = 1 << 16
+"""How much of a file, decompressed, a format may look at to recognise it."""
+
+
+@dataclass(frozen=True)
+class Reader:
+    """One trace format. A module of this package that ends in `READER = Reader(...)` adds it."""
+
+    name: str
+    sniffs: Callable[[bytes, Path], bool]
+    """Whether the first `HEAD_BYTES` of a file (decompressed) are of this format; names decide nothing."""
+    read: Callable[[Path], list[Trace]]
+    """One trace for each rank in the file. Raises InputError where there is nothing to be had."""

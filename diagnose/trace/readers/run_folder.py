@@ -1,0 +1,154 @@
+"""Reads the run folder of a watched program: what each rank left in `rank<k>/`, as one trace a rank.
+
+Any file may be missing, and any may end in the middle of a line: the program may have been killed at any moment.
+`diagnose.collect.records` documents the lines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from diagnose.errors import InputError, NotATrace
+from diagnose.model import Facts
+from diagnose.trace import Thread, Trace
+from diagnose.trace.readers import torch_profiler
+from diagnose.trace.readers.run_records import COUNTERS, FACTS, FILES, RANGES, STEPS, TRACE, Range, RankRecords
+from diagnose.trace.schema import Counters, Ranges, Samples, StepLog
+
+_RANK_FOLDER = re.compile(r"rank(\d+)")
+
+
+def is_run_folder(folder: Path) -> bool:
+    """Whether a folder holds `rank<k>/` folders that a watched program wrote, or is one of them."""
+    return bool(_rank_folders(folder))
+
+
+def read_run_folder(folder: Path) -> list[Trace]:
+    """One trace for each rank's folder. Raises NotATrace when none of them holds a record."""
+    traces = [trace for rank in _rank_folders(folder) if (trace := _read_rank(rank)) is not None]
+    if not traces:
+        raise NotATrace(folder, "is a run folder, but nothing was recorded in it; run the program again")
+    return traces
+
+
+def _rank_folders(folder: Path) -> list[Path]:
+    if _RANK_FOLDER.fullmatch(folder.name) and _has_records(folder):
+        return [folder]
+    ranks = [child for child in folder.iterdir() if _RANK_FOLDER.fullmatch(child.name) and child.is_dir()]
+    return sorted(filter(_has_records, ranks), key=lambda child: _number(child))
+
+
+def _has_records(folder: Path) -> bool:
+    # A folder of ranks that torch.profiler alone wrote has no facts.
+    return any((folder / name).is_file() for name in (FACTS, STEPS, RANGES, COUNTERS)) or (folder / TRACE).is_file()
+
+
+def _number(folder: Path) -> int:
+    match = _RANK_FOLDER.fullmatch(folder.name)
+    return int(match[1]) if match else 0
+
+
+def _read_rank(folder: Path) -> Trace | None:
+    if not any((folder / name).is_file() and (folder / name).stat().st_size for name in FILES):
+        return None
+    records = RankRecords.read(folder)
+    trace, warnings = _profiled(folder)
+    warnings = [*trace.warnings, *warnings, *records.warnings]
+    names = _Names(trace.names)
+    ranges, threads = _with_ranges(trace, records.ranges, names, records.pid)
+    counters = _counters(records, names)
+    facts = records.facts
+    return replace(
+        trace,
+        source=str(folder),
+        names=tuple(names.known),
+        threads=threads,
+        stacks=records.stacks,
+        rank=records.rank if records.rank is not None else trace.rank if trace.rank is not None else _number(folder),
+        world_size=records.world_size if records.world_size is not None else trace.world_size,
+        device_names=trace.device_names or ((facts.device_name,) if facts.device_name else ()),
+        window_ns=records.window_ns if records.window_ns and trace.window_ns else trace.window_ns,
+        ranges=ranges,
+        samples=Samples.build({"time_ns": records.sample_times, "stack": records.sample_stacks}).sorted_by_start(),
+        counters=counters,
+        step_log=StepLog.build(
+            {
+                "end_ns": [step.end_ns for step in records.steps],
+                "backwards": [step.backwards for step in records.steps],
+                "input_ns": [step.input_ns for step in records.steps],
+            }
+        ).sorted_by_start(),
+        sites=records.sites,
+        sync_sites=records.sync_sites,
+        facts=_completed(facts, trace.facts),
+        warnings=tuple(warnings),
+    )
+
+
+def _profiled(folder: Path) -> tuple[Trace, list[str]]:
+    """The profiler's window, or an empty trace with the reason why there is none."""
+    path = folder / TRACE
+    if not path.is_file():
+        return Trace(source=str(folder)), []
+    try:
+        return torch_profiler.read(path)[0], []
+    except InputError as error:
+        return Trace(source=str(folder)), [str(error)]
+
+
+class _Names:
+    """The trace's names, with those that the records add."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.known = {name: i for i, name in enumerate(names)}
+
+    def number(self, name: str) -> int:
+        return self.known.setdefault(name, len(self.known))
+
+
+def _with_ranges(trace: Trace, recorded: Sequence[Range], names: _Names, pid: int) -> tuple[Ranges, tuple[Thread, ...]]:
+    """The profiler's ranges and the recorded ones, on the same threads where their ids are the same."""
+    threads = list(trace.threads)
+    by_id = {thread.tid: i for i, thread in reversed(list(enumerate(threads)))}
+    numbers = []
+    for one in recorded:
+        if one.thread not in by_id:
+            by_id[one.thread] = len(threads)
+            threads.append(Thread(pid, one.thread))
+        numbers.append(by_id[one.thread])
+    added = Ranges.build(
+        {
+            "start_ns": [one.start_ns for one in recorded],
+            "end_ns": [max(one.start_ns, one.end_ns) for one in recorded],
+            "kind": [one.kind for one in recorded],
+            "name": [names.number(one.name) for one in recorded],
+            "thread": numbers,
+        }
+    )
+    return Ranges.concatenate([trace.ranges, added]), tuple(threads)
+
+
+def _counters(records: RankRecords, names: _Names) -> Counters:
+    rows = [
+        (one.time_ns, names.number(name), one.device, value) for one in records.counters for name, value in one.values
+    ]
+    if not rows:
+        return Counters.build()
+    times, numbers, devices, values = zip(*rows, strict=True)
+    table = Counters.build({"time_ns": times, "name": numbers, "device": devices, "value": np.asarray(values)})
+    return table.sorted_by_start()
+
+
+def _completed(facts: Facts, of_trace: Facts) -> Facts:
+    """What the process said of itself, and what only the trace says."""
+    return replace(
+        facts,
+        device_name=facts.device_name or of_trace.device_name,
+        device_capability=facts.device_capability or of_trace.device_capability,
+        device_memory_bytes=facts.device_memory_bytes or of_trace.device_memory_bytes,
+    )
