@@ -1,0 +1,204 @@
+"""Mode "capture": records the numbers of the first training steps, then ends the program quietly.
+
+What is recorded, per step: every loss that a backward pass started from, every gradient right before the optimizer's
+step, every parameter after it, and every buffer of the modules that were called. Seeds and deterministic settings are
+set before the program's own code goes on, so that two captures of one program are equal bit for bit wherever the
+program allows it; a program that sets its own seeds keeps them.
+
+In `rank<k>/`: `numbers.jsonl`, one line a tensor with its name, shape and SHA-256, and `numbers.f64`, for the rounding
+gate, up to 65 536 evenly strided elements of each as float64. Without `numbers.jsonl` the capture did not come to its
+end: it is written last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import importlib
+import json
+import os
+import random
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ..records import NUMBERS, VALUES
+
+if TYPE_CHECKING:
+    from .hub import Hub
+
+ELEMENTS = 65_536
+"""Of each tensor, kept for the rounding gate: enough that its root mean square error is known within a percent."""
+
+
+def start(recipe: dict[str, Any], hub: Hub) -> None:
+    """Capture `recipe["steps"]` steps; `values` keeps elements, `precision` "float64" makes it the reference."""
+    seed = int(recipe.get("seed", 0))
+    _seed(seed)
+    capture = _Capture(recipe, hub, seed)
+    hub.on_torch(capture.torch_imported)
+    hub.on_restart(capture.clear)
+    hub.on_step(capture.step_ended)
+    hub.on_exit(capture.write)
+
+
+class _Capture:
+    def __init__(self, recipe: dict[str, Any], hub: Hub, seed: int) -> None:
+        self._recipe = recipe
+        self._hub = hub
+        self._seed = seed
+        self._steps = int(recipe["steps"])
+        self._keep = bool(recipe.get("values", False))
+        self._torch: Any = None
+        self._optimizers: list[Any] = []
+        self._modules: dict[int, Any] = {}
+        self._losses: list[Any] = []
+        self._gradients: list[tuple[str, Any]] = []
+        self._updates: dict[int, int] = {}
+        self._lines: list[dict[str, Any]] = []
+        self._values: list[bytes] = []
+
+    def torch_imported(self, torch: ModuleType) -> None:
+        try:
+            self._prepare(torch)
+        except Exception as error:  # noqa: BLE001 - half a capture would be worse than none
+            print(f"diagnose: the program's numbers cannot be captured: {error!r}", file=sys.stderr)  # noqa: T201
+            _leave(1)
+
+    def _prepare(self, torch: ModuleType) -> None:
+        self._torch = torch
+        _seed(self._seed)
+        self._torch.manual_seed(self._seed)
+        self._torch.use_deterministic_algorithms(True, warn_only=True)
+        if self._recipe.get("precision") == "float64":
+            from .reference import install
+
+            install(torch, self._recipe.get("rounds_to"))
+        self._watch(self._torch)
+
+    def step_ended(self, index: int) -> None:
+        """Take down what the step left; after the last one, write and leave."""
+        try:
+            self._record(index)
+        except Exception as error:  # noqa: BLE001 - the hub would swallow it, and the program train on to its end
+            print(f"diagnose: the step's numbers could not be read: {error!r}", file=sys.stderr)  # noqa: T201
+            _leave(1)
+        if index + 1 >= self._steps:
+            self.write()
+            _leave(0)
+
+    def clear(self) -> None:
+        """Steps turned out to be something else than was thought: what was taken down so far is none."""
+        self._lines, self._values = [], []
+        self._losses, self._gradients, self._updates = [], [], {}
+
+    def write(self) -> None:
+        folder = Path(self._hub.folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / VALUES).write_bytes(b"".join(self._values))
+        text = "".join(json.dumps(line) + "\n" for line in self._lines)
+        unfinished = folder / f".{NUMBERS}"
+        unfinished.write_text(text)
+        unfinished.replace(folder / NUMBERS)
+
+    def _watch(self, torch: Any) -> None:
+        run_backward: Callable[..., Any] = torch.autograd.backward
+
+        # `Tensor.backward` looks this name up on every call, so both ways to start a backward pass come by here.
+        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+            self._losses.extend(root.detach().clone() for root in roots)
+            return run_backward(tensors, *args, **kwargs)
+
+        torch.autograd.backward = backward
+        # `torch.optim` deletes the name of this module.
+        optimizers = importlib.import_module("torch.optim.optimizer")
+        optimizers.register_optimizer_step_pre_hook(self._before_update)
+        torch.nn.modules.module.register_module_forward_pre_hook(self._before_forward)
+
+    def _before_forward(self, module: Any, _arguments: Any) -> None:
+        if module._buffers:
+            self._modules.setdefault(id(module), module)
+
+    def _before_update(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        if not any(seen is optimizer for seen in self._optimizers):
+            self._optimizers.append(optimizer)
+        update = self._updates[id(optimizer)] = self._updates.get(id(optimizer), -1) + 1
+        # A fused optimizer takes the scaler's factor into its kernel; the others see gradients without it.
+        scale = getattr(optimizer, "grad_scale", None)
+        for name, parameter in self._parameters(optimizer):
+            gradient = parameter.grad
+            if gradient is not None:
+                gradient = gradient.detach().to_dense() if gradient.is_sparse else gradient.detach()
+                value = gradient.clone() if scale is None else gradient / scale
+                self._gradients.append((f"{name} update {update}", value))
+
+    def _parameters(self, optimizer: Any) -> list[tuple[str, Any]]:
+        place = next(at for at, seen in enumerate(self._optimizers) if seen is optimizer)
+        return [
+            (f"optimizer {place} group {g} parameter {p}", parameter)
+            for g, group in enumerate(optimizer.param_groups)
+            for p, parameter in enumerate(group["params"])
+        ]
+
+    def _record(self, step: int) -> None:
+        for number, loss in enumerate(self._losses):
+            self._note(step, "loss", f"backward {number}", loss)
+        for name, gradient in self._gradients:
+            self._note(step, "gradient", name, gradient)
+        self._losses, self._gradients, self._updates = [], [], {}
+        for optimizer in self._optimizers:
+            for name, parameter in self._parameters(optimizer):
+                self._note(step, "parameter", name, parameter)
+        for place, module in enumerate(self._modules.values()):
+            for name, buffer in module._buffers.items():
+                if buffer is not None:
+                    self._note(step, "buffer", f"{type(module).__name__} {place} {name}", buffer)
+
+    def _note(self, step: int, kind: str, name: str, tensor: Any) -> None:
+        tensor = tensor.detach()
+        tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+        floats = tensor.is_floating_point()
+        line = {
+            "step": step,
+            "kind": kind,
+            "name": name,
+            "shape": list(tensor.shape),
+            "finite": bool(self._torch.isfinite(tensor).all()) if floats else True,
+        }
+        if self._keep:
+            flat = tensor.reshape(-1)
+            some = flat[:: max(1, -(-flat.numel() // ELEMENTS))].to(self._torch.float64)
+            line["elements"] = some.numel()
+            self._values.append(_bytes_of(some))
+        else:
+            line["sha256"] = hashlib.sha256(_bytes_of(tensor)).hexdigest()
+        self._lines.append(line)
+
+
+def _bytes_of(tensor: Any) -> bytes:
+    held = tensor.cpu().contiguous()
+    return ctypes.string_at(held.data_ptr(), held.numel() * held.element_size())
+
+
+def _seed(seed: int) -> None:
+    random.seed(seed)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        with contextlib.suppress(AttributeError):  # only half imported yet
+            numpy.random.seed(seed)
+
+
+def _leave(code: int) -> NoReturn:
+    """End the process without its own exit code path; its children are ended first, so that none is orphaned."""
+    import multiprocessing
+
+    for child in multiprocessing.active_children():
+        child.terminate()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)

@@ -1,0 +1,175 @@
+"""The same program in float64: what the numbers of a step would be with next to no rounding.
+
+Parameters and buffers become float64 when their module is first called (their initial values are drawn as the program
+draws them). From then on a dispatch mode keeps everything that meets a float64 tensor in float64: other floating
+inputs are promoted, casts to narrower formats are ignored, autocast does nothing. Random operators draw in the format
+in which the program would have drawn, or the same seed would give other numbers.
+
+With a number format named, the operands of matrix products and convolutions are first rounded to it, and nothing
+else: this is what that format's rounding costs by itself, on any machine.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+MANTISSA_BITS = {"tf32": 10, "fp16": 10, "bf16": 7}
+"""Explicit bits of the formats that a fix may round operands to."""
+
+_OPERANDS = {
+    "aten::mm": (0, 1),
+    "aten::bmm": (0, 1),
+    "aten::addmm": (1, 2),
+    "aten::baddbmm": (1, 2),
+    "aten::convolution": (0, 1),
+    "aten::convolution_backward": (0, 1, 2),
+    "aten::_scaled_dot_product_flash_attention_for_cpu": (0, 1, 2),
+    "aten::_scaled_dot_product_efficient_attention": (0, 1, 2),
+}
+# These take tensors of mixed formats on purpose (step counters, loss scales) and compute in the format of what they
+# update, which is float64 already.
+_MIXED = ("aten::_fused_", "aten::_amp_")
+
+
+def install(torch_module: ModuleType, rounds_to: str | None) -> None:
+    """Make the program that has just imported torch its own float64 reference."""
+    torch: Any = torch_module
+    bits = None if rounds_to is None else MANTISSA_BITS[rounds_to]
+    mode = _mode(torch, bits)
+    seen: set[int] = set()
+    entered: list[Any] = []
+
+    def widen(module: Any) -> None:
+        if id(module) in seen:
+            return
+        seen.update(id(part) for part in module.modules())
+        for parameter in module.parameters():
+            if parameter.is_floating_point():
+                parameter.data = parameter.data.double()
+                if parameter.grad is not None:
+                    parameter.grad = parameter.grad.double()
+        for part in module.modules():
+            for name, buffer in part._buffers.items():
+                if buffer is not None and buffer.is_floating_point():
+                    part._buffers[name] = buffer.double()
+
+    def before_forward(module: Any, _arguments: Any) -> None:
+        widen(module)
+        if not entered:
+            entered.append(mode.__enter__())
+
+    torch.nn.modules.module.register_module_forward_pre_hook(before_forward)
+    _without_autocast(torch)
+    _widen_before_wrapping(torch, widen)
+
+
+def _without_autocast(torch: Any) -> None:
+    autocast = torch.amp.autocast_mode.autocast
+    enter = autocast.__enter__
+
+    def entered_disabled(self: Any) -> Any:
+        self._enabled = False
+        return enter(self)
+
+    autocast.__enter__ = entered_disabled
+
+
+def _widen_before_wrapping(torch: Any, widen: Any) -> None:
+    # The buckets of DistributedDataParallel take the parameters' format when it wraps them.
+    wrapper = torch.nn.parallel.DistributedDataParallel
+    build = wrapper.__init__
+
+    def build_wide(self: Any, module: Any, *args: Any, **kwargs: Any) -> None:
+        widen(module)
+        build(self, module, *args, **kwargs)
+
+    wrapper.__init__ = build_wide
+
+
+def _mode(torch: Any, bits: int | None) -> Any:
+    mode: Any = torch.utils._python_dispatch.TorchDispatchMode
+    wide = torch.float64
+
+    def is_float(value: Any) -> bool:
+        return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+    def floats(value: Any) -> list[Any]:
+        if isinstance(value, (list, tuple)):
+            return [item for item in value if is_float(item)]
+        return [value] if is_float(value) else []
+
+    def cast(value: Any, dtype: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return type(value)(cast(item, dtype) for item in value)
+        return value.to(dtype) if is_float(value) and value.dtype != dtype else value
+
+    def arguments(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[Any, Any, bool]]:
+        """Key (position or name), value, and whether the operator changes it in place."""
+        found: list[tuple[Any, Any, bool]] = []
+        for position, spec in enumerate(func._schema.arguments):
+            written = spec.alias_info is not None and spec.alias_info.is_write
+            if position < len(args):
+                found.append((position, args[position], written))
+            elif spec.name in kwargs:
+                found.append((spec.name, kwargs[spec.name], written))
+        return found
+
+    def convert(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Bring all floating inputs to one format: that of what is written, else float64."""
+        given = arguments(func, args, kwargs)
+        written = [tensor.dtype for _, value, changed in given if changed for tensor in floats(value)]
+        target = wide if not written or wide in written else written[0]
+        new_args, new_kwargs = list(args), dict(kwargs)
+        for key, value, changed in given:
+            if not changed:
+                holder: Any = new_args if isinstance(key, int) else new_kwargs
+                holder[key] = cast(value, target)
+        dtype = new_kwargs.get("dtype")
+        if dtype is not None and dtype.is_floating_point:
+            new_kwargs["dtype"] = wide
+        return new_args, new_kwargs
+
+    def draw(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A random operator on float64 input, drawing as it would have drawn for float32."""
+        if func._schema.name == "aten::native_dropout":
+            source, share, train = args
+            if not train:
+                return func(*args, **kwargs)
+            _, mask = func(torch.ones_like(source, dtype=torch.float32), share, train)
+            return source * mask / (1 - share) if share < 1 else source * 0, mask
+        given = arguments(func, args, kwargs)
+        changed = [value for _, value, written in given if written and is_float(value)]
+        narrow = func(*cast(tuple(args), torch.float32), **{name: cast(v, torch.float32) for name, v in kwargs.items()})
+        if changed:
+            changed[0].copy_(narrow)
+            return changed[0]
+        return cast(narrow, wide)
+
+    def rounded(tensor: Any) -> Any:
+        """Nearest, ties to even, on the bits of a float64."""
+        dropped = 52 - (bits or 52)
+        raw = tensor.contiguous().view(torch.int64)
+        odd = (raw >> dropped) & 1
+        near = ((raw + ((1 << (dropped - 1)) - 1) + odd) >> dropped) << dropped
+        return torch.where(torch.isfinite(tensor), near.view(wide), tensor)
+
+    class Float64(mode):  # type: ignore[misc]  # a class of a module that is typed Any
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        ) -> Any:
+            named = kwargs or {}
+            name = func._schema.name
+            tensors = [tensor for value in (*args, *named.values()) for tensor in floats(value)]
+            if name.startswith(_MIXED) or not any(tensor.dtype == wide for tensor in tensors):
+                return func(*args, **named)
+            if torch.Tag.nondeterministic_seeded in func.tags and "scaled_dot_product" not in name:
+                return draw(func, args, named)
+            new_args, new_kwargs = convert(func, args, named)
+            if bits is not None:
+                for place in _OPERANDS.get(name, ()):
+                    new_args[place] = rounded(new_args[place])
+            return func(*new_args, **new_kwargs)
+
+    wide_mode: Any = Float64
+    return wide_mode()

@@ -1,0 +1,274 @@
+"""One arm of a trial: a live copy of a program that runs blocks of steps on demand and rests in between.
+
+The other side of the conversation is `diagnose.collect.inside.turns`. Every read has a limit; whatever goes wrong
+ends as an `ArmFailed` that says how, with the program's last words.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import json
+import selectors
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn, Self
+
+from diagnose.collect import environment
+from diagnose.collect.records import TRACE
+from diagnose.program import Program
+from diagnose.trial.groups import Group, Groups
+from diagnose.trial.memory import Memory, died_of_memory
+from diagnose.units import NS_PER_S, format_ns
+
+_CHECK_S = 0.1  # how often a silent program is asked whether it still lives
+_LAST_STEPS_NS = 20 * NS_PER_S  # from "the loop is over" to the exit of the process
+
+
+class Trouble(enum.StrEnum):
+    """How an arm can fail."""
+
+    ENDED = "ended"
+    """The program came to its own end: no failure of the fix."""
+    CRASHED = "crashed"
+    HUNG = "hung"
+    OUT_OF_MEMORY = "out of memory"
+
+
+class ArmFailed(Exception):
+    """An arm gave no answer. `steps` is how many steps it had done, where it could still say."""
+
+    def __init__(self, trouble: Trouble, message: str, steps: int | None = None) -> None:
+        super().__init__(message)
+        self.trouble = trouble
+        self.steps = steps
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """An arm after its warm-up; `step_ns` is -1 where the warm-up was too short to tell."""
+
+    steps: int
+    step_ns: int
+    memory: Memory
+    started_ns: int
+    """From the start of the process to here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One block as measured: of several ranks, the slowest."""
+
+    steps: int
+    total_ns: int
+    input_ns: int
+    """Over the block: inside the loader's `__next__`."""
+    memory: Memory = field(default_factory=Memory)
+
+    @property
+    def mean_ns(self) -> float:
+        """Of a step."""
+        return self.total_ns / self.steps
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """What all processes of a trial share."""
+
+    groups: Groups
+    folder: Path
+    """Where they leave their files; copies of the program lie below it, so that the guard lets both be written."""
+    python: str
+    environment_of: Callable[[Program], dict[str, str]]
+    """The environment in which a copy of the program runs."""
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    """Added to every recipe: what the guard protects, for example."""
+
+
+class Arm:
+    """A live program. Use it as a context manager: leaving it ends the program's whole group."""
+
+    def __init__(self, workplace: Workplace, program: Program, name: str, warmup_steps: int) -> None:
+        self.name = name
+        self.folder = workplace.folder / name
+        self.folder.mkdir(parents=True, exist_ok=True)
+        # A short path of its own: a socket's name may not be longer than about a hundred bytes.
+        self._room = tempfile.TemporaryDirectory(prefix="diagnose-")
+        address = str(Path(self._room.name) / "turns")
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(address)
+        self._listener.listen(1024)
+        self._ranks: dict[int, _Rank] = {}
+        self._started_ns = time.monotonic_ns()
+        recipe = {
+            **workplace.recipe,
+            "mode": "turns",
+            "folder": str(self.folder),
+            "socket": address,
+            "warmup": warmup_steps,
+        }
+        self._group = workplace.groups.start(
+            program.command(workplace.python),
+            program.cwd,
+            environment(recipe, workplace.environment_of(program)),
+            self.folder / "program",
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def ready(self, limit_ns: int) -> Ready:
+        """Wait for the end of the warm-up, then let the arm rest."""
+        end = self._started_ns + limit_ns
+        self._meet(end)
+        answers = self._answers("ready", end)
+        self._group.adopt_descendants()
+        memory = replace(_memory(answers), host_bytes=self._group.host_bytes())
+        self._group.pause()
+        step_ns = max(int(answer["step_ns"]) for answer in answers)
+        return Ready(int(answers[0]["steps"]), step_ns, memory, time.monotonic_ns() - self._started_ns)
+
+    def run(self, steps: int, drop: int, limit_ns: int) -> Block:
+        """One turn: wake, run `drop` unmeasured and `steps` measured steps, rest again."""
+        answers = self._turn({"run": {"steps": steps, "drop": drop}}, "block", limit_ns)
+        slowest = max(answers, key=lambda answer: int(answer["total_ns"]))
+        return Block(steps, int(slowest["total_ns"]), int(slowest["input_ns"]), _memory(answers))
+
+    def trace(self, steps: int, drop: int, limit_ns: int) -> list[Path]:
+        """One turn under the profiler; the traces of all ranks."""
+        paths = {number: self.folder / f"rank{number}" / TRACE for number in self._ranks}
+        for path in paths.values():
+            path.parent.mkdir(parents=True, exist_ok=True)
+        self._group.resume()
+        for number, rank in self._ranks.items():
+            rank.send({"trace": {"steps": steps, "drop": drop, "path": str(paths[number])}})
+        self._answers("traced", time.monotonic_ns() + limit_ns)
+        self._group.pause()
+        return [path for path in paths.values() if path.exists()]
+
+    def close(self) -> None:
+        """End the program and everything it started."""
+        self._group.end()
+        for rank in self._ranks.values():
+            rank.connection.close()
+        self._listener.close()
+        self._room.cleanup()
+
+    def _turn(self, command: dict[str, Any], answer: str, limit_ns: int) -> list[dict[str, Any]]:
+        self._group.resume()
+        for rank in self._ranks.values():
+            rank.send(command)
+        answers = self._answers(answer, time.monotonic_ns() + limit_ns)
+        self._group.pause()
+        return answers
+
+    def _meet(self, end_ns: int) -> None:
+        """Wait until every rank has said hello."""
+        expected = None
+        while expected is None or len(self._ranks) < expected:
+            if not _readable(self._listener, end_ns, self._group):
+                self._fail(end_ns)
+            connection, _ = self._listener.accept()
+            rank = _Rank(connection)
+            message = rank.read(end_ns, self._group)
+            if message is None or "hello" not in message:
+                self._fail(end_ns)
+            hello = message["hello"]
+            expected = max(1, int(hello["world_size"]))
+            self._ranks[int(hello["rank"])] = rank
+            self._group.add(int(hello["group"]))
+
+    def _answers(self, name: str, end_ns: int) -> list[dict[str, Any]]:
+        """The next message of every rank, which must be of this name; the ranks in order."""
+        found = []
+        for _, rank in sorted(self._ranks.items()):
+            message = rank.read(end_ns, self._group)
+            if message is None or name not in message:
+                self._fail(end_ns, message)
+            found.append(message[name])
+        return found
+
+    def _fail(self, end_ns: int, message: Mapping[str, Any] | None = None) -> NoReturn:
+        """Raise what explains best that an answer did not come."""
+        if message is not None and "broken" in message:
+            self._group.end()
+            raise ArmFailed(Trouble.CRASHED, f"diagnose itself failed inside it: {message['broken']['message']}")
+        ended = (message or {}).get("ended")
+        steps = None if ended is None else int(ended["steps"])
+        if ended is None and time.monotonic_ns() >= end_ns and not self._group.exited:
+            self._group.end()
+            waited = format_ns(time.monotonic_ns() - self._started_ns)
+            raise ArmFailed(Trouble.HUNG, f"no answer in time; ended {waited} after its start")
+        returncode = self._group.wait(_LAST_STEPS_NS)
+        words = self._group.last_words()
+        self._group.end()
+        if returncode == 0 or (returncode is None and ended is not None):
+            did = "before the trial's first step" if steps is None else f"after {steps} steps"
+            raise ArmFailed(Trouble.ENDED, f"the program came to its end {did}", steps)
+        if died_of_memory(words, returncode):
+            raise ArmFailed(Trouble.OUT_OF_MEMORY, words or "ended by the system", steps)
+        how = "closed its connection" if returncode is None else _exit_words(returncode)
+        raise ArmFailed(Trouble.CRASHED, f"the program {how}\n{words}".rstrip(), steps)
+
+
+class _Rank:
+    """The connection to one rank."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self._received = b""
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        with contextlib.suppress(OSError):  # that it is gone shows when its answer is read
+            self.connection.sendall(json.dumps(message).encode() + b"\n")
+
+    def read(self, end_ns: int, group: Group) -> dict[str, Any] | None:
+        """Its next message; None when the time is up or the rank is gone."""
+        while b"\n" not in self._received:
+            if not _readable(self.connection, end_ns, group):
+                return None
+            try:
+                part = self.connection.recv(1 << 20)
+            except OSError:
+                return None
+            if not part:
+                return None
+            self._received += part
+        line, _, self._received = self._received.partition(b"\n")
+        message: dict[str, Any] = json.loads(line)
+        return message
+
+
+def _readable(source: socket.socket, end_ns: int, group: Group) -> bool:
+    """Wait until there is something to read; False when the time is up or the program is gone."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(source, selectors.EVENT_READ)
+        while True:
+            left_s = (end_ns - time.monotonic_ns()) / NS_PER_S
+            if selector.select(max(0.0, min(_CHECK_S, left_s))):
+                return True
+            if left_s <= 0:
+                return False
+            if group.exited:
+                return bool(selector.select(0))
+
+
+def _memory(answers: list[dict[str, Any]]) -> Memory:
+    """Of several ranks, the one that holds most."""
+    fields = max((answer.get("memory") or {} for answer in answers), key=lambda seen: int(seen.get("peak_bytes", -1)))
+    known = {name: int(value) for name, value in fields.items() if int(value) >= 0}
+    return Memory(**known)
+
+
+def _exit_words(returncode: int) -> str:
+    return f"exited with code {returncode}" if returncode >= 0 else f"was ended by signal {-returncode}"

@@ -1,0 +1,296 @@
+"""Two arms against each other: blocks in ABBA order over generations of fresh processes.
+
+Knows nothing of processes: an arm is anything that can be made ready, run a block, trace a window and be closed, so
+that the order of turns is tested with arms whose clocks are made up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from diagnose.model import Interval
+from diagnose.trial.arms import ArmFailed, Block, Ready, Trouble
+from diagnose.trial.memory import Memory, fits_twice
+from diagnose.trial.schedule import Deadline, Schedule
+from diagnose.verdict import LEAST_PAIRS, Pair, estimate, hopeless
+
+ORIGINAL, PATCHED = 0, 1
+Answer = TypeVar("Answer")
+
+
+class LiveArm(Protocol):
+    """What a duel needs of an arm; `diagnose.trial.arms.Arm` is one."""
+
+    def ready(self, limit_ns: int) -> Ready: ...
+    def run(self, steps: int, drop: int, limit_ns: int) -> Block: ...
+    def trace(self, steps: int, drop: int, limit_ns: int) -> list[Path]: ...
+    def close(self) -> None: ...
+
+
+Starter = Callable[[int], LiveArm]
+"""Starts a fresh process of one side; its argument counts the processes, for names of folders."""
+OnPair = Callable[[int, Pair, Interval | None], None]
+"""Told after each pair: its number, the pair, the estimate so far."""
+
+
+@dataclass
+class Comparison:
+    """What a duel measured. Index 0 of a pair of values is the original, 1 the patched program."""
+
+    pairs: list[Pair] = field(default_factory=list)
+    generations: int = 0
+    steps: int = 0
+    """Measured steps in a block."""
+    step_ns: int = -1
+    """Mean step of the original over all its blocks."""
+    input_ns: tuple[float, float] | None = None
+    """Per step, inside the loader's `__next__`."""
+    peak_bytes: tuple[int, int] | None = None
+    memory: Memory | None = None
+    """Of the original after its warm-up."""
+    traces: tuple[list[Path], list[Path]] = field(default_factory=lambda: ([], []))
+    stopped_early: bool = False
+    alternated: bool = False
+    """The arms did not fit side by side: processes alternated instead of taking turns."""
+    out_of_time: bool = False
+    failed: tuple[int, ArmFailed] | None = None
+    """The side that failed, and how; a program that came to its end is no failure."""
+    ended_after: int | None = None
+    """Steps of a program that came to its own end, where it said."""
+
+    @property
+    def saving(self) -> Interval | None:
+        """The estimate over all pairs."""
+        return estimate(self.pairs) if self.pairs else None
+
+
+@dataclass(frozen=True)
+class Duel:
+    """How two sides are compared."""
+
+    schedule: Schedule
+    deadline: Deadline
+    resolution: float | None = None
+    """Of the machine; None while it is being measured: then nothing stops early."""
+    fits: bool | None = None
+    """Whether both arms fit side by side, where an earlier duel has seen it."""
+    on_pair: OnPair | None = None
+    trace: bool = True
+
+    def run(self, original: Starter, patched: Starter) -> Comparison:
+        """Compare the two. Never raises ArmFailed: what went wrong is in the answer."""
+        return _Run(self, (original, patched)).all_generations()
+
+
+class _Run:
+    def __init__(self, duel: Duel, starters: tuple[Starter, Starter]) -> None:
+        self.duel = duel
+        self.schedule = duel.schedule
+        self.starters = starters
+        self.found = Comparison()
+        self.blocks: tuple[list[Block], list[Block]] = ([], [])
+        self.started = 0
+        self.fits = duel.fits
+
+    def all_generations(self) -> Comparison:
+        most = self.schedule.generations + self.schedule.extra_generations
+        for generation in range(most):
+            before = len(self.found.pairs)
+            if self.fits is False:
+                self.alternate()
+            else:
+                self.generation(generation)
+            done = generation + 1 >= self.schedule.generations and len(self.found.pairs) >= self.schedule.pairs
+            if done or self.over or self.found.alternated:
+                break
+            if len(self.found.pairs) == before and self.fits is not False and not self.shrink():
+                break
+        self.summarise()
+        return self.found
+
+    @property
+    def over(self) -> bool:
+        found = self.found
+        found.out_of_time = found.out_of_time or self.duel.deadline.passed
+        return found.out_of_time or found.stopped_early or found.failed is not None
+
+    def generation(self, number: int) -> None:
+        """Fresh processes, started in swapped order every other time, then turns until there are enough pairs."""
+        order = (ORIGINAL, PATCHED) if number % 2 == 0 else (PATCHED, ORIGINAL)
+        with contextlib.ExitStack() as stack:
+            try:
+                arms = self.start_both(order, stack)
+                if arms is None:
+                    return
+                self.settle(arms)
+                # A program that is known to end early would end before a window at the end of its turns.
+                if self.found.ended_after is not None:
+                    self.trace_both(arms)
+                self.take_turns(arms, number)
+                self.trace_both(arms)
+            except _SideFailed as failure:
+                self.note(failure)
+
+    def start_both(self, order: tuple[int, int], stack: contextlib.ExitStack) -> tuple[LiveArm, LiveArm] | None:
+        """Both arms after their warm-up, resting; None when they turn out not to fit side by side."""
+        arms: dict[int, LiveArm] = {}
+        if self.fits:
+            for side in order:
+                arms[side] = self.start(side, stack)
+        for side in order:
+            if side not in arms:
+                arms[side] = self.start(side, stack)
+            ready = self.ready(side, arms[side])
+            if side == ORIGINAL:
+                self.found.memory = ready.memory
+                self.found.step_ns = ready.step_ns
+            if self.fits is None:
+                self.fits = fits_twice(ready.memory)
+                if self.fits is False:
+                    return None
+        self.fits = True
+        return arms[ORIGINAL], arms[PATCHED]
+
+    def start(self, side: int, stack: contextlib.ExitStack) -> LiveArm:
+        arm = self.starters[side](self.started)
+        self.started += 1
+        stack.callback(arm.close)
+        return arm
+
+    def ready(self, side: int, arm: LiveArm) -> Ready:
+        return self.call(side, lambda: arm.ready(self.limit(self.schedule.start_limit_ns)))
+
+    def settle(self, arms: Sequence[LiveArm]) -> None:
+        """One unmeasured block each, undisturbed by the other's start; the original's sets the length of blocks."""
+        for side in (ORIGINAL, PATCHED):
+            steps = self.found.steps or self.schedule.least_steps
+            block = self.block(side, arms[side], steps)
+            if not self.found.steps:
+                self.found.step_ns = round(block.mean_ns)
+                self.found.steps = self.schedule.block_steps(self.found.step_ns)
+
+    def take_turns(self, arms: Sequence[LiveArm], generation: int) -> None:
+        for _ in range(self.schedule.pairs_per_generation):
+            if self.over:
+                return
+            forward = len(self.found.pairs) % 2 == 0
+            blocks: dict[int, Block] = {}
+            for side in (ORIGINAL, PATCHED) if forward else (PATCHED, ORIGINAL):
+                blocks[side] = self.block(side, arms[side], self.found.steps)
+            self.add_pair(generation, blocks)
+
+    def alternate(self) -> None:
+        """Where both do not fit: a process, warmed up, runs one long block and ends; each pair is a generation."""
+        self.found.alternated = True
+        wanted = max(LEAST_PAIRS, self.schedule.pairs // 2)
+        for pair in range(wanted):
+            blocks: dict[int, Block] = {}
+            for side in (ORIGINAL, PATCHED) if pair % 2 == 0 else (PATCHED, ORIGINAL):
+                if self.over:
+                    return
+                with contextlib.ExitStack() as stack:
+                    try:
+                        blocks[side] = self.alone(side, stack, last=pair == wanted - 1)
+                    except _SideFailed as failure:
+                        self.note(failure)
+                        return
+            # Numbered apart from generations that took turns, should memory have run out only after some of those.
+            self.add_pair(_ALTERNATING + pair, blocks)
+
+    def alone(self, side: int, stack: contextlib.ExitStack, *, last: bool) -> Block:
+        arm = self.start(side, stack)
+        ready = self.ready(side, arm)
+        if side == ORIGINAL and self.found.memory is None:
+            self.found.memory = ready.memory
+        if not self.found.steps:
+            self.found.step_ns = ready.step_ns
+            self.found.steps = 2 * self.schedule.block_steps(ready.step_ns)
+        block = self.block(side, arm, self.found.steps)
+        if last and self.duel.trace:
+            self.trace_one(side, arm)
+        return block
+
+    def add_pair(self, generation: int, blocks: dict[int, Block]) -> None:
+        for side in (ORIGINAL, PATCHED):
+            self.blocks[side].append(blocks[side])
+        pairs = self.found.pairs
+        pairs.append(Pair(generation, blocks[ORIGINAL].mean_ns, blocks[PATCHED].mean_ns))
+        self.found.generations = len({pair.generation for pair in pairs})
+        if self.duel.on_pair is not None:
+            self.duel.on_pair(len(pairs) - 1, pairs[-1], estimate(pairs) if len(pairs) >= LEAST_PAIRS else None)
+        smallest = self.duel.resolution
+        if smallest is not None and len(pairs) < self.schedule.pairs and len(pairs) % self.schedule.look_every == 0:
+            self.found.stopped_early = hopeless(pairs, smallest, self.schedule.looks)
+
+    def block(self, side: int, arm: LiveArm, steps: int) -> Block:
+        limit = self.limit(self.schedule.block_limit_ns(steps, self.found.step_ns))
+        return self.call(side, lambda: arm.run(steps, self.schedule.drop_steps, limit))
+
+    def trace_both(self, arms: Sequence[LiveArm]) -> None:
+        if self.duel.trace and not self.over and not all(self.found.traces):
+            for side in (ORIGINAL, PATCHED):
+                self.trace_one(side, arms[side])
+
+    def trace_one(self, side: int, arm: LiveArm) -> None:
+        # Writing a trace takes its time: the limit is that of a start.
+        limit = self.limit(self.schedule.start_limit_ns)
+        paths = self.call(side, lambda: arm.trace(self.schedule.trace_steps, self.schedule.drop_steps, limit))
+        before, after = self.found.traces
+        self.found.traces = (paths, after) if side == ORIGINAL else (before, paths)
+
+    def call(self, side: int, ask: Callable[[], Answer]) -> Answer:
+        try:
+            return ask()
+        except ArmFailed as failure:
+            raise _SideFailed(side, failure) from failure
+
+    def limit(self, limit_ns: int) -> int:
+        return self.duel.deadline.limit_ns(limit_ns)
+
+    def note(self, failure: _SideFailed) -> None:
+        """An early end only closes the generation; a lack of memory beside the other arm is tried again alone."""
+        trouble = failure.reason.trouble
+        if trouble is Trouble.ENDED:
+            self.found.ended_after = failure.reason.steps
+        elif trouble is Trouble.OUT_OF_MEMORY and not self.found.alternated:
+            self.fits = False
+        elif trouble is Trouble.HUNG and self.duel.deadline.passed:
+            self.found.out_of_time = True
+        else:
+            self.found.failed = (failure.side, failure.reason)
+
+    def shrink(self) -> bool:
+        """After a generation without a pair: shorter blocks, if they can be."""
+        if self.found.steps > self.schedule.least_steps:
+            self.found.steps = self.schedule.least_steps
+            return True
+        return False
+
+    def summarise(self) -> None:
+        original, patched = self.blocks
+        if not original:
+            return
+        steps = sum(block.steps for block in original)
+        self.found.step_ns = round(sum(block.total_ns for block in original) / steps)
+        self.found.input_ns = (
+            sum(block.input_ns for block in original) / steps,
+            sum(block.input_ns for block in patched) / steps,
+        )
+        peaks = [[block.memory.peak_bytes for block in blocks] for blocks in self.blocks]
+        known = [max((peak for peak in side if peak is not None), default=-1) for side in peaks]
+        if min(known) >= 0:
+            self.found.peak_bytes = (known[0], known[1])
+
+
+_ALTERNATING = 1_000
+
+
+class _SideFailed(Exception):
+    def __init__(self, side: int, reason: ArmFailed) -> None:
+        super().__init__(str(reason))
+        self.side = side
+        self.reason = reason

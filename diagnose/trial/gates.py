@@ -1,0 +1,160 @@
+"""The numerics gates: does a patched program still compute what the original computes?
+
+*Bitwise*: loss, gradients, parameters and buffers of the first steps are equal bit for bit under deterministic
+settings. Where the original does not even equal itself, the rounding gate decides instead, and says so.
+
+*Rounding*: with C the same steps in float64 (`diagnose.collect.inside.reference`), for every tensor
+
+    RMSE(patched, C)  ≤  3 × max(RMSE(original, C), RMSE(C', C))  +  one float32 rounding of C
+
+C' is C with the operands of matrix products rounded to the number format that the fix declares, and nothing else; it
+takes part only for fixers that declare one. So a fix that keeps the format may be at most three times as wrong as the
+original, and a fix that changes the format at most three times as wrong as that format's rounding itself is. A dropped
+gradient, a wrong scale or another batch is wrong by far more. A tensor of few elements has an error that is luck: for
+it, the typical relative error of all gradients (of the larger of the two captures) stands in where its own is smaller.
+
+NaN and infinity never pass. What cannot be compared is "unverified" (`passed` None), never passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from diagnose.model import Gate, GateResult
+from diagnose.trace.schema import Float64
+from diagnose.trial.captures import Capture, Tensor
+
+FACTOR = 3.0
+FEW_ELEMENTS = 1024
+"""Below this, the root mean square error of one rounding is too much of a lottery to divide by."""
+_FLOAT32_ROUNDING = 2.0**-23
+_STRAYED = 0.1  # relative: a reference this far from the original does not compute the same thing
+
+
+def bitwise(original: Capture, again: Capture, patched: Capture) -> GateResult | None:
+    """Whether `patched` equals `original` bit for bit; None if `original` does not equal `again`, itself repeated."""
+    unusable = _unusable(Gate.BITWISE, original, patched)
+    if unusable is not None:
+        return unusable
+    if _first_difference(original, again) is not None:
+        return None
+    difference = _first_difference(original, patched)
+    if difference is not None:
+        return GateResult(Gate.BITWISE, False, difference)
+    count = len(original.tensors)
+    detail = f"{count} losses, gradients, parameters and buffers of {_steps(original)} are equal bit for bit"
+    return GateResult(Gate.BITWISE, True, detail)
+
+
+def rounding(original: Capture, patched: Capture, reference: Capture, rounded: Capture | None = None) -> GateResult:
+    """The rounding gate; `rounded` is C' for a fix that declares a number format."""
+    for capture in (patched, reference, rounded):
+        if capture is not None:
+            unusable = _unusable(Gate.ROUNDING, original, capture, same=capture is patched)
+            if unusable is not None:
+                return unusable
+    missing = next((key for key in original.values if key not in reference.values), None)
+    if missing is not None:
+        return _unverified(f"the float64 reference has no {original.tensors[missing].title}")
+    typical = max(_typical(original, reference), _typical(rounded, reference) if rounded else 0.0)
+    if not typical < _STRAYED:
+        return _unverified(
+            f"the float64 reference does not follow the program (its gradients differ by {typical:.1%}): "
+            "random numbers may depend on the number format"
+        )
+    errors = list(_errors(original, patched, reference, rounded, typical))
+    worst = max(errors, key=lambda error: error.excess)
+    factor = f"{worst.title}: error {worst.patched:.2g} against float64, allowed {worst.allowed:.2g}"
+    if not worst.excess <= 1:
+        return GateResult(Gate.ROUNDING, False, f"{factor} (original {worst.original:.2g})")
+    return GateResult(Gate.ROUNDING, True, f"{len(errors)} tensors of {_steps(original)} within the bound; {factor}")
+
+
+@dataclass(frozen=True)
+class _Error:
+    title: str
+    patched: float
+    original: float
+    allowed: float
+
+    @property
+    def excess(self) -> float:
+        """Of the allowed error; NaN counts as infinitely much."""
+        ratio = self.patched / self.allowed if self.allowed else (0.0 if self.patched == 0 else np.inf)
+        return float(ratio) if np.isfinite(ratio) else np.inf
+
+
+def _errors(
+    original: Capture, patched: Capture, reference: Capture, rounded: Capture | None, typical: float
+) -> Iterator[_Error]:
+    for key, tensor in original.tensors.items():
+        ideal = reference.values[key]
+        size = _rms(ideal)
+        own = _rms(original.values[key] - ideal)
+        base = own
+        if rounded is not None and key in rounded.values:
+            base = max(base, _rms(rounded.values[key] - ideal))
+        if len(ideal) < FEW_ELEMENTS:
+            base = max(base, typical * size)
+        allowed = FACTOR * base + _FLOAT32_ROUNDING * size
+        yield _Error(tensor.title, _rms(patched.values[key] - ideal), own, allowed)
+
+
+def _typical(capture: Capture, reference: Capture) -> float:
+    """The median over all gradients of RMSE against the reference, relative to the tensor's own size."""
+    relative = []
+    for key, tensor in capture.tensors.items():
+        size = _rms(reference.values[key]) if key in reference.values else 0.0
+        if tensor.kind == "gradient" and size > 0:
+            relative.append(_rms(capture.values[key] - reference.values[key]) / size)
+    return float(np.median(relative)) if relative else 0.0
+
+
+def _unusable(gate: Gate, original: Capture, other: Capture, *, same: bool = True) -> GateResult | None:
+    """Why these two cannot be compared, or differ before any number is looked at."""
+    if not original.has("loss"):
+        return GateResult(gate, None, "no loss was seen: no backward pass in the first steps")
+    if not original.has("gradient"):
+        return GateResult(gate, None, "no gradient was seen: no optimizer's step in the first steps")
+    broken = _first(original, lambda tensor: not tensor.finite)
+    if broken is not None:
+        return GateResult(gate, None, f"the original itself has NaN or infinity in {broken.title}")
+    if not same:
+        return None
+    broken = _first(other, lambda tensor: not tensor.finite)
+    if broken is not None:
+        return GateResult(gate, False, f"NaN or infinity in {broken.title}")
+    for key in (*original.tensors, *other.tensors):
+        mine, theirs = original.tensors.get(key), other.tensors.get(key)
+        present = mine or theirs
+        if present is not None and (mine is None or theirs is None):
+            return GateResult(gate, False, f"{present.title} is {'new' if mine is None else 'missing'}")
+        if mine is not None and theirs is not None and mine.shape != theirs.shape:
+            return GateResult(gate, False, f"{mine.title} has shape {list(theirs.shape)}, was {list(mine.shape)}")
+    return None
+
+
+def _first_difference(original: Capture, other: Capture) -> str | None:
+    for key, tensor in original.tensors.items():
+        if key not in other.tensors or other.tensors[key].sha256 != tensor.sha256:
+            return f"{tensor.title} differs"
+    return None
+
+
+def _first(capture: Capture, wanted: Callable[[Tensor], bool]) -> Tensor | None:
+    return next((tensor for tensor in capture.tensors.values() if wanted(tensor)), None)
+
+
+def _rms(values: Float64) -> float:
+    return float(np.sqrt(np.mean(np.square(values)))) if len(values) else 0.0
+
+
+def _unverified(detail: str) -> GateResult:
+    return GateResult(Gate.ROUNDING, None, detail)
+
+
+def _steps(capture: Capture) -> str:
+    return f"{capture.steps} step{'' if capture.steps == 1 else 's'}"

@@ -1,0 +1,187 @@
+"""Process groups: started, paused, resumed and ended as a whole, and never outliving the controller."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psutil
+
+from diagnose.trial import warden
+
+_GRACE_S = 1.0  # between SIGTERM and SIGKILL: nothing that a trial's process still does is of use
+_POLL_S = 0.01
+
+
+class Groups:
+    """All process groups of one controller. Use it as a context manager: leaving it ends every group."""
+
+    def __init__(self) -> None:
+        self._running: list[Group] = []
+        # -I: neither the user's environment nor a sitecustomize of ours reaches the warden.
+        self._warden = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(Path(warden.__file__))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def start(self, command: Sequence[str], cwd: Path, environment: Mapping[str, str], output: Path) -> Group:
+        """Start `command` as a new group; its streams go to `output`.out and `output`.err."""
+        output.parent.mkdir(parents=True, exist_ok=True)
+        stdout, stderr = output.with_name(output.name + ".out"), output.with_name(output.name + ".err")
+        with stdout.open("wb") as out, stderr.open("wb") as err:
+            leader = subprocess.Popen(
+                list(command),
+                cwd=cwd,
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
+        group = Group(leader, stderr, self)
+        self._running.append(group)
+        group.add(leader.pid)
+        return group
+
+    def close(self) -> None:
+        """End every group, then the warden."""
+        for group in list(self._running):
+            group.end()
+        if self._warden.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._warden.stdin.close()
+        self._warden.wait()
+
+    def tell_warden(self, sign: str, group: int) -> None:
+        """`+` or `-`: the group is running, or is no more."""
+        if self._warden.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._warden.stdin.write(f"{sign}{group}\n".encode())
+                self._warden.stdin.flush()
+
+    def forget(self, group: Group) -> None:
+        """The group has ended."""
+        self._running = [other for other in self._running if other is not group]
+
+
+class Group:
+    """A program with all its processes. A launcher's ranks may lead groups of their own: they belong to it too."""
+
+    def __init__(self, leader: subprocess.Popen[bytes], stderr: Path, owner: Groups) -> None:
+        self._leader = leader
+        self._stderr = stderr
+        self._owner = owner
+        self._ids: list[int] = []
+        self._ended = False
+
+    @property
+    def pid(self) -> int:
+        """Of the process that was started."""
+        return self._leader.pid
+
+    def add(self, group_id: int) -> None:
+        """A process group that belongs to this program."""
+        if group_id not in self._ids and group_id != os.getpgid(0):
+            self._ids.append(group_id)
+            self._owner.tell_warden("+", group_id)
+
+    def adopt_descendants(self) -> None:
+        """Add the groups of all descendants (`torchrun` starts each rank in a session of its own)."""
+        with contextlib.suppress(psutil.Error):
+            for child in psutil.Process(self._leader.pid).children(recursive=True):
+                with contextlib.suppress(OSError):
+                    self.add(os.getpgid(child.pid))
+
+    def host_bytes(self) -> int | None:
+        """Resident memory of all its processes together; None once it is gone."""
+        try:
+            leader = psutil.Process(self._leader.pid)
+            family = [leader, *leader.children(recursive=True)]
+            return sum(process.memory_info().rss for process in family)
+        except psutil.Error:
+            return None
+
+    def pause(self) -> None:
+        """Stop every process where it stands."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let every process go on."""
+        self._signal(signal.SIGCONT)
+
+    def wait(self, limit_ns: int) -> int | None:
+        """The leader's exit code (negative: a signal), or None if it still runs after `limit_ns`."""
+        end = time.monotonic_ns() + limit_ns
+        while not self.exited:
+            if time.monotonic_ns() >= end:
+                return None
+            time.sleep(_POLL_S)
+        return self.returncode
+
+    @property
+    def exited(self) -> bool:
+        """Whether the leader is no more. It is not reaped before the group's end, so that its id stays ours."""
+        if self._leader.returncode is not None:
+            return True
+        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PID, self._leader.pid, flags) is not None
+
+    @property
+    def returncode(self) -> int | None:
+        """The leader's exit code as `subprocess` gives it; None while it runs."""
+        if self._leader.returncode is not None:
+            return self._leader.returncode
+        status = os.waitid(os.P_PID, self._leader.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if status is None:
+            return None
+        return status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
+
+    def last_words(self, lines: int = 12) -> str:
+        """The end of what the program wrote to its error stream."""
+        try:
+            with self._stderr.open("rb") as file:
+                file.seek(max(0, self._stderr.stat().st_size - 16_384))
+                text = file.read().decode(errors="replace")
+        except OSError:
+            return ""
+        return "\n".join(text.rstrip().splitlines()[-lines:])
+
+    def end(self) -> int | None:
+        """End the whole group: continue, terminate, then kill. Returns the leader's exit code."""
+        if not self._ended:
+            self._ended = True
+            self.adopt_descendants()
+            if not self.exited:
+                self._signal(signal.SIGCONT)
+                self._signal(signal.SIGTERM)
+                self.wait(int(_GRACE_S * 1e9))
+            self._signal(signal.SIGKILL)
+            self._leader.wait()
+            for group_id in self._ids:
+                self._owner.tell_warden("-", group_id)
+            self._owner.forget(self)
+        return self._leader.returncode
+
+    def _signal(self, number: signal.Signals) -> None:
+        for group_id in self._ids:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(group_id, number)

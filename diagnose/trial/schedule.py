@@ -1,0 +1,104 @@
+"""How long and how often the arms of a trial take turns."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from diagnose.units import NS_PER_MS, NS_PER_S
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Sizes and limits of a trial. Times are nanoseconds; a pair is one block of each arm."""
+
+    pairs: int = 20
+    generations: int = 2
+    """Each with fresh processes, started in swapped order."""
+    warmup_steps: int = 5
+    drop_steps: int = 2
+    """Unmeasured steps at the head of each block: caches, clocks and prefetch queues recover from the rest."""
+    block_ns: int = 300 * NS_PER_MS
+    least_steps: int = 5
+    usual_steps: int = 10
+    most_steps: int = 1000
+    look_every: int = 5
+    """Pairs between two looks at whether the trial is hopeless."""
+    sweep_pairs: int = 4
+    """For each setting of a knob, before the full trial of the chosen one."""
+    trace_steps: int = 4
+    start_limit_ns: int = 600 * NS_PER_S
+    """From the start of a process to the end of its warm-up."""
+    stall_limit_ns: int = 60 * NS_PER_S
+    """A block may take this much longer than ten times what it should."""
+    extra_generations: int = 4
+    """May be started when programs end before there are enough pairs."""
+    final_runs: int = 2
+    """Of the original and of the patched program alone, at the end."""
+
+    @classmethod
+    def quick(cls) -> Schedule:
+        """Short enough for a demonstration: seconds, not minutes; it resolves less."""
+        return cls(
+            pairs=8,
+            warmup_steps=3,
+            drop_steps=1,
+            block_ns=200 * NS_PER_MS,
+            usual_steps=5,
+            look_every=4,
+            sweep_pairs=2,
+            final_runs=1,
+        )
+
+    @property
+    def pairs_per_generation(self) -> int:
+        """How many pairs a generation is asked for."""
+        return math.ceil(self.pairs / self.generations)
+
+    @property
+    def looks(self) -> int:
+        """How often a trial is looked at, the end included."""
+        return max(1, math.ceil(self.pairs / self.look_every))
+
+    def block_steps(self, step_ns: int) -> int:
+        """Measured steps in a block of a program whose step takes `step_ns`."""
+        if step_ns <= 0:
+            return self.usual_steps
+        enough = math.ceil(self.block_ns / step_ns)
+        # A slow step makes a long block of its own: fewer of them still outlast the noise of a clock.
+        wanted = max(enough, self.usual_steps if self.usual_steps * step_ns <= 10 * self.block_ns else 0)
+        return min(self.most_steps, max(self.least_steps, wanted))
+
+    def block_limit_ns(self, steps: int, step_ns: int) -> int:
+        """How long a block of `steps` may take before the arm counts as hanging."""
+        return self.stall_limit_ns + 10 * (steps + self.drop_steps) * max(step_ns, 0)
+
+    def sweep(self) -> Schedule:
+        """The short form for one setting of a knob."""
+        return replace(self, pairs=self.sweep_pairs, generations=1, extra_generations=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """A moment after which nothing new is begun; None: never."""
+
+    at_ns: int | None = None
+    clock: Callable[[], int] = field(default=time.monotonic_ns, repr=False)
+
+    @classmethod
+    def within(cls, budget_ns: int | None, clock: Callable[[], int] = time.monotonic_ns) -> Deadline:
+        """The deadline of a budget that starts now."""
+        return cls(None if budget_ns is None else clock() + budget_ns, clock)
+
+    @property
+    def passed(self) -> bool:
+        """Whether the time is up."""
+        return self.at_ns is not None and self.clock() >= self.at_ns
+
+    def limit_ns(self, limit_ns: int) -> int:
+        """The shorter of a limit and the time left (a second at least, so that an arm can still be ended)."""
+        if self.at_ns is None:
+            return limit_ns
+        return max(NS_PER_S, min(limit_ns, self.at_ns - self.clock()))
