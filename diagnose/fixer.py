@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from diagnose.model import Facts, Finding, Gate, Scalar, Site
+from diagnose.model import Confidence, Facts, Finding, Gate, Place, Scalar, Severity, Site
 from diagnose.program.edit import (
     Source,
     Splice,
@@ -28,6 +28,7 @@ from diagnose.program.edit import (
     splice,
     top_of_program,
 )
+from diagnose.program.values import Setting, number, setting_of
 
 __all__ = [
     "Advice",
@@ -39,6 +40,7 @@ __all__ = [
     "Gate",
     "Request",
     "Scalar",
+    "Setting",
     "Site",
     "Source",
     "Splice",
@@ -46,12 +48,15 @@ __all__ = [
     "call_at",
     "call_name",
     "ensure_import",
+    "example_request",
     "has_star",
     "insert_after",
     "insert_before",
+    "number",
     "parse",
     "replace",
     "set_keywords",
+    "setting_of",
     "splice",
     "top_of_program",
 ]
@@ -100,6 +105,21 @@ class Example:
     after: str | None
     request: Callable[[str], Request]
     """Makes the request for a text of the file."""
+
+
+def example_request(
+    rule: str,
+    text: str,
+    *,
+    sites: Sequence[Site] = (),
+    facts: Facts | None = None,
+    setting: Mapping[str, Scalar] | None = None,
+    lines: Sequence[int] = (),
+) -> Request:
+    """The request that a run of `train.py` with this text would lead to; `lines` are those that the finding names."""
+    where = tuple(Place("train.py", line) for line in lines)
+    finding = Finding(rule, Severity.HIGH, 0, 10_000_000, 0.5, Confidence.MEASURED, "as recorded", where=where)
+    return Request(finding, {"train.py": text}, sites, facts or Facts(), setting or {}, "train.py")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,161 @@
+"""What it changes
+---------------
+Calls `torch.set_float32_matmul_precision("high")` once, after the imports of the script that is started. Where the
+program sets the precision itself, to full float32, that line is edited instead; where it uses the newer
+`fp32_precision` settings, the new line does too, since torch refuses to have the two families mixed.
+
+Why it helps
+------------
+Matrix products of float32 operands run on the plain float units unless they may be rounded to TF32 first: then they run
+on the tensor cores of NVIDIA devices since Ampere, at several times the rate. Sums are still kept in float32.
+
+Fix safety
+----------
+Rounding. Operands of matrix products keep 10 bits of mantissa instead of 23. The gate compares a step with a float64
+reference, with operands rounded as TF32 rounds them. A program that asked for "highest" by name may have had a reason:
+the summary says that its own line was edited.
+"""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from diagnose.fixer import (
+    Advice,
+    Answer,
+    Edits,
+    Example,
+    Facts,
+    Fixer,
+    Gate,
+    Request,
+    Source,
+    Splice,
+    ensure_import,
+    example_request,
+    insert_after,
+    parse,
+    splice,
+    top_of_program,
+)
+
+_FULL = {'"highest"': '"high"', "'highest'": "'high'"}
+_IEEE = {'"ieee"': '"tf32"', "'ieee'": "'tf32'", '"none"': '"tf32"', "'none'": "'tf32'"}
+_FIRST_WITH_TENSOR_CORES_FOR_IT = (8, 0)
+
+
+def rewrite(request: Request) -> Answer:
+    """Allow TF32 where the program decides on it, or at the top of the script."""
+    facts = request.facts
+    if facts.matmul_precision in ("high", "medium"):
+        return None
+    if facts.device_capability is not None and facts.device_capability < _FIRST_WITH_TENSOR_CORES_FOR_IT:
+        return Advice(f"{facts.device_name} has no TF32; autocast to float16 is what its tensor cores can do.")
+    newer = False
+    for path, text in request.sources.items():
+        if "precision" not in text and "allow_tf32" not in text:
+            continue
+        source = parse(text)
+        if source is None:
+            continue
+        newer = newer or any(node.attr.value == "fp32_precision" for node in source.every(cst.Attribute))
+        decided = _decided(source)
+        if decided is True:
+            return None
+        if isinstance(decided, Splice):
+            return Edits(
+                {path: splice(text, [decided])},
+                "allow TF32 in matrix products, in the line in which the program forbade it",
+            )
+    return _insert(request, newer)
+
+
+def _decided(source: Source) -> Splice | bool:
+    """The edit of a line that forbids TF32 in matrix products; True: a line allows it; False: none decides."""
+    for call in source.every(cst.Call):
+        if any(name.endswith("torch.set_float32_matmul_precision") for name in source.names(call.func)):
+            given = source.code(call.args[0].value) if call.args else ""
+            return Splice(*source.wide_span(call.args[0].value), _FULL[given]) if given in _FULL else True
+    for assign in source.every(cst.Assign):
+        target = source.code(assign.targets[0].target)
+        given = source.code(assign.value)
+        if target.endswith("backends.cuda.matmul.allow_tf32"):
+            return Splice(*source.wide_span(assign.value), "True") if given == "False" else True
+        if target.endswith(("backends.cuda.matmul.fp32_precision", "torch.backends.fp32_precision")):
+            return Splice(*source.wide_span(assign.value), _IEEE[given]) if given in _IEEE else True
+    return False
+
+
+def _insert(request: Request, newer: bool) -> Answer:
+    line = 'backends.cuda.matmul.fp32_precision = "tf32"' if newer else 'set_float32_matmul_precision("high")'
+    text = request.sources.get(request.entry or "")
+    source = parse(text) if text else None
+    anchor = top_of_program(source) if source is not None else None
+    if request.entry is None or source is None or text is None or anchor is None:
+        return Advice(f"Put `torch.{line}` before the first step; the script that starts is not a file we can edit.")
+    torch, imports = ensure_import(source, "torch")
+    added = insert_after(source, anchor, [f"{torch}.{line}"])
+    separated = Splice(added.start, added.end, source.newline + added.text)
+    return Edits({request.entry: splice(text, [*imports, separated])}, "allow TF32 in matrix products of float32")
+
+
+def _recorded(text: str) -> Request:
+    return example_request("fp32-matmul", text, facts=Facts(matmul_precision="highest"))
+
+
+FIXER = Fixer(
+    name="allow-tf32",
+    rewrite=rewrite,
+    gate=Gate.ROUNDING,
+    mechanism="compute",
+    rounds_to="tf32",
+    order=40,
+    examples=(
+        Example(
+            before='"""Trains."""\nimport torch\nfrom torch import nn  # layers\n\n\ndef main():\n    pass\n',
+            after='"""Trains."""\nimport torch\nfrom torch import nn  # layers\n\n'
+            'torch.set_float32_matmul_precision("high")\n\n\ndef main():\n    pass\n',
+            request=_recorded,
+        ),
+        Example(
+            before="import torch as th\r\nmodel = th.nn.Linear(2, 2)\r\n",
+            after='import torch as th\r\n\r\nth.set_float32_matmul_precision("high")\r\nmodel = th.nn.Linear(2, 2)\r\n',
+            request=_recorded,
+        ),
+        Example(
+            before="from torch import nn\nmodel = nn.Linear(2, 2)\n",
+            after='from torch import nn\nimport torch\n\ntorch.set_float32_matmul_precision("high")\n'
+            "model = nn.Linear(2, 2)\n",
+            request=_recorded,
+        ),
+        Example(
+            before="import torch\n\ntorch.set_float32_matmul_precision('highest')  # to be safe\n",
+            after="import torch\n\ntorch.set_float32_matmul_precision('high')  # to be safe\n",
+            request=_recorded,
+        ),
+        Example(
+            before="import torch\n\ntorch.backends.cuda.matmul.allow_tf32 = False\n",
+            after="import torch\n\ntorch.backends.cuda.matmul.allow_tf32 = True\n",
+            request=_recorded,
+        ),
+        Example(
+            before='import torch\n\ntorch.backends.cudnn.conv.fp32_precision = "tf32"\n',
+            after='import torch\n\ntorch.backends.cuda.matmul.fp32_precision = "tf32"\n\n'
+            'torch.backends.cudnn.conv.fp32_precision = "tf32"\n',
+            request=_recorded,
+        ),
+        Example(
+            before="import torch\nx = 1\n",
+            after=None,
+            request=lambda text: example_request("fp32-matmul", text, facts=Facts(matmul_precision="high")),
+        ),
+        Example(
+            before="import torch\nx = 1\n",
+            after=None,
+            request=lambda text: example_request(
+                "fp32-matmul", text, facts=Facts(device_name="Tesla V100", device_capability=(7, 0))
+            ),
+        ),
+        Example(before="import torch\ntorch.backends.cuda.matmul.allow_tf32 = flag\n", after=None, request=_recorded),
+    ),
+)

@@ -1,0 +1,101 @@
+"""Every fixer keeps what its file promises: one test for all of them."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from diagnose.fixer import Edits, Example, Fixer, Gate, Request, parse
+from diagnose.plugins import load
+
+CATALOGUE = load()
+FIXERS = CATALOGUE.fixers
+HEADINGS = ("What it changes", "Why it helps", "Fix safety")
+
+EXAMPLES = [
+    pytest.param(fixer, example, id=f"{name}-{number}")
+    for name, fixer in FIXERS.items()
+    for number, example in enumerate(fixer.examples)
+]
+
+
+def edited(fixer: Fixer, request: Request) -> str | None:
+    """The text of the one file after the fixer, or None where the fixer leaves it alone."""
+    answer = fixer.rewrite(request)
+    if not isinstance(answer, Edits):
+        return None
+    assert set(answer.files) == {"train.py"}
+    assert answer.summary
+    assert "\n" not in answer.summary
+    return answer.files["train.py"]
+
+
+def test_the_fixers_of_this_project_load() -> None:
+    assert not [problem for problem in CATALOGUE.problems if "fixers" in problem.module]
+    assert {"loader-workers", "defer-item", "allow-tf32", "fused-optimizer"} <= set(FIXERS)
+
+
+@pytest.mark.parametrize(("fixer", "example"), EXAMPLES)
+def test_a_source_becomes_what_the_example_says(fixer: Fixer, example: Example) -> None:
+    assert edited(fixer, example.request(example.before)) == example.after
+
+
+@pytest.mark.parametrize(("fixer", "example"), EXAMPLES)
+def test_what_was_fixed_is_left_alone(fixer: Fixer, example: Example) -> None:
+    if example.after is not None:
+        assert edited(fixer, example.request(example.after)) is None
+
+
+@pytest.mark.parametrize(("fixer", "example"), EXAMPLES)
+def test_examples_are_python(fixer: Fixer, example: Example) -> None:
+    for text in filter(None, (example.before, example.after)):
+        compile(text, fixer.name, "exec", dont_inherit=True)
+        assert parse(text) is not None
+
+
+@pytest.mark.parametrize(("fixer", "example"), EXAMPLES)
+def test_line_ends_stay_what_they_are(fixer: Fixer, example: Example) -> None:
+    before = example.before.replace("\r\n", "\n").replace("\n", "\r\n")
+    after = example.after and example.after.replace("\r\n", "\n").replace("\n", "\r\n")
+    assert edited(fixer, example.request(before)) == after
+
+
+@pytest.mark.parametrize(("fixer", "example"), EXAMPLES)
+def test_a_last_line_without_an_end_is_no_obstacle(fixer: Fixer, example: Example) -> None:
+    before = example.before.rstrip("\r\n")
+    after = example.after and example.after.rstrip("\r\n")
+    assert edited(fixer, example.request(before)) == after
+
+
+@pytest.mark.parametrize("fixer", FIXERS.values(), ids=FIXERS)
+def test_the_file_explains_itself(fixer: Fixer) -> None:
+    for heading in HEADINGS:
+        assert f"{heading}\n{'-' * len(heading)}" in fixer.doc.replace("-" * 15, "-" * len(heading))
+    assert fixer.name == fixer.name.lower().replace("_", "-")
+    assert fixer.gate in Gate
+    assert (fixer.rounds_to is not None) <= (fixer.gate is Gate.ROUNDING)
+
+
+@pytest.mark.parametrize("fixer", FIXERS.values(), ids=FIXERS)
+def test_the_file_shows_what_it_does_and_what_it_leaves(fixer: Fixer) -> None:
+    assert any(example.after is not None for example in fixer.examples)
+    assert any(example.after is None for example in fixer.examples)
+    assert all(fixer.settings(example.request(example.before)) for example in fixer.examples)
+
+
+@pytest.mark.parametrize("fixer", FIXERS.values(), ids=FIXERS)
+def test_a_source_that_is_not_python_is_left_alone(fixer: Fixer) -> None:
+    example = fixer.examples[0]
+    request = example.request(example.before)
+    broken = Request(
+        request.finding, {"train.py": "def (:\n"}, request.sites, request.facts, request.setting, "train.py"
+    )
+    assert edited(fixer, broken) is None
+
+
+@pytest.mark.parametrize("fixer", FIXERS.values(), ids=FIXERS)
+def test_a_fixer_needs_nothing_but_the_contract(fixer: Fixer) -> None:
+    source = inspect.getsource(inspect.getmodule(fixer.rewrite) or pytest)
+    imports = [line for line in source.splitlines() if line.startswith(("import ", "from ")) and "diagnose" in line]
+    assert imports == ["from diagnose.fixer import ("]
