@@ -38,8 +38,8 @@ def _next_sitecustomize() -> None:
 
 
 _collect = _leave_path()
-try:
+try:  # noqa: SIM105 - contextlib would cost more than all of this
     _boot(_collect)
-except Exception:  # noqa: BLE001, SIM105 - a program must start whatever is wrong with its watcher
+except Exception:  # noqa: BLE001 - a program must start whatever is wrong with its watcher
     pass
 _next_sitecustomize()

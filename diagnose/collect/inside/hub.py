@@ -35,7 +35,7 @@ class Hub:
         self.claimed = False
         self.is_child = any(_CHILD_SIGN in word for word in sys.orig_argv[1:4])
         self._root = Path(str(recipe["folder"]))
-        self._pid = os.getpid()
+        self.pid = os.getpid()
         self._passive = False
         self._rank: int | None = None
         self._index = 0
@@ -117,7 +117,7 @@ class Hub:
             handle = os.open(self.folder / CLAIM, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
         except FileExistsError:
             return False
-        os.write(handle, json.dumps({"pid": self._pid, "device": self._device()}).encode())
+        os.write(handle, json.dumps({"pid": self.pid, "device": self._device()}).encode())
         os.close(handle)
         self._passive, self.claimed = False, True
         self.steps.thread = threading.get_ident()
@@ -169,7 +169,7 @@ class Hub:
             self.claimed, self._passive, self.steps.passive = False, True, True
 
     def _exit(self) -> None:
-        if os.getpid() != self._pid:
+        if os.getpid() != self.pid:
             return
         if not self.claimed and not self._passive and self.steps.saw_training:
             guarded(self.claim)()

@@ -56,6 +56,8 @@ class StepHooks:
         self._closer = 0
         self._others = 0
         self.optimizer_calls = 0
+        self.hook_again: Callable[[], None] = lambda: None
+        """To be called after each use of torch.compile."""
 
     @property
     def saw_training(self) -> bool:
@@ -197,7 +199,7 @@ def hook_optimizers(torch: Any, steps: StepHooks) -> None:
                     found.step = hooked  # type: ignore[attr-defined]
 
     optimizer_class.profile_hook_step = staticmethod(profile_hook_step)
-    steps.hook_again = hook_again  # type: ignore[attr-defined]
+    steps.hook_again = hook_again
 
 
 def _is_watched(step: Any) -> bool:

@@ -1,0 +1,55 @@
+"""What is known of the process and its machine: the fields of `diagnose.model.Facts`. None is unknown."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+
+def process_facts(torch: Any) -> dict[str, Any]:
+    """All facts that can be read without touching a device that the program does not use."""
+    facts: dict[str, Any] = {
+        "torch_version": str(torch.__version__),
+        "python_version": platform.python_version(),
+        "matmul_precision": torch.get_float32_matmul_precision(),
+        "cudnn_tf32": bool(torch.backends.cudnn.allow_tf32),
+        "cpu_count": usable_cores(),
+        "torch_threads": torch.get_num_threads(),
+        "deterministic": bool(torch.are_deterministic_algorithms_enabled()),
+    }
+    if torch.cuda.is_initialized():
+        device = torch.cuda.get_device_properties(torch.cuda.current_device())
+        facts["device_name"] = device.name
+        facts["device_capability"] = [device.major, device.minor]
+        facts["device_memory_bytes"] = device.total_memory
+    return facts
+
+
+def usable_cores() -> int:
+    """Cores that this process may use: its affinity, and its control group's quota where that is less."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with contextlib.suppress(OSError, ValueError):
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()[:2]
+        if quota != "max":
+            cores = min(cores, max(1, math.ceil(int(quota) / int(period))))
+    return cores
+
+
+def allocator(torch: Any) -> dict[str, int] | None:
+    """The caching allocator's figures of the device in use; None without one."""
+    if not torch.cuda.is_initialized():
+        return None
+    stats = torch.cuda.memory_stats()
+    names = {
+        "allocator.allocated_bytes": "allocated_bytes.all.current",
+        "allocator.peak_allocated_bytes": "allocated_bytes.all.peak",
+        "allocator.reserved_bytes": "reserved_bytes.all.current",
+        "allocator.peak_reserved_bytes": "reserved_bytes.all.peak",
+        "allocator.retries": "num_alloc_retries",
+        "allocator.segments": "segment.all.current",
+    }
+    return {ours: int(stats[theirs]) for ours, theirs in names.items() if theirs in stats}

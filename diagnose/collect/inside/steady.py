@@ -1,0 +1,82 @@
+"""Decides when steps are steady, so that the profiler sees what the program does and not how it starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+BLOCK = 5
+"""Steps whose median is compared with that of as many before; fewer where the warm-up is shorter than two blocks."""
+TOLERANCE = 0.10
+MOST_STEPS = 200
+MOST_NS = 60_000_000_000
+FEWEST_STEPS = 3
+"""Of measured length, before the time limit may decide."""
+
+
+@dataclass
+class Steadiness:
+    """Fed with the ends of steps on the training thread; `reason` says why the wait is over, in words."""
+
+    warmup: int
+    most_steps: int = MOST_STEPS
+    most_ns: int = MOST_NS
+    reason: str | None = None
+    step_ns: int | None = None
+    """Median step of the last two blocks when the decision fell."""
+    _ends: list[int] = field(default_factory=list)
+    _compiled_ns: int = 0
+
+    @property
+    def block(self) -> int:
+        """Steps in a block."""
+        return max(1, min(BLOCK, (self.warmup - 1) // 2))
+
+    def compiled(self, end_ns: int) -> None:
+        """Something was compiled until `end_ns`."""
+        self._compiled_ns = end_ns
+
+    def step_ended(self, end_ns: int) -> bool:
+        """Whether the steps are steady (or the wait has lasted long enough)."""
+        ends = self._ends
+        ends.append(end_ns)
+        measured = len(ends) - 1
+        waited = end_ns - ends[0]
+        if measured >= FEWEST_STEPS and waited > self.most_ns:
+            return self.decide(f"not decided within {waited / 1e9:.0f} s ({measured} steps): traced as it was")
+        block = self.block
+        first = max(self.warmup, 2 * block + 1)
+        if len(ends) < first or (len(ends) - first) % block:
+            return False
+        before, last = _median_step(ends[-2 * block - 1 : -block]), _median_step(ends[-block - 1 :])
+        change = abs(last - before) / max(1, before)
+        blocks = f"medians of the last two blocks of {block} steps: {before / 1e6:.4g} ms and {last / 1e6:.4g} ms"
+        compiling = self._compiled_ns > ends[-2 * block - 1]
+        if change <= TOLERANCE and not compiling:
+            return self.decide(f"steady after {len(ends)} steps ({blocks}; nothing compiled meanwhile)")
+        if measured >= self.most_steps:
+            why = "still compiling" if compiling else f"{100 * change:.0f} % apart"
+            return self.decide(f"not steady after {len(ends)} steps ({blocks}; {why}): traced as it was")
+        return False
+
+    def so_far(self, found_by: str) -> str:
+        """What to say when the program ended before a decision."""
+        count = len(self._ends)
+        unit = {"backward": "backward passes", "batches": "batches"}.get(found_by, "steps")
+        return f"the program ended after {count} {unit}, before they could be called steady: not traced"
+
+    def median_ns(self) -> int | None:
+        """Median of the last two blocks so far; None with fewer than two ends."""
+        return _median_step(self._ends[-2 * self.block - 1 :]) if len(self._ends) > 1 else None
+
+    def decide(self, reason: str) -> bool:
+        """End the wait for this reason; True."""
+        self.reason = reason
+        self.step_ns = self.median_ns()
+        return True
+
+
+def _median_step(ends: list[int]) -> int:
+    """Low median of the differences."""
+    lengths = sorted(later - earlier for earlier, later in pairwise(ends))
+    return lengths[(len(lengths) - 1) // 2]

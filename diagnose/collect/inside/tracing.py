@@ -1,0 +1,204 @@
+"""Traces a few steady steps, once: when to begin, the window, and the search for waits after it.
+
+    warming up → (agreeing with the other ranks) → lead-in step → traced steps → two steps under sync-debug → done
+
+All of it is decided at the ends of steps on the training thread. The lead-in step is recorded but not counted: it
+takes the profiler's own start, and a device that the host runs ahead of needs the end of the step before the first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..records import SYNCS, TRACE
+from .guard import guarded
+from .hub import Hub
+from .ownership import Ownership
+from .steady import MOST_NS, MOST_STEPS, Steadiness
+from .syncs import SyncWatch
+from .termination import Termination
+from .window import Window
+from .writer import encode
+
+SYNC_STEPS = 2
+WINDOW_AT = "window_at"
+"""Rank 0 writes the step at which all ranks open their windows into this file of the run folder."""
+_AHEAD = 3
+"""Steps between saying so and doing so: ranks that exchange gradients are never further apart."""
+_PATIENCE = 50
+"""Steps that another rank waits for rank 0 to say so, once its own are steady."""
+_TRIES = 200
+"""Steps to wait for a profiler of the program's own to end."""
+
+_Phase = Callable[[int], None]
+
+
+class Tracing:
+    """Recipe: `steps` to trace, `warmup` steps at least, `most_warmup_steps`, `most_warmup_ns`."""
+
+    def __init__(
+        self, recipe: dict[str, Any], hub: Hub, ownership: Ownership, on_terminated: Callable[[], object]
+    ) -> None:
+        self._recipe = recipe
+        self._hub = hub
+        self._ownership = ownership
+        self._wanted = max(1, int(recipe.get("steps", 4)))
+        self._window = Window()
+        self._tries = 0
+        self._open_at: int | None = None
+        self._exporter: threading.Thread | None = None
+        self._termination = Termination(on_terminated)
+        self._syncs: SyncWatch | None = None
+        self._sync_steps = 0
+        self._saved = False
+        self._record: dict[str, Any] = {}
+        self.restart()
+
+    def restart(self) -> None:
+        """Wait for steady steps from the beginning (unless the window has been)."""
+        self.steady = Steadiness(
+            warmup=int(self._recipe.get("warmup", 10)),
+            most_steps=int(self._recipe.get("most_warmup_steps", MOST_STEPS)),
+            most_ns=int(self._recipe.get("most_warmup_ns", MOST_NS)),
+        )
+        self._phase: _Phase = self._done if self._saved else self._warming_up
+
+    def step_ended(self, index: int) -> None:
+        """Right after step `index`, on the training thread."""
+        self._phase(index)
+
+    @property
+    def finished(self) -> dict[str, Any] | None:
+        """The record of the window, once trace and waits are on disk; None before, and where there is none."""
+        if not self._saved or self._syncs is not None or self._phase == self._before_syncs:
+            return None
+        steady = self.steady.reason
+        if self._window.displaced:
+            steady = f"{steady}; cut short by the program's own profiler"
+        return {**self._record, "steady": steady}
+
+    def close(self) -> None:
+        """Stop whatever is open and save it; on the training thread, or at the process's end."""
+        if self._window.is_open:
+            self._window.stop()
+            self._termination.disarm()
+            guarded(self._save)()
+        elif self._exporter is not None:
+            self._exporter.join(timeout=60)
+        if self._phase == self._before_syncs:
+            self._phase = self._done
+        guarded(self._end_syncs)()
+
+    # -- phases: called with the step that just ended -------------------------------------------------------------
+
+    def _warming_up(self, index: int) -> None:
+        steady = self.steady.step_ended(self._hub.end_ns())
+        if self._hub.world_size == 1:
+            if steady:
+                self._open(index)
+        elif self._hub.rank == 0:
+            if steady:
+                self._open_at = index + _AHEAD
+                self._announcement.write_text(str(self._open_at))
+                self._phase = self._agreed
+        elif steady:
+            self._open_at = index + _PATIENCE
+            self._phase = self._agreed
+        elif self._announced():
+            self.steady.decide("opened together with rank 0, which found its steps steady")
+            self._phase = self._agreed
+            self._agreed(index)
+
+    def _agreed(self, index: int) -> None:
+        if self._hub.rank != 0:
+            self._announced()
+        if self._open_at is not None and index >= self._open_at:
+            self._open(index)
+
+    def _announced(self) -> bool:
+        if not self._announcement.exists():
+            return False
+        with contextlib.suppress(OSError, ValueError):
+            self._open_at = int(self._announcement.read_text())
+            return True
+        return False
+
+    def _open(self, index: int) -> None:
+        torch = self._hub.torch
+        if torch is None:
+            return
+        if Window.other_is_recording(torch):
+            self._tries += 1
+            self._phase = self._open
+            if self._tries >= _TRIES:
+                self.steady.reason = "not traced: the program's own profiler was recording all the time"
+                self._phase = self._done
+            return
+        self._phase = self._done  # unless all goes well
+        self._termination.arm()
+        self._record = {"start_ns": self._hub.end_ns(), "end_ns": self._hub.end_ns(), "first_step": index + 1}
+        self._record["steps"] = 0
+        self._window.open(torch)
+        self._phase = self._leading_in
+
+    def _leading_in(self, index: int) -> None:
+        self._record |= {"start_ns": self._hub.end_ns(), "end_ns": self._hub.end_ns(), "first_step": index + 1}
+        self._phase = self._tracing
+        if self._window.is_open:
+            self._window.mark_step(index + 1)
+        else:
+            self._finish()
+
+    def _tracing(self, index: int) -> None:
+        if self._window.is_open:
+            self._record["steps"] += 1
+            self._record["end_ns"] = self._hub.end_ns()
+            if self._record["steps"] < self._wanted:
+                self._window.mark_step(index + 1)
+                return
+        self._finish()
+
+    def _finish(self) -> None:
+        self._phase = self._before_syncs if self._hub.uses_cuda else self._done
+        self._window.stop()
+        self._termination.disarm()
+        # Not on the training thread: writing a window takes longer than a step.
+        self._exporter = threading.Thread(target=guarded(self._save), name="diagnose-export", daemon=True)
+        self._exporter.start()
+
+    def _before_syncs(self, _: int) -> None:
+        self._phase = self._done
+        watch = SyncWatch(self._ownership)
+        if watch.begin(self._hub.torch):
+            self._syncs, self._phase = watch, self._seeking_syncs
+
+    def _seeking_syncs(self, _: int) -> None:
+        self._sync_steps += 1
+        if self._sync_steps >= SYNC_STEPS:
+            self._phase = self._done
+            self._end_syncs()
+
+    def _done(self, _: int) -> None:
+        """Nothing more to do."""
+
+    # -- writing --------------------------------------------------------------------------------------------------
+
+    @property
+    def _announcement(self) -> Path:
+        return self._hub.folder.parent / WINDOW_AT
+
+    def _save(self) -> None:
+        self._window.save(self._hub.folder / TRACE)
+        self._saved = True
+
+    def _end_syncs(self) -> None:
+        watch = self._syncs
+        if watch is not None:
+            watch.end()
+            lines = "".join(encode(record) + "\n" for record in watch.records(max(1, self._sync_steps)))
+            (self._hub.folder / SYNCS).write_text(lines)
+            self._syncs = None
