@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from rich.text import Text
 
 from diagnose.model import Accounting
+from diagnose.report.styled import styled
 from diagnose.report.vocabulary import CLASSES, MUTED, Look, class_look
 from diagnose.units import format_ns, format_share
 
@@ -49,7 +50,7 @@ def cells(parts: Sequence[Slice], width: int) -> list[int]:
 
 def bar(parts: Sequence[Slice], width: int, solid: bool = False) -> Text:
     """One line of `width` block characters. Each class has its own fill; `solid` leaves the difference to colour."""
-    line = Text(no_wrap=True)
+    line = styled("")
     for part, count in zip(parts, cells(parts, width), strict=True):
         line.append(("█" if solid else part.look.mark) * count, part.look.colour)
     return line
@@ -61,26 +62,27 @@ def legend(parts: Sequence[Slice], width: int, solid: bool = False) -> list[Text
         return []
     label_width = max(len(part.look.label) for part in parts)
     entries = [_entry(part, label_width, solid) for part in parts]
-    columns = max(1, min((width + _GAP) // (len(entries[0]) + _GAP), _MOST_COLUMNS, len(entries)))
+    columns = max(1, min((width + _LEAST_GAP) // (len(entries[0]) + _LEAST_GAP), _MOST_COLUMNS, len(entries)))
+    gap = min((width - columns * len(entries[0])) // max(columns - 1, 1), _GAP)
     rows = -(-len(entries) // columns)
     lines = []
     for row in range(rows):
-        line = Text(no_wrap=True)
+        line = styled("")
         for column in range(columns):
             index = column * rows + row
             if index < len(entries):
-                line.append_text(entries[index]).append(" " * _GAP)
+                line.append_text(entries[index]).append(" " * gap)
         line.rstrip()
         lines.append(line)
     return lines
 
 
-_GAP = 4
+_GAP, _LEAST_GAP = 4, 2
 _MOST_COLUMNS = 3
 
 
 def _entry(part: Slice, label_width: int, solid: bool) -> Text:
-    entry = Text(no_wrap=True)
+    entry = styled("")
     entry.append("■" if solid else part.look.mark, part.look.colour)
     entry.append(f" {part.look.label:<{label_width}}  ")
     entry.append(f"{format_ns(part.ns):>8}", "bold")

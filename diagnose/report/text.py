@@ -14,6 +14,7 @@ from rich.text import Text
 from diagnose.report import Report, Subject, as_state
 from diagnose.report.phrases import good_news, identity, is_healthy, next_command
 from diagnose.report.slices import bar, legend, slices
+from diagnose.report.styled import styled
 from diagnose.report.text_findings import finding_lines
 from diagnose.report.text_fixes import fix_lines
 from diagnose.report.vocabulary import CLASSES, GOOD, MUTED, named_count
@@ -50,13 +51,13 @@ def render(subject: Subject, width: int = WIDTH, colour: bool = False) -> str:
 
 def heading(words: str, beside: str = "") -> Text:
     """The first line of a section."""
-    line = Text(words, "bold")
+    line = styled(words, "bold")
     return line.append(f"   {beside}", MUTED) if beside else line
 
 
 def paragraph(words: str, width: int, indent: int = 0, style: str = "") -> list[Text]:
     """Words wrapped to `width`, indented."""
-    return [Text(" " * indent + line, style) for line in wrap(words, width - indent)]
+    return [styled(" " * indent + line, style) for line in wrap(words, width - indent)]
 
 
 def _head(state: State, width: int) -> list[Text]:
@@ -68,7 +69,7 @@ def _head(state: State, width: int) -> list[Text]:
             lines.append(f"  {part}")
         else:
             lines[-1] = joined
-    return [Text(lines[0], "bold"), *(Text(line, "bold") for line in lines[1:]), *_outcome(state, width)]
+    return [styled(lines[0], "bold"), *(styled(line, "bold") for line in lines[1:]), *_outcome(state, width)]
 
 
 def _outcome(state: State, width: int) -> list[Text]:
@@ -103,7 +104,7 @@ def _findings(state: State, width: int) -> list[Text]:
     root = state.started.cwd if state.started else None
     lines: list[Text] = []
     if is_healthy(diagnosis):
-        mark = Text("✓ ", f"bold {GOOD}")
+        mark = styled("✓ ", f"bold {GOOD}")
         first, *rest = paragraph(good_news(diagnosis), width, indent=2)
         lines += [mark.append(first.plain[2:]), *rest]
         if not diagnosis.findings:
@@ -128,8 +129,8 @@ def _cannot_tell(state: State, width: int) -> list[Text]:
     name_width = min(max(len(item.rule) for item in unsure), 24)
     for item in unsure:
         first, *rest = wrap(item.needs, width - name_width - 4)
-        lines.append(Text(f"  {item.rule:<{name_width}}  ", MUTED).append(first, "default"))
-        lines += [Text(" " * (name_width + 4) + more) for more in rest]
+        lines.append(styled(f"  {item.rule:<{name_width}}  ", MUTED).append(first, "default"))
+        lines += [styled(" " * (name_width + 4) + more) for more in rest]
     return lines
 
 
@@ -138,7 +139,7 @@ def _warnings(state: State, width: int) -> list[Text]:
     lines: list[Text] = []
     for message in dict.fromkeys(said):
         first, *rest = wrap(message, width - 4)
-        lines += [Text(f"  ! {first}"), *(Text(f"    {more}") for more in rest)]
+        lines += [styled(f"  ! {first}"), *(styled(f"    {more}") for more in rest)]
     return [heading(named_count(len(dict.fromkeys(said)), "warning").capitalize()), *lines] if lines else []
 
 
@@ -147,7 +148,7 @@ def _next(state: State, width: int) -> list[Text]:
     if command is None:
         return []
     words, effect = command
-    first = Text("Next   ", "bold").append(f"{words}", f"bold {CLASSES['compute'].colour}")
+    first = styled("Next   ", "bold").append(f"{words}", f"bold {CLASSES['compute'].colour}")
     return [first, *paragraph(effect, width, indent=7, style=MUTED)]
 
 

@@ -7,6 +7,7 @@ from rich.text import Text
 from diagnose.model import Finding, Place
 from diagnose.report.paths import clipped, clipped_path, place
 from diagnose.report.phrases import evidence, gain
+from diagnose.report.styled import styled
 from diagnose.report.vocabulary import MUTED, SEVERITIES
 from diagnose.report.wrapping import wrap
 from diagnose.units import format_share
@@ -19,7 +20,7 @@ _PLACES = 3
 def finding_lines(number: int, finding: Finding, root: str | None, width: int) -> list[Text]:
     """The finding, `number` in the ranking; file names are relative to `root`."""
     look = SEVERITIES[finding.severity]
-    first = Text(f"{number:>2} ", MUTED).append(f"{look.mark} {look.label:<6} ", f"bold {look.colour}")
+    first = styled(f"{number:>2} ", MUTED).append(f"{look.mark} {look.label:<6} ", f"bold {look.colour}")
     name = finding.rule if finding.rank is None else f"{finding.rule} on rank {finding.rank}"
     first.append(name, "bold")
     back = gain(finding)
@@ -27,7 +28,7 @@ def finding_lines(number: int, finding: Finding, root: str | None, width: int) -
         lines = [first.append(" " * (width - len(first) - len(back))).append(back)]
     else:
         lines = [first, *_named("gain", back, width)]
-    lines += [Text(" " * _INDENT + line) for line in wrap(finding.summary, width - _INDENT)]
+    lines += [styled(" " * _INDENT + line) for line in wrap(finding.summary, width - _INDENT)]
     for index, where in enumerate(finding.where[:_PLACES]):
         alone = len(finding.where) == 1
         lines.append(_place("" if index else "where", where, root, width, alone))
@@ -43,13 +44,13 @@ def finding_lines(number: int, finding: Finding, root: str | None, width: int) -
 def _named(name: str, words: str, width: int) -> list[Text]:
     column = _INDENT + _NAME_WIDTH + 1
     first, *rest = wrap(words, width - column)
-    lines = [Text(" " * _INDENT).append(f"{name:<{_NAME_WIDTH}} ", MUTED).append(first)]
-    return lines + [Text(" " * column + more) for more in rest]
+    lines = [styled(" " * _INDENT).append(f"{name:<{_NAME_WIDTH}} ", MUTED).append(first)]
+    return lines + [styled(" " * column + more) for more in rest]
 
 
 def _place(name: str, where: Place, root: str | None, width: int, alone: bool) -> Text:
     column = _INDENT + _NAME_WIDTH + 1
-    line = Text(" " * _INDENT).append(f"{name:<{_NAME_WIDTH}} ", MUTED)
+    line = styled(" " * _INDENT).append(f"{name:<{_NAME_WIDTH}} ", MUTED)
     spot = clipped_path(place(where, root), width - column)
     line.append(spot, "bold underline")
     share = f"  {format_share(where.share)} of it" if where.share is not None and not alone else ""

@@ -7,6 +7,7 @@ from rich.text import Text
 from diagnose.model import Decision, Verdict
 from diagnose.report.paths import clipped
 from diagnose.report.phrases import final, interval, particulars
+from diagnose.report.styled import styled
 from diagnose.report.vocabulary import DECISIONS, GOOD, MUTED, named_count
 from diagnose.report.wrapping import wrap
 from diagnose.session import State
@@ -21,17 +22,17 @@ def fix_lines(state: State, width: int) -> list[Text]:
     """The sections about fixes; empty for a run that tried none."""
     if not state.verdicts:
         return []
-    lines = [Text("Fixes tried", "bold").append("   on copies of your files, against the original", MUTED)]
+    lines = [styled("Fixes tried", "bold").append("   on copies of your files, against the original", MUTED)]
     lines += _control(state, width)
     lines += _table(state.verdicts, width)
     for verdict in state.verdicts:
         lines += [Text(), *_details(verdict, width, state.control is None)]
     if state.final is not None:
-        lines += [Text(), Text("Result", "bold").append(f"   {state.final.how}" if state.final.how else "", MUTED)]
-        lines += [Text(f"  {line}", f"bold {GOOD}") for line in wrap(final(state), width - 2)]
-        lines += [Text(f"  {named_count(state.final.runs, 'run')} of each", MUTED)]
+        lines += [Text(), styled("Result", "bold").append(f"   {state.final.how}" if state.final.how else "", MUTED)]
+        lines += [styled(f"  {line}", f"bold {GOOD}") for line in wrap(final(state), width - 2)]
+        lines += [styled(f"  {named_count(state.final.runs, 'run')} of each", MUTED)]
     if state.patch is not None and state.patch.diff:
-        lines += [Text(), Text("Diff", "bold").append(f"   {', '.join(state.patch.fixers)}", MUTED)]
+        lines += [Text(), styled("Diff", "bold").append(f"   {', '.join(state.patch.fixers)}", MUTED)]
         lines += [_diff_line(line) for line in state.patch.diff.splitlines()]
     return lines
 
@@ -44,7 +45,7 @@ def _control(state: State, width: int) -> list[Text]:
         f"({format_ns(state.control.step_ns)}) from none: the original against itself, "
         f"{named_count(state.control.pairs, 'pair')} in {named_count(state.control.generations, 'generation')}."
     )
-    return [Text(f"  {line}", MUTED) for line in wrap(words, width - 2)]
+    return [styled(f"  {line}", MUTED) for line in wrap(words, width - 2)]
 
 
 def _table(verdicts: tuple[Verdict, ...], width: int) -> list[Text]:
@@ -52,10 +53,10 @@ def _table(verdicts: tuple[Verdict, ...], width: int) -> list[Text]:
     name_width = min(name_width, max(len(verdict.fixer) for verdict in verdicts) + 2)
     head = f"  {'fix':<{name_width}}{'predicted':>{_TIME_WIDTH}}{'measured':>{_TIME_WIDTH}}"
     head += f"  {'of a step [95 % interval]':<{_SAVING_WIDTH}}  verdict"
-    lines = [Text(clipped(head, width), MUTED)]
+    lines = [styled(clipped(head, width), MUTED)]
     for verdict in verdicts:
         look = DECISIONS[verdict.decision]
-        line = Text(f"{look.mark} ", look.colour).append(
+        line = styled(f"{look.mark} ", look.colour).append(
             f"{clipped(verdict.fixer, name_width - 1):<{name_width}}", "bold"
         )
         line.append(f"{_time(verdict.predicted_ns):>{_TIME_WIDTH}}{_time(verdict.saving_ns):>{_TIME_WIDTH}}  ")
@@ -72,22 +73,22 @@ def _time(nanoseconds: int | None) -> str:
 
 def _details(verdict: Verdict, width: int, with_resolution: bool) -> list[Text]:
     look = DECISIONS[verdict.decision]
-    lines = [Text(f"{look.mark} ", look.colour).append(verdict.fixer, "bold").append(f"  {look.label}", look.colour)]
-    lines += [Text(f"  {line}") for line in wrap(verdict.summary, width - 2)]
+    lines = [styled(f"{look.mark} ", look.colour).append(verdict.fixer, "bold").append(f"  {look.label}", look.colour)]
+    lines += [styled(f"  {line}") for line in wrap(verdict.summary, width - 2)]
     if verdict.decision is Decision.ADVICE:
         return lines
     for name, words in particulars(verdict):
         if name == "resolution" and not with_resolution:
             continue
         first, *rest = wrap(words, width - 14)
-        lines.append(Text("  ").append(f"{name:<11} ", MUTED).append(first))
-        lines += [Text(" " * 14 + more) for more in rest]
+        lines.append(styled("  ").append(f"{name:<11} ", MUTED).append(first))
+        lines += [styled(" " * 14 + more) for more in rest]
     return lines
 
 
 def _diff_line(line: str) -> Text:
     if line.startswith(("+++", "---", "diff ")):
-        return Text(line, "bold")
+        return styled(line, "bold")
     if line.startswith("@@"):
-        return Text(line, "cyan")
-    return Text(line, {"+": "green", "-": "red"}.get(line[:1], ""))
+        return styled(line, "cyan")
+    return styled(line, {"+": "green", "-": "red"}.get(line[:1], ""))

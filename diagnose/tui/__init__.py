@@ -1,0 +1,1 @@
+"""The screen: a run as it happens, or a finished one. It reads the journal's events and nothing else."""

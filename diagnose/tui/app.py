@@ -1,0 +1,202 @@
+"""The application: five tabs over one state. It shows what the feed says and decides nothing about the run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import ClassVar
+
+from textual import on
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.reactive import reactive
+from textual.widgets import ContentSwitcher, Footer, OptionList
+
+from diagnose.session import AnyEvent, State
+from diagnose.tui.choices import Choices
+from diagnose.tui.code import ReadSource, read_source
+from diagnose.tui.diff import DiffPane, shown_diff
+from diagnose.tui.feed import Feed, StateChanged
+from diagnose.tui.findings import Explain, FindingsPane
+from diagnose.tui.fixes import FixesPane
+from diagnose.tui.header import TABS, RunHeader, TabStrip
+from diagnose.tui.help import HelpScreen
+from diagnose.tui.lines import Lines
+from diagnose.tui.output import OutputPane
+from diagnose.tui.overview import FirstFindings, Overview
+from diagnose.tui.quit import ConfirmQuit
+from diagnose.tui.theme import THEME
+
+Clock = Callable[[], int]
+Work = Callable[[Callable[[AnyEvent], None]], int]
+INTERRUPTED = 130
+
+
+class DiagnoseApp(App[int]):
+    """Shows a feed. With `work` it runs that in a thread and ends with its exit code; without, it shows and waits."""
+
+    CSS_PATH = "app.tcss"
+    TITLE = "diagnose"
+    ENABLE_COMMAND_PALETTE = False
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012 - Textual declares it
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (24, "-middle"), (34, "-tall")]  # noqa: RUF012 - Textual declares it
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q,ctrl+c", "leave", "Quit", key_display="q", priority=False),
+        Binding("question_mark", "help", "Help", key_display="?"),
+        Binding("1", "show('overview')", "Tabs", key_display="1–5"),
+        Binding("2", "show('findings')", show=False),
+        Binding("3", "show('fixes')", show=False),
+        Binding("4", "show('diff')", show=False),
+        Binding("5", "show('output')", show=False),
+        Binding("tab", "turn(1)", "Next", show=False, priority=True),
+        Binding("shift+tab", "turn(-1)", "Previous", show=False, priority=True),
+        Binding("escape", "to_list", "Back", show=False),
+        Binding("y", "copy", "Copy"),
+    ]
+
+    state: reactive[State] = reactive(State, always_update=True)
+    now_ns: reactive[int | None] = reactive(None)
+    active: reactive[str] = reactive("overview")
+
+    def __init__(
+        self,
+        feed: Feed,
+        work: Work | None = None,
+        cancel: Callable[[], None] | None = None,
+        clock: Clock | None = None,
+        read: ReadSource = read_source,
+        explain: Explain = lambda _rule: "",
+    ) -> None:
+        super().__init__()
+        self.register_theme(THEME)
+        self.theme = THEME.name
+        self.feed = feed
+        self.error: BaseException | None = None
+        """What `work` raised, to be raised again where the screen was opened."""
+        self._work = work
+        self._cancel = cancel
+        self._clock = clock
+        self._read = read
+        self._explain = explain
+        self._at_work = work is not None
+        self._result = 0
+        self._quitting = False
+
+    def compose(self) -> ComposeResult:
+        yield RunHeader(id="header").data_bind(DiagnoseApp.state, DiagnoseApp.now_ns)
+        yield TabStrip(id="tabs").data_bind(DiagnoseApp.state, DiagnoseApp.active)
+        with ContentSwitcher(initial="overview"):
+            yield Overview(id="overview").data_bind(DiagnoseApp.state)
+            yield FindingsPane(self._read, self._explain).data_bind(DiagnoseApp.state)
+            yield FixesPane().data_bind(DiagnoseApp.state)
+            yield DiffPane().data_bind(DiagnoseApp.state)
+            yield OutputPane().data_bind(DiagnoseApp.state)
+        yield Footer(show_command_palette=False)
+
+    def on_mount(self) -> None:
+        """Take up the feed, and begin the work."""
+        self.feed.announce(lambda: self.post_message(StateChanged()))
+        self._take()
+        if self._clock is not None:
+            self.set_interval(1.0, self._tick)
+        if self._work is not None:
+            # A thread of our own, not a worker of Textual's: the screen must be able to close before the work ends.
+            threading.Thread(target=self._run_work, name="diagnose-work", daemon=True).start()
+
+    def _run_work(self) -> None:
+        assert self._work is not None
+        try:
+            self._result = self._work(self.feed.accept)
+        except BaseException as error:  # noqa: BLE001 - carried to the thread that opened the screen and raised there
+            self.error = error
+        self.call_from_thread(self._work_ended)
+
+    def _work_ended(self) -> None:
+        self._at_work = False
+        self._take()
+        if self.error is not None or self._quitting:
+            self.exit(self._result)
+
+    @on(StateChanged)
+    def _take(self) -> None:
+        self.state = self.feed.state
+        self._tick()
+
+    def _tick(self) -> None:
+        self.now_ns = self._clock() if self._clock is not None else self.feed.last_ns
+
+    def watch_active(self, name: str) -> None:
+        """Bring a tab to the front and put the cursor where keys are of use."""
+        for switcher in self.query(ContentSwitcher):
+            switcher.current = name
+            self._focus_first()
+
+    def _focus_first(self) -> None:
+        pane = self.query_one(f"#{self.active}")
+        for widget in (*pane.query(Choices), *pane.query(Lines)):
+            if widget.display:
+                widget.focus()
+                return
+        self.screen.set_focus(None)
+
+    def action_show(self, name: str) -> None:
+        """Bring the tab of that name to the front."""
+        self.active = name
+
+    def action_turn(self, by: int) -> None:
+        """The next tab, or the one before."""
+        names = list(TABS)
+        self.active = names[(names.index(self.active) + by) % len(names)]
+
+    def action_help(self) -> None:
+        """The keys."""
+        self.push_screen(HelpScreen())
+
+    def action_to_list(self) -> None:
+        """From the details to the list."""
+        self._focus_first()
+
+    def action_copy(self) -> None:
+        """Copy what the tab is about."""
+        if self.active in ("overview", "findings"):
+            text = self.query_one(FindingsPane).place_text()
+        elif self.active == "output":
+            text = self.state.output
+        else:
+            fix = self.query_one(FixesPane).current
+            text = fix.diff if self.active == "fixes" and fix is not None else shown_diff(self.state)[0]
+        if text:
+            self.copy_to_clipboard(text)
+        self.notify("Copied." if text else "Nothing here to copy.", timeout=2)
+
+    def action_leave(self) -> None:
+        """Quit; while the program runs, ask first."""
+        if not self._at_work:
+            self.exit(self._result)
+        elif self._quitting:
+            self.exit(INTERRUPTED)  # asked twice: the work does not end by itself
+        else:
+            program = self.state.started.program.removeprefix("-- ") if self.state.started else ""
+            self.push_screen(ConfirmQuit(program), self._answered)
+
+    def _answered(self, end: bool | None) -> None:
+        if not end:
+            return
+        self._quitting = True
+        if not self._at_work:
+            self.exit(self._result)
+        elif self._cancel is None:
+            self.exit(INTERRUPTED)
+        else:
+            self._cancel()
+            self.notify("Ending the program … q again leaves at once.", timeout=60)
+
+    @on(OptionList.OptionSelected, "#first-findings")
+    def _open_finding(self, event: OptionList.OptionSelected) -> None:
+        self.active = "findings"
+        self.query_one(FindingsPane).select(event.option_index)
+
+    @on(OptionList.OptionHighlighted, "#first-findings")
+    def _follow_finding(self, event: OptionList.OptionHighlighted) -> None:
+        if self.active == "overview" and self.query_one(FirstFindings).has_focus:
+            self.query_one(FindingsPane).select(event.option_index)

@@ -1,0 +1,97 @@
+"""The fourth tab: what would be written to the user's files."""
+
+from __future__ import annotations
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.containers import Container
+from textual.reactive import reactive
+
+from diagnose.report.styled import styled
+from diagnose.report.vocabulary import ACCENT, GOOD
+from diagnose.report.wrapping import wrap
+from diagnose.session import State
+from diagnose.tui.fixes import fixes_of
+from diagnose.tui.lines import Lines
+from diagnose.tui.panel import Panel
+from diagnose.tui.theme import FAINT, LINE
+
+_ADDED, _REMOVED = "#17301f", "#3a1d1f"
+
+
+def shown_diff(state: State) -> tuple[str, str]:
+    """The diff to show and the words above it; empty without one."""
+    if state.patch is not None and state.patch.diff:
+        return state.patch.diff, f"accepted: {', '.join(state.patch.fixers)}"
+    for fix in reversed(fixes_of(state)):
+        if fix.diff:
+            return fix.diff, f"{fix.look.label}: {fix.name}"
+    return "", ""
+
+
+def diff_lines(diff: str, width: int) -> list[Text]:
+    """A unified diff with added and removed lines set off across `width` columns."""
+    return [_line(line, width) for line in diff.splitlines()]
+
+
+def _line(line: str, width: int) -> Text:
+    filled = line + " " * (width - len(line))
+    if line.startswith(("--- ", "+++ ", "diff ", "index ")):
+        return styled(line, "bold")
+    if line.startswith("@@"):
+        return styled(filled, f"{FAINT} on {LINE}")
+    if line.startswith("+"):
+        return styled(filled, f"#a7dcb9 on {_ADDED}")
+    if line.startswith("-"):
+        return styled(filled, f"#eea9a4 on {_REMOVED}")
+    return styled(line, FAINT)
+
+
+class DiffTitle(Panel):
+    """Whose diff it is and whether it was accepted."""
+
+    def draw(self, width: int, height: int | None) -> list[Text]:  # noqa: ARG002 - one line, whatever the height
+        diff, words = shown_diff(self.state)
+        if not diff:
+            return []
+        accepted = self.state.patch is not None and bool(self.state.patch.diff)
+        line = styled("✓ " if accepted else "· ", GOOD if accepted else FAINT).append(words, "bold")
+        line.append("   diagnose apply" if accepted else "   not accepted yet", ACCENT if accepted else FAINT)
+        line.append(" writes it to your files" if accepted else "", FAINT)
+        line.truncate(width, overflow="ellipsis")
+        return [line, Text()]
+
+
+class DiffPane(Container):
+    """The tab."""
+
+    state: reactive[State] = reactive(State, always_update=True)
+
+    def __init__(self) -> None:
+        super().__init__(id="diff")
+        self._drawn: tuple[str, int] | None = None
+
+    def compose(self) -> ComposeResult:
+        yield DiffTitle(id="diff-title").data_bind(DiffPane.state)
+        yield Lines(id="diff-lines")
+
+    def watch_state(self) -> None:
+        """Draw it anew where it changed."""
+        if self.is_mounted:
+            self._fill()
+
+    def on_resize(self) -> None:
+        """Another width, other lines."""
+        self._fill()
+
+    def _fill(self) -> None:
+        diff, _ = shown_diff(self.state)
+        width = max(self.size.width - 1, 20)
+        if self._drawn == (diff, width):
+            return
+        self._drawn = (diff, width)
+        self.query_one(Lines).show(diff_lines(diff, width) if diff else self._empty(width))
+
+    def _empty(self, width: int) -> list[Text]:
+        words = "Nothing to write: a fix gets here when a measurement on your own program shows that it helps."
+        return [styled("No diff", "bold"), *(styled(line, FAINT) for line in wrap(words, width))]

@@ -1,0 +1,178 @@
+"""The second tab: every finding, and for the one under the cursor what proves it, where it is, and why it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rich.text import Text
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Container
+from textual.reactive import reactive
+from textual.widgets import OptionList
+
+from diagnose.model import Diagnosis, Finding
+from diagnose.report.paths import clipped, clipped_path, place
+from diagnose.report.phrases import gain, is_healthy
+from diagnose.report.styled import styled
+from diagnose.report.vocabulary import GOOD, MUTED, SEVERITIES
+from diagnose.report.wrapping import wrap
+from diagnose.session import State
+from diagnose.tui.choices import Choices
+from diagnose.tui.code import ReadSource, context, read_source
+from diagnose.tui.lines import Lines
+from diagnose.tui.theme import FAINT
+from diagnose.units import format_ns, format_share, format_value
+
+Explain = Callable[[str], str]
+_PLACES = 3
+
+
+class FindingsPane(Container):
+    """The tab: a list, and the details of the entry under its cursor."""
+
+    state: reactive[State] = reactive(State, always_update=True)
+
+    def __init__(self, read: ReadSource = read_source, explain: Explain = lambda _rule: "") -> None:
+        super().__init__(id="findings")
+        self._read = read
+        self._explain = explain
+
+    def compose(self) -> ComposeResult:
+        yield Choices(id="finding-list")
+        yield Lines(id="finding-detail")
+
+    def watch_state(self, before: State, state: State) -> None:
+        """Only a new diagnosis changes anything here."""
+        if self.is_mounted and (before.diagnosis is not state.diagnosis or not self._drawn()):
+            self._fill()
+
+    def on_resize(self) -> None:
+        """Another width, other lines."""
+        self._fill()
+
+    @on(OptionList.OptionHighlighted, "#finding-list")
+    def _moved(self) -> None:
+        self._detail()
+
+    @on(OptionList.OptionSelected, "#finding-list")
+    def _entered(self) -> None:
+        self.query_one(Lines).focus()
+
+    def select(self, index: int) -> None:
+        """Put the cursor on the finding with that index."""
+        self.query_one(Choices).highlighted = index
+
+    def place_text(self) -> str:
+        """`file:line` of the finding under the cursor, to be copied."""
+        finding = self._current()
+        return place(finding.where[0], None) if finding and finding.where else ""
+
+    def _drawn(self) -> bool:
+        return self.query_one(Choices).option_count > 0
+
+    def _fill(self) -> None:
+        diagnosis = self.state.diagnosis
+        entries = [(f"{rank}", _entry(finding)) for rank, finding in enumerate(diagnosis.findings)] if diagnosis else []
+        if diagnosis is not None and diagnosis.cannot_tell:
+            entries.append((_UNSURE, styled("? cannot tell", MUTED).append(f"  {len(diagnosis.cannot_tell)}", FAINT)))
+        choices = self.query_one(Choices)
+        choices.display = bool(entries)
+        choices.show(entries)
+        self._detail()
+
+    def _current(self) -> Finding | None:
+        diagnosis, key = self.state.diagnosis, self.query_one(Choices).key
+        return diagnosis.findings[int(key)] if diagnosis and key is not None and key != _UNSURE else None
+
+    def _detail(self) -> None:
+        view = self.query_one(Lines)
+        width = max((view.size.width or self.size.width) - 1, 20)
+        finding, diagnosis = self._current(), self.state.diagnosis
+        root = self.state.started.cwd if self.state.started else None
+        if finding is not None:
+            lines = detail(finding, root, width, self._read, self._explain)
+        elif diagnosis is not None:
+            lines = _without_finding(diagnosis, width)
+        else:
+            lines = [
+                styled("No findings yet.", "bold"),
+                *(styled(line, FAINT) for line in wrap("They come when a few steady steps have been traced.", width)),
+            ]
+        view.show(lines)
+        view.scroll_home(animate=False)
+
+
+_UNSURE = "cannot-tell"
+
+
+def _entry(finding: Finding) -> Text:
+    look = SEVERITIES[finding.severity]
+    name = finding.rule if finding.rank is None else f"{finding.rule} r{finding.rank}"
+    entry = styled(f"{look.mark} ", look.colour).append(f"{clipped(name, 22):<23}", "bold")
+    return entry.append(f"{format_ns(finding.recoverable_ns):>8}").append(f" {format_share(finding.share):>6}", FAINT)
+
+
+def detail(finding: Finding, root: str | None, width: int, read: ReadSource, explain: Explain) -> list[Text]:
+    """Everything that is known of one finding, in lines of `width` columns."""
+    look = SEVERITIES[finding.severity]
+    head = styled(f"{look.mark} {look.label}  ", f"bold {look.colour}").append(finding.rule, "bold")
+    if finding.rank is not None:
+        head.append(f"  rank {finding.rank}", FAINT)
+    lines = [head, *(styled(line) for line in wrap(finding.summary, width)), Text()]
+    lines.append(styled("gives back  ", MUTED).append(gain(finding), "bold"))
+    if finding.fixers:
+        lines.append(styled("would try   ", MUTED).append(", ".join(finding.fixers)))
+    if finding.confirm:
+        lines.append(styled("to confirm  ", MUTED).append(clipped(finding.confirm, width - 12)))
+    for where in finding.where[:_PLACES]:
+        spot = styled(clipped_path(place(where, root), width), "bold underline")
+        beside = [f"in {where.function}"] if where.function else []
+        if where.share is not None and len(finding.where) > 1:
+            beside.append(f"{format_share(where.share)} of it")
+        lines += [Text(), spot.append(f"  {', '.join(beside)}", FAINT)]
+        lines += context(where, read, width)
+    if finding.evidence:
+        lines += [Text(), styled("Evidence", "bold"), *_evidence(finding, width)]
+    words = explain(finding.rule)
+    if words:
+        lines += [Text(), *_explanation(words, width)]
+    return lines
+
+
+def _evidence(finding: Finding, width: int) -> list[Text]:
+    names = [item.measure.replace("_", " ") for item in finding.evidence]
+    column = min(max(map(len, names)), width - 14)
+    lines = []
+    for name, item in zip(names, finding.evidence, strict=True):
+        line = styled(f"{clipped(name, column):<{column}}  ", MUTED)
+        line.append(format_value(item.value, item.unit))
+        if item.rows:
+            line.append(f"   {len(item.rows)} row{'s' if len(item.rows) > 1 else ''} of the trace", FAINT)
+        line.truncate(width, overflow="ellipsis")
+        lines.append(line)
+    return lines
+
+
+def _explanation(words: str, width: int) -> list[Text]:
+    """A rule's documentation: headings bold, paragraphs wrapped anew."""
+    lines: list[Text] = []
+    for paragraph in words.split("\n\n"):
+        head, _, rest = paragraph.strip().partition("\n")
+        heading = head.strip("#*: ")
+        if heading.startswith(("What ", "Why ")) and len(heading) < 40 and heading != head:
+            lines.append(styled(heading, "bold"))
+            paragraph = rest
+        lines += [styled(line, FAINT) for line in wrap(" ".join(paragraph.split()), width) if line] + [Text()]
+    return lines[:-1]
+
+
+def _without_finding(diagnosis: Diagnosis, width: int) -> list[Text]:
+    lines = []
+    if is_healthy(diagnosis) and not diagnosis.findings:
+        lines += [styled("✓ Nothing was found that costs time.", f"bold {GOOD}"), Text()]
+    if diagnosis.cannot_tell:
+        lines += [styled("Rules that could not decide on this recording", "bold"), Text()]
+    for item in diagnosis.cannot_tell:
+        lines += [styled(item.rule), *(styled(f"  {line}", FAINT) for line in wrap(f"needs {item.needs}", width - 2))]
+    return lines

@@ -1,0 +1,207 @@
+"""The third tab: every fix on one axis, and for the one under the cursor its pairs, its interval, and its verdict."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rich.text import Text
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Container
+from textual.reactive import reactive
+from textual.widgets import OptionList
+
+from diagnose.model import Interval, Verdict
+from diagnose.report.paths import clipped
+from diagnose.report.phrases import interval
+from diagnose.report.styled import styled
+from diagnose.report.vocabulary import ACCENT, DECISIONS, Look
+from diagnose.report.wrapping import wrap
+from diagnose.session import State, TrialState
+from diagnose.tui.chart import Scale, interval_line
+from diagnose.tui.choices import Choices
+from diagnose.tui.lines import Lines
+from diagnose.tui.panel import Panel
+from diagnose.tui.theme import FAINT
+from diagnose.tui.trial import trial_lines
+from diagnose.units import format_share
+
+_NAME, _DECISION, _SAVING = 18, 16, 24
+TRYING = Look("trying", "▸", ACCENT)
+WAITING = Look("to be tried", "·", FAINT)
+
+
+@dataclass(frozen=True)
+class Fix:
+    """One line of the list."""
+
+    key: str
+    name: str
+    look: Look
+    trial: TrialState | None = None
+    verdict: Verdict | None = None
+
+    @property
+    def saving(self) -> Interval | None:
+        """The verdict's interval, or the newest one of a trial that still runs."""
+        if self.verdict is not None:
+            return self.verdict.saving
+        for block in reversed(self.trial.blocks if self.trial else ()):
+            if block.saving is not None and block.low is not None and block.high is not None:
+                return Interval(block.saving, block.low, block.high)
+        return None
+
+    @property
+    def diff(self) -> str:
+        """What it changes, as far as that is known."""
+        return (self.verdict.diff if self.verdict else "") or (self.trial.started.diff if self.trial else "")
+
+
+def fixes_of(state: State) -> list[Fix]:
+    """What was tried in order, then what was judged without a trial, then what is still to come."""
+    fixes = []
+    for number, trial in enumerate(state.trials):
+        look = DECISIONS[trial.verdict.decision] if trial.verdict else TRYING
+        fixes.append(Fix(f"trial-{number}", trial.started.fixer, look, trial, trial.verdict))
+    shown = [trial.verdict for trial in state.trials]
+    for number, verdict in enumerate(state.verdicts):
+        if not any(verdict is other for other in shown):
+            fixes.append(Fix(f"verdict-{number}", verdict.fixer, DECISIONS[verdict.decision], None, verdict))
+    if state.started is not None and state.started.command == "fix" and state.ended is None and state.diagnosis:
+        seen = {fix.name for fix in fixes}
+        coming = dict.fromkeys(name for finding in state.diagnosis.findings for name in finding.fixers)
+        fixes += [Fix(f"coming-{name}", name, WAITING) for name in coming if name not in seen]
+    return fixes
+
+
+class FixesHead(Panel):
+    """The columns of the list and the axis of its intervals."""
+
+    def draw(self, width: int, height: int | None) -> list[Text]:  # noqa: ARG002 - two lines, whatever the height
+        if not fixes_of(self.state):
+            return []
+        line = styled(f"  {'fix':<{_NAME}}{'verdict':<{_DECISION}}{'saves, of a step [95 %]':<{_SAVING}}", FAINT)
+        room = width - len(line) - 1
+        if room >= 12:
+            line.append_text(_axis(_scale(self.state, room)))
+        line.truncate(width)
+        return [*self._control(width), line]
+
+    def _control(self, width: int) -> list[Text]:
+        control = self.state.control
+        if control is None:
+            return []
+        words = (
+            f"The original against itself differs by ±{format_share(control.resolution)} of a step; less is nothing."
+        )
+        return [styled(line, FAINT) for line in wrap(words, width)] + [Text()]
+
+
+def _scale(state: State, width: int) -> Scale:
+    savings = [fix.saving for fix in fixes_of(state)]
+    ends = [end for saving in savings if saving for end in (saving.low, saving.high)]
+    resolution = state.control.resolution if state.control else 0.0
+    return Scale.around([*ends, -resolution, resolution], width)
+
+
+def _axis(scale: Scale) -> Text:
+    """Zero and the greatest tens of percent that fit."""
+    cells = [" "] * scale.width
+    zero = scale.cell(0.0)
+    cells[zero] = "0"
+    for percent in (80, 60, 50, 40, 30, 20, 10, 5, 2):
+        label = f"{percent} %"
+        start = scale.cell(percent / 100) - len(label) // 2
+        if percent / 100 < scale.high and start > zero + 2 and start + len(label) <= scale.width:
+            cells[start : start + len(label)] = label
+            break
+    return styled("".join(cells), FAINT)
+
+
+class FixesPane(Container):
+    """The tab."""
+
+    state: reactive[State] = reactive(State, always_update=True)
+
+    def __init__(self) -> None:
+        super().__init__(id="fixes")
+
+    def compose(self) -> ComposeResult:
+        yield FixesHead(id="fixes-head").data_bind(FixesPane.state)
+        yield Choices(id="fix-list")
+        yield Lines(id="fix-detail")
+
+    def watch_state(self) -> None:
+        """Trials move with every pair of blocks."""
+        if self.is_mounted:
+            self._fill()
+
+    def on_resize(self) -> None:
+        """Another width, other lines."""
+        self._fill()
+
+    @on(OptionList.OptionHighlighted, "#fix-list")
+    def _moved(self) -> None:
+        self._detail()
+
+    @on(OptionList.OptionSelected, "#fix-list")
+    def _entered(self) -> None:
+        self.query_one(Lines).focus()
+
+    @property
+    def current(self) -> Fix | None:
+        """The fix under the cursor."""
+        key = self.query_one(Choices).key
+        return next((fix for fix in fixes_of(self.state) if fix.key == key), None)
+
+    def _fill(self) -> None:
+        choices = self.query_one(Choices)
+        fixes = fixes_of(self.state)
+        on_last = choices.highlighted is None or choices.highlighted == choices.option_count - 1
+        before = choices.option_count
+        width = max(self.size.width - 1, 20)
+        choices.display = bool(fixes)
+        choices.show([(fix.key, self._entry(fix, width)) for fix in fixes])
+        running = [index for index, fix in enumerate(fixes) if fix.look is TRYING]
+        if running and (on_last or len(fixes) != before):
+            choices.highlighted = running[-1]
+        self._detail()
+
+    def _entry(self, fix: Fix, width: int) -> Text:
+        line = styled(f"{fix.look.mark} ", fix.look.colour).append(f"{clipped(fix.name, 17):<{_NAME}}", "bold")
+        words = fix.look.label
+        if fix.look is TRYING and fix.trial is not None and fix.trial.blocks:
+            words = f"trying, pair {len(fix.trial.blocks)}"
+        line.append(f"{words:<{_DECISION}}", fix.look.colour)
+        saving = fix.saving
+        if saving is None:
+            return line
+        line.append(f"{interval(saving):<{_SAVING}}")
+        room = width - len(line)
+        if room >= 12:
+            resolution = self.state.control.resolution if self.state.control else 0.0
+            scale = _scale(self.state, room)
+            line.append_text(
+                interval_line(scale, saving.low, saving.estimate, saving.high, resolution, fix.look.colour)
+            )
+        return line
+
+    def _detail(self) -> None:
+        view = self.query_one(Lines)
+        width = max((view.size.width or self.size.width) - 1, 20)
+        fix = self.current
+        resolution = self.state.control.resolution if self.state.control else 0.0
+        if fix is None:
+            view.show(self._empty(width))
+        else:
+            view.show(trial_lines(fix.trial, fix.verdict, fix.look, resolution, width))
+
+    def _empty(self, width: int) -> list[Text]:
+        state = self.state
+        if state.started is not None and state.started.command == "fix" and state.ended is None:
+            words = "No fix has been tried yet. Findings come first; then each fix is measured on a copy of your files."
+        else:
+            words = "No fix was tried in this run. `diagnose fix` tries them one by one on a copy of your files."
+        return [styled("No fixes yet" if state.ended is None else "No fixes", "bold")] + [
+            styled(line, FAINT) for line in wrap(words, width)
+        ]

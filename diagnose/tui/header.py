@@ -1,0 +1,97 @@
+"""The first two lines: whose run this is, what it is doing, for how long; and the tabs."""
+
+from __future__ import annotations
+
+from rich.text import Text
+from textual.reactive import reactive
+
+from diagnose.report.paths import clipped
+from diagnose.report.styled import styled
+from diagnose.report.vocabulary import ACCENT, BAD, GOOD
+from diagnose.session import State
+from diagnose.tui.panel import Panel, spread
+from diagnose.tui.theme import FAINT
+from diagnose.units import NS_PER_S
+
+
+def elapsed(state: State, now_ns: int | None) -> str:
+    """`0:42`, `1:02:03`: since the start until the end, or until `now_ns`. Empty where either is unknown."""
+    end_ns = state.ended.at_ns if state.ended else now_ns
+    if state.started is None or end_ns is None:
+        return ""
+    seconds = max(end_ns - state.started.at_ns, 0) // NS_PER_S
+    hours, minutes = seconds // 3600, seconds // 60 % 60
+    return f"{hours}:{minutes:02}:{seconds % 60:02}" if hours else f"{minutes}:{seconds % 60:02}"
+
+
+def phase(state: State) -> tuple[str, str, str]:
+    """What the run does: a mark, words, and their colour."""
+    if state.ended is not None:
+        if state.ended.exit_code == 0:
+            return "✓", "finished", GOOD
+        return "✗", f"ended with exit code {state.ended.exit_code}", BAD
+    if state.phase is not None:
+        words = f"{state.phase.phase} {state.phase.detail}".strip()
+        return "●", words, ACCENT
+    return ("✓", "diagnosed", GOOD) if state.diagnosis else ("●", "starting", ACCENT)
+
+
+class RunHeader(Panel):
+    """Program at the left; phase and elapsed time at the right."""
+
+    now_ns: reactive[int | None] = reactive(None)
+
+    def draw(self, width: int, height: int | None) -> list[Text]:  # noqa: ARG002 - one line, whatever the height
+        state = self.state
+        mark, words, colour = phase(state)
+        right = styled(f"{mark} ", colour).append(clipped(words, max(width // 2, 8)))
+        since = elapsed(state, self.now_ns)
+        if since:
+            right.append(f"  {since}", "bold")
+        left = styled("diagnose", f"bold {ACCENT}")
+        name = state.started.program.removeprefix("-- ") if state.started else _source(state)
+        if name:
+            left.append("  ").append(name, "bold")
+        return [spread(left, right, width)]
+
+
+def _source(state: State) -> str:
+    return state.diagnosis.source[0] if state.diagnosis and state.diagnosis.source else ""
+
+
+TABS = {"overview": "Overview", "findings": "Findings", "fixes": "Fixes", "diff": "Diff", "output": "Output"}
+
+
+class TabStrip(Panel):
+    """The five tabs with their keys and how much there is behind each."""
+
+    active: reactive[str] = reactive("overview")
+
+    def draw(self, width: int, height: int | None) -> list[Text]:  # noqa: ARG002 - one line, whatever the height
+        counts = _counts(self.state)
+        gap = "   " if width >= 74 else " "
+        line = styled("")
+        for number, (name, label) in enumerate(TABS.items(), 1):
+            tab = styled(f" {number} ", f"bold {ACCENT}" if name == self.active else FAINT)
+            tab.append(label, "bold underline" if name == self.active else FAINT)
+            tab.append(f" {counts[name]} " if counts[name] else " ", FAINT)
+            tab.apply_meta({"@click": f"app.show('{name}')"})
+            line.append_text(tab).append(gap)
+        line.truncate(width)
+        return [line]
+
+
+def _counts(state: State) -> dict[str, str]:
+    findings = len(state.diagnosis.findings) if state.diagnosis else 0
+    kept = len(state.patch.fixers) if state.patch else 0
+    tried = len({trial.started.fixer for trial in state.trials} | {verdict.fixer for verdict in state.verdicts})
+    changed = state.patch.diff.splitlines() if state.patch else []
+    added = sum(line.startswith("+") and not line.startswith("+++") for line in changed)
+    removed = sum(line.startswith("-") and not line.startswith("---") for line in changed)
+    return {
+        "overview": "",
+        "findings": str(findings) if findings else "",
+        "fixes": f"{kept} of {tried} kept" if kept else str(tried) if tried else "",
+        "diff": f"+{added} −{removed}" if changed else "",
+        "output": "",
+    }

@@ -1,0 +1,52 @@
+"""The keys, and how to read the screen."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+from diagnose.report.vocabulary import ACCENT, DECISIONS, SEVERITIES
+from diagnose.tui.theme import FAINT
+
+KEYS = (
+    ("1 – 5, tab", "overview, findings, fixes, diff, output"),
+    ("↑ ↓  j k", "move in a list, scroll a text"),
+    ("enter", "open a finding; go to its details"),
+    ("esc", "back to the list"),
+    ("y", "copy: the place of a finding, or a diff"),
+    ("q", "quit; asks first while the program runs"),
+)
+
+
+def help_text() -> Text:
+    """All of it."""
+    text = Text()
+    for keys, effect in KEYS:
+        text.append(f"{keys:<13}", f"bold {ACCENT}").append(f"{effect}\n")
+    text.append("\nA step's time is counted once: its classes sum to the step exactly.\n", FAINT)
+    text.append("Findings give back time of each step; nothing is claimed twice.\n", FAINT)
+    text.append("Fixes are measured on a copy; your files are not touched.\n\n", FAINT)
+    for look in SEVERITIES.values():
+        text.append(f"{look.mark} {look.label}  ", look.colour)
+    text.append("share of the step: 10 %, 5 %, 2 %, less\n", FAINT)
+    for name in ("kept", "no change", "slower", "changes numbers", "failed"):
+        look = next(look for look in DECISIONS.values() if look.label == name)
+        text.append(f"{look.mark} {look.label}  ", look.colour)
+    return text
+
+
+class HelpScreen(ModalScreen[None]):
+    """A card over the screen; any of the usual keys closes it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark,enter", "dismiss", "Close")]
+
+    def compose(self) -> ComposeResult:
+        card = Static(help_text(), id="help-card")
+        card.border_title = "Help"
+        card.border_subtitle = "esc closes"
+        yield card

@@ -1,0 +1,55 @@
+"""Opening the screen: on work that runs now, on a finished run, or on a diagnosis."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from diagnose.model import Diagnosis
+from diagnose.session import State, fold, read
+from diagnose.tui.app import DiagnoseApp, Work
+from diagnose.tui.feed import Feed
+
+
+def run_screen(work: Work, cancel: Callable[[], None] | None = None) -> int:
+    """Run `work(tell)` in a thread, show the events that it tells, and return its exit code.
+
+    The screen stays after the work has ended, until the user leaves it. Leaving earlier asks, then calls `cancel`,
+    which must make `work` return soon; it is called in the screen's thread and must not block. What `work` raises is
+    raised here, after the terminal is as it was. Signals arrive at the main thread: this one.
+    """
+    app = DiagnoseApp(Feed(), work, cancel, clock=time.time_ns, explain=explain)
+    code = app.run()
+    if app.error is not None:
+        raise app.error
+    return code if code is not None else app.return_code or 0
+
+
+def view_journal(path: Path) -> int:
+    """Show a run folder or journal. Raises InputError when there is none."""
+    events, warnings = read(path)
+    state = fold(events)
+    last_ns = events[-1].at_ns if events else None
+    return _view(replace(state, warnings=(*state.warnings, *warnings)), last_ns)
+
+
+def view_diagnosis(diagnosis: Diagnosis) -> int:
+    """Show a diagnosis of recordings."""
+    return _view(State(diagnosis=diagnosis), None)
+
+
+def _view(state: State, last_ns: int | None) -> int:
+    return DiagnoseApp(Feed(state, last_ns), explain=explain).run() or 0
+
+
+@functools.cache
+def explain(rule: str) -> str:
+    """The documentation of a rule; empty for one that is not there."""
+    # Loading the rules brings numpy and LibCST: paid only when somebody opens a finding.
+    from diagnose.plugins import load
+
+    found = load().rules.get(rule)
+    return found.doc if found else ""

@@ -1,0 +1,59 @@
+"""The fifth tab: what the program printed."""
+
+from __future__ import annotations
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.containers import Container
+from textual.reactive import reactive
+
+from diagnose.report.styled import styled
+from diagnose.session import State
+from diagnose.tui.lines import Lines
+from diagnose.tui.theme import FAINT
+
+_TAB = 8
+
+
+def output_lines(output: str) -> list[Text]:
+    """Lines as a terminal would leave them: colours kept, and of a line rewritten by carriage returns the last form."""
+    lines = output.replace("\r\n", "\n").split("\n")
+    if lines and not lines[-1]:
+        lines.pop()
+    return [_line(line) for line in lines]
+
+
+def _line(line: str) -> Text:
+    rewritten = line.rstrip("\r").rpartition("\r")[2]
+    return Text.from_ansi(rewritten.expandtabs(_TAB))
+
+
+class OutputPane(Container):
+    """The tab. It is drawn only while it is seen: a program may print a great deal."""
+
+    state: reactive[State] = reactive(State, always_update=True)
+
+    def __init__(self) -> None:
+        super().__init__(id="output")
+        self._drawn: str | None = None
+
+    def compose(self) -> ComposeResult:
+        yield Lines(id="output-lines", follow=True)
+
+    def watch_state(self) -> None:
+        """Draw what came since."""
+        if self.is_mounted and self.display:
+            self.fill()
+
+    def on_show(self) -> None:
+        """It came to the front."""
+        self.fill()
+
+    def fill(self) -> None:
+        """Show all of the output that is kept."""
+        output = self.state.output
+        if output == self._drawn:
+            return
+        self._drawn = output
+        empty = [styled("No output", "bold"), styled("What the program prints appears here.", FAINT)]
+        self.query_one(Lines).show(output_lines(output) if output else empty)

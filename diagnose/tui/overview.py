@@ -1,0 +1,126 @@
+"""The first tab: how the run goes, where a step's time goes, what to fix first, how it ended."""
+
+from __future__ import annotations
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.reactive import reactive
+
+from diagnose.model import Finding
+from diagnose.report.paths import clipped, clipped_path, place
+from diagnose.report.phrases import final, good_news, is_healthy, next_command
+from diagnose.report.slices import bar, legend, slices
+from diagnose.report.styled import styled
+from diagnose.report.vocabulary import ACCENT, BAD, GOOD, SEVERITIES
+from diagnose.report.wrapping import wrap
+from diagnose.session import State
+from diagnose.tui.choices import Choices
+from diagnose.tui.panel import Panel, spread
+from diagnose.tui.steps import StepPanel
+from diagnose.tui.theme import FAINT
+from diagnose.units import format_ns, format_share
+
+
+class AccountingPanel(Panel):
+    """One step as a bar, every nanosecond once."""
+
+    def draw(self, width: int, height: int | None) -> list[Text]:  # noqa: ARG002 - as many lines as the legend needs
+        diagnosis = self.state.diagnosis
+        parts = slices(diagnosis.accounting) if diagnosis else ()
+        title = styled("Where a step goes", "bold")
+        if diagnosis is None or not parts:
+            return [title, styled("known once a few steady steps were traced", FAINT)]
+        slowest = ", slowest rank" if diagnosis.ranks > 1 else ""
+        beside = styled(format_ns(diagnosis.accounting.total_ns), "bold").append(f" median traced step{slowest}", FAINT)
+        solid = not self.app.no_color
+        return [spread(title, beside, width), bar(parts, width, solid), *legend(parts, width, solid)]
+
+
+class FirstFindings(Choices):
+    """The findings, one line each."""
+
+    state: reactive[State] = reactive(State, always_update=True)
+
+    def watch_state(self) -> None:
+        """Draw the entries anew."""
+        diagnosis = self.state.diagnosis
+        root = self.state.started.cwd if self.state.started else None
+        findings = diagnosis.findings if diagnosis else ()
+        width = self.size.width or self.app.size.width - 4
+        self.show([(str(index), finding_line(finding, root, width)) for index, finding in enumerate(findings)])
+        self.display = bool(findings)
+
+    def on_resize(self) -> None:
+        """Another width, other lines."""
+        self.watch_state()
+
+
+def finding_line(finding: Finding, root: str | None, width: int) -> Text:
+    """Severity, name, what it gives back, where: in one line of `width` columns."""
+    look = SEVERITIES[finding.severity]
+    line = styled(f"{look.mark} {look.label:<7}", look.colour)
+    line.append(f"{clipped(finding.rule, 20):<21}", "bold")
+    line.append(f"{format_ns(finding.recoverable_ns):>8}").append(f" {format_share(finding.share):>6}", FAINT)
+    room = width - len(line) - 3
+    spot = place(finding.where[0], root) if finding.where else ""
+    line.append("   ")
+    if spot and room >= 8:
+        line.append(clipped_path(spot, room))
+        room -= min(len(spot), room) + 3
+        if room >= 24:
+            line.append("   ").append(clipped(finding.summary, room), FAINT)
+    return line
+
+
+class FindingsTitle(Panel):
+    """What stands above the list: the question it answers, or that there is nothing to answer."""
+
+    def draw(self, width: int, height: int | None) -> list[Text]:  # noqa: ARG002 - a few lines, whatever the height
+        diagnosis = self.state.diagnosis
+        if diagnosis is None:
+            return [styled("Fix first", "bold"), styled("findings appear here, the costliest first", FAINT)]
+        if diagnosis.steps.count == 0:
+            return [styled("No training step was found in the recording.", BAD)]
+        if is_healthy(diagnosis):
+            first, *rest = wrap(good_news(diagnosis), width - 2)
+            return [styled("✓ ", GOOD).append(first, "bold"), *(styled(f"  {line}") for line in rest)]
+        left = styled("Fix first", "bold")
+        return [spread(left, styled("gives back, of each step", FAINT), width)]
+
+
+class Outcome(Panel):
+    """How it ended, once it has: the figure reported and what to type next."""
+
+    def draw(self, width: int, height: int | None) -> list[Text]:  # noqa: ARG002 - a few lines, whatever the height
+        state = self.state
+        lines = []
+        if state.final is not None:
+            lines += [styled(line, f"bold {GOOD}") for line in wrap(final(state), width)]
+        elif state.ended is not None and state.ended.exit_code != 0 and state.ended.message:
+            lines += [styled(line, BAD) for line in wrap(state.ended.message, width)]
+        command = next_command(state)
+        if command is not None and state.ended is not None:
+            line = styled("Next  ", FAINT).append(command[0], f"bold {ACCENT}")
+            line.append(f"  {command[1]}", FAINT)
+            line.truncate(width, overflow="ellipsis")
+            lines.append(line)
+        return lines
+
+
+class Overview(Vertical):
+    """The tab."""
+
+    state: reactive[State] = reactive(State, always_update=True)
+
+    def compose(self) -> ComposeResult:
+        yield StepPanel(id="steps").data_bind(Overview.state)
+        yield AccountingPanel(id="accounting").data_bind(Overview.state)
+        yield FindingsTitle(id="findings-title").data_bind(Overview.state)
+        yield FirstFindings(id="first-findings").data_bind(Overview.state)
+        yield Outcome(id="outcome").data_bind(Overview.state)
+
+    def watch_state(self, state: State) -> None:
+        """Leave no empty room for an outcome that is not there yet."""
+        if self.is_mounted:
+            self.query_one(Outcome).display = state.ended is not None or state.final is not None

@@ -1,0 +1,102 @@
+"""Step time as it runs: the chart, its figures, and what the device and the host are doing meanwhile."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from statistics import median_low
+
+from rich.text import Text
+
+from diagnose.report.styled import styled
+from diagnose.report.vocabulary import CLASSES, MUTED, named_count
+from diagnose.session import RankSteps, State
+from diagnose.tui.chart import Column, meter, step_chart
+from diagnose.tui.panel import Panel, centred, spread
+from diagnose.tui.theme import FAINT, STEP, WAIT
+from diagnose.units import format_ns, format_share
+
+_LEAST_CHART = 3
+_RECENT = 500
+"""Figures are of the newest steps: early ones, before the run was steady, say little."""
+
+COUNTERS = {
+    "gpu.utilization": ("GPU busy", CLASSES["compute"].colour),
+    "gpu.sm_activity": ("SM active", CLASSES["compute"].colour),
+    "gpu.dram_activity": ("DRAM active", CLASSES["exposed_copy"].colour),
+    "host.cpu": ("CPU", CLASSES["python"].colour),
+}
+"""Counters that have a place on the screen: all of them percentages."""
+
+
+def columns_of(steps: RankSteps) -> list[Column]:
+    """Each step that has a step before it: its whole time, and its time in the loader."""
+    spans = (after - before for before, after in pairwise(steps.ends_ns))
+    return [Column(whole, waited) for whole, waited in zip(spans, steps.input_ns[1:], strict=False)]
+
+
+class StepPanel(Panel):
+    """The live half of the overview."""
+
+    def draw(self, width: int, height: int | None) -> list[Text]:
+        state = self.state
+        rank = min(state.steps, default=None)
+        columns = columns_of(_newest(state.steps[rank])) if rank is not None else []
+        if rank is None or not columns:
+            return [styled("Step time", "bold"), *centred(self._empty(width), width, (height or 3) - 1)]
+        count = len(state.steps[rank].ends_ns)
+        head = spread(_title(state, rank), _figures(columns, count), width)
+        counters = _counters(state, rank, width)
+        room = max((height or 0) - 1 - len(counters), _LEAST_CHART)
+        return [head, *step_chart(columns, width, room, plain=self.app.no_color), *counters]
+
+    def _empty(self, width: int) -> list[Text]:
+        state = self.state
+        if state.ended is not None or (state.diagnosis is not None and state.started is None):
+            words = "No live steps: this is a diagnosis of recordings." if state.diagnosis else "No step was seen."
+            if state.ended is not None and state.ended.message:
+                words = state.ended.message
+            return [styled(words, FAINT)]
+        return [
+            styled("Waiting for the first training step …"),
+            styled("Imports, data and compilation come first; nothing is wrong yet."[:width], FAINT),
+        ]
+
+
+def _newest(steps: RankSteps) -> RankSteps:
+    return RankSteps(steps.ends_ns[-_RECENT - 1 :], steps.input_ns[-_RECENT - 1 :])
+
+
+def _title(state: State, rank: int) -> Text:
+    title = styled("Step time", "bold")
+    if len(state.steps) > 1:
+        title.append(f"  rank {rank} of {len(state.steps)}", FAINT)
+    return title
+
+
+def _figures(columns: list[Column], count: int) -> Text:
+    middle = median_low(column.whole_ns for column in columns)
+    line = styled(format_ns(middle), "bold").append(" median   ", FAINT)
+    line.append(format_ns(columns[-1].whole_ns)).append(" last   ", FAINT)
+    whole, waited = sum(column.whole_ns for column in columns), sum(column.input_ns for column in columns)
+    if waited > 0:
+        line.append("■ ", WAIT).append(format_share(waited / whole)).append(" input wait   ", FAINT)
+    else:
+        line.append("■ ", STEP)
+    return line.append(f"{count:,}").append(named_count(count, "step").removeprefix(f"{count:,}"), FAINT)
+
+
+def _counters(state: State, rank: int, width: int) -> list[Text]:
+    values = state.counters.get(rank, {})
+    shown = [(label, values[name], colour) for name, (label, colour) in COUNTERS.items() if name in values]
+    if not shown:
+        return []
+    line = styled(" " * 9)
+    room = (width - 9) // len(shown)
+    for label, percent, colour in shown:
+        track = room - len(label) - len(f"{percent:.0f} %") - 4
+        line.append(f"{label} ", MUTED)
+        if track >= 4:
+            line.append_text(meter(percent / 100, min(track, 16), colour)).append(" ")
+        line.append(f"{percent:.0f} %".ljust(5)).append("  ")
+    line.truncate(width)
+    return [line]

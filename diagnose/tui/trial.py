@@ -1,0 +1,92 @@
+"""One fix in detail: its pairs of blocks, how its interval narrowed, and what its verdict rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.text import Text
+
+from diagnose.model import Verdict
+from diagnose.report.phrases import particulars, setting
+from diagnose.report.styled import styled
+from diagnose.report.vocabulary import MUTED, Look, named_count
+from diagnose.report.wrapping import wrap
+from diagnose.session import TrialBlock, TrialState
+from diagnose.tui.chart import narrowing
+from diagnose.tui.theme import FAINT, STEP
+from diagnose.units import format_ns
+
+_CHART = 7
+_NAME = 12
+_TICKS = "▁▂▃▄▅▆▇█"
+
+
+def trial_lines(
+    trial: TrialState | None, verdict: Verdict | None, look: Look, resolution: float, width: int
+) -> list[Text]:
+    """The details of one fix in lines of `width` columns."""
+    name = verdict.fixer if verdict else trial.started.fixer if trial else ""
+    if trial is None and verdict is None:
+        return [styled("This fix has not been tried yet.", FAINT)]
+    head = styled(f"{look.mark} {look.label}  ", f"bold {look.colour}").append(name, "bold")
+    words = verdict.summary if verdict else trial.started.summary if trial else ""
+    lines = [head, *(styled(line) for line in wrap(words, width) if line), Text()]
+    if verdict is not None:
+        lines += _particulars(particulars(verdict), width)
+    elif trial is not None:
+        lines += _particulars(_so_far(trial), width)
+    if trial is not None and trial.blocks:
+        if verdict is not None:
+            lines.append(Text())
+        lines += _pairs(trial.blocks, look, resolution, width)
+    return lines
+
+
+def _so_far(trial: TrialState) -> list[tuple[str, str]]:
+    said = []
+    if trial.started.setting:
+        said.append(("setting", setting(trial.started.setting)))
+    if trial.started.predicted_ns is not None:
+        said.append(("prediction", f"{format_ns(trial.started.predicted_ns)} less of each step"))
+    if not trial.blocks:
+        said.append(("measured", "waiting for the first pair of blocks …"))
+    return said
+
+
+def _particulars(said: Sequence[tuple[str, str]], width: int) -> list[Text]:
+    lines = []
+    for name, words in said:
+        first, *rest = wrap(words, width - _NAME)
+        lines.append(styled(f"{name:<{_NAME}}", MUTED).append(first))
+        lines += [styled(" " * _NAME + line) for line in rest]
+    return lines
+
+
+def _pairs(blocks: Sequence[TrialBlock], look: Look, resolution: float, width: int) -> list[Text]:
+    shown = list(blocks)[-max(width - _NAME - 12, 8) :]
+    lowest = min(min(block.original_ns, block.patched_ns) for block in shown)
+    highest = max(max(block.original_ns, block.patched_ns) for block in shown)
+    base = max(lowest - (highest - lowest) // 8, 0)
+    lines = []
+    for name, times, colour in (
+        ("original", [block.original_ns for block in shown], STEP),
+        ("patched", [block.patched_ns for block in shown], look.colour),
+    ):
+        line = styled(f"{name:<{_NAME}}", MUTED).append(_ticks(times, base, highest), colour)
+        lines.append(line.append(f"  {format_ns(sum(times) / len(times))}", "bold"))
+    points = [
+        (block.low, block.saving, block.high)
+        for block in blocks
+        if block.low is not None and block.saving is not None and block.high is not None
+    ]
+    if points:
+        title = styled("saving of a step, after each pair", "bold").append(
+            f"   {named_count(len(blocks), 'pair')}, 95 % interval", FAINT
+        )
+        lines += [Text(), title, *narrowing(points, width, _CHART, resolution, look.colour)]
+    return lines
+
+
+def _ticks(times: Sequence[int], base: int, top: int) -> str:
+    span = max(top - base, 1)
+    return "".join(_TICKS[min(int((time - base) / span * 8), 7)] for time in times)
