@@ -26,6 +26,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..records import NUMBERS, VALUES
+from .originals import protect
 
 if TYPE_CHECKING:
     from .hub import Hub
@@ -36,6 +37,7 @@ ELEMENTS = 65_536
 
 def start(recipe: dict[str, Any], hub: Hub) -> None:
     """Capture `recipe["steps"]` steps; `values` keeps elements, `precision` "float64" makes it the reference."""
+    protect(recipe, hub)
     seed = int(recipe.get("seed", 0))
     _seed(seed)
     capture = _Capture(recipe, hub, seed)

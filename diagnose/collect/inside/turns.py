@@ -30,6 +30,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from .originals import protect
 from .window import Window
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ WARM_UP_STEPS = 5
 
 def start(recipe: dict[str, Any], hub: Hub) -> None:
     """Take part in a trial; `recipe` names the controller's `socket` and the `warmup` steps."""
+    protect(recipe, hub)
     turns = _Turns(str(recipe["socket"]), int(recipe.get("warmup", WARM_UP_STEPS)), hub)
     hub.on_torch(turns.torch_imported)
     hub.on_step(turns.step_ended)
@@ -90,6 +92,8 @@ class _Turns:
             if len(self._marks) > self._wanted:
                 self._report()
                 self._wait()
+            elif self._window is not None:
+                self._window.mark_step(len(self._marks) - 1)
 
     def program_ended(self) -> None:
         if self._window is not None:
@@ -129,6 +133,8 @@ class _Turns:
         self._hub.synchronize()
         self._input_ns = self._hub.input_ns()
         self._marks = [time.perf_counter_ns()]
+        if self._window is not None:
+            self._window.mark_step(0)
 
     def _report(self) -> None:
         self._hub.synchronize()

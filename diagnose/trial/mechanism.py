@@ -1,0 +1,88 @@
+"""What a fix claims to move, before and after: read from one profiler window of each arm.
+
+A gain without its mechanism is luck or a side effect, and is not kept. A measure is an accounting class (`compute`,
+`exposed_comm`, `exposed_copy`, `idle`, `idle.input`, …), `sync_calls`, or a sum of those written with `+`. All are per
+step; of several ranks, the one with most before.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from diagnose.errors import InputError
+from diagnose.measure import Measures
+from diagnose.measure.named import named
+from diagnose.model import Mechanism, Number
+from diagnose.trace.readers import open_traces
+from diagnose.trial.duel import Comparison
+from diagnose.verdict import LEAST_SAVING
+
+EXPLAINS = 0.25
+"""A measure in time must fall by at least this part of the time saved: the profiler stretches what it watches."""
+_FEWER = 0.9  # a count must fall to this part of itself
+_READS_VALUE = re.compile("^aten::_local_scalar_dense$")
+
+
+def mechanism(measure: str, comparison: Comparison) -> Mechanism:
+    """How `measure` changed between the arms of a duel."""
+    unit = "count" if measure == "sync_calls" else "ns"
+    if measure == "idle.input" and comparison.input_ns is not None:
+        # Known of every measured step, without a profiler, where the window sees only a few.
+        before, after = (round(value) for value in comparison.input_ns)
+        return _judged(measure, before, after, unit, comparison)
+    befores, afters = (_per_step(measure, paths) for paths in comparison.traces)
+    if not befores or len(befores) != len(afters):
+        return Mechanism(measure, None, None, unit, None)
+    rank = max(range(len(befores)), key=lambda at: befores[at])
+    return _judged(measure, befores[rank], afters[rank], unit, comparison)
+
+
+def _judged(measure: str, before: Number, after: Number, unit: str, comparison: Comparison) -> Mechanism:
+    if unit == "count":
+        return Mechanism(measure, before, after, unit, after < _FEWER * before)
+    saving = comparison.saving
+    saved_ns = max(LEAST_SAVING, saving.estimate if saving else 0.0) * comparison.step_ns
+    return Mechanism(measure, before, after, unit, before - after >= EXPLAINS * saved_ns)
+
+
+def _per_step(measure: str, paths: Sequence[Path]) -> list[Number]:
+    """One value a rank; empty where the windows cannot tell."""
+    try:
+        measures = [Measures(trace) for trace in open_traces(paths)] if paths else []
+    except InputError:
+        return []
+    if not measures or any(rank.step_count == 0 for rank in measures):
+        return []
+    values = [[_value(part, rank) for part in measure.split("+")] for rank in measures]
+    if any(value is None for parts in values for value in parts):
+        return []
+    sums = [sum(value for value in parts if value is not None) for parts in values]
+    per_step = [total / rank.step_count for total, rank in zip(sums, measures, strict=True)]
+    return list(per_step) if measure == "sync_calls" else [round(value) for value in per_step]
+
+
+def _value(measure: str, rank: Measures) -> int | None:
+    """Over all counted steps; None for a measure of another name."""
+    accounting = rank.accounting
+    if measure == "sync_calls":
+        return len(rank.wait_calls) if rank.has_device else _value_reads(rank)
+    if measure == "idle":
+        return accounting.idle_ns
+    if measure.startswith("idle."):
+        return accounting.idle.get(measure.removeprefix("idle."))
+    known = {
+        "compute": accounting.compute,
+        "exposed_comm": accounting.exposed_comm,
+        "exposed_copy": accounting.exposed_copy,
+    }
+    return known.get(measure)
+
+
+def _value_reads(rank: Measures) -> int:
+    """Without a device there is nothing to wait for; the calls that would wait are those that read a value."""
+    ops = rank.trace.ops
+    reads = named(rank.trace.names, ops.name, _READS_VALUE)
+    start, end = rank.steps.host_start_ns[0], rank.steps.host_end_ns[-1]
+    return int((reads & (ops.start_ns >= start) & (ops.start_ns < end)).sum())
