@@ -273,6 +273,7 @@ def diagnosed() -> list[AnyEvent]:
         TraceWritten(at_ns=now + 1, rank=0, path="rank0/trace.json.gz", steps=4),
         PhaseChanged(at_ns=now + 2, phase="reading the trace"),
         DiagnosisMade(at_ns=now + 3 * NS_PER_S, diagnosis=gpu_diagnosis()),
+        PhaseChanged(at_ns=now + 3 * NS_PER_S, phase="diagnosed"),
     ]
 
 

@@ -191,6 +191,10 @@ class DiagnoseApp(App[int]):
             self._cancel()
             self.notify("Ending the program … q again leaves at once.", timeout=60)
 
+    @on(TabStrip.Chosen)
+    def _choose_tab(self, event: TabStrip.Chosen) -> None:
+        self.active = event.name
+
     @on(OptionList.OptionSelected, "#first-findings")
     def _open_finding(self, event: OptionList.OptionSelected) -> None:
         self.active = "findings"

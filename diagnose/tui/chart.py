@@ -10,7 +10,7 @@ from itertools import groupby
 from rich.text import Text
 
 from diagnose.report.styled import styled
-from diagnose.tui.theme import FAINT, INK, LINE, STEP, WAIT
+from diagnose.tui.theme import FAINT, INK, LINE, STEP, WAIT, WHISKER
 from diagnose.units import format_ns
 
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
@@ -145,12 +145,14 @@ def narrowing(
     if not shown or height < 2:
         return []
     settled = shown[len(shown) // 3 :]  # the first intervals are wide; they may leave the picture, the last must not
-    scale = Scale.around([end for point in settled for end in (point[0], point[2])], height)
+    low, high = min(point[0] for point in settled), max(point[2] for point in settled)
+    margin = max((high - low) * 0.1, 0.001)
+    scale = Scale(low - margin, high + margin, height)
     lines = []
     for row in range(height):
         level = height - 1 - row
         line = _share_label(scale, level, row in (0, height - 1))
-        zero = level == scale.cell(0.0)
+        zero = scale.low < 0.0 < scale.high and level == scale.cell(0.0)
         ground = "─" if zero else "░" if _unsure(scale, level, resolution) else " "
         cells = [_interval_cell(scale, level, point, colour) or (ground, LINE) for point in shown]
         lines.append(_joined(line, [*cells, *[(ground, LINE)] * (room - len(shown))]))
@@ -162,20 +164,21 @@ def _interval_cell(scale: Scale, level: int, point: tuple[float, float, float], 
     if level == scale.cell(estimate) and scale.low <= estimate <= scale.high:
         return "●", colour
     if low < scale.high and high > scale.low and scale.cell(low) <= level <= scale.cell(high):
-        return "│", colour
+        return "│", WHISKER
     return None
 
 
 def _unsure(scale: Scale, level: int, resolution: float) -> bool:
-    return resolution > 0 and scale.cell(-resolution) <= level <= scale.cell(resolution)
+    inside = -resolution < scale.high and resolution > scale.low
+    return inside and resolution > 0 and scale.cell(-resolution) <= level <= scale.cell(resolution)
 
 
 def _share_label(scale: Scale, level: int, labelled: bool) -> Text:
-    if level == scale.cell(0.0):
+    if scale.low < 0.0 < scale.high and level == scale.cell(0.0):
         label = "0 %"
     elif labelled:
         share = scale.low + (level + 0.5) / scale.width * (scale.high - scale.low)
-        label = f"{100 * share:+.0f} %".replace("-", "−")
+        label = f"{100 * share:+.1f} %".replace("-", "−")
     else:
         label = ""
     return styled(f"{label:>{_AXIS}}", FAINT).append("┤" if label else "│", LINE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from rich.style import Style
 from rich.syntax import Syntax
 from rich.text import Text
 
@@ -13,7 +14,7 @@ from diagnose.report.styled import styled
 from diagnose.tui.theme import FAINT, LINE
 
 ReadSource = Callable[[str], str | None]
-STYLE = "one-dark"
+STYLE = "nord"
 _MARKED = "#2a3440"
 
 
@@ -36,12 +37,20 @@ def context(where: Place, read: ReadSource, width: int, around: int = 3) -> list
         return _numbered({where.line: _highlight(where.code)}, where.line, width)
     coloured = _highlight(source).split("\n", allow_blank=True)
     first, last = max(where.line - around, 1), min(where.line + around, len(lines))
-    numbered = {number: coloured[number - 1] for number in range(first, last + 1)}
+    shown = [line for line in lines[first - 1 : last] if line.strip()]
+    indent = min((len(line) - len(line.lstrip()) for line in shown), default=0)
+    numbered = {number: coloured[number - 1][indent:] for number in range(first, last + 1)}
     return _numbered(numbered, where.line, width)
 
 
 def _highlight(code: str) -> Text:
-    return Syntax("", "python", theme=STYLE, background_color="default").highlight(code)
+    """Code in the colours of its tokens, without the theme's own background."""
+    text = Syntax("", "python", theme=STYLE).highlight(code)
+    plain = styled(text.plain)
+    for span in text.spans:
+        style = span.style if isinstance(span.style, Style) else Style.parse(span.style)
+        plain.stylize(Style(color=style.color, italic=style.italic), span.start, span.end)
+    return plain
 
 
 def _numbered(lines: dict[int, Text], marked: int, width: int) -> list[Text]:

@@ -20,6 +20,7 @@ from diagnose.report.wrapping import wrap
 from diagnose.session import State
 from diagnose.tui.choices import Choices
 from diagnose.tui.code import ReadSource, context, read_source
+from diagnose.tui.finding_line import finding_line
 from diagnose.tui.lines import Lines
 from diagnose.tui.theme import FAINT
 from diagnose.units import format_ns, format_share, format_value
@@ -73,13 +74,20 @@ class FindingsPane(Container):
 
     def _fill(self) -> None:
         diagnosis = self.state.diagnosis
-        entries = [(f"{rank}", _entry(finding)) for rank, finding in enumerate(diagnosis.findings)] if diagnosis else []
+        entries = self._entries(diagnosis) if diagnosis else []
         if diagnosis is not None and diagnosis.cannot_tell:
             entries.append((_UNSURE, styled("? cannot tell", MUTED).append(f"  {len(diagnosis.cannot_tell)}", FAINT)))
         choices = self.query_one(Choices)
         choices.display = bool(entries)
         choices.show(entries)
         self._detail()
+
+    def _entries(self, diagnosis: Diagnosis) -> list[tuple[str, Text]]:
+        root = self.state.started.cwd if self.state.started else None
+        beside = self.app.size.width >= _SIDE_BY_SIDE
+        width = self.size.width
+        lines = (_entry(finding) if beside else finding_line(finding, root, width) for finding in diagnosis.findings)
+        return [(str(index), line) for index, line in enumerate(lines)]
 
     def _current(self) -> Finding | None:
         diagnosis, key = self.state.diagnosis, self.query_one(Choices).key
@@ -104,6 +112,7 @@ class FindingsPane(Container):
 
 
 _UNSURE = "cannot-tell"
+_SIDE_BY_SIDE = 100  # columns; as the breakpoint of the application
 
 
 def _entry(finding: Finding) -> Text:

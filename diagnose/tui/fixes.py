@@ -78,11 +78,12 @@ class FixesHead(Panel):
     """The columns of the list and the axis of its intervals."""
 
     def draw(self, width: int, height: int | None) -> list[Text]:  # noqa: ARG002 - two lines, whatever the height
-        if not fixes_of(self.state):
+        fixes = fixes_of(self.state)
+        if not fixes:
             return []
         line = styled(f"  {'fix':<{_NAME}}{'verdict':<{_DECISION}}{'saves, of a step [95 %]':<{_SAVING}}", FAINT)
         room = width - len(line) - 1
-        if room >= 12:
+        if room >= 12 and any(fix.saving for fix in fixes):
             line.append_text(_axis(_scale(self.state, room)))
         line.truncate(width)
         return [*self._control(width), line]

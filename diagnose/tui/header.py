@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from rich.text import Text
+from textual.events import Click
+from textual.message import Message
 from textual.reactive import reactive
 
 from diagnose.report.paths import clipped
@@ -29,7 +31,8 @@ def phase(state: State) -> tuple[str, str, str]:
     if state.ended is not None:
         if state.ended.exit_code == 0:
             return "✓", "finished", GOOD
-        return "✗", f"ended with exit code {state.ended.exit_code}", BAD
+        code = state.ended.returncode or state.ended.exit_code
+        return "✗", f"ended with exit code {code}", BAD
     if state.phase is not None:
         words = f"{state.phase.phase} {state.phase.detail}".strip()
         return "●", words, ACCENT
@@ -67,18 +70,39 @@ class TabStrip(Panel):
 
     active: reactive[str] = reactive("overview")
 
+    class Chosen(Message):
+        """A tab was clicked."""
+
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self.name = name
+
     def draw(self, width: int, height: int | None) -> list[Text]:  # noqa: ARG002 - one line, whatever the height
-        counts = _counts(self.state)
-        gap = "   " if width >= 74 else " "
         line = styled("")
-        for number, (name, label) in enumerate(TABS.items(), 1):
-            tab = styled(f" {number} ", f"bold {ACCENT}" if name == self.active else FAINT)
-            tab.append(label, "bold underline" if name == self.active else FAINT)
-            tab.append(f" {counts[name]} " if counts[name] else " ", FAINT)
-            tab.apply_meta({"@click": f"app.show('{name}')"})
-            line.append_text(tab).append(gap)
+        for name, tab in self._tabs().items():
+            line.append_text(tab).append(_BETWEEN if name != "output" else "")
         line.truncate(width)
         return [line]
+
+    def on_click(self, event: Click) -> None:
+        """Tell which tab lies under the pointer."""
+        position = event.x - self.styles.padding.left
+        for name, tab in self._tabs().items():
+            if 0 <= position < len(tab):
+                self.post_message(self.Chosen(name))
+            position -= len(tab) + len(_BETWEEN)
+
+    def _tabs(self) -> dict[str, Text]:
+        counts = _counts(self.state)
+        tabs = {}
+        for number, (name, label) in enumerate(TABS.items(), 1):
+            active = name == self.active
+            tab = styled(f"{number} ", ACCENT if active else FAINT).append(label, "bold underline" if active else FAINT)
+            tabs[name] = tab.append(f" {counts[name]}" if counts[name] else "", FAINT)
+        return tabs
+
+
+_BETWEEN = "   "
 
 
 def _counts(state: State) -> dict[str, str]:
@@ -91,7 +115,7 @@ def _counts(state: State) -> dict[str, str]:
     return {
         "overview": "",
         "findings": str(findings) if findings else "",
-        "fixes": f"{kept} of {tried} kept" if kept else str(tried) if tried else "",
+        "fixes": f"{kept}/{tried}" if state.patch else str(tried) if tried else "",
         "diff": f"+{added} −{removed}" if changed else "",
         "output": "",
     }

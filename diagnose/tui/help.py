@@ -15,7 +15,7 @@ from diagnose.tui.theme import FAINT
 
 KEYS = (
     ("1 – 5, tab", "overview, findings, fixes, diff, output"),
-    ("↑ ↓  j k", "move in a list, scroll a text"),
+    ("↑ ↓  j k", "move in a list, scroll a text; h l sideways"),
     ("enter", "open a finding; go to its details"),
     ("esc", "back to the list"),
     ("y", "copy: the place of a finding, or a diff"),

@@ -7,19 +7,20 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.reactive import reactive
 
-from diagnose.model import Finding
-from diagnose.report.paths import clipped, clipped_path, place
 from diagnose.report.phrases import final, good_news, is_healthy, next_command
 from diagnose.report.slices import bar, legend, slices
 from diagnose.report.styled import styled
-from diagnose.report.vocabulary import ACCENT, BAD, GOOD, SEVERITIES
+from diagnose.report.vocabulary import ACCENT, BAD, GOOD
 from diagnose.report.wrapping import wrap
 from diagnose.session import State
 from diagnose.tui.choices import Choices
+from diagnose.tui.finding_line import finding_line
 from diagnose.tui.panel import Panel, spread
 from diagnose.tui.steps import StepPanel
 from diagnose.tui.theme import FAINT
-from diagnose.units import format_ns, format_share
+from diagnose.units import format_ns
+
+_TALL = 34  # rows; as the breakpoint of the application
 
 
 class AccountingPanel(Panel):
@@ -33,8 +34,8 @@ class AccountingPanel(Panel):
             return [title, styled("known once a few steady steps were traced", FAINT)]
         slowest = ", slowest rank" if diagnosis.ranks > 1 else ""
         beside = styled(format_ns(diagnosis.accounting.total_ns), "bold").append(f" median traced step{slowest}", FAINT)
-        solid = not self.app.no_color
-        return [spread(title, beside, width), bar(parts, width, solid), *legend(parts, width, solid)]
+        solid, thick = not self.app.no_color, 2 if self.app.size.height >= _TALL else 1
+        return [spread(title, beside, width), *[bar(parts, width, solid)] * thick, *legend(parts, width, solid)]
 
 
 class FirstFindings(Choices):
@@ -54,23 +55,6 @@ class FirstFindings(Choices):
     def on_resize(self) -> None:
         """Another width, other lines."""
         self.watch_state()
-
-
-def finding_line(finding: Finding, root: str | None, width: int) -> Text:
-    """Severity, name, what it gives back, where: in one line of `width` columns."""
-    look = SEVERITIES[finding.severity]
-    line = styled(f"{look.mark} {look.label:<7}", look.colour)
-    line.append(f"{clipped(finding.rule, 20):<21}", "bold")
-    line.append(f"{format_ns(finding.recoverable_ns):>8}").append(f" {format_share(finding.share):>6}", FAINT)
-    room = width - len(line) - 3
-    spot = place(finding.where[0], root) if finding.where else ""
-    line.append("   ")
-    if spot and room >= 8:
-        line.append(clipped_path(spot, room))
-        room -= min(len(spot), room) + 3
-        if room >= 24:
-            line.append("   ").append(clipped(finding.summary, room), FAINT)
-    return line
 
 
 class FindingsTitle(Panel):
@@ -123,4 +107,7 @@ class Overview(Vertical):
     def watch_state(self, state: State) -> None:
         """Leave no empty room for an outcome that is not there yet."""
         if self.is_mounted:
-            self.query_one(Outcome).display = state.ended is not None or state.final is not None
+            lost = state.ended is not None and state.diagnosis is None
+            self.query_one(AccountingPanel).display = not lost
+            self.query_one(FindingsTitle).display = not lost
+            self.query_one(Outcome).display = not lost and (state.ended is not None or state.final is not None)

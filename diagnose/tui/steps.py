@@ -8,14 +8,18 @@ from statistics import median_low
 from rich.text import Text
 
 from diagnose.report.styled import styled
-from diagnose.report.vocabulary import CLASSES, MUTED, named_count
+from diagnose.report.vocabulary import BAD, CLASSES, MUTED, named_count
+from diagnose.report.wrapping import wrap
 from diagnose.session import RankSteps, State
 from diagnose.tui.chart import Column, meter, step_chart
+from diagnose.tui.output import output_lines
 from diagnose.tui.panel import Panel, centred, spread
 from diagnose.tui.theme import FAINT, STEP, WAIT
 from diagnose.units import format_ns, format_share
 
 _LEAST_CHART = 3
+_INDENT = 9
+_LAST_LINES = 8
 _RECENT = 500
 """Figures are of the newest steps: early ones, before the run was steady, say little."""
 
@@ -41,6 +45,8 @@ class StepPanel(Panel):
         state = self.state
         rank = min(state.steps, default=None)
         columns = columns_of(_newest(state.steps[rank])) if rank is not None else []
+        if (rank is None or not columns) and state.ended is not None and state.diagnosis is None:
+            return self._lost(width)
         if rank is None or not columns:
             return [styled("Step time", "bold"), *centred(self._empty(width), width, (height or 3) - 1)]
         count = len(state.steps[rank].ends_ns)
@@ -49,13 +55,17 @@ class StepPanel(Panel):
         room = max((height or 0) - 1 - len(counters), _LEAST_CHART)
         return [head, *step_chart(columns, width, room, plain=self.app.no_color), *counters]
 
+    def _lost(self, width: int) -> list[Text]:
+        """What is left to say of a run that ended without a step: why, and its last words."""
+        ended, last = self.state.ended, output_lines(self.state.output)[-_LAST_LINES:]
+        words = wrap((ended.message if ended else "") or "It ended before its first training step.", width)
+        lines = [styled(line, BAD) for line in words]
+        return [*lines, Text(), styled("Its last output", "bold"), *last] if last else lines
+
     def _empty(self, width: int) -> list[Text]:
         state = self.state
-        if state.ended is not None or (state.diagnosis is not None and state.started is None):
-            words = "No live steps: this is a diagnosis of recordings." if state.diagnosis else "No step was seen."
-            if state.ended is not None and state.ended.message:
-                words = state.ended.message
-            return [styled(words, FAINT)]
+        if state.diagnosis is not None:
+            return [styled("No live steps: this is a diagnosis of recordings.", FAINT)]
         return [
             styled("Waiting for the first training step …"),
             styled("Imports, data and compilation come first; nothing is wrong yet."[:width], FAINT),
@@ -90,13 +100,13 @@ def _counters(state: State, rank: int, width: int) -> list[Text]:
     shown = [(label, values[name], colour) for name, (label, colour) in COUNTERS.items() if name in values]
     if not shown:
         return []
-    line = styled(" " * 9)
-    room = (width - 9) // len(shown)
+    room = (width - _INDENT) // len(shown)
+    track = min(room - max(len(label) for label, _, _ in shown) - 9, 16)
+    line = styled(" " * _INDENT)
     for label, percent, colour in shown:
-        track = room - len(label) - len(f"{percent:.0f} %") - 4
         line.append(f"{label} ", MUTED)
         if track >= 4:
-            line.append_text(meter(percent / 100, min(track, 16), colour)).append(" ")
-        line.append(f"{percent:.0f} %".ljust(5)).append("  ")
+            line.append_text(meter(percent / 100, track, colour)).append(" ")
+        line.append(f"{percent:.0f} %".ljust(5)).append("   ")
     line.truncate(width)
     return [line]

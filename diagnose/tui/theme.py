@@ -12,6 +12,8 @@ PAPER = "#11151a"
 BAND = "#1a2027"
 LINE = "#2b333d"
 
+WHISKER = "#4a5665"
+
 STEP = "#4d7396"
 """The part of a step's column that is not input wait."""
 WAIT = "#e3a13b"

@@ -64,15 +64,13 @@ def _particulars(said: Sequence[tuple[str, str]], width: int) -> list[Text]:
 
 def _pairs(blocks: Sequence[TrialBlock], look: Look, resolution: float, width: int) -> list[Text]:
     shown = list(blocks)[-max(width - _NAME - 12, 8) :]
-    lowest = min(min(block.original_ns, block.patched_ns) for block in shown)
     highest = max(max(block.original_ns, block.patched_ns) for block in shown)
-    base = max(lowest - (highest - lowest) // 8, 0)
     lines = []
     for name, times, colour in (
         ("original", [block.original_ns for block in shown], STEP),
         ("patched", [block.patched_ns for block in shown], look.colour),
     ):
-        line = styled(f"{name:<{_NAME}}", MUTED).append(_ticks(times, base, highest), colour)
+        line = styled(f"{name:<{_NAME}}", MUTED).append(_ticks(times, highest), colour)
         lines.append(line.append(f"  {format_ns(sum(times) / len(times))}", "bold"))
     points = [
         (block.low, block.saving, block.high)
@@ -87,6 +85,6 @@ def _pairs(blocks: Sequence[TrialBlock], look: Look, resolution: float, width: i
     return lines
 
 
-def _ticks(times: Sequence[int], base: int, top: int) -> str:
-    span = max(top - base, 1)
-    return "".join(_TICKS[min(int((time - base) / span * 8), 7)] for time in times)
+def _ticks(times: Sequence[int], top: int) -> str:
+    """Columns from zero, so that their heights compare as the times do."""
+    return "".join(_TICKS[min(int(time / max(top, 1) * 8), 7)] for time in times)

@@ -1,0 +1,57 @@
+"""`diagnose report`: a finished run or a recording as one text, on stdout or in a file."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from diagnose.cli.streams import result, talk
+from diagnose.errors import UsageError
+
+FORMATS = ("text", "json", "markdown")
+"""As `diagnose.report.formats` finds them, written out so that `--help` need not import them; a test compares."""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to `diagnose`."""
+    parser = subparsers.add_parser("report", help="write what a run or a recording says, as text, JSON or Markdown")
+    parser.add_argument(
+        "target",
+        metavar="RUN|TRACE",
+        nargs="?",
+        type=Path,
+        help="a run folder, its name, or a trace; the latest run when left out",
+    )
+    parser.add_argument("--format", choices=FORMATS, help="text when left out, or what the name of FILE says")
+    parser.add_argument("--json", action="store_const", const="json", dest="format", help="the same as --format json")
+    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write a file instead of stdout")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read, render, print or write."""
+    from diagnose.cli.findings import terminal_width, wants_colour
+    from diagnose.cli.subject import diagnosis_of, run_of, state_of
+    from diagnose.program.atomic import write_atomic
+    from diagnose.report import formats, text
+
+    journal = run_of(args.target)
+    subject = state_of(journal) if journal is not None else diagnosis_of(args.target)
+    name = args.format or _format_of(args.output)
+    if args.output is None:
+        if name == "text":
+            result(text.render(subject, width=terminal_width(), colour=wants_colour()))
+        else:
+            result(formats()[name].render(subject))
+        return 0
+    rendered = formats()[name].render(subject)
+    try:
+        write_atomic(args.output, (rendered.rstrip("\n") + "\n").encode())
+    except OSError as error:
+        raise UsageError(f"cannot write {args.output}: {error.strerror}; name another file with -o") from error
+    talk(f"wrote {args.output}")
+    return 0
+
+
+def _format_of(output: Path | None) -> str:
+    suffixes = {".json": "json", ".md": "markdown", ".markdown": "markdown"}
+    return suffixes.get(output.suffix.lower(), "text") if output is not None else "text"

@@ -1,0 +1,50 @@
+"""What `report` and `view` are about: a run by its folder, the latest run, or recordings diagnosed on the spot."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from diagnose import session
+from diagnose.cli.streams import talk
+from diagnose.errors import InputError, UsageError
+from diagnose.model import Diagnosis
+from diagnose.session import State
+
+
+def run_of(target: Path | None) -> Path | None:
+    """The journal that `target` means; None when it is no run, so that it must be a recording.
+
+    Raises UsageError when nothing was named and there is no run, InputError when there is no such file.
+    """
+    if target is None:
+        newest = session.latest()
+        if newest is None:
+            raise UsageError(f"there is no run below {session.RUNS}; start one with `diagnose run`, or name a trace")
+        return newest
+    for path in (target, session.RUNS / target):
+        if (path / session.JOURNAL).is_file() or (path.is_file() and path.name == session.JOURNAL):
+            return path
+    if not target.exists():
+        raise InputError(target, f"no such file, and no run of that name below {session.RUNS}")
+    return None
+
+
+def state_of(run: Path) -> State:
+    """A run, folded; lines of its journal that could not be read become warnings of it."""
+    events, warnings = session.read(run)
+    state = session.fold(events)
+    return replace(state, warnings=(*state.warnings, *warnings))
+
+
+def diagnosis_of(target: Path) -> Diagnosis:
+    """A recording, diagnosed."""
+    # Readers, measures and rules bring numpy and LibCST, about 0.3 s that a report of a run does not need.
+    from diagnose.engine import diagnose
+    from diagnose.plugins import load
+    from diagnose.trace.readers import open_traces
+
+    catalogue = load()
+    for problem in catalogue.problems:
+        talk(f"diagnose: {problem.module} was left out: {problem.message}")
+    return diagnose(open_traces([target]), catalogue)

@@ -1,0 +1,29 @@
+"""One finding in one line."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from diagnose.model import Finding
+from diagnose.report.paths import clipped, clipped_path, place
+from diagnose.report.styled import styled
+from diagnose.report.vocabulary import SEVERITIES
+from diagnose.tui.theme import FAINT
+from diagnose.units import format_ns, format_share
+
+
+def finding_line(finding: Finding, root: str | None, width: int) -> Text:
+    """Severity, name, what it gives back, where: in one line of `width` columns."""
+    look = SEVERITIES[finding.severity]
+    line = styled(f"{look.mark} {look.label:<7}", look.colour)
+    line.append(f"{clipped(finding.rule, 20):<21}", "bold")
+    line.append(f"{format_ns(finding.recoverable_ns):>8}").append(f" {format_share(finding.share):>6}", FAINT)
+    room = width - len(line) - 3
+    spot = place(finding.where[0], root) if finding.where else ""
+    line.append("   ")
+    if spot and room >= 8:
+        line.append(clipped_path(spot, room))
+        room -= min(len(spot), room) + 3
+        if room >= 24:
+            line.append("   ").append(clipped(finding.summary, room), FAINT)
+    return line
