@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from diagnose.collect.recipe import Recipe
 from diagnose.collect.records import RECIPE_VARIABLE
 
-__all__ = ["INJECTED", "environment"]
+__all__ = ["INJECTED", "Recipe", "environment"]
 
 INJECTED = Path(__file__).resolve().parent / "injected"
 """The folder that goes first on PYTHONPATH; it holds nothing but a `sitecustomize.py`."""

@@ -1,0 +1,187 @@
+"""Starts the user's command under a recipe and follows it until it ends.
+
+In plain mode the program has our terminal, our process group and our standard streams: signals and exit code are as
+without us. With `on_output` a screen owns the terminal: the program gets a pseudo-terminal and a session of its own.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from diagnose.collect import environment, processes
+from diagnose.collect.counters import Counters, claims
+from diagnose.collect.progress import CounterValues, Progress, Tail
+from diagnose.collect.recipe import Recipe
+from diagnose.collect.records import END
+from diagnose.errors import UsageError
+
+LOOK_EVERY_S = 0.1
+COUNTERS_EVERY_S = 1.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a watched program ended."""
+
+    returncode: int
+    """The program's own; negative for the signal that ended it."""
+    stopped: bool
+    """It was ended by us: after its trace, or because the caller asked for it. No failure of the program's."""
+    interrupted: bool
+    """The user pressed Ctrl-C (or sent SIGINT) while it ran."""
+    ranks: tuple[int, ...]
+    """Ranks that took at least one step and left a folder `rank<k>`."""
+
+
+def run(
+    command: Sequence[str],
+    recipe: Recipe,
+    folder: Path,
+    on_progress: Callable[[Progress], None] | None = None,
+    *,
+    on_output: Callable[[str], None] | None = None,
+    stop: threading.Event | None = None,
+    cwd: Path | None = None,
+    base: Mapping[str, str] | None = None,
+) -> Outcome:
+    """Run `command` to its end and leave `rank<k>/` in `folder`.
+
+    `on_progress` and `on_output` are called on this thread and on one of its own, respectively. Setting `stop` ends
+    the program and all it has started; so does an exception in `on_progress`. Raises UsageError where the command
+    cannot be started.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    variables = environment(recipe.to_json(folder), os.environ if base is None else base)
+    with ExitStack() as cleaning:
+        signals = cleaning.enter_context(_forwarded_signals())
+        streams = cleaning.enter_context(_terminal(on_output)) if on_output is not None else {}
+        try:
+            program = subprocess.Popen(list(command), env=variables, cwd=cwd, **streams)
+        except OSError as error:
+            raise UsageError(
+                f"cannot start {command[0]}: {error.strerror}; check the name and its permissions"
+            ) from error
+        signals.child = program
+        try:
+            stopped = _follow(program, recipe, folder, on_progress, stop or threading.Event())
+        except BaseException:
+            processes.end_all(program.pid, folder)
+            program.wait()
+            raise
+    ranks = tuple(sorted(claims(folder)))
+    if stopped:
+        _note_the_stop(folder, ranks)
+    return Outcome(program.returncode, stopped, signals.interrupted, ranks)
+
+
+def _follow(
+    program: subprocess.Popen[bytes],
+    recipe: Recipe,
+    folder: Path,
+    on_progress: Callable[[Progress], None] | None,
+    stop: threading.Event,
+) -> bool:
+    """Look at the run folder until the program has ended; True if we ended it."""
+    tell = on_progress or (lambda _: None)
+    tail, counters = Tail(folder, recipe.steps), Counters(folder)
+    read_counters_at = time.monotonic() + COUNTERS_EVERY_S
+    stopped = False
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            program.wait(timeout=LOOK_EVERY_S)
+        for record in tail.new():
+            tell(record)
+        if program.returncode is not None:
+            return stopped
+        if time.monotonic() >= read_counters_at:
+            read_counters_at = time.monotonic() + COUNTERS_EVERY_S
+            for rank, values in counters.read().items():
+                tell(CounterValues(rank, values))
+        if not stopped and (stop.is_set() or (recipe.stop_after_trace and tail.all_traced)):
+            stopped = True
+            processes.end_all(program.pid, folder)
+
+
+def _note_the_stop(folder: Path, ranks: Sequence[int]) -> None:
+    for rank in ranks:
+        path = folder / f"rank{rank}" / END
+        if not path.exists():
+            path.write_text(json.dumps({"reason": "stopped"}))
+
+
+@dataclass
+class _Signals:
+    child: subprocess.Popen[bytes] | None = None
+    interrupted: bool = False
+
+    def received(self, number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGINT:
+            self.interrupted = True
+            if _terminal_interrupts_all():
+                return  # the terminal has sent it to the program as well
+        if self.child is not None and self.child.poll() is None:
+            self.child.send_signal(number)
+
+
+@contextmanager
+def _forwarded_signals() -> Iterator[_Signals]:
+    """While the program runs, signals to us are its own, once; what they lead to is its decision."""
+    signals = _Signals()
+    if threading.current_thread() is not threading.main_thread():
+        yield signals
+        return
+    # Handlers, not SIG_IGN: that would be inherited by the program.
+    before = {number: signal.signal(number, signals.received) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield signals
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _terminal_interrupts_all() -> bool:
+    """Whether we share the foreground of a terminal with the program, which Ctrl-C reaches by itself."""
+    with suppress(OSError, ValueError):
+        return os.tcgetpgrp(sys.__stdin__.fileno() if sys.__stdin__ else 0) == os.getpgrp()
+    return False
+
+
+@contextmanager
+def _terminal(on_output: Callable[[str], None]) -> Iterator[dict[str, Any]]:
+    """A pseudo-terminal whose output goes to `on_output`; what is read from standard input ends at once."""
+    master, slave = pty.openpty()
+    reader = threading.Thread(target=_read_terminal, args=(master, on_output), name="program output", daemon=True)
+    reader.start()
+    try:
+        yield {"stdin": subprocess.DEVNULL, "stdout": slave, "stderr": slave, "start_new_session": True}
+    finally:
+        os.close(slave)
+        reader.join(timeout=2)
+        with suppress(OSError):
+            os.close(master)
+
+
+def _read_terminal(master: int, on_output: Callable[[str], None]) -> None:
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    while True:
+        try:
+            data = os.read(master, 65536)
+        except OSError:  # the last writer has closed its end
+            return
+        if not data:
+            return
+        on_output(decoder.decode(data).replace("\r\n", "\n"))

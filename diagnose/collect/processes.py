@@ -1,0 +1,70 @@
+"""The processes of a run, and ending them all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+
+import psutil
+
+from diagnose.collect.records import RECIPE_VARIABLE
+
+GRACE_S = 5.0
+"""Between the request to end and the kill."""
+_POLL_S = 0.05
+
+
+def of_run(root: int, folder: Path) -> list[psutil.Process]:
+    """Process `root`, its descendants, and orphans that carry the recipe of run folder `folder`."""
+    found: dict[int, psutil.Process] = {}
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(root)
+        found = {child.pid: child for child in [process, *process.children(recursive=True)]}
+    marker = f'"folder": "{folder.resolve()}"'
+    for process in psutil.process_iter():
+        if process.pid == os.getpid() or process.pid in found:
+            continue
+        with contextlib.suppress(psutil.Error, OSError):
+            if marker in process.environ().get(RECIPE_VARIABLE, ""):
+                found[process.pid] = process
+    return list(found.values())
+
+
+def end_all(root: int, folder: Path, grace_s: float = GRACE_S) -> None:
+    """End every process of the run: ask `root` first, then the rest, and kill what is left after `grace_s`."""
+    processes = of_run(root, folder)
+    _signal([process for process in processes if process.pid == root] or processes, signal.SIGTERM)
+    alive = _after(grace_s / 2, processes)
+    _signal(alive, signal.SIGTERM)
+    alive = _after(grace_s / 2, alive)
+    # Whoever was started while we asked is still to be found.
+    _signal([*alive, *_alive(of_run(root, folder))], signal.SIGKILL)
+
+
+def _after(seconds: float, processes: list[psutil.Process]) -> list[psutil.Process]:
+    """Those that still live once all have ended or `seconds` are over.
+
+    psutil's own waiting would collect the exit code of our child, which is `subprocess`'s to collect.
+    """
+    deadline = time.monotonic() + seconds
+    while (alive := _alive(processes)) and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+    return alive
+
+
+def _alive(processes: list[psutil.Process]) -> list[psutil.Process]:
+    alive = []
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                alive.append(process)
+    return alive
+
+
+def _signal(processes: list[psutil.Process], number: signal.Signals) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.send_signal(number)

@@ -1,0 +1,142 @@
+"""What a running program has done since the last look: plain records for whoever shows or journals them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from diagnose.collect.counters import claims
+from diagnose.collect.records import FACTS, STEPS, TRACE, WINDOW
+
+
+@dataclass(frozen=True)
+class PhaseBegan:
+    """What the run is doing now, in the user's words."""
+
+    phase: str
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class StepsEnded:
+    """Steps of one rank that ended since the last record."""
+
+    rank: int
+    ends_ns: tuple[int, ...]
+    input_ns: tuple[int, ...]
+    """Per step: time inside the loader's `__next__`."""
+
+
+@dataclass(frozen=True)
+class CounterValues:
+    """The newest value of each counter of one rank."""
+
+    rank: int
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class WindowWritten:
+    """A rank's trace lies on disk, whole."""
+
+    rank: int
+    path: Path
+    steps: int
+    steady: str
+    """Why the window began when it did, in words."""
+
+
+@dataclass(frozen=True)
+class FactsWritten:
+    """What is known of a rank's process: the contents of its facts.json."""
+
+    rank: int
+    facts: Mapping[str, Any]
+
+
+Progress = PhaseBegan | StepsEnded | CounterValues | WindowWritten | FactsWritten
+
+
+class Tail:
+    """Follows the files of a run folder; `new` gives what has come since it was last asked."""
+
+    def __init__(self, folder: Path, traced_steps: int) -> None:
+        self._folder = folder
+        self._traced_steps = traced_steps
+        self._offsets: dict[int, int] = {}
+        self._torn: dict[int, bytes] = {}
+        self._windows: set[int] = set()
+        self._facts: dict[int, tuple[int, int]] = {}
+        self._phase = ""
+
+    @property
+    def all_traced(self) -> bool:
+        """Whether every rank that has been seen has its window on disk."""
+        return bool(self._offsets) and self._windows == set(self._offsets)
+
+    def new(self) -> Iterator[Progress]:
+        """Records in the order in which a screen wants them: phase, facts, steps, windows."""
+        yield from self._phases()
+        for rank in claims(self._folder):
+            self._offsets.setdefault(rank, 0)
+            yield from self._new_facts(rank)
+            yield from self._new_steps(rank)
+            yield from self._new_window(rank)
+        yield from self._phases()
+
+    def _phases(self) -> Iterator[PhaseBegan]:
+        if self._phase != (phase := self._current_phase()):
+            self._phase = phase
+            yield PhaseBegan(phase)
+
+    def _current_phase(self) -> str:
+        if not self._offsets:
+            return "waiting for the first step"
+        if not self.all_traced:
+            return f"waiting for steady steps, then tracing {self._traced_steps}"
+        return "watching"
+
+    def _new_steps(self, rank: int) -> Iterator[StepsEnded]:
+        path = self._folder / f"rank{rank}" / STEPS
+        try:
+            with path.open("rb") as file:
+                if path.stat().st_size < self._offsets[rank]:
+                    self._offsets[rank], self._torn[rank] = 0, b""  # begun again: see Hub.on_restart
+                file.seek(self._offsets[rank])
+                text = file.read()
+        except OSError:
+            return
+        self._offsets[rank] += len(text)
+        *lines, self._torn[rank] = (self._torn.get(rank, b"") + text).split(b"\n")
+        steps = [json.loads(line) for line in lines if line]
+        if steps:
+            yield StepsEnded(rank, tuple(step["t"] for step in steps), tuple(step["w"] for step in steps))
+
+    def _new_window(self, rank: int) -> Iterator[WindowWritten]:
+        folder = self._folder / f"rank{rank}"
+        if rank not in self._windows and (window := _read_json(folder / WINDOW)) is not None:
+            self._windows.add(rank)
+            steady = str(window.get("steady") or "")
+            yield WindowWritten(rank, folder / TRACE, int(window.get("steps", 0)), steady)
+
+    def _new_facts(self, rank: int) -> Iterator[FactsWritten]:
+        path = self._folder / f"rank{rank}" / FACTS
+        try:
+            status = path.stat()
+        except OSError:
+            return
+        version = (status.st_mtime_ns, status.st_ino)
+        if self._facts.get(rank) != version and (facts := _read_json(path)) is not None:
+            self._facts[rank] = version
+            yield FactsWritten(rank, facts)
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        record = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return record if isinstance(record, dict) else None

@@ -1,0 +1,35 @@
+"""What to collect from a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from diagnose.units import NS_PER_S
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a program is watched."""
+
+    steps: int = 4
+    """Steps to trace, once steps are steady."""
+    warmup: int = 10
+    """Steps before that at least."""
+    stop_after_trace: bool = False
+    """End the program once the trace is written."""
+    most_warmup_steps: int = 200
+    """Steps after which the trace is taken even of a program that is never steady."""
+    most_warmup_s: float = 60.0
+
+    def to_json(self, folder: Path) -> dict[str, Any]:
+        """What the watched process reads; `folder` is the run folder."""
+        return {
+            "mode": "watch",
+            "folder": str(folder.resolve()),
+            "steps": self.steps,
+            "warmup": self.warmup,
+            "most_warmup_steps": self.most_warmup_steps,
+            "most_warmup_ns": round(self.most_warmup_s * NS_PER_S),
+        }
