@@ -6,6 +6,7 @@ import importlib
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -50,8 +51,7 @@ class Blocks:
             if _is_gzip(file):
                 yield from _ahead(self._inflated(file))
             else:
-                while block := file.read(BLOCK_BYTES):
-                    yield block
+                yield from _ahead(iter(partial(file.read, BLOCK_BYTES), b""))
 
     def _inflated(self, file: BinaryIO) -> Iterator[bytes]:
         try:
@@ -152,7 +152,7 @@ def _header_bytes(data: bytes) -> int:
 
 
 def _ahead(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """The same blocks, each made in a thread while the one before is used: inflating does not hold the GIL."""
+    """The same blocks, each made in a thread while the one before is used: reading and inflating hold no GIL."""
     with ThreadPoolExecutor(1, thread_name_prefix="inflate") as pool:
         coming = pool.submit(next, blocks, None)
         while (block := coming.result()) is not None:

@@ -27,9 +27,10 @@ class Interned(dict[Any, int]):
         return number
 
 
-class _Lanes(dict[str, Lane]):
-    def __missing__(self, category: str) -> Lane:
-        self[category] = lane = lane_of(category)
+class _Lanes(dict[str, int]):
+    def __missing__(self, category: str) -> int:
+        # A plain int: numpy takes far longer over members of an enumeration.
+        self[category] = lane = int(lane_of(category))
         return lane
 
 
@@ -98,20 +99,17 @@ class RankTables:
     without_duration: int = 0
     negative: int = 0
     _lanes: _Lanes = field(default_factory=_Lanes)
+    _is_mark: npt.NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
 
     def add(self, events: Sequence[X]) -> None:
         """Take in complete events. Raises Inexact, before anything is taken, where their times have lost digits."""
         starts = nanoseconds([event.ts for event in events])
         durations = self._durations([event.dur for event in events])
         lanes_of, ids = self._lanes, self.names
-        lanes = [lanes_of[event.cat] for event in events]
-        for i, event in enumerate(events):
-            if lanes[i] is Lane.OP and is_mark(event.name):
-                lanes[i] = Lane.RANGE
-        lane = np.asarray(lanes, np.int64)
-        self._count_left_out(events, starts, lane)
-        lane[starts == UNREADABLE] = Lane.UNUSED
-        names = np.asarray([ids[event.name] for event in events], np.int64)
+        lane = np.array([lanes_of[event.cat] for event in events], np.int64)
+        names = np.array([ids[event.name] for event in events], np.int64)
+        lane[(lane == Lane.OP) & self._marks(names)] = Lane.RANGE
+        self._leave_out(events, starts, lane)
         chunk = _Chunk(events, starts, starts + durations, names)
         for kind in _DEVICE_KINDS:
             self._add_device(chunk, np.flatnonzero(lane == kind), kind)
@@ -125,6 +123,14 @@ class RankTables:
         if len(rows):
             self.device_ranges.append(len(rows), **chunk.times(rows), thread=MISSING)
 
+    def _marks(self, names: Int64) -> npt.NDArray[np.bool_]:
+        """Which of the names are annotations, even where they are filed as operators."""
+        if len(self._is_mark) < len(self.names):
+            added = list(self.names)[len(self._is_mark) :]
+            self._is_mark = np.append(self._is_mark, [is_mark(name) for name in added])
+        marks: npt.NDArray[np.bool_] = self._is_mark[names]
+        return marks
+
     def _durations(self, values: Sequence[Any]) -> Int64:
         durations = nanoseconds(values)
         missing, negative = durations == UNREADABLE, durations < 0
@@ -134,15 +140,17 @@ class RankTables:
             durations = np.where(negative, 0, durations)
         return durations
 
-    def _count_left_out(self, events: Sequence[X], starts: Int64, lane: Int64) -> None:
-        if (starts == UNREADABLE).any():
-            self.without_time += int((starts == UNREADABLE).sum())
+    def _leave_out(self, events: Sequence[X], starts: Int64, lane: Int64) -> None:
+        unreadable = starts == UNREADABLE
+        if unreadable.any():
+            self.without_time += int(unreadable.sum())
+            lane[unreadable] = Lane.UNUSED
         for i in np.flatnonzero(lane == Lane.UNKNOWN).tolist():
             self.unknown[events[i].cat] += 1
 
     def _threads(self, chunk: _Chunk, rows: Int64) -> Int64:
         ids, events = self.threads, chunk.events
-        return np.asarray([ids[events[i].pid, events[i].tid] for i in rows.tolist()], np.int64)
+        return np.array([ids[events[i].pid, events[i].tid] for i in rows.tolist()], np.int64)
 
     def _add_device(self, chunk: _Chunk, rows: Int64, kind: Lane) -> None:
         if not len(rows):
@@ -230,12 +238,9 @@ def _plain(part: Scalar) -> Scalar:
 def ids_of(values: Sequence[Scalar]) -> Int64:
     """Ids and sizes as int64; text is read as a number, and what is none is `MISSING`."""
     try:
-        array = np.asarray(values)
-    except (ValueError, OverflowError):
-        array = np.empty(0)
-    if array.dtype.kind == "i" and len(array) == len(values):
-        return array.astype(np.int64, copy=False)
-    return np.fromiter((_id_of(value) for value in values), np.int64, len(values))
+        return np.fromiter(values, np.int64, len(values))
+    except (TypeError, ValueError, OverflowError):
+        return np.fromiter((_id_of(value) for value in values), np.int64, len(values))
 
 
 def _id_of(value: Scalar) -> int:
@@ -249,7 +254,10 @@ def _id_of(value: Scalar) -> int:
 
 
 def _external_ids(args: Sequence[DeviceArgs] | Sequence[CallArgs] | Sequence[OpArgs]) -> Int64:
-    return ids_of([a.external_id if a.external_id != MISSING else a.old_external_id for a in args])
+    ids = ids_of([a.external_id for a in args])
+    if (ids == MISSING).any():
+        ids = np.where(ids == MISSING, ids_of([a.old_external_id for a in args]), ids)
+    return ids
 
 
 def _ordinals(devices: Int64) -> Int64:

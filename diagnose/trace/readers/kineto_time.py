@@ -41,10 +41,10 @@ def nanoseconds(values: Sequence[Any]) -> Int64:
         return np.empty(0, np.int64)
     if type(values[0]) is msgspec.Raw:
         return _of_digits(values)
-    array = np.asarray(values) if set(map(type, values)) <= {int, float} else None
-    if array is not None and array.dtype.kind == "i":
+    array = np.asarray(values)
+    if array.dtype.kind == "i":
         return _of_whole(array)
-    if array is not None and array.dtype.kind == "f":
+    if array.dtype.kind == "f":
         return _of_doubles(array)
     return np.fromiter((nanoseconds_of(value) for value in values), np.int64, len(values))
 

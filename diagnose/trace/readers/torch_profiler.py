@@ -18,7 +18,7 @@ from typing import Any
 from diagnose.errors import NotATrace
 from diagnose.trace import Trace
 from diagnose.trace.readers.kineto_chunks import CHUNK_BYTES, KinetoStream, Losses
-from diagnose.trace.readers.kineto_events import Event, Metadata, NameArgs, RankArgs, Scalar, X, decode_args
+from diagnose.trace.readers.kineto_events import Event, ExactX, Metadata, NameArgs, RankArgs, Scalar, X, decode_args
 from diagnose.trace.readers.kineto_tables import RankTables
 from diagnose.trace.readers.kineto_time import Inexact
 from diagnose.trace.readers.kineto_trace import Header, trace_of
@@ -55,10 +55,12 @@ def read(path: Path, chunk_bytes: int = CHUNK_BYTES) -> list[Trace]:
 
 
 def _take(events: list[Event], ranks: Ranks, merged: bool) -> None:
-    complete: list[X] = [event for event in events if isinstance(event, X)]
-    named = [event for event in events if isinstance(event, Metadata) and event.name == "thread_name"]
+    types = set(map(type, events))
+    kind = ExactX if ExactX in types else X
+    complete: list[X] = [event for event in events if type(event) is kind]
+    named = [e for e in events if type(e) is Metadata and e.name == "thread_name"] if Metadata in types else []
     if not merged:
-        tables = ranks.setdefault(None, RankTables())
+        tables = ranks.get(None) or ranks.setdefault(None, RankTables())
         tables.add(complete)
         _name_threads(tables, named)
         return
@@ -106,7 +108,7 @@ def _why_empty(stream: KinetoStream, ranks: Ranks) -> str:
         return f"is a Chrome trace, but not from torch.profiler (its events have the categories: {found})"
     if stream.losses.corrupt_bytes or stream.losses.damage or stream.losses.cut_off:
         return "is damaged: no event in it can be read; record it again"
-    return "has traceEvents, but no operator, call or kernel of torch.profiler is among them; nothing ran while it recorded"
+    return "has traceEvents, but no operator, call or kernel of torch.profiler is among them"
 
 
 def _loss_warnings(path: Path, losses: Losses) -> list[str]:
