@@ -45,11 +45,15 @@ def load(extra_rules: Path | None = None, extra_fixers: Path | None = None) -> C
     problems: list[Problem] = []
     rules: dict[str, Rule] = {}
     fixers: dict[str, Fixer] = {}
-    for package in filter(None, (_built_in("rules"), extra_rules and folder(extra_rules, "diagnose_local_rules"))):
+    for package in _packages("rules", extra_rules):
         rules |= {rule.name: rule for rule in _collect(package, "RULE", Rule, problems)}
-    for package in filter(None, (_built_in("fixers"), extra_fixers and folder(extra_fixers, "diagnose_local_fixers"))):
+    for package in _packages("fixers", extra_fixers):
         fixers |= {fixer.name: fixer for fixer in _collect(package, "FIXER", Fixer, problems)}
     return Catalogue(rules, fixers, tuple(problems))
+
+
+def _packages(kind: str, extra: Path | None) -> list[ModuleType]:
+    return [_built_in(kind)] if extra is None else [_built_in(kind), folder(extra, f"diagnose_local_{kind}")]
 
 
 def folder(path: Path, name: str) -> ModuleType:

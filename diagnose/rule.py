@@ -12,28 +12,44 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from diagnose.measure import Measures
-from diagnose.measure.recoverable import recoverable_ns
-from diagnose.model import CannotTell, Confidence, Evidence, Place
-from diagnose.trace import Trace
+from diagnose.measure.idle import REFILL_NS
+from diagnose.measure.kernels import KernelClass, matmul_format
+from diagnose.measure.recoverable import recoverable_ns, without_waiting_ns
+from diagnose.model import CannotTell, Confidence, Evidence, Facts, Place, Scalar, Site, SyncSite
+from diagnose.trace import StackFrame, Trace
 from diagnose.trace.drawn import drawn
 from diagnose.trace.intervals import Intervals
+from diagnose.trace.schema import CopyDirection, Memory, RangeKind, WorkKind
 from diagnose.units import format_bytes, format_ns, format_share
 
 __all__ = [
+    "REFILL_NS",
     "CannotTell",
     "Claim",
     "Confidence",
+    "CopyDirection",
     "Evidence",
+    "Facts",
     "Intervals",
+    "KernelClass",
     "Measures",
+    "Memory",
     "Place",
+    "RangeKind",
     "Rule",
+    "Scalar",
+    "Site",
+    "StackFrame",
+    "SyncSite",
     "Trace",
+    "WorkKind",
     "drawn",
     "format_bytes",
     "format_ns",
     "format_share",
+    "matmul_format",
     "recoverable_ns",
+    "without_waiting_ns",
 ]
 
 
@@ -72,5 +88,7 @@ class Rule:
     fixers: tuple[str, ...] = ()
     fires: tuple[Trace, ...] = field(default=(), repr=False)
     silent: tuple[Trace, ...] = field(default=(), repr=False)
+    nearness: int = 50
+    """How near the ailment is to its source: of two claims to the same time that weigh the same, the smaller wins."""
     doc: str = ""
     """Filled by the loader from the module's docstring."""

@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.measure.accounting import Occupation, account, added, device_occupation, main_device
-from diagnose.measure.activity import calls_of, ranges_of, waits_of
+from diagnose.measure.activity import calls_of, ops_of, pageable_waits_of, ranges_of, waits_of
 from diagnose.measure.host import host_idle, host_occupation
-from diagnose.measure.idle import CAUSES, device_idle
+from diagnose.measure.idle import CAUSES, LATENCY_NS, REFILL_NS, device_idle
 from diagnose.measure.kernels import classes_of
 from diagnose.measure.launch import Launches, launch_cost_ns, launches_of, queue_depth
 from diagnose.measure.marks import training_thread
@@ -135,6 +135,20 @@ class Measures:
         return Intervals.union(self.idle[cause] for cause in causes or CAUSES)
 
     @cached_property
+    def python_stalls(self) -> Intervals:
+        """Idle time in Python, of stretches too long to be the Python around one operator."""
+        return self.idle["python"].at_least(REFILL_NS)
+
+    @cached_property
+    def issue_gaps(self) -> Intervals:
+        """Idle time in which the host was issuing work: dispatch, launch calls, short Python, and the latency after."""
+        dependency, launch = self.idle["dependency"], self.idle["launch"]
+        follows = np.isin(dependency.starts, launch.ends) & (dependency.lengths_ns <= LATENCY_NS)
+        latency = Intervals(dependency.starts[follows], dependency.ends[follows])
+        short = self.idle["python"] - self.python_stalls
+        return Intervals.union((self.idle["dispatch"], launch, short, latency))
+
+    @cached_property
     def accountings(self) -> tuple[Accounting, ...]:
         """One per counted step; each sums to its step exactly."""
         return tuple(account(self.occupation, self.idle, self.steps.start_ns, self.steps.end_ns))
@@ -154,6 +168,11 @@ class Measures:
         return calls_of(self.trace, {self.thread}, waits_of(self.trace))
 
     @cached_property
+    def pageable_waits(self) -> Intervals:
+        """Time in calls that copy from pageable memory to the device, and in the waits that directly follow them."""
+        return pageable_waits_of(self.trace, self.thread)
+
+    @cached_property
     def wait_calls(self) -> Int64:
         """Rows of `trace.calls` on the training thread that wait for the device, within the host's counted steps."""
         calls = self.trace.calls
@@ -169,6 +188,19 @@ class Measures:
         idle = self.waits | ranges_of(self.trace, RangeKind.INPUT, {self.thread})
         starts, ends = self.steps.host_start_ns, self.steps.host_end_ns
         return np.asarray(ends - starts - idle.covered(starts, ends), np.int64)
+
+    @cached_property
+    def issuing(self) -> Intervals:
+        """Host time in which threads that launch work issue it: operators and calls with the short Python between."""
+        launchers = set(np.unique(self.trace.calls.thread[self.launches.call[self.launches.linked]]).tolist())
+        threads = (launchers | {self.thread}) - {-1}
+        calls = calls_of(self.trace, threads, np.ones(len(self.trace.calls), np.bool_))
+        return (ops_of(self.trace, threads) | calls).joined(REFILL_NS) - self.waits
+
+    @cached_property
+    def issuing_ns(self) -> Int64:
+        """Per step, between the host's marks, the time spent issuing work."""
+        return self.issuing.covered(self.steps.host_start_ns, self.steps.host_end_ns)
 
     @cached_property
     def queue_depth(self) -> Int64:

@@ -33,6 +33,20 @@ def waits_of(trace: Trace) -> Bool:
     return np.asarray(waits | ((trace.calls.correlation > 0) & np.isin(trace.calls.correlation, pageable)), np.bool_)
 
 
+def pageable_waits_of(trace: Trace, thread: int) -> Intervals:
+    """Calls of one thread that copy pageable memory to the device, each with the wait that directly follows it."""
+    pageable = (trace.device.direction == CopyDirection.HOST_TO_DEVICE) & (trace.device.host_memory == Memory.PAGEABLE)
+    rows = np.flatnonzero((trace.calls.thread == thread) | (trace.calls.thread == MISSING))
+    rows = rows[np.lexsort((trace.calls.end_ns[rows], trace.calls.start_ns[rows]))]
+    correlation = trace.calls.correlation[rows]
+    copies = np.isin(correlation, trace.device.correlation[pageable]) & (correlation > 0)
+    starts, ends = trace.calls.start_ns[rows], trace.calls.end_ns[rows]
+    waits = waits_of(trace)[rows]
+    then_waits = np.append(waits[1:], False)[: len(rows)]
+    until = np.where(then_waits, np.append(ends[1:], 0)[: len(rows)], ends)
+    return Intervals.of(starts[copies], until[copies])
+
+
 def on_threads(column: Int32, threads: Collection[int]) -> Bool:
     """A mask over a thread column; a row of unknown thread counts as any."""
     return np.asarray(np.isin(column, [*threads, MISSING]), np.bool_)

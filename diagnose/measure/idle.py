@@ -33,6 +33,9 @@ REFILL_NS = 100_000
 """A piece of host work this short, right after a wait, only refills the queue: issuing one operator takes 5 to 50 µs
 from Python; what takes longer than twice that is work of its own."""
 
+LATENCY_NS = 20_000
+"""An idle device begins 2 to 10 µs after its launch call has returned; within this, the delay is part of launching."""
+
 _CLOCK_SLACK_NS = 5_000
 """Host and device clocks are aligned by the profiler to a few microseconds: a wait may seem to end before its work."""
 
@@ -105,8 +108,7 @@ def _refills_to_sync(idle: dict[str, Intervals], gaps: Intervals, waits: Interva
     moved = [idle["sync"]]
     for cause in _REFILL_CAUSES:
         pieces = idle[cause] & refill
-        short = pieces.lengths_ns <= REFILL_NS
-        part = Intervals(pieces.starts[short], pieces.ends[short])
+        part = pieces - pieces.at_least(REFILL_NS)
         moved.append(part)
         idle[cause] = idle[cause] - part
     idle["sync"] = Intervals.union(moved)

@@ -25,9 +25,9 @@ _FRAME = re.compile(r"^(?P<file>.+\.py)\((?P<line>\d+)\): (?P<function>.+)$")
 _INSTALLED = re.compile(r"site-packages/|dist-packages/|^<|/lib/python3|/lib64/python3")
 _LIBRARIES = frozenset(
     {
-        "PIL", "accelerate", "cv2", "datasets", "deepspeed", "diffusers", "einops", "lightning", "numpy", "pandas", "peft",
-        "pytorch_lightning", "scipy", "tensorboard", "timm", "torch", "torchaudio", "torchdata", "torchtext", "torchvision",
-        "tqdm", "transformers", "triton", "wandb",
+        "PIL", "accelerate", "cv2", "datasets", "deepspeed", "diffusers", "einops", "lightning", "numpy", "pandas",
+        "peft", "pytorch_lightning", "scipy", "tensorboard", "timm", "torch", "torchaudio", "torchdata", "torchtext",
+        "torchvision", "tqdm", "transformers", "triton", "wandb",
     }
 )  # fmt: skip
 

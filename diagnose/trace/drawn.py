@@ -22,8 +22,8 @@ Letters of a host lane: `o` framework operator (it spans the calls drawn inside 
 `c` collective, `h`/`H` pageable/pinned copy to the device, `d`/`D` pageable/pinned copy from it, `t` copy on the
 device, `z` set. Any other letter is a kernel, call or operator named by `kernels`, `calls` or `ops`.
 
-Device work takes the launch calls in the order drawn; where a drawing has none for its kind, it is launched just in
-time: by a call without length at the moment it starts.
+Device work takes the launch calls in the order drawn, each call one piece of work; where a drawing has no call for its
+kind, work is launched just in time: by a call without length at the moment it starts.
 """
 
 from __future__ import annotations
@@ -256,6 +256,8 @@ def _draw_device(canvas: _Canvas, lanes: Sequence[tuple[int, str]], kernels: Map
             caller = {"name": canvas.name(_CALLS[kind]), "thread": 0, "correlation": number, "letter": kind}
             canvas.calls.append(at | caller)
         canvas.device.append(row)
+    for call in (*launches["l"], *launches["c"]):
+        raise ValueError(f"no device work is drawn for the launch at {call['start_ns']} ns")
 
 
 def _taken(queue: deque[dict[str, Any]], row: Mapping[str, Any], number: int, *, keep: bool) -> int:

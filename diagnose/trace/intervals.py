@@ -107,6 +107,18 @@ class Intervals:
         """The rest of one window: its time outside these intervals."""
         return Intervals.of([start], [end]) - self
 
+    def at_least(self, length_ns: int) -> Intervals:
+        """Those intervals that last `length_ns` or longer."""
+        long = self.ends - self.starts >= length_ns
+        return Intervals(self.starts[long], self.ends[long])
+
+    def joined(self, gap_ns: int) -> Intervals:
+        """The same with every gap shorter than `gap_ns` closed."""
+        if len(self) == 0:
+            return self
+        wide = self.starts[1:] - self.ends[:-1] >= gap_ns
+        return Intervals(self.starts[np.append(True, wide)], self.ends[np.append(wide, True)])
+
     def covered(self, starts: Any, ends: Any) -> Int64:
         """How much of each window [start, end) lies in these intervals; windows may overlap and come in any order."""
         begin, finish = np.asarray(starts, np.int64), np.asarray(ends, np.int64)

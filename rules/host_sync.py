@@ -1,0 +1,162 @@
+"""The host waits for the device, and the device then waits for the host.
+
+What it finds
+    Calls in which the training thread waits for the device (`.item()`, `bool(tensor)`, `.cpu()`, `nonzero`,
+    `synchronize`) and after which the device runs dry, because nothing was queued behind the work waited for.
+
+Why it costs
+    Kernels are launched ahead of time, so that the device always has a next one. A wait empties that queue: until the
+    host has issued work again, the device idles, once per wait.
+
+What proves it
+    Idle time that begins under a wait or in the short refill after it. Where the host's own work is shorter than the
+    device's, every launch gap of a step with waits is their fault too: a host that never waits would be ahead. What a
+    step can lose is limited to step − max(host work, device work). A wait behind which the device stays busy costs
+    nothing and is not reported.
+
+What fixes it
+    Collect the value later, or not every step (`defer-item`); drop a `synchronize` (`drop-synchronize`).
+
+Thresholds
+    None of its own; `diagnose.measure.idle.REFILL_NS` says what counts as a refill, and why.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+
+from diagnose.rule import (
+    CannotTell,
+    Claim,
+    Evidence,
+    Intervals,
+    Measures,
+    Place,
+    Rule,
+    SyncSite,
+    drawn,
+    format_ns,
+    without_waiting_ns,
+)
+
+
+def check(measures: Measures) -> Iterator[Claim | CannotTell]:
+    """Idle time that waits for the device caused, by line."""
+    if not measures.has_device:
+        yield CannotTell("host-sync", "a recording of the device's work")
+        return
+    if len(measures.trace.calls) == 0:
+        yield CannotTell("host-sync", "the host's calls of the device runtime (cudaStreamSynchronize, …)")
+        return
+    if measures.step_count == 0 or len(measures.wait_calls) == 0:
+        return
+    claims = (measures.idle["sync"] | _thrown_back(measures)) - measures.pageable_waits
+    gain = without_waiting_ns(measures, claims)
+    if gain == 0:
+        return
+    count = len(measures.wait_calls) / measures.step_count
+    waited = int(measures.waits.covered(measures.steps.host_start_ns, measures.steps.host_end_ns).sum())
+    by = _waiting_in(measures)
+    yield Claim(
+        summary=f"the host waits for the device {count:.4g} times per step{f' in {by}' if by else ''}, "
+        f"and the device then idles {format_ns(gain / measures.step_count)}",
+        recoverable_ns=gain,
+        claims=claims,
+        evidence=[
+            Evidence("waits per step", count, "count"),
+            Evidence("idle.sync", measures.idle["sync"].total_ns // measures.step_count, "ns"),
+            Evidence("host time in waits", waited // measures.step_count, "ns"),
+        ],
+        where=_where(measures),
+    )
+
+
+def _thrown_back(measures: Measures) -> Intervals:
+    """Launch gaps of steps in which the host waits although its own work is shorter than the device's."""
+    steps = measures.steps
+    waits = measures.waits.covered(steps.host_start_ns, steps.host_end_ns)
+    ahead = (waits > 0) & (measures.host_work_ns < measures.busy_ns)
+    return measures.issue_gaps & Intervals.of(steps.start_ns[ahead], steps.end_ns[ahead])
+
+
+def _waiting_in(measures: Measures) -> str | None:
+    """The operator in which most waiting time is spent, or the call itself where no operator encloses it."""
+    trace = measures.trace
+    spent: Counter[str] = Counter()
+    mine = trace.ops.where(trace.ops.thread == measures.thread)
+    order = np.argsort(mine.start_ns, kind="stable")
+    for row in measures.wait_calls.tolist():
+        start, end = int(trace.calls.start_ns[row]), int(trace.calls.end_ns[row])
+        place = int(np.searchsorted(mine.start_ns[order], start, side="right")) - 1
+        name = trace.names[trace.calls.name[row]]
+        if place >= 0 and int(mine.end_ns[order[place]]) >= end:
+            name = trace.names[mine.name[order[place]]]
+        spent[name] += end - start
+    return max(spent.items(), key=lambda entry: (entry[1], entry[0]))[0] if spent else None
+
+
+def _where(measures: Measures) -> list[Place]:
+    """Lines that were caught waiting, by samples where there are any, else by how often."""
+    sampled = measures.places(measures.waits)
+    if measures.trace.sync_sites is None:
+        return list(sampled)
+    caught = sorted(measures.trace.sync_sites, key=lambda site: (-site.per_step, site.file, site.line))
+    shares = {(place.file, place.line): place.share for place in sampled}
+    places = [
+        Place(site.file, site.line, function=site.function, share=shares.get((site.file, site.line))) for site in caught
+    ]
+    return sorted(places, key=lambda place: -(place.share or 0.0))
+
+
+_FIRES = (
+    # `.item()` once a step: the device idles until the host has issued work again.
+    drawn(
+        """
+        host: ol sssssss  ol
+        gpu :   kkkkkkk     kkkk
+        step:                   |
+        """,
+        repeat=4,
+        unit_ns=20_000,
+        ops={"o": "aten::item"},
+        sync_sites=(SyncSite("train.py", 41, "main", 1.0),),
+    ),
+    # After each wait the host is thrown back: launch gaps, though its own work is shorter than the device's.
+    drawn(
+        """
+        host: ol sssss ol sssss ol sssss
+        gpu :   kkkkkk   kkkkkk   kkkkkk
+        step:                           |
+        """,
+        repeat=4,
+        unit_ns=10_000,
+    ),
+)
+
+_SILENT = (
+    # Waiting for old work while the queue is full: the device stays busy.
+    drawn(
+        """
+        host : ololc sss
+        gpu  : uukkkkkkkKKKKKKKK
+        gpu 7:       D
+        step :                  |
+        """,
+        kernels={"K": "other_kernel"},
+        unit_ns=20_000,
+    ),
+    # Idle, but because of Python: nobody waits.
+    drawn(
+        """
+        host: ol            ol
+        gpu :   kkkkk         kkkk
+        step:                     |
+        """,
+        repeat=4,
+    ),
+)
+
+RULE = Rule("host-sync", check, fixers=("defer-item", "drop-synchronize"), fires=_FIRES, silent=_SILENT, nearness=20)

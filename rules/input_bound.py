@@ -1,0 +1,193 @@
+"""The device (or, on a CPU-only run, the training thread) waits for the next batch.
+
+What it finds
+    Time in which the training thread is inside the data loader's `__next__` while the device has nothing to do. It
+    tells apart: no workers (the training thread makes the batch itself), too few workers, workers that are too slow
+    for this machine's cores, and bursts (most steps find a batch ready, every few steps one does not).
+
+Why it costs
+    A step cannot begin before its batch is there. With no workers, loading and training take turns; with workers, the
+    loader is slower than training as soon as one batch costs more than workers × step.
+
+What proves it
+    Idle time of the device that coincides with the loader's wait, as annotated by the profiler, seen by the loader
+    hook of a live run, or shown by stack samples. A wait under a busy device costs nothing and is not counted. The
+    recoverable time is that idle time; without recorded device work on a machine with one, it is an upper bound.
+
+What fixes it
+    More workers, kept alive between epochs, with pinned memory (`loader-workers`); a batch prepared ahead
+    (`loader-prefetch`); samples decoded once (`cache-decoded`).
+
+Thresholds
+    BURST: waits come in bursts when at most half of the steps wait as long as the mean wait; with an even loader about
+    all of them do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from diagnose.rule import (
+    CannotTell,
+    Claim,
+    Confidence,
+    Evidence,
+    Facts,
+    Measures,
+    Place,
+    RangeKind,
+    Rule,
+    Site,
+    drawn,
+    format_ns,
+    format_share,
+    recoverable_ns,
+)
+
+BURST = 0.5
+
+
+def check(measures: Measures) -> Iterator[Claim | CannotTell]:
+    """Idle time in the loader, told apart by workers."""
+    if measures.step_count == 0:
+        yield CannotTell("input-bound", "at least one whole training step")
+        return
+    waits = measures.idle["input"]
+    gain = recoverable_ns(measures, waits)
+    if gain == 0:
+        if not _saw_loader(measures) and not len(measures.trace.ops):
+            yield CannotTell("input-bound", "when the training thread waits for its loader: operators or a live run")
+        return
+    trace = measures.trace
+    bound = not measures.has_device and trace.facts.device_name is not None
+    loaders = [site for site in trace.sites if site.kind == "DataLoader"]
+    workers = _workers(loaders)
+    kind, evidence = _told_apart(measures, workers)
+    idle = (
+        "the training thread waits" if not measures.has_device else f"{trace.facts.device_name or 'the device'} idles"
+    )
+    yield Claim(
+        summary=f"{idle} {format_ns(gain / measures.step_count)} per step for the next batch "
+        f"({format_share(measures.share(waits))} of the step): {kind}",
+        recoverable_ns=gain,
+        claims=waits,
+        confidence=Confidence.BOUND if bound else Confidence.MEASURED,
+        evidence=evidence,
+        where=[*map(_place, loaders), *measures.places(waits, "input")],
+        confirm="trace a few steps: the wait may be hidden behind device work" if bound else None,
+    )
+
+
+def _saw_loader(measures: Measures) -> bool:
+    return bool((measures.trace.ranges.kind == RangeKind.INPUT).any()) or len(measures.trace.step_log) > 0
+
+
+def _workers(loaders: list[Site]) -> int | None:
+    counts = [site.arguments.get("num_workers") for site in loaders]
+    numbers = [count for count in counts if isinstance(count, int)]
+    return max(numbers) if numbers else None
+
+
+def _told_apart(measures: Measures, workers: int | None) -> tuple[str, list[Evidence]]:
+    """What kind of loader trouble it is, in words, and the figures behind it."""
+    per_step = measures.per_step(measures.idle["input"])
+    mean = float(per_step.mean())
+    evidence = [Evidence("idle.input", int(mean), "ns")]
+    if workers is None:
+        return "the loader is slower than training", evidence
+    evidence.append(Evidence("loader workers", workers, "count"))
+    if workers == 0:
+        return "it has no workers, the training thread makes each batch itself", evidence
+    # While one batch is trained on, each worker prepares one: a batch costs workers × step of worker time.
+    batch_ns = workers * measures.mean_ns
+    evidence.append(Evidence("worker time per batch, at most", int(batch_ns), "ns"))
+    if measures.step_count >= 4 and (per_step >= mean).mean() <= BURST and np.median(per_step) < mean / 2:
+        return f"its {workers} workers deliver in bursts, some batches are late while most are ready", evidence
+    needed = int(np.ceil(batch_ns / max(measures.mean_ns - mean, 1)))
+    cores = measures.trace.facts.cpu_count
+    evidence.append(Evidence("workers that would keep up", needed, "count"))
+    if cores is not None and needed > cores:
+        return f"its {workers} workers are too slow; {needed} would keep up, but there are {cores} cores", evidence
+    return f"its {workers} workers are too few; about {needed} would keep up", evidence
+
+
+def _place(site: Site) -> Place:
+    return Place(site.file, site.line, function=site.function)
+
+
+def _loader(workers: int) -> dict[str, Any]:
+    return {"sites": (Site("DataLoader", "train.py", 12, "main", {"num_workers": workers, "batch_size": 64}),)}
+
+
+_FIRES = (
+    # No workers: loading and training take turns.
+    drawn(
+        """
+        load: wwwwwwww
+        host:         ol
+        gpu :           kkkkkkkk
+        opt :          O
+        line: dddddddd
+        """,
+        repeat=4,
+        stacks={"d": [("data.py", 30, "__getitem__"), ("torch/utils/data/dataloader.py", 700, "__next__")]},
+        **_loader(0),
+    ),
+    # Too few workers: half of the wait is hidden.
+    drawn(
+        """
+        load: wwwww  wwwwwwwwwww  wwwwwwwwwww  wwwwwwwwwww
+        host:      ol           ol           ol           ol
+        gpu :        kkkkkkk      kkkkkkk      kkkkkkk      kkkkkkk
+        opt :       O            O            O            O
+        """,
+        **_loader(2),
+    ),
+    # On a CPU alone, the training thread itself is what waits.
+    drawn(
+        """
+        load: wwwwwwww
+        host:         oooooooo
+        opt :                O
+        """,
+        repeat=4,
+        facts=Facts(cpu_count=2),
+        **_loader(0),
+    ),
+)
+
+_SILENT = (
+    # The wait is hidden under device work.
+    drawn(
+        """
+        load:   wwwwwww  wwwwwww  wwwwwww
+        host: ol       ol       ol       ol
+        gpu :   kkkkkkkkkKKKKKKKKKkkkkkkkkkKKKKKKKKK
+        opt :  O        O        O        O
+        """,
+        kernels={"K": "other_kernel"},
+        **_loader(0),
+    ),
+    # The device is idle, but the training thread is not in the loader.
+    drawn(
+        """
+        load:    w
+        host: ol       ol
+        gpu :   kk       kkkkkkkk
+        opt :           O
+        """,
+        repeat=4,
+    ),
+)
+
+RULE = Rule(
+    "input-bound",
+    check,
+    fixers=("loader-workers", "loader-pin", "loader-prefetch", "cache-decoded"),
+    fires=_FIRES,
+    silent=_SILENT,
+    nearness=10,
+)

@@ -1,0 +1,135 @@
+"""The device waits for launches: the host issues work more slowly than the device finishes it.
+
+What it finds
+    Idle time while the host is busy issuing: inside operators, inside launch calls, or in the short Python between
+    them. The queue of the device is empty at most launches.
+
+Why it costs
+    Issuing an operator costs the host 5 to 50 µs whatever its size. Where kernels take less than that, the device
+    finishes each before the next arrives.
+
+What proves it
+    Idle gaps cut at the launch of the work that ends them, whose host side is dispatch or launch; queue depth at the
+    launches; kernels shorter, on average, than the host's time to issue one. Where issuing takes less time than the
+    device's work, the host could be ahead, something else holds it up (`host-sync`, `input-bound`), and this rule says
+    nothing.
+
+What fixes it
+    Fewer, larger launches: `compile-model`, `cuda-graphs`, `fused-optimizer`, a bigger batch.
+
+Thresholds
+    SHALLOW: at least half of the launches must find at most one piece of work before them; else the queue is usually
+    filled and the gaps come from elsewhere.
+    LINKED: at least half of the work must be linked to its launch call, or the gaps cannot be attributed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from diagnose.rule import CannotTell, Claim, Evidence, KernelClass, Measures, Rule, drawn, format_ns, recoverable_ns
+
+SHALLOW = 0.5
+LINKED = 0.5
+
+
+def check(measures: Measures) -> Iterator[Claim | CannotTell]:
+    """Idle time while the host issues work."""
+    if not measures.has_device:
+        yield CannotTell("launch-bound", "a recording of the device's work")
+        return
+    rows = measures.rows_within_steps(measures.classes != KernelClass.COPY)
+    if len(rows) == 0:
+        return
+    if measures.launches.linked[rows].mean() < LINKED:
+        yield CannotTell("launch-bound", "the launch calls of the kernels (correlation ids)")
+        return
+    gaps = measures.issue_gaps
+    gain = recoverable_ns(measures, gaps)
+    shallow = float((measures.queue_depth[rows] <= 1).mean())
+    host, device = int(measures.issuing_ns.sum()), int(measures.busy_ns.sum())
+    if gain == 0 or shallow < SHALLOW or host < device:
+        return
+    lengths = (measures.trace.device.end_ns - measures.trace.device.start_ns)[rows]
+    per_launch = host / len(rows)
+    yield Claim(
+        summary=f"the device waits {format_ns(gain / measures.step_count)} per step for launches: the host needs "
+        f"{format_ns(per_launch)} per kernel, the median kernel takes {format_ns(float(np.median(lengths)))}",
+        recoverable_ns=gain,
+        claims=gaps,
+        evidence=[
+            Evidence("kernels per step", len(rows) / measures.step_count, "count"),
+            Evidence("host time per kernel", int(per_launch), "ns"),
+            Evidence("launch call", measures.launch_cost_ns or 0, "ns"),
+            Evidence("median kernel", int(np.median(lengths)), "ns", tuple(rows[:3].tolist())),
+            Evidence("launches into an empty queue", shallow, "share"),
+        ],
+        where=measures.places(gaps),
+    )
+
+
+_FIRES = (
+    drawn(
+        """
+        host: ol ol ol ol ol
+        gpu :   k  k  k  k  k
+        step:                |
+        """,
+        repeat=4,
+        unit_ns=10_000,
+    ),
+)
+
+_SILENT = (
+    # A graph is launched once and keeps the device full.
+    drawn(
+        """
+        host: G
+        gpu : kkkkkkkkkkkkkkkkkkkk
+        step:                     |
+        """,
+        repeat=4,
+        unit_ns=10_000,
+    ),
+    # The host is ahead: launches queue up behind long kernels.
+    drawn(
+        """
+        host: olololol
+        gpu :   kkkkkKKKKKkkkkkKKKKK
+        step:                       |
+        """,
+        unit_ns=10_000,
+        kernels={"K": "other_kernel"},
+    ),
+    # The gaps follow waits; the host's own work is shorter than the device's.
+    drawn(
+        """
+        host: ol sssss ol sssss ol sssss
+        gpu :   kkkkkk   kkkkkk   kkkkkk
+        step:                           |
+        """,
+        repeat=4,
+        unit_ns=10_000,
+    ),
+    # Long kernels, idle because of the batch.
+    drawn(
+        """
+        load: wwwwwwww
+        host:         l
+        gpu :          kkkkkkkk
+        step:                  |
+        """,
+        repeat=4,
+    ),
+)
+
+RULE = Rule(
+    "launch-bound",
+    check,
+    fixers=("compile-model", "cuda-graphs", "fused-optimizer", "bigger-microbatch"),
+    fires=_FIRES,
+    silent=_SILENT,
+    nearness=60,
+)

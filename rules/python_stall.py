@@ -1,0 +1,111 @@
+"""The device idles while the host runs Python of the user's, outside the framework.
+
+What it finds
+    Stretches of idle time in which the launching thread is in no operator, no runtime call, no loader and no garbage
+    collection: it runs Python. Long ones only; the few microseconds of Python around each operator are launch cost.
+
+Why it costs
+    The device gets its next work only when Python comes round to it: metrics computed in plain Python, logging,
+    sleeping, parsing, per-sample loops.
+
+What proves it
+    Idle time of the device before a launch call with nothing else on the launching thread; on a CPU-only run, time of
+    the training thread outside operators and loader. Samples name the line.
+
+What fixes it
+    Nothing automatic: the line is shown. Move the work out of the loop, into a worker, or make it cheaper.
+
+Thresholds
+    REFILL_NS (100 µs): a stretch of Python this long is work of its own; issuing one operator takes 5 to 50 µs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from diagnose.rule import CannotTell, Claim, Evidence, Measures, Rule, drawn, format_ns, recoverable_ns
+
+
+def check(measures: Measures) -> Iterator[Claim | CannotTell]:
+    """Long stretches of Python while nothing else goes on."""
+    if measures.step_count == 0:
+        return
+    stalls = measures.python_stalls
+    gain = recoverable_ns(measures, stalls)
+    if gain == 0:
+        if not len(measures.trace.ops) and not len(measures.trace.calls) and not len(measures.trace.samples):
+            yield CannotTell("python-stall", "what the host did: operators, runtime calls or stack samples")
+        return
+    places = measures.places(stalls, "python")
+    who = "the device idles" if measures.has_device else "the training thread spends"
+    at = f", most of it at {places[0].file}:{places[0].line}" if places else ""
+    yield Claim(
+        summary=f"{who} {format_ns(gain / measures.step_count)} per step in Python outside the framework{at}",
+        recoverable_ns=gain,
+        claims=stalls,
+        evidence=[
+            Evidence("idle.python", measures.idle["python"].total_ns // measures.step_count, "ns"),
+            Evidence("stretches per step", len(stalls) / measures.step_count, "count"),
+        ],
+        where=places,
+        confirm=None if places else "a live run (diagnose run) samples the stack and names the line",
+    )
+
+
+_FIRES = (
+    drawn(
+        """
+        host: olol           ol
+        gpu :   kkkK           kkkk
+        line:      pppppppppppp
+        step:                      |
+        """,
+        repeat=4,
+        kernels={"K": "other_kernel"},
+        stacks={"p": [("train.py", 52, "moving_average")]},
+    ),
+    # On a CPU alone: the thread is in no operator.
+    drawn(
+        """
+        host: oooooo      oooo
+        line:       pppppp
+        opt :                O
+        """,
+        repeat=4,
+        stacks={"p": [("train.py", 52, "moving_average")]},
+    ),
+)
+
+_SILENT = (
+    # The host is in Python all the time, but the device never waits for it.
+    drawn(
+        """
+        host: olol
+        gpu :   kkkkkkkkkkKKKKKKKKKK
+        step:                       |
+        """,
+        kernels={"K": "other_kernel"},
+    ),
+    # Short Python around every operator is the cost of launching, not a stall.
+    drawn(
+        """
+        host: ol ol ol ol ol
+        gpu :   k  k  k  k  k
+        step:                |
+        """,
+        repeat=4,
+        unit_ns=10_000,
+    ),
+    # The device idles for its batch.
+    drawn(
+        """
+        load: wwwwwwww
+        host:         l
+        gpu :          kkkkkkkk
+        step:                  |
+        """,
+        repeat=4,
+    ),
+)
+
+RULE = Rule("python-stall", check, fires=_FIRES, silent=_SILENT, nearness=40)

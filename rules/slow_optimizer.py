@@ -1,0 +1,214 @@
+"""The optimizer's step takes longer than it needs to: many small kernels where one fused kernel exists.
+
+What it finds
+    `optimizer.step` implemented parameter by parameter (for-loop) or list by list (foreach), where PyTorch has a fused
+    implementation, with a share of the step that matters.
+
+Why it costs
+    An unfused Adam reads and writes each parameter's state some twenty times, in ten or more kernels; the fused one
+    does it once. Every kernel also costs a launch.
+
+What proves it
+    Device work launched from within `optimizer.step` and the launch gaps between it; matrix products and collectives
+    inside it are left out, no fused optimizer replaces them. On a CPU-only run, the operators inside it. The
+    recoverable time is an upper bound: see FUSED.
+
+What fixes it
+    `fused=True` (`fused-optimizer`).
+
+Thresholds
+    FUSED: share of an unfused step's memory traffic that a fused one still needs. Counted for AdamW on one tensor:
+    decay (2), first moment (3), second moment (2 + 3), root (2), quotient (2), sum (2), update (4) = 20 passes over
+    memory, against 7 (read parameter, gradient and two moments, write three of them): 0.35.
+    FUSABLE: the optimizers for which PyTorch (2.4 and newer) has `fused=True`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from diagnose.rule import (
+    CannotTell,
+    Claim,
+    Confidence,
+    Evidence,
+    Facts,
+    Intervals,
+    KernelClass,
+    Measures,
+    Place,
+    RangeKind,
+    Rule,
+    Scalar,
+    Site,
+    drawn,
+    format_ns,
+    format_share,
+)
+
+FUSED = 0.35
+FUSABLE = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
+_FUSED_KERNEL = re.compile(r"fused_?(adam|sgd|adagrad|lamb|optim)", re.I)
+_FUSED_OP = re.compile(r"aten::_fused_(adam|adamw|sgd|adagrad)_?$")
+_FOREACH_OP = re.compile(r"aten::_foreach_")
+_NOT_FUSABLE = (KernelClass.MATMUL, KernelClass.CONVOLUTION, KernelClass.ATTENTION, KernelClass.COLLECTIVE)
+
+
+def check(measures: Measures) -> Iterator[Claim | CannotTell]:
+    """Time in an unfused optimizer step."""
+    trace = measures.trace
+    rows = np.flatnonzero(trace.ranges.kind == RangeKind.OPTIMIZER)
+    if measures.step_count == 0:
+        return
+    if len(rows) == 0 or not (len(trace.ops) or measures.has_device):
+        yield CannotTell("slow-optimizer", "ranges of optimizer.step with what ran inside them")
+        return
+    ranges = Intervals.of(trace.ranges.start_ns[rows], trace.ranges.end_ns[rows])
+    sites = [site for site in trace.sites if site.kind == "optimizer"]
+    kinds = {str(site.arguments.get("name")) for site in sites if site.arguments.get("name")}
+    inside = _ops_inside(measures, ranges)
+    if any(_FUSED_OP.search(name) for name in inside) or (kinds and not kinds & FUSABLE):
+        return
+    found = _device_work(measures, ranges) if measures.has_device else _host_work(measures, ranges)
+    if found is None:
+        return
+    work, gaps, count = found
+    time = work | gaps
+    pieces = f"{count / measures.step_count:.0f} {'kernels' if measures.has_device else 'operators'}"
+    yield Claim(
+        summary=f"{' and '.join(sorted(kinds)) or 'the optimizer'}.step takes "
+        f"{format_ns(time.total_ns / measures.step_count)} ({format_share(measures.share(time))} of the step) "
+        f"in {pieces}{_implementation(inside, measures)}, where a fused one would do it in a few",
+        recoverable_ns=int(work.total_ns * (1 - FUSED)) + gaps.total_ns,
+        claims=time,
+        confidence=Confidence.BOUND,
+        evidence=[
+            Evidence("optimizer.step", time.total_ns // measures.step_count, "ns"),
+            Evidence("launched in it, per step", count / measures.step_count, "count"),
+            Evidence("traffic of a fused step over this one", FUSED, "share"),
+        ],
+        where=[Place(site.file, site.line, function=site.function) for site in sites],
+        confirm="a trial with fused=True",
+    )
+
+
+def _ops_inside(measures: Measures, ranges: Intervals) -> set[str]:
+    ops = measures.trace.ops
+    return {
+        measures.trace.names[name] for name in np.unique(ops.name[ranges.contains(ops.start_ns)]).tolist() if name >= 0
+    }
+
+
+def _implementation(inside: set[str], measures: Measures) -> str:
+    if any(_FOREACH_OP.search(name) for name in inside):
+        return " (foreach)"
+    settings = [site.arguments.get("foreach") for site in measures.trace.sites if site.kind == "optimizer"]
+    return " (one parameter at a time)" if inside and True not in settings else ""
+
+
+def _device_work(measures: Measures, ranges: Intervals) -> tuple[Intervals, Intervals, int] | None:
+    """Work launched within the ranges, the issue gaps among it, and how many pieces of work; None if it is fused."""
+    launched = ranges.contains(measures.launches.start_ns) & measures.launches.linked
+    rows = measures.rows_within_steps(launched & ~np.isin(measures.classes, _NOT_FUSABLE))
+    names = measures.trace.device.name[rows]
+    if len(rows) == 0 or any(_FUSED_KERNEL.search(measures.trace.names[name]) for name in np.unique(names).tolist()):
+        return None
+    work = measures.time_of(rows)
+    gaps = measures.issue_gaps
+    inside = np.isin(gaps.ends, measures.trace.device.start_ns[rows]) | ranges.contains(gaps.starts)
+    return work, Intervals(gaps.starts[inside], gaps.ends[inside]) & measures.counted, len(rows)
+
+
+def _host_work(measures: Measures, ranges: Intervals) -> tuple[Intervals, Intervals, int] | None:
+    """Operators within the ranges, the Python among them, and how many operators."""
+    ops = measures.trace.ops
+    inside = ranges & measures.counted
+    work = inside & measures.compute
+    if work.total_ns == 0:
+        return None
+    count = int(inside.contains(ops.start_ns).sum())
+    return work, inside & measures.idle["python"], count
+
+
+def _adamw(**arguments: Scalar) -> dict[str, Any]:
+    return {"sites": (Site("optimizer", "train.py", 20, "main", {"name": "AdamW", **arguments}),)}
+
+
+_FIRES = (
+    # Parameter by parameter: many kernels, launched from within the optimizer.
+    drawn(
+        """
+        host: ol     olololol
+        gpu :   kkkkkkp p p p
+        opt :        OOOOOOOO
+        """,
+        repeat=4,
+        kernels={"p": "void at::native::vectorized_elementwise_kernel<4, at::native::MulFunctor<float>>"},
+        **_adamw(foreach=False, fused=False),
+    ),
+    # List by list.
+    drawn(
+        """
+        host: ol    olol
+        gpu :   kkkkkkppqq
+        opt :       OOOO
+        """,
+        repeat=4,
+        kernels={
+            "p": "void at::native::multi_tensor_apply_kernel<TensorListMetadata<2>, BinaryOpScalarFunctor>",
+            "q": "void at::native::multi_tensor_apply_kernel<TensorListMetadata<4>, PointwiseOpListFunctor>",
+        },
+        **_adamw(foreach=True),
+    ),
+    # On a CPU alone.
+    drawn(
+        """
+        host: oooooooooooo oo oo oo
+        opt :              OOOOOOOO
+        """,
+        repeat=4,
+        facts=Facts(cpu_count=2),
+        **_adamw(foreach=False),
+    ),
+)
+
+_SILENT = (
+    # Already fused.
+    drawn(
+        """
+        host: ol    ol
+        gpu :   kkkkkpp
+        opt :       OO
+        """,
+        repeat=4,
+        kernels={
+            "p": "void at::native::multi_tensor_apply_kernel<FusedOptimizerTensorListMetadata<4>, FusedAdamMathFunctor>"
+        },
+        **_adamw(fused=True),
+    ),
+    # An optimizer of matrix products: no fused implementation replaces it.
+    drawn(
+        """
+        host: ol    ol
+        gpu :   kkkkkpp
+        opt :       OO
+        """,
+        repeat=4,
+        kernels={"p": "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_NNT"},
+    ),
+    # The step waits inside the optimizer's range, but the kernels there are long since done: nothing was launched.
+    drawn(
+        """
+        host: ol
+        gpu :   kkkkkkkkkk
+        opt :         OOO
+        """,
+        repeat=4,
+    ),
+)
+
+RULE = Rule("slow-optimizer", check, fixers=("fused-optimizer",), fires=_FIRES, silent=_SILENT, nearness=35)

@@ -1,0 +1,65 @@
+"""Every rule proves itself: what it draws as firing fires, what it draws as silent stays silent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from diagnose import plugins
+from diagnose.engine import diagnose
+from diagnose.measure import Measures
+from diagnose.model import Severity
+from diagnose.rule import CannotTell, Claim, Rule, Trace
+
+RULES = plugins.load().rules
+SECTIONS = ("What it finds", "Why it costs", "What proves it", "What fixes it", "Thresholds")
+
+
+def drawings(kind: str) -> Iterable[object]:
+    for rule in RULES.values():
+        for number, trace in enumerate(getattr(rule, kind)):
+            yield pytest.param(rule, trace, id=f"{rule.name}-{number}")
+
+
+def test_every_rule_can_be_loaded() -> None:
+    assert [problem for problem in plugins.load().problems if "rules" in problem.module] == []
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES.keys())
+def test_a_rule_is_documented_and_shows_both_sides(rule: Rule) -> None:
+    missing = [section for section in SECTIONS if f"\n{section}\n" not in rule.doc]
+    assert not missing
+    assert rule.fires
+    assert rule.silent
+
+
+@pytest.mark.parametrize(("rule", "trace"), drawings("fires"))
+def test_it_fires_and_claims_no_more_than_the_steps(rule: Rule, trace: Trace) -> None:
+    measures = Measures(trace)
+    claims = [answer for answer in rule.check(measures) if isinstance(answer, Claim)]
+    assert claims
+    for claim in claims:
+        assert 0 < claim.recoverable_ns <= (claim.claims & measures.counted).total_ns <= measures.total_ns
+        assert claim.summary
+        assert claim.evidence
+
+
+@pytest.mark.parametrize(("rule", "trace"), drawings("fires"))
+def test_what_fires_becomes_a_finding_that_matters(rule: Rule, trace: Trace) -> None:
+    diagnosis = diagnose([trace], plugins.load())
+    found = {finding.rule: finding for finding in diagnosis.findings}
+    assert rule.name in found
+    assert found[rule.name].severity in (Severity.HIGH, Severity.MEDIUM)
+    assert sum(finding.recoverable_ns for finding in diagnosis.findings) <= (diagnosis.steps.mean_ns or 0)
+
+
+@pytest.mark.parametrize(("rule", "trace"), drawings("silent"))
+def test_a_look_alike_stays_silent(rule: Rule, trace: Trace) -> None:
+    assert [answer for answer in rule.check(Measures(trace)) if isinstance(answer, Claim)] == []
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES.keys())
+def test_a_recording_of_nothing_is_no_bottleneck(rule: Rule) -> None:
+    answers = list(rule.check(Measures(Trace(source="nothing"))))
+    assert all(isinstance(answer, CannotTell) and answer.rule == rule.name and answer.needs for answer in answers)
