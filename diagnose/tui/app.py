@@ -9,6 +9,7 @@ from typing import ClassVar
 from textual import on
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
+from textual.message import Message
 from textual.reactive import reactive
 from textual.widgets import ContentSwitcher, Footer, OptionList
 
@@ -30,6 +31,10 @@ from diagnose.tui.theme import THEME
 Clock = Callable[[], int]
 Work = Callable[[Callable[[AnyEvent], None]], int]
 INTERRUPTED = 130
+
+
+class WorkEnded(Message):
+    """The work has returned or raised."""
 
 
 class DiagnoseApp(App[int]):
@@ -78,7 +83,7 @@ class DiagnoseApp(App[int]):
         self._clock = clock
         self._read = read
         self._explain = explain
-        self._at_work = work is not None
+        self.at_work = work is not None
         self._result = 0
         self._quitting = False
 
@@ -109,10 +114,11 @@ class DiagnoseApp(App[int]):
             self._result = self._work(self.feed.accept)
         except BaseException as error:  # noqa: BLE001 - carried to the thread that opened the screen and raised there
             self.error = error
-        self.call_from_thread(self._work_ended)
+        self.post_message(WorkEnded())  # lost, and rightly, when the screen is gone already
 
+    @on(WorkEnded)
     def _work_ended(self) -> None:
-        self._at_work = False
+        self.at_work = False
         self._take()
         if self.error is not None or self._quitting:
             self.exit(self._result)
@@ -171,7 +177,7 @@ class DiagnoseApp(App[int]):
 
     def action_leave(self) -> None:
         """Quit; while the program runs, ask first."""
-        if not self._at_work:
+        if not self.at_work:
             self.exit(self._result)
         elif self._quitting:
             self.exit(INTERRUPTED)  # asked twice: the work does not end by itself
@@ -183,7 +189,7 @@ class DiagnoseApp(App[int]):
         if not end:
             return
         self._quitting = True
-        if not self._at_work:
+        if not self.at_work:
             self.exit(self._result)
         elif self._cancel is None:
             self.exit(INTERRUPTED)

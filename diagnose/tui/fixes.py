@@ -126,6 +126,7 @@ class FixesPane(Container):
 
     def __init__(self) -> None:
         super().__init__(id="fixes")
+        self._followed: str | None = None
 
     def compose(self) -> ComposeResult:
         yield FixesHead(id="fixes-head").data_bind(FixesPane.state)
@@ -158,14 +159,16 @@ class FixesPane(Container):
     def _fill(self) -> None:
         choices = self.query_one(Choices)
         fixes = fixes_of(self.state)
-        on_last = choices.highlighted is None or choices.highlighted == choices.option_count - 1
-        before = choices.option_count
+        moved = choices.key is not None and choices.key != self._followed
         width = max(self.size.width - 1, 20)
         choices.display = bool(fixes)
         choices.show([(fix.key, self._entry(fix, width)) for fix in fixes])
         running = [index for index, fix in enumerate(fixes) if fix.look is TRYING]
-        if running and (on_last or len(fixes) != before):
-            choices.highlighted = running[-1]
+        if not moved:
+            # The cursor goes along with the trials until the user takes it.
+            if running:
+                choices.highlighted = running[-1]
+            self._followed = choices.key
         self._detail()
 
     def _entry(self, fix: Fix, width: int) -> Text:

@@ -1,0 +1,245 @@
+"""What the screen does: how it follows the work, how it is left, where keys lead."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import journals
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import ContentSwitcher
+
+from diagnose.errors import ProgramFailed
+from diagnose.model import Diagnosis
+from diagnose.session import AnyEvent, ProgramOutput, State, fold
+from diagnose.tui.app import INTERRUPTED, DiagnoseApp
+from diagnose.tui.feed import Feed
+from diagnose.tui.findings import FindingsPane
+from diagnose.tui.fixes import FixesPane
+from diagnose.tui.lines import Lines
+from diagnose.tui.quit import ConfirmQuit
+
+Tell = Callable[[AnyEvent], None]
+
+
+def driven(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """A test that drives a screen, run to its end."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        asyncio.run(test(*args, **kwargs))
+
+    return run
+
+
+def view(events: list[AnyEvent]) -> DiagnoseApp:
+    """A finished run on the screen."""
+    return DiagnoseApp(Feed(fold(events), events[-1].at_ns), read=journals.SOURCES.get)
+
+
+def asked(app: DiagnoseApp) -> bool:
+    """Whether the question before quitting is on the screen."""
+    return isinstance(app.screen, ConfirmQuit)
+
+
+async def settled(pilot: Pilot[int], condition: Callable[[], bool]) -> None:
+    """Let the screen work until `condition` holds; the test's own time limit ends a wait in vain."""
+    while not condition():
+        await pilot.pause()
+
+
+@driven
+async def test_tabs_are_reached_by_number_and_by_tab_key() -> None:
+    app = view(journals.fixed())
+    async with app.run_test() as pilot:
+        switcher = app.query_one(ContentSwitcher)
+        for key, name in (("2", "findings"), ("5", "output"), ("tab", "overview"), ("shift+tab", "output")):
+            await pilot.press(key)
+            assert switcher.current == name
+
+
+@driven
+async def test_a_tab_is_reached_by_clicking_it() -> None:
+    app = view(journals.fixed())
+    async with app.run_test() as pilot:
+        await pilot.click("#tabs", offset=(20, 0))
+        assert app.active == "findings"
+
+
+@driven
+async def test_enter_on_the_overview_opens_that_finding() -> None:
+    app = view(journals.diagnosed())
+    async with app.run_test() as pilot:
+        await pilot.press("j", "enter")
+        assert app.active == "findings"
+        assert app.query_one(FindingsPane).place_text() == "/home/user/tinygpt/train.py:17"
+
+
+@driven
+async def test_enter_goes_to_the_details_and_escape_comes_back() -> None:
+    app = view(journals.diagnosed())
+    async with app.run_test() as pilot:
+        await pilot.press("2", "enter")
+        assert app.focused is app.query_one("#finding-detail")
+        await pilot.press("escape")
+        assert app.focused is app.query_one("#finding-list")
+
+
+@driven
+async def test_copying_takes_the_place_of_a_finding_and_the_accepted_diff() -> None:
+    app = view(journals.fixed())
+    async with app.run_test() as pilot:
+        await pilot.press("2", "y")
+        assert app.clipboard == "/home/user/tinygpt/train.py:27"
+        await pilot.press("4", "y")
+        assert app.clipboard.startswith("--- a/train.py\n+++ b/train.py\n")
+
+
+@driven
+async def test_a_view_is_left_without_a_question() -> None:
+    app = view(journals.fixed())
+    async with app.run_test() as pilot:
+        await pilot.press("q")
+    assert app.return_value == 0
+
+
+@driven
+async def test_work_runs_in_a_thread_and_its_exit_code_is_the_screens() -> None:
+    def work(tell: Tell) -> int:
+        for event in journals.fixed():
+            tell(event)
+        return 3
+
+    app = DiagnoseApp(Feed(), work)
+    async with app.run_test() as pilot:
+        await settled(pilot, lambda: app.state.ended is not None)
+        assert app.is_running, "the result stays on the screen until the user leaves"
+        await settled(pilot, lambda: not app.at_work)
+        await pilot.press("q")
+    assert app.return_value == 3
+
+
+@driven
+async def test_no_event_is_lost_however_fast_they_come() -> None:
+    count = 2000
+
+    def work(tell: Tell) -> int:
+        for number in range(count):
+            tell(ProgramOutput(at_ns=number, text=f"{number}\n"))
+        return 0
+
+    app = DiagnoseApp(Feed(), work)
+    async with app.run_test() as pilot:
+        await settled(pilot, lambda: not app.at_work)
+        assert app.state.output.splitlines() == [str(number) for number in range(count)]
+
+
+@driven
+async def test_quitting_while_the_program_runs_asks_first() -> None:
+    release = threading.Event()
+
+    def work(tell: Tell) -> int:
+        tell(journals.waiting()[0])
+        release.wait(30)
+        return 0
+
+    app = DiagnoseApp(Feed(), work, cancel=release.set)
+    async with app.run_test() as pilot:
+        await pilot.press("q")
+        assert asked(app)
+        await pilot.press("n")
+        assert not asked(app)
+        assert not release.is_set()
+        await pilot.press("ctrl+c")
+        assert asked(app)
+        await pilot.press("y")
+        await settled(pilot, lambda: not app.at_work)
+    assert release.is_set()
+    assert app.return_value == 0, "the code that the work returned after it was cancelled"
+
+
+@driven
+async def test_work_that_does_not_end_is_left_by_asking_twice() -> None:
+    release = threading.Event()
+
+    def work(_tell: Tell) -> int:
+        release.wait(30)
+        return 0
+
+    app = DiagnoseApp(Feed(), work, cancel=lambda: None)
+    async with app.run_test() as pilot:
+        await pilot.press("q", "y", "q")
+    release.set()
+    assert app.return_value == INTERRUPTED
+
+
+@driven
+async def test_an_error_of_the_work_is_kept_for_whoever_opened_the_screen() -> None:
+    def work(_tell: Tell) -> int:
+        raise ProgramFailed("train.py ended with exit code 1", 1)
+
+    app = DiagnoseApp(Feed(), work)
+    async with app.run_test() as pilot:
+        await settled(pilot, lambda: not app.at_work)
+    assert isinstance(app.error, ProgramFailed)
+
+
+@driven
+async def test_the_cursor_goes_along_with_the_trials_until_the_user_moves_it() -> None:
+    events = journals.fixed()
+    first_trial = next(index for index, event in enumerate(events) if type(event).__name__ == "TrialStarted")
+    feed = Feed(fold(events[: first_trial + 1]))
+    app = DiagnoseApp(feed)
+    async with app.run_test() as pilot:
+        await pilot.press("3")
+        pane = app.query_one(FixesPane)
+        rest = iter(events[first_trial + 1 :])
+        for event in rest:
+            feed.accept(event)
+            if type(event).__name__ == "TrialStarted":
+                break
+        await pilot.pause()
+        assert pane.current is not None
+        assert pane.current.name == "defer-item"
+        await pilot.press("up")
+        for event in rest:
+            feed.accept(event)
+        await pilot.pause()
+        assert pane.current.name == "loader-workers"
+
+
+@driven
+async def test_output_follows_its_end_and_keeps_what_a_progress_bar_left() -> None:
+    feed = Feed(State(output="first\n" + "line\n" * 50 + "10 %\r50 %\r100 %\n"))
+    app = DiagnoseApp(feed)
+    async with app.run_test() as pilot:
+        await pilot.press("5")
+        view_lines = app.query_one("#output-lines", Lines)
+        assert view_lines.scroll_offset.y == view_lines.max_scroll_y > 0
+        assert app.state.output.endswith("100 %\n")
+        assert "100 %" in app.export_screenshot().replace("&#160;", " ")
+        assert "50 %" not in app.export_screenshot().replace("&#160;", " ")
+
+
+@pytest.mark.parametrize("size", [(20, 6), (200, 60)])
+@driven
+async def test_no_size_of_terminal_breaks_it(size: tuple[int, int]) -> None:
+    for events in (journals.waiting(), journals.fixed(), journals.failed()):
+        app = view(events)
+        async with app.run_test(size=size) as pilot:
+            await pilot.press("2", "3", "4", "5", "question_mark", "escape", "1")
+            assert app.is_running
+
+
+@driven
+async def test_an_empty_state_and_a_bare_diagnosis_can_be_shown() -> None:
+    empty = Diagnosis(1, (), 0, None, journals.gpu_diagnosis().steps, journals.gpu_diagnosis().accounting)
+    for state in (State(), State(diagnosis=empty), State(diagnosis=journals.gpu_diagnosis())):
+        app = DiagnoseApp(Feed(state))
+        async with app.run_test() as pilot:
+            await pilot.press("2", "3", "4", "5", "1", "y")
+            assert app.is_running
