@@ -14,10 +14,10 @@ Fix safety
 ----------
 Bitwise, where a sample depends on its index alone: the order of samples and the random numbers of the training process
 stay as they were. Random augmentation draws from the generators of the workers instead, which the gate sees. Left
-alone: an `IterableDataset` that does not ask which worker it is in would yield every sample once per worker; a dataset that
-moves data to a CUDA device cannot run in a forked process. Workers are not kept where the program changes the dataset
-between epochs, since kept workers would not see it. Each worker holds its own batches: `num_workers × prefetch_factor`
-batches of host memory. Where processes are spawned and not forked, the script needs its `if __name__ == "__main__":`.
+alone: an `IterableDataset` that does not ask which worker it is in would yield every sample once per worker; a dataset
+that moves data to a CUDA device cannot run in a forked process. Workers are not kept where the program changes the
+dataset between epochs, since kept workers would not see it. Each worker holds batches of its own: `num_workers ×
+prefetch_factor` of them in host memory. Where processes are spawned and not forked, the script needs its main guard.
 """
 
 from __future__ import annotations

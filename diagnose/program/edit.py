@@ -5,6 +5,7 @@ Every function returns splices of the text; `splice` makes them. New text follow
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 
 import libcst as cst
@@ -18,6 +19,7 @@ __all__ = [
     "call_at",
     "call_name",
     "ensure_import",
+    "free_name",
     "has_star",
     "insert_after",
     "insert_before",
@@ -220,6 +222,13 @@ def top_of_program(source: Source) -> cst.SimpleStatementLine | None:
         if docstring or isinstance(first, cst.Import | cst.ImportFrom):
             last = statement
     return last
+
+
+def free_name(source: Source, name: str, taken: Collection[str] = ()) -> str:
+    """The name, or a longer one that the file does not use yet."""
+    while name in taken or re.search(rf"\b{name}\b", source.text):
+        name += "_"
+    return name
 
 
 def _plain(source: Source) -> list[cst.BaseSmallStatement]:

@@ -1,0 +1,105 @@
+"""What `defer-item` moves changes neither what the program prints nor what it trains."""
+
+from __future__ import annotations
+
+import io
+from contextlib import redirect_stdout
+
+import pytest
+
+from diagnose.fixer import Advice, Edits, Example, example_request
+from diagnose.plugins import load
+
+torch = pytest.importorskip("torch")
+FIXER = load().fixers["defer-item"]
+MOVED = [example for example in FIXER.examples if example.after is not None]
+
+
+def outcome(text: str) -> tuple[str, list[float]]:
+    """What a program prints, and the parameters that it ends with."""
+    torch.manual_seed(0)
+    printed = io.StringIO()
+    names: dict[str, object] = {}
+    with redirect_stdout(printed):
+        exec(compile(text, "train.py", "exec", dont_inherit=True), names)
+    model = names["model"]
+    assert isinstance(model, torch.nn.Module)
+    return printed.getvalue(), [value for parameter in model.parameters() for value in parameter.flatten().tolist()]
+
+
+@pytest.mark.parametrize("example", MOVED)
+def test_the_log_and_the_training_are_the_same_bit_for_bit(example: Example) -> None:
+    assert example.after is not None
+    before, after = outcome(example.before), outcome(example.after)
+    assert before[0].count("\n") >= 1
+    assert before == after
+
+
+def fixed(text: str) -> Edits | Advice | None:
+    lines = [number for number, line in enumerate(text.splitlines(), 1) if ".item()" in line]
+    return FIXER.rewrite(example_request("host-sync", text, lines=lines))
+
+
+def test_the_norms_of_a_function_are_read_at_once() -> None:
+    answer = fixed(
+        "import torch\n\n\ndef norm(model):\n    total = 0.0\n    for p in model.parameters():\n"
+        "        size = p.grad.data.norm(2)\n        total += size.item() ** 2\n    return total ** 0.5\n"
+    )
+    assert isinstance(answer, Edits)
+    assert answer.files["train.py"] == (
+        "import torch\n\n\ndef norm(model):\n    total = 0.0\n    total_values = []\n    for p in model.parameters():\n"
+        "        size = p.grad.data.norm(2)\n        total_values.append(size.detach().clone())\n"
+        "    for value in torch.stack(total_values).tolist() if total_values else []:\n        total += value ** 2\n"
+        "    return total ** 0.5\n"
+    )
+
+
+def test_what_can_be_moved_is_moved_though_a_neighbour_steers() -> None:
+    text = FIXER.examples[0].before.replace(
+        "    opt.step()\n", "    opt.step()\n    if loss.item() > 99:\n        break\n"
+    )
+    answer = fixed(text)
+    assert isinstance(answer, Edits)
+    assert "if loss.item() > 99:" in answer.files["train.py"]
+    assert "running += loss.detach().double()" in answer.files["train.py"]
+
+
+@pytest.mark.parametrize(
+    ("step", "why"),
+    [
+        ("if loss.item() > 9: break", "steers"),
+        ("print(loss.item())", "printed in every step"),
+        ("shown = loss.item()\n    print(shown)", "used in every step, in line 8"),
+        ("bar.set_postfix(loss=loss.item())", "not understood"),
+    ],
+)
+def test_the_advice_says_why_a_read_stays(step: str, why: str) -> None:
+    answer = fixed(
+        "import torch\nmodel, opt, bar = make()\nfor x in range(9):\n    loss = model(x)\n    loss.backward()\n"
+        f"    opt.step()\n    {step}\n"
+    )
+    assert isinstance(answer, Advice)
+    assert why in answer.text
+
+
+def test_a_global_that_another_function_reads_is_left_alone() -> None:
+    answer = fixed(
+        "import torch\nrunning = 0.0\ndef show():\n    print(running)\nfor x in range(9):\n    loss = model(x)\n"
+        "    loss.backward()\n    running += loss.item()\n"
+    )
+    assert isinstance(answer, Advice)
+    assert "another function" in answer.text
+
+
+def test_two_loops_over_one_variable_keep_apart() -> None:
+    text = (
+        "import torch\nmodel = torch.nn.Linear(2, 2)\nopt = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "for i in range(4):\n    model(torch.ones(1, 2)).sum().backward()\n    total = 0.0\n"
+        "    for p in model.parameters():\n        total += p.grad.norm().item()\n"
+        "    for p in model.parameters():\n        total += 2 * p.norm().item()\n"
+        "    opt.step()\n    if i % 2 == 0:\n        print(total)\n"
+    )
+    answer = fixed(text)
+    assert isinstance(answer, Edits)
+    assert ".item()" not in answer.files["train.py"]
+    assert outcome(answer.files["train.py"]) == outcome(text)
