@@ -1,0 +1,205 @@
+"""The order of turns and what is made of it, with arms whose clocks are made up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from diagnose.trial.arms import ArmFailed, Block, Ready, Trouble
+from diagnose.trial.duel import ORIGINAL, PATCHED, Comparison, Duel
+from diagnose.trial.memory import Memory, died_of_memory, fits_twice
+from diagnose.trial.schedule import Deadline, Schedule
+from diagnose.units import NS_PER_MS, NS_PER_S
+
+SCHEDULE = Schedule(pairs=8, generations=2, look_every=4)
+SMALL = Memory(peak_bytes=100, host_bytes=1)
+
+
+@dataclass
+class Machine:
+    """Writes down what happens on it; a step takes what `step_ns` says of a side."""
+
+    step_ns: Callable[[int], float] = lambda side: 20e6 if side == ORIGINAL else 10e6
+    lasts: float = float("inf")
+    """Steps until a program comes to its own end."""
+    memory: Memory = SMALL
+    fails: dict[int, ArmFailed] = field(default_factory=dict)
+    """The side that fails in its third block, and how."""
+    diary: list[str] = field(default_factory=list)
+    alive: int = 0
+
+    def starter(self, side: int) -> Callable[[int], FakeArm]:
+        return lambda number: FakeArm(self, side, number)
+
+    def run(self, schedule: Schedule = SCHEDULE, **more: object) -> Comparison:
+        duel = replace(Duel(schedule, Deadline(), fits=True), **more)  # type: ignore[arg-type]
+        return duel.run(self.starter(ORIGINAL), self.starter(PATCHED))
+
+
+class FakeArm:
+    def __init__(self, machine: Machine, side: int, number: int) -> None:
+        self.machine, self.side, self.number = machine, side, number
+        self.steps = self.blocks = 0
+        machine.alive += 1
+        machine.diary.append(f"start {'AB'[side]}")
+
+    def ready(self, limit_ns: int) -> Ready:
+        assert limit_ns > 0
+        self.walk(5)
+        return Ready(5, round(self.machine.step_ns(self.side)), self.machine.memory, 0)
+
+    def run(self, steps: int, drop: int, limit_ns: int) -> Block:
+        assert limit_ns > 0
+        self.walk(steps + drop)
+        self.blocks += 1
+        if self.blocks == 3 and self.side in self.machine.fails:
+            raise self.machine.fails[self.side]
+        self.machine.diary.append("AB"[self.side])
+        return Block(steps, round(steps * self.machine.step_ns(self.side)), 7 * steps, self.machine.memory)
+
+    def trace(self, steps: int, drop: int, limit_ns: int) -> list[Path]:
+        assert limit_ns > 0
+        self.walk(steps + drop)
+        self.machine.diary.append(f"trace {'AB'[self.side]}")
+        return [Path(f"{self.side}-{self.number}")]
+
+    def close(self) -> None:
+        self.machine.alive -= 1
+
+    def walk(self, steps: int) -> None:
+        self.steps += steps
+        if self.steps > self.machine.lasts:
+            raise ArmFailed(Trouble.ENDED, "the program came to its end", self.steps)
+
+
+def turns(diary: Sequence[str]) -> str:
+    return "".join(entry for entry in diary if entry in "AB")
+
+
+def test_blocks_go_abba_over_two_generations_started_in_swapped_order() -> None:
+    machine = Machine()
+    found = machine.run()
+    starts = [entry for entry in machine.diary if entry.startswith("start")]
+    assert starts == ["start A", "start B", "start B", "start A"]
+    # Two unmeasured blocks, one of each arm, open every generation.
+    assert turns(machine.diary) == "AB" + "ABBAABBA" + "AB" + "ABBAABBA"
+    assert [pair.generation for pair in found.pairs] == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert machine.alive == 0
+
+
+def test_the_saving_and_the_figures_per_step_come_from_all_blocks() -> None:
+    found = Machine().run()
+    assert found.saving is not None
+    assert found.saving.estimate == pytest.approx(0.5)
+    assert (found.step_ns, found.generations, found.peak_bytes, found.input_ns) == (20_000_000, 2, (100, 100), (7, 7))
+
+
+def test_each_arm_is_traced_once_after_its_turns() -> None:
+    machine = Machine()
+    found = machine.run()
+    assert found.traces == ([Path("0-0")], [Path("1-1")])
+    assert machine.diary.count("trace A") == machine.diary.count("trace B") == 1
+    assert not any(Machine().run(trace=False).traces)
+
+
+def test_blocks_are_long_enough_for_the_clock_and_never_shorter_than_five_steps() -> None:
+    assert Schedule().block_steps(1 * NS_PER_MS) == 300
+    assert Schedule().block_steps(20 * NS_PER_MS) == 15
+    assert Schedule().block_steps(100 * NS_PER_MS) == 10
+    assert Schedule().block_steps(2 * NS_PER_S) == 5
+    assert Schedule().block_steps(-1) == Schedule().usual_steps
+
+
+def test_a_clear_loser_is_stopped_at_the_first_look() -> None:
+    found = Machine(step_ns=lambda side: 10e6 if side == ORIGINAL else 12e6).run(resolution=0.01)
+    assert found.stopped_early
+    assert len(found.pairs) == 4
+
+
+def test_nothing_stops_early_while_the_resolution_is_being_measured() -> None:
+    found = Machine(step_ns=lambda _: 10e6).run()
+    assert not found.stopped_early
+    assert len(found.pairs) == 8
+
+
+def test_programs_that_end_early_are_started_again_until_there_are_enough_pairs() -> None:
+    machine = Machine(lasts=90)
+    found = machine.run()
+    assert len(found.pairs) >= SCHEDULE.pairs
+    assert found.generations > SCHEDULE.generations
+    assert found.failed is None
+    assert all(found.traces), "a window is taken before the turns once the end is known to come early"
+    assert machine.alive == 0
+
+
+def test_a_program_too_short_for_one_pair_gives_none_and_no_endless_loop() -> None:
+    machine = Machine(lasts=8)
+    found = machine.run()
+    assert found.pairs == []
+    assert found.saving is None
+    assert found.ended_after == 12
+    assert machine.alive == 0
+
+
+@pytest.mark.parametrize("side", [ORIGINAL, PATCHED])
+def test_a_failing_side_is_named_and_nothing_is_left_running(side: int) -> None:
+    machine = Machine(fails={side: ArmFailed(Trouble.CRASHED, "boom")})
+    found = machine.run()
+    assert found.failed is not None
+    assert found.failed[0] == side
+    assert str(found.failed[1]) == "boom"
+    assert machine.alive == 0
+
+
+def test_arms_that_do_not_fit_side_by_side_alternate() -> None:
+    machine = Machine(memory=Memory(reserved_bytes=60, free_bytes=40, device_bytes=100, peak_bytes=50))
+    found = machine.run(fits=None)
+    assert found.alternated
+    assert found.generations == len(found.pairs) == 4
+    assert turns(machine.diary) == "ABBAABBA"
+    assert machine.alive == 0
+
+
+def test_running_out_of_memory_beside_the_other_arm_is_tried_again_alone() -> None:
+    machine = Machine(fails={PATCHED: ArmFailed(Trouble.OUT_OF_MEMORY, "CUDA out of memory")})
+    found = machine.run()
+    assert found.alternated
+    assert found.failed is None
+    assert len(found.pairs) >= 4
+
+
+def test_when_the_time_is_up_the_pairs_so_far_are_the_answer() -> None:
+    now = [0]
+
+    def clock() -> int:
+        now[0] += 1
+        return now[0]
+
+    machine = Machine()
+    found = machine.run(deadline=Deadline(at_ns=20, clock=clock))
+    assert found.out_of_time
+    assert 0 < len(found.pairs) < SCHEDULE.pairs
+    assert machine.alive == 0
+
+
+def test_every_pair_is_told_with_the_estimate_once_there_is_one() -> None:
+    told: list[tuple[int, bool]] = []
+    Machine().run(on_pair=lambda number, _pair, saving: told.append((number, saving is not None)))
+    assert told == [(0, False), (1, False), (2, False), *((number, True) for number in range(3, 8))]
+
+
+def test_two_arms_fit_where_the_device_has_room_for_a_second_with_its_context() -> None:
+    gib = 1 << 30
+    roomy = Memory(reserved_bytes=10 * gib, free_bytes=60 * gib, device_bytes=80 * gib, host_bytes=1)
+    assert fits_twice(roomy) is True
+    assert fits_twice(replace(roomy, free_bytes=11 * gib)) is False
+    assert fits_twice(Memory()) is None
+
+
+def test_too_little_memory_is_recognised_by_its_words_or_by_a_kill_that_was_not_ours() -> None:
+    assert died_of_memory("RuntimeError: CUDA error: out of memory", 1)
+    assert died_of_memory("", -9)
+    assert not died_of_memory("ValueError: shapes differ", 1)
