@@ -130,7 +130,7 @@ class KinetoStream:
             if value is _UNREADABLE:
                 return self._search_array()
             self.header[key] = value
-        return False
+        return self._search_array()
 
     def _value(self) -> Any:
         """The JSON value that begins here, reading on as far as it takes; `_UNREADABLE` if it makes no sense."""
@@ -156,7 +156,9 @@ class KinetoStream:
         return plain_json(text)
 
     def _search_array(self) -> bool:
-        """Find the events behind a header that cannot be read."""
+        """Find the events behind a header that cannot be read; False where the document ends without any."""
+        if self._skip(_SPACE) == ord("}"):
+            return False
         while not self.has_events:
             found = _EVENTS_KEY.search(self._buffer, self._at)
             if found:
