@@ -43,6 +43,7 @@ from diagnose.program.flow import (
     uses_of,
     within,
 )
+from diagnose.program.reads import is_read, log_branch, outcome, tensor_of, trains, trains_within
 from diagnose.program.values import Setting, number, setting_of
 
 __all__ = [
@@ -75,15 +76,21 @@ __all__ = [
     "insert_before",
     "is_after",
     "is_append",
+    "is_read",
+    "log_branch",
     "loops_around",
     "number",
+    "outcome",
     "parse",
     "replace",
     "scope_of",
     "set_keywords",
     "setting_of",
     "splice",
+    "tensor_of",
     "top_of_program",
+    "trains",
+    "trains_within",
     "updates",
     "uses_of",
     "within",

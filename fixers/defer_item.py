@@ -50,17 +50,22 @@ from diagnose.fixer import (
     insert_before,
     is_after,
     is_append,
+    is_read,
+    log_branch,
     loops_around,
+    outcome,
     parse,
     replace,
     scope_of,
     splice,
+    tensor_of,
+    trains,
+    trains_within,
     updates,
     uses_of,
     within,
 )
 
-_TRAINS = frozenset({"backward", "zero_grad", "step"})
 _COUNTS = re.compile(r"==|!=|\.(?:eq|ne|gt|lt|ge|le|count_nonzero)\(")
 _MEASURES = re.compile(r"loss|norm|mean|error|entropy|criterion|mse|nll|accuracy", re.IGNORECASE)
 
@@ -114,13 +119,13 @@ def _plan(plan: _Plan, lines: set[int]) -> None:
     done: set[tuple[cst.CSTNode, str]] = set()
     for read in _hot_reads(source, lines):
         loops = loops_around(source, read)
-        inner = [loop for loop in loops if isinstance(loop, cst.For) and not _trains(source, loop)]
-        batch = next((loop for loop in loops if _trains(source, loop)), None)
+        inner = [loop for loop in loops if isinstance(loop, cst.For) and not trains(source, loop)]
+        batch = next((loop for loop in loops if trains(source, loop)), None)
         before = len(plan.splices)
         try:
             if inner and (batch is None or inner[-1] is not batch):
                 _read_at_once(plan, read, inner[-1])
-            elif batch is not None and not _has_steps_within(source, batch) and gate(source, read, batch) is None:
+            elif batch is not None and not trains_within(source, batch) and gate(source, read, batch) is None:
                 name = _variable(source, read)
                 key = (scope_of(source, read), name)
                 if key not in done:
@@ -134,47 +139,16 @@ def _plan(plan: _Plan, lines: set[int]) -> None:
 def _hot_reads(source: Source, lines: set[int]) -> Iterable[cst.Call]:
     """The `.item()` calls of loops that train, and of loops around the recorded lines."""
     for call in source.every(cst.Call):
-        if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "item" or call.args:
+        if not is_read(call):
             continue
         loops = loops_around(source, call)
-        if any(_trains(source, loop) or _covers(source, loop, lines) for loop in loops):
+        if any(trains(source, loop) or _covers(source, loop, lines) for loop in loops):
             yield call
 
 
 def _covers(source: Source, loop: Loop, lines: set[int]) -> bool:
     first, last = source.lines_of(loop)
     return any(first <= line <= last for line in lines)
-
-
-def _trains(source: Source, loop: Loop) -> bool:
-    """Whether a loop goes through steps of training, and is not one over parameters within a step."""
-    return any(
-        isinstance(call.func, cst.Attribute) and call.func.attr.value in _TRAINS
-        for call in source.every(cst.Call, loop)
-    )
-
-
-def _has_steps_within(source: Source, loop: Loop) -> bool:
-    """Whether a loop is one over epochs: another one in it trains, and what is read beside that is read rarely."""
-    inner = (node for node in source.walk(loop.body) if isinstance(node, cst.For | cst.While))
-    return any(_trains(source, each) for each in inner)
-
-
-def _tensor(source: Source, read: cst.Call, then: str) -> str:
-    """The tensor that a read waits for, cut from the graph; `.detach()` and `.cpu()` on the way are not needed."""
-    assert isinstance(read.func, cst.Attribute)
-    value = read.func.value
-    while (
-        isinstance(value, cst.Call)
-        and not value.args
-        and isinstance(value.func, cst.Attribute)
-        and value.func.attr.value in {"detach", "cpu"}
-    ):
-        value = value.func.value
-    code = source.code(value)
-    if then == "kept" and isinstance(value, cst.Name | cst.Attribute | cst.Subscript):
-        return f"{code}.detach().clone()"  # it may be changed in place before it is read
-    return f"{code}.detach()" + (".double()" if then == "added" else "")
 
 
 def _variable(source: Source, read: cst.Call) -> str:
@@ -215,7 +189,7 @@ def _keep_on_device(plan: _Plan, read: cst.Call, batch: Loop, name: str) -> None
     if any(isinstance(value, cst.List) for _, value in uses.assigned):
         _keep_list(plan, name, uses)
     elif len(uses.assigned) == 1 and not uses.augmented and uses.assigned[0][1] is read:
-        plan.splices.append(replace(source, read, _tensor(source, read, "kept")))
+        plan.splices.append(replace(source, read, tensor_of(source, read, "kept")))
         plan.splices += [replace(source, use, f"{name}.item()") for use in uses.reads]
     else:
         _keep_sum(plan, name, uses)
@@ -241,7 +215,7 @@ def _keep_sum(plan: _Plan, name: str, uses: Uses) -> None:
     values = [value for _, value in uses.assigned] + [statement.value for _, statement in uses.augmented]
     reads: list[cst.Call] = []
     for value in values:
-        found = [call for call in source.every(cst.Call, value) if _is_read(call)]
+        found = [call for call in source.every(cst.Call, value) if is_read(call)]
         reads += found
         if any(updates(source, call) != name for call in found):
             raise _LeftAlone(f"`{name}` is computed in a way that is not followed, in line {source.lines_of(value)[0]}")
@@ -255,10 +229,10 @@ def _keep_sum(plan: _Plan, name: str, uses: Uses) -> None:
     counts = bool(starts) and bool(_COUNTS.search(code))
     if not all(isinstance(each, cst.AddAssign if counts else STEADY_UPDATES) for each in operators):
         raise _LeftAlone(f"`{name}` is computed in a way that is not followed")
-    measured = _MEASURES.search(name) or all(_MEASURES.search(_outcome(source, call)) for call in reads)
+    measured = _MEASURES.search(name) or all(_MEASURES.search(outcome(source, call)) for call in reads)
     if starts and not counts and not measured:
         raise _LeftAlone(f"whether `{name}` is a count or a measure cannot be told from its start at an integer")
-    plan.splices += [replace(source, call, _tensor(source, call, "" if counts else "added")) for call in reads]
+    plan.splices += [replace(source, call, tensor_of(source, call, "" if counts else "added")) for call in reads]
     into = "int" if counts else "float"
     for use in uses.reads:
         parent = source.parent(use)
@@ -266,21 +240,6 @@ def _keep_sum(plan: _Plan, name: str, uses: Uses) -> None:
         converted = isinstance(above, cst.Call) and source.code(above.func) in {"float", "int"}
         if not converted and not _harmless(source, use):
             plan.splices.append(replace(source, use, f"{into}({name})"))
-
-
-def _outcome(source: Source, read: cst.Call) -> str:
-    """The name of what a read reads: `loss` for `loss.sum().item()`, `argmax` for `x.argmax().item()`."""
-    assert isinstance(read.func, cst.Attribute)
-    value = read.func.value
-    while isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute):
-        if value.func.attr.value not in {"sum", "detach", "cpu"}:
-            break
-        value = value.func.value
-    return source.code(value.func if isinstance(value, cst.Call) else value).rpartition(".")[2]
-
-
-def _is_read(call: cst.Call) -> bool:
-    return isinstance(call.func, cst.Attribute) and call.func.attr.value == "item" and not call.args
 
 
 def _keep_list(plan: _Plan, name: str, uses: Uses) -> None:
@@ -293,9 +252,9 @@ def _keep_list(plan: _Plan, name: str, uses: Uses) -> None:
         above = source.parent(parent) if parent is not None else None
         if isinstance(above, cst.Call) and is_append(above) and isinstance(parent, cst.Attribute):
             value = above.args[0].value
-            if not isinstance(value, cst.Call) or not _is_read(value):
+            if not isinstance(value, cst.Call) or not is_read(value):
                 raise _LeftAlone(f"`{name}` also takes other values, in line {source.lines_of(use)[0]}")
-            plan.splices.append(replace(source, value, _tensor(source, value, "kept")))
+            plan.splices.append(replace(source, value, tensor_of(source, value, "kept")))
         elif _harmless(source, use):
             continue
         elif isinstance(parent, cst.Subscript) and parent.value is use:
@@ -330,7 +289,7 @@ def _read_at_once(plan: _Plan, read: cst.Call, loop: cst.For) -> None:
     others = {node.value for node in outside} - {name}
     if (
         any(binds(source, loop, other) for other in others)
-        or len(list(filter(_is_read, source.every(cst.Call, first)))) > 1
+        or len(list(filter(is_read, source.every(cst.Call, first)))) > 1
     ):
         raise _LeftAlone("its statement needs more than this one value from the loop")
     kept, value = free_name(source, f"{name}_values", plan.taken), free_name(source, "value")
@@ -340,34 +299,13 @@ def _read_at_once(plan: _Plan, read: cst.Call, loop: cst.For) -> None:
     again = source.text[begin:start] + value + source.text[end:finish]
     flush = [f"for {value} in {plan.torch}.stack({kept}).tolist() if {kept} else []:", f"{_indent(source)}{again}"]
     plan.splices.append(insert_before(source, loop, [f"{kept} = []"]))
-    plan.splices.append(Splice(begin, finish, f"{kept}.append({_tensor(source, read, 'kept')})"))
-    logged = _log_branch(source, loop, name) if not others else None
+    plan.splices.append(Splice(begin, finish, f"{kept}.append({tensor_of(source, read, 'kept')})"))
+    logged = log_branch(source, loop, name) if not others else None
     if logged is None:
         plan.splices.append(insert_after(source, loop, flush))
     else:
         plan.splices.append(insert_before(source, logged, flush))
     plan.moved.append(f"`{name}`")
-
-
-def _log_branch(source: Source, loop: cst.For, name: str) -> cst.CSTNode | None:
-    """The first statement of the one branch that reads what a loop gathers anew in each step, if it is so."""
-    uses = uses_of(source, scope_of(source, loop), name)
-    block = source.parent(loop)
-    siblings = list(block.body) if isinstance(block, cst.IndentedBlock) else []
-    if uses.lost or not uses.reads or loop not in siblings:
-        return None
-    position = siblings.index(loop)
-    fresh = any(source.statement(target) in siblings[:position] for target, _ in uses.assigned)
-    reads = [use for use in uses.reads if not within(source, use, loop)]
-    for branch in siblings[position + 1 :]:
-        inside = [use for use in reads if within(source, use, branch)]
-        if not inside:
-            continue
-        if not isinstance(branch, cst.If) or not isinstance(branch.body, cst.IndentedBlock) or not fresh:
-            return None
-        below = all(within(source, use, branch.body) for use in reads)
-        return branch.body.body[0] if below else None
-    return None
 
 
 def _indent(source: Source) -> str:

@@ -133,7 +133,7 @@ def _check_python(path: Path, word: str) -> None:
 
 def _module_file(name: str, cwd: Path) -> Path | None:
     """The file of a module that lies below the working directory; None where the import system finds it elsewhere."""
-    if not name.replace(".", "").isidentifier():
+    if not name.replace(".", "").isidentifier() or (name.endswith(".py") and (cwd / name).is_file()):
         raise UsageError(f"-m {name}: is not the name of a module; leave .py and slashes away")
     stem = cwd.joinpath(*name.split("."))
     for candidate in (stem / "__main__.py", stem.with_name(stem.name + ".py")):

@@ -1,0 +1,186 @@
+"""Edits follow the style of the code around them and leave everything else as it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import libcst as cst
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diagnose.errors import InputError
+from diagnose.program.edit import (
+    Source,
+    Splice,
+    call_at,
+    ensure_import,
+    insert_after,
+    insert_before,
+    parse,
+    set_keywords,
+    splice,
+    top_of_program,
+)
+from diagnose.program.source import decode_source, read_source
+
+
+def parsed(text: str) -> Source:
+    source = parse(text)
+    assert source is not None
+    return source
+
+
+def set_in(text: str, remove: tuple[str, ...] = (), **values: str) -> str:
+    source = parsed(text)
+    call = call_at(source, 1, {"F"})
+    assert call is not None
+    return splice(text, set_keywords(source, call, values, remove=remove))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("F()", "F(k=1)"),
+        ("F(a)", "F(a, k=1)"),
+        ("F(a,)", "F(a, k=1,)"),
+        ("F(a, k=0)  # c", "F(a, k=1)  # c"),
+        ("F(a, k=(0))", "F(a, k=1)"),
+        ("F(a, k = 0, b=2)", "F(a, k = 1, b=2)"),
+        ("F(a,\n  b)", "F(a,\n  b, k=1)"),
+        ("F(\n    a,\n    b,\n)", "F(\n    a,\n    b,\n    k=1,\n)"),
+        ("F(\n    a,\n    b\n)", "F(\n    a,\n    b,\n    k=1\n)"),
+        ("F(\n    a,\n    b)", "F(\n    a,\n    b,\n    k=1)"),
+        ("F(\n    a,  # one\n    b  # two\n)", "F(\n    a,  # one\n    b,  # two\n    k=1\n)"),
+        ("F(\n    a,  # one\n    b,  # two\n)", "F(\n    a,  # one\n    b,  # two\n    k=1,\n)"),
+        ("F(\r\n\ta,\r\n)\r\n", "F(\r\n\ta,\r\n\tk=1,\r\n)\r\n"),
+        ("F(*a, **b)", "F(*a, **b, k=1)"),
+        ("F((x for x in y))", "F((x for x in y), k=1)"),
+        ('F(\'ü\', b\'\\x00\', """\n""")', 'F(\'ü\', b\'\\x00\', """\n""", k=1)'),
+    ],
+)
+def test_a_keyword_is_set_in_the_style_of_the_call(before: str, after: str) -> None:
+    assert set_in(before, k="1") == after
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("F(a, r=1)", "F(a)"),
+        ("F(r=1)", "F()"),
+        ("F(r=1, b=2)", "F(b=2)"),
+        ("F(a, r=1, b=2)", "F(a, b=2)"),
+        ("F(\n    a,\n    r=1,  # why\n    b=2,\n)", "F(\n    a,\n    b=2,\n)"),
+        ("F(\n    a,\n    r=1,\n)", "F(\n    a,\n)"),
+        ("F(a)", "F(a)"),
+    ],
+)
+def test_a_keyword_is_removed_with_its_comma(before: str, after: str) -> None:
+    assert set_in(before, remove=("r",)) == after
+
+
+def test_a_new_keyword_takes_the_place_of_a_removed_one() -> None:
+    assert set_in("F(a, r=1, b=2)", remove=("r",), k="3") == "F(a, k=3, b=2)"
+
+
+LONG = "F(\n    a,\n    G(F(2)),\n)"
+CALLS = f"x = G(F(1), 2)\ny = {LONG}\nF(1); F(2)\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        (1, "F(1)"),
+        (2, "F(\n    a,\n    G(F(2)),\n)"),
+        (3, "F(\n    a,\n    G(F(2)),\n)"),
+        (4, "F(2)"),
+        (6, None),
+        (9, None),
+    ],
+)
+def test_a_call_is_found_by_any_of_its_lines(line: int, code: str | None) -> None:
+    source = parsed(CALLS)
+    call = call_at(source, line, {"F"})
+    assert (source.code(call) if call else None) == code
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from torch.utils.data import DataLoader as DL\nDL(x)\n",
+        "import torch.utils.data as d\nd.DataLoader(x)\n",
+        "import torch\ntorch.utils.data.DataLoader(x)\n",
+        "from torch.utils import data\ndata.DataLoader[int](x)\n",
+    ],
+)
+def test_a_call_is_known_by_every_name(text: str) -> None:
+    assert call_at(parsed(text), 2, {"DataLoader"}) is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "after"),
+    [
+        ("import torch\nx\n", "torch", "import torch\nx\n"),
+        ("import torch as t\nx\n", "t", "import torch as t\nx\n"),
+        ("import torch.nn as nn\nx\n", "torch", "import torch.nn as nn\nimport torch\nx\n"),
+        ("import torch.nn\nx\n", "torch", "import torch.nn\nx\n"),
+        ('"""Doc."""\nx\n', "torch", '"""Doc."""\nimport torch\nx\n'),
+        ("from __future__ import annotations\nx\n", "torch", "from __future__ import annotations\nimport torch\nx\n"),
+        ("#!/usr/bin/env python\nx\n", "torch", "#!/usr/bin/env python\nimport torch\nx\n"),
+    ],
+)
+def test_an_import_is_added_where_it_is_missing(text: str, name: str, after: str) -> None:
+    source = parsed(text)
+    found, splices = ensure_import(source, "torch")
+    assert (found, splice(text, splices)) == (name, after)
+
+
+def test_the_program_begins_after_its_first_imports() -> None:
+    source = parsed("import a\nimport os\nos.environ['X'] = '1'\nimport b\n\ndef f():\n    import c\n\nimport d\n")
+    top = top_of_program(source)
+    assert top is not None
+    assert source.code(top) == "import b"
+
+
+def test_statements_are_inserted_with_the_indentation_of_their_neighbour() -> None:
+    text = "if a:\n\tb  # c\n\tif d: e"
+    source = parsed(text)
+    statement = next(line for line in source.every(cst.SimpleStatementLine) if source.code(line) == "b")
+    assert splice(text, [insert_before(source, statement, ["x", "y"])]) == "if a:\n\tx\n\ty\n\tb  # c\n\tif d: e"
+    assert splice(text, [insert_after(source, statement, ["x"])]) == "if a:\n\tb  # c\n\tx\n\tif d: e"
+
+
+def test_edits_that_overlap_are_refused() -> None:
+    with pytest.raises(ValueError, match="overlap"):
+        splice("abcdef", [Splice(0, 3, "x"), Splice(2, 4, "y")])
+
+
+@given(st.lists(st.tuples(st.text(max_size=4), st.text(max_size=3), st.text(max_size=3)), max_size=5))
+def test_what_is_not_spliced_stays(parts: list[tuple[str, str, str]]) -> None:
+    text = "".join(kept + old for kept, old, _ in parts)
+    edits, at = [], 0
+    for kept, old, new in parts:
+        at += len(kept)
+        edits.append(Splice(at, at + len(old), new))
+        at += len(old)
+    assert splice(text, edits) == "".join(kept + new for kept, _, new in parts)
+
+
+@pytest.mark.parametrize(
+    "data", [b"x = 1\r\n", b"\xef\xbb\xbfx = 1\n", b"# -*- coding: latin-1 -*-\n# \xe9\n", b"", b"a\rb\n"]
+)
+def test_text_and_bytes_are_the_same_there_and_back(data: bytes) -> None:
+    source = decode_source(data)
+    assert source.encode(source.text) == data
+
+
+@pytest.mark.parametrize("data", [b"\xff\xfe\x00", b"# coding: no-such-codec\n", b"a\x00b\n"])
+def test_what_is_no_text_is_said(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "x.py").write_bytes(data)
+    with pytest.raises(InputError):
+        read_source(tmp_path / "x.py")
+
+
+def test_a_character_that_the_encoding_lacks_is_said() -> None:
+    with pytest.raises(InputError, match="iso-8859-1"):
+        decode_source(b"# coding: latin-1\n").encode("\N{SNOWMAN}")
