@@ -1,0 +1,191 @@
+"""The numerics gates, on a real little program and on fixes that are wrong on purpose."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+import pytest
+
+from diagnose.model import Gate, GateResult
+from diagnose.program import Program
+from diagnose.trial import gates
+from diagnose.trial.arms import Workplace
+from diagnose.trial.captures import Capture, Tensor
+from diagnose.trial.gatekeeper import Gatekeeper
+from diagnose.trial.groups import Groups
+
+LIMIT_NS = 120 * 10**9
+
+PROGRAM = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+torch.set_num_threads(1)
+data, labels = torch.randn(64, 12), torch.randint(0, 4, (64,))
+model = nn.Sequential(nn.Linear(12, 32), nn.BatchNorm1d(32), nn.Dropout(0.1), nn.ReLU(), nn.Linear(32, 4))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+order = list(range(0, 64, 8))
+for step in range(100_000):
+    at = order[step % 8]
+    x, y = data[at : at + 8], labels[at : at + 8]
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(x), y)
+    loss.backward()
+    optimizer.step()
+"""
+
+TO_TEN_BITS = """
+def narrow(t):
+    raw = t.detach().view(torch.int32)
+    return t + (((raw + 0xFFF + ((raw >> 13) & 1)) & ~0x1FFF).view(torch.float32) - t.detach())
+class Narrow(nn.Linear):
+    def forward(self, x):
+        return F.linear(narrow(x), narrow(self.weight), self.bias)
+nn.Linear = Narrow
+torch.set_num_threads(1)"""
+
+RIGHT = {
+    "loss.item() moved out": ("    optimizer.step()", "    optimizer.step()\n    seen = loss.detach()"),
+    "the same loss, written out": (
+        "F.cross_entropy(model(x), y)",
+        "-(torch.log_softmax(model(x), 1)[torch.arange(8), y]).mean()",
+    ),
+}
+WRONG = {
+    "a wrong scale": ("F.cross_entropy(model(x), y)", "F.cross_entropy(model(x), y) * 1.001"),
+    "a dropped gradient": ("    optimizer.step()", "    model[0].bias.grad = None\n    optimizer.step()"),
+    "a zeroed gradient": ("    optimizer.step()", "    model[4].bias.grad.zero_()\n    optimizer.step()"),
+    "skipped samples": ("F.cross_entropy(model(x), y)", "F.cross_entropy(model(x)[:7], y[:7])"),
+    "a changed order": ("order = list(range(0, 64, 8))", "order = list(range(56, -8, -8))"),
+    "a stale buffer": ("    optimizer.step()", "    optimizer.step()\n    model[1].running_mean.zero_()"),
+    "a loss that is NaN": ("F.cross_entropy(model(x), y)", "F.cross_entropy(model(x), y) * float('nan')"),
+}
+
+Check = Callable[..., GateResult]
+
+
+@pytest.fixture(scope="module")
+def check(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Check]:
+    """Runs a gate on the program and on the program with one text replaced; what was captured is kept."""
+    room = tmp_path_factory.mktemp("gates")
+    placed: dict[str, Program] = {}
+
+    def place(text: str) -> Program:
+        if text not in placed:
+            folder = room / f"program{len(placed)}"
+            folder.mkdir()
+            (folder / "train.py").write_text(text)
+            placed[text] = Program.parse(["train.py"], cwd=folder)
+        return placed[text]
+
+    with Groups() as groups:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        keeper = Gatekeeper(Workplace(groups, room / "work", sys.executable, lambda _: environment), LIMIT_NS)
+
+        def run(gate: Gate, old: str, new: str, rounds_to: str | None = None, program: str = PROGRAM) -> GateResult:
+            assert old in program
+            return keeper.check(gate, place(program), place(program.replace(old, new)), rounds_to)
+
+        yield run
+
+
+@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("gate", [Gate.BITWISE, Gate.ROUNDING])
+def test_a_wrong_fix_never_passes(check: Check, gate: Gate, name: str) -> None:
+    answer = check(gate, *WRONG[name])
+    assert answer.passed is False, answer.detail
+    assert answer.gate is gate
+
+
+def test_a_fix_that_changes_no_number_passes_bit_for_bit(check: Check) -> None:
+    answer = check(Gate.BITWISE, *RIGHT["loss.item() moved out"])
+    assert answer.passed is True
+    assert answer.detail.endswith("of 5 steps are equal bit for bit")
+
+
+def test_the_same_mathematics_in_another_order_passes_the_rounding_gate_only(check: Check) -> None:
+    fused = ("lr=1e-3)", "lr=1e-3, fused=True)")
+    answer = check(Gate.ROUNDING, *fused)
+    assert answer.passed is True, answer.detail
+    assert check(Gate.ROUNDING, *RIGHT["the same loss, written out"]).passed is True
+
+
+def test_a_narrower_format_passes_only_where_the_fix_declares_it(check: Check) -> None:
+    narrower = ("torch.set_num_threads(1)", TO_TEN_BITS)
+    assert check(Gate.ROUNDING, *narrower).passed is False
+    declared = check(Gate.ROUNDING, *narrower, "tf32")
+    assert declared.passed is True, declared.detail
+    wrong = TO_TEN_BITS.replace("0xFFF", "0x7FFFF").replace(">> 13", ">> 20").replace("0x1FFF", "0xFFFFF")
+    assert check(Gate.ROUNDING, "torch.set_num_threads(1)", wrong, "tf32").passed is False
+
+
+def test_a_program_that_is_not_deterministic_falls_to_the_rounding_gate_and_says_so(check: Check) -> None:
+    jittery = PROGRAM.replace("    loss.backward()", "    loss.backward()\n    flip(model[0].weight.grad)").replace(
+        "order =", "import os\ndef flip(t): t[0, 0] *= 1 + 1e-7 * (os.getpid() % 9 + 1)\norder ="
+    )
+    answer = check(Gate.BITWISE, "lr=1e-3)", "lr=0.001)", program=jittery)
+    assert answer.gate is Gate.ROUNDING
+    assert "not deterministic" in answer.detail
+
+
+def test_without_a_backward_pass_the_gate_is_unverified_not_passed(check: Check) -> None:
+    silent = PROGRAM.replace(
+        "    loss.backward()\n", "    list(map(lambda p: setattr(p, 'grad', p * 0), model.parameters()))\n"
+    )
+    answer = check(Gate.BITWISE, "lr=1e-3)", "lr=0.001)", program=silent)
+    assert answer.passed is None
+    assert "no loss was seen" in answer.detail
+
+
+def test_a_patched_program_that_crashes_gives_no_verdict_on_its_numbers(check: Check) -> None:
+    answer = check(Gate.BITWISE, "    loss.backward()", "    raise ValueError('broken')")
+    assert answer.passed is None
+    assert "broken" in answer.detail
+
+
+def capture(values: Mapping[str, list[float]], kind: str = "gradient") -> Capture:
+    tensors = {(0, 0, "loss", "l"): Tensor(0, "loss", "l", (1,), True)}
+    arrays = {(0, 0, "loss", "l"): np.ones(1)}
+    for name, numbers in values.items():
+        key = (0, 0, kind, name)
+        tensors[key] = Tensor(0, kind, name, (len(numbers),), bool(np.isfinite(numbers).all()))
+        arrays[key] = np.array(numbers)
+    return Capture(tensors, arrays)
+
+
+def test_the_bound_is_three_times_the_originals_error() -> None:
+    exact, own = [1.0] * 2000, [1.0 + 1e-4] * 2000
+    assert gates.rounding(capture({"w": own}), capture({"w": [1.0 - 2.9e-4] * 2000}), capture({"w": exact})).passed
+    answer = gates.rounding(capture({"w": own}), capture({"w": [1.0 - 3.1e-4] * 2000}), capture({"w": exact}))
+    assert answer.passed is False
+    assert answer.detail == "gradient w of step 1: error 0.00031 against float64, allowed 0.0003 (original 0.0001)"
+
+
+def test_the_rounding_of_a_declared_format_widens_the_bound() -> None:
+    exact, own, format_alone = [1.0] * 2000, [1.0] * 2000, [1.0 + 1e-3] * 2000
+    patched = capture({"w": [1.0 - 2e-3] * 2000})
+    assert not gates.rounding(capture({"w": own}), patched, capture({"w": exact})).passed
+    assert gates.rounding(capture({"w": own}), patched, capture({"w": exact}), capture({"w": format_alone})).passed
+
+
+def test_a_small_tensor_is_judged_by_the_typical_error_where_its_own_is_lucky() -> None:
+    reference = capture({"big": [1.0] * 2000, "bias": [1.0]})
+    original = capture({"big": [1.0 + 1e-4] * 2000, "bias": [1.0]})
+    assert gates.rounding(original, capture({"big": [1.0 + 1e-4] * 2000, "bias": [1.0 + 1e-4]}), reference).passed
+    assert not gates.rounding(original, capture({"big": [1.0 + 1e-4] * 2000, "bias": [1.01]}), reference).passed
+
+
+def test_a_reference_that_does_not_follow_the_program_verifies_nothing() -> None:
+    answer = gates.rounding(capture({"w": [1.0] * 9}), capture({"w": [1.0] * 9}), capture({"w": [-1.0] * 9}))
+    assert answer.passed is None
+    assert "does not follow" in answer.detail
+
+
+def test_nan_never_passes_and_in_the_original_itself_makes_it_unverified() -> None:
+    healthy, broken = capture({"w": [1.0]}), capture({"w": [float("nan")]})
+    assert gates.rounding(healthy, broken, healthy).passed is False
+    assert gates.rounding(broken, broken, healthy).passed is None
