@@ -145,7 +145,7 @@ def test_the_program_begins_after_its_first_imports() -> None:
 def test_statements_are_inserted_with_the_indentation_of_their_neighbour() -> None:
     text = "if a:\n\tb  # c\n\tif d: e"
     source = parsed(text)
-    statement = next(line for line in source.every(cst.SimpleStatementLine) if source.code(line) == "b")
+    statement = next(line for line in source.every(cst.SimpleStatementLine) if source.code(line).startswith("b"))
     assert splice(text, [insert_before(source, statement, ["x", "y"])]) == "if a:\n\tx\n\ty\n\tb  # c\n\tif d: e"
     assert splice(text, [insert_after(source, statement, ["x"])]) == "if a:\n\tb  # c\n\tx\n\tif d: e"
 
