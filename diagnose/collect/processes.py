@@ -17,12 +17,13 @@ GRACE_S = 5.0
 _POLL_S = 0.05
 
 
-def of_run(root: int, folder: Path) -> list[psutil.Process]:
+def of_run(root: int | None, folder: Path) -> list[psutil.Process]:
     """Process `root`, its descendants, and orphans that carry the recipe of run folder `folder`."""
     found: dict[int, psutil.Process] = {}
-    with contextlib.suppress(psutil.Error):
-        process = psutil.Process(root)
-        found = {child.pid: child for child in [process, *process.children(recursive=True)]}
+    if root is not None:
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(root)
+            found = {child.pid: child for child in [process, *process.children(recursive=True)]}
     marker = f'"folder": "{folder.resolve()}"'
     for process in psutil.process_iter():
         if process.pid == os.getpid() or process.pid in found:

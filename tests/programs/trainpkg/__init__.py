@@ -1,0 +1,3 @@
+"""A package that is a program."""
+
+answer = 42

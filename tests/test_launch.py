@@ -1,0 +1,158 @@
+"""Starting a command, following it, and leaving nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+from watching import LIMIT_S, PROGRAMS, QUICK
+
+from diagnose.collect import Recipe
+from diagnose.collect.launch import Outcome, run
+from diagnose.collect.processes import of_run
+from diagnose.collect.progress import (
+    CounterValues,
+    FactsWritten,
+    PhaseBegan,
+    Progress,
+    StepsEnded,
+    Tail,
+    WindowWritten,
+)
+from diagnose.errors import UsageError
+
+ENDLESS = ("training.py", "--steps", "1000000", "--workers", "1")
+
+
+def start(folder: Path, *words: str, recipe: Recipe = QUICK, **options: object) -> tuple[Outcome, list[Progress]]:
+    """Run `python WORDS` from the folder of programs; how it ended, and all that was told meanwhile."""
+    told: list[Progress] = []
+    outcome = run([sys.executable, *words], recipe, folder, told.append, cwd=PROGRAMS, **options)  # type: ignore[arg-type]
+    return outcome, told
+
+
+def of(kind: type, told: list[Progress]) -> list[Progress]:
+    """The records of one kind, in their order."""
+    return [record for record in told if isinstance(record, kind)]
+
+
+def test_progress_tells_phases_steps_and_the_window(tmp_path: Path) -> None:
+    outcome, told = start(tmp_path, "training.py", "--slow-item", "0.02")
+    assert outcome == Outcome(returncode=0, stopped=False, interrupted=False, ranks=(0,))
+    assert [record.phase for record in told if isinstance(record, PhaseBegan)] == [
+        "waiting for the first step",
+        "waiting for steady steps, then tracing 4",
+        "watching",
+    ]
+    steps = [record for record in told if isinstance(record, StepsEnded)]
+    assert sum(len(record.ends_ns) for record in steps) == sum(len(record.input_ns) for record in steps) == 40
+    assert len(steps) > 1
+    [window] = [record for record in told if isinstance(record, WindowWritten)]
+    assert (window.rank, window.steps, window.path.exists()) == (0, 4, True)
+    assert of(FactsWritten, told)
+    counters = [record.values for record in told if isinstance(record, CounterValues)]
+    assert counters
+    assert all(values["host.rss_bytes"] > 1 << 20 for values in counters)
+    assert (tmp_path / "rank0" / "counters.jsonl").read_text().count("\n") == len(counters)
+
+
+def test_a_program_that_takes_no_step_leaves_no_rank(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    outcome, told = start(tmp_path, "-c", "print('hello'); raise SystemExit(4)")
+    assert outcome == Outcome(returncode=4, stopped=False, interrupted=False, ranks=())
+    assert told == [PhaseBegan("waiting for the first step")]
+    assert capfd.readouterr().out == "hello\n"
+
+
+def test_the_run_ends_after_the_trace_where_that_is_wanted(tmp_path: Path) -> None:
+    outcome, _ = start(tmp_path, *ENDLESS, recipe=replace(QUICK, stop_after_trace=True))
+    assert outcome.stopped
+    assert outcome.returncode == -signal.SIGTERM
+    assert (tmp_path / "rank0" / "trace.json.gz").exists()
+    assert '"reason": "stopped"' in (tmp_path / "rank0" / "end.json").read_text()
+    assert of_run(None, tmp_path) == []
+
+
+def test_stopping_ends_workers_and_children_too(tmp_path: Path) -> None:
+    stop = threading.Event()
+    seen: set[int] = set()
+
+    def watch(record: Progress) -> None:
+        if isinstance(record, StepsEnded):
+            seen.update(process.pid for process in of_run(None, tmp_path))
+            stop.set()
+
+    outcome = run([sys.executable, *ENDLESS], QUICK, tmp_path, watch, cwd=PROGRAMS, stop=stop)
+    assert outcome.stopped
+    assert len(seen) >= 2
+    assert not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in seen)
+
+
+def test_an_error_of_the_caller_ends_the_program(tmp_path: Path) -> None:
+    class Unexpected(Exception):
+        pass
+
+    def fail(record: Progress) -> None:
+        if isinstance(record, StepsEnded):
+            raise Unexpected
+
+    with pytest.raises(Unexpected):
+        run([sys.executable, *ENDLESS], QUICK, tmp_path, fail, cwd=PROGRAMS)
+    assert of_run(None, tmp_path) == []
+
+
+def test_a_termination_is_the_programs_to_handle(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    output: list[str] = []
+    ready = threading.Event()
+
+    def listen(text: str) -> None:
+        output.append(text)
+        if "ready" in "".join(output):
+            ready.set()
+
+    def terminate() -> None:
+        ready.wait(LIMIT_S)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=terminate)
+    thread.start()
+    outcome, _ = start(tmp_path, "awaits_signal.py", on_output=listen)
+    thread.join()
+    assert outcome == Outcome(returncode=5, stopped=False, interrupted=False, ranks=())
+    assert "".join(output) == "ready\ngot SIGTERM\n"
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert capfd.readouterr().out == ""
+
+
+def test_a_screen_gets_the_output_of_a_terminal(tmp_path: Path) -> None:
+    output: list[str] = []
+    program = "import sys; print(sys.stdout.isatty(), sys.stdin.read() == '', '\\u00b5')"
+    outcome, _ = start(tmp_path, "-c", program, on_output=output.append)
+    assert outcome.returncode == 0
+    assert "".join(output) == "True True µ\n"
+
+
+def test_a_command_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot start no-such-launcher: No such file"):
+        run(["no-such-launcher", "train.py"], QUICK, tmp_path)
+
+
+def test_the_tail_waits_for_whole_lines_and_follows_a_restart(tmp_path: Path) -> None:
+    rank = tmp_path / "rank0"
+    rank.mkdir()
+    (rank / "claim").write_text('{"pid": 1, "device": null}')
+    steps = rank / "steps.jsonl"
+    tail = Tail(tmp_path, 4)
+    steps.write_text('{"t":10,"b":1,"w":1}\n{"t":2')
+    assert of(StepsEnded, list(tail.new())) == [StepsEnded(0, (10,), (1,))]
+    with steps.open("a") as file:
+        file.write('0,"b":1,"w":2}\n')
+    assert of(StepsEnded, list(tail.new())) == [StepsEnded(0, (20,), (2,))]
+    steps.write_text('{"t":30,"b":1,"w":3}\n')
+    assert of(StepsEnded, list(tail.new())) == [StepsEnded(0, (30,), (3,))]
+    assert of(StepsEnded, list(tail.new())) == []

@@ -1,0 +1,73 @@
+"""Runs the programs of `tests/programs` watched, and reads what they left."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from diagnose.collect import Recipe, environment
+
+PROGRAMS = Path(__file__).parent / "programs"
+LIMIT_S = 120
+QUICK = Recipe(warmup=4, most_warmup_steps=8)
+"""Traces after eight steps at the latest, however noisy the machine is."""
+
+# Each word of the environment that a test runner may have set and that a program could see.
+BARE = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")}
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A program that has ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+    folder: Path
+
+    def lines(self, name: str, rank: int = 0) -> list[dict[str, Any]]:
+        """The records of one of the rank's files, one a line; empty where it is absent."""
+        path = self.folder / f"rank{rank}" / name
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def record(self, name: str, rank: int = 0) -> dict[str, Any]:
+        """One of the rank's files that hold a single record."""
+        record: dict[str, Any] = json.loads((self.folder / f"rank{rank}" / name).read_text())
+        return record
+
+    def has(self, name: str, rank: int = 0) -> bool:
+        """Whether the rank has left this file."""
+        return (self.folder / f"rank{rank}" / name).exists()
+
+    @property
+    def ranks(self) -> list[str]:
+        """The folders of ranks, sorted."""
+        return sorted(path.name for path in self.folder.glob("rank*"))
+
+
+def run(
+    folder: Path,
+    *words: str,
+    watched: bool = True,
+    recipe: Recipe = QUICK,
+    stdin: str = "",
+    extra: dict[str, str] | None = None,
+) -> Ran:
+    """Run `python WORDS` in the folder of programs, watched or as it is."""
+    base = {**BARE, **(extra or {})}
+    variables = environment(recipe.to_json(folder), base) if watched else base
+    done = subprocess.run(
+        [sys.executable, *words],
+        cwd=PROGRAMS,
+        env=variables,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
+    return Ran(done.returncode, done.stdout, done.stderr, folder)
