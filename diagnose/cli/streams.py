@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 def result(text: str) -> None:
@@ -15,3 +18,19 @@ def talk(text: str) -> None:
     """Say something about the work on stderr."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
+
+
+@contextmanager
+def standard_output_to_stderr(wanted: bool) -> Iterator[None]:
+    """While a program runs that inherits our streams, its standard output goes to stderr: ours stays one JSON object."""
+    if not wanted:
+        yield
+        return
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)

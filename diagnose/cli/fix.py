@@ -1,0 +1,30 @@
+"""`diagnose fix`: try fixes on copies of the program, one by one, and make one diff of those that hold."""
+
+from __future__ import annotations
+
+import argparse
+
+from diagnose.cli.run import add_watch_options
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to `diagnose`."""
+    parser = subparsers.add_parser(
+        "fix",
+        help="try fixes on copies of the program; writes nothing to your files",
+        usage="diagnose fix [options] SCRIPT ARGS… | -m PACKAGE ARGS… | -- LAUNCHER …",
+        description="Runs a training program until it is traced, then tries fixes one by one on copies of it. Each gets "
+        "a verdict; those that hold become one diff, which `diagnose apply` writes.",
+    )
+    add_watch_options(parser)
+    parser.add_argument("--budget", metavar="TIME", help="stop trying after this long, for example 10m")
+    parser.add_argument("--allow", choices=("training",), help="also try fixes that change the training itself")
+    parser.add_argument("--quick", action="store_true", help="shorter trials that resolve less")
+    parser.set_defaults(stop_after_trace=True)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Watch until traced, then try."""
+    from diagnose.cli.watching import fixing_of, watching
+
+    return watching(args, "fix").carry_out(fixing_of(args), args.plain, args.json)

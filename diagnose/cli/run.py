@@ -1,0 +1,51 @@
+"""`diagnose run`: watch a training program as it is, and say what slows it."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to `diagnose`."""
+    parser = subparsers.add_parser(
+        "run",
+        help="run a training program, watch it, and say what slows it",
+        usage="diagnose run [options] SCRIPT ARGS… | -m PACKAGE ARGS… | -- LAUNCHER …",
+        description="Runs a training program as it is, traces a few steady steps, and prints ranked findings.",
+    )
+    add_watch_options(parser)
+    parser.add_argument("--stop-after-trace", action="store_true", help="end the program once its trace is written")
+    parser.add_argument("--fix", action="store_true", help="go on to try fixes, as `diagnose fix` does")
+    parser.add_argument("--fail-on", choices=("high", "medium", "low"), help="exit 1 when a finding is this severe")
+    parser.add_argument("--budget", metavar="TIME", help="with --fix: stop trying after this long, for example 10m")
+
+
+def add_watch_options(parser: argparse.ArgumentParser) -> None:
+    """The options that `run` and `fix` share."""
+    parser.add_argument("--steps", type=_positive, default=4, metavar="N", help="steps to trace (4)")
+    parser.add_argument("--warmup", type=_positive, default=10, metavar="N", help="steps before that at least (10)")
+    parser.add_argument("--plain", action="store_true", help="lines instead of a screen, also on a terminal")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object; the program's output goes to stderr"
+    )
+    parser.add_argument("--rules", type=Path, metavar="DIR", help="a folder of further rules, one a file")
+    parser.add_argument("--fixers", type=Path, metavar="DIR", help="a folder of further fixers, one a file")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Watch, diagnose, print; with --fix, try fixes."""
+    from diagnose.cli.findings import failed
+    from diagnose.cli.watching import fixing_of, watching
+
+    watched = watching(args, "run")
+    code = watched.carry_out(fixing_of(args) if args.fix else None, args.plain, args.json)
+    diagnosis = watched.state.diagnosis
+    return code or (failed(diagnosis, args.fail_on) if diagnosis else 0)
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return number

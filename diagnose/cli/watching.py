@@ -1,0 +1,190 @@
+"""What `run`, `fix` and `demo` do alike: a session, a screen or plain lines, a watched program, perhaps trials."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import diagnose
+from diagnose import compose
+from diagnose.cli.findings import terminal_width, wants_colour
+from diagnose.cli.streams import result, standard_output_to_stderr, talk
+from diagnose.collect.recipe import Recipe
+from diagnose.errors import DiagnoseError, EnvironmentLacks, UsageError
+from diagnose.model import Gate
+from diagnose.observe import Observation, observe
+from diagnose.plugins import Catalogue, load
+from diagnose.program import Program
+from diagnose.report import formats, text
+from diagnose.report.progress import Progress
+from diagnose.session import AnyEvent, RunEnded, RunStarted, Session, State
+from diagnose.trial.schedule import Schedule
+from diagnose.units import parse_duration_ns
+
+INTERRUPTED = 130
+
+Tell = Callable[[AnyEvent], None]
+
+
+@dataclass(frozen=True)
+class Fixing:
+    """How to go on once the program is diagnosed."""
+
+    budget_ns: int | None = None
+    allow_training: bool = False
+    quick: bool = False
+
+
+class _Cancelled(Exception):  # it is no error
+    """The user left the screen while work was going on."""
+
+
+class Watching:
+    """One command on one program."""
+
+    def __init__(self, program: Program, recipe: Recipe, catalogue: Catalogue, command: str, root: Path | None = None):
+        require_torch()
+        self.program = program
+        self.recipe = recipe
+        self.catalogue = catalogue
+        self.command = command
+        self.state = State()
+        self.session = Session.create(program.name, self._happened, root)
+        self._show: Tell = lambda _event: None
+        self._stop = threading.Event()
+        self._returncode: int | None = None
+
+    def carry_out(self, fixing: Fixing | None, plain: bool, as_json: bool) -> int:
+        """Watch the program, with `fixing` try fixes too, print the answer; returns the exit code."""
+        try:
+            if wants_screen(plain or as_json):
+                # Textual takes about 0.3 s to import: only a screen pays for it.
+                from diagnose.tui.open import run_screen
+
+                code = run_screen(lambda show: self._work(fixing, show, on_screen=True), self._stop.set)
+            else:
+                with standard_output_to_stderr(as_json):
+                    code = self._work(fixing, _plain_lines(), on_screen=False)
+        finally:
+            self.session.close()
+        result(self._answer(as_json))
+        return code
+
+    def _answer(self, as_json: bool) -> str:
+        if as_json:
+            return formats()["json"].render(self.state)
+        return text.render(self.state, width=terminal_width(), colour=wants_colour())
+
+    def _happened(self, event: AnyEvent) -> None:
+        self.state = self.state.after(event)
+        self._show(event)
+
+    def _work(self, fixing: Fixing | None, show: Tell, on_screen: bool) -> int:
+        self._show = show
+        code, message = 1, "ended by an error of diagnose itself"
+        try:
+            code, message = self._observe_and_fix(fixing, on_screen)
+        except (_Cancelled, KeyboardInterrupt):
+            code, message = INTERRUPTED, "interrupted"
+        except DiagnoseError as error:
+            code, message = error.exit_code, str(error)
+            raise
+        finally:
+            self.session.record(RunEnded(returncode=self._returncode, exit_code=code, message=message))
+        return code
+
+    def _observe_and_fix(self, fixing: Fixing | None, on_screen: bool) -> tuple[int, str]:
+        started = RunStarted(
+            command=self.command,
+            program=self.program.typed,
+            cwd=str(self.program.cwd),
+            version=diagnose.__version__,
+            pid=os.getpid(),
+        )
+        self.session.record(started)
+        seen = observe(self.program, self.recipe, self.session, self.catalogue, self._stop, on_screen)
+        self._returncode = seen.outcome.returncode
+        code, message = _judged(seen, self._stop.is_set())
+        if code == 0 and fixing is not None:
+            message = self._fix(seen, fixing)
+        return code, message
+
+    def _fix(self, seen: Observation, fixing: Fixing) -> str:
+        outcome = compose.fix(
+            self.program,
+            seen.diagnosis,
+            seen.traces,
+            self.catalogue,
+            self._record_unless_cancelled,
+            self.session.path,
+            Schedule.quick() if fixing.quick else Schedule(),
+            fixing.budget_ns,
+            frozenset(Gate) if fixing.allow_training else compose.WITHOUT_ASKING,
+        )
+        return compose.summary(outcome)
+
+    def _record_unless_cancelled(self, event: AnyEvent) -> None:
+        self.session.record(event)
+        if self._stop.is_set():
+            raise _Cancelled
+
+
+def watching(args: argparse.Namespace, command: str) -> Watching:
+    """What `run` and `fix` were asked for. Raises UsageError, InputError or EnvironmentLacks."""
+    from diagnose.cli.program_words import program_of
+
+    words = program_of(args.words[1:])
+    program = Program.parse(words.program, module=words.module, launcher=words.launcher)
+    recipe = Recipe(steps=args.steps, warmup=args.warmup, stop_after_trace=args.stop_after_trace)
+    return Watching(program, recipe, load(args.rules, args.fixers), command)
+
+
+def fixing_of(args: argparse.Namespace) -> Fixing:
+    """The options of `fix`. Raises UsageError for a budget that is no duration."""
+    try:
+        budget_ns = parse_duration_ns(args.budget) if args.budget else None
+    except ValueError as error:
+        raise UsageError(f"--budget: {error}") from error
+    return Fixing(budget_ns, getattr(args, "allow", None) == "training", getattr(args, "quick", False))
+
+
+def require_torch() -> None:
+    """Raise EnvironmentLacks where the program could not import torch."""
+    if importlib.util.find_spec("torch") is None:
+        raise EnvironmentLacks(
+            f"PyTorch is not installed beside {sys.executable}; install diagnose-train[train] into the environment in "
+            "which the program runs (analyze, view and report work without it)"
+        )
+
+
+def wants_screen(plain: bool) -> bool:
+    """Whether there is a terminal for a screen, and the user has not asked for lines."""
+    return not plain and sys.stdout.isatty() and sys.stdin.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def _plain_lines() -> Tell:
+    progress = Progress()
+
+    def tell(event: AnyEvent) -> None:
+        line = progress(event)
+        if line is not None:
+            talk(line)
+
+    return tell
+
+
+def _judged(seen: Observation, cancelled: bool) -> tuple[int, str]:
+    """Exit code and a word on how the program ended."""
+    outcome = seen.outcome
+    if cancelled or outcome.interrupted:
+        return INTERRUPTED, "interrupted"
+    if outcome.returncode == 0 or outcome.stopped:
+        return 0, ""
+    how = f"signal {-outcome.returncode}" if outcome.returncode < 0 else f"exit code {outcome.returncode}"
+    return 3, f"the program failed with {how}"

@@ -1,0 +1,139 @@
+"""Watches one run of the user's program and turns what it left into a diagnosis, with every event in the journal."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from diagnose.collect import launch
+from diagnose.collect.progress import CounterValues, FactsWritten, PhaseBegan, Progress, StepsEnded, WindowWritten
+from diagnose.collect.recipe import Recipe
+from diagnose.engine import diagnose
+from diagnose.model import Diagnosis, Facts
+from diagnose.plugins import Catalogue
+from diagnose.program import Program
+from diagnose.report import contract
+from diagnose.session import (
+    AnyEvent,
+    CountersRead,
+    DiagnosisMade,
+    FactsLearned,
+    PhaseChanged,
+    ProgramOutput,
+    Session,
+    StepsSeen,
+    TraceWritten,
+    Warned,
+)
+from diagnose.trace import Trace
+from diagnose.trace.readers import open_traces
+
+DIAGNOSIS = "diagnosis.json"
+"""The file of the run folder that holds the diagnosis as `analyze --json` prints it."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What one watched run came to."""
+
+    outcome: launch.Outcome
+    traces: tuple[Trace, ...]
+    diagnosis: Diagnosis
+
+
+def observe(
+    program: Program,
+    recipe: Recipe,
+    session: Session,
+    catalogue: Catalogue,
+    stop: threading.Event | None = None,
+    on_screen: bool = False,
+) -> Observation:
+    """Run the program to its end (or to its trace, as the recipe says) and diagnose it.
+
+    `on_screen`: a screen owns the terminal, so the program's output goes into the journal.
+    """
+    steps = _StepCount()
+
+    def tell(progress: Progress) -> None:
+        steps.see(progress)
+        for event in _events(progress):
+            session.record(event)
+
+    outcome = launch.run(
+        program.command(sys.executable),
+        recipe,
+        session.path,
+        tell,
+        on_output=(lambda text: session.record(ProgramOutput(text=text))) if on_screen else None,
+        stop=stop,
+        cwd=program.cwd,
+    )
+    session.record(PhaseChanged(phase="reading the trace"))
+    traces = tuple(open_traces([session.path])) if outcome.ranks else ()
+    diagnosis = diagnose(traces, catalogue)
+    diagnosis = replace(diagnosis, warnings=(*_shortcomings(steps, recipe, outcome), *diagnosis.warnings))
+    for problem in catalogue.problems:
+        session.record(Warned(message=f"{problem.module} was left out: {problem.message}"))
+    session.write(DIAGNOSIS, contract.render(diagnosis))
+    session.record(DiagnosisMade(diagnosis=diagnosis))
+    return Observation(outcome, traces, diagnosis)
+
+
+class _StepCount:
+    """How far the run came, for the sentence that says why there is no trace."""
+
+    def __init__(self) -> None:
+        self.most = 0
+        self.traced = False
+        self._by_rank: dict[int, int] = {}
+
+    def see(self, progress: Progress) -> None:
+        if isinstance(progress, StepsEnded):
+            self._by_rank[progress.rank] = self._by_rank.get(progress.rank, 0) + len(progress.ends_ns)
+            self.most = max(self._by_rank.values())
+        elif isinstance(progress, WindowWritten):
+            self.traced = True
+
+
+def _shortcomings(steps: _StepCount, recipe: Recipe, outcome: launch.Outcome) -> tuple[str, ...]:
+    if steps.traced:
+        return ()
+    if not outcome.ranks:
+        return (
+            "no training step was seen: nothing called an optimizer's step, a backward pass or a data loader in a "
+            "process that imports torch; name the script that trains, or put its launcher after --",
+        )
+    return (
+        f"the program ended after {steps.most} steps, before {recipe.steps} steady ones could be traced: what follows "
+        f"rests on the step log and samples alone; let it run for longer, or lower --warmup (now {recipe.warmup})",
+    )
+
+
+def _events(progress: Progress) -> list[AnyEvent]:
+    convert: Callable[..., list[AnyEvent]] = _CONVERT[type(progress)]
+    return convert(progress)
+
+
+def _window_events(window: WindowWritten) -> list[AnyEvent]:
+    return [TraceWritten(rank=window.rank, path=str(window.path), steps=window.steps)]
+
+
+def _facts_events(written: FactsWritten) -> list[AnyEvent]:
+    known = {field.name for field in dataclasses.fields(Facts)}  # the file has more: pid, owned roots, …
+    facts = msgspec.convert({key: value for key, value in written.facts.items() if key in known}, Facts)
+    return [FactsLearned(rank=written.rank, facts=facts)]
+
+
+_CONVERT: dict[type, Callable[..., list[AnyEvent]]] = {
+    PhaseBegan: lambda began: [PhaseChanged(phase=began.phase, detail=began.detail)],
+    StepsEnded: lambda steps: [StepsSeen(rank=steps.rank, ends_ns=list(steps.ends_ns), input_ns=list(steps.input_ns))],
+    CounterValues: lambda counters: [CountersRead(rank=counters.rank, values=dict(counters.values))],
+    WindowWritten: _window_events,
+    FactsWritten: _facts_events,
+}
