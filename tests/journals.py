@@ -139,7 +139,7 @@ LOADER_LINE = Place(
 )
 ITEM_LINE = Place(f"{CWD}/train.py", 17, "total += parameter.grad.norm().item() ** 2", "gradient_norm", 0.93)
 PRINT_LINE = Place(
-    f"{CWD}/train.py", 35, 'print(f"epoch {epoch} loss {loss.item():.4f} norm {norm:.2f}")', "main", 0.07
+    f"{CWD}/train.py", 36, 'print(f"epoch {epoch} loss {loss.item():.4f} norm {norm:.2f}")', "main", 0.07
 )
 
 
@@ -161,8 +161,8 @@ def gpu_diagnosis() -> Diagnosis:
             Confidence.MEASURED,
             "The device waits for the loader, which makes each batch in the training process (0 workers).",
             (
-                Evidence("loader wait per step", 29_400_000, "ns", (11, 12, 40)),
-                Evidence("workers", 0, ""),
+                Evidence("idle.input", 29_400_000, "ns", (11, 12, 40)),
+                Evidence("loader workers", 0, "count"),
                 Evidence("time per sample", 1_840_000, "ns"),
                 Evidence("batch", 16, "samples"),
             ),
@@ -177,7 +177,7 @@ def gpu_diagnosis() -> Diagnosis:
             0.179,
             Confidence.BOUND,
             "The host waits for the device 149 times a step, once for each parameter, and the device then runs dry.",
-            (Evidence("waits per step", 149, ""), Evidence("idle after a wait", 11_200_000, "ns")),
+            (Evidence("waits per step", 149, "count"), Evidence("idle after a wait", 11_200_000, "ns")),
             (ITEM_LINE, PRINT_LINE),
             ("defer-item",),
             "an experiment without the waits",
@@ -234,7 +234,7 @@ def waiting() -> list[AnyEvent]:
 
 def watching() -> list[AnyEvent]:
     """Steps run by; the device's counters are there."""
-    facts = Facts(torch_version="2.13.0", device_name="NVIDIA H200", cpu_count=16)
+    facts = Facts(torch_version="2.13.0", device_name="NVIDIA H200", cpu_count=16, device_memory_bytes=150_754_820_096)
     events: list[AnyEvent] = [
         *waiting(),
         FactsLearned(at_ns=T0 + 8 * NS_PER_S, rank=0, facts=facts),
@@ -257,6 +257,7 @@ def watching() -> list[AnyEvent]:
                     "gpu.utilization": 41.0,
                     "gpu.sm_activity": 29.4,
                     "gpu.dram_activity": 12.5,
+                    "gpu.memory_used_bytes": 11_811_160_064.0,
                     "host.cpu": 104.0,
                 },
             ),
@@ -432,7 +433,7 @@ def cpu() -> list[AnyEvent]:
         0.73,
         Confidence.MEASURED,
         "The training thread makes every batch itself (0 workers) and computes nothing meanwhile.",
-        (Evidence("loader wait per step", 33_100_000, "ns"), Evidence("workers", 0, "")),
+        (Evidence("loader wait per step", 33_100_000, "ns"), Evidence("loader workers", 0, "count")),
         (place,),
         ("loader-workers",),
     )
@@ -480,7 +481,7 @@ def healthy() -> list[AnyEvent]:
         0.0008,
         Confidence.MEASURED,
         "The host waits once a step, but the device has work queued and loses nothing.",
-        (Evidence("waits per step", 1, ""),),
+        (Evidence("waits per step", 1, "count"),),
         (Place("/srv/jobs/pretrain/loop.py", 212, "losses.append(loss.item())", "train_step"),),
     )
     diagnosis = Diagnosis(

@@ -17,15 +17,15 @@ from diagnose.tui.app import DiagnoseApp
 from diagnose.tui.feed import Feed
 
 SIZES = [(80, 24), (120, 40)]
-RULE = """This run waits for its data.
+RULE = """The device waits for the next batch.
 
 What it finds
--------------
-Time in which the device has nothing to do because the training thread is inside the loader.
+    Time in which the device has nothing to do because the training thread
+    is inside the loader.
 
 Why it costs
-------------
-A batch that is made between two steps lengthens every step by the time it takes."""
+    A batch that is made between two steps lengthens every step by the
+    time it takes."""
 
 
 def screen(events: Sequence[AnyEvent]) -> DiagnoseApp:

@@ -19,7 +19,7 @@ from diagnose.model import (
     Severity,
     Verdict,
 )
-from diagnose.report.vocabulary import FOUND_BY, named_count
+from diagnose.report.vocabulary import CLASSES, FOUND_BY, class_look, named_count
 from diagnose.session import State
 from diagnose.units import format_ns, format_share, format_value
 
@@ -91,7 +91,20 @@ def gain(finding: Finding) -> str:
 
 def evidence(item: Evidence) -> str:
     """One number with its name: `loader wait 15.1 ms`."""
-    return f"{item.measure.replace('_', ' ')} {format_value(item.value, item.unit)}"
+    return f"{measure(item.measure)} {value(item)}"
+
+
+def measure(name: str) -> str:
+    """A measure's name for people: `idle.input` is idle time, waiting for input."""
+    kind, _, cause = name.partition(".")
+    if kind == "idle" and cause:
+        return f"idle, {class_look(cause).label}"
+    return class_look(name).label if name in CLASSES else name.replace("_", " ")
+
+
+def value(item: Evidence) -> str:
+    """Its value in its unit; a count needs none."""
+    return format_value(item.value, "" if item.unit == "count" else item.unit)
 
 
 def signed_percent(share: float) -> str:
@@ -158,10 +171,11 @@ def _pairs(verdict: Verdict) -> str:
 
 def _mechanism(moved: Mechanism) -> str:
     before, after = (
-        "unknown" if value is None else format_value(value, moved.unit) for value in (moved.before, moved.after)
+        "unknown" if number is None else format_value(number, "" if moved.unit == "count" else moved.unit)
+        for number in (moved.before, moved.after)
     )
     outcome = {True: "moved", False: "did not move", None: "could not be measured"}[moved.moved]
-    return f"{moved.measure} {outcome}: {before} → {after}"
+    return f"{measure(moved.measure)} {outcome}: {before} → {after}"
 
 
 def final(state: State) -> str:

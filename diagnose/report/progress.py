@@ -41,12 +41,16 @@ class Progress:
         self._ends_ns: dict[int, list[int]] = {}
         self._input_ns: dict[int, list[int]] = {}
         self._seen: dict[int, int] = {}
+        self._pairs = 0
 
     def __call__(self, event: AnyEvent) -> str | None:
         """The line that tells of `event`; None when it is not worth one, or too soon after the last of its kind."""
         if isinstance(event, StepsSeen):
             return self._steps(event)
+        if isinstance(event, TrialStarted):
+            self._pairs = 0
         if isinstance(event, TrialBlock):
+            self._pairs += 1
             return self._block(event)
         return _line(event)
 
@@ -70,7 +74,7 @@ class Progress:
         if self._too_soon(f"block {event.fixer}", event.at_ns):
             return None
         times = f"{format_ns(event.original_ns)} → {format_ns(event.patched_ns)}"
-        line = f"  {event.fixer}, pair {event.pair + 1}: {times}"
+        line = f"  {event.fixer}, pair {self._pairs}: {times}"
         if event.saving is not None and event.low is not None and event.high is not None:
             low, high = (signed_percent(end).removesuffix(" %") for end in (event.low, event.high))
             line += f", saves {signed_percent(event.saving)} of a step so far [{low}, {high}]"

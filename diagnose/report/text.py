@@ -14,7 +14,7 @@ from rich.text import Text
 from diagnose.report import Report, Subject, as_state
 from diagnose.report.phrases import good_news, identity, is_healthy, next_command
 from diagnose.report.slices import bar, legend, slices
-from diagnose.report.styled import styled
+from diagnose.report.styled import heading, styled
 from diagnose.report.text_findings import finding_lines
 from diagnose.report.text_fixes import fix_lines
 from diagnose.report.vocabulary import CLASSES, GOOD, MUTED, named_count
@@ -39,20 +39,14 @@ def render(subject: Subject, width: int = WIDTH, colour: bool = False) -> str:
         fix_lines(state, width),
         _next(state, width),
     ]
-    lines = [line for section in sections if section for line in (*section, Text())]
+    lines = [line for section in sections if section for line in (*section, Text())][:-1]
     if not colour:
-        return "\n".join(line.plain.rstrip() for line in lines)
+        return "".join(f"{line.plain.rstrip()}\n" for line in lines)
     file = StringIO()
     console = Console(file=file, width=1000, color_system="256", force_terminal=True, no_color=False, highlight=False)
     for line in lines:
-        console.print(line, soft_wrap=True)
+        console.print(line, soft_wrap=True, end="\n")
     return file.getvalue()
-
-
-def heading(words: str, beside: str = "") -> Text:
-    """The first line of a section."""
-    line = styled(words, "bold")
-    return line.append(f"   {beside}", MUTED) if beside else line
 
 
 def paragraph(words: str, width: int, indent: int = 0, style: str = "") -> list[Text]:
@@ -91,7 +85,7 @@ def _accounting(state: State, width: int) -> list[Text]:
     whole = format_ns(state.diagnosis.accounting.total_ns)
     slowest = ", on the slowest rank" if state.diagnosis.ranks > 1 else ""
     return [
-        heading(f"Where a step's {whole} go", f"median step{slowest} = 100 %"),
+        heading(f"Where a step's {whole} go", f"median step{slowest} = 100 %", width),
         bar(parts, width),
         *legend(parts, width),
     ]
@@ -109,12 +103,12 @@ def _findings(state: State, width: int) -> list[Text]:
         lines += [mark.append(first.plain[2:]), *rest]
         if not diagnosis.findings:
             return lines
-        lines += [Text(), heading("Also seen")]
+        lines += [Text(), heading("Also seen", "", width)]
     else:
-        lines.append(heading("Fix this first"))
+        lines.append(heading("Fix this first", "", width))
     for number, finding in enumerate(diagnosis.findings, 1):
         if number == 2 and not is_healthy(diagnosis):
-            lines += [Text(), heading("Then", "no time is counted twice")]
+            lines += [Text(), heading("Then", "no time is counted twice", width)]
         elif number > 1:
             lines.append(Text())
         lines += finding_lines(number, finding, root, width)
@@ -125,7 +119,7 @@ def _cannot_tell(state: State, width: int) -> list[Text]:
     unsure = state.diagnosis.cannot_tell if state.diagnosis else ()
     if not unsure:
         return []
-    lines = [heading("Cannot tell", "from this recording; what it would take")]
+    lines = [heading("Cannot tell", "from this recording; what it would take", width)]
     name_width = min(max(len(item.rule) for item in unsure), 24)
     for item in unsure:
         first, *rest = wrap(item.needs, width - name_width - 4)
@@ -140,7 +134,7 @@ def _warnings(state: State, width: int) -> list[Text]:
     for message in dict.fromkeys(said):
         first, *rest = wrap(message, width - 4)
         lines += [styled(f"  ! {first}"), *(styled(f"    {more}") for more in rest)]
-    return [heading(named_count(len(dict.fromkeys(said)), "warning").capitalize()), *lines] if lines else []
+    return [heading(named_count(len(dict.fromkeys(said)), "warning").capitalize(), "", width), *lines] if lines else []
 
 
 def _next(state: State, width: int) -> list[Text]:

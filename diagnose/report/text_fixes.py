@@ -7,7 +7,7 @@ from rich.text import Text
 from diagnose.model import Decision, Verdict
 from diagnose.report.paths import clipped
 from diagnose.report.phrases import final, interval, particulars
-from diagnose.report.styled import styled
+from diagnose.report.styled import heading, styled
 from diagnose.report.vocabulary import DECISIONS, GOOD, MUTED, named_count
 from diagnose.report.wrapping import wrap
 from diagnose.session import State
@@ -15,24 +15,24 @@ from diagnose.units import format_ns, format_share
 
 _DECISION_WIDTH = max(len(look.label) for look in DECISIONS.values())
 _SAVING_WIDTH = 24
-_TIME_WIDTH = 10
+_TIME_WIDTH = 9
 
 
 def fix_lines(state: State, width: int) -> list[Text]:
     """The sections about fixes; empty for a run that tried none."""
     if not state.verdicts:
         return []
-    lines = [styled("Fixes tried", "bold").append("   on copies of your files, against the original", MUTED)]
+    lines = [heading("Fixes tried", "on copies of your files, against the original", width)]
     lines += _control(state, width)
     lines += _table(state.verdicts, width)
     for verdict in state.verdicts:
         lines += [Text(), *_details(verdict, width, state.control is None)]
     if state.final is not None:
-        lines += [Text(), styled("Result", "bold").append(f"   {state.final.how}" if state.final.how else "", MUTED)]
+        lines += [Text(), heading("Result", state.final.how, width)]
         lines += [styled(f"  {line}", f"bold {GOOD}") for line in wrap(final(state), width - 2)]
         lines += [styled(f"  {named_count(state.final.runs, 'run')} of each", MUTED)]
     if state.patch is not None and state.patch.diff:
-        lines += [Text(), styled("Diff", "bold").append(f"   {', '.join(state.patch.fixers)}", MUTED)]
+        lines += [Text(), heading("Diff", ", ".join(state.patch.fixers), width)]
         lines += [_diff_line(line) for line in state.patch.diff.splitlines()]
     return lines
 

@@ -26,4 +26,6 @@ def finding_line(finding: Finding, root: str | None, width: int) -> Text:
         room -= min(len(spot), room) + 3
         if room >= 24:
             line.append("   ").append(clipped(finding.summary, room), FAINT)
+    line.rstrip()
+    line.truncate(max(width, 1))
     return line

@@ -13,7 +13,7 @@ from textual.widgets import OptionList
 
 from diagnose.model import Diagnosis, Finding
 from diagnose.report.paths import clipped, clipped_path, place
-from diagnose.report.phrases import gain, is_healthy
+from diagnose.report.phrases import gain, is_healthy, measure, value
 from diagnose.report.styled import styled
 from diagnose.report.vocabulary import GOOD, MUTED, SEVERITIES
 from diagnose.report.wrapping import wrap
@@ -23,7 +23,7 @@ from diagnose.tui.code import ReadSource, context, read_source
 from diagnose.tui.finding_line import finding_line
 from diagnose.tui.lines import Lines
 from diagnose.tui.theme import FAINT
-from diagnose.units import format_ns, format_share, format_value
+from diagnose.units import format_ns, format_share
 
 Explain = Callable[[str], str]
 _PLACES = 3
@@ -150,12 +150,12 @@ def detail(finding: Finding, root: str | None, width: int, read: ReadSource, exp
 
 
 def _evidence(finding: Finding, width: int) -> list[Text]:
-    names = [item.measure.replace("_", " ") for item in finding.evidence]
+    names = [measure(item.measure) for item in finding.evidence]
     column = min(max(map(len, names)), width - 14)
     lines = []
     for name, item in zip(names, finding.evidence, strict=True):
         line = styled(f"{clipped(name, column):<{column}}  ", MUTED)
-        line.append(format_value(item.value, item.unit))
+        line.append(value(item))
         if item.rows:
             line.append(f"   {len(item.rows)} row{'s' if len(item.rows) > 1 else ''} of the trace", FAINT)
         line.truncate(width, overflow="ellipsis")
@@ -164,15 +164,14 @@ def _evidence(finding: Finding, width: int) -> list[Text]:
 
 
 def _explanation(words: str, width: int) -> list[Text]:
-    """A rule's documentation: headings bold, paragraphs wrapped anew."""
+    """A rule's documentation, wrapped anew. A line that stands over indented ones is a heading."""
     lines: list[Text] = []
-    for paragraph in words.split("\n\n"):
-        head, _, rest = paragraph.strip().partition("\n")
-        heading = head.strip("#*: ")
-        if heading.startswith(("What ", "Why ")) and len(heading) < 40 and heading != head:
-            lines.append(styled(heading, "bold"))
-            paragraph = rest
-        lines += [styled(line, FAINT) for line in wrap(" ".join(paragraph.split()), width) if line] + [Text()]
+    for block in words.split("\n\n"):
+        head, _, rest = block.strip("\n").partition("\n")
+        if rest and not head.startswith(" ") and rest.startswith(" "):
+            lines.append(styled(head, "bold"))
+            block = rest
+        lines += [styled(line, FAINT) for line in wrap(" ".join(block.split()), width)] + [Text()]
     return lines[:-1]
 
 

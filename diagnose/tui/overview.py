@@ -48,7 +48,7 @@ class FirstFindings(Choices):
         diagnosis = self.state.diagnosis
         root = self.state.started.cwd if self.state.started else None
         findings = diagnosis.findings if diagnosis else ()
-        width = self.size.width or self.app.size.width - 4
+        width = (self.size.width or self.app.size.width - 4) - self.scrollbar_size_vertical
         self.show([(str(index), finding_line(finding, root, width)) for index, finding in enumerate(findings)])
         self.display = bool(findings)
 

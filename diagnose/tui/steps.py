@@ -8,28 +8,20 @@ from statistics import median_low
 from rich.text import Text
 
 from diagnose.report.styled import styled
-from diagnose.report.vocabulary import BAD, CLASSES, MUTED, named_count
+from diagnose.report.vocabulary import BAD, named_count
 from diagnose.report.wrapping import wrap
 from diagnose.session import RankSteps, State
-from diagnose.tui.chart import Column, meter, step_chart
+from diagnose.tui.chart import Column, step_chart
+from diagnose.tui.gauges import gauges
 from diagnose.tui.output import output_lines
 from diagnose.tui.panel import Panel, centred, spread
 from diagnose.tui.theme import FAINT, STEP, WAIT
 from diagnose.units import format_ns, format_share
 
 _LEAST_CHART = 3
-_INDENT = 9
 _LAST_LINES = 8
 _RECENT = 500
 """Figures are of the newest steps: early ones, before the run was steady, say little."""
-
-COUNTERS = {
-    "gpu.utilization": ("GPU busy", CLASSES["compute"].colour),
-    "gpu.sm_activity": ("SM active", CLASSES["compute"].colour),
-    "gpu.dram_activity": ("DRAM active", CLASSES["exposed_copy"].colour),
-    "host.cpu": ("CPU", CLASSES["python"].colour),
-}
-"""Counters that have a place on the screen: all of them percentages."""
 
 
 def columns_of(steps: RankSteps) -> list[Column]:
@@ -51,7 +43,7 @@ class StepPanel(Panel):
             return [styled("Step time", "bold"), *centred(self._empty(width), width, (height or 3) - 1)]
         count = len(state.steps[rank].ends_ns)
         head = spread(_title(state, rank), _figures(columns, count), width)
-        counters = _counters(state, rank, width)
+        counters = gauges(state, rank, width)
         room = max((height or 0) - 1 - len(counters), _LEAST_CHART)
         return [head, *step_chart(columns, width, room, plain=self.app.no_color), *counters]
 
@@ -93,20 +85,3 @@ def _figures(columns: list[Column], count: int) -> Text:
     else:
         line.append("■ ", STEP)
     return line.append(f"{count:,}").append(named_count(count, "step").removeprefix(f"{count:,}"), FAINT)
-
-
-def _counters(state: State, rank: int, width: int) -> list[Text]:
-    values = state.counters.get(rank, {})
-    shown = [(label, values[name], colour) for name, (label, colour) in COUNTERS.items() if name in values]
-    if not shown:
-        return []
-    room = (width - _INDENT) // len(shown)
-    track = min(room - max(len(label) for label, _, _ in shown) - 9, 16)
-    line = styled(" " * _INDENT)
-    for label, percent, colour in shown:
-        line.append(f"{label} ", MUTED)
-        if track >= 4:
-            line.append_text(meter(percent / 100, track, colour)).append(" ")
-        line.append(f"{percent:.0f} %".ljust(5)).append("   ")
-    line.truncate(width)
-    return [line]

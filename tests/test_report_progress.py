@@ -1,0 +1,51 @@
+"""Progress as plain lines: one event in, at most one line out, quiet by the events' own times."""
+
+from __future__ import annotations
+
+import journals
+
+from diagnose.report.progress import Progress
+from diagnose.session import AnyEvent, PhaseChanged, StepsSeen
+from diagnose.units import NS_PER_MS, NS_PER_S
+
+
+def lines(events: list[AnyEvent]) -> list[str]:
+    """Everything that is said of some events."""
+    progress = Progress()
+    return [line for event in events if (line := progress(event)) is not None]
+
+
+def steps(at_s: int, rank: int = 0) -> StepsSeen:
+    """Ten steps of 100 ms, 40 ms of each in the loader, that end at `at_s` seconds."""
+    ends = [at_s * NS_PER_S - (9 - index) * 100 * NS_PER_MS for index in range(10)]
+    return StepsSeen(at_ns=ends[-1], rank=rank, ends_ns=ends, input_ns=[40 * NS_PER_MS] * 10)
+
+
+def test_steps_are_told_every_five_seconds_only() -> None:
+    assert lines([steps(at_s) for at_s in range(10, 21)]) == [
+        "step 10: 100 ms per step, 40 % of it waiting for input",
+        "step 60: 100 ms per step, 40 % of it waiting for input",
+        "step 110: 100 ms per step, 40 % of it waiting for input",
+    ]
+
+
+def test_one_rank_speaks_for_all() -> None:
+    assert len(lines([steps(10, rank=0), steps(20, rank=1)])) == 1
+
+
+def test_a_phase_is_told_with_its_detail() -> None:
+    events: list[AnyEvent] = [
+        PhaseChanged(phase="tracing 4 steps"),
+        PhaseChanged(phase="trying fixes", detail="2 of 3"),
+    ]
+    assert lines(events) == ["tracing 4 steps", "trying fixes: 2 of 3"]
+
+
+def test_a_whole_run_tells_its_story_in_few_lines() -> None:
+    told = lines(journals.fixed())
+    assert "diagnosed: 3 findings; input-bound could give back 29.4 ms of each step" in told
+    assert "✓ loader-workers: kept, +46.1 % [+45.2, +47.0] of a step" in told
+    assert "≈ fused-optimizer: no change, +0.1 % [−0.5, +0.7] of a step" in told
+    assert told[-1] == "final: 60.1 ms → 23.1 ms per step, each program alone, without diagnose"
+    assert len(told) < 50
+    assert all("\n" not in line for line in told)

@@ -1,0 +1,219 @@
+"""The text report: read top to bottom, it answers what the run is, what to fix first, and what came of it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import journals
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diagnose.model import (
+    Accounting,
+    CannotTell,
+    Confidence,
+    Decision,
+    Diagnosis,
+    Evidence,
+    Finding,
+    Interval,
+    Place,
+    Severity,
+    Steps,
+    Verdict,
+)
+from diagnose.report import formats, text
+from diagnose.session import State, fold
+
+SMALL = Diagnosis(
+    schema=1,
+    source=("trace.json.gz",),
+    ranks=1,
+    device="NVIDIA H200",
+    steps=Steps(4, 20_000_000, 20_000_000, 80_000_000, "profiler marks"),
+    accounting=Accounting(compute=5_000_000, idle={"input": 15_000_000}),
+    findings=(
+        Finding(
+            "input-bound",
+            Severity.HIGH,
+            None,
+            15_000_000,
+            0.75,
+            Confidence.MEASURED,
+            "The device waits for the loader.",
+            (Evidence("idle.input", 15_000_000, "ns"), Evidence("loader workers", 0, "count")),
+            (Place("train.py", 41, "loader = DataLoader(dataset, batch_size=16)"),),
+            ("loader-workers",),
+        ),
+    ),
+    cannot_tell=(CannotTell("fp32-matmul", "shapes in the trace"),),
+)
+
+
+def test_a_small_diagnosis_reads_like_this() -> None:
+    assert (
+        text.render(SMALL)
+        == """\
+trace.json.gz · NVIDIA H200 · 1 rank · 20.0 ms per step · median of 4 steps
+  by the profiler's marks
+
+Where a step's 20.0 ms go   median step = 100 %
+████████████████████░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░
+█ compute             5.00 ms   25 %    ░ waiting for input   15.0 ms   75 %
+
+Fix this first
+ 1 ▲ high   input-bound                    15.0 ms of each step (75 %), measured
+     The device waits for the loader.
+     where       train.py:41  loader = DataLoader(dataset, batch_size=16)
+     evidence    idle, waiting for input 15.0 ms · loader workers 0
+     would try   loader-workers
+
+Cannot tell   from this recording; what it would take
+  fp32-matmul  shapes in the trace
+
+Next   diagnose fix SCRIPT
+       tries loader-workers on a copy and measures each
+"""
+    )
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_no_line_but_a_diffs_is_wider_than_asked(width: int) -> None:
+    for events in (journals.fixed(), journals.cpu(), journals.healthy(), journals.failed()):
+        prose, _, _ = text.render(fold(events), width=width).partition("\nDiff")
+        assert max(map(len, prose.splitlines())) <= width
+
+
+def test_colour_adds_escapes_and_changes_no_word() -> None:
+    state = fold(journals.fixed())
+    coloured = text.render(state, colour=True)
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", coloured)
+    assert "\x1b[" in coloured
+    assert [line.rstrip() for line in plain.splitlines()] == text.render(state).splitlines()
+
+
+def test_a_healthy_run_gets_good_news_and_nothing_to_do() -> None:
+    said = text.render(fold(journals.healthy()))
+    assert "✓ Healthy: nothing found here could give back 5 % of a step." in said
+    assert "118 ms (98 %) is compute" in said
+    assert "Fix this first" not in said
+    assert "Next" not in said
+
+
+def test_good_news_says_what_could_not_be_decided() -> None:
+    unsure = replace(SMALL, findings=())
+    assert "1 rule could not decide on this recording; see below." in " ".join(text.render(unsure).split())
+
+
+def test_no_steps_is_neither_healthy_nor_ill() -> None:
+    said = text.render(replace(SMALL, steps=Steps(0, None), accounting=Accounting(), findings=()))
+    assert "No training step was found in it, so nothing can be said per step." in said
+    assert "Healthy" not in said
+    assert "Fix this first" not in said
+
+
+@pytest.mark.parametrize(
+    ("confidence", "words"),
+    [
+        (Confidence.MEASURED, "15.0 ms of each step (75 %), measured"),
+        (Confidence.BOUND, "at most 15.0 ms of each step (75 %)"),
+        (Confidence.HINT, "perhaps 15.0 ms of each step (75 %), a hint"),
+    ],
+)
+def test_a_gain_says_what_it_rests_on(confidence: Confidence, words: str) -> None:
+    (finding,) = SMALL.findings
+    assert words in text.render(replace(SMALL, findings=(replace(finding, confidence=confidence),)))
+
+
+def test_a_fix_without_effect_is_reported_as_that() -> None:
+    verdict = Verdict(
+        "fused-optimizer",
+        Decision.NO_CHANGE,
+        "No difference.",
+        saving=Interval(0.001, -0.003, 0.006),
+        saving_ns=20_000,
+        predicted_ns=1_300_000,
+    )
+    said = text.render(State(diagnosis=SMALL, verdicts=(verdict,)))
+    assert "≈ fused-optimizer    1.30 ms  20.0 µs  +0.1 % [−0.3, +0.6]       no change" in said
+    assert "diagnose apply" not in said
+
+
+def test_kept_fixes_end_in_the_diff_and_the_command_that_writes_it() -> None:
+    said = text.render(fold(journals.fixed()))
+    assert "60.1 ms → 23.1 ms per step: 2.60 times the throughput" in said
+    assert said.index("+        num_workers=4,") < said.index("Next   diagnose apply")
+
+
+def test_files_below_the_working_directory_are_named_from_there() -> None:
+    said = text.render(fold(journals.fixed()))
+    assert "train.py:27" in said
+    assert "/home/user" not in said
+
+
+def test_a_program_that_failed_is_told_by_its_end() -> None:
+    assert "train.py ended with exit code 1 before its first step." in text.render(fold(journals.failed()))
+
+
+_words = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=60)
+_places = st.builds(
+    Place, _words, st.integers(-1, 10**6), st.none() | _words, st.none() | _words, st.none() | st.floats(0, 1)
+)
+_numbers = st.integers(-(10**15), 10**15) | st.floats(-1e12, 1e12)
+_findings = st.builds(
+    Finding,
+    rule=_words,
+    severity=st.sampled_from(Severity),
+    rank=st.none() | st.integers(0, 4096),
+    recoverable_ns=st.integers(0, 10**13),
+    share=st.floats(0, 1),
+    confidence=st.sampled_from(Confidence),
+    summary=_words,
+    evidence=st.lists(
+        st.builds(Evidence, _words, _numbers, st.sampled_from(["ns", "bytes", "share", "count", ""])), max_size=3
+    ).map(tuple),
+    where=st.lists(_places, max_size=3).map(tuple),
+    fixers=st.lists(_words, max_size=2).map(tuple),
+    confirm=st.none() | _words,
+)
+_diagnoses = st.builds(
+    Diagnosis,
+    schema=st.just(1),
+    source=st.lists(_words, max_size=3).map(tuple),
+    ranks=st.integers(0, 5),
+    device=st.none() | _words,
+    steps=st.builds(Steps, st.integers(0, 9), st.none() | st.integers(0, 10**12), found_by=_words),
+    accounting=st.builds(
+        Accounting,
+        st.integers(0, 10**10),
+        st.integers(0, 10**10),
+        st.integers(0, 10**10),
+        st.dictionaries(st.sampled_from(["input", "sync", "unknown", "new-cause"]), st.integers(0, 10**10)),
+    ),
+    findings=st.lists(_findings, max_size=3).map(tuple),
+    cannot_tell=st.lists(st.builds(CannotTell, _words, _words), max_size=2).map(tuple),
+    warnings=st.lists(_words, max_size=2).map(tuple),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(diagnosis=_diagnoses, width=st.integers(0, 130))
+def test_any_diagnosis_can_be_reported_in_any_format(diagnosis: Diagnosis, width: int) -> None:
+    assert text.render(diagnosis, width=width, colour=True)
+    for report in formats().values():
+        assert report.render(diagnosis)
+        assert report.render(State(diagnosis=diagnosis))
+
+
+def test_a_run_of_which_nothing_is_known_can_be_reported() -> None:
+    for report in formats().values():
+        assert report.render(State())
+
+
+@pytest.mark.parametrize("decision", Decision)
+def test_every_decision_can_be_reported_without_any_measurement(decision: Decision) -> None:
+    state = State(diagnosis=SMALL, verdicts=(Verdict("a-fix", decision, "Said so."),))
+    for report in formats().values():
+        assert "a-fix" in report.render(state)
