@@ -9,18 +9,17 @@ the patched program alone against the original alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 from diagnose.engine import diagnose
 from diagnose.errors import InputError
 from diagnose.fixer import Advice, Edits, Fixer, Request
-from diagnose.model import Decision, Diagnosis, Facts, Finding, Gate, Interval, Scalar, Site, Verdict
+from diagnose.model import Decision, Diagnosis, Finding, Gate, Interval, Scalar, Verdict
 from diagnose.plugins import Catalogue
 from diagnose.program import Program, patch
 from diagnose.program.moved import LineMap
-from diagnose.program.source import read_source
 from diagnose.session import (
     AnyEvent,
     ControlMeasured,
@@ -36,6 +35,7 @@ from diagnose.trace import Trace
 from diagnose.trace.readers import open_traces
 from diagnose.trial.bench import Bench, Control, Trial, describe, describe_saving
 from diagnose.trial.duel import OnPair
+from diagnose.trial.knowledge import Known, absolute, knowledge
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.units import format_share
 from diagnose.verdict import Pair
@@ -55,17 +55,6 @@ class Trials(Protocol):
     ) -> int | None: ...
     def attempt(self, fixer: Fixer, original: Program, patched: Program, on_pair: OnPair | None = None) -> Trial: ...
     def step_alone(self, program: Program, name: str, steps: int) -> int | None: ...
-
-
-@dataclass(frozen=True)
-class Known:
-    """What the run that was diagnosed knows of the program."""
-
-    sources: Mapping[str, str]
-    """The user's own files: path as recorded → text."""
-    sites: tuple[Site, ...] = ()
-    facts: Facts = field(default_factory=Facts)
-    traces: tuple[Trace, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -104,32 +93,16 @@ def fix(
     return outcome
 
 
-def knowledge(program: Program, diagnosis: Diagnosis, traces: Sequence[Trace]) -> Known:
-    """What fixers may look at: the user's files that the run touched, construct sites and facts."""
-    unique = tuple({_identity(site): site for trace in traces for site in trace.sites}.values())
-    paths: dict[str, None] = {}
-    if program.entry is not None:
-        paths[str(program.entry)] = None
-    paths |= dict.fromkeys(site.file for site in unique if site.owned)
-    paths |= dict.fromkeys(place.file for finding in diagnosis.findings for place in finding.where)
-    for trace in traces:
-        paths |= dict.fromkeys(frame.file for stack in trace.stacks for frame in stack if frame.owned)
-        paths |= dict.fromkeys(site.file for site in trace.sync_sites or ())
-    sources: dict[str, str] = {}
-    for path in paths:
-        if program.owned(path):
-            try:
-                sources[path] = read_source(program.cwd / path).text
-            except InputError:
-                continue  # a frame may name a file that is no file: `<string>`, a notebook cell
-    facts = traces[0].facts if traces else Facts()
-    return Known(sources, unique, facts, tuple(traces))
-
-
 @dataclass(frozen=True)
 class _Candidate:
     finding: Finding
     fixer: Fixer
+
+
+@dataclass(frozen=True)
+class _Variant:
+    setting: Mapping[str, Scalar]
+    answer: Edits
 
 
 class Composition:
@@ -158,6 +131,7 @@ class Composition:
         self._queue = list(self._candidates(diagnosis.findings))
         self._texts = dict(known.sources)  # with everything kept so far
         self._done: set[str] = set()
+        self._advised: set[str] = set()
         self._kept: list[str] = []
         self._verdicts: list[Verdict] = []
         self._copies = 0
@@ -169,39 +143,50 @@ class Composition:
             candidate = self._queue.pop(0)
             if candidate.fixer.name in self._done:
                 continue
-            self._done.add(candidate.fixer.name)
-            answer = self._first_answer(candidate)
-            if answer is None:
+            variants = self._variants(candidate)
+            if not variants:
                 continue
+            self._done.add(candidate.fixer.name)
             if original is None:
                 original = self._copy({}, "original")
                 baseline = original
                 control = self._control(original)
             if control is None:
-                self._give_up(candidate, "the program ends before it could be measured", answer[1])
+                self._give_up(candidate, "the program ends before it could be measured", variants[0].answer)
                 continue
-            kept = self._try(candidate, baseline)
-            baseline = kept or baseline
+            baseline = self._try(candidate, variants, baseline) or baseline
         final = self._finish(original, baseline, control) if original is not None and self._kept else None
         merged = patch.make(self._edited(), self._program.root) if self._kept else None
         return Outcome(tuple(self._verdicts), merged, control, final)
 
-    def _first_answer(self, candidate: _Candidate) -> tuple[Mapping[str, Scalar], Edits] | None:
-        """What the fixer would do, if it is allowed and the budget lasts; everything else is told at once."""
+    def _variants(self, candidate: _Candidate) -> list[_Variant]:
+        """What the fixer would do, by setting, if it is allowed and the budget lasts; what stands against it is told."""
         fixer = candidate.fixer
         request = self._request(candidate)
-        setting: Mapping[str, Scalar] = next(iter(fixer.settings(request)), {})
-        answer = fixer.rewrite(replace(request, setting=setting))
-        if isinstance(answer, Advice):
-            self._tell(Verdict(fixer.name, Decision.ADVICE, answer.text), candidate)
-        elif answer is not None:
-            if fixer.gate not in self._allow:
-                self._give_up(candidate, "it changes the training itself, and was not allowed", answer)
-            elif self._deadline.passed:
-                self._give_up(candidate, "the budget ran out", answer)
-            else:
-                return setting, answer
-        return None
+        try:
+            answers = [
+                (setting, fixer.rewrite(replace(request, setting=setting))) for setting in fixer.settings(request)
+            ]
+        except Exception as error:  # noqa: BLE001 - a fixer may be the user's own; a broken one must not hide the others
+            self._done.add(fixer.name)
+            self._tell(Verdict(fixer.name, Decision.FAILED, f"the fixer itself failed: {error!r}"), candidate)
+            return []
+        variants = [_Variant(setting, answer) for setting, answer in answers if isinstance(answer, Edits)]
+        reason = None
+        if not variants:
+            advice = next((answer.text for _, answer in answers if isinstance(answer, Advice)), None)
+            if advice is not None and advice not in self._advised:
+                self._advised.add(advice)
+                self._tell(Verdict(fixer.name, Decision.ADVICE, advice), candidate)
+        elif fixer.gate not in self._allow:
+            reason = "it changes the training itself, and was not allowed"
+        elif self._deadline.passed:
+            reason = "the budget ran out"
+        if reason is None:
+            return variants
+        self._done.add(fixer.name)
+        self._give_up(candidate, reason, variants[0].answer)
+        return []
 
     def _control(self, original: Program) -> Control | None:
         self._record(PhaseChanged(phase="measuring what this machine can resolve", detail="original against itself"))
@@ -220,22 +205,17 @@ class Composition:
                 self._record(Warned(message="two copies do not fit on the device together; they run in alternation"))
         return control
 
-    def _try(self, candidate: _Candidate, baseline: Program) -> Program | None:
+    def _try(self, candidate: _Candidate, variants: Sequence[_Variant], baseline: Program) -> Program | None:
         """Choose the setting, run the trial, take the fix into the stack if it holds; the new baseline if so."""
         fixer = candidate.fixer
-        request = self._request(candidate)
-        variants = [
-            (setting, answer)
-            for setting in fixer.settings(request)
-            if isinstance(answer := fixer.rewrite(replace(request, setting=setting)), Edits)
-        ]
-        copies = [self._copy(answer.files, fixer.name) for _, answer in variants]
-        chosen = self._choose(fixer, baseline, [setting for setting, _ in variants], copies)
+        copies = [self._copy(variant.answer.files, fixer.name) for variant in variants]
+        chosen = self._choose(fixer, baseline, [variant.setting for variant in variants], copies)
         if chosen is None:
             summary = "the patched program failed with every setting"
-            self._tell(Verdict(fixer.name, Decision.FAILED, summary, diff=self._diff(variants[0][1])), candidate)
+            verdict = Verdict(fixer.name, Decision.FAILED, summary, diff=self._diff(variants[0].answer))
+            self._tell(verdict, candidate)
             return None
-        (setting, answer), patched = variants[chosen], copies[chosen]
+        setting, answer, patched = variants[chosen].setting, variants[chosen].answer, copies[chosen]
         self._record(
             TrialStarted(
                 fixer=fixer.name,
@@ -340,9 +320,10 @@ class Composition:
 
     def _candidates(self, findings: Sequence[Finding]) -> Iterator[_Candidate]:
         for finding in findings:
+            places = tuple(replace(place, file=absolute(self._program, place.file)) for place in finding.where)
             for name in finding.fixers:
                 if name in self._catalogue.fixers:
-                    yield _Candidate(finding, self._catalogue.fixers[name])
+                    yield _Candidate(replace(finding, where=places), self._catalogue.fixers[name])
 
     def _copy(self, edits: Mapping[str, str], name: str) -> Program:
         self._copies += 1
@@ -389,10 +370,6 @@ def _moved(finding: Finding, lines: LineMap, texts: Mapping[str, str]) -> Findin
         code = text[line - 1].strip() if place.code is not None and 0 < line <= len(text) else place.code
         places.append(replace(place, line=line, code=code))
     return replace(finding, where=tuple(places))
-
-
-def _identity(site: Site) -> tuple[object, ...]:
-    return (site.kind, site.file, site.line, site.function, tuple(sorted(site.arguments.items())))
 
 
 def summary(outcome: Outcome) -> str:

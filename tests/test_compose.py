@@ -1,0 +1,354 @@
+"""Which fixes are tried, in what order, on top of what, and what is told: on a bench whose outcomes are made up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from diagnose import compose
+from diagnose.compose import Composition, Outcome
+from diagnose.fixer import Advice, Answer, Edits, Fixer, Request
+from diagnose.model import (
+    Accounting,
+    CannotTell,
+    Confidence,
+    Decision,
+    Diagnosis,
+    Finding,
+    Gate,
+    Interval,
+    Place,
+    Scalar,
+    Severity,
+    Site,
+    Steps,
+    Verdict,
+)
+from diagnose.plugins import Catalogue
+from diagnose.program import Program, patch
+from diagnose.program.moved import LineMap
+from diagnose.session import AnyEvent, fold
+from diagnose.trace import Trace
+from diagnose.trial.bench import Control, Trial
+from diagnose.trial.duel import OnPair
+from diagnose.trial.knowledge import knowledge
+from diagnose.trial.schedule import Deadline, Schedule
+from diagnose.verdict import Pair
+
+SOURCE = "import torch\nloader = 1\nloss = 2\nmodel = 3\n"
+
+
+@dataclass
+class FakeBench:
+    """Copies are remembered as texts; what an attempt decides is looked up by the fixer's name."""
+
+    program: Program
+    decisions: Mapping[str, Decision]
+    attempts: list[tuple[str, str, str]] = field(default_factory=list)
+    """Fixer, text of the baseline, text of the patched program."""
+    copies: dict[Path, str] = field(default_factory=dict)
+    best_setting: int | None = 0
+    runs_control: bool = True
+
+    # ruff: noqa: ARG002 - the names are those of the protocol
+    def copy(self, texts: Mapping[str, str], name: str) -> Program:
+        root = Path("/copies") / name
+        self.copies[root] = texts.get(str(self.program.entry), SOURCE)
+        return Program(self.program.words, "script", root / "train.py", root, root)
+
+    def control(self, original: Program, twin: Program, on_pair: OnPair | None = None) -> Control | None:
+        assert self.copies[original.root] == self.copies[twin.root] == SOURCE
+        return Control(Interval(0.0, -0.01, 0.01), 0.01, 8, 2, 20_000_000) if self.runs_control else None
+
+    def choose(
+        self, original: Program, candidates: Sequence[Program], on_try: Callable[[int, Interval | None], None]
+    ) -> int | None:
+        for number, _ in enumerate(candidates):
+            on_try(number, Interval(0.1, 0.1, 0.1))
+        return self.best_setting
+
+    def attempt(self, fixer: Fixer, original: Program, patched: Program, on_pair: OnPair | None = None) -> Trial:
+        self.attempts.append((fixer.name, self.copies[original.root], self.copies[patched.root]))
+        if on_pair is not None:
+            on_pair(0, Pair(0, 2e7, 1e7), Interval(0.5, 0.4, 0.6))
+        traces = [Path(f"after-{fixer.name}")]
+        return Trial(Verdict(fixer.name, self.decisions[fixer.name], "as told", saving_ns=1), traces)
+
+    def step_alone(self, program: Program, name: str, steps: int) -> int | None:
+        return 20_000_000 if self.copies[program.root] == SOURCE else 10_000_000
+
+
+def replacing(old: str, new: str) -> Callable[[Request], Answer]:
+    def rewrite(request: Request) -> Answer:
+        (path,) = request.sources
+        knobs = "".join(str(value) for value in request.setting.values())
+        return Edits({path: request.sources[path].replace(old, new + knobs)}, f"{old} becomes {new}{knobs}")
+
+    return rewrite
+
+
+def fixer(name: str, rewrite: Callable[[Request], Answer], gate: Gate = Gate.BITWISE, **more: object) -> Fixer:
+    return Fixer(name, rewrite, gate, "compute", **more)  # type: ignore[arg-type]
+
+
+def finding(rule: str, milliseconds: int, *fixers: str, line: int = 3) -> Finding:
+    place = Place("train.py", line, code=SOURCE.splitlines()[line - 1])
+    share = milliseconds / 20
+    return Finding(
+        rule, Severity.HIGH, 0, milliseconds * 10**6, share, Confidence.MEASURED, rule, where=(place,), fixers=fixers
+    )
+
+
+@dataclass
+class Stage:
+    """Runs a composition and keeps what was told."""
+
+    folder: Path
+    fixers: Sequence[Fixer]
+    findings: Sequence[Finding]
+    decisions: Mapping[str, Decision] = field(default_factory=dict)
+    budget: Deadline = field(default_factory=Deadline)
+    allow: frozenset[Gate] = compose.WITHOUT_ASKING
+    events: list[AnyEvent] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        (self.folder / "train.py").write_text(SOURCE)
+        self.program = Program.parse(["train.py"], cwd=self.folder)
+        self.bench = FakeBench(self.program, self.decisions)
+
+    def run(self) -> Outcome:
+        diagnosis = Diagnosis(1, (), 1, None, Steps(4, 20_000_000), Accounting(), tuple(self.findings))
+        known = knowledge(self.program, diagnosis, [Trace("run")])
+        catalogue = Catalogue({}, {one.name: one for one in self.fixers})
+        return Composition(
+            self.program,
+            diagnosis,
+            known,
+            catalogue,
+            self.events.append,
+            self.bench,
+            Schedule(),
+            self.budget,
+            self.allow,
+        ).run()
+
+
+@pytest.fixture(autouse=True)
+def nothing_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The patched arms leave no traces that could be read, unless a test says what would be found in them."""
+    monkeypatch.setattr(compose, "open_traces", lambda _paths: [])
+
+
+def find_next(monkeypatch: pytest.MonkeyPatch, *findings: Finding, cannot_tell: Sequence[CannotTell] = ()) -> None:
+    answer = Diagnosis(1, (), 1, None, Steps(4, 1), Accounting(), findings, tuple(cannot_tell))
+    monkeypatch.setattr(compose, "open_traces", lambda _paths: [Trace("patched arm")])
+    monkeypatch.setattr(compose, "diagnose", lambda _traces, _catalogue: answer)
+
+
+LOADER = fixer("faster-loader", replacing("loader = 1", "loader = 10"))
+ITEM = fixer("no-item", replacing("loss = 2", "loss = 20"))
+
+
+def test_each_fix_is_tried_on_top_of_those_already_kept(tmp_path: Path) -> None:
+    kept = {"faster-loader": Decision.KEPT, "no-item": Decision.KEPT}
+    stage = Stage(tmp_path, [LOADER, ITEM], [finding("a", 9, "faster-loader"), finding("b", 3, "no-item")], kept)
+    outcome = stage.run()
+    first, second = SOURCE.replace("= 1", "= 10"), SOURCE.replace("= 1", "= 10").replace("= 2", "= 20")
+    assert stage.bench.attempts == [("faster-loader", SOURCE, first), ("no-item", first, second)]
+    assert outcome.patch is not None
+    (change,) = outcome.patch.changes
+    assert change.after == second.encode()
+    assert (tmp_path / "train.py").read_text() == SOURCE
+
+
+def test_a_fix_that_was_not_kept_leaves_the_next_one_the_original(tmp_path: Path) -> None:
+    decisions = {"faster-loader": Decision.NO_CHANGE, "no-item": Decision.KEPT}
+    stage = Stage(tmp_path, [LOADER, ITEM], [finding("a", 9, "faster-loader"), finding("b", 3, "no-item")], decisions)
+    outcome = stage.run()
+    assert [baseline for _, baseline, _ in stage.bench.attempts] == [SOURCE, SOURCE]
+    assert [verdict.decision for verdict in outcome.verdicts] == [Decision.NO_CHANGE, Decision.KEPT]
+    assert outcome.patch is not None
+    assert "loader = 10" not in outcome.patch.text
+
+
+def test_without_a_kept_fix_there_is_no_patch_and_no_final_figure(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, [LOADER], [finding("a", 9, "faster-loader")], {"faster-loader": Decision.SLOWER})
+    outcome = stage.run()
+    assert outcome.patch is None
+    assert outcome.final is None
+
+
+def test_the_journal_tells_control_trial_verdict_patch_and_final_figure(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, [LOADER], [finding("a", 9, "faster-loader")], {"faster-loader": Decision.KEPT})
+    outcome = stage.run()
+    state = fold(stage.events)
+    assert state.control is not None
+    assert state.control.resolution == 0.01
+    (trial,) = state.trials
+    assert trial.verdict == outcome.verdicts[0]
+    assert trial.started.diff == trial.verdict.diff == outcome.verdicts[0].diff != ""
+    assert trial.blocks[0].saving == 0.5
+    assert state.patch is not None
+    assert outcome.patch is not None
+    assert state.patch.diff == outcome.patch.text
+    assert state.final is not None
+    assert (state.final.original_ns, state.final.patched_ns, state.final.runs) == (20_000_000, 10_000_000, 2)
+    assert compose.summary(outcome) == "1 of 1 fixes kept, 50 % of the step saved"
+
+
+def test_the_predicted_saving_stands_beside_the_measured_one(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, [LOADER], [finding("a", 9, "faster-loader")], {"faster-loader": Decision.KEPT})
+    (verdict,) = stage.run().verdicts
+    assert (verdict.predicted_ns, verdict.saving_ns) == (9_000_000, 1)
+    assert verdict.where[0].line == 3
+
+
+def test_advice_is_told_without_a_trial_or_a_control(tmp_path: Path) -> None:
+    by_hand = fixer("by-hand", lambda _request: Advice("move the call yourself"))
+    stage = Stage(tmp_path, [by_hand], [finding("a", 9, "by-hand")])
+    (verdict,) = stage.run().verdicts
+    assert (verdict.decision, verdict.summary) == (Decision.ADVICE, "move the call yourself")
+    assert stage.bench.copies == {}
+
+
+def test_a_fixer_with_nothing_to_do_says_nothing(tmp_path: Path) -> None:
+    idle = fixer("idle", lambda _request: None)
+    assert Stage(tmp_path, [idle], [finding("a", 9, "idle")]).run().verdicts == ()
+
+
+def test_a_fixer_that_has_no_edit_for_one_finding_is_asked_again_for_the_next(tmp_path: Path) -> None:
+    picky = fixer("picky", lambda request: None if request.finding.rule == "a" else ITEM.rewrite(request))
+    findings = [finding("a", 9, "picky"), finding("b", 3, "picky")]
+    (verdict,) = Stage(tmp_path, [picky], findings, {"picky": Decision.KEPT}).run().verdicts
+    assert verdict.decision is Decision.KEPT
+
+
+def test_what_changes_the_training_is_tried_only_when_allowed(tmp_path: Path) -> None:
+    bold = fixer("bfloat16", replacing("model = 3", "model = 30"), Gate.TRAINING)
+    findings = [finding("a", 9, "bfloat16")]
+    (verdict,) = Stage(tmp_path, [bold], findings).run().verdicts
+    assert verdict.decision is Decision.NOT_TRIED
+    assert "model = 30" in verdict.diff
+    allowed = Stage(tmp_path, [bold], findings, {"bfloat16": Decision.UNVERIFIED}, allow=frozenset(Gate))
+    assert allowed.run().verdicts[0].decision is Decision.UNVERIFIED
+
+
+def test_what_the_budget_does_not_reach_is_said_to_be_not_tried(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, [LOADER], [finding("a", 9, "faster-loader")], budget=Deadline(at_ns=0))
+    (verdict,) = stage.run().verdicts
+    assert (verdict.decision, verdict.summary) == (Decision.NOT_TRIED, "the budget ran out")
+
+
+def test_a_program_too_short_to_measure_gets_no_trial(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, [LOADER], [finding("a", 9, "faster-loader")])
+    stage.bench.runs_control = False
+    (verdict,) = stage.run().verdicts
+    assert verdict.decision is Decision.NOT_TRIED
+    assert verdict.summary == "the program ends before it could be measured"
+
+
+def test_the_chosen_setting_of_a_knob_gets_the_full_trial(tmp_path: Path) -> None:
+    def settings(_request: Request) -> list[Mapping[str, Scalar]]:
+        return [{"num_workers": 1}, {"num_workers": 2}]
+
+    knob = fixer("workers", replacing("loader = 1", "loader = "), settings=settings)
+    stage = Stage(tmp_path, [knob], [finding("a", 9, "workers")], {"workers": Decision.KEPT})
+    stage.bench.best_setting = 1
+    (verdict,) = stage.run().verdicts
+    assert verdict.setting == {"num_workers": 2}
+    assert stage.bench.attempts[0][2] == SOURCE.replace("loader = 1", "loader = 2")
+
+
+def test_a_knob_that_fails_with_every_setting_has_failed(tmp_path: Path) -> None:
+    knob = fixer("workers", replacing("loader = 1", "loader = "), settings=lambda _: ({"n": 1}, {"n": 2}))
+    stage = Stage(tmp_path, [knob], [finding("a", 9, "workers")])
+    stage.bench.best_setting = None
+    (verdict,) = stage.run().verdicts
+    assert verdict.decision is Decision.FAILED
+    assert stage.bench.attempts == []
+
+
+def test_a_fixer_is_tried_once_however_many_findings_name_it(tmp_path: Path) -> None:
+    findings = [finding("a", 9, "faster-loader"), finding("b", 3, "faster-loader")]
+    stage = Stage(tmp_path, [LOADER], findings, {"faster-loader": Decision.NO_CHANGE})
+    assert len(stage.run().verdicts) == 1
+
+
+def test_findings_of_the_patched_program_decide_what_is_tried_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find_next(monkeypatch, finding("new", 2, "faster-loader", "narrow-model"), finding("b", 1, "no-item"))
+    narrow = fixer("narrow-model", replacing("model = 3", "model = 30"))
+    decisions = dict.fromkeys(("faster-loader", "no-item", "narrow-model"), Decision.KEPT)
+    findings = [finding("a", 9, "faster-loader"), finding("b", 3, "no-item")]
+    stage = Stage(tmp_path, [LOADER, ITEM, narrow], findings, decisions)
+    stage.run()
+    assert [name for name, _, _ in stage.bench.attempts] == ["faster-loader", "narrow-model", "no-item"]
+
+
+def test_an_ailment_that_went_away_with_a_kept_fix_is_not_treated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find_next(monkeypatch)
+    findings = [finding("a", 9, "faster-loader"), finding("b", 3, "no-item")]
+    stage = Stage(tmp_path, [LOADER, ITEM], findings, {"faster-loader": Decision.KEPT})
+    verdict = stage.run().verdicts[1]
+    assert verdict.decision is Decision.NOT_TRIED
+    assert verdict.summary == "b is gone since faster-loader was kept"
+
+
+def test_an_ailment_that_the_new_window_cannot_judge_is_still_treated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find_next(monkeypatch, cannot_tell=[CannotTell("b", "samples")])
+    findings = [finding("a", 9, "faster-loader"), finding("b", 3, "no-item")]
+    decisions = {"faster-loader": Decision.KEPT, "no-item": Decision.KEPT}
+    stage = Stage(tmp_path, [LOADER, ITEM], findings, decisions)
+    stage.run()
+    assert [name for name, _, _ in stage.bench.attempts] == ["faster-loader", "no-item"]
+
+
+def test_places_follow_their_lines_through_a_kept_edit(tmp_path: Path) -> None:
+    longer = fixer("imports-more", replacing("import torch\n", "import os\nimport torch\n"))
+    findings = [finding("a", 9, "imports-more"), finding("b", 3, "no-item", line=3)]
+    decisions = {"imports-more": Decision.KEPT, "no-item": Decision.NO_CHANGE}
+    second = Stage(tmp_path, [longer, ITEM], findings, decisions).run().verdicts[1]
+    assert (second.where[0].line, second.where[0].code) == (4, "loss = 2")
+
+
+def test_a_line_is_found_again_after_an_edit() -> None:
+    lines = LineMap.between({"a.py": "one\ntwo\nthree\n"}, {"a.py": "zero\none\nTWO\nthree\n"})
+    assert [lines.line("a.py", line) for line in (1, 2, 3)] == [2, 3, 4]
+    assert lines.line("b.py", 7) == 7
+    assert lines.line("a.py", 99) == 99
+
+
+def test_fixers_see_the_users_own_files_that_the_run_touched(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SOURCE)
+    (tmp_path / "data.py").write_text("x = 1\n")
+    program = Program.parse(["train.py"], cwd=tmp_path)
+    data = str(tmp_path / "data.py")
+    site = Site("DataLoader", data, 1)
+    traces = [Trace("rank0", sites=(site,)), Trace("rank1", sites=(site, Site("optimizer", "/usr/lib/x.py", 1)))]
+    diagnosis = Diagnosis(1, (), 2, None, Steps(0, None), Accounting())
+    known = knowledge(program, diagnosis, traces)
+    assert known.sources == {str(program.entry): SOURCE, data: "x = 1\n"}
+    assert len(known.sites) == 2
+
+
+def test_a_fixer_that_is_itself_broken_is_told_and_hides_no_other(tmp_path: Path) -> None:
+    broken = fixer("broken", lambda request: Edits({"train.py": request.sources["nowhere"]}, ""))
+    findings = [finding("a", 9, "broken"), finding("b", 3, "no-item")]
+    verdicts = Stage(tmp_path, [broken, ITEM], findings, {"no-item": Decision.KEPT}).run().verdicts
+    assert [verdict.decision for verdict in verdicts] == [Decision.FAILED, Decision.KEPT]
+    assert verdicts[0].summary == "the fixer itself failed: KeyError('nowhere')"
+
+
+def test_the_merged_diff_applies_to_the_users_files(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, [LOADER], [finding("a", 9, "faster-loader")], {"faster-loader": Decision.KEPT})
+    outcome = stage.run()
+    assert outcome.patch is not None
+    patch.check(outcome.patch)

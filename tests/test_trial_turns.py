@@ -1,0 +1,100 @@
+"""Both sides of a trial with torch between them: a real program takes turns, is traced, guarded and judged."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from diagnose.errors import ProgramFailed
+from diagnose.fixer import Fixer
+from diagnose.measure import Measures
+from diagnose.model import Decision, Gate
+from diagnose.program import Program
+from diagnose.trace.readers import open_traces
+from diagnose.trial.bench import Bench
+from diagnose.trial.schedule import Deadline, Schedule
+
+SCHEDULE = Schedule(
+    pairs=4, generations=2, warmup_steps=2, drop_steps=1, block_ns=1, least_steps=2, usual_steps=2, look_every=9
+)
+HEAD = """
+import sys, torch
+from torch import nn
+torch.set_num_threads(1)
+torch.manual_seed(0)
+model = nn.Linear(256, 256)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+x = torch.randn(256, 256)
+"""
+LOOP = """
+for step in range({steps}):
+    for _ in range({waste}):
+        x @ x
+    optimizer.zero_grad()
+    loss = model(x).square().mean()
+    loss.backward()
+    optimizer.step()
+"""
+SLOW, FAST = HEAD + LOOP.format(steps=100_000, waste=20), HEAD + LOOP.format(steps=100_000, waste=0)
+FIXER = Fixer("no-waste", lambda _request: None, Gate.BITWISE, "compute")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "train.py").write_text(SLOW)
+    return folder
+
+
+def bench(project: Path, tmp_path: Path) -> Bench:
+    program = Program.parse(["train.py"], cwd=project)
+    return Bench(program, tmp_path / "trials", SCHEDULE, Deadline(), environment={**os.environ, "OMP_NUM_THREADS": "1"})
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def test_a_fix_that_removes_waste_is_kept_and_the_users_files_stay_as_they_were(project: Path, tmp_path: Path) -> None:
+    before = hashes(project)
+    with bench(project, tmp_path) as trials:
+        patched = trials.copy({"train.py": FAST}, "patched")
+        trial = trials.attempt(FIXER, trials.copy({}, "original"), patched)
+        alone = trials.step_alone(patched, "alone", 4)
+    verdict = trial.verdict
+    assert verdict.decision is Decision.KEPT, verdict.summary
+    assert (verdict.pairs, verdict.generations) == (4, 2)
+    assert verdict.mechanism is not None
+    assert verdict.mechanism.moved is True
+    assert verdict.gate is not None
+    assert verdict.gate.passed is True
+    assert verdict.peak_memory_bytes is not None
+    assert alone is not None
+    (trace,) = open_traces(trial.traces)
+    assert Measures(trace).step_count == SCHEDULE.trace_steps
+    assert hashes(project) == before
+
+
+def test_a_fix_that_crashes_costs_the_fix_its_chance_and_says_its_last_words(project: Path, tmp_path: Path) -> None:
+    with bench(project, tmp_path) as trials:
+        broken = FAST.replace(
+            "    loss.backward()", "    if step == 6: raise ValueError('shapes differ')\n    loss.backward()"
+        )
+        trial = trials.attempt(FIXER, trials.copy({}, "original"), trials.copy({"train.py": broken}, "patched"))
+    assert trial.verdict.decision is Decision.FAILED
+    assert trial.verdict.summary == "crashed: the program exited with code 1: ValueError: shapes differ"
+
+
+def test_a_program_that_writes_into_the_users_folder_is_refused_there(project: Path, tmp_path: Path) -> None:
+    before = hashes(project)
+    rude = SLOW.replace("for step", f"open({str(project / 'train.py')!r}, 'w').write('gone')\nfor step", 1)
+    with bench(project, tmp_path) as trials:
+        original = trials.copy({"train.py": rude}, "original")
+        with pytest.raises(ProgramFailed, match="may not write into the original"):
+            trials.control(original, trials.copy({}, "twin"))
+    assert hashes(project) == before
