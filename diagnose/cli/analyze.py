@@ -13,8 +13,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "analyze",
         help="diagnose recorded traces or run folders",
-        description="Diagnoses recordings: torch.profiler traces (.json, .json.gz), or run folders. Several files, or a "
-        "folder of them, are the ranks of one job.",
+        description="Diagnoses recordings: torch.profiler traces (.json, .json.gz), or run folders. Several files, or "
+        "a folder of them, are the ranks of one job.",
     )
     parser.add_argument("paths", metavar="PATH", nargs="+", type=Path, help="a trace, a folder of traces, a run folder")
     parser.add_argument("--json", action="store_true", help="print the diagnosis as one JSON object")

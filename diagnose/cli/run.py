@@ -27,7 +27,7 @@ def add_watch_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--warmup", type=_positive, default=10, metavar="N", help="steps before that at least (10)")
     parser.add_argument("--plain", action="store_true", help="lines instead of a screen, also on a terminal")
     parser.add_argument(
-        "--json", action="store_true", help="print one JSON object; the program's output goes to stderr"
+        "--json", action="store_true", help="print one JSON object; the program's own output goes to stderr"
     )
     parser.add_argument("--rules", type=Path, metavar="DIR", help="a folder of further rules, one a file")
     parser.add_argument("--fixers", type=Path, metavar="DIR", help="a folder of further fixers, one a file")

@@ -22,7 +22,7 @@ def talk(text: str) -> None:
 
 @contextmanager
 def standard_output_to_stderr(wanted: bool) -> Iterator[None]:
-    """While a program runs that inherits our streams, its standard output goes to stderr: ours stays one JSON object."""
+    """While a program runs that inherits our streams, its standard output goes to stderr, so ours stays JSON."""
     if not wanted:
         yield
         return

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 CLASSES = 60
 SIDE = 32
-STORAGE_LATENCY_S = 0.001
+STORAGE_LATENCY_S = 0.0015
 
 
 class StoredImages(Dataset):
@@ -81,7 +81,7 @@ def main() -> None:
 
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    loader = DataLoader(StoredImages(8192), batch_size=args.batch, shuffle=True, drop_last=True)
+    loader = DataLoader(StoredImages(2048), batch_size=args.batch, shuffle=True, drop_last=True)
     network = Network()
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
     confusion = Confusion()
