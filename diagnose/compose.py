@@ -160,7 +160,7 @@ class Composition:
         return Outcome(tuple(self._verdicts), merged, control, final)
 
     def _variants(self, candidate: _Candidate) -> list[_Variant]:
-        """What the fixer would do, by setting, if it is allowed and the budget lasts; what stands against it is told."""
+        """What the fixer would do, by setting; what stands against trying it is told."""
         fixer = candidate.fixer
         request = self._request(candidate)
         try:
