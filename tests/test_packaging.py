@@ -12,15 +12,21 @@ import pytest
 import diagnose
 
 ROOT = Path(__file__).resolve().parent.parent
+SHIPPED_AS_DATA = {"demo_program"}
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
 def test_every_package_of_the_checkout_is_listed() -> None:
     """setuptools leaves an unlisted package out of the wheel without a word."""
-    inits = [path for top in ("diagnose", "rules", "fixers") for path in (ROOT / top).rglob("__init__.py")]
-    found = {".".join(path.parent.relative_to(ROOT).parts) for path in inits}
+    folders = {path.parent for top in ("diagnose", "rules", "fixers") for path in (ROOT / top).rglob("*.py")}
+    found = {".".join(folder.relative_to(ROOT).parts) for folder in folders if folder.name not in SHIPPED_AS_DATA}
     found = {f"diagnose.{name}" if name in ("rules", "fixers") else name for name in found}
     assert set(PYPROJECT["tool"]["setuptools"]["packages"]) == found
+
+
+def test_a_program_that_ships_as_data_is_listed_as_data() -> None:
+    data = PYPROJECT["tool"]["setuptools"]["package-data"]
+    assert {pattern.split("/")[0] for pattern in data["diagnose.cli"]} == SHIPPED_AS_DATA
 
 
 def test_the_version_is_stated_once() -> None:
@@ -38,7 +44,7 @@ def test_rules_and_fixers_are_flat() -> None:
     ("module", "absent"),
     [
         ("diagnose.cli", ("numpy", "torch", "textual", "libcst", "rich")),
-        ("diagnose.engine", ("torch", "textual", "libcst")),
+        ("diagnose.engine", ("torch", "textual", "rich")),
         ("diagnose.report.text", ("torch", "textual")),
         ("diagnose.trial", ("torch", "textual")),
         ("diagnose.compose", ("torch", "textual")),
