@@ -226,7 +226,7 @@ def _device(traces: Sequence[Trace]) -> str | None:
 
 def _warnings(measures: Measures, *, named: bool) -> list[str]:
     trace = measures.trace
-    found = [*trace.warnings]
+    found = [*trace.warnings, *measures.steps.left_out]
     devices = len(np.unique(trace.device.device)) if trace.has_device else 0
     if devices > 1:
         found.append(f"work on {devices} devices in one process; the accounting is that of the busiest")

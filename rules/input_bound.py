@@ -62,7 +62,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
             yield CannotTell("input-bound", "when the training thread waits for its loader: operators or a live run")
         return
     trace = measures.trace
-    bound = not measures.has_device and trace.facts.device_name is not None
+    bound = measures.blind
     loaders = [site for site in trace.sites if site.kind == "DataLoader"]
     workers = _workers(loaders)
     kind, evidence = _told_apart(measures, workers)

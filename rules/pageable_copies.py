@@ -54,7 +54,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     if len(rows) == 0:
         return
     exposed = measures.time_of(rows) - measures.compute - measures.comm
-    claims = exposed | (measures.idle_of("launch", "sync", "dispatch", "dependency") & measures.pageable_waits)
+    claims = exposed | (measures.idle_of("launch", "sync", "dispatch") & measures.pageable_waits)
     gain = recoverable_ns(measures, claims)
     if gain == 0:
         return

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from diagnose.rule import CannotTell, Claim, Evidence, Measures, Rule, drawn, format_ns, recoverable_ns
+from diagnose.rule import CannotTell, Claim, Confidence, Evidence, Measures, Rule, drawn, format_ns, recoverable_ns
 
 
 def check(measures: Measures) -> Iterator[Claim | CannotTell]:
@@ -43,13 +43,20 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         summary=f"{who} {format_ns(gain / measures.step_count)} per step in Python outside the framework{at}",
         recoverable_ns=gain,
         claims=stalls,
+        confidence=Confidence.BOUND if measures.blind else Confidence.MEASURED,
         evidence=[
             Evidence("idle.python", measures.idle["python"].total_ns // measures.step_count, "ns"),
             Evidence("stretches per step", len(stalls) / measures.step_count, "count"),
         ],
         where=places,
-        confirm=None if places else "a live run (diagnose run) samples the stack and names the line",
+        confirm=_confirm(measures, bool(places)),
     )
+
+
+def _confirm(measures: Measures, named: bool) -> str | None:
+    if measures.blind:
+        return "a recording of the device's work: it may have been busy meanwhile"
+    return None if named else "a live run (diagnose run) samples the stack and names the line"
 
 
 _FIRES = (

@@ -52,16 +52,17 @@ from diagnose.rule import (
 
 FUSED = 0.35
 FUSABLE = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
+_CLASS = re.compile(r"Optimizer\.step#(\w+)\.step")
 _FUSED_KERNEL = re.compile(r"fused_?(adam|sgd|adagrad|lamb|optim)", re.I)
 _FUSED_OP = re.compile(r"aten::_fused_(adam|adamw|sgd|adagrad)_?$")
-_FOREACH_OP = re.compile(r"aten::_foreach_")
+_FOREACH_OP = re.compile(r"aten::_foreach_|multi_tensor_apply")
 _NOT_FUSABLE = (KernelClass.MATMUL, KernelClass.CONVOLUTION, KernelClass.ATTENTION, KernelClass.COLLECTIVE)
 
 
 def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     """Time in an unfused optimizer step."""
     trace = measures.trace
-    rows = np.flatnonzero(trace.ranges.kind == RangeKind.OPTIMIZER)
+    rows, kinds = _optimizers(measures)
     if measures.step_count == 0:
         return
     if len(rows) == 0 or not (len(trace.ops) or measures.has_device):
@@ -69,7 +70,6 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         return
     ranges = Intervals.of(trace.ranges.start_ns[rows], trace.ranges.end_ns[rows])
     sites = [site for site in trace.sites if site.kind == "optimizer"]
-    kinds = {str(site.arguments.get("name")) for site in sites if site.arguments.get("name")}
     inside = _ops_inside(measures, ranges)
     if any(_FUSED_OP.search(name) for name in inside) or (kinds and not kinds & FUSABLE):
         return
@@ -96,6 +96,19 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     )
 
 
+def _optimizers(measures: Measures) -> tuple[np.typing.NDArray[np.int64], set[str]]:
+    """Ranges of optimizers, without those whose name says that they cannot be fused; and the names known."""
+    trace = measures.trace
+    rows = np.flatnonzero(trace.ranges.kind == RangeKind.OPTIMIZER)
+    matches = [_CLASS.search(trace.names[name]) if name >= 0 else None for name in trace.ranges.name[rows].tolist()]
+    named = [match[1] if match else None for match in matches]
+    kinds = {name for name in named if name} or {
+        str(site.arguments["name"]) for site in trace.sites if site.kind == "optimizer" and "name" in site.arguments
+    }
+    keep = [name is None or name in FUSABLE or not kinds & FUSABLE for name in named]
+    return rows[np.array(keep, np.bool_)], kinds & FUSABLE or kinds
+
+
 def _ops_inside(measures: Measures, ranges: Intervals) -> set[str]:
     ops = measures.trace.ops
     return {
@@ -104,7 +117,8 @@ def _ops_inside(measures: Measures, ranges: Intervals) -> set[str]:
 
 
 def _implementation(inside: set[str], measures: Measures) -> str:
-    if any(_FOREACH_OP.search(name) for name in inside):
+    kernels = {measures.trace.names[name] for name in np.unique(measures.trace.device.name).tolist() if name >= 0}
+    if any(_FOREACH_OP.search(name) for name in inside | kernels):
         return " (foreach)"
     settings = [site.arguments.get("foreach") for site in measures.trace.sites if site.kind == "optimizer"]
     return " (one parameter at a time)" if inside and True not in settings else ""

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from diagnose.measure.accounting import Occupation, account, added, device_occupation, main_device
 from diagnose.measure.activity import calls_of, ops_of, pageable_waits_of, ranges_of, waits_of
 from diagnose.measure.host import host_idle, host_occupation
-from diagnose.measure.idle import CAUSES, LATENCY_NS, REFILL_NS, device_idle
+from diagnose.measure.idle import CAUSES, ISSUE_NS, LATENCY_NS, REFILL_NS, device_idle
 from diagnose.measure.kernels import classes_of
 from diagnose.measure.launch import Launches, launch_cost_ns, launches_of, queue_depth
 from diagnose.measure.marks import training_thread
@@ -42,6 +42,15 @@ class Measures:
     def has_device(self) -> bool:
         """Whether device work was recorded; without it, the accounting is that of the host."""
         return self.trace.has_device
+
+    @cached_property
+    def blind(self) -> bool:
+        """Whether the program used a device whose work was not recorded: then host time need not cost anything."""
+        trace = self.trace
+        if self.has_device:
+            return False
+        used = trace.facts.device_name is not None or bool(trace.device_names)
+        return used or len(trace.calls) > 0 or any(name.startswith("nccl:") for name in trace.names)
 
     @cached_property
     def thread(self) -> int:
@@ -142,11 +151,18 @@ class Measures:
     @cached_property
     def issue_gaps(self) -> Intervals:
         """Idle time in which the host was issuing work: dispatch, launch calls, short Python, and the latency after."""
-        dependency, launch = self.idle["dependency"], self.idle["launch"]
+        dependency, launch = self.idle["dependency"], self._brisk(self.idle["launch"])
         follows = np.isin(dependency.starts, launch.ends) & (dependency.lengths_ns <= LATENCY_NS)
         latency = Intervals(dependency.starts[follows], dependency.ends[follows])
         short = self.idle["python"] - self.python_stalls
-        return Intervals.union((self.idle["dispatch"], launch, short, latency))
+        return Intervals.union((self._brisk(self.idle["dispatch"]), launch, short, latency))
+
+    def _brisk(self, pieces: Intervals) -> Intervals:
+        """Without pieces in which hardly anything was issued: loading a module, starting the runtime, a lock."""
+        begun = np.sort(np.concatenate((self.trace.ops.start_ns, self.trace.calls.start_ns)))
+        count = np.searchsorted(begun, pieces.ends) - np.searchsorted(begun, pieces.starts)
+        brisk = pieces.lengths_ns <= ISSUE_NS * (1 + count)
+        return Intervals(pieces.starts[brisk], pieces.ends[brisk])
 
     @cached_property
     def accountings(self) -> tuple[Accounting, ...]:
@@ -195,7 +211,8 @@ class Measures:
         launchers = set(np.unique(self.trace.calls.thread[self.launches.call[self.launches.linked]]).tolist())
         threads = (launchers | {self.thread}) - {-1}
         calls = calls_of(self.trace, threads, np.ones(len(self.trace.calls), np.bool_))
-        return (ops_of(self.trace, threads) | calls).joined(REFILL_NS) - self.waits
+        loading = ranges_of(self.trace, RangeKind.INPUT, threads)
+        return (ops_of(self.trace, threads) | calls).joined(REFILL_NS) - self.waits - loading
 
     @cached_property
     def issuing_ns(self) -> Int64:

@@ -46,9 +46,11 @@ def training_thread(trace: Trace) -> int:
 def host_marks(trace: Trace) -> Marks | None:
     """The borders of steps; None where nothing marks at least one whole step."""
     steps = _of_kind(trace, RangeKind.STEP)
-    ends = _optimizer_ends(trace)
-    if len(steps) and not 2 <= len(ends) < len(steps):
+    optimizers = _outermost(_of_kind(trace, RangeKind.OPTIMIZER))
+    # Fewer optimizer steps than marks: the program marks micro-steps of an accumulation.
+    if len(steps) and not 2 <= len(optimizers) < len(steps):
         return _profiler_marks(steps)
+    ends = _optimizer_ends(trace, optimizers)
     logged = _logged(trace)
     if len(logged) >= 2 and len(logged) >= len(ends):
         return Marks(logged, "optimizer")
@@ -67,12 +69,14 @@ def _profiler_marks(steps: Ranges) -> Marks:
     return Marks(np.append(starts, max(int(steps.end_ns.max()), int(starts[-1]) + 1)), "profiler marks")
 
 
-def _optimizer_ends(trace: Trace) -> Int64:
-    """Ends of the last optimizer of each iteration."""
-    ranges = _of_kind(trace, RangeKind.OPTIMIZER)
-    # A wrapper (ZeroRedundancyOptimizer, a scaler) calls the optimizer it wraps: only the outermost range counts.
+def _outermost(ranges: Ranges) -> Ranges:
+    """A wrapper (ZeroRedundancyOptimizer, a scaler) calls the optimizer it wraps: only the outermost range counts."""
     outer = np.concatenate(([True], ranges.end_ns[1:] > np.maximum.accumulate(ranges.end_ns)[:-1]))
-    ranges = ranges.where(outer[: len(ranges)])
+    return ranges.where(outer[: len(ranges)])
+
+
+def _optimizer_ends(trace: Trace, ranges: Ranges) -> Int64:
+    """Ends of the last optimizer of each iteration."""
     if len(ranges) < 2:
         return ranges.end_ns
     inputs = _of_kind(trace, RangeKind.INPUT).start_ns

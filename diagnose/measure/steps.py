@@ -16,6 +16,10 @@ from diagnose.measure.period import period_starts
 from diagnose.trace import Trace
 from diagnose.trace.schema import Bool, Int64, WorkKind
 
+_OPENING = 1.1
+"""A first step this much longer than every other one pays for opening the profiler, and is left out. In real traces
+with three steps or more, about every fourth has one; it is longer by 10 to 100 % and mostly in launches."""
+
 _CUT = 0.8  # a first or last step with fewer launches than this share of the usual is cut by the recording's edge
 
 
@@ -30,6 +34,8 @@ class StepSpans:
     host_end_ns: Int64
     found_by: str
     """`optimizer`, `profiler marks`, `nvtx`, `period`, `whole trace`, or `none`."""
+    left_out: tuple[str, ...] = ()
+    """Why steps at the edges of the recording are not counted, one sentence each."""
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -45,7 +51,7 @@ def find_steps(trace: Trace, rows: Bool, launches: Launches) -> StepSpans:
     marks = host_marks(trace)
     if marks is not None:
         steps = _between(marks, _projected(trace, rows, launches, marks.border_ns))
-        steps = _without_cut_ends(steps, launches.start_ns[rows])
+        steps = _without_opening(_without_cut_ends(steps, launches.start_ns[rows]))
         if len(steps):
             return steps
     return _by_period(trace, rows) or _whole(trace, rows)
@@ -64,7 +70,7 @@ def _projected(trace: Trace, rows: Bool, launches: Launches, border_ns: Int64) -
     launched = launches.start_ns[rows]
     order = np.argsort(launched, kind="stable")
     finished = np.maximum.accumulate(trace.device.end_ns[rows][order])
-    before = np.searchsorted(launched[order], border_ns, side="right")
+    before = np.searchsorted(launched[order], border_ns, side="left")
     border = np.where(before > 0, finished[np.maximum(before - 1, 0)], border_ns)
     return np.asarray(np.maximum.accumulate(border), np.int64)
 
@@ -78,9 +84,31 @@ def _without_cut_ends(steps: StepSpans, launched_ns: Int64) -> StepSpans:
     usual = np.median(count)
     first = 1 if count[0] < _CUT * usual else 0
     last = len(steps) - 1 if count[-1] < _CUT * usual else len(steps)
+    edges = [("first", first), ("last", len(steps) - last)]
+    why = tuple(f"the {edge} recorded step is not counted: the recording cuts it short" for edge, cut in edges if cut)
+    return _part(steps, first, last, why)
+
+
+def _without_opening(steps: StepSpans) -> StepSpans:
+    lengths = steps.length_ns
+    if len(steps) < 3 or lengths[0] <= _OPENING * lengths[1:].max():
+        return steps
+    ratio = float(lengths[0] / np.median(lengths[1:]))
+    why = (
+        f"the first recorded step is not counted: opening the profiler made it {ratio:.2f} times as long as the others"
+    )
+    return _part(steps, 1, len(steps), (why,))
+
+
+def _part(steps: StepSpans, first: int, last: int, why: tuple[str, ...]) -> StepSpans:
     part = slice(first, last)
     return StepSpans(
-        steps.start_ns[part], steps.end_ns[part], steps.host_start_ns[part], steps.host_end_ns[part], steps.found_by
+        steps.start_ns[part],
+        steps.end_ns[part],
+        steps.host_start_ns[part],
+        steps.host_end_ns[part],
+        steps.found_by,
+        steps.left_out + why,
     )
 
 
