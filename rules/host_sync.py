@@ -42,6 +42,8 @@ from diagnose.rule import (
     without_waiting_ns,
 )
 
+_LOOK_BACK = 50  # operators that may have ended between the start of an enclosing one and the wait
+
 
 def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     """Idle time that waits for the device caused, by line."""
@@ -86,15 +88,13 @@ def _waiting_in(measures: Measures) -> str | None:
     """The operator in which most waiting time is spent, or the call itself where no operator encloses it."""
     trace = measures.trace
     spent: Counter[str] = Counter()
-    mine = trace.ops.where(trace.ops.thread == measures.thread)
-    order = np.argsort(mine.start_ns, kind="stable")
-    for row in measures.wait_calls.tolist():
-        start, end = int(trace.calls.start_ns[row]), int(trace.calls.end_ns[row])
-        place = int(np.searchsorted(mine.start_ns[order], start, side="right")) - 1
-        name = trace.names[trace.calls.name[row]]
-        if place >= 0 and int(mine.end_ns[order[place]]) >= end:
-            name = trace.names[mine.name[order[place]]]
-        spent[name] += end - start
+    mine = trace.ops.where(trace.ops.thread == measures.thread).sorted_by_start()
+    last = np.searchsorted(mine.start_ns, trace.calls.start_ns[measures.wait_calls], side="right") - 1
+    for row, place in zip(measures.wait_calls.tolist(), last.tolist(), strict=True):
+        end = trace.calls.end_ns[row]
+        near = range(place, max(place - _LOOK_BACK, -1), -1)
+        around = next((trace.names[mine.name[op]] for op in near if mine.end_ns[op] >= end), None)
+        spent[around or trace.names[trace.calls.name[row]]] += int(end - trace.calls.start_ns[row])
     return max(spent.items(), key=lambda entry: (entry[1], entry[0]))[0] if spent else None
 
 

@@ -84,7 +84,7 @@ def test_a_hint_without_a_figure_is_kept_as_a_note() -> None:
 
 
 def test_figures_are_per_step() -> None:
-    trace = drawn("gpu : kkkkkkkkkk\nstep:           |", repeat=4)
+    trace = drawn("gpu : kkkkkkkkk.\nstep:           |", repeat=4)
     diagnosis = diagnose([trace], catalogue(claiming("some", 10, 18)))
     assert (diagnosis.steps.count, diagnosis.steps.median_ns) == (3, 10 * MS)
     assert diagnosis.findings[0].recoverable_ns == 8 * MS // 3
