@@ -1,8 +1,4 @@
-"""The events of a Kineto document as typed structs, decoded fast where they are regular and patiently where not.
-
-Arguments stay undecoded until the category of an event says which of them matter: the calls of Python functions, most
-of a trace with stacks, have none.
-"""
+"""The events of a Kineto document as typed structs, decoded fast where they are regular and patiently where not."""
 
 from __future__ import annotations
 
@@ -15,7 +11,44 @@ import msgspec
 from msgspec import Raw, Struct, field
 
 Scalar = int | float | str | None
-NO_ARGS = Raw(b"{}")
+_ABSENT = Raw(b"")
+
+
+class Args(Struct, gc=False, frozen=True):
+    """What matters of the arguments of any event: one struct for all kinds is decoded faster than one for each."""
+
+    external_id: Scalar = field(default=-1, name="External id")
+    correlation: Scalar = -1
+    device: Scalar = -1
+    stream: Scalar = -1
+    sequence: Scalar = field(default=-1, name="Sequence number")
+    forward_thread: Scalar = field(default=-1, name="Fwd thread id")
+    shapes: Raw = field(default=_ABSENT, name="Input Dims")
+    dtypes: Raw = field(default=_ABSENT, name="Input type")
+    bytes: Scalar = -1
+    kind: Scalar = None
+    graph: Scalar = field(default=-1, name="graph id")
+    collective: Scalar = field(default=None, name="Collective name")
+    elements_in: Scalar = field(default=-1, name="In msg nelems")
+    elements_out: Scalar = field(default=-1, name="Out msg nelems")
+    group_size: Scalar = field(default=-1, name="Group size")
+    dtype: Scalar = None
+    group: Scalar = field(default=None, name="Process Group Name")
+    group_description: Scalar = field(default=None, name="Process Group Description")
+    old_external_id: Scalar = field(default=-1, name="external id")
+    old_shapes: Raw = field(default=_ABSENT, name="Input dims")
+    rank: Scalar = None
+    """Of a merged file."""
+    pid_raw: Scalar = None
+    """Of a merged file: the process id before merging."""
+
+
+class MetadataArgs(Struct, gc=False, frozen=True):
+    """The arguments of a `thread_name` or `process_name`."""
+
+    name: Scalar = None
+    rank: Scalar = None
+    pid_raw: Scalar = None
 
 
 class X(Struct, tag_field="ph", tag="X", gc=False):
@@ -27,7 +60,7 @@ class X(Struct, tag_field="ph", tag="X", gc=False):
     cat: str = ""
     pid: Scalar = None
     tid: Scalar = None
-    args: Raw = NO_ARGS
+    args: Args = Args()
 
 
 class ExactX(X, tag_field="ph", tag="X", gc=False):
@@ -43,7 +76,7 @@ class Metadata(Struct, tag_field="ph", tag="M", gc=False):
     name: str = ""
     pid: Scalar = None
     tid: Scalar = None
-    args: Raw = NO_ARGS
+    args: MetadataArgs = MetadataArgs()
 
 
 _IGNORED_PHASES = ("s", "t", "f", "i", "I", "C", "B", "E", "b", "n", "e", "N", "O", "D", "P", "R", "c", "v", "V")
@@ -64,92 +97,6 @@ def _decoder(complete: type[X]) -> msgspec.json.Decoder[Any]:
 def events_decoder(exact: bool) -> msgspec.json.Decoder[Any]:
     """Decodes `[event, …]`; raises ValidationError on well-formed events of unexpected types."""
     return _decoder(ExactX if exact else X)
-
-
-class DeviceArgs(Struct, gc=False):
-    """What matters of a kernel, a copy or a set."""
-
-    external_id: Scalar = field(default=-1, name="External id")
-    old_external_id: Scalar = field(default=-1, name="external id")
-    correlation: Scalar = -1
-    device: Scalar = -1
-    stream: Scalar = -1
-    bytes: Scalar = -1
-    kind: Scalar = None
-    graph: Scalar = field(default=-1, name="graph id")
-    collective: Scalar = field(default=None, name="Collective name")
-    elements_in: Scalar = field(default=-1, name="In msg nelems")
-    elements_out: Scalar = field(default=-1, name="Out msg nelems")
-    group_size: Scalar = field(default=-1, name="Group size")
-    dtype: Scalar = None
-    group: Scalar = field(default=None, name="Process Group Name")
-    group_description: Scalar = field(default=None, name="Process Group Description")
-
-
-class CallArgs(Struct, gc=False):
-    """What matters of a runtime or driver call."""
-
-    external_id: Scalar = field(default=-1, name="External id")
-    old_external_id: Scalar = field(default=-1, name="external id")
-    correlation: Scalar = -1
-
-
-class OpArgs(Struct, gc=False):
-    """What matters of an operator."""
-
-    external_id: Scalar = field(default=-1, name="External id")
-    old_external_id: Scalar = field(default=-1, name="external id")
-    sequence: Scalar = field(default=-1, name="Sequence number")
-    forward_thread: Scalar = field(default=-1, name="Fwd thread id")
-    shapes: Raw = field(default=Raw(b""), name="Input Dims")
-    old_shapes: Raw = field(default=Raw(b""), name="Input dims")
-    dtypes: Raw = field(default=Raw(b""), name="Input type")
-
-
-class RankArgs(Struct, gc=False):
-    """What a merged file adds to each event."""
-
-    rank: Scalar = None
-    pid_raw: Scalar = None
-
-
-class NameArgs(Struct, gc=False):
-    """The argument of a `thread_name` or `process_name`."""
-
-    name: Scalar = None
-
-
-_Args = TypeVar("_Args", DeviceArgs, CallArgs, OpArgs, RankArgs, NameArgs)
-
-
-def decode_args(raws: Sequence[Raw], kind: type[_Args]) -> list[_Args]:
-    """The arguments of many events at once; what cannot be used in one of them is left at its default."""
-    many, _ = _args_decoders(kind)
-    try:
-        return many.decode(b"[" + b",".join(raws) + b"]")  # type: ignore[no-any-return]
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return [_decode_one(raw, kind) for raw in raws]
-
-
-@cache
-def _args_decoders(kind: type[Any]) -> tuple[msgspec.json.Decoder[Any], msgspec.json.Decoder[Any]]:
-    return msgspec.json.Decoder(list[kind]), msgspec.json.Decoder(kind)  # type: ignore[valid-type]
-
-
-def _decode_one(raw: Raw, kind: type[_Args]) -> _Args:
-    _, one = _args_decoders(kind)
-    try:
-        return one.decode(raw)  # type: ignore[no-any-return]
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        plain = plain_json(bytes(raw))
-    if not isinstance(plain, dict):
-        return kind()
-    lists = {spec.encode_name for spec in msgspec.structs.fields(kind) if spec.type is Raw}
-    usable = {key: value for key, value in plain.items() if key in lists or isinstance(value, int | str | None)}
-    try:
-        return one.decode(_as_json(usable))  # type: ignore[no-any-return]
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return kind()
 
 
 def plain_json(data: bytes) -> Any:
@@ -181,10 +128,27 @@ def _event_of(value: dict[str, Any]) -> Event:
     if phase not in ("X", "M"):
         return None
     name, pid, tid = _text(value.get("name")), _scalar(value.get("pid")), _scalar(value.get("tid"))
-    args = Raw(_as_json(value["args"])) if isinstance(value.get("args"), dict) else NO_ARGS
     if phase == "M":
-        return Metadata(name, pid, tid, args)
-    return X(name, _scalar(value.get("ts")), _scalar(value.get("dur")), _text(value.get("cat")), pid, tid, args)
+        return Metadata(name, pid, tid, _args_of(value.get("args"), MetadataArgs))
+    times = _scalar(value.get("ts")), _scalar(value.get("dur"))
+    return X(name, *times, _text(value.get("cat")), pid, tid, _args_of(value.get("args"), Args))
+
+
+_AnyArgs = TypeVar("_AnyArgs", Args, MetadataArgs)
+
+
+def _args_of(value: object, kind: type[_AnyArgs]) -> _AnyArgs:
+    """The arguments that are of use; those of an unexpected type are left at their defaults."""
+    found: dict[str, Any] = {}
+    for spec in msgspec.structs.fields(kind):
+        if not isinstance(value, dict) or spec.encode_name not in value:
+            continue
+        one = value[spec.encode_name]
+        if spec.type is Raw:
+            found[spec.name] = Raw(json.dumps(one).encode())
+        elif (scalar := _scalar(one)) is not None:
+            found[spec.name] = scalar
+    return kind(**found)
 
 
 def _text(value: object) -> str:
@@ -195,10 +159,6 @@ def _scalar(value: object) -> Scalar:
     if isinstance(value, str):
         return _text(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _as_json(value: object) -> bytes:
-    return json.dumps(value).encode()
 
 
 def _int_or_text(digits: str) -> int | str:

@@ -7,7 +7,7 @@ import re
 from functools import cache
 
 from diagnose.trace import Collective
-from diagnose.trace.readers.kineto_events import DeviceArgs, Scalar
+from diagnose.trace.readers.kineto_events import Args, Scalar
 from diagnose.trace.schema import CopyDirection, Memory, RangeKind
 
 
@@ -131,7 +131,7 @@ _ELEMENT_BYTES = {
 }
 
 
-def collective_of(args: DeviceArgs) -> Collective | None:
+def collective_of(args: Args) -> Collective | None:
     """What a kernel's arguments say of the collective that it is; None when they name none."""
     if not isinstance(args.collective, str) or not args.collective:
         return None

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Raw
 
-from diagnose.trace.readers.kineto_events import CallArgs, DeviceArgs, OpArgs, Scalar, X, decode_args
+from diagnose.trace.readers.kineto_events import Args, Scalar, X
 from diagnose.trace.readers.kineto_meaning import Lane, collective_of, copy_path, is_mark, lane_of
 from diagnose.trace.readers.kineto_time import UNREADABLE, nanoseconds
 from diagnose.trace.schema import MISSING, DeviceWork, Frames, HostCalls, Int64, Ops, Ranges, Table, WorkKind
@@ -156,7 +156,7 @@ class RankTables:
         if not len(rows):
             return
         events = [chunk.events[i] for i in rows.tolist()]
-        args = decode_args([event.args for event in events], DeviceArgs)
+        args = [event.args for event in events]
         paths = [copy_path(e.name, a.kind) for e, a in zip(events, args, strict=True)] if kind is Lane.COPY else []
         device, stream = ids_of([a.device for a in args]), ids_of([a.stream for a in args])
         graph = ids_of([a.graph for a in args])
@@ -175,7 +175,7 @@ class RankTables:
             graph=np.where(graph == 0, MISSING, graph),  # Kineto writes 0 for "by no graph"
         )
 
-    def _collectives(self, args: Sequence[DeviceArgs]) -> Int64:
+    def _collectives(self, args: Sequence[Args]) -> Int64:
         rows = np.full(len(args), MISSING, np.int64)
         for i, one in enumerate(args):
             if one.collective is not None:
@@ -186,7 +186,7 @@ class RankTables:
     def _add_calls(self, chunk: _Chunk, rows: Int64) -> None:
         if not len(rows):
             return
-        args = decode_args([chunk.events[i].args for i in rows.tolist()], CallArgs)
+        args = [chunk.events[i].args for i in rows.tolist()]
         self.calls.append(
             len(rows),
             **chunk.times(rows),
@@ -198,7 +198,7 @@ class RankTables:
     def _add_ops(self, chunk: _Chunk, rows: Int64) -> None:
         if not len(rows):
             return
-        args = decode_args([chunk.events[i].args for i in rows.tolist()], OpArgs)
+        args = [chunk.events[i].args for i in rows.tolist()]
         forward = ids_of([a.forward_thread for a in args])
         self.ops.append(
             len(rows),
@@ -253,7 +253,7 @@ def _id_of(value: Scalar) -> int:
     return number if -(1 << 63) <= number < 1 << 63 else MISSING
 
 
-def _external_ids(args: Sequence[DeviceArgs] | Sequence[CallArgs] | Sequence[OpArgs]) -> Int64:
+def _external_ids(args: Sequence[Args]) -> Int64:
     ids = ids_of([a.external_id for a in args])
     if (ids == MISSING).any():
         ids = np.where(ids == MISSING, ids_of([a.old_external_id for a in args]), ids)

@@ -18,7 +18,7 @@ from typing import Any
 from diagnose.errors import NotATrace
 from diagnose.trace import Trace
 from diagnose.trace.readers.kineto_chunks import CHUNK_BYTES, KinetoStream, Losses
-from diagnose.trace.readers.kineto_events import Event, ExactX, Metadata, NameArgs, RankArgs, Scalar, X, decode_args
+from diagnose.trace.readers.kineto_events import Event, ExactX, Metadata, Scalar, X
 from diagnose.trace.readers.kineto_tables import RankTables
 from diagnose.trace.readers.kineto_time import Inexact
 from diagnose.trace.readers.kineto_trace import Header, trace_of
@@ -73,17 +73,17 @@ def _take(events: list[Event], ranks: Ranks, merged: bool) -> None:
 def _by_rank(events: list[Any]) -> dict[int | None, list[Any]]:
     """Events of a merged file by the rank in their arguments, with the process ids they had before."""
     groups: dict[int | None, list[Any]] = {}
-    for event, args in zip(events, decode_args([event.args for event in events], RankArgs), strict=True):
-        if args.pid_raw is not None:
-            event.pid = args.pid_raw
-        groups.setdefault(args.rank if isinstance(args.rank, int) else None, []).append(event)
+    for event in events:
+        if event.args.pid_raw is not None:
+            event.pid = event.args.pid_raw
+        groups.setdefault(event.args.rank if isinstance(event.args.rank, int) else None, []).append(event)
     return groups
 
 
 def _name_threads(tables: RankTables, named: list[Metadata]) -> None:
-    for event, args in zip(named, decode_args([event.args for event in named], NameArgs), strict=True):
+    for event in named:
         key: tuple[Scalar, Scalar] = (event.pid, event.tid)
-        tables.thread_names[key] = str(args.name or "").strip()
+        tables.thread_names[key] = str(event.args.name or "").strip()
 
 
 @contextmanager
