@@ -25,7 +25,7 @@ Thresholds
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -76,7 +76,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         claims=waits,
         confidence=Confidence.BOUND if bound else Confidence.MEASURED,
         evidence=evidence,
-        where=[*map(_place, loaders), *measures.places(waits, "input")],
+        where=_where(loaders, measures.places(waits, "input")),
         confirm="trace a few steps: the wait may be hidden behind device work" if bound else None,
     )
 
@@ -114,8 +114,11 @@ def _told_apart(measures: Measures, workers: int | None) -> tuple[str, list[Evid
     return f"its {workers} workers are too few; about {needed} would keep up", evidence
 
 
-def _place(site: Site) -> Place:
-    return Place(site.file, site.line, function=site.function)
+def _where(loaders: list[Site], sampled: Sequence[Place]) -> list[Place]:
+    """Where loaders are built, then the lines that were seen at work, each line once."""
+    built = {(site.file, site.line): Place(site.file, site.line, function=site.function) for site in loaders}
+    seen = [place for place in sampled if (place.file, place.line) not in built]
+    return [*built.values(), *seen]
 
 
 def _loader(workers: int) -> dict[str, Any]:

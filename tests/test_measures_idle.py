@@ -127,6 +127,20 @@ def test_samples_refine_what_the_records_leave_open() -> None:
     assert gaps == {"launch": 2, "input": 4, "python": 5}
 
 
+def test_samples_do_not_stretch_what_is_recorded_exactly() -> None:
+    loader = [("torch/utils/data/dataloader.py", 700, "__next__"), ("train.py", 9, "main")]
+    gaps = idle(
+        """
+        load:    wwww
+        host: l           l
+        gpu :  kk          k
+        line:      i
+    """,
+        stacks={"i": loader},
+    )
+    assert gaps == {"launch": 2, "input": 4, "python": 5}
+
+
 def test_a_pageable_copy_to_the_host_is_a_wait() -> None:
     trace = drawn("""
         host: l  ccccc   l

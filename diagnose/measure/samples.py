@@ -10,11 +10,13 @@ import numpy as np
 
 from diagnose.trace import StackFrame, Trace
 from diagnose.trace.intervals import Intervals
+from diagnose.trace.schema import RangeKind
 
 REACH_NS = 10_000_000  # twice the sampling interval at 200 Hz
 
 Stack = tuple[StackFrame, ...]
 
+_EXACT = {"input": RangeKind.INPUT, "compile": RangeKind.COMPILE, "io": RangeKind.CHECKPOINT}
 _LOADER = ("torch/utils/data/", "webdataset/", "nvidia/dali/")
 _FILES = ("torch/serialization.py", "safetensors/", "/pickle.py", "/gzip.py", "/shutil.py", "/socket.py", "/ssl.py")
 _COMPILER = ("torch/_dynamo/", "torch/_inductor/", "torch/_functorch/_aot_autograd/", "torch/fx/")
@@ -51,10 +53,14 @@ def sampled(trace: Trace, chosen: set[int]) -> Intervals:
 
 
 def sampled_causes(trace: Trace) -> list[tuple[str, Intervals]]:
-    """The time of every cause that samples name."""
+    """The time of every cause that samples name and that nothing recorded exactly.
+
+    A sample stands for milliseconds around it: beside exact ranges of its cause it would claim what lies next to them.
+    """
+    exact = {cause for cause, kind in _EXACT.items() if (trace.ranges.kind == kind).any()}
     by_cause: dict[str, set[int]] = {}
     for index, stack in enumerate(trace.stacks):
         cause = cause_of(stack)
-        if cause is not None:
+        if cause is not None and cause not in exact:
             by_cause.setdefault(cause, set()).add(index)
     return [(cause, sampled(trace, by_cause[cause])) for cause in sorted(by_cause)]
