@@ -8,7 +8,6 @@ A file's content decides its format, never its name. A module of this package th
 from __future__ import annotations
 
 import importlib
-import os
 import pkgutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -80,7 +79,8 @@ def _open_folder(folder: Path) -> list[Trace]:
         why = f"; for example {left_out[0]}" if left_out else ""
         raise NotATrace(folder, f"none of the {len(left_out)} files in this folder is a trace that can be read{why}")
     if left_out:
-        names = ", ".join(os.path.basename(text.split(": ")[0]) for text in left_out[:3])  # noqa: PTH119 - of a message
-        warning = f"{folder}: {len(left_out)} files in it are no traces and were left out ({names}, …)"
+        warning = (
+            f"{folder}: {len(left_out)} files in it are no traces and were left out, the first being {left_out[0]}"
+        )
         traces[0] = replace(traces[0], warnings=(*traces[0].warnings, warning))
     return traces
