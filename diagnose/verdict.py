@@ -170,7 +170,8 @@ def _unmoved(mechanism: Mechanism) -> str:
 
 
 def _signed(share: float) -> str:
-    return f"{'−' if share < 0 else '+'}{format_share(abs(share))}"
+    """Always with a decimal: the two ends of a narrow interval must not read the same."""
+    return f"{'−' if share < 0 else '+'}{100 * abs(share):.1f} %"
 
 
 def _count(number: int, noun: str) -> str:

@@ -138,7 +138,7 @@ def test_looking_often_hardly_ever_drops_a_fix_worth_keeping() -> None:
 def test_a_fix_that_keeps_all_its_promises_is_kept_and_says_the_figures() -> None:
     answer = ruling(CLEAR_GAIN, 20, PASSED, MOVED)
     assert answer.decision is Decision.KEPT
-    assert answer.summary == "20 % of the step saved (20 pairs, +18 % … +22 %); equal bit for bit"
+    assert answer.summary == "20 % of the step saved (20 pairs, +18.0 % … +22.0 %); equal bit for bit"
 
 
 def test_times_alone_settle_what_is_not_faster() -> None:
