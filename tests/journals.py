@@ -462,6 +462,7 @@ def cpu() -> list[AnyEvent]:
     seen = _steps(0, 60, 45 * MS, 33 * MS, T0)
     return [
         RunStarted(at_ns=T0, command="run", program="train.py", cwd="/home/user/tabular", version="0.1.0"),
+        FactsLearned(at_ns=T0 + NS_PER_S, rank=0, facts=Facts(torch_version="2.13.0", cpu_count=2)),
         seen,
         CountersRead(at_ns=T0 + 3 * NS_PER_S, rank=0, values={"host.cpu": 96.0}),
         DiagnosisMade(at_ns=T0 + 8 * NS_PER_S, diagnosis=diagnosis),

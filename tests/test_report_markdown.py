@@ -27,4 +27,4 @@ def test_text_of_a_trace_cannot_break_the_document() -> None:
     diagnosis = journals.gpu_diagnosis()
     hostile = replace(diagnosis.findings[0], summary="a <script>\n# b | c", evidence=(), where=())
     said = markdown.render(replace(diagnosis, findings=(hostile,)))
-    assert "a &lt;script> # b | c" in said
+    assert "A &lt;script> # b | c." in said

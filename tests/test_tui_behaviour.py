@@ -16,11 +16,13 @@ from textual.widgets import ContentSwitcher
 from diagnose.errors import ProgramFailed
 from diagnose.model import Diagnosis
 from diagnose.session import AnyEvent, ProgramOutput, State, fold
-from diagnose.tui.app import INTERRUPTED, DiagnoseApp
+from diagnose.tui.app import DiagnoseApp
 from diagnose.tui.feed import Feed
 from diagnose.tui.findings import FindingsPane
 from diagnose.tui.fixes import FixesPane
+from diagnose.tui.header import INTERRUPTED
 from diagnose.tui.lines import Lines
+from diagnose.tui.picture import picture
 from diagnose.tui.quit import ConfirmQuit
 
 Tell = Callable[[AnyEvent], None]
@@ -243,3 +245,9 @@ async def test_an_empty_state_and_a_bare_diagnosis_can_be_shown() -> None:
         async with app.run_test() as pilot:
             await pilot.press("2", "3", "4", "5", "1", "y")
             assert app.is_running
+
+
+def test_a_picture_is_an_svg_of_what_the_keys_lead_to() -> None:
+    drawn = picture(fold(journals.fixed()), None, ["4"], (80, 30), journals.SOURCES.get)
+    assert drawn.startswith("<svg")
+    assert "num_workers=4" in drawn

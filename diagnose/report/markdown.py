@@ -7,7 +7,17 @@ from collections.abc import Sequence
 from diagnose.model import Finding, Verdict
 from diagnose.report import Report, Subject, as_state
 from diagnose.report.paths import place
-from diagnose.report.phrases import evidence, final, gain, good_news, identity, interval, is_healthy, next_command
+from diagnose.report.phrases import (
+    evidence,
+    final,
+    gain,
+    good_news,
+    identity,
+    interval,
+    is_healthy,
+    next_command,
+    sentence,
+)
 from diagnose.report.phrases import particulars as verdict_particulars
 from diagnose.report.slices import slices
 from diagnose.report.vocabulary import DECISIONS, SEVERITIES, named_count
@@ -67,7 +77,7 @@ def _finding(number: int, finding: Finding, root: str | None) -> list[str]:
     if finding.confirm:
         lines.append(f"- To confirm: {_inline(finding.confirm)}")
     title = f"### {number}. {look.mark} {finding.rule}{rank} ({look.label})"
-    return [title, _inline(finding.summary), "\n".join(lines)]
+    return [title, _inline(sentence(finding.summary)), "\n".join(lines)]
 
 
 def _cannot_tell(state: State) -> list[str]:
@@ -96,7 +106,7 @@ def _fixes(state: State) -> list[str]:
     blocks.append(_table(head, [_verdict_row(verdict) for verdict in state.verdicts]))
     for verdict in state.verdicts:
         lines = [f"- {name}: {_inline(words)}" for name, words in verdict_particulars(verdict)]
-        blocks += [f"### {verdict.fixer}", _inline(verdict.summary), "\n".join(lines)]
+        blocks += [f"### {verdict.fixer}", _inline(sentence(verdict.summary)), "\n".join(lines)]
     if state.final is not None:
         how = f" ({state.final.how}, {named_count(state.final.runs, 'run')} of each)"
         blocks += ["## Result", f"**{final(state)}**{how}"]

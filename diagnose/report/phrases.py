@@ -54,9 +54,19 @@ def sources(diagnosis: Diagnosis) -> str:
 
 
 def device(state: State) -> str:
-    """The device's name, or that no device was seen."""
-    named = state.diagnosis.device if state.diagnosis else None
-    return named or next((facts.device_name for facts in state.facts.values() if facts.device_name), None) or "CPU only"
+    """The device's name; without one, whether the process was seen to have none or the recording just names none."""
+    named = [
+        state.diagnosis.device if state.diagnosis else None,
+        *(facts.device_name for facts in state.facts.values()),
+    ]
+    return next(filter(None, named), "CPU only" if state.facts else "no device recorded")
+
+
+def sentence(words: str) -> str:
+    """Words of a rule or fixer as a sentence: a capital, unless it begins with code, and a full stop."""
+    first = words.split(" ", 1)[0]
+    begun = words[:1].upper() + words[1:] if first.isalpha() else words
+    return begun if not begun or begun[-1] in ".!?…:" else f"{begun}."
 
 
 def is_healthy(diagnosis: Diagnosis) -> bool:

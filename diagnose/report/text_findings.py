@@ -6,7 +6,7 @@ from rich.text import Text
 
 from diagnose.model import Finding, Place
 from diagnose.report.paths import clipped, clipped_path, place
-from diagnose.report.phrases import evidence, gain
+from diagnose.report.phrases import evidence, gain, sentence
 from diagnose.report.styled import styled
 from diagnose.report.vocabulary import MUTED, SEVERITIES
 from diagnose.report.wrapping import wrap
@@ -28,7 +28,7 @@ def finding_lines(number: int, finding: Finding, root: str | None, width: int) -
         lines = [first.append(" " * (width - len(first) - len(back))).append(back)]
     else:
         lines = [first, *_named("gain", back, width)]
-    lines += [styled(" " * _INDENT + line) for line in wrap(finding.summary, width - _INDENT)]
+    lines += [styled(" " * _INDENT + line) for line in wrap(sentence(finding.summary), width - _INDENT)]
     for index, where in enumerate(finding.where[:_PLACES]):
         alone = len(finding.where) == 1
         lines.append(_place("" if index else "where", where, root, width, alone))

@@ -6,7 +6,7 @@ from rich.text import Text
 
 from diagnose.model import Decision, Verdict
 from diagnose.report.paths import clipped
-from diagnose.report.phrases import final, interval, particulars
+from diagnose.report.phrases import final, interval, particulars, sentence
 from diagnose.report.styled import heading, styled
 from diagnose.report.vocabulary import DECISIONS, GOOD, MUTED, named_count
 from diagnose.report.wrapping import wrap
@@ -74,7 +74,7 @@ def _time(nanoseconds: int | None) -> str:
 def _details(verdict: Verdict, width: int, with_resolution: bool) -> list[Text]:
     look = DECISIONS[verdict.decision]
     lines = [styled(f"{look.mark} ", look.colour).append(verdict.fixer, "bold").append(f"  {look.label}", look.colour)]
-    lines += [styled(f"  {line}") for line in wrap(verdict.summary, width - 2)]
+    lines += [styled(f"  {line}") for line in wrap(sentence(verdict.summary), width - 2)]
     if verdict.decision is Decision.ADVICE:
         return lines
     for name, words in particulars(verdict):

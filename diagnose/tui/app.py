@@ -20,7 +20,7 @@ from diagnose.tui.diff import DiffPane, shown_diff
 from diagnose.tui.feed import Feed, StateChanged
 from diagnose.tui.findings import Explain, FindingsPane
 from diagnose.tui.fixes import FixesPane
-from diagnose.tui.header import TABS, RunHeader, TabStrip
+from diagnose.tui.header import INTERRUPTED, TABS, RunHeader, TabStrip
 from diagnose.tui.help import HelpScreen
 from diagnose.tui.lines import Lines
 from diagnose.tui.output import OutputPane
@@ -30,7 +30,6 @@ from diagnose.tui.theme import THEME
 
 Clock = Callable[[], int]
 Work = Callable[[Callable[[AnyEvent], None]], int]
-INTERRUPTED = 130
 
 
 class WorkEnded(Message):

@@ -28,11 +28,13 @@ class Column:
 
 
 def nice_ceiling(value: float) -> int:
-    """The least of 1, 2, 3, 4, 5, 6, 8 times a power of ten that is not below `value`; 1 for nothing."""
+    """The least round number (1, 1.2, 1.5, 2, … 8 times a power of ten) that is not below `value`; 1 for nothing."""
     if value <= 1:
         return 1
     power = 10.0 ** math.floor(math.log10(value))
-    return next(round(step * power) for step in (1, 2, 3, 4, 5, 6, 8, 10) if step * power >= value * (1 - 1e-9))
+    return next(
+        round(step * power) for step in (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10) if step * power >= value * (1 - 1e-9)
+    )
 
 
 def step_chart(columns: Sequence[Column], width: int, height: int, plain: bool = False) -> list[Text]:

@@ -15,6 +15,8 @@ from diagnose.tui.theme import FAINT, LINE
 
 ReadSource = Callable[[str], str | None]
 STYLE = "nord"
+AROUND = 3
+"""Lines shown before and after a place."""
 _MARKED = "#2a3440"
 
 
@@ -26,7 +28,7 @@ def read_source(file: str) -> str | None:
         return None
 
 
-def context(where: Place, read: ReadSource, width: int, around: int = 3) -> list[Text]:
+def context(where: Place, read: ReadSource, width: int, around: int) -> list[Text]:
     """`around` lines before and after the place; only its own line, as recorded, where the file cannot be read."""
     source = read(where.file)
     if source is None or not 0 < where.line <= source.count("\n") + 1:

@@ -6,6 +6,7 @@ from rich.text import Text
 
 from diagnose.model import Finding
 from diagnose.report.paths import clipped, clipped_path, place
+from diagnose.report.phrases import sentence
 from diagnose.report.styled import styled
 from diagnose.report.vocabulary import SEVERITIES
 from diagnose.tui.theme import FAINT
@@ -25,7 +26,7 @@ def finding_line(finding: Finding, root: str | None, width: int) -> Text:
         line.append(clipped_path(spot, room))
         room -= min(len(spot), room) + 3
         if room >= 24:
-            line.append("   ").append(clipped(finding.summary, room), FAINT)
+            line.append("   ").append(clipped(sentence(finding.summary), room), FAINT)
     line.rstrip()
     line.truncate(max(width, 1))
     return line

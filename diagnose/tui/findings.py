@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from rich.text import Text
 from textual import on
@@ -11,15 +11,15 @@ from textual.containers import Container
 from textual.reactive import reactive
 from textual.widgets import OptionList
 
-from diagnose.model import Diagnosis, Finding
+from diagnose.model import Diagnosis, Finding, Place
 from diagnose.report.paths import clipped, clipped_path, place
-from diagnose.report.phrases import gain, is_healthy, measure, value
+from diagnose.report.phrases import gain, is_healthy, measure, sentence, value
 from diagnose.report.styled import styled
 from diagnose.report.vocabulary import GOOD, MUTED, SEVERITIES
 from diagnose.report.wrapping import wrap
 from diagnose.session import State
 from diagnose.tui.choices import Choices
-from diagnose.tui.code import ReadSource, context, read_source
+from diagnose.tui.code import AROUND, ReadSource, context, read_source
 from diagnose.tui.finding_line import finding_line
 from diagnose.tui.lines import Lines
 from diagnose.tui.theme import FAINT
@@ -128,25 +128,31 @@ def detail(finding: Finding, root: str | None, width: int, read: ReadSource, exp
     head = styled(f"{look.mark} {look.label}  ", f"bold {look.colour}").append(finding.rule, "bold")
     if finding.rank is not None:
         head.append(f"  rank {finding.rank}", FAINT)
-    lines = [head, *(styled(line) for line in wrap(finding.summary, width)), Text()]
+    lines = [head, *(styled(line) for line in wrap(sentence(finding.summary), width)), Text()]
     lines.append(styled("gives back  ", MUTED).append(gain(finding), "bold"))
     if finding.fixers:
         lines.append(styled("would try   ", MUTED).append(", ".join(finding.fixers)))
     if finding.confirm:
         lines.append(styled("to confirm  ", MUTED).append(clipped(finding.confirm, width - 12)))
-    for where in finding.where[:_PLACES]:
+    for index, where in enumerate(finding.where[:_PLACES]):
         spot = styled(clipped_path(place(where, root), width), "bold underline")
         beside = [f"in {where.function}"] if where.function else []
         if where.share is not None and len(finding.where) > 1:
             beside.append(f"{format_share(where.share)} of it")
         lines += [Text(), spot.append(f"  {', '.join(beside)}", FAINT)]
-        lines += context(where, read, width)
+        around = 0 if _shown_before(where, finding.where[:index]) else AROUND
+        lines += context(where, read, width, around)
     if finding.evidence:
         lines += [Text(), styled("Evidence", "bold"), *_evidence(finding, width)]
     words = explain(finding.rule)
     if words:
         lines += [Text(), *_explanation(words, width)]
     return lines
+
+
+def _shown_before(where: Place, earlier: Sequence[Place]) -> bool:
+    """Whether the lines around an earlier place have this one among them."""
+    return any(other.file == where.file and abs(other.line - where.line) <= AROUND for other in earlier)
 
 
 def _evidence(finding: Finding, width: int) -> list[Text]:

@@ -15,6 +15,8 @@ from diagnose.tui.panel import Panel, spread
 from diagnose.tui.theme import FAINT
 from diagnose.units import NS_PER_S
 
+INTERRUPTED = 130
+
 
 def elapsed(state: State, now_ns: int | None) -> str:
     """`0:42`, `1:02:03`: since the start until the end, or until `now_ns`. Empty where either is unknown."""
@@ -31,6 +33,8 @@ def phase(state: State) -> tuple[str, str, str]:
     if state.ended is not None:
         if state.ended.exit_code == 0:
             return "✓", "finished", GOOD
+        if state.ended.exit_code == INTERRUPTED:
+            return "–", "interrupted", ACCENT
         code = state.ended.returncode or state.ended.exit_code
         return "✗", f"ended with exit code {code}", BAD
     if state.phase is not None:

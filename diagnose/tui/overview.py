@@ -15,6 +15,7 @@ from diagnose.report.wrapping import wrap
 from diagnose.session import State
 from diagnose.tui.choices import Choices
 from diagnose.tui.finding_line import finding_line
+from diagnose.tui.header import INTERRUPTED
 from diagnose.tui.panel import Panel, spread
 from diagnose.tui.steps import StepPanel
 from diagnose.tui.theme import FAINT
@@ -81,7 +82,7 @@ class Outcome(Panel):
         lines = []
         if state.final is not None:
             lines += [styled(line, f"bold {GOOD}") for line in wrap(final(state), width)]
-        elif state.ended is not None and state.ended.exit_code != 0 and state.ended.message:
+        elif state.ended is not None and state.ended.exit_code not in (0, INTERRUPTED) and state.ended.message:
             lines += [styled(line, BAD) for line in wrap(state.ended.message, width)]
         command = next_command(state)
         if command is not None and state.ended is not None:

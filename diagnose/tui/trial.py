@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from diagnose.model import Verdict
-from diagnose.report.phrases import particulars, setting
+from diagnose.report.phrases import particulars, sentence, setting
 from diagnose.report.styled import styled
 from diagnose.report.vocabulary import MUTED, Look, named_count
 from diagnose.report.wrapping import wrap
@@ -30,7 +30,7 @@ def trial_lines(
         return [styled("This fix has not been tried yet.", FAINT)]
     head = styled(f"{look.mark} {look.label}  ", f"bold {look.colour}").append(name, "bold")
     words = verdict.summary if verdict else trial.started.summary if trial else ""
-    lines = [head, *(styled(line) for line in wrap(words, width) if line), Text()]
+    lines = [head, *(styled(line) for line in wrap(sentence(words), width) if line), Text()]
     if verdict is not None:
         lines += _particulars(particulars(verdict), width)
     elif trial is not None:
