@@ -64,6 +64,9 @@ def observe(
         steps.see(progress)
         for event in _events(progress):
             session.record(event)
+        if isinstance(progress, WindowWritten) and steps.all_traced:
+            # Findings show while the program goes on; what the watcher still learns makes them anew at the end.
+            session.record(DiagnosisMade(diagnosis=diagnose(open_traces([session.path]), catalogue)))
 
     outcome = launch.run(
         program.command(sys.executable),
@@ -89,16 +92,29 @@ class _StepCount:
     """How far the run came, for the sentence that says why there is no trace."""
 
     def __init__(self) -> None:
-        self.most = 0
-        self.traced = False
-        self._by_rank: dict[int, int] = {}
+        self._steps: dict[int, int] = {}
+        self._traced: set[int] = set()
+
+    @property
+    def most(self) -> int:
+        """Steps of the rank that took the most."""
+        return max(self._steps.values(), default=0)
+
+    @property
+    def traced(self) -> bool:
+        """Whether any rank was traced."""
+        return bool(self._traced)
+
+    @property
+    def all_traced(self) -> bool:
+        """Whether every rank that has taken a step was traced."""
+        return set(self._steps) <= self._traced
 
     def see(self, progress: Progress) -> None:
         if isinstance(progress, StepsEnded):
-            self._by_rank[progress.rank] = self._by_rank.get(progress.rank, 0) + len(progress.ends_ns)
-            self.most = max(self._by_rank.values())
+            self._steps[progress.rank] = self._steps.get(progress.rank, 0) + len(progress.ends_ns)
         elif isinstance(progress, WindowWritten):
-            self.traced = True
+            self._traced.add(progress.rank)
 
 
 def _shortcomings(steps: _StepCount, recipe: Recipe, outcome: launch.Outcome) -> tuple[str, ...]:

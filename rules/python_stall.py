@@ -22,6 +22,7 @@ Thresholds
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import PurePath
 
 from diagnose.rule import CannotTell, Claim, Confidence, Evidence, Measures, Rule, drawn, format_ns, recoverable_ns
 
@@ -38,7 +39,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         return
     places = measures.places(stalls, "python")
     who = "the device idles" if measures.has_device else "the training thread spends"
-    at = f", most of it at {places[0].file}:{places[0].line}" if places else ""
+    at = f", most of it at {PurePath(places[0].file).name}:{places[0].line}" if places else ""
     yield Claim(
         summary=f"{who} {format_ns(gain / measures.step_count)} per step in Python outside the framework{at}",
         recoverable_ns=gain,

@@ -46,12 +46,16 @@ class Network(nn.Module):
         self.first = nn.Conv2d(3, 32, 3, padding=1)
         self.second = nn.Conv2d(32, 32, 3, stride=2, padding=1)
         self.third = nn.Conv2d(32, 32, 3, stride=2, padding=1)
+        self.fourth = nn.Conv2d(32, 32, 3, padding=1)
+        self.fifth = nn.Conv2d(32, 32, 3, padding=1)
         self.head = nn.Linear(32, CLASSES)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         x = F.relu(self.first(images))
         x = F.relu(self.second(x))
         x = F.relu(self.third(x))
+        x = F.relu(self.fourth(x))
+        x = F.relu(self.fifth(x))
         return self.head(x.mean(dim=(2, 3)))
 
 
