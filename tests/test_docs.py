@@ -1,0 +1,116 @@
+"""What README and CONTRIBUTING show as commands works as shown, in the order shown."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from diagnose import plugins
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text()
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
+RULE_FILE = re.findall(r"```python\n(.*?)```", CONTRIBUTING, re.DOTALL)[0]
+
+PROGRAM = """
+import torch
+from torch import nn
+
+torch.set_num_threads(1)
+model = nn.Linear(256, 256)
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(400):
+    loss = model(torch.randn(64, 256)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+NEEDS_A_TERMINAL = ("diagnose view",)
+TESTED_ELSEWHERE = {
+    "diagnose fix train.py": "tests/test_fix.py",
+    "diagnose apply": "tests/test_apply.py",
+    "diagnose revert": "tests/test_apply.py",
+}
+
+
+def commands(text: str) -> list[str]:
+    """The lines of the shell blocks, without their comments."""
+    blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    lines = (line.split("#")[0].strip() for block in blocks for line in block.splitlines())
+    return [line for line in lines if line]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what the commands name."""
+    path = tmp_path_factory.mktemp("readme")
+    (path / "train.py").write_text(PROGRAM)
+    mark = {"ph": "X", "cat": "user_annotation", "pid": 1, "tid": 1, "dur": 1000}
+    events = [mark | {"name": f"ProfilerStep#{step}", "ts": 1000 * step} for step in range(4)]
+    events += [mark | {"cat": "cpu_op", "name": "aten::mm", "ts": 1000 * step + 20, "dur": 900} for step in range(4)]
+    with gzip.open(path / "trace.json.gz", "wt") as file:
+        json.dump({"schemaVersion": 1, "traceEvents": events}, file)
+    (path / "my_rules").mkdir()
+    (path / "my_rules" / "memory_sets.py").write_text(RULE_FILE)
+    return path
+
+
+ALL = list(dict.fromkeys(commands(README) + commands(CONTRIBUTING)))
+RUN_HERE = [line for line in ALL if line.startswith("diagnose ") and line not in TESTED_ELSEWHERE]
+
+
+@pytest.mark.parametrize("line", [line for line in RUN_HERE if not line.startswith(NEEDS_A_TERMINAL)])
+def test_a_command_of_the_docs_does_its_work(folder: Path, line: str) -> None:
+    words = [sys.executable, "-m", *shlex.split(line)]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False, timeout=200, env=environ)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+@pytest.mark.parametrize("line", [line for line in RUN_HERE if line.startswith(NEEDS_A_TERMINAL)])
+def test_a_screen_of_the_docs_says_that_it_needs_a_terminal(folder: Path, line: str) -> None:
+    words = [sys.executable, "-m", *shlex.split(line)]
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "terminal" in done.stderr
+
+
+def test_commands_that_are_tested_elsewhere_are_in_the_docs_and_the_tests_exist() -> None:
+    assert set(TESTED_ELSEWHERE) <= set(ALL)
+    assert all((ROOT / path).exists() for path in TESTED_ELSEWHERE.values())
+
+
+def test_make_targets_of_the_docs_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    targets = [line.split()[1] for line in ALL if line.startswith("make ")]
+    assert {"demo", "test"} <= set(targets)
+    assert [target for target in targets if not re.search(rf"^{target}:.*## ", makefile, re.MULTILINE)] == []
+
+
+def test_the_first_screen_has_two_commands_and_a_picture_that_is_there() -> None:
+    first = README.split("## ")[0]
+    assert commands(first) == ["make demo", "make test"]
+    (picture,) = re.findall(r"!\[.*?\]\((.*?)\)", first)
+    assert (ROOT / picture).exists()
+
+
+def test_every_rule_and_fixer_is_in_the_readme() -> None:
+    catalogue = plugins.load()
+    for name in (*catalogue.rules, *catalogue.fixers):
+        assert f"| `{name}` |" in README
+
+
+def test_links_lead_somewhere() -> None:
+    for text in (README, CONTRIBUTING):
+        targets = [target for target in re.findall(r"\]\(([^)]+)\)", text) if "://" not in target]
+        assert [target for target in targets if not (ROOT / target).exists()] == []
