@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import pynvml  # type: ignore[import-untyped]
+import pynvml
 
 from diagnose.collect import nvml
 from diagnose.collect.host import Host

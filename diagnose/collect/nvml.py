@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import pynvml  # type: ignore[import-untyped]
+import pynvml
 
 _GPM = {
     "gpu.sm_activity": pynvml.NVML_GPM_METRIC_SM_UTIL,

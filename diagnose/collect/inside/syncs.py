@@ -34,8 +34,8 @@ class SyncWatch:
         if torch.cuda.get_sync_debug_mode() != 0:
             return False
         self._torch, self._mode = torch, 0
+        # Python is not told of the change: it would forget which warnings it has shown, and show them again.
         warnings.filters.insert(0, self._filter)  # type: ignore[attr-defined]
-        warnings._filters_mutated()  # type: ignore[attr-defined]
         self._show, warnings.showwarning = warnings.showwarning, self._seen
         torch.cuda.set_sync_debug_mode(1)
         return True
@@ -49,7 +49,6 @@ class SyncWatch:
         self._mode = None
         if self._filter in warnings.filters:
             warnings.filters.remove(self._filter)  # type: ignore[attr-defined]
-            warnings._filters_mutated()  # type: ignore[attr-defined]
         if warnings.showwarning == self._seen:
             warnings.showwarning = self._show
 

@@ -22,10 +22,14 @@ from .sites import Sites
 from .tracing import Tracing
 from .writer import Writer, encode
 
+running: list[Watch] = []
+"""The watcher of this process, once it has started: for the benchmark that switches it on and off."""
+
 
 def start(recipe: dict[str, Any], hub: Hub) -> None:
     """Watch this process; what `recipe` may hold is in `Tracing`."""
     watch = Watch(recipe, hub)
+    running.append(watch)
     hub.on_torch(watch.torch_arrived)
     hub.on_claim(watch.claimed)
     hub.on_step(watch.step_ended)

@@ -10,7 +10,6 @@ import contextlib
 import gzip
 import os
 import shutil
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -44,10 +43,10 @@ class Window:
         activities = [activity.CPU]
         if self._torch.cuda.is_initialized() and activity.CUDA in self._torch.profiler.supported_activities():
             activities.append(activity.CUDA)
-        with _quiet_kineto(), warnings.catch_warnings():
-            # torch 2.11 warns on the program's stderr that a profiler without a schedule keeps one cycle.
-            warnings.simplefilter("ignore")
-            self._profile = self._torch.profiler.profile(activities=activities, record_shapes=True)
+        # `acc_events` changes nothing within one cycle, but without it torch 2.11 warns on the program's stderr. (To
+        # filter the warning would make Python forget which of the program's own it has shown.)
+        self._profile = self._torch.profiler.profile(activities=activities, record_shapes=True, acc_events=True)
+        with _quiet_kineto():
             self._profile.start()
         self.is_open = True
         self._give_way()
