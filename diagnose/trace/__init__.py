@@ -14,9 +14,11 @@ from diagnose.trace.schema import (
     DeviceWork,
     Frames,
     HostCalls,
+    MemoryEvents,
     Ops,
     Ranges,
     Samples,
+    Segments,
     StepLog,
 )
 
@@ -81,6 +83,8 @@ class Trace:
     samples: Samples = field(default_factory=Samples.build)
     counters: Counters = field(default_factory=Counters.build)
     step_log: StepLog = field(default_factory=StepLog.build)
+    memory: MemoryEvents = field(default_factory=MemoryEvents.build)
+    segments: Segments = field(default_factory=Segments.build)
     sites: tuple[Site, ...] = ()
     sync_sites: tuple[SyncSite, ...] | None = None
     """Lines seen to wait for the device; None when nobody looked."""

@@ -69,6 +69,40 @@ class RangeKind(enum.IntEnum):
     """The host side of a collective call."""
 
 
+class MemoryAction(enum.IntEnum):
+    """What happened to a piece of device memory."""
+
+    UNKNOWN = 0
+    ALLOC = 1
+    FREE_REQUESTED = 2
+    """The program gave it back; streams may still use it."""
+    FREE = 3
+    """The allocator has it back."""
+    SEGMENT_ALLOC = 4
+    """The allocator took memory from the device (`cudaMalloc`)."""
+    SEGMENT_FREE = 5
+    SEGMENT_MAP = 6
+    SEGMENT_UNMAP = 7
+    OUT_OF_MEMORY = 8
+    PREEXISTING = 9
+    """It was there before recording began."""
+    RECATEGORIZED = 10
+    """What it serves as changed: one row takes its size from the old category, one gives it to the new."""
+
+
+class MemoryCategory(enum.IntEnum):
+    """What a piece of memory serves as, where the recording tells."""
+
+    UNKNOWN = 0
+    PARAMETER = 1
+    OPTIMIZER_STATE = 2
+    INPUT = 3
+    TEMPORARY = 4
+    ACTIVATION = 5
+    GRADIENT = 6
+    AUTOGRAD_DETAIL = 7
+
+
 def column(dtype: type[np.generic], unit: str, meaning: str, missing: int = MISSING) -> Any:
     """Declare a column: its dtype, its unit, what it means, and the value of an unknown entry."""
     return field(metadata={"dtype": dtype, "unit": unit, "meaning": meaning, "missing": missing})
@@ -218,4 +252,43 @@ class StepLog(Table):
     input_ns: Int64 = column(np.int64, "ns", "spent in the loader's `__next__` since the step before")
 
 
-TABLES: tuple[type[Table], ...] = (DeviceWork, HostCalls, Ops, Frames, Ranges, Samples, Counters, StepLog)
+@dataclass(frozen=True, eq=False)
+class MemoryEvents(Table):
+    """What the device's allocator did, in its order. A history is a ring: frees of older allocations are normal."""
+
+    time_ns: Int64 = column(np.int64, "ns", "when; rows without times keep the recorded order")
+    action: UInt8 = column(np.uint8, "MemoryAction", "what happened", missing=0)
+    address: Int64 = column(np.int64, "address", "where the piece begins, the 64 bits read as signed")
+    size_bytes: Int64 = column(np.int64, "bytes", "of the piece; a change of category may be negative")
+    device: Int32 = column(np.int32, "ordinal", "the device")
+    stream: Int64 = column(np.int64, "id", "the stream that the piece belongs to")
+    stack: Int32 = column(np.int32, "index into Trace.stacks", "who asked, innermost frame first")
+    category: UInt8 = column(np.uint8, "MemoryCategory", "what it serves as", missing=0)
+
+
+@dataclass(frozen=True, eq=False)
+class Segments(Table):
+    """What the allocator held of the device when a snapshot was taken."""
+
+    address: Int64 = column(np.int64, "address", "where the segment begins, the 64 bits read as signed")
+    size_bytes: Int64 = column(np.int64, "bytes", "reserved from the device")
+    allocated_bytes: Int64 = column(np.int64, "bytes", "in use by tensors")
+    active_bytes: Int64 = column(np.int64, "bytes", "in use, or given back and still waiting for a stream")
+    largest_free_bytes: Int64 = column(np.int64, "bytes", "the largest free block")
+    device: Int32 = column(np.int32, "ordinal", "the device")
+    stream: Int64 = column(np.int64, "id", "the stream that it serves")
+    expandable: UInt8 = column(np.uint8, "flag", "1 where the segment can grow", missing=0)
+
+
+TABLES: tuple[type[Table], ...] = (
+    DeviceWork,
+    HostCalls,
+    Ops,
+    Frames,
+    Ranges,
+    Samples,
+    Counters,
+    StepLog,
+    MemoryEvents,
+    Segments,
+)

@@ -17,6 +17,7 @@ from pathlib import Path
 from diagnose.errors import DiagnoseError, InputError, NotATrace
 from diagnose.trace import Trace
 from diagnose.trace.readers.blocks import read_head
+from diagnose.trace.readers.companions import with_companions
 from diagnose.trace.readers.foreign import explain
 from diagnose.trace.readers.reader import Reader
 from diagnose.trace.readers.run_folder import is_run_folder, read_run_folder
@@ -35,7 +36,7 @@ def open_traces(paths: Sequence[Path]) -> list[Trace]:
             traces += _open(path)
         except OSError as error:
             raise InputError(path, f"cannot be read: {error.strerror or error}") from error
-    return sorted(traces, key=lambda trace: (trace.rank is None, trace.rank or 0))
+    return with_companions(sorted(traces, key=lambda trace: (trace.rank is None, trace.rank or 0)))
 
 
 @cache

@@ -158,3 +158,20 @@ def _ahead(blocks: Iterator[bytes]) -> Iterator[bytes]:
         while (block := coming.result()) is not None:
             coming = pool.submit(next, blocks, None)
             yield block
+
+
+def read_whole(path: Path, most_bytes: int, remedy: str) -> bytes:
+    """All of a file, decompressed, for formats that cannot be read in pieces.
+
+    Raises InputError where it is damaged, or longer than `most_bytes`; `remedy` then says what to do.
+    """
+    pieces, total = [], 0
+    blocks = Blocks(path)
+    for block in blocks:
+        pieces.append(block)
+        total += len(block)
+        if total > most_bytes:
+            raise InputError(path, f"is longer than the {format_bytes(most_bytes)} that are read at once; {remedy}")
+    if blocks.damage:
+        raise InputError(path, f"cannot be read: {blocks.damage}")
+    return b"".join(pieces)

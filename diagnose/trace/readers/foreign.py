@@ -64,7 +64,7 @@ _FOREIGN: tuple[tuple[Callable[[bytes], bool], str], ...] = (
     (lambda head: b"Tegra Profiler" in head[:512] or head.startswith(b"QDSTRM"), _NSIGHT),
     (
         _matches(rb"\x80[\x02-\x05]"),
-        "this is a pickle (a memory snapshot or saved tensors), not a timeline; give a trace of the same run",
+        "this is a pickle (saved tensors, perhaps), no memory snapshot; it was not opened, as pickles can run code",
     ),
     (
         _matches(_JSON + rb'\{.{0,400}"schema"\s*:\s*"\d.*"nodes"\s*:'),
@@ -76,7 +76,7 @@ _FOREIGN: tuple[tuple[Callable[[bytes], bool], str], ...] = (
     ),
     (
         _matches(_JSON + rb"\[\s*\["),
-        "this is a memory timeline: it has sizes over time, but no work; give the torch.profiler trace of the run",
+        f"this is a JSON list of lists, but no memory timeline that torch.profiler writes; {_WANTED} is needed",
     ),
     (
         _matches(_JSON + rb"[\[{]"),
