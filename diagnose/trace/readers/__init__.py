@@ -56,24 +56,50 @@ def _open(path: Path) -> list[Trace]:
 
 
 def _open_file(path: Path) -> list[Trace]:
+    return _reader_of(path).read(path)
+
+
+def _reader_of(path: Path) -> Reader:
     if not path.is_file():
         raise NotATrace(path, "this is no ordinary file; write the trace to disk first")
     head = read_head(path)
     for reader in formats():
         if reader.sniffs(head, path):
-            return reader.read(path)
+            return reader
     raise NotATrace(path, explain(head, path.suffix))
+
+
+def _given_together(paths: Sequence[Path]) -> list[list[Path]]:
+    """The paths, with files side by side whose format spreads one recording over several."""
+    groups: dict[object, list[Path]] = {}
+    for number, path in enumerate(paths):
+        shared: object = number
+        if len(paths) > 1 and path.is_file():
+            try:
+                reader = _reader_of(path)
+            except (DiagnoseError, OSError):
+                reader = None  # opening it by itself says why
+            shared = reader if reader is not None and reader.read_together is not None else number
+        groups.setdefault(shared, []).append(path)
+    return list(groups.values())
+
+
+def _read(paths: Sequence[Path]) -> list[Trace]:
+    """The traces of files of one format."""
+    reader = _reader_of(paths[0])
+    if reader.read_together is not None:
+        return reader.read_together(paths)
+    return [trace for path in paths for trace in reader.read(path)]
 
 
 def _open_folder(folder: Path) -> list[Trace]:
     """The traces that lie in a folder, as ranks of one job; whatever else lies there is named in a warning."""
     traces: list[Trace] = []
     left_out: list[str] = []
-    for path in sorted(folder.iterdir(), key=lambda path: path.name):
-        if path.name.startswith(".") or not path.is_file():
-            continue
+    files = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".") and path.is_file()]
+    for group in _given_together(files):
         try:
-            traces += _open_file(path)
+            traces += _read(group)
         except (DiagnoseError, OSError) as error:
             left_out.append(str(error))
     if not traces:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,3 +21,5 @@ class Reader:
     """Whether the first `HEAD_BYTES` of a file (decompressed) are of this format; names decide nothing."""
     read: Callable[[Path], list[Trace]]
     """One trace for each rank in the file. Raises InputError where there is nothing to be had."""
+    read_together: Callable[[Sequence[Path]], list[Trace]] | None = None
+    """Reads files that were given together, where a recording may be spread over several; None where it never is."""
