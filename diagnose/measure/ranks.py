@@ -1,0 +1,249 @@
+"""The ranks of one job: where the time of each went, whose clock is where, who waits for whom, who is missing.
+
+job = job_of([Measures(trace) for trace in traces])
+job.table[2].waited_ns      # how long rank 2 waited in collectives, without its own transfers
+job.stragglers              # the ranks that others wait for, significantly; empty where the job is balanced
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import comb
+
+import numpy as np
+
+from diagnose.measure import Measures
+from diagnose.measure.collectives import Matched, match_collectives
+from diagnose.model import Accounting
+from diagnose.trace.schema import MISSING, Float64, Int64
+
+SHARE = 0.02
+"""A rank is late in a step if the others lose this share of the step by it: less is no finding anyway."""
+
+_Z = 3.5
+"""Modified z-score (0.6745 × distance from the median / median absolute deviation) from which a rank is unlike the
+rest: the bound that Iglewicz and Hoaglin recommend."""
+
+_RANKS_FOR_Z = 8
+"""With fewer ranks the deviation is mostly chance. Nothing is lost: a cost is what *every* other rank waited."""
+
+_FEWEST_STEPS = 2
+
+_CHANCE = 0.1
+"""How probable it may be that one rank is late in as many steps as seen, were a random rank late in each."""
+
+_STEADY = 0.5  # the least that a straggler costs in the usual late step, as a share of the median
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """One rank of a job, over its counted steps. Times are ns; None is unknown."""
+
+    rank: int | None
+    source: str
+    steps: int
+    mean_step_ns: float
+    accounting: Accounting
+    clock_ns: int | None
+    """How far its clock is ahead of the first rank's, from the ends of common collectives."""
+    clock_spread_ns: int | None
+    waited_ns: int | None
+    """In collectives, for the last rank to arrive."""
+    exposed_wait_ns: int | None
+    """The part of it in which it did not compute either."""
+    last: int | None
+    """In how many collectives it was the last to arrive."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """What one rank's lateness costs the others, per counted step, and whether it is more than chance."""
+
+    rank: int | None
+    member: int
+    """Its position among the given measures."""
+    cost_ns: tuple[int, ...]
+    """Per step: what every other rank at least waited for this one, not computing."""
+    share: float
+    """Of all counted steps (0 to 1)."""
+    late_steps: int
+    z: float | None
+    """How unlike the others it waits, in modified z-scores; None with too few ranks to tell."""
+    chance: float
+    """How probable so many late steps of one rank are by chance."""
+
+    @property
+    def significant(self) -> bool:
+        """Whether the others wait for this rank beyond doubt: much, steadily, and for no other one."""
+        late = [cost for cost in self.cost_ns if cost]
+        steady = bool(late) and float(np.quantile(late, 0.25)) >= _STEADY * float(np.median(late))
+        unlike = self.z is None or self.z > _Z
+        lasting = self.late_steps >= _FEWEST_STEPS and self.chance <= _CHANCE
+        return self.share >= SHARE and lasting and unlike and steady
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """All that is known of a job's ranks together."""
+
+    table: tuple[JobRow, ...]
+    matched: tuple[Matched, ...]
+    """Members are positions in `table`."""
+    lateness: tuple[Lateness, ...]
+    """One a row of `table`; empty where no collectives could be matched within counted steps."""
+    missing: tuple[int, ...]
+    """Ranks of which nothing is given."""
+    duplicates: tuple[int, ...]
+    """Ranks that are given more than once; the first of each counts."""
+    world_size: int | None
+
+    @property
+    def stragglers(self) -> tuple[Lateness, ...]:
+        """The ranks that others significantly wait for, the costliest first."""
+        return tuple(sorted((one for one in self.lateness if one.significant), key=lambda one: -one.share))
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is wrong with the set of ranks, a sentence each."""
+        found = []
+        if self.missing:
+            count = f" of {self.world_size}" if self.world_size else ""
+            found.append(
+                f"rank {_listed(self.missing)}{count} is missing: what it did, and who waited for it, is not known"
+            )
+        if self.duplicates:
+            found.append(f"rank {_listed(self.duplicates)} is given more than once; the first recording of each counts")
+        return tuple(found)
+
+
+def job_of(measures: Sequence[Measures]) -> Job:
+    """The ranks of a job, in the order given; a rank given twice is taken once."""
+    taken, duplicates = _each_once(measures)
+    ranks = {one.trace.rank for one in taken if one.trace.rank is not None}
+    world = max((one.trace.world_size for one in taken if one.trace.world_size), default=None)
+    expected = range(world if world is not None else max(ranks, default=-1) + 1)
+    matched = match_collectives([one.trace for one in taken]) if len(taken) > 1 else ()
+    waits = [_exposed(group, taken) for group in matched]
+    return Job(
+        table=tuple(_row(member, one, matched, waits) for member, one in enumerate(taken)),
+        matched=matched,
+        lateness=_lateness(taken, matched, waits),
+        missing=tuple(rank for rank in expected if rank not in ranks) if ranks else (),
+        duplicates=duplicates,
+        world_size=world,
+    )
+
+
+def _each_once(measures: Sequence[Measures]) -> tuple[list[Measures], tuple[int, ...]]:
+    taken: list[Measures] = []
+    seen: set[int] = set()
+    twice: dict[int, None] = {}
+    for one in measures:
+        rank = one.trace.rank
+        if rank in seen:
+            twice[rank or 0] = None
+            continue
+        if rank is not None:
+            seen.add(rank)
+        taken.append(one)
+    return taken, tuple(twice)
+
+
+def _exposed(group: Matched, measures: Sequence[Measures]) -> Int64:
+    """Per collective and member, the part of its wait in which it did not compute; 0 where it is not comparable."""
+    wait = np.maximum(group.wait_ns, 0)
+    exposed = [
+        wait[:, column]
+        - measures[member].compute.covered(starts := group.start_ns[:, column], starts + wait[:, column])
+        for column, member in enumerate(group.members)
+    ]
+    return np.stack(exposed, axis=1)
+
+
+def _row(member: int, measures: Measures, matched: Sequence[Matched], waits: Sequence[Int64]) -> JobRow:
+    mine = [
+        (group, wait, group.members.index(member))
+        for group, wait in zip(matched, waits, strict=True)
+        if member in group.members
+    ]
+    clock = [(group.spread_ns[column], group.offset_ns[column]) for group, _, column in mine if group.members[0] == 0]
+    spread, offset = min(clock) if clock else (None, None)
+    return JobRow(
+        rank=measures.trace.rank,
+        source=measures.trace.source,
+        steps=measures.step_count,
+        mean_step_ns=measures.mean_ns,
+        accounting=measures.accounting,
+        clock_ns=offset,
+        clock_spread_ns=spread,
+        waited_ns=sum(int(np.maximum(group.wait_ns[:, column], 0).sum()) for group, _, column in mine)
+        if mine
+        else None,
+        exposed_wait_ns=sum(int(wait[:, column].sum()) for _, wait, column in mine) if mine else None,
+        last=sum(int((group.last == column).sum()) for group, _, column in mine) if mine else None,
+    )
+
+
+def _lateness(measures: Sequence[Measures], matched: Sequence[Matched], waits: Sequence[Int64]) -> tuple[Lateness, ...]:
+    ranks = len(measures)
+    steps = measures[0].steps if measures else None
+    if steps is None or len(steps) == 0 or not matched:
+        return ()
+    cost, waited = np.zeros((len(steps), ranks), np.int64), np.zeros(ranks, np.int64)
+    for group, wait in zip(matched, waits, strict=True):
+        step = _step_of(group, measures)
+        for column, member in enumerate(group.members):
+            others = [other for other in range(len(group.members)) if other != column]
+            rows = (group.last == column) & (step >= 0)
+            least = wait[np.ix_(rows, others)].min(axis=1)  # were this rank earlier, the next one would be last
+            np.add.at(cost[:, member], step[rows], least)
+            waited[member] += int(wait[step >= 0, column].sum())
+    length = steps.length_ns
+    scores = _scores(-waited, SHARE * int(length.sum()))
+    found = []
+    for member, one in enumerate(measures):
+        late = int((cost[:, member] >= SHARE * length).sum())
+        found.append(
+            Lateness(
+                rank=one.trace.rank,
+                member=member,
+                cost_ns=tuple(cost[:, member].tolist()),
+                share=int(cost[:, member].sum()) / int(length.sum()),
+                late_steps=late,
+                z=float(scores[member]) if ranks >= _RANKS_FOR_Z else None,
+                chance=_tail(late, len(steps), 1 / ranks),
+            )
+        )
+    return tuple(found)
+
+
+def _step_of(group: Matched, measures: Sequence[Measures]) -> Int64:
+    """The counted step of the first rank in which each collective ended, on that rank's clock; -1 outside."""
+    steps = measures[0].steps
+    column = 0  # a group without the first rank is read on the clock of its own first member
+    ends = group.end_ns[:, column]
+    step = np.searchsorted(steps.start_ns, ends, side="left") - 1  # what ends on a border ends that step
+    inside = (step >= 0) & (group.rows[:, column] != MISSING)
+    inside &= ends <= steps.end_ns[np.maximum(step, 0)]
+    return np.where(inside, step, MISSING)
+
+
+def _scores(values: Int64, floor: float) -> Float64:
+    """Modified z-scores, by a deviation large enough that a distance below `floor` is none."""
+    distance = values - np.median(values)
+    deviation = max(float(np.median(np.abs(distance))), 0.6745 * floor / _Z)
+    return np.asarray(0.6745 * distance / max(deviation, 1e-9), np.float64)
+
+
+def _tail(successes: int, trials: int, probability: float) -> float:
+    """The probability of at least so many successes."""
+    return sum(
+        comb(trials, count) * probability**count * (1 - probability) ** (trials - count)
+        for count in range(successes, trials + 1)
+    )
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ranks[:8]))
+    return f"{shown} and {len(ranks) - 8} more" if len(ranks) > 8 else shown
