@@ -19,6 +19,7 @@ import msgspec
 
 from diagnose.trace.readers.blocks import Blocks
 from diagnose.trace.readers.kineto_events import Event, events_decoder, events_of_plain, plain_json
+from diagnose.trace.readers.kineto_regular import regular_decoder
 
 CHUNK_BYTES = 400_000
 LONGEST_CHUNK_BYTES = 16 << 20
@@ -66,6 +67,7 @@ class KinetoStream:
         self._at = 0
         self._exact = False
         self._chunks_to_check = _CHUNKS_TO_CHECK
+        self._irregular = 0
         self._chunk = b""
 
     def __iter__(self) -> Iterator[list[Event]]:
@@ -217,10 +219,12 @@ class KinetoStream:
         if self._chunks_to_check and b'"pid_raw"' in chunk:
             self.merged = True
         self._chunks_to_check = max(0, self._chunks_to_check - 1)
-        try:
-            return events_decoder(self._exact).decode(chunk)  # type: ignore[no-any-return]
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            pass
+        regular = not self._exact and not self.merged and self._irregular < _MOST_IRREGULAR
+        for decoder in (regular_decoder(),) * regular + (events_decoder(self._exact),):
+            try:
+                return decoder.decode(chunk)  # type: ignore[no-any-return]
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                self._irregular += regular
         try:
             events, strange = events_of_plain(plain_json(chunk))
         except (ValueError, RecursionError):
@@ -267,6 +271,8 @@ class KinetoStream:
 _UNREADABLE = object()
 _CHUNKS_TO_CHECK = 16
 """Merging marks every event, so the first chunks tell; searching all of them would cost a tenth of the time."""
+_MOST_IRREGULAR = 100
+"""After so many chunks that were decoded a second time, no more are tried a first time."""
 _LONGEST_GAP = 4096
 """A boundary may straddle two blocks, with this much white space at most."""
 _ENTRY = re.compile(r"[^\s,]|\Z")

@@ -11,7 +11,8 @@ import msgspec
 from msgspec import Raw, Struct, field
 
 Scalar = int | float | str | None
-_ABSENT = Raw(b"")
+ABSENT = Raw(b"")
+"""Stands, by identity, for a text that is not there."""
 
 
 class Args(Struct, gc=False, frozen=True):
@@ -23,8 +24,8 @@ class Args(Struct, gc=False, frozen=True):
     stream: Scalar = -1
     sequence: Scalar = field(default=-1, name="Sequence number")
     forward_thread: Scalar = field(default=-1, name="Fwd thread id")
-    shapes: Raw = field(default=_ABSENT, name="Input Dims")
-    dtypes: Raw = field(default=_ABSENT, name="Input type")
+    shapes: Raw = field(default=ABSENT, name="Input Dims")
+    dtypes: Raw = field(default=ABSENT, name="Input type")
     bytes: Scalar = -1
     kind: Scalar = None
     graph: Scalar = field(default=-1, name="graph id")
@@ -36,7 +37,7 @@ class Args(Struct, gc=False, frozen=True):
     group: Scalar = field(default=None, name="Process Group Name")
     group_description: Scalar = field(default=None, name="Process Group Description")
     old_external_id: Scalar = field(default=-1, name="external id")
-    old_shapes: Raw = field(default=_ABSENT, name="Input dims")
+    old_shapes: Raw = field(default=ABSENT, name="Input dims")
     rank: Scalar = None
     """Of a merged file."""
     pid_raw: Scalar = None

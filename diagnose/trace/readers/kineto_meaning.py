@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
-from functools import cache
+from functools import cache, lru_cache
 
 from diagnose.trace import Collective
 from diagnose.trace.readers.kineto_events import Args, Scalar
@@ -49,6 +49,7 @@ _LANES = {
 }
 
 
+@lru_cache(maxsize=1024)
 def lane_of(category: str) -> Lane:
     """The table of a category, whichever year's spelling: `Kernel`, `kernel`; `cuda_runtime`, `mtia_runtime`."""
     lowered = category.lower()

@@ -1,81 +1,29 @@
-"""Columns that grow chunk by chunk while a Kineto document streams by: one set of tables for each rank."""
+"""What a Kineto document's events say, sorted into the schema's tables chunk by chunk: one set of tables a rank."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from msgspec import Raw
 
-from diagnose.trace.readers.kineto_events import Args, Scalar, X
+from diagnose.trace.readers.kineto_columns import Growing, Interned, Texts, ThreadIds, ids_of
+from diagnose.trace.readers.kineto_events import ABSENT, Args, ExactX, Metadata, Scalar, X
 from diagnose.trace.readers.kineto_meaning import Lane, collective_of, copy_path, is_mark, lane_of
+from diagnose.trace.readers.kineto_regular import lane_by_type
 from diagnose.trace.readers.kineto_time import UNREADABLE, nanoseconds
-from diagnose.trace.schema import MISSING, DeviceWork, Frames, HostCalls, Int64, Ops, Ranges, Table, WorkKind
+from diagnose.trace.schema import MISSING, DeviceWork, Frames, HostCalls, Int64, Ops, Ranges, WorkKind
 
+__all__ = ["Growing", "Interned", "RankTables", "ids_of"]
+
+_ORDER = tuple(lane for lane in Lane if lane not in (Lane.UNUSED, Lane.UNKNOWN))
+_LANES = lane_by_type()
 _DEVICE_KINDS = {Lane.KERNEL: WorkKind.KERNEL, Lane.COPY: WorkKind.COPY, Lane.SET: WorkKind.SET}
-
-
-class Interned(dict[Any, int]):
-    """Gives every new key the next number."""
-
-    def __missing__(self, key: Any) -> int:
-        self[key] = number = len(self)
-        return number
-
-
-class _Lanes(dict[str, int]):
-    def __missing__(self, category: str) -> int:
-        # A plain int: numpy takes far longer over members of an enumeration.
-        self[category] = lane = int(lane_of(category))
-        return lane
-
-
-class ThreadIds(dict[tuple[Scalar, Scalar], int]):
-    """Numbers threads by (pid, tid), however the two are spelled."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.threads: Interned = Interned()
-        """(pid, tid) as numbers, or as text where they are none."""
-
-    def __missing__(self, key: tuple[Scalar, Scalar]) -> int:
-        self[key] = number = self.threads[_plain(key[0]), _plain(key[1])]
-        return number
-
-
-class Growing:
-    """Rows of a table, in arrays of its columns' types that grow as they fill."""
-
-    def __init__(self, table: type[Table]) -> None:
-        self.table = table
-        self.rows = 0
-        self._dtypes = {spec.name: spec.metadata["dtype"] for spec in table.columns()}
-        self._columns: dict[str, npt.NDArray[Any]] = {}
-
-    def append(self, rows: int, **columns: npt.NDArray[Any] | int) -> None:
-        """Add rows; every call names the same columns."""
-        end = self.rows + rows
-        for name, values in columns.items():
-            held = self._columns.get(name)
-            if held is None:
-                held = self._columns[name] = np.empty(max(256, end), self._dtypes[name])
-            elif len(held) < end:
-                held.resize(max(end, len(held) + len(held) // 2), refcheck=False)
-            held[self.rows : end] = values
-        self.rows = end
-
-    def column(self, name: str) -> npt.NDArray[Any]:
-        """A column's rows so far."""
-        return self._columns[name][: self.rows] if self.rows else np.empty(0, self._dtypes[name])
-
-    def take_sorted(self) -> dict[str, npt.NDArray[Any]]:
-        """The columns, ordered by start; they are given away one by one, so that nothing is held twice."""
-        order = np.argsort(self.column("start_ns"), kind="stable")
-        return {name: self._columns.pop(name)[: self.rows][order] for name in list(self._columns)}
 
 
 @dataclass
@@ -83,7 +31,7 @@ class RankTables:
     """What has been read of one rank."""
 
     names: Interned = field(default_factory=Interned)
-    texts: Interned = field(default_factory=Interned)
+    texts: Texts = field(default_factory=Texts)
     threads: ThreadIds = field(default_factory=ThreadIds)
     thread_names: dict[tuple[Scalar, Scalar], str] = field(default_factory=dict)
     collectives: Interned = field(default_factory=Interned)
@@ -98,30 +46,54 @@ class RankTables:
     without_time: int = 0
     without_duration: int = 0
     negative: int = 0
-    _lanes: _Lanes = field(default_factory=_Lanes)
     _is_mark: npt.NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
 
-    def add(self, events: Sequence[X]) -> None:
-        """Take in complete events. Raises Inexact, before anything is taken, where their times have lost digits."""
-        starts = nanoseconds([event.ts for event in events])
-        durations = self._durations([event.dur for event in events])
-        lanes_of, ids = self._lanes, self.names
-        lane = np.array([lanes_of[event.cat] for event in events], np.int64)
-        names = np.array([ids[event.name] for event in events], np.int64)
-        lane[(lane == Lane.OP) & self._marks(names)] = Lane.RANGE
-        self._leave_out(events, starts, lane)
-        chunk = _Chunk(events, starts, starts + durations, names)
-        for kind in _DEVICE_KINDS:
-            self._add_device(chunk, np.flatnonzero(lane == kind), kind)
-        self._add_calls(chunk, np.flatnonzero(lane == Lane.CALL))
-        self._add_ops(chunk, np.flatnonzero(lane == Lane.OP))
-        for table, kind in ((self.frames, Lane.FRAME), (self.ranges, Lane.RANGE)):
-            rows = np.flatnonzero(lane == kind)
-            if len(rows):
-                table.append(len(rows), **chunk.times(rows), thread=self._threads(chunk, rows))
-        rows = np.flatnonzero(lane == Lane.DEVICE_RANGE)
-        if len(rows):
-            self.device_ranges.append(len(rows), **chunk.times(rows), thread=MISSING)
+    def add(self, events: Iterable[Any]) -> None:
+        """Take in what is of use of some events. Raises Inexact, with nothing taken, where times have lost digits."""
+        by_type = _by_type(events)
+        lanes = _by_lane(by_type)
+        # All events of a chunk go through numpy together: each call costs as much as some ten events.
+        ordered = [event for lane in _ORDER for event in lanes[lane]]
+        starts = nanoseconds([event.ts for event in ordered])
+        durations = nanoseconds([event.dur for event in ordered])
+        self._note(by_type.get(Metadata, []), lanes[Lane.UNKNOWN])
+        unreadable = starts == UNREADABLE
+        if unreadable.any():
+            self.without_time += int(unreadable.sum())
+            self.add(compress(ordered, ~unreadable))
+            return
+        names = np.fromiter(map(self.names.__getitem__, [event.name for event in ordered]), np.int64, len(ordered))
+        chunk = _Rows(ordered, starts, starts + self._sound(durations), names)
+        groups: dict[Lane, _Rows] = {}
+        end = 0
+        for lane in _ORDER:
+            begin, end = end, end + len(lanes[lane])
+            groups[lane] = chunk.part(slice(begin, end))
+        self._take(groups)
+
+    def _note(self, named: Iterable[Metadata], unknown: Iterable[X]) -> None:
+        for event in named:
+            if event.name == "thread_name":
+                self.thread_names[event.pid, event.tid] = str(event.args.name or "").strip()
+        self.unknown.update(event.cat for event in unknown)
+
+    def _take(self, groups: dict[Lane, _Rows]) -> None:
+        for lane in _DEVICE_KINDS:
+            if groups[lane].events:
+                self._add_device(groups[lane], lane)
+        if groups[Lane.CALL].events:
+            self._add_calls(groups[Lane.CALL])
+        if (ops := groups[Lane.OP]).events:
+            marks = self._marks(ops.names)
+            if marks.any():
+                self._add_host(self.ranges, ops.where(marks))
+                ops = ops.where(~marks)
+            self._add_ops(ops)
+        for table, lane in ((self.frames, Lane.FRAME), (self.ranges, Lane.RANGE)):
+            if groups[lane].events:
+                self._add_host(table, groups[lane])
+        if (rows := groups[Lane.DEVICE_RANGE]).events:
+            self.device_ranges.append(len(rows.events), **rows.times(), thread=MISSING)
 
     def _marks(self, names: Int64) -> npt.NDArray[np.bool_]:
         """Which of the names are annotations, even where they are filed as operators."""
@@ -131,126 +103,114 @@ class RankTables:
         marks: npt.NDArray[np.bool_] = self._is_mark[names]
         return marks
 
-    def _durations(self, values: Sequence[Any]) -> Int64:
-        durations = nanoseconds(values)
-        missing, negative = durations == UNREADABLE, durations < 0
-        if negative.any():
-            self.without_duration += int(missing.sum())
-            self.negative += int((negative & ~missing).sum())
-            durations = np.where(negative, 0, durations)
-        return durations
+    def _sound(self, durations: Int64) -> Int64:
+        negative = durations < 0
+        if not negative.any():
+            return durations
+        missing = durations == UNREADABLE
+        self.without_duration += int(missing.sum())
+        self.negative += int((negative & ~missing).sum())
+        return np.where(negative, 0, durations)
 
-    def _leave_out(self, events: Sequence[X], starts: Int64, lane: Int64) -> None:
-        unreadable = starts == UNREADABLE
-        if unreadable.any():
-            self.without_time += int(unreadable.sum())
-            lane[unreadable] = Lane.UNUSED
-        for i in np.flatnonzero(lane == Lane.UNKNOWN).tolist():
-            self.unknown[events[i].cat] += 1
+    def _threads(self, events: Sequence[X]) -> Int64:
+        return self.threads.numbers([event.pid for event in events], [event.tid for event in events])
 
-    def _threads(self, chunk: _Chunk, rows: Int64) -> Int64:
-        ids, events = self.threads, chunk.events
-        return np.array([ids[events[i].pid, events[i].tid] for i in rows.tolist()], np.int64)
+    def _add_host(self, table: Growing, rows: _Rows) -> None:
+        table.append(len(rows.events), **rows.times(), thread=self._threads(rows.events))
 
-    def _add_device(self, chunk: _Chunk, rows: Int64, kind: Lane) -> None:
-        if not len(rows):
-            return
-        events = [chunk.events[i] for i in rows.tolist()]
+    def _add_device(self, rows: _Rows, lane: Lane) -> None:
+        events = rows.events
         args = [event.args for event in events]
-        paths = [copy_path(e.name, a.kind) for e, a in zip(events, args, strict=True)] if kind is Lane.COPY else []
+        paths = [copy_path(e.name, a.kind) for e, a in zip(events, args, strict=True)] if lane is Lane.COPY else []
         device, stream = ids_of([a.device for a in args]), ids_of([a.stream for a in args])
+        if (device == MISSING).any():
+            device = np.where(device == MISSING, ids_of([event.pid for event in events]), device)
+        if (stream == MISSING).any():
+            stream = np.where(stream == MISSING, ids_of([_stream(event.tid) for event in events]), stream)
         graph = ids_of([a.graph for a in args])
         self.device.append(
-            len(rows),
-            **chunk.times(rows),
-            kind=int(_DEVICE_KINDS[kind]),
-            device=_ordinals(np.where(device == MISSING, ids_of([event.pid for event in events]), device)),
-            stream=np.where(stream == MISSING, ids_of([_stream(event.tid) for event in events]), stream),
+            len(events),
+            **rows.times(),
+            kind=int(_DEVICE_KINDS[lane]),
+            device=_ordinals(device),
+            stream=stream,
             correlation=ids_of([a.correlation for a in args]),
             external_id=_external_ids(args),
-            size_bytes=ids_of([a.bytes for a in args]) if kind is not Lane.KERNEL else MISSING,
+            size_bytes=ids_of([a.bytes for a in args]) if lane is not Lane.KERNEL else MISSING,
             direction=np.asarray([direction for direction, _ in paths], np.int64) if paths else 0,
             host_memory=np.asarray([memory for _, memory in paths], np.int64) if paths else 0,
-            collective=self._collectives(args) if kind is Lane.KERNEL else MISSING,
+            collective=self._collectives(args) if lane is Lane.KERNEL else MISSING,
             graph=np.where(graph == 0, MISSING, graph),  # Kineto writes 0 for "by no graph"
         )
 
-    def _collectives(self, args: Sequence[Args]) -> Int64:
-        rows = np.full(len(args), MISSING, np.int64)
-        for i, one in enumerate(args):
-            if one.collective is not None:
-                collective = collective_of(one)
-                rows[i] = self.collectives[collective] if collective else MISSING
-        return rows
+    def _collectives(self, args: Sequence[Args]) -> Int64 | int:
+        kinds = [one.collective for one in args]
+        if kinds.count(None) == len(kinds):
+            return MISSING
+        found = [collective_of(one) if kind is not None else None for one, kind in zip(args, kinds, strict=True)]
+        ids = self.collectives
+        return np.asarray([MISSING if one is None else ids[one] for one in found], np.int64)
 
-    def _add_calls(self, chunk: _Chunk, rows: Int64) -> None:
-        if not len(rows):
-            return
-        args = [chunk.events[i].args for i in rows.tolist()]
+    def _add_calls(self, rows: _Rows) -> None:
+        args = [event.args for event in rows.events]
         self.calls.append(
-            len(rows),
-            **chunk.times(rows),
-            thread=self._threads(chunk, rows),
+            len(rows.events),
+            **rows.times(),
+            thread=self._threads(rows.events),
             correlation=ids_of([a.correlation for a in args]),
             external_id=_external_ids(args),
         )
 
-    def _add_ops(self, chunk: _Chunk, rows: Int64) -> None:
-        if not len(rows):
-            return
-        args = [chunk.events[i].args for i in rows.tolist()]
+    def _add_ops(self, rows: _Rows) -> None:
+        args = [event.args for event in rows.events]
         forward = ids_of([a.forward_thread for a in args])
         self.ops.append(
-            len(rows),
-            **chunk.times(rows),
-            thread=self._threads(chunk, rows),
+            len(rows.events),
+            **rows.times(),
+            thread=self._threads(rows.events),
             external_id=_external_ids(args),
             sequence=ids_of([a.sequence for a in args]),
             forward_thread=np.where(forward == 0, MISSING, forward),  # 0: it is no backward operator
-            shapes=self._texts([a.shapes or a.old_shapes for a in args]),
-            dtypes=self._texts([a.dtypes for a in args]),
+            shapes=self.texts.numbers(_shapes(args)),
+            dtypes=self.texts.numbers([a.dtypes for a in args]),
         )
 
-    def _texts(self, raws: Sequence[Raw]) -> Int64:
-        ids = self.texts
-        return np.asarray([ids[bytes(raw)] if raw else MISSING for raw in raws], np.int64)
+
+def _by_type(events: Iterable[Any]) -> dict[type, list[Any]]:
+    by_type: defaultdict[type, list[Any]] = defaultdict(list)
+    for event in events:
+        by_type[type(event)].append(event)
+    return by_type
+
+
+def _by_lane(by_type: Mapping[type, list[Any]]) -> dict[Lane, list[Any]]:
+    by_lane: dict[Lane, list[Any]] = {lane: [] for lane in Lane}
+    for kind, members in by_type.items():
+        if kind is X or kind is ExactX:
+            for event in members:
+                by_lane[lane_of(event.cat)].append(event)
+        elif kind in _LANES:
+            by_lane[_LANES[kind]] += members
+    return by_lane
 
 
 @dataclass
-class _Chunk:
-    """Events of one chunk with what all tables need of them."""
+class _Rows:
+    """Events of one table in one chunk, with what all tables need of them."""
 
     events: Sequence[X]
     starts: Int64
     ends: Int64
     names: Int64
 
-    def times(self, rows: Int64) -> dict[str, Int64]:
-        return {"start_ns": self.starts[rows], "end_ns": self.ends[rows], "name": self.names[rows]}
+    def part(self, rows: slice) -> _Rows:
+        return _Rows(self.events[rows], self.starts[rows], self.ends[rows], self.names[rows])
 
+    def where(self, mask: npt.NDArray[np.bool_]) -> _Rows:
+        return _Rows(list(compress(self.events, mask)), self.starts[mask], self.ends[mask], self.names[mask])
 
-def _plain(part: Scalar) -> Scalar:
-    """A process or thread id as a number where it is one, however it is written."""
-    number = _id_of(part)
-    return part if number == MISSING else number
-
-
-def ids_of(values: Sequence[Scalar]) -> Int64:
-    """Ids and sizes as int64; text is read as a number, and what is none is `MISSING`."""
-    try:
-        return np.fromiter(values, np.int64, len(values))
-    except (TypeError, ValueError, OverflowError):
-        return np.fromiter((_id_of(value) for value in values), np.int64, len(values))
-
-
-def _id_of(value: Scalar) -> int:
-    try:
-        number = int(value, 0) if isinstance(value, str) else int(value) if value is not None else MISSING
-    except (ValueError, OverflowError):
-        return MISSING
-    if 1 << 63 <= number < 1 << 64:
-        return number - (1 << 64)  # an unsigned id keeps its identity
-    return number if -(1 << 63) <= number < 1 << 63 else MISSING
+    def times(self) -> dict[str, Int64]:
+        return {"start_ns": self.starts, "end_ns": self.ends, "name": self.names}
 
 
 def _external_ids(args: Sequence[Args]) -> Int64:
@@ -258,6 +218,11 @@ def _external_ids(args: Sequence[Args]) -> Int64:
     if (ids == MISSING).any():
         ids = np.where(ids == MISSING, ids_of([a.old_external_id for a in args]), ids)
     return ids
+
+
+def _shapes(args: Sequence[Args]) -> list[Raw]:
+    shapes = [a.shapes for a in args]
+    return [a.old_shapes if a.shapes is ABSENT else a.shapes for a in args] if ABSENT in shapes else shapes
 
 
 def _ordinals(devices: Int64) -> Int64:

@@ -14,8 +14,9 @@ import numpy.typing as npt
 
 from diagnose.model import Facts
 from diagnose.trace import Thread, Trace
+from diagnose.trace.readers.kineto_columns import Growing, ids_of
 from diagnose.trace.readers.kineto_meaning import range_kind
-from diagnose.trace.readers.kineto_tables import Growing, RankTables, ids_of
+from diagnose.trace.readers.kineto_tables import RankTables
 from diagnose.trace.schema import MISSING, DeviceWork, Frames, HostCalls, Ops, Ranges, Table
 
 _LATEST_BASE_NS = 4_000_000_000_000_000_000
@@ -78,7 +79,7 @@ def trace_of(path: Path, tables: RankTables, header: Header, rank: int | None) -
     return Trace(
         source=str(path),
         names=names,
-        texts=tuple(_compact(text) for text in tables.texts),
+        texts=tuple(_compact(text) for text in tables.texts.known()),
         threads=_threads(tables),
         collectives=tuple(tables.collectives),
         rank=rank if rank is not None else header.rank if header.rank is not None else rank_in_name(path),

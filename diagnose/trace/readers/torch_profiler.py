@@ -13,12 +13,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from diagnose.errors import NotATrace
 from diagnose.trace import Trace
 from diagnose.trace.readers.kineto_chunks import CHUNK_BYTES, KinetoStream, Losses
-from diagnose.trace.readers.kineto_events import Event, ExactX, Metadata, Scalar, X
+from diagnose.trace.readers.kineto_events import Event, Metadata, X
 from diagnose.trace.readers.kineto_tables import RankTables
 from diagnose.trace.readers.kineto_time import Inexact
 from diagnose.trace.readers.kineto_trace import Header, trace_of
@@ -55,35 +54,20 @@ def read(path: Path, chunk_bytes: int = CHUNK_BYTES) -> list[Trace]:
 
 
 def _take(events: list[Event], ranks: Ranks, merged: bool) -> None:
-    types = set(map(type, events))
-    kind = ExactX if ExactX in types else X
-    complete: list[X] = [event for event in events if type(event) is kind]
-    named = [e for e in events if type(e) is Metadata and e.name == "thread_name"] if Metadata in types else []
-    if not merged:
-        tables = ranks.get(None) or ranks.setdefault(None, RankTables())
-        tables.add(complete)
-        _name_threads(tables, named)
-        return
-    for rank, group in _by_rank(complete).items():
-        ranks.setdefault(rank, RankTables()).add(group)
-    for rank, names in _by_rank(named).items():
-        _name_threads(ranks.setdefault(rank, RankTables()), names)
+    for rank, group in _by_rank(events).items() if merged else ((None, events),):
+        tables = ranks.get(rank) or ranks.setdefault(rank, RankTables())
+        tables.add(group)
 
 
-def _by_rank(events: list[Any]) -> dict[int | None, list[Any]]:
+def _by_rank(events: list[Event]) -> dict[int | None, list[Event]]:
     """Events of a merged file by the rank in their arguments, with the process ids they had before."""
-    groups: dict[int | None, list[Any]] = {}
+    groups: dict[int | None, list[Event]] = {}
     for event in events:
-        if event.args.pid_raw is not None:
-            event.pid = event.args.pid_raw
-        groups.setdefault(event.args.rank if isinstance(event.args.rank, int) else None, []).append(event)
+        if isinstance(event, X | Metadata):
+            if event.args.pid_raw is not None:
+                event.pid = event.args.pid_raw
+            groups.setdefault(event.args.rank if isinstance(event.args.rank, int) else None, []).append(event)
     return groups
-
-
-def _name_threads(tables: RankTables, named: list[Metadata]) -> None:
-    for event in named:
-        key: tuple[Scalar, Scalar] = (event.pid, event.tid)
-        tables.thread_names[key] = str(event.args.name or "").strip()
 
 
 @contextmanager
