@@ -135,12 +135,15 @@ def measure(step: Callable[[], None], synchronize: Callable[[], None]) -> float:
 
 
 def calibrated(device: str) -> int:
-    """Layers that make a step of the wanted length."""
-    step, synchronize = workload(device, 16)
-    for _ in range(3):
-        step()
-    seconds = min(measure(step, synchronize) for _ in range(3))
-    return max(1, round(16 * TARGET_STEP_S / seconds))
+    """Layers that make a step of about the wanted length; found by steps, as time grows faster than layers do."""
+    layers = 16
+    for _ in range(4):
+        step, synchronize = workload(device, layers)
+        for _ in range(3):
+            step()
+        seconds = measure(step, synchronize)
+        layers = max(1, min(4 * layers, round(layers * TARGET_STEP_S / seconds)))
+    return layers
 
 
 def workload(device: str, layers: int) -> tuple[Callable[[], None], Callable[[], None]]:

@@ -1,4 +1,4 @@
-"""Samples the training thread's Python stack about 200 times a second, from a thread of its own.
+"""Samples the training thread's Python stack about 200 times a second until it is traced, then 50 times.
 
 A sample is one walk over the frames; stacks are interned, so that a steady loop costs a dictionary look-up each time.
 The sampler measures how long it holds the interpreter and slows down rather than take more than its share.
@@ -22,6 +22,9 @@ from ..records import SAMPLES, STACKS
 from .writer import encode
 
 PERIOD_S = 0.005
+RESTING_S = 0.020
+"""After the trace. A sample takes the interpreter away from the training thread, which on a busy CPU costs that thread
+several times what the sample itself takes: nobody but a live screen reads these."""
 SLOWEST_S = 0.1
 SHARE = 0.005
 """Of the time that the sampler may hold the interpreter: above it the period is doubled, below a third halved again."""
@@ -36,7 +39,7 @@ class Sampler:
     """Samples one thread; `drain` gives what has been seen since it was last asked."""
 
     def __init__(self, thread: int) -> None:
-        self.period_s = PERIOD_S
+        self.period_s = self._base_s = PERIOD_S
         self.enabled = True
         self.cost_ns: int | None = None
         """What one sample takes; None before the first review."""
@@ -52,6 +55,11 @@ class Sampler:
     def start(self) -> None:
         """Begin to sample."""
         self._thread.start()
+
+    def rest(self) -> None:
+        """Sample less often from now on: the trace is there."""
+        self._base_s = RESTING_S
+        self.period_s = max(self.period_s, RESTING_S)
 
     def stop(self) -> None:
         """End sampling; returns when the thread has seen it."""
@@ -128,5 +136,5 @@ class Sampler:
     def _adapt(self, share: float) -> None:
         if share > SHARE:
             self.period_s = min(SLOWEST_S, self.period_s * 2)
-        elif share < SHARE / 3 and self.period_s > PERIOD_S:
-            self.period_s = max(PERIOD_S, self.period_s / 2)
+        elif share < SHARE / 3 and self.period_s > self._base_s:
+            self.period_s = max(self._base_s, self.period_s / 2)

@@ -132,6 +132,8 @@ class Watch:
         if record is not None and not self._window_told and self._writer is not None:
             # The window's record comes last: who sees it finds the trace, the waits and the facts complete.
             self._window_told = True
+            if self._sampler is not None:
+                self._sampler.rest()
             self._write_facts()
             self._writer.write_json(WINDOW, record)
 
