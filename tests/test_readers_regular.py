@@ -23,6 +23,10 @@ from diagnose.trace.schema import Table
 
 TABLES = ("device", "calls", "ops", "frames", "ranges", "device_ranges")
 
+CATEGORIES = (
+    *("kernel", "Kernel", "gpu_memcpy", "Memset", "cuda_runtime", "Runtime", "cpu_op", "Operator", "ac2g"),
+    *("python_function", "user_annotation", "gpu_user_annotation", "overhead", "quantum", "hip_driver"),
+)
 _ids = st.sampled_from([0, 7, "7", "0x1f", "stream 7", -1, 2**63 + 1, 1.0, None])
 _args = st.fixed_dictionaries(
     {},
@@ -55,25 +59,7 @@ _events = st.fixed_dictionaries(
         "tid": st.sampled_from([4, 5, "4", "stream 7", None]),
     },
     optional={
-        "cat": st.sampled_from(
-            [
-                "kernel",
-                "Kernel",
-                "gpu_memcpy",
-                "Memset",
-                "cuda_runtime",
-                "Runtime",
-                "cpu_op",
-                "Operator",
-                "ac2g",
-                "python_function",
-                "user_annotation",
-                "gpu_user_annotation",
-                "overhead",
-                "quantum",
-                "hip_driver",
-            ]
-        ),
+        "cat": st.sampled_from(CATEGORIES),
         "dur": st.sampled_from([0, 3, 2.5, 0.001, -1, None, "7"]),
         "args": _args,
     },
