@@ -23,8 +23,7 @@ from .writer import encode
 
 PERIOD_S = 0.005
 RESTING_S = 0.020
-"""After the trace. A sample takes the interpreter away from the training thread, which on a busy CPU costs that thread
-several times what the sample itself takes: nobody but a live screen reads these."""
+"""After the trace, when nobody but a live screen reads samples: each one takes the interpreter away for a moment."""
 SLOWEST_S = 0.1
 SHARE = 0.005
 """Of the time that the sampler may hold the interpreter: above it the period is doubled, below a third halved again."""
