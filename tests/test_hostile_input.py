@@ -237,7 +237,7 @@ FOREIGN: dict[str, tuple[bytes, str]] = {
     "report.nsys-rep": (b"\x02\x00\x01NVIDIA\x00\x01", "Nsight Systems"),
     "old.qdrep": (b"\x00\x00\x10\x02", "Nsight Systems"),
     "recording.pftrace": (b"\x0aV2N\x10\x06\x0a\x0a\x08\x06\x10\xf1\x00\x01", "protobuf"),
-    "kernels.csv": (b"Start (ns),Duration (ns),CorrId,GrdX\n1,2,3,4\n", "comma-separated"),
+    "losses.csv": (b"epoch,loss,accuracy\n1,2,3\n", "comma-separated"),
     "notes.txt": (b"loss went down\n", "plain text"),
     "object.json": (b'{"a": 1}', "no traceEvents"),
     "number.json": (b"[1, 2, 3]", "no traceEvents"),

@@ -14,6 +14,7 @@ from diagnose.trace.schema import (
     DeviceWork,
     Frames,
     HostCalls,
+    KernelMetrics,
     MemoryEvents,
     Ops,
     Ranges,
@@ -85,6 +86,7 @@ class Trace:
     step_log: StepLog = field(default_factory=StepLog.build)
     memory: MemoryEvents = field(default_factory=MemoryEvents.build)
     segments: Segments = field(default_factory=Segments.build)
+    kernel_metrics: KernelMetrics = field(default_factory=KernelMetrics.build)
     sites: tuple[Site, ...] = ()
     sync_sites: tuple[SyncSite, ...] | None = None
     """Lines seen to wait for the device; None when nobody looked."""

@@ -280,6 +280,17 @@ class Segments(Table):
     expandable: UInt8 = column(np.uint8, "flag", "1 where the segment can grow", missing=0)
 
 
+@dataclass(frozen=True, eq=False)
+class KernelMetrics(Table):
+    """Hardware counters of single kernels, taken apart from the timeline: counting replays kernels and slows them."""
+
+    launch: Int64 = column(np.int64, "number", "the counted launch, as the file numbers them")
+    kernel: Int32 = column(np.int32, "index into Trace.names", "the kernel's name")
+    metric: Int32 = column(np.int32, "index into Trace.names", "the metric, for example `gpu__time_duration.sum`")
+    unit: Int32 = column(np.int32, "index into Trace.texts", "the value's unit as the file gives it")
+    value: Float64 = column(np.float64, "the metric's own", "the value as measured")
+
+
 TABLES: tuple[type[Table], ...] = (
     DeviceWork,
     HostCalls,
@@ -291,4 +302,5 @@ TABLES: tuple[type[Table], ...] = (
     StepLog,
     MemoryEvents,
     Segments,
+    KernelMetrics,
 )

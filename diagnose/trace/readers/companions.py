@@ -1,4 +1,6 @@
-"""Puts what was recorded beside a run (memory snapshots, GPU telemetry) into the trace of the rank that it belongs to.
+"""Puts what was recorded beside a run into the trace of the rank that it belongs to.
+
+Such are memory snapshots, GPU telemetry and hardware counters of kernels.
 
 A folder holds the ranks of one job. A file in it without any operator, call or kernel is no rank of its own.
 """
@@ -11,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from diagnose.trace import Trace
-from diagnose.trace.schema import MISSING, Counters, Int32, MemoryEvents, Segments
+from diagnose.trace.schema import MISSING, Counters, Int32, KernelMetrics, MemoryEvents, Segments
 
 
 def with_companions(traces: Sequence[Trace]) -> list[Trace]:
@@ -33,21 +35,29 @@ def with_companions(traces: Sequence[Trace]) -> list[Trace]:
 def _is_rank(trace: Trace) -> bool:
     return any(
         map(len, (trace.device, trace.calls, trace.ops, trace.frames, trace.samples, trace.step_log))
-    ) or not any(map(len, (trace.counters, trace.memory, trace.segments)))
+    ) or not any(map(len, (trace.counters, trace.memory, trace.segments, trace.kernel_metrics)))
 
 
 def _with(trace: Trace, companion: Trace) -> Trace:
     names = {name: number for number, name in enumerate(trace.names)}
     moved = np.asarray([names.setdefault(name, len(names)) for name in companion.names], np.int32)
-    counters, memory = companion.counters, companion.memory
+    counters, memory, metrics = companion.counters, companion.memory, companion.kernel_metrics
+    metrics = replace(
+        metrics,
+        kernel=_moved(metrics.kernel, moved),
+        metric=_moved(metrics.metric, moved),
+        unit=metrics.unit + np.int32(len(trace.texts)),
+    )
     stack = np.where(memory.stack == MISSING, MISSING, memory.stack + len(trace.stacks))
     return replace(
         trace,
         names=tuple(names),
+        texts=trace.texts + companion.texts,
         stacks=trace.stacks + companion.stacks,
         counters=Counters.concatenate((trace.counters, replace(counters, name=_moved(counters.name, moved)))),
         memory=MemoryEvents.concatenate((trace.memory, replace(memory, stack=stack.astype(np.int32)))),
         segments=Segments.concatenate((trace.segments, companion.segments)),
+        kernel_metrics=KernelMetrics.concatenate((trace.kernel_metrics, metrics)),
         warnings=trace.warnings + companion.warnings,
     )
 

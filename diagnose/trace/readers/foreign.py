@@ -5,9 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-_NSIGHT_SUFFIXES = (".nsys-rep", ".qdrep", ".qdstrm")
 _WANTED = "a torch.profiler trace (.json or .json.gz) or a run folder of diagnose"
-_NSIGHT = f"this is an Nsight Systems report, whose format only nsys itself knows; {_WANTED} is needed"
+_NSIGHT = (
+    "this is an unfinished Nsight Systems recording (.qdstrm), whose format only nsys itself knows; "
+    "let the nsys that wrote it finish it, and give the report"
+)
+_BINARY = {
+    ".qdstrm": _NSIGHT,
+    ".ncu-rep": "this is an Nsight Compute report, whose format only ncu itself knows; "
+    "give what this prints: ncu --import FILE --page raw --csv",
+}
 
 
 def explain(head: bytes, suffix: str = "") -> str:
@@ -15,8 +22,8 @@ def explain(head: bytes, suffix: str = "") -> str:
 
     The name's suffix helps only where a format has no bytes of its own to know it by.
     """
-    if suffix.lower() in _NSIGHT_SUFFIXES and not _is_text(head[:4096]):
-        return _NSIGHT
+    if suffix.lower() in _BINARY and not _is_text(head[:4096]):
+        return _BINARY[suffix.lower()]
     for recognises, sentence in _FOREIGN:
         if recognises(head):
             return sentence
@@ -41,6 +48,12 @@ def _is_text(head: bytes) -> bool:
     return b"\0" not in head and sum(byte < 9 for byte in head) == 0
 
 
+def _database_with(pattern: bytes) -> Callable[[bytes], bool]:
+    compiled = re.compile(pattern)
+    return lambda head: head.startswith(_SQLITE) and compiled.search(head) is not None
+
+
+_SQLITE = b"SQLite format 3\0"
 _JSON = rb"(?:\xef\xbb\xbf)?\s*"
 
 _FOREIGN: tuple[tuple[Callable[[bytes], bool], str], ...] = (
@@ -54,14 +67,33 @@ _FOREIGN: tuple[tuple[Callable[[bytes], bool], str], ...] = (
         "this is gzip within gzip; decompress it once",
     ),
     (
-        _starts(b"SQLite format 3\0"),
-        f"this is an SQLite database (Nsight Systems and rocprof write such), which is not read; {_WANTED} is needed",
+        _database_with(rb"view_op_nodes"),
+        "this is an SQLite database of DLProf, which has sums but no timeline; "
+        "give the Nsight Systems recording that it was made from",
+    ),
+    (
+        _database_with(rb"CUPTI_ACTIVITY_KIND_|TARGET_INFO_|rocpd_"),
+        "this is an SQLite database of a profiler, but it is damaged or cut off; export or copy it again",
+    ),
+    (
+        _database_with(rb"CREATE TABLE"),
+        "this is an SQLite database, but of no profiler that is known; "
+        "those of Nsight Systems (nsys export --type sqlite) and rocprof are read",
+    ),
+    (
+        _starts(_SQLITE),
+        "this is an SQLite database that is empty or damaged; export or copy it again",
+    ),
+    (
+        _matches(rb"(?:[^\0]{0,20000}\n)?\W{0,3}\*\* [^\n]{1,200} \(\w+\):"),
+        "this is the console output of nsys stats: sums without a timeline; "
+        "give the recording itself, exported with: nsys export --type sqlite",
     ),
     (
         _starts(b"PK\x03\x04"),
         "this is a zip archive (saved tensors, perhaps); unpack it and give the trace in it, if there is one",
     ),
-    (lambda head: b"Tegra Profiler" in head[:512] or head.startswith(b"QDSTRM"), _NSIGHT),
+    (_starts(b"QDSTRM"), _NSIGHT),
     (
         _matches(rb"\x80[\x02-\x05]"),
         "this is a pickle (saved tensors, perhaps), no memory snapshot; it was not opened, as pickles can run code",
@@ -69,10 +101,6 @@ _FOREIGN: tuple[tuple[Callable[[bytes], bool], str], ...] = (
     (
         _matches(_JSON + rb'\{.{0,400}"schema"\s*:\s*"\d.*"nodes"\s*:'),
         "this is a PyTorch execution trace: it has no times of the device; give the torch.profiler trace of the run",
-    ),
-    (
-        _matches(_JSON + rb'\{.{0,400}"rocprofiler-sdk-tool"'),
-        f"this is a rocprofv3 recording, which is not read; {_WANTED} is needed",
     ),
     (
         _matches(_JSON + rb"\[\s*\["),
@@ -88,7 +116,7 @@ _FOREIGN: tuple[tuple[Callable[[bytes], bool], str], ...] = (
     ),
     (
         lambda head: head[:1] == b"\n" and not _is_text(head[:4096]),
-        "this is a protobuf (a Perfetto, XPlane or Chakra recording), which is not read; "
+        "this is a protobuf (an XPlane of JAX or a Chakra recording), which is not read; "
         "export JSON with torch.profiler's export_chrome_trace",
     ),
     (
