@@ -17,6 +17,7 @@ from diagnose.trace.schema import MISSING, Bool, Int64, RangeKind, Ranges
 
 _DIGITS = re.compile(r"\d+")
 _REGULAR = 0.5  # an annotation marks steps only if nine in ten of its periods lie within ±50 % of their median
+_FAIR = 0.25  # … and only if this part of the device's work falls where it repeats: set-up repeats things too
 _LONGEST_CYCLE = 8  # optimizers in one iteration
 _WARM_UP = 10  # logged steps skipped where no profiler window says which ones are steady
 
@@ -137,12 +138,21 @@ def _annotated(trace: Trace) -> Marks | None:
         plain = np.array([*(hash_free(name) for name in trace.names), ""], np.str_)[ranges.name]
         for name in np.unique(plain):
             starts = np.unique(ranges.start_ns[plain == name])
-            if len(starts) < 3 or not _regular(starts):
+            if len(starts) < 3 or not _regular(starts) or not _holds_work(trace, starts):
                 continue
             reach = int(starts[-1] - starts[0])
             if best is None or (reach, -len(starts)) > best[:2]:
                 best = (reach, -len(starts), starts, found_by)
     return None if best is None else Marks(best[2], best[3])
+
+
+def _holds_work(trace: Trace, starts: Int64) -> bool:
+    """Whether a fair part of the device's work ran between the first of some marks and one period after the last."""
+    device = trace.device
+    length = device.end_ns - device.start_ns
+    period = int(starts[-1] - starts[0]) // (len(starts) - 1)
+    inside = (device.start_ns >= starts[0]) & (device.start_ns < starts[-1] + period)
+    return len(device) == 0 or int(length[inside].sum()) >= _FAIR * int(length.sum())
 
 
 def hash_free(name: str) -> str:
