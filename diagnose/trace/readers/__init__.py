@@ -31,11 +31,11 @@ def open_traces(paths: Sequence[Path]) -> list[Trace]:
     Raises InputError (NotATrace where nothing is recognised) with one sentence for the user.
     """
     traces: list[Trace] = []
-    for path in paths:
+    for group in _given_together(paths):
         try:
-            traces += _open(path)
+            traces += _open(group[0]) if len(group) == 1 else _read(group)
         except OSError as error:
-            raise InputError(path, f"cannot be read: {error.strerror or error}") from error
+            raise InputError(group[0], f"cannot be read: {error.strerror or error}") from error
     return with_companions(sorted(traces, key=lambda trace: (trace.rank is None, trace.rank or 0)))
 
 
@@ -92,11 +92,17 @@ def _read(paths: Sequence[Path]) -> list[Trace]:
     return [trace for path in paths for trace in reader.read(path)]
 
 
+def _files_in(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.iterdir()) if not path.name.startswith(".") and path.is_file()]
+
+
 def _open_folder(folder: Path) -> list[Trace]:
     """The traces that lie in a folder, as ranks of one job; whatever else lies there is named in a warning."""
     traces: list[Trace] = []
     left_out: list[str] = []
-    files = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".") and path.is_file()]
+    # Some profilers put the files of each host into a folder of its own.
+    below = [path for path in sorted(folder.iterdir()) if path.is_dir() and not path.name.startswith(".")]
+    files = _files_in(folder) or [path for host in below for path in _files_in(host)]
     for group in _given_together(files):
         try:
             traces += _read(group)

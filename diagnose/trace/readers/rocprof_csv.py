@@ -82,8 +82,10 @@ def read_together(paths: Sequence[Path]) -> list[Trace]:
     if not runs:
         raise refused[0]
     traces = ranked(runs)
-    warnings = tuple(f"left out: {error}" for error in refused)
-    return [replace(traces[0], warnings=(*traces[0].warnings, *warnings)), *traces[1:]]
+    if not refused:
+        return traces
+    left_out = f"{len(refused)} other CSVs of rocprof are no timelines and were left out, the first being {refused[0]}"
+    return [replace(traces[0], warnings=(*traces[0].warnings, left_out)), *traces[1:]]
 
 
 def _run_of(path: Path) -> tuple[str, str]:

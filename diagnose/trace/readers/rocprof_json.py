@@ -19,6 +19,7 @@ from msgspec import Struct
 from diagnose.errors import InputError
 from diagnose.trace import Trace
 from diagnose.trace.readers.blocks import read_whole
+from diagnose.trace.readers.json_cut import decode_whole
 from diagnose.trace.readers.kineto_tables import ids_of
 from diagnose.trace.readers.reader import Reader
 from diagnose.trace.readers.rocm_rows import Agent, Recording
@@ -66,12 +67,16 @@ class _Document(Struct, gc=False):
 def read(path: Path) -> list[Trace]:
     """One trace for each process in the document."""
     data = read_whole(path, LARGEST_BYTES, _REMEDY)
-    try:
-        bare = _RPD.match(data) is not None
-        events = msgspec.json.decode(data, type=list[_Event]) if bare else _document(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(path, f"is a recording of rocprof that is damaged ({error}); {_REMEDY}") from error
+    refusal = InputError(path, f"is a recording of rocprof that is damaged; {_REMEDY}")
+    bare = _RPD.match(data) is not None
+    if bare:
+        events, cut_off = decode_whole(data, list[_Event], b"]", refusal)
+    else:
+        document, cut_off = decode_whole(data, _Document, b"]}", refusal)
+        events = document.events
     recording = Recording(path)
+    if cut_off:
+        recording.warnings.append("the file ends in the middle; the end of the recording is missing")
     rows = {_id(event.pid): str(event.args.name or "") for event in events if event.name == "process_name"}
     groups: dict[tuple[str, int], list[_Event]] = {}
     for event in events:
@@ -84,10 +89,6 @@ def read(path: Path) -> list[Trace]:
     for (kind, pid), chosen in groups.items():
         _take(recording, kind, pid, chosen, bare)
     return recording.traces("is a recording of rocprof in which no kernel and no call was recorded")
-
-
-def _document(data: bytes) -> list[_Event]:
-    return msgspec.json.decode(data, type=_Document).events
 
 
 def _kind(event: _Event, row: str, bare: bool) -> str:

@@ -20,6 +20,7 @@ from msgspec import Raw, Struct
 from diagnose.errors import InputError
 from diagnose.trace import Trace
 from diagnose.trace.readers.blocks import read_whole
+from diagnose.trace.readers.json_cut import decode_whole
 from diagnose.trace.readers.reader import Reader
 from diagnose.trace.readers.rocm_meaning import Domain, direction_of, domain_of
 from diagnose.trace.readers.rocm_rows import Agent, Process, Recording
@@ -123,14 +124,13 @@ def read(path: Path) -> list[Trace]:
     """One trace for each process in the document."""
     data = read_whole(path, LARGEST_BYTES, _REMEDY)
     recording = Recording(path)
-    try:
-        document = msgspec.json.decode(data, type=_Document)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(
-            path,
-            f"is a rocprofv3 recording that is damaged ({error}); rocprofv3 writes it when the program ends: record "
-            "the run again",
-        ) from error
+    refusal = InputError(
+        path,
+        "is a rocprofv3 recording that is damaged; rocprofv3 writes it when the program ends: record the run again",
+    )
+    document, cut_off = decode_whole(data, _Document, b"]}}]}", refusal)
+    if cut_off:
+        recording.warnings.append("the file ends in the middle; the end of the recording is missing")
     for number, tool in enumerate(document.tools):
         pid = _decoded(tool.metadata, _Metadata, _Metadata()).pid
         _Reading(recording, tool, recording.process((number, pid), pid)).take()
