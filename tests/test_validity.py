@@ -1,0 +1,171 @@
+"""What a sound recording never says: each violation in a small drawing, and none of them in its look-alikes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from diagnose.measure.validity import Violation, check
+from diagnose.trace import Collective, Trace
+from diagnose.trace.drawn import drawn
+from diagnose.trace.readers import open_traces
+from diagnose.trace.schema import DeviceWork, HostCalls, Ops
+
+ROOT = Path(__file__).resolve().parents[2] / "shared" / "traces"
+
+SOUND = drawn(
+    """
+    host: ol  ol  ol  ol
+    gpu :   kk  kk  kk  kk
+    """
+)
+
+
+def violation(trace: Trace, name: str) -> Violation:
+    (found,) = [one for one in check(trace) if one.name == name]
+    return found
+
+
+def device(trace: Trace, **columns: object) -> Trace:
+    return replace(trace, device=replace(trace.device, **columns))  # type: ignore[arg-type]
+
+
+def test_a_sound_recording_violates_nothing() -> None:
+    assert check(SOUND) == ()
+    assert check(Trace(source="nothing")) == ()
+
+
+def test_graph_replays_and_work_launched_before_the_recording_are_sound() -> None:
+    replay = drawn(
+        """
+        host: G   G
+        gpu : kkk kkk
+        """
+    )
+    assert check(replay) == ()
+    early = drawn(
+        """
+        host:    l  l
+        gpu : uu kk kk
+        """
+    )
+    assert check(early) == ()
+
+
+def test_a_kernel_before_its_launch_doubts_the_time_between() -> None:
+    starts = SOUND.calls.start_ns.copy()
+    starts[1] = SOUND.device.start_ns[1] + 400_000
+    late = replace(SOUND, calls=replace(SOUND.calls, start_ns=starts, end_ns=np.maximum(starts, SOUND.calls.end_ns)))
+    found = violation(late, "kernel-before-launch")
+    assert (found.count, found.share) == (1, 0.25)
+    assert found.doubt.total_ns == 400_000
+    assert "400 µs" in found.sentence
+
+
+def test_an_error_of_the_clocks_below_a_microsecond_is_none() -> None:
+    starts = SOUND.device.start_ns + 900
+    assert check(replace(SOUND, calls=replace(SOUND.calls, start_ns=starts, end_ns=starts + 5))) == ()
+
+
+def test_work_without_a_launch_in_the_middle() -> None:
+    correlation = SOUND.device.correlation.copy()
+    correlation[2] = -1
+    found = violation(device(SOUND, correlation=correlation), "work-without-launch")
+    assert (found.count, found.share) == (1, 0.25)
+    assert list(found.doubt) == [(8_000_000, 10_000_000)]
+
+
+def test_a_launch_without_a_kernel_though_later_ones_have_theirs() -> None:
+    dropped = replace(SOUND, device=SOUND.device.where([0, 1, 3]))
+    found = violation(dropped, "launch-without-kernel")
+    assert (found.count, found.share) == (1, 0.25)
+    assert list(found.doubt) == [(8_000_000, 14_000_000)]
+
+
+def test_a_recording_that_ended_before_its_last_kernel_is_sound() -> None:
+    assert check(replace(SOUND, device=SOUND.device.where([0, 1, 2]))) == ()
+
+
+def test_calls_with_one_id() -> None:
+    twice = HostCalls.concatenate((SOUND.calls, SOUND.calls.where([1])))
+    assert violation(replace(SOUND, calls=twice), "repeated-correlation").count == 1
+
+
+def test_a_kernel_that_is_there_twice() -> None:
+    twice = DeviceWork.concatenate((SOUND.device, SOUND.device.where([1])))
+    assert violation(replace(SOUND, device=twice), "several-kernels-of-a-launch").count == 1
+
+
+def test_collectives_of_which_only_some_are_described() -> None:
+    trace = drawn(
+        """
+        host: l l l l
+        gpu :  c c c c
+        """
+    )
+    assert check(trace) != ()  # the drawing's collectives have no size
+    described = replace(trace, collectives=(Collective("all_reduce", size_bytes=4, group_size=2),))
+    assert check(described) == ()
+    collective = described.device.collective.copy()
+    collective[2] = -1
+    assert violation(device(described, collective=collective), "collective-without-description").count == 1
+    collective[:] = -1
+    assert check(device(described, collective=collective)) == ()  # profilers before 2023 describe none
+
+
+def test_backward_operators_that_share_a_number() -> None:
+    names = tuple(f"autograd::engine::evaluate_function: {kind}Backward0" for kind in ("Mm", "Add"))
+
+    def backward(*kinds: int, thread: int = 1) -> Trace:
+        count = len(kinds)
+        times = np.arange(count) * 10
+        columns = {"start_ns": times, "end_ns": times + 5, "name": kinds, "sequence": [7] * count}
+        return Trace(source="", names=names, ops=Ops.build(columns | {"forward_thread": [thread] * count}))
+
+    assert violation(backward(0, 1), "shared-sequence-number").count == 1
+    assert check(backward(0, 0)) == ()
+
+
+def test_a_hole_longer_than_all_the_rest() -> None:
+    after = 3_600_000_000_000
+    moved = replace(
+        SOUND,
+        device=DeviceWork.concatenate(
+            (
+                SOUND.device,
+                replace(SOUND.device, start_ns=SOUND.device.start_ns + after, end_ns=SOUND.device.end_ns + after),
+            )
+        ),
+    )
+    found = violation(moved, "clock-jump")
+    assert found.doubt.total_ns > 0.99 * after
+    assert "longer than all the rest" in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        (
+            "pytorch__torchrec/examples/golden_training/log/resnet18/"
+            "ip-172-31-16-248.us-east-2.compute.internal_85867.1698107929568240321.pt.trace.json.gz",
+            {"kernel-before-launch"},
+        ),
+        (
+            "facebookresearch__HolisticTraceAnalysis/tests/data/negative_queue_length_values_check/rank0.json.gz",
+            {"work-without-launch"},
+        ),
+        ("facebookresearch__HolisticTraceAnalysis/tests/data/nccl_parser_config/nccl_data.json.gz", set()),
+        ("NVIDIA__Megatron-LM/tp2/result/0/9c44bd29b3f0_1375.1724066820235157909.pt.trace.json.gz", set()),
+    ],
+    ids=["skewed clocks", "unseen launches", "sound", "sound too"],
+)
+def test_real_recordings(path: str, expected: set[str]) -> None:
+    if not (ROOT / path).is_file():
+        pytest.skip("this trace is not in the collection")
+    (trace,) = open_traces([ROOT / path])
+    found = check(trace)
+    assert {one.name for one in found} == expected
+    assert all(0 < one.share <= 1 and one.count > 0 and "\n" not in one.sentence for one in found)
