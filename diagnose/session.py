@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from diagnose.errors import InputError
-from diagnose.model import Diagnosis, Facts, Place, Scalar, Verdict
+from diagnose.model import Decision, Diagnosis, Facts, GateResult, Place, Scalar, Verdict
 from diagnose.program.atomic import write_atomic
 
 RUNS = Path(".diagnose") / "runs"
@@ -129,7 +129,7 @@ class TrialBlock(Event, frozen=True, tag=True, kw_only=True):
 
 
 class VerdictReached(Event, frozen=True, tag=True, kw_only=True):
-    """A fix was judged."""
+    """A fix was judged; judged again, as when the final stack is checked, the later verdict is the valid one."""
 
     verdict: Verdict
 
@@ -148,6 +148,8 @@ class FinalMeasured(Event, frozen=True, tag=True, kw_only=True):
     patched_ns: int
     runs: int
     how: str
+    gate: GateResult | None = None
+    """What the numerics gate saw of all kept fixes together, against the original."""
 
 
 class Warned(Event, frozen=True, tag=True, kw_only=True):
@@ -325,11 +327,22 @@ def _fold_block(state: State, event: TrialBlock) -> State:
     return replace(state, trials=(*earlier, replace(current, blocks=(*current.blocks, event))))
 
 
+def with_verdict(verdicts: tuple[Verdict, ...], verdict: Verdict) -> tuple[Verdict, ...]:
+    """One verdict more: in the place of an earlier one on the same fixer. Advice stands beside what was measured."""
+    advice = verdict.decision is Decision.ADVICE
+    for at, earlier in enumerate(verdicts):
+        if not advice and earlier.fixer == verdict.fixer and earlier.decision is not Decision.ADVICE:
+            return (*verdicts[:at], verdict, *verdicts[at + 1 :])
+    return (*verdicts, verdict)
+
+
 def _fold_verdict(state: State, event: VerdictReached) -> State:
-    trials = state.trials
-    if trials and trials[-1].verdict is None and trials[-1].started.fixer == event.verdict.fixer:
-        trials = (*trials[:-1], replace(trials[-1], verdict=event.verdict))
-    return replace(state, trials=trials, verdicts=(*state.verdicts, event.verdict))
+    verdict, trials = event.verdict, state.trials
+    tried = [at for at, trial in enumerate(trials) if trial.started.fixer == verdict.fixer]
+    if tried and verdict.decision is not Decision.ADVICE:
+        at = tried[-1]
+        trials = (*trials[:at], replace(trials[at], verdict=verdict), *trials[at + 1 :])
+    return replace(state, trials=trials, verdicts=with_verdict(state.verdicts, verdict))
 
 
 _OUTPUT_KEPT = 200_000  # characters of program output that a screen keeps for scrolling back

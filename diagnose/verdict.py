@@ -135,17 +135,23 @@ def ruling(
     program that ran is taken to fit.
     """
     gain = f"{format_share(saving.estimate)} of the step saved"
-    figures = f"{_count(pairs, 'pair')}, {_signed(saving.low)} … {_signed(saving.high)}"
+    measured = saved(saving, pairs)
     if peak_bytes and memory_bytes and peak_bytes[1] > memory_bytes:
         peak, size = format_bytes(peak_bytes[1]), format_bytes(memory_bytes)
         return Ruling(Decision.OUT_OF_MEMORY, f"{gain}, but it peaks at {peak} of {size}")
     if gate.passed is False:
         return Ruling(Decision.CHANGES_NUMBERS, f"{gain}, but the numbers change: {gate.detail}")
     if mechanism.moved is not True:
-        return Ruling(Decision.UNEXPLAINED, f"{gain} ({figures}), but {_unmoved(mechanism)}")
+        return Ruling(Decision.UNEXPLAINED, f"{measured}, but {_unmoved(mechanism)}")
     if gate.passed is None:
-        return Ruling(Decision.UNVERIFIED, f"{gain} ({figures}), but the numbers could not be checked: {gate.detail}")
-    return Ruling(Decision.KEPT, f"{gain} ({figures}); {gate.detail}")
+        return Ruling(Decision.UNVERIFIED, f"{measured}, but the numbers could not be checked: {gate.detail}")
+    return Ruling(Decision.KEPT, f"{measured}; {gate.detail}")
+
+
+def saved(saving: Interval, pairs: int) -> str:
+    """A saving in words, with what it rests on."""
+    figures = f"{_count(pairs, 'pair')}, {_signed(saving.low)} … {_signed(saving.high)}"
+    return f"{format_share(saving.estimate)} of the step saved ({figures})"
 
 
 def _log_ratios(pairs: Sequence[Pair]) -> list[npt.NDArray[np.float64]]:

@@ -415,6 +415,7 @@ def fixed() -> list[AnyEvent]:
             patched_ns=23_100_000,
             runs=3,
             how="each program alone, without diagnose",
+            gate=GateResult(Gate.BITWISE, True, "125 losses and gradients are equal bit for bit"),
         ),
         RunEnded(at_ns=now + 61 * NS_PER_S, returncode=0, exit_code=0, message=""),
     ]

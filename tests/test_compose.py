@@ -2,154 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from composing import ITEM, LOADER, SOURCE, Stage, finding, fixer, replacing
 
 from diagnose import compose
-from diagnose.compose import Composition, Outcome
-from diagnose.fixer import Advice, Answer, Edits, Fixer, Request
-from diagnose.model import (
-    Accounting,
-    CannotTell,
-    Confidence,
-    Decision,
-    Diagnosis,
-    Finding,
-    Gate,
-    Interval,
-    Place,
-    Scalar,
-    Severity,
-    Site,
-    Steps,
-    Verdict,
-)
-from diagnose.plugins import Catalogue
+from diagnose.compose import candidates
+from diagnose.compose.knowledge import knowledge
+from diagnose.fixer import Advice, Edits, Request
+from diagnose.model import Accounting, CannotTell, Decision, Diagnosis, Finding, Gate, Scalar, Site, Steps
 from diagnose.program import Program, patch
 from diagnose.program.moved import LineMap
-from diagnose.session import AnyEvent, fold
+from diagnose.session import fold
 from diagnose.trace import Trace
-from diagnose.trial.bench import Control, Trial
-from diagnose.trial.duel import OnPair
-from diagnose.trial.knowledge import knowledge
-from diagnose.trial.schedule import Deadline, Schedule
-from diagnose.verdict import Pair
-
-SOURCE = "import torch\nloader = 1\nloss = 2\nmodel = 3\n"
-
-
-@dataclass
-class FakeBench:
-    """Copies are remembered as texts; what an attempt decides is looked up by the fixer's name."""
-
-    program: Program
-    decisions: Mapping[str, Decision]
-    attempts: list[tuple[str, str, str]] = field(default_factory=list)
-    """Fixer, text of the baseline, text of the patched program."""
-    copies: dict[Path, str] = field(default_factory=dict)
-    best_setting: int | None = 0
-    runs_control: bool = True
-
-    # ruff: noqa: ARG002 - the names are those of the protocol
-    def copy(self, texts: Mapping[str, str], name: str) -> Program:
-        root = Path("/copies") / name
-        self.copies[root] = texts.get(str(self.program.entry), SOURCE)
-        return Program(self.program.words, "script", root / "train.py", root, root)
-
-    def control(self, original: Program, twin: Program, on_pair: OnPair | None = None) -> Control | None:
-        assert self.copies[original.root] == self.copies[twin.root] == SOURCE
-        return Control(Interval(0.0, -0.01, 0.01), 0.01, 8, 2, 20_000_000) if self.runs_control else None
-
-    def choose(
-        self, original: Program, candidates: Sequence[Program], on_try: Callable[[int, Interval | None], None]
-    ) -> int | None:
-        for number, _ in enumerate(candidates):
-            on_try(number, Interval(0.1, 0.1, 0.1))
-        return self.best_setting
-
-    def attempt(self, fixer: Fixer, original: Program, patched: Program, on_pair: OnPair | None = None) -> Trial:
-        self.attempts.append((fixer.name, self.copies[original.root], self.copies[patched.root]))
-        if on_pair is not None:
-            on_pair(0, Pair(0, 2e7, 1e7), Interval(0.5, 0.4, 0.6))
-        traces = [Path(f"after-{fixer.name}")]
-        return Trial(Verdict(fixer.name, self.decisions[fixer.name], "as told", saving_ns=1), traces)
-
-    def step_alone(self, program: Program, name: str, steps: int) -> int | None:
-        return 20_000_000 if self.copies[program.root] == SOURCE else 10_000_000
-
-
-def replacing(old: str, new: str) -> Callable[[Request], Answer]:
-    def rewrite(request: Request) -> Answer:
-        (path,) = request.sources
-        knobs = "".join(str(value) for value in request.setting.values())
-        return Edits({path: request.sources[path].replace(old, new + knobs)}, f"{old} becomes {new}{knobs}")
-
-    return rewrite
-
-
-def fixer(name: str, rewrite: Callable[[Request], Answer], gate: Gate = Gate.BITWISE, **more: object) -> Fixer:
-    return Fixer(name, rewrite, gate, "compute", **more)  # type: ignore[arg-type]
-
-
-def finding(rule: str, milliseconds: int, *fixers: str, line: int = 3) -> Finding:
-    place = Place("train.py", line, code=SOURCE.splitlines()[line - 1])
-    share = milliseconds / 20
-    return Finding(
-        rule, Severity.HIGH, 0, milliseconds * 10**6, share, Confidence.MEASURED, rule, where=(place,), fixers=fixers
-    )
-
-
-@dataclass
-class Stage:
-    """Runs a composition and keeps what was told."""
-
-    folder: Path
-    fixers: Sequence[Fixer]
-    findings: Sequence[Finding]
-    decisions: Mapping[str, Decision] = field(default_factory=dict)
-    budget: Deadline = field(default_factory=Deadline)
-    allow: frozenset[Gate] = compose.WITHOUT_ASKING
-    events: list[AnyEvent] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        (self.folder / "train.py").write_text(SOURCE)
-        self.program = Program.parse(["train.py"], cwd=self.folder)
-        self.bench = FakeBench(self.program, self.decisions)
-
-    def run(self) -> Outcome:
-        diagnosis = Diagnosis(1, (), 1, None, Steps(4, 20_000_000), Accounting(), tuple(self.findings))
-        known = knowledge(self.program, diagnosis, [Trace("run")])
-        catalogue = Catalogue({}, {one.name: one for one in self.fixers})
-        return Composition(
-            self.program,
-            diagnosis,
-            known,
-            catalogue,
-            self.events.append,
-            self.bench,
-            Schedule(),
-            self.budget,
-            self.allow,
-        ).run()
+from diagnose.trial.schedule import Deadline
 
 
 @pytest.fixture(autouse=True)
 def nothing_new(monkeypatch: pytest.MonkeyPatch) -> None:
     """The patched arms leave no traces that could be read, unless a test says what would be found in them."""
-    monkeypatch.setattr(compose, "open_traces", lambda _paths: [])
+    monkeypatch.setattr(candidates, "open_traces", lambda _paths: [])
 
 
-def find_next(monkeypatch: pytest.MonkeyPatch, *findings: Finding, cannot_tell: Sequence[CannotTell] = ()) -> None:
+def find_next(
+    monkeypatch: pytest.MonkeyPatch,
+    *findings: Finding,
+    cannot_tell: Sequence[CannotTell] = (),
+) -> None:
     answer = Diagnosis(1, (), 1, None, Steps(4, 1), Accounting(), findings, tuple(cannot_tell))
-    monkeypatch.setattr(compose, "open_traces", lambda _paths: [Trace("patched arm")])
-    monkeypatch.setattr(compose, "diagnose", lambda _traces, _catalogue: answer)
-
-
-LOADER = fixer("faster-loader", replacing("loader = 1", "loader = 10"))
-ITEM = fixer("no-item", replacing("loss = 2", "loss = 20"))
+    monkeypatch.setattr(candidates, "open_traces", lambda _paths: [Trace("patched arm")])
+    monkeypatch.setattr(candidates, "diagnose", lambda _traces, _catalogue: answer)
 
 
 def test_each_fix_is_tried_on_top_of_those_already_kept(tmp_path: Path) -> None:

@@ -144,6 +144,7 @@ def test_a_fix_without_effect_is_reported_as_that() -> None:
 def test_kept_fixes_end_in_the_diff_and_the_command_that_writes_it() -> None:
     said = text.render(fold(journals.fixed()))
     assert "60.1 ms → 23.1 ms per step: 2.60 times the throughput" in said
+    assert "3 runs of each; numbers bit for bit equal: 125 losses and gradients" in said
     assert said.index("+        num_workers=4,") < said.index("Next   diagnose apply")
 
 

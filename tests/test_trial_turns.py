@@ -98,3 +98,23 @@ def test_a_program_that_writes_into_the_users_folder_is_refused_there(project: P
         with pytest.raises(ProgramFailed, match="may not write into the original"):
             trials.control(original, trials.copy({}, "twin"))
     assert hashes(project) == before
+
+
+def test_a_fix_left_out_of_the_stack_is_judged_by_time_alone(project: Path, tmp_path: Path) -> None:
+    with bench(project, tmp_path) as trials:
+        slow, fast = trials.copy({}, "slow"), trials.copy({"train.py": FAST}, "fast")
+        needed = trials.leave_out(FIXER, slow, fast).verdict
+        needless = trials.leave_out(FIXER, fast, slow).verdict
+    assert needed.decision is Decision.KEPT, needed.summary
+    assert " % of the step saved (4 pairs, +" in needed.summary
+    assert needed.gate is None
+    assert needless.decision is Decision.SLOWER, needless.summary
+
+
+def test_a_fix_without_which_the_program_fails_cannot_be_left_out(project: Path, tmp_path: Path) -> None:
+    with bench(project, tmp_path) as trials:
+        broken = SLOW.replace("for step", "raise ValueError('nothing works')\nfor step", 1)
+        verdict = trials.leave_out(FIXER, trials.copy({"train.py": broken}, "broken"), trials.copy({}, "stack")).verdict
+    assert verdict.decision is Decision.FAILED
+    assert verdict.summary.startswith("without it the program does not run: crashed")
+    assert verdict.summary.endswith("nothing works")

@@ -17,6 +17,7 @@ from diagnose.report.phrases import (
     is_healthy,
     next_command,
     sentence,
+    together,
 )
 from diagnose.report.phrases import particulars as verdict_particulars
 from diagnose.report.slices import slices
@@ -108,7 +109,8 @@ def _fixes(state: State) -> list[str]:
         lines = [f"- {name}: {_inline(words)}" for name, words in verdict_particulars(verdict)]
         blocks += [f"### {verdict.fixer}", _inline(sentence(verdict.summary)), "\n".join(lines)]
     if state.final is not None:
-        how = f" ({state.final.how}, {named_count(state.final.runs, 'run')} of each)"
+        rests = [f"{state.final.how}, {named_count(state.final.runs, 'run')} of each", together(state)]
+        how = f" ({'; '.join(filter(None, rests))})"
         blocks += ["## Result", f"**{final(state)}**{how}"]
     if state.patch is not None and state.patch.diff:
         fence = "````" if "```" in state.patch.diff else "```"

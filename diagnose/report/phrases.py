@@ -13,6 +13,7 @@ from diagnose.model import (
     Evidence,
     Finding,
     Gate,
+    GateResult,
     Interval,
     Mechanism,
     Scalar,
@@ -144,11 +145,19 @@ GATES = {
 
 def numbers(verdict: Verdict) -> str:
     """What the numerics gate found, in three words."""
-    if verdict.gate is None:
-        return ""
-    if verdict.gate.passed is None:
+    return _equality(verdict.gate) if verdict.gate else ""
+
+
+def together(state: State) -> str:
+    """What the numerics gate found of all kept fixes together. Empty where it was not asked."""
+    gate = state.final.gate if state.final else None
+    return f"numbers {_equality(gate)}: {gate.detail}" if gate else ""
+
+
+def _equality(gate: GateResult) -> str:
+    if gate.passed is None:
         return "not verified"
-    return GATES[verdict.gate.gate] if verdict.gate.passed else f"not {GATES[verdict.gate.gate]}"
+    return GATES[gate.gate] if gate.passed else f"not {GATES[gate.gate]}"
 
 
 def particulars(verdict: Verdict) -> list[tuple[str, str]]:

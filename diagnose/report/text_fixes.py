@@ -6,7 +6,7 @@ from rich.text import Text
 
 from diagnose.model import Decision, Verdict
 from diagnose.report.paths import clipped
-from diagnose.report.phrases import final, interval, particulars, sentence
+from diagnose.report.phrases import final, interval, particulars, sentence, together
 from diagnose.report.styled import heading, styled
 from diagnose.report.vocabulary import DECISIONS, GOOD, MUTED, named_count
 from diagnose.report.wrapping import wrap
@@ -30,7 +30,8 @@ def fix_lines(state: State, width: int) -> list[Text]:
     if state.final is not None:
         lines += [Text(), heading("Result", state.final.how, width)]
         lines += [styled(f"  {line}", f"bold {GOOD}") for line in wrap(final(state), width - 2)]
-        lines += [styled(f"  {named_count(state.final.runs, 'run')} of each", MUTED)]
+        rests = "; ".join(filter(None, [f"{named_count(state.final.runs, 'run')} of each", together(state)]))
+        lines += [styled(f"  {line}", MUTED) for line in wrap(rests, width - 2)]
     if state.patch is not None and state.patch.diff:
         lines += [Text(), heading("Diff", ", ".join(state.patch.fixers), width)]
         lines += [_diff_line(line) for line in state.patch.diff.splitlines()]

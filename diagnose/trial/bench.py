@@ -12,7 +12,7 @@ from typing import Self
 
 from diagnose.errors import ProgramFailed
 from diagnose.fixer import Fixer
-from diagnose.model import Decision, Interval, Scalar, Verdict
+from diagnose.model import Decision, Gate, GateResult, Interval, Scalar, Verdict
 from diagnose.program import Program, guard, patch
 from diagnose.program.copy import copy_environment, copy_program
 from diagnose.trial.arms import Arm, ArmFailed, Block, Ready, Trouble, Workplace
@@ -22,7 +22,16 @@ from diagnose.trial.groups import Groups
 from diagnose.trial.mechanism import mechanism
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.units import format_share
-from diagnose.verdict import LEAST_GENERATIONS, LEAST_PAIRS, Ruling, estimate, resolution, ruling, ruling_on_time
+from diagnose.verdict import (
+    LEAST_GENERATIONS,
+    LEAST_PAIRS,
+    Ruling,
+    estimate,
+    resolution,
+    ruling,
+    ruling_on_time,
+    saved,
+)
 
 NEAR_BEST = 0.02
 """Of the settings of a knob, the cheapest whose saving is within this share of the best is taken."""
@@ -69,6 +78,7 @@ class Bench:
         self._environments: dict[Path, dict[str, str]] = {}
         self._fits: bool | None = None
         self._control: Control | None = None
+        self._started = 0
         self._groups = Groups()
         protect = {"module": str(Path(guard.__file__)), "originals": [str(program.root)], "copy": str(folder)}
         self._place = Workplace(self._groups, folder, python, self._environment_of, {"guard": protect})
@@ -139,18 +149,29 @@ class Bench:
         found = self._compare(duel, original, patched, fixer.name)
         if found.failed is not None and found.failed[0] == ORIGINAL:
             raise _original_failed(found.failed[1])
-        verdict = Verdict(
-            fixer.name,
-            Decision.FAILED,
-            "",
-            saving=found.saving,
-            saving_ns=round(found.saving.estimate * found.step_ns) if found.saving else None,
-            resolution=smallest,
-            pairs=len(found.pairs),
-            generations=found.generations,
-            peak_memory_bytes=found.peak_bytes,
-        )
-        return Trial(self._judged(verdict, fixer, found, original, patched), found.traces[1])
+        verdict = self._judged(_measured(fixer, found, smallest), fixer, found, original, patched)
+        return Trial(verdict, found.traces[1])
+
+    def leave_out(self, fixer: Fixer, without: Program, stack: Program, on_pair: OnPair | None = None) -> Trial:
+        """Whether a kept fix still saves time: the stack without it against the stack, judged by time alone.
+
+        The verdict is `kept` where it does. Programs that fail here, on either side, make it `failed`.
+        """
+        smallest = self._control.resolution if self._control else 0.0
+        duel = Duel(self._schedule, self._deadline, smallest, self._fits, on_pair, trace=False)
+        found = self._compare(duel, without, stack, f"{fixer.name}-left-out")
+        verdict = _measured(fixer, found, smallest)
+        answer = self._ruling_on_time(verdict, found)
+        if found.failed is not None and found.failed[0] == ORIGINAL:
+            answer = Ruling(Decision.FAILED, f"without it the program does not run: {answer.summary if answer else ''}")
+        if answer is None:
+            assert found.saving is not None  # or the times would have settled it
+            answer = Ruling(Decision.KEPT, saved(found.saving, verdict.pairs))
+        return Trial(replace(verdict, decision=answer.decision, summary=answer.summary))
+
+    def gate(self, gate: Gate, original: Program, patched: Program, rounds_to: str | None = None) -> GateResult:
+        """Whether a patched program keeps a promise about its numbers, as `attempt` asks too."""
+        return self._gatekeeper.check(gate, original, patched, rounds_to)
 
     def step_alone(self, program: Program, name: str, steps: int) -> int | None:
         """The mean step of a program that runs alone, in ns, with nothing inside but the clock of its steps.
@@ -168,19 +189,7 @@ class Bench:
     def _judged(
         self, verdict: Verdict, fixer: Fixer, found: Comparison, original: Program, patched: Program
     ) -> Verdict:
-        if found.failed is not None:
-            answer = _failure(found.failed[1])
-            return replace(verdict, decision=answer.decision, summary=answer.summary)
-        enough = verdict.pairs >= LEAST_PAIRS and verdict.generations >= LEAST_GENERATIONS
-        if found.out_of_time and not enough:
-            return replace(verdict, decision=Decision.NOT_TRIED, summary="the budget ran out during its trial")
-        early = ruling_on_time(
-            found.saving,
-            verdict.pairs,
-            verdict.generations,
-            verdict.resolution or 0.0,
-            stopped_early=found.stopped_early,
-        )
+        early = self._ruling_on_time(verdict, found)
         if early is not None:
             return replace(verdict, decision=early.decision, summary=early.summary)
         assert found.saving is not None  # or the times would have settled it
@@ -190,6 +199,22 @@ class Bench:
         final = ruling(found.saving, verdict.pairs, gate, moved, found.peak_bytes, memory_bytes)
         return replace(verdict, decision=final.decision, summary=final.summary, gate=gate, mechanism=moved)
 
+    @staticmethod
+    def _ruling_on_time(verdict: Verdict, found: Comparison) -> Ruling | None:
+        """The decision if how it ran, and how fast, settles it."""
+        if found.failed is not None:
+            return _failure(found.failed[1])
+        enough = verdict.pairs >= LEAST_PAIRS and verdict.generations >= LEAST_GENERATIONS
+        if found.out_of_time and not enough:
+            return Ruling(Decision.NOT_TRIED, "the budget ran out during its trial")
+        return ruling_on_time(
+            found.saving,
+            verdict.pairs,
+            verdict.generations,
+            verdict.resolution or 0.0,
+            stopped_early=found.stopped_early,
+        )
+
     def _compare(self, duel: Duel, original: Program, patched: Program, name: str) -> Comparison:
         starters = self._starter(original, f"{name}-original"), self._starter(patched, f"{name}-patched")
         found = duel.run(*starters)
@@ -198,7 +223,11 @@ class Bench:
         return found
 
     def _starter(self, program: Program, name: str) -> Starter:
-        return lambda number: Arm(self._place, program, f"{name}-{number}", self._schedule.warmup_steps)
+        def start(_number: int) -> Arm:
+            self._started += 1  # over all trials: no two processes may share a folder
+            return Arm(self._place, program, f"{self._started}-{name}", self._schedule.warmup_steps)
+
+        return start
 
     def _environment_of(self, program: Program) -> dict[str, str]:
         return self._environments[program.root]
@@ -240,6 +269,21 @@ class _Kept:
         arm, self._arm, self._ready = self._arm, None, None
         if arm is not None:
             arm.close()
+
+
+def _measured(fixer: Fixer, found: Comparison, smallest: float) -> Verdict:
+    """The figures of a comparison; what they mean is not decided yet."""
+    return Verdict(
+        fixer.name,
+        Decision.FAILED,
+        "",
+        saving=found.saving,
+        saving_ns=round(found.saving.estimate * found.step_ns) if found.saving else None,
+        resolution=smallest,
+        pairs=len(found.pairs),
+        generations=found.generations,
+        peak_memory_bytes=found.peak_bytes,
+    )
 
 
 def _failure(failure: ArmFailed) -> Ruling:

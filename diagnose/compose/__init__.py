@@ -1,0 +1,57 @@
+"""Which fixes hold together: tries them one by one, each on top of those already kept, and merges what is left.
+
+`composition` goes through the findings greedily, `leave_one_out` takes away again what the later fixes made needless,
+`final` judges what is left as a whole. `stack` is the program's text with the kept fixes in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from diagnose.compose.composition import WITHOUT_ASKING, Composition, Outcome
+from diagnose.compose.journal import Record
+from diagnose.compose.knowledge import knowledge
+from diagnose.model import Decision, Diagnosis, Gate
+from diagnose.plugins import Catalogue
+from diagnose.program import Program, patch
+from diagnose.trace import Trace
+from diagnose.trial.bench import Bench
+from diagnose.trial.schedule import Deadline, Schedule
+from diagnose.units import format_share
+
+__all__ = ["WITHOUT_ASKING", "Composition", "Outcome", "fix", "summary"]
+
+
+def fix(
+    program: Program,
+    diagnosis: Diagnosis,
+    traces: Sequence[Trace],
+    catalogue: Catalogue,
+    record: Record,
+    folder: Path,
+    schedule: Schedule | None = None,
+    budget_ns: int | None = None,
+    allow: frozenset[Gate] = WITHOUT_ASKING,
+) -> Outcome:
+    """Try what the findings suggest, on copies below `folder`; the patch is stored there too, by `program.patch`.
+
+    Writes nothing to the user's files. Raises ProgramFailed where the program fails in an unchanged copy.
+    """
+    plan = schedule or Schedule()
+    deadline = Deadline.within(budget_ns)
+    known = knowledge(program, diagnosis, traces)
+    with Bench(program, folder / "trials", plan, deadline) as bench:
+        outcome = Composition(program, diagnosis, known, catalogue, record, bench, plan, deadline, allow).run()
+    if outcome.patch is not None:
+        patch.store(outcome.patch, folder)
+    return outcome
+
+
+def summary(outcome: Outcome) -> str:
+    """One line on the whole."""
+    kept = sum(verdict.decision is Decision.KEPT for verdict in outcome.verdicts)
+    if outcome.final is None:
+        return f"{kept} of {len(outcome.verdicts)} fixes kept"
+    saved = 1 - outcome.final.patched_ns / outcome.final.original_ns
+    return f"{kept} of {len(outcome.verdicts)} fixes kept, {format_share(saved)} of the step saved"

@@ -1,0 +1,81 @@
+"""What is worth trying: a finding with one of its fixers, largest predicted saving first; again after each kept fix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from diagnose.compose.knowledge import Known, absolute
+from diagnose.engine import diagnose
+from diagnose.errors import InputError
+from diagnose.fixer import Fixer
+from diagnose.model import Diagnosis, Finding
+from diagnose.plugins import Catalogue
+from diagnose.program import Program
+from diagnose.trace.readers import open_traces
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A fixer for a finding."""
+
+    finding: Finding
+    fixer: Fixer
+
+
+@dataclass(frozen=True)
+class Review:
+    """What the patched program's own window leaves of the candidates."""
+
+    queue: tuple[Candidate, ...]
+    gone: tuple[tuple[Candidate, str], ...] = ()
+    """What need not be tried any more, and what became of it."""
+
+
+def candidates(program: Program, findings: Sequence[Finding], catalogue: Catalogue) -> Iterator[Candidate]:
+    """In the order of the findings, which is that of their weight."""
+    for finding in findings:
+        places = tuple(replace(place, file=absolute(program, place.file)) for place in finding.where)
+        for name in finding.fixers:
+            if name in catalogue.fixers:
+                yield Candidate(replace(finding, where=places), catalogue.fixers[name])
+
+
+def review(
+    queue: Sequence[Candidate], windows: Sequence[Path], program: Program, known: Known, catalogue: Catalogue
+) -> Review:
+    """Let the findings of the new state decide what is tried next; without a readable window all stays as it was."""
+    try:
+        traces = open_traces(windows) if windows else []
+    except InputError:
+        traces = []
+    if not traces:
+        return Review(tuple(queue))
+    now = diagnose([replace(trace, sites=known.sites, facts=known.facts) for trace in traces], catalogue)
+    before = {candidate.finding.rule: candidate.finding for candidate in queue}
+    # The window of a trial has no samples: where the first run knew the lines, they still hold.
+    found = [
+        replace(finding, where=before[finding.rule].where) if not finding.where and finding.rule in before else finding
+        for finding in now.findings
+    ]
+    seen = {finding.rule for finding in found}
+    coming = list(candidates(program, found, catalogue))
+    gone = []
+    for candidate in queue:
+        if candidate.finding.rule in seen:
+            continue
+        fate = _fate(candidate.finding, now)
+        if fate is None:
+            coming.append(candidate)
+        else:
+            gone.append((candidate, fate))
+    waiting = {candidate.fixer.name for candidate in coming}
+    return Review(tuple(coming), tuple(entry for entry in gone if entry[0].fixer.name not in waiting))
+
+
+def _fate(finding: Finding, now: Diagnosis) -> str | None:
+    """What became of a finding that is no longer one; None where it is still worth a trial."""
+    if any(answer.rule == finding.rule for answer in now.cannot_tell):
+        return None
+    return f"{finding.rule} is gone"

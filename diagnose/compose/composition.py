@@ -1,0 +1,228 @@
+"""One greedy pass over the findings, largest predicted saving first.
+
+A fix is measured against the program with everything kept so far, so that two cures of one ailment are not both kept.
+After each kept fix its own profiler window is read again: the findings of the new state decide what is tried next, and
+what is gone is said to be gone. What is left in the end is checked as a whole, and the number reported is that of the
+patched program alone against the original alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from diagnose.compose.candidates import Candidate, candidates, review
+from diagnose.compose.final import Final
+from diagnose.compose.journal import Journal, Record
+from diagnose.compose.knowledge import Known
+from diagnose.compose.leave_one_out import LeaveOneOut
+from diagnose.compose.stack import Stack, moved
+from diagnose.compose.trials import Trials
+from diagnose.fixer import Advice, Edits, Fixer
+from diagnose.model import Decision, Diagnosis, Gate, Interval, Scalar, Verdict
+from diagnose.plugins import Catalogue
+from diagnose.program import Program, patch
+from diagnose.program.moved import LineMap
+from diagnose.session import ControlMeasured, FinalMeasured, PatchAccepted, TrialStarted
+from diagnose.trial.bench import Control, describe, describe_saving
+from diagnose.trial.schedule import Deadline, Schedule
+
+WITHOUT_ASKING = frozenset({Gate.BITWISE, Gate.ROUNDING})
+"""Classes of fixes that are tried unless the user says otherwise."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of it."""
+
+    verdicts: tuple[Verdict, ...]
+    """The last word on each fix."""
+    patch: patch.Patch | None
+    """All kept fixes together; None when none was kept."""
+    control: Control | None = None
+    final: FinalMeasured | None = None
+
+
+@dataclass(frozen=True)
+class _Variant:
+    setting: Mapping[str, Scalar]
+    answer: Edits
+
+
+class Composition:
+    """Which fixes hold together."""
+
+    def __init__(
+        self,
+        program: Program,
+        diagnosis: Diagnosis,
+        known: Known,
+        catalogue: Catalogue,
+        record: Record,
+        bench: Trials,
+        schedule: Schedule,
+        deadline: Deadline,
+        allow: frozenset[Gate] = WITHOUT_ASKING,
+    ) -> None:
+        self._program = program
+        self._catalogue = catalogue
+        self._journal = Journal(record)
+        self._bench = bench
+        self._schedule = schedule
+        self._deadline = deadline
+        self._allow = allow
+        self._queue = list(candidates(program, diagnosis.findings, catalogue))
+        self._stack = Stack.of(program, known)
+        self._done: set[str] = set()
+        self._advised: set[str] = set()
+        self._copies = 0
+
+    def run(self) -> Outcome:
+        """Try everything that is worth it and allowed, then judge what was kept as a whole."""
+        original, control = None, None
+        while self._queue:
+            candidate = self._queue.pop(0)
+            if candidate.fixer.name in self._done:
+                continue
+            variants = self._variants(candidate)
+            if not variants:
+                continue
+            self._done.add(candidate.fixer.name)
+            if original is None:
+                original = self._copy(self._stack, "original")
+                patched = original
+                control = self._control(original)
+            if control is None:
+                self._give_up(candidate, "the program ends before it could be measured", variants[0].answer)
+                continue
+            patched = self._try(candidate, variants, patched) or patched
+        if original is None or control is None or not self._stack.kept:
+            return Outcome(self._journal.verdicts, None, control)
+        return self._finish(original, patched, control)
+
+    def _finish(self, original: Program, patched: Program, control: Control) -> Outcome:
+        """Take out what is no longer needed, then judge the rest together."""
+        check = LeaveOneOut(self._bench, self._copy, self._journal, self._deadline)
+        stack, patched = check.run(self._stack, patched)
+        final = Final(self._bench, self._journal, self._schedule)
+        gate = final.gate(stack, original, patched)
+        if gate.passed is False:
+            return Outcome(self._journal.verdicts, None, control)
+        measured = final.alone(original, patched, control.step_ns, gate)
+        return Outcome(self._journal.verdicts, stack.patch, control, measured)
+
+    def _variants(self, candidate: Candidate) -> list[_Variant]:
+        """What the fixer would do, by setting; what stands against trying it is told."""
+        fixer = candidate.fixer
+        request = self._stack.request(candidate.finding)
+        try:
+            answers = [
+                (setting, fixer.rewrite(replace(request, setting=setting))) for setting in fixer.settings(request)
+            ]
+        except Exception as error:  # noqa: BLE001 - a fixer may be the user's own; a broken one must not hide the others
+            self._done.add(fixer.name)
+            self._tell(Verdict(fixer.name, Decision.FAILED, f"the fixer itself failed: {error!r}"), candidate)
+            return []
+        variants = [_Variant(setting, answer) for setting, answer in answers if isinstance(answer, Edits)]
+        reason = None
+        if not variants:
+            advice = next((answer.text for _, answer in answers if isinstance(answer, Advice)), None)
+            if advice is not None and advice not in self._advised:
+                self._advised.add(advice)
+                self._tell(Verdict(fixer.name, Decision.ADVICE, advice), candidate)
+        elif fixer.gate not in self._allow:
+            reason = "it changes the training itself, and was not allowed"
+        elif self._deadline.passed:
+            reason = "the budget ran out"
+        if reason is None:
+            return variants
+        self._done.add(fixer.name)
+        self._give_up(candidate, reason, variants[0].answer)
+        return []
+
+    def _control(self, original: Program) -> Control | None:
+        self._journal.phase("measuring what this machine can resolve", "original against itself")
+        control = self._bench.control(original, self._copy(self._stack, "twin"))
+        if control is not None:
+            self._journal.record(
+                ControlMeasured(
+                    resolution=control.resolution,
+                    pairs=control.pairs,
+                    generations=control.generations,
+                    step_ns=control.step_ns,
+                )
+            )
+            if control.alternated:
+                self._journal.warn("two copies do not fit on the device together; they run in alternation")
+        return control
+
+    def _try(self, candidate: Candidate, variants: Sequence[_Variant], baseline: Program) -> Program | None:
+        """Choose the setting, run the trial, take the fix into the stack if it holds; the new baseline if so."""
+        fixer, finding = candidate.fixer, candidate.finding
+        copies = [self._copy(self._stack, fixer.name, variant.answer) for variant in variants]
+        chosen = self._choose(fixer, baseline, [variant.setting for variant in variants], copies)
+        if chosen is None:
+            summary = "the patched program failed with every setting"
+            diff = self._stack.diff(variants[0].answer)
+            self._tell(Verdict(fixer.name, Decision.FAILED, summary, diff=diff), candidate)
+            return None
+        setting, answer, patched = variants[chosen].setting, variants[chosen].answer, copies[chosen]
+        diff = self._stack.diff(answer)
+        self._journal.record(
+            TrialStarted(
+                fixer=fixer.name,
+                setting=dict(setting),
+                predicted_ns=finding.recoverable_ns,
+                summary=answer.summary,
+                diff=diff,
+                where=list(finding.where),
+            )
+        )
+        trial = self._bench.attempt(fixer, baseline, patched, self._journal.telling(fixer.name))
+        self._tell(replace(trial.verdict, setting=dict(setting), diff=diff), candidate)
+        if trial.verdict.decision is not Decision.KEPT:
+            return None
+        self._accept(candidate, variants[chosen])
+        self._look_again(fixer, trial.traces)
+        return patched
+
+    def _choose(
+        self, fixer: Fixer, baseline: Program, settings: Sequence[Mapping[str, Scalar]], copies: Sequence[Program]
+    ) -> int | None:
+        if len(copies) == 1:
+            return 0
+
+        def tried(number: int, saving: Interval | None) -> None:
+            detail = f"{describe(settings[number])}: {describe_saving(saving)}"
+            self._journal.phase(f"choosing the setting of {fixer.name}", detail)
+
+        return self._bench.choose(baseline, copies, tried)
+
+    def _accept(self, candidate: Candidate, variant: _Variant) -> None:
+        lines = LineMap.between(self._stack.texts, variant.answer.files)
+        self._stack = self._stack.with_fix(candidate.fixer, candidate.finding, variant.setting, variant.answer)
+        self._queue = [replace(one, finding=moved(one.finding, lines, self._stack.texts)) for one in self._queue]
+        self._journal.record(PatchAccepted(diff=self._stack.patch.text, fixers=list(self._stack.names)))
+
+    def _look_again(self, fixer: Fixer, windows: Sequence[Path]) -> None:
+        """Let the findings of the new state decide what is tried next."""
+        seen = review(self._queue, windows, self._program, self._stack.known, self._catalogue)
+        self._queue = list(seen.queue)
+        for candidate, fate in seen.gone:
+            if candidate.fixer.name not in self._done:
+                self._done.add(candidate.fixer.name)
+                self._give_up(candidate, f"{fate} since {fixer.name} was kept")
+
+    def _copy(self, stack: Stack, name: str, answer: Edits | None = None) -> Program:
+        """A copy of the program with a stack in it, and perhaps one answer more."""
+        self._copies += 1
+        return self._bench.copy({**stack.edited, **(answer.files if answer else {})}, f"copy-{self._copies}-{name}")
+
+    def _give_up(self, candidate: Candidate, reason: str, answer: Edits | None = None) -> None:
+        verdict = Verdict(candidate.fixer.name, Decision.NOT_TRIED, reason)
+        self._tell(replace(verdict, diff=self._stack.diff(answer)) if answer else verdict, candidate)
+
+    def _tell(self, verdict: Verdict, candidate: Candidate) -> None:
+        finding = candidate.finding
+        self._journal.tell(replace(verdict, predicted_ns=finding.recoverable_ns, where=finding.where))

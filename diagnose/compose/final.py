@@ -1,0 +1,79 @@
+"""The last word on all kept fixes together: their numbers against the original's, and the step of each alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from diagnose.compose.journal import Journal
+from diagnose.compose.stack import Stack
+from diagnose.compose.trials import Trials
+from diagnose.model import Decision, Gate, GateResult
+from diagnose.program import Program
+from diagnose.session import FinalMeasured, PatchAccepted
+from diagnose.trial.schedule import Schedule
+
+_COARSEST_FIRST = ("bf16", "fp16", "tf32")
+_BLOCKS = 5
+"""As many steps as this many blocks of a trial are run alone."""
+
+
+@dataclass(frozen=True)
+class Final:
+    """Judges the final stack of one composition."""
+
+    bench: Trials
+    journal: Journal
+    schedule: Schedule
+
+    def gate(self, stack: Stack, original: Program, patched: Program) -> GateResult:
+        """Whether all kept fixes together keep the promise of the boldest of them.
+
+        Where they do not, it is told that none of them is kept; where it cannot be checked, that is told.
+        """
+        gates = {kept.fixer.gate for kept in stack.kept}
+        boldest = next(gate for gate in (Gate.TRAINING, Gate.ROUNDING, Gate.BITWISE) if gate in gates)
+        formats = {kept.fixer.rounds_to for kept in stack.kept}
+        rounds_to = next((name for name in _COARSEST_FIRST if name in formats), None)
+        self.journal.phase("checking the numbers of all kept fixes together", f"{boldest.value}, against the original")
+        found = self.bench.gate(boldest, original, patched, rounds_to)
+        if found.passed is False:
+            self._reject(stack, found)
+        elif found.passed is None:
+            self.journal.warn(f"the numbers of all kept fixes together could not be checked: {found.detail}")
+        return found
+
+    def alone(self, original: Program, patched: Program, step_ns: int, gate: GateResult) -> FinalMeasured | None:
+        """The patched program alone against the original alone, in turns of whole processes."""
+        runs = self.schedule.final_runs
+        steps = _BLOCKS * self.schedule.block_steps(step_ns)
+        self.journal.phase("running the patched program alone", f"{steps} steps, {runs} runs each")
+        befores: list[int] = []
+        afters: list[int] = []
+        for run in range(runs):
+            sides = [(original, befores, "alone-original"), (patched, afters, "alone-patched")]
+            for program, found, name in sides if run % 2 == 0 else reversed(sides):
+                step = self.bench.step_alone(program, f"{name}-{run}", steps)
+                if step is not None:
+                    found.append(step)
+        if not befores or not afters:
+            self.journal.warn("the last run of the patched program alone did not come to its end")
+            return None
+        final = FinalMeasured(
+            original_ns=sum(befores) // len(befores),
+            patched_ns=sum(afters) // len(afters),
+            runs=min(len(befores), len(afters)),
+            how=f"each program alone, mean of {steps} steps after {self.schedule.warmup_steps} of warm-up; "
+            "nothing of diagnose inside but the clock that sees steps end",
+            gate=gate,
+        )
+        self.journal.record(final)
+        return final
+
+    def _reject(self, stack: Stack, found: GateResult) -> None:
+        for name in stack.names:
+            before = self.journal.verdict_on(name)
+            others = [other for other in stack.names if other != name]
+            beside = f" beside {', '.join(others)}" if others else ""
+            summary = f"not kept{beside}: with all kept fixes together the numbers change: {found.detail}"
+            self.journal.tell(replace(before, decision=Decision.CHANGES_NUMBERS, summary=summary, gate=found))
+        self.journal.record(PatchAccepted(diff="", fixers=[]))

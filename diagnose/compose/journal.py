@@ -1,0 +1,55 @@
+"""What is told of composing: events for the journal, and the verdicts as they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from diagnose.model import Interval, Verdict
+from diagnose.session import AnyEvent, PhaseChanged, TrialBlock, VerdictReached, Warned, with_verdict
+from diagnose.trial.duel import OnPair
+from diagnose.verdict import Pair
+
+Record = Callable[[AnyEvent], None]
+
+
+class Journal:
+    """Records events, and remembers the last word on every fix."""
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+        self.verdicts: tuple[Verdict, ...] = ()
+
+    def tell(self, verdict: Verdict) -> None:
+        """A verdict; on a fix that was judged before it is the new last word."""
+        self.verdicts = with_verdict(self.verdicts, verdict)
+        self.record(VerdictReached(verdict=verdict))
+
+    def phase(self, phase: str, detail: str = "") -> None:
+        """What is being done now."""
+        self.record(PhaseChanged(phase=phase, detail=detail))
+
+    def warn(self, message: str) -> None:
+        """Something to know that is no verdict."""
+        self.record(Warned(message=message))
+
+    def verdict_on(self, fixer: str) -> Verdict:
+        """The last word on a fix that was judged."""
+        return next(verdict for verdict in reversed(self.verdicts) if verdict.fixer == fixer)
+
+    def telling(self, fixer: str) -> OnPair:
+        """Tells of each pair of blocks of a trial."""
+
+        def tell(number: int, pair: Pair, saving: Interval | None) -> None:
+            self.record(
+                TrialBlock(
+                    fixer=fixer,
+                    pair=number,
+                    original_ns=round(pair.original_ns),
+                    patched_ns=round(pair.patched_ns),
+                    saving=saving.estimate if saving else None,
+                    low=saving.low if saving else None,
+                    high=saving.high if saving else None,
+                )
+            )
+
+        return tell

@@ -1,0 +1,99 @@
+"""Whether each kept fix is still needed beside those that came after it.
+
+A fix was measured on top of what had been kept before. What came later may cure the same ailment better, and then the
+earlier one is a line of the user's source for nothing. So the stack is run against itself without each fix but the last
+one, whose own trial was just that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from diagnose.compose.journal import Journal
+from diagnose.compose.stack import Kept, Stack
+from diagnose.compose.trials import Trials
+from diagnose.model import Decision, Verdict
+from diagnose.program import Program, patch
+from diagnose.session import PatchAccepted, TrialStarted
+from diagnose.trial.schedule import Deadline
+
+CHECK = "leave-one-out check"
+_NOT_NEEDED = frozenset({Decision.NO_CHANGE, Decision.SLOWER})
+
+
+@dataclass(frozen=True)
+class LeaveOneOut:
+    """The check of one composition."""
+
+    bench: Trials
+    copy: Callable[[Stack, str], Program]
+    """A copy of the program with a stack in it."""
+    journal: Journal
+    deadline: Deadline
+
+    def run(self, stack: Stack, patched: Program) -> tuple[Stack, Program]:
+        """What is left of the stack, with a copy of the program that has just that in it."""
+        for name in stack.names[:-1]:
+            if self.deadline.passed:
+                self.journal.warn(f"the budget ran out before the {CHECK} of {name}: it stays on its own trial's word")
+                continue
+            rest = stack.without(name)
+            if rest is None:
+                continue  # what came later builds on it
+            left = self.copy(rest, f"without-{name}")
+            if not self._needed(stack, rest, name, left, patched):
+                stack, patched = rest, left
+                self.journal.record(PatchAccepted(diff=stack.patch.text, fixers=list(stack.names)))
+        return stack, patched
+
+    def _needed(self, stack: Stack, rest: Stack, name: str, left: Program, patched: Program) -> bool:
+        """Try the stack against the same without one fix; what cannot be told leaves the fix where it is."""
+        kept = stack.kept[stack.names.index(name)]
+        self._start(stack, rest, kept)
+        trial = self.bench.leave_out(kept.fixer, left, patched, self.journal.telling(name))
+        found, before = trial.verdict, self.journal.verdict_on(name)
+        if found.decision in _NOT_NEEDED:
+            self.journal.tell(_dropped(before, found, stack.names[stack.names.index(name) + 1 :]))
+            return False
+        if found.decision is Decision.KEPT:
+            said = f"{CHECK}: still needed beside {_list(rest.names)}, {found.summary}"
+        else:
+            said = f"the {CHECK} could not tell whether it is still needed: {found.summary}"
+            self.journal.warn(f"{name} stays: {said}")
+        self.journal.tell(replace(before, summary=f"{before.summary}; {said}"))
+        return True
+
+    def _start(self, stack: Stack, rest: Stack, kept: Kept) -> None:
+        name = kept.fixer.name
+        self.journal.phase(CHECK, f"is {name} still needed beside {_list(rest.names)}?")
+        self.journal.record(
+            TrialStarted(
+                fixer=name,
+                setting=dict(kept.setting),
+                predicted_ns=None,
+                summary=f"{CHECK}: {_list(rest.names)} without it against all together",
+                diff=patch.diff({**rest.texts}, {**stack.texts}, stack.program.root),
+                where=list(kept.finding.where),
+            )
+        )
+
+
+def _dropped(before: Verdict, found: Verdict, since: tuple[str, ...]) -> Verdict:
+    """The last word on a fix that is taken out again: the figures are those of the check."""
+    were = "was" if len(since) == 1 else "were"
+    return replace(
+        before,
+        decision=found.decision,
+        summary=f"no longer needed since {_list(since)} {were} kept ({CHECK}): {found.summary}",
+        saving=found.saving,
+        saving_ns=found.saving_ns,
+        pairs=found.pairs,
+        generations=found.generations,
+        mechanism=None,
+        peak_memory_bytes=found.peak_memory_bytes,
+    )
+
+
+def _list(names: tuple[str, ...]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))

@@ -1,0 +1,26 @@
+"""What composing needs of a test bench; `diagnose.trial.bench.Bench` is one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from diagnose.fixer import Fixer
+from diagnose.model import Gate, GateResult, Interval
+from diagnose.program import Program
+from diagnose.trial.bench import Control, Trial
+from diagnose.trial.duel import OnPair
+
+
+class Trials(Protocol):
+    """Runs copies of the program against each other."""
+
+    def copy(self, texts: Mapping[str, str], name: str) -> Program: ...
+    def control(self, original: Program, twin: Program, on_pair: OnPair | None = None) -> Control | None: ...
+    def choose(
+        self, original: Program, candidates: Sequence[Program], on_try: Callable[[int, Interval | None], None]
+    ) -> int | None: ...
+    def attempt(self, fixer: Fixer, original: Program, patched: Program, on_pair: OnPair | None = None) -> Trial: ...
+    def leave_out(self, fixer: Fixer, without: Program, stack: Program, on_pair: OnPair | None = None) -> Trial: ...
+    def gate(self, gate: Gate, original: Program, patched: Program, rounds_to: str | None = None) -> GateResult: ...
+    def step_alone(self, program: Program, name: str, steps: int) -> int | None: ...
