@@ -12,6 +12,9 @@ What proves it
     Idle time of the device before a launch call with nothing else on the launching thread; on a CPU-only run, time of
     the training thread outside operators and loader. Samples name the line.
 
+    Where a recording has runtime calls but no operators and no stacks, nothing tells Python from the framework's own
+    work: the time is a bound then, and said to be of the host.
+
 What fixes it
     Nothing automatic: the line is shown. Move the work out of the loop, into a worker, or make it cheaper.
 
@@ -39,12 +42,15 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         return
     places = measures.places(stalls, "python")
     who = "the device idles" if measures.has_device else "the training thread spends"
+    what = (
+        "in Python outside the framework" if _host_is_known(measures) else "while the host does what was not recorded"
+    )
     at = f", most of it at {PurePath(places[0].file).name}:{places[0].line}" if places else ""
     yield Claim(
-        summary=f"{who} {format_ns(gain / measures.step_count)} per step in Python outside the framework{at}",
+        summary=f"{who} {format_ns(gain / measures.step_count)} per step {what}{at}",
         recoverable_ns=gain,
         claims=stalls,
-        confidence=Confidence.BOUND if measures.blind else Confidence.MEASURED,
+        confidence=Confidence.BOUND if measures.blind or not _host_is_known(measures) else Confidence.MEASURED,
         evidence=[
             Evidence("idle.python", measures.idle["python"].total_ns // measures.step_count, "ns"),
             Evidence("stretches per step", len(stalls) / measures.step_count, "count"),
@@ -54,9 +60,17 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     )
 
 
+def _host_is_known(measures: Measures) -> bool:
+    """Whether operators, Python calls or stacks were recorded: runtime calls alone do not tell Python from the rest."""
+    trace = measures.trace
+    return len(trace.ops) + len(trace.frames) + len(trace.samples) > 0
+
+
 def _confirm(measures: Measures, named: bool) -> str | None:
     if measures.blind:
         return "a recording of the device's work: it may have been busy meanwhile"
+    if not _host_is_known(measures):
+        return "a recording with operators: torch.profiler, nsys profile --pytorch=autograd-nvtx, or a live run"
     return None if named else "a live run (diagnose run) samples the stack and names the line"
 
 

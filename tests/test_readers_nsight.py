@@ -45,6 +45,17 @@ def test_a_training_run_is_diagnosed_by_its_marks(tmp_path: Path) -> None:
     found = diagnose([read(export(tmp_path / "run.sqlite", NAMES, **training(steps=5)))], load())
     assert found.steps.count == 5
     assert found.steps.median_ns == 1_000_000
+    assert found.steps.found_by == "nvtx"
+
+
+def test_without_operators_a_stall_of_the_host_is_not_called_python(tmp_path: Path) -> None:
+    tables = training(steps=6)
+    short = [{**row, "end": int(str(row["start"])) + 50_000} for row in tables["CUPTI_ACTIVITY_KIND_KERNEL"]]
+    path = export(tmp_path / "run.sqlite", NAMES, **{**tables, "CUPTI_ACTIVITY_KIND_KERNEL": short})
+    (stall,) = (one for one in diagnose([read(path)], load()).findings if one.rule == "python-stall")
+    assert "while the host does what was not recorded" in stall.summary
+    assert stall.confidence == "bound"
+    assert "--pytorch=autograd-nvtx" in (stall.confirm or "")
 
 
 def test_a_compressed_database_is_read_too(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def host_marks(trace: Trace) -> Marks | None:
     optimizers = _outermost(_of_kind(trace, RangeKind.OPTIMIZER))
     # Fewer optimizer steps than marks: the program marks micro-steps of an accumulation.
     if len(steps) and not 2 <= len(optimizers) < len(steps):
-        return _profiler_marks(steps)
+        return _profiler_marks(trace, steps)
     ends = _optimizer_ends(trace, optimizers)
     logged = _logged(trace)
     if len(logged) >= 2 and len(logged) >= len(ends):
@@ -65,9 +65,11 @@ def _of_kind(trace: Trace, kind: RangeKind) -> Ranges:
     return ranges.where(np.lexsort((-ranges.end_ns, ranges.start_ns)))
 
 
-def _profiler_marks(steps: Ranges) -> Marks:
+def _profiler_marks(trace: Trace, steps: Ranges) -> Marks:
     starts = np.unique(steps.start_ns)
-    return Marks(np.append(starts, max(int(steps.end_ns.max()), int(starts[-1]) + 1)), "profiler marks")
+    by_torch = any(trace.names[name].startswith("ProfilerStep") for name in np.unique(steps.name).tolist())
+    border = np.append(starts, max(int(steps.end_ns.max()), int(starts[-1]) + 1))
+    return Marks(border, "profiler marks" if by_torch else "nvtx")
 
 
 def _outermost(ranges: Ranges) -> Ranges:

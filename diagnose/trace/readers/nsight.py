@@ -187,7 +187,8 @@ def _warnings(path: Path, activities: Activities, target: Target, processes: Seq
 def _why_empty(database: Database, activities: Activities, target: Target) -> str:
     if activities.damaged:
         return "is a damaged export of Nsight Systems: none of its events can be read; export it again"
-    said = f" (nsys says: {target.diagnostics[0][1]})" if target.diagnostics else ""
+    told = sorted((text for _, text in target.diagnostics), key=lambda text: "CUDA" not in text)
+    said = f" (nsys says: {told[0]})" if told else ""
     only = "only calls of the operating system" if "OSRT_API" in database.tables else "no event of the program"
     return f"is an export of Nsight Systems with {only}: no CUDA work, calls or NVTX ranges{said}; {_RECORD}"
 
