@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import linecache
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -36,7 +36,7 @@ from diagnose.trace import Trace
 from diagnose.trace.intervals import Intervals
 from diagnose.units import format_ns, format_share
 
-_SMALLEST_SHARE = 0.005
+SMALLEST_SHARE = 0.005
 """A claim to less of the step than this is no finding: half of the 1 % that a fix must bring to be kept."""
 
 _LOW = 0.02
@@ -57,21 +57,40 @@ class _Settled:
     lost_to: tuple[tuple[str, int], ...] = ()
 
 
+@dataclass(frozen=True)
+class Examination:
+    """A diagnosis, and what the rules claimed before anything was weighed."""
+
+    diagnosis: Diagnosis
+    claimed: Mapping[str, float]
+    """By rule: its largest claim as a share of the counted steps of a rank, whatever else claims the same time and
+    however noisy the steps are. A rule that claims nothing is absent."""
+
+
 def diagnose(traces: Sequence[Trace], catalogue: Catalogue) -> Diagnosis:
     """Findings, accounting and what could not be told, of one job's ranks. A rule that raises becomes a warning."""
+    return examine(traces, catalogue).diagnosis
+
+
+def examine(traces: Sequence[Trace], catalogue: Catalogue) -> Examination:
+    """The diagnosis together with the raw claims: a claim too small for a finding is not the same as none."""
     ranks = [Measures(trace) for trace in traces]
     warnings = [f"{problem.module} could not be loaded: {problem.message}" for problem in catalogue.problems]
     findings: list[list[Finding]] = []
     unknown: dict[CannotTell, None] = {}
+    claimed: dict[str, float] = {}
     for measures in ranks:
         answers = _ask(measures, catalogue, warnings)
         unknown |= dict.fromkeys(answer for _, answer in answers if isinstance(answer, CannotTell))
         claims = [(rule, answer) for rule, answer in answers if isinstance(answer, Claim)]
+        for rule, claim in claims:
+            share = claim.recoverable_ns / measures.total_ns if measures.total_ns else 0.0
+            claimed[rule.name] = max(share, claimed.get(rule.name, 0.0))
         findings.append([_finding(settled, measures, catalogue) for settled in _settle(claims, measures)])
         warnings += _warnings(measures, named=len(ranks) > 1)
     merged = _merged(findings, ranks)
     slowest = max(ranks, key=lambda measures: measures.mean_ns, default=None)
-    return Diagnosis(
+    diagnosis = Diagnosis(
         schema=SCHEMA,
         source=tuple(trace.source for trace in traces),
         ranks=len(ranks),
@@ -86,6 +105,7 @@ def diagnose(traces: Sequence[Trace], catalogue: Catalogue) -> Diagnosis:
             for measures in ranks
         ),
     )
+    return Examination(diagnosis, claimed)
 
 
 def _ask(measures: Measures, catalogue: Catalogue, warnings: list[str]) -> list[tuple[Rule, Claim | CannotTell]]:
@@ -123,7 +143,7 @@ def _counts(one: _Settled, measures: Measures) -> bool:
         return True
     noise = _noise_ns(measures) or 0.0
     share = one.recoverable_ns / measures.total_ns if measures.total_ns else 0.0
-    if share < _SMALLEST_SHARE:
+    if share < SMALLEST_SHARE:
         return False
     return share >= _LOW or one.recoverable_ns >= noise * measures.step_count
 

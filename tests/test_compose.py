@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from composing import ITEM, LOADER, SOURCE, Stage, finding, fixer, replacing
 from diagnose import compose
 from diagnose.compose import candidates
 from diagnose.compose.knowledge import knowledge
+from diagnose.engine import Examination
 from diagnose.fixer import Advice, Edits, Request
 from diagnose.model import Accounting, CannotTell, Decision, Diagnosis, Finding, Gate, Scalar, Site, Steps
 from diagnose.program import Program, patch
@@ -30,10 +32,12 @@ def find_next(
     monkeypatch: pytest.MonkeyPatch,
     *findings: Finding,
     cannot_tell: Sequence[CannotTell] = (),
+    claimed: Mapping[str, float] | None = None,
+    step_ns: int = 10_000_000,
 ) -> None:
-    answer = Diagnosis(1, (), 1, None, Steps(4, 1), Accounting(), findings, tuple(cannot_tell))
+    answer = Diagnosis(1, (), 1, None, Steps(4, step_ns, step_ns), Accounting(), findings, tuple(cannot_tell))
     monkeypatch.setattr(candidates, "open_traces", lambda _paths: [Trace("patched arm")])
-    monkeypatch.setattr(candidates, "diagnose", lambda _traces, _catalogue: answer)
+    monkeypatch.setattr(candidates, "examine", lambda _traces, _catalogue: Examination(answer, claimed or {}))
 
 
 def test_each_fix_is_tried_on_top_of_those_already_kept(tmp_path: Path) -> None:
@@ -182,6 +186,35 @@ def test_an_ailment_that_went_away_with_a_kept_fix_is_not_treated(
     verdict = stage.run().verdicts[1]
     assert verdict.decision is Decision.NOT_TRIED
     assert verdict.summary == "b is gone since faster-loader was kept"
+
+
+def test_an_ailment_that_only_sank_into_the_noise_of_the_new_window_is_still_treated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # 0.3 ms were claimed of a step of 20 ms; of the new one, 10 ms long, they would be 3 %.
+    find_next(monkeypatch, claimed={"b": 0.006})
+    small = replace(finding("b", 1, "no-item"), recoverable_ns=300_000)
+    decisions = {"faster-loader": Decision.KEPT, "no-item": Decision.KEPT}
+    stage = Stage(tmp_path, [LOADER, ITEM], [finding("a", 9, "faster-loader"), small], decisions)
+    stage.run()
+    assert [name for name, _, _ in stage.bench.attempts] == ["faster-loader", "no-item"]
+
+
+@pytest.mark.parametrize(
+    ("claimed", "predicted_ns", "reason"),
+    [
+        (0.004, 300_000, "b is gone since faster-loader was kept"),
+        (0.006, 99_000, "b is down to less than 1.0 % of a step since faster-loader was kept"),
+    ],
+)
+def test_an_ailment_too_small_to_be_kept_a_fix_for_is_not_treated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, claimed: float, predicted_ns: int, reason: str
+) -> None:
+    find_next(monkeypatch, claimed={"b": claimed})
+    small = replace(finding("b", 1, "no-item"), recoverable_ns=predicted_ns)
+    stage = Stage(tmp_path, [LOADER, ITEM], [finding("a", 9, "faster-loader"), small], {"faster-loader": Decision.KEPT})
+    verdict = stage.run().verdicts[1]
+    assert (verdict.decision, verdict.summary) == (Decision.NOT_TRIED, reason)
 
 
 def test_an_ailment_that_the_new_window_cannot_judge_is_still_treated(

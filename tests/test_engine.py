@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from diagnose import plugins
-from diagnose.engine import diagnose
+from diagnose.engine import diagnose, examine
 from diagnose.model import CannotTell, Confidence, Facts, Severity
 from diagnose.plugins import Catalogue, Problem
 from diagnose.rule import Claim, Evidence, Intervals, Measures, Place, Rule, Trace, drawn
@@ -88,6 +88,14 @@ def test_figures_are_per_step() -> None:
     diagnosis = diagnose([trace], catalogue(claiming("some", 10, 18)))
     assert (diagnosis.steps.count, diagnosis.steps.median_ns) == (3, 10 * MS)
     assert diagnosis.findings[0].recoverable_ns == 8 * MS // 3
+
+
+def test_the_raw_claims_are_told_beside_the_diagnosis() -> None:
+    trace = drawn("gpu : " + "k" * 1000)
+    rules = claiming("tiny", 0, 4), claiming("large", 0, 900), claiming("covered", 100, 200), Rule("none", lambda _: [])
+    seen = examine([trace], catalogue(*rules))
+    assert seen.claimed == {"tiny": 0.004, "large": 0.9, "covered": 0.1}
+    assert [finding.rule for finding in seen.diagnosis.findings] == ["large"]
 
 
 def test_a_small_claim_under_the_noise_of_the_steps_is_dropped_and_a_large_one_doubted() -> None:

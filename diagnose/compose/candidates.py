@@ -1,4 +1,9 @@
-"""What is worth trying: a finding with one of its fixers, largest predicted saving first; again after each kept fix."""
+"""What is worth trying: a finding with one of its fixers, largest predicted saving first; again after each kept fix.
+
+The profiler window of the patched program decides what comes next. It is a few steps long: what it claims too little of
+to stand out from its noise is not gone for that, and is still tried where the first diagnosis, which knew more, claimed
+enough of a step of today's length.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +12,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from diagnose.compose.knowledge import Known, absolute
-from diagnose.engine import diagnose
+from diagnose.engine import SMALLEST_SHARE, Examination, examine
 from diagnose.errors import InputError
 from diagnose.fixer import Fixer
-from diagnose.model import Diagnosis, Finding
+from diagnose.model import Finding
 from diagnose.plugins import Catalogue
 from diagnose.program import Program
 from diagnose.trace.readers import open_traces
+from diagnose.units import format_share
+from diagnose.verdict import LEAST_SAVING
 
 
 @dataclass(frozen=True)
@@ -52,12 +59,12 @@ def review(
         traces = []
     if not traces:
         return Review(tuple(queue))
-    now = diagnose([replace(trace, sites=known.sites, facts=known.facts) for trace in traces], catalogue)
+    now = examine([replace(trace, sites=known.sites, facts=known.facts) for trace in traces], catalogue)
     before = {candidate.finding.rule: candidate.finding for candidate in queue}
     # The window of a trial has no samples: where the first run knew the lines, they still hold.
     found = [
         replace(finding, where=before[finding.rule].where) if not finding.where and finding.rule in before else finding
-        for finding in now.findings
+        for finding in now.diagnosis.findings
     ]
     seen = {finding.rule for finding in found}
     coming = list(candidates(program, found, catalogue))
@@ -74,8 +81,13 @@ def review(
     return Review(tuple(coming), tuple(entry for entry in gone if entry[0].fixer.name not in waiting))
 
 
-def _fate(finding: Finding, now: Diagnosis) -> str | None:
+def _fate(finding: Finding, now: Examination) -> str | None:
     """What became of a finding that is no longer one; None where it is still worth a trial."""
-    if any(answer.rule == finding.rule for answer in now.cannot_tell):
+    if any(answer.rule == finding.rule for answer in now.diagnosis.cannot_tell):
         return None
-    return f"{finding.rule} is gone"
+    if now.claimed.get(finding.rule, 0.0) < SMALLEST_SHARE:
+        return f"{finding.rule} is gone"
+    step_ns = now.diagnosis.steps.mean_ns
+    if step_ns and finding.recoverable_ns < LEAST_SAVING * step_ns:
+        return f"{finding.rule} is down to less than {format_share(LEAST_SAVING)} of a step"
+    return None
