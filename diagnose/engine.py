@@ -17,6 +17,7 @@ from itertools import groupby
 import numpy as np
 
 from diagnose.measure import Measures
+from diagnose.measure.ranks import roll_call
 from diagnose.model import (
     SCHEMA,
     Accounting,
@@ -42,6 +43,9 @@ SMALLEST_SHARE = 0.005
 _LOW = 0.02
 """From here on a share is a finding whatever the noise of the step lengths: steps of varying work are noisy as a whole
 while the shares of their causes are not."""
+
+_DOUBT = 0.1
+"""A claim of which this share lies where the recording contradicts itself is a bound, not a measurement."""
 
 _OVERHEAD = 1.1
 """Traced steps this much longer than watched ones are said to be: host causes then weigh more than they really do."""
@@ -88,6 +92,8 @@ def examine(traces: Sequence[Trace], catalogue: Catalogue) -> Examination:
             claimed[rule.name] = max(share, claimed.get(rule.name, 0.0))
         findings.append([_finding(settled, measures, catalogue) for settled in _settle(claims, measures)])
         warnings += _warnings(measures, named=len(ranks) > 1)
+    if len(ranks) > 1:
+        warnings += roll_call(traces).warnings
     merged = _merged(findings, ranks)
     slowest = max(ranks, key=lambda measures: measures.mean_ns, default=None)
     diagnosis = Diagnosis(
@@ -170,13 +176,21 @@ def _finding(one: _Settled, measures: Measures, catalogue: Catalogue) -> Finding
         rank=measures.trace.rank,
         recoverable_ns=per_step,
         share=share,
-        confidence=one.claim.confidence,
+        confidence=_confidence(one.claim, measures),
         summary=one.claim.summary,
         evidence=tuple(evidence),
         where=tuple(_with_code(place) for place in one.claim.where),
         fixers=tuple(name for name in fixers if name in catalogue.fixers),
         confirm=_confirm(one, measures),
     )
+
+
+def _confidence(claim: Claim, measures: Measures) -> Confidence:
+    """The claim's own, unless the recording contradicts itself in too much of the time that it claims."""
+    if claim.confidence is not Confidence.MEASURED:
+        return claim.confidence
+    doubted = (claim.claims & measures.doubt).total_ns
+    return Confidence.BOUND if doubted > _DOUBT * claim.claims.total_ns else Confidence.MEASURED
 
 
 def _confirm(one: _Settled, measures: Measures) -> str | None:
@@ -246,7 +260,7 @@ def _device(traces: Sequence[Trace]) -> str | None:
 
 def _warnings(measures: Measures, *, named: bool) -> list[str]:
     trace = measures.trace
-    found = [*trace.warnings, *measures.steps.left_out]
+    found = [*trace.warnings, *measures.steps.left_out, *(violation.sentence for violation in measures.violations)]
     devices = len(np.unique(trace.device.device)) if trace.has_device else 0
     if devices > 1:
         found.append(f"work on {devices} devices in one process; the accounting is that of the busiest")

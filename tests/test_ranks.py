@@ -189,9 +189,9 @@ def test_a_balanced_job_accuses_nobody(ranks: int, steps: int, seed: int) -> Non
 def test_missing_and_repeated_ranks_are_named() -> None:
     traces = job([[0, 10_000], [0, 0], [0, 0], [5_000, 0]])
     found = judged([traces[0], traces[2], traces[2]])
-    assert (found.missing, found.duplicates, found.world_size) == ((1, 3), (2,), 4)
+    assert (found.roll.missing, found.roll.duplicates, found.roll.world_size) == ((1, 3), (2,), 4)
     assert len(found.table) == 2
-    assert [warning.split(" is ")[0] for warning in found.warnings] == ["rank 1, 3 of 4", "rank 2"]
+    assert [warning.split(" is ")[0] for warning in found.roll.warnings] == ["rank 1, 3 of 4", "rank 2"]
 
 
 def test_one_rank_alone_waits_for_nobody_that_is_known() -> None:
@@ -214,7 +214,7 @@ GOLDEN = ("pytorch__torchrec", "examples", "golden_training")
 def test_torchrec_waits_for_rank_2(name: str) -> None:
     found = real(*GOLDEN, "trace", name)
     assert [one.rank for one in found.stragglers] == [2]
-    assert found.missing == ()
+    assert found.roll.missing == ()
 
 
 def test_torchrecs_straggler_sleeps_a_second_a_step() -> None:

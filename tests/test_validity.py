@@ -8,7 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from diagnose.engine import diagnose
+from diagnose.measure import Measures
 from diagnose.measure.validity import Violation, check
+from diagnose.model import Confidence
+from diagnose.plugins import Catalogue
+from diagnose.rule import Claim, Rule
 from diagnose.trace import Collective, Trace
 from diagnose.trace.drawn import drawn
 from diagnose.trace.readers import open_traces
@@ -169,3 +174,31 @@ def test_real_recordings(path: str, expected: set[str]) -> None:
     found = check(trace)
     assert {one.name for one in found} == expected
     assert all(0 < one.share <= 1 and one.count > 0 and "\n" not in one.sentence for one in found)
+
+
+def test_a_claim_to_doubtful_time_is_a_bound_and_the_user_is_told() -> None:
+    late = drawn(
+        """
+        host: ol        ol        ol        ol
+        gpu :   kk        kk        kk        kk
+        step: |         |         |         |         |
+        """
+    )
+    unseen = device(late, correlation=np.where(np.arange(4) % 2, -1, late.device.correlation))
+
+    def whole(measures: Measures) -> list[Claim]:
+        return [Claim("all idle time", measures.idle_of().total_ns, measures.idle_of())]
+
+    rule = Rule("any-idle", whole)
+    for trace, confidence in ((late, Confidence.MEASURED), (unseen, Confidence.BOUND)):
+        (finding,) = diagnose([trace], Catalogue({"any-idle": rule}, {})).findings
+        assert finding.confidence is confidence
+    assert any("launch is not recorded" in warning for warning in diagnose([unseen], Catalogue({}, {})).warnings)
+
+
+def test_a_job_says_which_ranks_are_missing() -> None:
+    ranks = [replace(SOUND, rank=rank, world_size=4) for rank in (0, 2)]
+    assert any(
+        warning.startswith("rank 1, 3 of 4 is missing") for warning in diagnose(ranks, Catalogue({}, {})).warnings
+    )
+    assert diagnose(ranks[:1], Catalogue({}, {})).warnings == diagnose([SOUND], Catalogue({}, {})).warnings

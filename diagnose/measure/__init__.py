@@ -24,6 +24,7 @@ from diagnose.measure.launch import Launches, launch_cost_ns, launches_of, queue
 from diagnose.measure.marks import training_thread
 from diagnose.measure.places import places_of
 from diagnose.measure.steps import StepSpans, find_steps
+from diagnose.measure.validity import Violation, check
 from diagnose.model import Accounting, Place
 from diagnose.trace import Trace
 from diagnose.trace.intervals import Intervals
@@ -228,6 +229,16 @@ class Measures:
     def launch_cost_ns(self) -> int | None:
         """The median time that launching a kernel takes the host; None where no launch is known."""
         return launch_cost_ns(self.trace, self.launches)
+
+    @cached_property
+    def violations(self) -> tuple[Violation, ...]:
+        """What the recording says that cannot be."""
+        return check(self.trace)
+
+    @cached_property
+    def doubt(self) -> Intervals:
+        """Time of which the cause is less than proven, because the recording contradicts itself there."""
+        return Intervals.union(violation.doubt for violation in self.violations)
 
     def per_step(self, intervals: Intervals) -> Int64:
         """How much of each counted step lies in some intervals."""

@@ -16,6 +16,7 @@ import numpy as np
 from diagnose.measure import Measures
 from diagnose.measure.collectives import Matched, match_collectives
 from diagnose.model import Accounting
+from diagnose.trace import Trace
 from diagnose.trace.schema import MISSING, Float64, Int64
 
 SHARE = 0.02
@@ -29,6 +30,7 @@ _RANKS_FOR_Z = 8
 """With fewer ranks the deviation is mostly chance. Nothing is lost: a cost is what *every* other rank waited."""
 
 _FEWEST_STEPS = 2
+_MOST_RANKS = 1 << 20  # a damaged recording may claim any number
 
 _CHANCE = 0.1
 """How probable it may be that one rank is late in as many steps as seen, were a random rank late in each."""
@@ -84,24 +86,14 @@ class Lateness:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """All that is known of a job's ranks together."""
+class RollCall:
+    """Which ranks of a job are given."""
 
-    table: tuple[JobRow, ...]
-    matched: tuple[Matched, ...]
-    """Members are positions in `table`."""
-    lateness: tuple[Lateness, ...]
-    """One a row of `table`; empty where no collectives could be matched within counted steps."""
     missing: tuple[int, ...]
     """Ranks of which nothing is given."""
     duplicates: tuple[int, ...]
-    """Ranks that are given more than once; the first of each counts."""
+    """Ranks that are given more than once."""
     world_size: int | None
-
-    @property
-    def stragglers(self) -> tuple[Lateness, ...]:
-        """The ranks that others significantly wait for, the costliest first."""
-        return tuple(sorted((one for one in self.lateness if one.significant), key=lambda one: -one.share))
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -110,44 +102,58 @@ class Job:
         if self.missing:
             count = f" of {self.world_size}" if self.world_size else ""
             found.append(
-                f"rank {_listed(self.missing)}{count} is missing: what it did, and who waited for it, is not known"
+                f"rank {_listed(self.missing)}{count} is missing: what it did, and who waited for it, is unknown"
             )
         if self.duplicates:
-            found.append(f"rank {_listed(self.duplicates)} is given more than once; the first recording of each counts")
+            found.append(f"rank {_listed(self.duplicates)} is given more than once: are these recordings of one job?")
         return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """All that is known of a job's ranks together."""
+
+    table: tuple[JobRow, ...]
+    """Each rank once: of several recordings of one, the first."""
+    matched: tuple[Matched, ...]
+    """Members are positions in `table`."""
+    lateness: tuple[Lateness, ...]
+    """One a row of `table`; empty where no collectives could be matched within counted steps."""
+    roll: RollCall
+
+    @property
+    def stragglers(self) -> tuple[Lateness, ...]:
+        """The ranks that others significantly wait for, the costliest first."""
+        return tuple(sorted((one for one in self.lateness if one.significant), key=lambda one: -one.share))
 
 
 def job_of(measures: Sequence[Measures]) -> Job:
     """The ranks of a job, in the order given; a rank given twice is taken once."""
-    taken, duplicates = _each_once(measures)
-    ranks = {one.trace.rank for one in taken if one.trace.rank is not None}
-    world = max((one.trace.world_size for one in taken if one.trace.world_size), default=None)
-    expected = range(world if world is not None else max(ranks, default=-1) + 1)
+    taken: list[Measures] = []
+    for one in measures:
+        if one.trace.rank is None or all(one.trace.rank != other.trace.rank for other in taken):
+            taken.append(one)
     matched = match_collectives([one.trace for one in taken]) if len(taken) > 1 else ()
     waits = [_exposed(group, taken) for group in matched]
     return Job(
         table=tuple(_row(member, one, matched, waits) for member, one in enumerate(taken)),
         matched=matched,
         lateness=_lateness(taken, matched, waits),
-        missing=tuple(rank for rank in expected if rank not in ranks) if ranks else (),
-        duplicates=duplicates,
-        world_size=world,
+        roll=roll_call([one.trace for one in measures]),
     )
 
 
-def _each_once(measures: Sequence[Measures]) -> tuple[list[Measures], tuple[int, ...]]:
-    taken: list[Measures] = []
-    seen: set[int] = set()
-    twice: dict[int, None] = {}
-    for one in measures:
-        rank = one.trace.rank
-        if rank in seen:
-            twice[rank or 0] = None
-            continue
-        if rank is not None:
-            seen.add(rank)
-        taken.append(one)
-    return taken, tuple(twice)
+def roll_call(traces: Sequence[Trace]) -> RollCall:
+    """Which ranks are missing, and which are there more than once; without any known rank, none is."""
+    ranks = [trace.rank for trace in traces if trace.rank is not None]
+    world = max((trace.world_size for trace in traces if trace.world_size), default=None)
+    expected = range(min(world if world is not None else max(ranks, default=-1) + 1, _MOST_RANKS))
+    present = set(ranks)
+    return RollCall(
+        missing=tuple(rank for rank in expected if rank not in present) if ranks else (),
+        duplicates=tuple(sorted(rank for rank in present if ranks.count(rank) > 1)),
+        world_size=world,
+    )
 
 
 def _exposed(group: Matched, measures: Sequence[Measures]) -> Int64:
