@@ -1,6 +1,6 @@
 """`diagnose fix` on the naive GPT, from a slow program to a measured patch, checked from outside.
 
-    python benchmarks/fix_naive_gpt.py OUTPUT_FOLDER [--steps N] [--budget 6m] [-- PROGRAM ARGUMENTS]
+    python benchmarks/fix_naive_gpt.py OUTPUT_FOLDER [--steps N] [--budget 15m] [--quick] [-- PROGRAM ARGUMENTS]
 
 Works on a copy in a temporary folder: runs the program as found, lets `diagnose fix` work, applies the patch, runs the
 patched program, reverts, and checks that the bytes are the old ones. Speed is what the program itself prints
@@ -32,7 +32,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("output", type=Path)
     parser.add_argument("--steps", type=int, default=120, help="steps of each plain run")
-    parser.add_argument("--budget", default="6m")
+    parser.add_argument("--budget", default="15m")
+    parser.add_argument("--quick", action="store_true", help="shorter trials that resolve less")
     parser.add_argument("program", nargs="*", help="arguments for the program")
     args = parser.parse_args()
     args.output.mkdir(parents=True, exist_ok=True)
@@ -44,10 +45,10 @@ def main() -> None:
         before_bytes = script.read_bytes()
         before = plain_run(script, args.steps, args.program)
         started = time.monotonic()
-        fix = diagnose(["fix", "--plain", "--json", "--budget", args.budget, "train.py", *args.program], work)
+        options = ["--plain", "--json", "--budget", args.budget, *(["--quick"] if args.quick else [])]
+        fix = diagnose(["fix", *options, "train.py", *args.program], work)
         took_s = time.monotonic() - started
         (args.output / "fix.json").write_text(fix.stdout)
-        (args.output / "fix.log").write_text(fix.stderr)
         untouched = digest(script.read_bytes()) == digest(before_bytes)
         after = None
         reverted = None
@@ -65,7 +66,7 @@ def main() -> None:
 def diagnose(words: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
     """Run the command line in `cwd`; its talk is shown as it comes."""
     command = [sys.executable, "-m", "diagnose", *words]
-    return subprocess.run(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+    return subprocess.run(command, cwd=cwd, stdout=subprocess.PIPE, text=True, check=False)
 
 
 def plain_run(script: Path, steps: int, arguments: list[str]) -> list[float]:

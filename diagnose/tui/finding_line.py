@@ -21,12 +21,11 @@ def finding_line(finding: Finding, root: str | None, width: int) -> Text:
     line.append(f"{format_ns(finding.recoverable_ns):>8}").append(f" {format_share(finding.share):>6}", FAINT)
     room = width - len(line) - 3
     spot = place(finding.where[0], root) if finding.where else ""
-    line.append("   ")
     if spot and room >= 8:
-        line.append(clipped_path(spot, room))
+        line.append("   ").append(clipped_path(spot, room))
         room -= min(len(spot), room) + 3
-        if room >= 24:
-            line.append("   ").append(clipped(sentence(finding.summary), room), FAINT)
+    if room >= 24:
+        line.append("   ").append(clipped(sentence(finding.summary), room), FAINT)
     line.rstrip()
     line.truncate(max(width, 1))
     return line

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,8 @@ from diagnose.session import State, fold, read
 from diagnose.tui.app import DiagnoseApp
 from diagnose.tui.code import ReadSource, read_source
 from diagnose.tui.feed import Feed
+
+_REMOTE_FONT = re.compile(r"\s*@font-face \{.*?\}", re.DOTALL)
 
 
 def picture(
@@ -30,7 +33,8 @@ def picture(
             await pilot.pause()
             return app.export_screenshot(title="diagnose")
 
-    return asyncio.run(draw())
+    # The export names a font to be fetched from the net; a picture of an offline tool takes the font that is there.
+    return _REMOTE_FONT.sub("", asyncio.run(draw()))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
