@@ -64,7 +64,11 @@ class _Work(_Complete, gc=False):
 
 
 class _Unused(Struct, gc=False):
-    ph: Literal["X", "i", "s", "t", "f"]
+    ph: Literal["X", "i"]
+
+
+class _Flow(Struct, gc=False):
+    ph: Literal["s", "t", "f"]
 
 
 _SHAPES: Mapping[Lane, type[Struct]] = {
@@ -83,11 +87,11 @@ _SHAPES: Mapping[Lane, type[Struct]] = {
 @cache
 def lane_by_type() -> Mapping[type, Lane]:
     """The table of each type of event that `regular_decoder` gives."""
-    lanes = [(category, lane_of(category)) for category in _CATEGORIES]
-    lanes += [(category, Lane.UNUSED) for category in _FLOWS]
+    shapes = [(category, lane_of(category), _SHAPES[lane_of(category)]) for category in _CATEGORIES]
+    shapes += [(category, Lane.UNUSED, _Flow) for category in _FLOWS]
     return {
-        msgspec.defstruct(category, [], bases=(_SHAPES[lane],), tag_field="cat", tag=category, gc=False): lane
-        for category, lane in lanes
+        msgspec.defstruct(category, [], bases=(shape,), tag_field="cat", tag=category, gc=False): lane
+        for category, lane, shape in shapes
     }
 
 

@@ -83,11 +83,12 @@ class RankTables:
                 self._add_device(groups[lane], lane)
         if groups[Lane.CALL].events:
             self._add_calls(groups[Lane.CALL])
-        if (ops := groups[Lane.OP]).events:
-            marks = self._marks(ops.names)
-            if marks.any():
-                self._add_host(self.ranges, ops.where(marks))
-                ops = ops.where(~marks)
+        ops = groups[Lane.OP]
+        marks = self._marks(ops.names)
+        if marks.any():
+            self._add_host(self.ranges, ops.where(marks))
+            ops = ops.where(~marks)
+        if ops.events:
             self._add_ops(ops)
         for table, lane in ((self.frames, Lane.FRAME), (self.ranges, Lane.RANGE)):
             if groups[lane].events:
