@@ -122,6 +122,19 @@ def test_kernels_without_arguments_belong_to_the_group_of_their_stream() -> None
     assert (matched.group, len(matched)) == ("dp", 3)
 
 
+def test_groups_of_one_name_and_different_ranks_are_kept_apart() -> None:
+    ranks = job([[0, 5_000, 0], [0, 0, 9_000], [4_000, 0, 0], [0, 0, 7_000]])
+    paired = []
+    for number, trace in enumerate(ranks):
+        members = (0, 1) if number < 2 else (2, 3)
+        described = np.where(trace.device.stream == 20, 0, -1).astype(np.int32)
+        tensor_parallel = Collective("all_reduce", group="tp", members=members)
+        paired.append(
+            replace(trace, collectives=(tensor_parallel,), device=replace(trace.device, collective=described))
+        )
+    assert [(one.group, one.members) for one in match_collectives(paired)] == [("tp", (0, 1)), ("tp", (2, 3))]
+
+
 def test_a_root_that_leaves_a_broadcast_early_was_not_late() -> None:
     arrive, ends = np.arange(1, 5) * STEP, np.arange(1, 5) * STEP + 4 * TRANSFER
     root = rank_of(0, arrive, ends - 3 * TRANSFER, names=[BROADCAST] * 2)
@@ -235,6 +248,7 @@ def test_modded_nanogpt_waits_for_rank_1() -> None:
     found = real(*(folders[0].relative_to(ROOT).parts if folders else ("absent",)))
     assert [one.rank for one in found.stragglers] == [1]
     (matched,) = found.matched
+    assert matched.group == "default_pg"
     assert [int((matched.rows[:, column] >= 0).sum()) for column in range(8)] == [76, 76, 76, 76, 81, 84, 84, 84]
     assert max(matched.spread_ns) < 20_000
 

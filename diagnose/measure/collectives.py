@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.measure.kernels import KernelClass, classes_of
-from diagnose.trace import Trace
+from diagnose.trace import Collective, Trace
 from diagnose.trace.schema import MISSING, Bool, Int64
 from diagnose.units import NS_PER_US
 
@@ -110,6 +110,7 @@ class _Sequence:
 
 
 _Key = tuple[bool, str]
+_OF = " of ranks "
 
 
 def _sequences(trace: Trace) -> dict[_Key, _Sequence]:
@@ -117,7 +118,7 @@ def _sequences(trace: Trace) -> dict[_Key, _Sequence]:
     what was launched before the recording began has lost its arguments."""
     rows = np.flatnonzero(classes_of(trace) == KernelClass.COLLECTIVE)
     table = trace.device
-    named = np.array([*(one.group or "" for one in trace.collectives), ""], np.str_)[table.collective[rows]]
+    named = np.array([*map(_group_key, trace.collectives), ""], np.str_)[table.collective[rows]]
     sequences: dict[_Key, list[Int64]] = {}
     streams = np.unique(table.stream[rows])
     for number, stream in enumerate(streams.tolist()):
@@ -129,6 +130,13 @@ def _sequences(trace: Trace) -> dict[_Key, _Sequence]:
         if not len(groups):
             sequences.setdefault((False, f"stream {number}"), []).append(rows[mine])
     return {key: _sequence(trace, np.concatenate(parts)) for key, parts in sequences.items()}
+
+
+def _group_key(collective: Collective) -> str:
+    """The group's name with its ranks: those of different ranks are different groups, however they are called."""
+    if collective.members is None:
+        return collective.group or ""
+    return f"{collective.group or ''}{_OF}{collective.members}"
 
 
 def _sequence(trace: Trace, rows: Int64) -> _Sequence:
@@ -163,7 +171,7 @@ def _matched(key: _Key, members: Sequence[int], sequences: Sequence[_Sequence]) 
     rows, starts, ends = (np.stack(column, axis=1) for column in columns.values())
     offsets = [_offset(ends[:, 0], ends[:, column]) for column in range(len(joined))]
     return Matched(
-        group=key[1] if key[0] else None,
+        group=key[1].partition(_OF)[0] or None if key[0] else None,
         members=tuple(members[place] for place in joined),
         rows=rows,
         start_ns=starts,

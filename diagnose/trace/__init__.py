@@ -54,6 +54,8 @@ class Collective:
     group_size: int = -1
     group: str | None = None
     dtype: str | None = None
+    members: tuple[int, ...] | None = None
+    """The ranks of the group, where the recording lists them: groups of different ranks often share a name."""
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ class Args(Struct, gc=False, frozen=True):
     dtype: Scalar = None
     group: Scalar = field(default=None, name="Process Group Name")
     group_description: Scalar = field(default=None, name="Process Group Description")
+    group_ranks: Scalar = field(default=None, name="Process Group Ranks")
     old_external_id: Scalar = field(default=-1, name="external id")
     old_shapes: Raw = field(default=ABSENT, name="Input dims")
     rank: Scalar = None

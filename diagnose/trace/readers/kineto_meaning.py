@@ -111,6 +111,9 @@ def copy_path(name: str, kind: Scalar) -> tuple[CopyDirection, Memory]:
     return CopyDirection.UNKNOWN, memory
 
 
+_RANKS = re.compile(r"\[\s*\d{1,9}(?:\s*,\s*\d{1,9})*\s*\]")
+_RANK = re.compile(r"\d+")
+
 _COLLECTIVE_KINDS = (
     ("all_reduce", "allreduce"),
     ("reduce_scatter", "reducescatter"),
@@ -147,7 +150,14 @@ def collective_of(args: Args) -> Collective | None:
         group_size=args.group_size if isinstance(args.group_size, int) else -1,
         group=str(group) if group not in (None, "") else None,
         dtype=str(args.dtype) if args.dtype else None,
+        members=_members(args.group_ranks) if isinstance(args.group_ranks, str) else None,
     )
+
+
+@lru_cache(maxsize=4096)
+def _members(text: str) -> tuple[int, ...] | None:
+    """The ranks in `[0, 1, 2]`; None where the list is empty, cut short or none."""
+    return tuple(map(int, _RANK.findall(text))) if _RANKS.fullmatch(text) else None
 
 
 @cache
