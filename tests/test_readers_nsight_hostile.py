@@ -194,7 +194,14 @@ def test_a_table_that_walks_in_circles_ends(tmp_path: Path, monkeypatch: pytest.
     assert any("more rows than the file can hold" in warning for warning in trace.warnings)
 
 
-def test_a_view_in_place_of_the_database_is_refused(tmp_path: Path) -> None:
+def test_texts_that_rows_share_do_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = export(tmp_path / "run.sqlite", ["k"], **training())
+    monkeypatch.setattr("diagnose.trace.readers.nsight_tables.file_bytes", lambda _: 3)
+    (trace,) = nsight.read(path)
+    assert any("its texts are longer than the file" in warning for warning in trace.warnings)
+
+
+def test_a_database_without_pages_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "empty.sqlite"
     path.write_bytes(b"SQLite format 3\0")
     with pytest.raises(InputError, match="empty or damaged"):

@@ -11,11 +11,13 @@ import numpy as np
 
 from diagnose.trace.readers.nsight_meaning import looks_like_a_step, mark_of, nvtx_kind
 from diagnose.trace.readers.nsight_tables import UNNAMED, Activities, ProcessTables, thread_indices
-from diagnose.trace.readers.sqlite_numbers import ABSENT
+from diagnose.trace.readers.sqlite_file import quoted
+from diagnose.trace.readers.sqlite_numbers import ABSENT, Damaged, most_rows
 from diagnose.trace.schema import MISSING, Bool, Int64, RangeKind, Ranges
 
 TABLE = "NVTX_EVENTS"
 _PUSHED, _STARTED = 59, 60
+_LONGEST_NAME = 1 << 12
 _COLUMNS = ("start", "end", "eventType", "globalTid", "text", "textId")
 
 
@@ -23,8 +25,13 @@ def read_marks(activities: Activities) -> None:
     """Add the ranges of every process to `ops` (where torch wrote them for an operator) and `ranges`."""
     if not activities.database.has(TABLE, "start", "end"):
         return
+    most, read = most_rows(activities.database), 0
     try:
-        for start, end, kind, thread, text, text_id in activities.database.batches(TABLE, _COLUMNS):
+        for start, end, kind, thread, text, text_id in activities.database.query(_sql(activities)):
+            read += len(start)
+            if read > most:
+                raise Damaged("it has more rows than the file can hold")
+            activities.spend(text)
             kinds = _integers(kind)
             ranges = (kinds == _PUSHED) | (kinds == _STARTED) | (kinds == ABSENT)
             rows = {"start": _integers(start), "end": _integers(end), "thread": _integers(thread)}
@@ -33,14 +40,23 @@ def read_marks(activities: Activities) -> None:
             activities.unclosed += int(open_ended.sum())
             chosen = ranges & ~open_ended & (rows["end"] != ABSENT)
             _add(activities, activities.sound({name: values[chosen] for name, values in rows.items()}), text)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, Damaged) as error:
         activities.damaged[TABLE] = str(error)
+
+
+def _sql(activities: Activities) -> str:
+    """The columns that are there, NULL for the others; texts are cut at a length that no name has."""
+    there = activities.database.tables[TABLE]
+    columns = [quoted(name) if name in there else "NULL" for name in _COLUMNS]
+    text = _COLUMNS.index("text")
+    columns[text] = f"substr({columns[text]}, 1, {_LONGEST_NAME})"
+    return f"SELECT {', '.join(columns)} FROM {TABLE}"
 
 
 def _add(activities: Activities, rows: dict[str, Int64], text: Sequence[object]) -> None:
     ids = rows["text"].tolist()
     written = [text[i] for i in rows["row"].tolist()]
-    registered = activities.strings(sorted({one for one, words in zip(ids, written, strict=True) if words is None}))
+    registered = activities.registered({one for one, words in zip(ids, written, strict=True) if words is None})
     marks = [
         mark_of(words if isinstance(words, str) else registered.get(one, UNNAMED))
         for one, words in zip(ids, written, strict=True)

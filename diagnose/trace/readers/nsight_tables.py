@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from diagnose.trace.readers.kineto_tables import Growing, Interned
 from diagnose.trace.readers.nsight_meaning import call_name, copy_path
 from diagnose.trace.readers.sqlite_file import Database
-from diagnose.trace.readers.sqlite_numbers import ABSENT, Damaged, numbers
+from diagnose.trace.readers.sqlite_numbers import ABSENT, Damaged, file_bytes, numbers
 from diagnose.trace.schema import MISSING, Bool, DeviceWork, HostCalls, Int64, Ops, Ranges, WorkKind
 
 KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
@@ -24,6 +24,7 @@ UNKNOWN_PROCESS = -1
 _PROCESS_BITS = 24  # a thread's global id is its process's with the thread's number in the lowest 24 bits
 _FURTHEST_NS = 1 << 62
 _STRINGS_AT_ONCE = 400
+_STRINGS = f"SELECT id, substr(value, 1, {1 << 16}) FROM StringIds"
 UNNAMED = "(unnamed)"
 
 _ON_DEVICE = ("deviceId", "streamId", "correlationId")
@@ -57,6 +58,8 @@ class Activities:
     negative: int = 0
     unclosed: int = 0
     whole_graphs: int = 0
+    _text_bytes: int = 0
+    _registered: dict[int, str] = field(default_factory=dict)
     _interned: dict[Callable[[str], str], dict[int, int]] = field(default_factory=dict)
 
     def read(self) -> None:
@@ -186,11 +189,24 @@ class Activities:
         try:
             for first in range(0, len(ids), _STRINGS_AT_ONCE):
                 wanted = ", ".join(map(str, ids[first : first + _STRINGS_AT_ONCE]))
-                for keys, values in self.database.batches("StringIds", ("id", "value"), f"WHERE id IN ({wanted})"):
+                for keys, values in self.database.query(f"{_STRINGS} WHERE id IN ({wanted})"):
+                    self.spend(values)
                     found.update((key, text) for key, text in zip(keys, values, strict=True) if isinstance(text, str))
-        except sqlite3.Error as error:
+        except (sqlite3.Error, Damaged) as error:
             self.damaged["StringIds"] = str(error)
         return found
+
+    def registered(self, ids: Collection[int]) -> dict[int, str]:
+        """The same for names that NVTX registered, each looked up once."""
+        new = sorted(one for one in ids if one not in self._registered)
+        self._registered.update(dict.fromkeys(new, UNNAMED) | self.strings(new))
+        return self._registered
+
+    def spend(self, texts: Iterable[object]) -> None:
+        """Count texts that were read. Raises Damaged once they are longer than the file: then its rows share them."""
+        self._text_bytes += sum(len(text) for text in texts if isinstance(text, str))
+        if self._text_bytes > file_bytes(self.database):
+            raise Damaged("its texts are longer than the file")
 
     def _adopt_unknown(self) -> None:
         """Device work of no known process belongs to the one process that called the device, if there is just one."""

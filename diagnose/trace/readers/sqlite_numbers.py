@@ -53,9 +53,18 @@ def numbers(database: Database, table: str, columns: Sequence[str]) -> Iterator[
         raise Damaged(str(error)) from error
 
 
+def most_rows(database: Database) -> int:
+    """More rows than the file can hold in one table; one that has them leads into itself."""
+    return file_bytes(database) // _LEAST_ROW_BYTES
+
+
+def file_bytes(database: Database) -> int:
+    """The size of the database's file."""
+    return _one(database, "PRAGMA page_count") * _one(database, "PRAGMA page_size")
+
+
 def _stretches(database: Database, table: str, columns: Sequence[str], order: str) -> Iterator[list[Int64]]:
-    most = _one(database, "PRAGMA page_count") * _one(database, "PRAGMA page_size") // _LEAST_ROW_BYTES
-    source = quoted(table)
+    most, source = most_rows(database), quoted(table)
     last, read = None, 0
     while True:
         after = "" if last is None else f"WHERE {order} > {last}"
@@ -73,6 +82,8 @@ def _stretches(database: Database, table: str, columns: Sequence[str], order: st
             raise Damaged("it has more rows than the file can hold")
         if end is None:
             return
+        if last is not None and end <= last:
+            raise Damaged("its rows are in no order")
         last = end
 
 
