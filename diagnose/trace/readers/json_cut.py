@@ -10,6 +10,8 @@ from diagnose.errors import InputError
 
 T = TypeVar("T")
 
+UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding raises where JSON is broken, not of the expected shape, not UTF-8, or nested without end."""
 _TRIES = 16
 """How many closing braces from the end are tried: more than a record has."""
 
@@ -21,7 +23,7 @@ def decode_whole(data: bytes, kind: type[T], closing: bytes, refusal: InputError
     """
     try:
         return msgspec.json.decode(data, type=kind), False
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         end = len(data)
         for _ in range(_TRIES):
             end = data.rfind(b"}", 0, end)
@@ -29,6 +31,6 @@ def decode_whole(data: bytes, kind: type[T], closing: bytes, refusal: InputError
                 break
             try:
                 return msgspec.json.decode(data[: end + 1] + closing, type=kind), True
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            except UNDECODABLE:
                 continue
         raise refusal from error

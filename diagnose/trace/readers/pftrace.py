@@ -8,6 +8,7 @@ overlap by rocprofv3 itself, for Perfetto cannot draw them. The command line is 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,10 +16,14 @@ from diagnose.trace import Trace
 from diagnose.trace.readers.blocks import read_whole
 from diagnose.trace.readers.protobuf_wire import Malformed, Span, fields, text
 from diagnose.trace.readers.reader import Reader
-from diagnose.trace.readers.rocm_rows import Agent, Recording
-from diagnose.trace.schema import MISSING
+from diagnose.trace.readers.rocm_meaning import direction_of
+from diagnose.trace.readers.rocm_recording import Agent, Recording
+from diagnose.trace.schema import MISSING, CopyDirection
 
 LARGEST_BYTES = 1 << 30
+_BATCH = 20_000
+_ONLY = 0
+"""A file holds one process."""
 _REMEDY = "record the run with --output-format rocpd, which is read in pieces"
 
 # Field numbers of Perfetto's messages.
@@ -82,26 +87,32 @@ class _Reading:
     """The state of decoding one file."""
 
     data: bytes
+    recording: Recording
     slices: dict[str, list[_Slice]] = field(default_factory=dict)
-    """By category."""
+    """By category: those that have not been given to the recording yet."""
     sequences: dict[int, _Interned] = field(default_factory=dict)
     pid: int = MISSING
     packets: int = 0
     lost: int = 0
-    cut_off: bool = False
 
 
 def read(path: Path) -> list[Trace]:
     """The trace of the process in the file."""
-    reading = _Reading(read_whole(path, LARGEST_BYTES, _REMEDY))
+    recording = Recording(path)
+    reading = _Reading(read_whole(path, LARGEST_BYTES, _REMEDY), recording)
     try:
         for number, span in fields(reading.data, 0, len(reading.data)):
             if number == _PACKET and isinstance(span, tuple):
                 reading.packets += 1
                 _take_packet(reading, span)
     except Malformed:
-        reading.cut_off = True
-    return _recording(path, reading).traces(_why_empty(reading))
+        recording.warnings.append("the file ends in the middle; the end of the recording is missing")
+    for category, slices in reading.slices.items():
+        _record(recording, category, slices)
+    recording.process(_ONLY).pid = reading.pid
+    if reading.lost:
+        recording.warnings.append(f"{reading.lost} packets make no sense and were left out")
+    return recording.traces(_why_empty(reading))
 
 
 def _take_packet(reading: _Reading, span: Span) -> None:
@@ -121,7 +132,11 @@ def _take_packet(reading: _Reading, span: Span) -> None:
         if isinstance(event, tuple):
             one = _slice(reading.data, event, interned)
             if one is not None:
-                reading.slices.setdefault(one.category, []).append(one)
+                waiting = reading.slices.setdefault(one.category, [])
+                waiting.append(one)
+                if len(waiting) >= _BATCH:
+                    _record(reading.recording, one.category, waiting)
+                    waiting.clear()
     except Malformed:
         reading.lost += 1
 
@@ -175,29 +190,23 @@ def _annotate(one: _Slice, data: bytes, span: Span, interned: _Interned) -> None
         one.annotations[name.lower()] = value
 
 
-def _recording(path: Path, reading: _Reading) -> Recording:
-    recording = Recording(path)
-    process = recording.process(reading.pid, reading.pid)
-    for category, slices in reading.slices.items():
-        begin, end = [one.number("begin_ns") for one in slices], [one.number("end_ns") for one in slices]
-        names, call = [one.name for one in slices], [one.number("corr_id") for one in slices]
-        stream = [one.number("stream_id") for one in slices]
-        if category == "kernel_dispatch":
-            agents = _ordinals(recording, [one.number("agent") for one in slices])
-            process.add_kernels(begin, end, names, agents, stream, [one.number("queue") for one in slices], call)
-        elif category == "memory_copy":
-            outward = ("src_agent", "dst_agent")
-            order = [outward if "DEVICE_TO_HOST" in name else outward[::-1] for name in names]
-            agents = _ordinals(recording, [one.number(*sides) for one, sides in zip(slices, order, strict=True)])
-            size = [one.number("copy_bytes") for one in slices]
-            process.add_copies(begin, end, names, agents, stream, call, size)
-        elif category.endswith("_api"):
-            process.add_host(category, begin, end, names, [one.number("tid") for one in slices], call)
-    if reading.cut_off:
-        recording.warnings.append("the file ends in the middle; the end of the recording is missing")
-    if reading.lost:
-        recording.warnings.append(f"{reading.lost} packets make no sense and were left out")
-    return recording
+def _record(recording: Recording, category: str, slices: Sequence[_Slice]) -> None:
+    """Give the slices of one category to the recording, which keeps them in columns."""
+    process = recording.process(_ONLY)
+    begin, end = [one.number("begin_ns") for one in slices], [one.number("end_ns") for one in slices]
+    names, call = [one.name for one in slices], [one.number("corr_id") for one in slices]
+    stream = [one.number("stream_id") for one in slices]
+    if category == "kernel_dispatch":
+        agents = _ordinals(recording, [one.number("agent") for one in slices])
+        process.add_kernels(begin, end, names, agents, stream, [one.number("queue") for one in slices], call)
+    elif category == "memory_copy":
+        sides = ("dst_agent", "src_agent")
+        order = [sides[::-1] if direction_of(name) is CopyDirection.DEVICE_TO_HOST else sides for name in names]
+        agents = _ordinals(recording, [one.number(*chosen) for one, chosen in zip(slices, order, strict=True)])
+        size = [one.number("copy_bytes") for one in slices]
+        process.add_copies(begin, end, names, agents, stream, call, size)
+    elif category.endswith("_api"):
+        process.add_host(category, begin, end, names, [one.number("tid") for one in slices], call)
 
 
 def _ordinals(recording: Recording, agents: list[int]) -> list[int]:
@@ -210,7 +219,8 @@ def _ordinals(recording: Recording, agents: list[int]) -> list[int]:
 
 def _why_empty(reading: _Reading) -> str:
     if reading.slices:
-        found = ", ".join(sorted(category for category in reading.slices if category)[:3])
+        printable = ("".join(filter(str.isprintable, category))[:40] for category in reading.slices)
+        found = ", ".join(sorted(filter(None, printable))[:3])
         return f"is a Perfetto trace, but not of rocprofv3 (its events have the categories: {found or 'none'})"
     return (
         f"is a Perfetto trace without any event ({reading.packets} packets): the run recorded nothing; record it again "

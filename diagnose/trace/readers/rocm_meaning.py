@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
-from functools import cache
+from functools import cache, lru_cache
 
 from diagnose.trace.readers.kineto_meaning import collective_kind
 from diagnose.trace.schema import CopyDirection, WorkKind
@@ -31,6 +31,7 @@ def domain_of(category: str) -> Domain:
 _SUFFIX = re.compile(r"(?:\s*\[clone \.kd\]|\.kd)+$")
 
 
+@lru_cache(maxsize=1 << 16)
 def kernel_name(name: str) -> str:
     """A kernel's name without what the code object adds: `gemm [clone .kd]` and `"gemm.kd"` are `gemm`."""
     name = name.strip()

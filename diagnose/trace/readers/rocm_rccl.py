@@ -6,7 +6,6 @@ A kernel belongs to the RCCL call in which it was launched, on the launching thr
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -41,31 +40,18 @@ def collectives_of(
 ) -> tuple[tuple[Collective, ...], Int32]:
     """The collectives, and for each row of device work its index among them or -1."""
     rows = np.full(len(device), MISSING, np.int32)
-    spans = _spans(rccl)
-    kernels = np.flatnonzero((device.kind == WorkKind.KERNEL) & (device.correlation > 0))
-    if not spans or len(kernels) == 0:
+    within = _by_correlation(_spans(rccl), calls)
+    if not within:
         return (), rows
-    own = {number for number, name in enumerate(names) if name.startswith(_OWN_KERNELS)}
-    by_call = {call.correlation: collective for span in spans.values() for call, collective in span if collective}
-    launches = dict(
-        zip(calls.correlation.tolist(), zip(calls.thread.tolist(), calls.start_ns.tolist(), strict=True), strict=True)
-    )
-    starts = {thread: [call.start_ns for call, _ in span] for thread, span in spans.items()}
+    own = [number for number, name in enumerate(names) if name.startswith(_OWN_KERNELS)]
+    launched = np.isin(device.correlation, list(within)) & (device.kind == WorkKind.KERNEL)
     found: dict[Collective, int] = {}
-    for row in kernels.tolist():
-        if int(device.name[row]) in own:
-            continue
-        correlation = int(device.correlation[row])
-        collective = by_call.get(correlation)
-        if collective is None and correlation in launches:
-            thread, at = launches[correlation]
-            collective = _around(spans.get(thread, []), starts.get(thread, []), at)
-        if collective is not None:
-            rows[row] = found.setdefault(collective, len(found))
+    for row in np.flatnonzero(launched & ~np.isin(device.name, own)).tolist():
+        rows[row] = found.setdefault(within[int(device.correlation[row])], len(found))
     return tuple(found), rows
 
 
-Spans = list[tuple[RcclCall, Collective | None]]
+Spans = list[tuple[RcclCall, Collective]]
 
 
 def _spans(rccl: Sequence[RcclCall]) -> dict[int, Spans]:
@@ -90,12 +76,18 @@ def _spans(rccl: Sequence[RcclCall]) -> dict[int, Spans]:
     return spans
 
 
-def _around(span: Spans, starts: Sequence[int], at: int) -> Collective | None:
-    """What the call that was running at a time communicates. RCCL's calls do not nest on a thread, groups aside."""
-    place = bisect_right(starts, at) - 1
-    if place < 0 or at > span[place][0].end_ns:
-        return None
-    return span[place][1]
+def _by_correlation(spans: Mapping[int, Spans], calls: HostCalls) -> dict[int, Collective]:
+    """What is launched under each correlation id: by RCCL's call itself, or by a call that it made."""
+    found = {call.correlation: collective for span in spans.values() for call, collective in span}
+    for thread, span in spans.items():
+        rows = np.flatnonzero(calls.thread == thread)
+        start = calls.start_ns[rows]
+        # RCCL's calls do not nest on a thread, groups aside: the last one that began is the one that runs.
+        place = np.searchsorted([call.start_ns for call, _ in span], start, side="right") - 1
+        inside = (place >= 0) & (start <= np.asarray([call.end_ns for call, _ in span])[place])
+        for row, at in zip(rows[inside].tolist(), place[inside].tolist(), strict=True):
+            found.setdefault(int(calls.correlation[row]), span[at][1])
+    return {correlation: collective for correlation, collective in found.items() if correlation > 0}
 
 
 def _of_group(members: Sequence[Collective]) -> Collective:

@@ -19,10 +19,12 @@ from typing import Any
 import msgspec
 
 from diagnose.trace import Trace
+from diagnose.trace.readers.json_cut import UNDECODABLE
 from diagnose.trace.readers.kineto_tables import ids_of
 from diagnose.trace.readers.reader import Reader
 from diagnose.trace.readers.rocm_meaning import Domain, domain_of
-from diagnose.trace.readers.rocm_rows import Agent, Process, Recording
+from diagnose.trace.readers.rocm_recording import Agent, Recording
+from diagnose.trace.readers.rocm_rows import Process
 from diagnose.trace.readers.rocprof_db import each_process
 from diagnose.trace.readers.sqlite_file import MAGIC, Columns, Database, opened, quoted, table_names
 from diagnose.trace.schema import MISSING
@@ -201,7 +203,7 @@ def _message(extra: object) -> str | None:
         return None
     try:
         message = msgspec.json.decode(extra, type=_Extra).message
-    except (msgspec.DecodeError, RecursionError):
+    except UNDECODABLE:
         return None
     return message
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from diagnose.trace.readers.blocks import read_head
 from diagnose.trace.readers.csv_rows import CsvRows, first_row
 from diagnose.trace.readers.reader import Reader
 from diagnose.trace.readers.rocm_meaning import direction_of
-from diagnose.trace.readers.rocm_rows import Agent, Recording, ranked
+from diagnose.trace.readers.rocm_recording import Agent, Recording, ranked
 from diagnose.trace.readers.rocprof_columns import BEGIN, END, Header, Kind, header_of, headerless
 from diagnose.trace.schema import MISSING, CopyDirection
 
@@ -134,6 +135,15 @@ def _column(rows: Sequence[Sequence[str]], place: int | None) -> list[str | None
     return [None] * len(rows) if place is None else [row[place] for row in rows]
 
 
+def _numbers(rows: Sequence[Sequence[str]], place: int | None) -> Sequence[int | str | None]:
+    """The same as numbers, which is a third of the time to read; as text where one of them is none."""
+    column = _column(rows, place)
+    try:
+        return [None if place is None else int(text or "") for text in column]
+    except ValueError:
+        return column
+
+
 def _by_process(run: _Run, table: _Table, rows: list[list[str]]) -> Iterable[tuple[Hashable, list[list[str]]]]:
     """Rows by the process that they are of."""
     guid, pid = table.header.place("guid"), table.header.place("processid", "pid")
@@ -173,11 +183,11 @@ def _read_calls(run: _Run, table: _Table) -> None:
             for category, part in by_domain.items():
                 run.recording.process(key).add_host(
                     category,
-                    _column(part, place(*BEGIN)),
-                    _column(part, place(*END)),
+                    _numbers(part, place(*BEGIN)),
+                    _numbers(part, place(*END)),
                     _column(part, place("function")),
-                    _column(part, place("threadid", "tid")),
-                    _column(part, place("correlationid")),
+                    _numbers(part, place("threadid", "tid")),
+                    _numbers(part, place("correlationid")),
                 )
 
 
@@ -187,13 +197,13 @@ def _read_kernels(run: _Run, table: _Table) -> None:
     for rows in table.rows():
         for key, mine in _by_process(run, table, rows):
             run.recording.process(key).add_kernels(
-                _column(mine, place(*BEGIN)),
-                _column(mine, place(*END)),
+                _numbers(mine, place(*BEGIN)),
+                _numbers(mine, place(*END)),
                 _column(mine, place("kernelname")),
                 _devices(run, _column(mine, place("agentid", "gpuid"))),
-                _column(mine, stream),
-                _column(mine, queue),
-                _column(mine, place("correlationid")),
+                _numbers(mine, stream),
+                _numbers(mine, queue),
+                _numbers(mine, place("correlationid")),
             )
 
 
@@ -207,12 +217,12 @@ def _read_copies(run: _Run, table: _Table) -> None:
             away = [direction_of(name or "") is CopyDirection.DEVICE_TO_HOST for name in names]
             agents = [one if out else other for out, one, other in zip(away, source, target, strict=True)]
             run.recording.process(key).add_copies(
-                _column(mine, place(*BEGIN)),
-                _column(mine, place(*END)),
+                _numbers(mine, place(*BEGIN)),
+                _numbers(mine, place(*END)),
                 names,
                 _devices(run, agents),
-                _column(mine, place("streamid")),
-                _column(mine, place("correlationid")),
+                _numbers(mine, place("streamid")),
+                _numbers(mine, place("correlationid")),
                 [None] * len(mine),
             )
 
@@ -226,6 +236,7 @@ def _devices(run: _Run, agents: Iterable[str | None]) -> list[int]:
     return run.recording.ordinals(numbers)
 
 
+@lru_cache(maxsize=1 << 16)
 def _number(text: str | None) -> int:
     match = _AGENT.fullmatch((text or "").strip())
     return int(match[1]) if match else MISSING

@@ -9,13 +9,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from diagnose.trace import Trace
 from diagnose.trace.readers.kineto_tables import ids_of
 from diagnose.trace.readers.reader import Reader
-from diagnose.trace.readers.rocm_rows import Agent, Process, Recording, Values
+from diagnose.trace.readers.rocm_recording import Agent, Recording
+from diagnose.trace.readers.rocm_rows import Process, Values
 from diagnose.trace.readers.sqlite_file import MAGIC, Columns, Database, opened, table_names
 from diagnose.trace.schema import MISSING
 
@@ -93,17 +94,14 @@ def each_process(recording: Recording, batches: Iterable[Columns], add: Add, oth
     """Give each process its rows; the first column is its id (`otherwise` where it is none). Counts the rows."""
     count = 0
     for batch in batches:
-        pids = [pid if pid != MISSING else otherwise for pid in ids_of(batch[0]).tolist()]
-        count += len(pids)
-        for pid in dict.fromkeys(pids):
-            part = batch if pids.count(pid) == len(pids) else _of_process(batch, pids, pid)
+        rows: dict[int, list[int]] = {}
+        for row, pid in enumerate(ids_of(batch[0]).tolist()):
+            rows.setdefault(pid if pid != MISSING else otherwise, []).append(row)
+            count += 1
+        for pid, mine in rows.items():
+            part = batch if len(rows) == 1 else tuple(tuple(column[row] for row in mine) for column in batch)
             add(recording.process(pid), part)
     return count
-
-
-def _of_process(batch: Columns, pids: Sequence[int], pid: int) -> Columns:
-    rows = [row for row, one in enumerate(pids) if one == pid]
-    return tuple(tuple(column[row] for row in rows) for column in batch)
 
 
 def _devices(recording: Recording, numbers: Values) -> list[int]:

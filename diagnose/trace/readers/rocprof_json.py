@@ -22,7 +22,7 @@ from diagnose.trace.readers.blocks import read_whole
 from diagnose.trace.readers.json_cut import decode_whole
 from diagnose.trace.readers.kineto_tables import ids_of
 from diagnose.trace.readers.reader import Reader
-from diagnose.trace.readers.rocm_rows import Agent, Recording
+from diagnose.trace.readers.rocm_recording import Agent, Recording
 from diagnose.trace.schema import MISSING
 
 LARGEST_BYTES = 2 << 30

@@ -20,10 +20,11 @@ from msgspec import Raw, Struct
 from diagnose.errors import InputError
 from diagnose.trace import Trace
 from diagnose.trace.readers.blocks import read_whole
-from diagnose.trace.readers.json_cut import decode_whole
+from diagnose.trace.readers.json_cut import UNDECODABLE, decode_whole
 from diagnose.trace.readers.reader import Reader
 from diagnose.trace.readers.rocm_meaning import Domain, direction_of, domain_of
-from diagnose.trace.readers.rocm_rows import Agent, Process, Recording
+from diagnose.trace.readers.rocm_recording import Agent, Recording
+from diagnose.trace.readers.rocm_rows import Process
 from diagnose.trace.schema import MISSING, CopyDirection
 
 LARGEST_BYTES = 2 << 30
@@ -142,16 +143,22 @@ class _Reading:
 
     def __init__(self, recording: Recording, tool: _Tool, process: Process) -> None:
         self.recording, self.tool, self.process = recording, tool, process
-        strings = _decoded(tool.strings, _Strings, _Strings())
+        strings = self._table("strings", tool.strings, _Strings, _Strings())
         self.kinds = strings.buffer_records
         self.messages = {message.key: message.value for message in strings.marker_api}
-        symbols = _decoded(tool.kernel_symbols, list[_Symbol], [])
+        symbols = self._table("kernel_symbols", tool.kernel_symbols, list[_Symbol], [])
         self.symbols = {one.kernel_id: one.formatted_kernel_name or one.kernel_name for one in symbols}
-        for agent in _decoded(tool.agents, list[_Agent], []):
+        for agent in self._table("agents", tool.agents, list[_Agent], []):
             if agent.type == _GPU:
                 memory = sum(bank.size_in_bytes for bank in agent.mem_banks)
                 known = Agent(agent.logical_node_type_id, agent.product_name or agent.name, memory or None)
                 recording.agents[agent.id.handle] = known
+
+    def _table(self, name: str, raw: Raw, kind: type[T], otherwise: T) -> T:
+        found: T | None = _decoded(raw, kind, None)
+        if found is None:
+            self.recording.warnings.append(f"{name} make no sense; what they name is unknown")
+        return otherwise if found is None else found
 
     def take(self) -> None:
         """All tables, into the process."""
@@ -199,7 +206,7 @@ class _Reading:
         raw = self.tool.buffer_records.get(table, Raw(b"[]"))
         try:
             rows = msgspec.json.decode(raw, type=list[_Record])
-        except msgspec.DecodeError:
+        except UNDECODABLE:
             rows = self._one_by_one(table, raw)
         for start in range(0, len(rows), _BATCH):
             yield rows[start : start + _BATCH]
@@ -216,7 +223,7 @@ class _Reading:
 def _decoded(raw: Raw, kind: type[T], otherwise: Any) -> Any:
     try:
         return msgspec.json.decode(raw, type=kind)
-    except (msgspec.DecodeError, RecursionError):
+    except UNDECODABLE:
         return otherwise
 
 

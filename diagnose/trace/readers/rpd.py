@@ -16,7 +16,8 @@ from diagnose.errors import InputError
 from diagnose.trace import Trace
 from diagnose.trace.readers.kineto_tables import ids_of
 from diagnose.trace.readers.reader import Reader
-from diagnose.trace.readers.rocm_rows import Agent, Process, Recording
+from diagnose.trace.readers.rocm_recording import Agent, Recording
+from diagnose.trace.readers.rocm_rows import Process
 from diagnose.trace.readers.rocprof_db import each_process
 from diagnose.trace.readers.sqlite_file import MAGIC, Columns, Database, opened, table_names
 from diagnose.trace.schema import MISSING
