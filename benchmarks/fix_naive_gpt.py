@@ -121,14 +121,18 @@ def render(
     lines += ["", f"As found: {describe(before)}.", f"Patched, alone: {describe(after or [])}."]
     if after and before:
         lines.append(f"Ratio of medians: {statistics.median(after) / statistics.median(before):.3f}.")
-    lines += [f"`diagnose fix` took {took_s:.0f} s. User's file untouched: {untouched}; reverted exactly: {reverted}.", ""]
+    lines += [
+        f"`diagnose fix` took {took_s:.0f} s. User's file untouched: {untouched}; reverted exactly: {reverted}.",
+        "",
+    ]
     return "\n".join(lines)
 
 
 def describe(rates: list[float]) -> str:
     if not rates:
         return "not measured"
-    return f"median {statistics.median(rates):,.0f} tokens/s, {min(rates):,.0f} to {max(rates):,.0f}, {len(rates)} readings"
+    low, high = min(rates), max(rates)
+    return f"median {statistics.median(rates):,.0f} tokens/s, {low:,.0f} to {high:,.0f}, {len(rates)} readings"
 
 
 def device() -> str:

@@ -13,6 +13,7 @@ import pytest
 from diagnose.cli import main
 
 ROOT = Path(__file__).resolve().parent.parent
+PYTHONPATH = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
 TRACE = {
     "schemaVersion": 1,
     "deviceProperties": [],
@@ -37,7 +38,7 @@ TRACE = {
 
 def diagnose(*words: str, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "diagnose", *words]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), **(env or {})}
+    environ = {**os.environ, "PYTHONPATH": PYTHONPATH, **(env or {})}
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, timeout=120, env=environ)
 
 
@@ -133,7 +134,7 @@ def test_run_without_torch_says_what_to_install(tmp_path: Path) -> None:
         "from diagnose.cli import main; sys.exit(main(['run', 'train.py']))"
     )
     command = [sys.executable, "-c", code]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environ = {**os.environ, "PYTHONPATH": PYTHONPATH}
     answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, env=environ)
     assert (answer.returncode, answer.stdout) == (2, "")
     assert "diagnose-train[train]" in answer.stderr
@@ -157,7 +158,7 @@ def test_fail_on_turns_a_finding_into_exit_code_1(tmp_path: Path) -> None:
 
 def test_a_closed_pipe_ends_quietly(trace: Path) -> None:
     pipe = f"{sys.executable} -m diagnose analyze {trace} | head -1"
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environ = {**os.environ, "PYTHONPATH": PYTHONPATH}
     answer = subprocess.run(["bash", "-c", pipe], capture_output=True, text=True, check=False, env=environ)
     assert answer.stderr == ""
 

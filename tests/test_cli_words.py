@@ -41,7 +41,5 @@ def test_the_options_that_take_a_value_are_known(command: str) -> None:
     subparsers = argparse.ArgumentParser().add_subparsers()
     importlib.import_module(f"diagnose.cli.{command}").add_parser(subparsers)
     parser = subparsers.choices[command]
-    valued = {
-        flag for action in parser._actions if action.option_strings and action.nargs is None for flag in action.option_strings
-    }
+    valued = {flag for action in parser._actions if action.nargs is None for flag in action.option_strings}
     assert valued <= TAKES_VALUE

@@ -16,6 +16,7 @@ import pytest
 from diagnose import plugins
 
 ROOT = Path(__file__).resolve().parent.parent
+PYTHONPATH = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
 README = (ROOT / "README.md").read_text()
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 RULE_FILE = re.findall(r"```python\n(.*?)```", CONTRIBUTING, re.DOTALL)[0]
@@ -71,7 +72,7 @@ RUN_HERE = [line for line in ALL if line.startswith("diagnose ") and line not in
 @pytest.mark.parametrize("line", [line for line in RUN_HERE if not line.startswith(NEEDS_A_TERMINAL)])
 def test_a_command_of_the_docs_does_its_work(folder: Path, line: str) -> None:
     words = [sys.executable, "-m", *shlex.split(line)]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environ = {**os.environ, "PYTHONPATH": PYTHONPATH}
     done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False, timeout=200, env=environ)
     assert done.returncode == 0, done.stderr
     assert done.stdout

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+PYTHONPATH = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
 PROGRAM = '''"""Trains on samples that each wait for a (simulated) disk."""
 
 import time
@@ -54,7 +55,7 @@ main()
 
 def diagnose(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "diagnose", *words]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environ = {**os.environ, "PYTHONPATH": PYTHONPATH}
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=280, env=environ)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+PYTHONPATH = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
 PROGRAM = """
 import sys, torch
 from torch import nn
@@ -35,7 +36,7 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     (folder / "train.py").write_text(program)
     command = [sys.executable, "-m", "diagnose", "run", *options, "train.py", *words]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environ = {**os.environ, "PYTHONPATH": PYTHONPATH}
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120, env=environ)
 
 

@@ -140,6 +140,13 @@ def test_a_fact_of_the_wrong_type_is_left_out_and_told(tmp_path: Path) -> None:
     assert "cpu_count" in trace.warnings[0]
 
 
+def test_what_failed_in_the_watcher_is_told(tmp_path: Path) -> None:
+    said = FACTS | {"watcher_failures": ["Sampler.sample: OSError: disk full (sampler.py:3)"]}
+    (warning,) = opened(tmp_path, FILES | {records.FACTS: json.dumps(said)}).warnings
+    assert "the watcher itself failed in part" in warning
+    assert "disk full" in warning
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_any_file_may_be_missing(tmp_path: Path, name: str) -> None:
     trace = opened(tmp_path, {other: content for other, content in FILES.items() if other != name})

@@ -15,7 +15,7 @@ thread; `trace.readers.run_folder` reads them into a `Trace`. All times are nano
     counters.jsonl   {"t": time_ns, "d": device or -1, "v": {metric: value}}
     claim            {"pid", "device": {"ordinal", "uuid"} or null}: created by the process that is watched
     facts.json       the fields of `diagnose.model.Facts`, and "rank", "world_size", "pid", "owned_roots"
-    numbers.jsonl    {"step", "kind", "name", "shape", "finite", "sha256" or "elements"}, a line a tensor (`collect.inside.capture`)
+    numbers.jsonl    {"step", "kind", "name", "shape", "finite", "sha256" or "elements"}, a line a tensor
     numbers.f64      float64 elements of those tensors, one after the other
     end.json         {"reason": "exit" | "exception" | "stopped", "steps": n}
 """

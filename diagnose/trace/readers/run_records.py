@@ -165,6 +165,9 @@ class RankRecords:
             except msgspec.ValidationError:
                 self.warnings.append(f"{FACTS}: {spec.name} is not what it should be and was left out")
         self.facts = Facts(**known)
+        failures = said.get("watcher_failures")
+        for failure in failures if isinstance(failures, list) else ():
+            self.warnings.append(f"the watcher itself failed in part, so something may be missing: {failure}")
         begin, end = _whole(window.get("start_ns")), _whole(window.get("end_ns"))
         if begin is not None and end is not None and begin < end:
             self.window_ns = (begin, end)
