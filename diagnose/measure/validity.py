@@ -123,16 +123,16 @@ def _launches_without_work(view: _View) -> Iterator[Violation]:
     """Launches without a kernel, although later launches have theirs. While a graph is captured there is none."""
     trace = view.trace
     kernels = trace.device.correlation[trace.device.kind == WorkKind.KERNEL]
-    launch = named(trace.names, trace.calls.name, _LAUNCHES) & (trace.calls.correlation > 0)
-    if not len(kernels) or not launch.any() or _captures(trace):
+    rows = np.flatnonzero(named(trace.names, trace.calls.name, _LAUNCHES) & (trace.calls.correlation > 0))
+    if not len(kernels) or not len(rows) or _captures(trace):
         return
-    found = np.isin(trace.calls.correlation, kernels)
-    done = trace.calls.start_ns[launch & found]
-    if not len(done):
+    found = np.isin(trace.calls.correlation[rows], kernels)
+    if not found.any():
         return
-    launch &= (trace.calls.start_ns >= done.min()) & (trace.calls.start_ns <= done.max())
-    rows = np.flatnonzero(launch & ~found)
-    share = _share(len(rows), int(launch.sum()))
+    starts = trace.calls.start_ns[rows]
+    inside = (starts >= starts[found].min()) & (starts <= starts[found].max())
+    rows = rows[inside & ~found]
+    share = _share(len(rows), int(inside.sum()))
     if share > _TOLERATED:
         yield Violation(
             "launch-without-kernel",
@@ -151,9 +151,9 @@ def _captures(trace: Trace) -> bool:
 def _repeated_correlations(view: _View) -> Iterator[Violation]:
     """Several calls with the id of one piece of work."""
     trace = view.trace
-    launching = np.isin(trace.calls.correlation, trace.device.correlation) & (trace.calls.correlation > 0)
-    ids, counts = np.unique(trace.calls.correlation[launching], return_counts=True)
-    rows = np.flatnonzero(np.isin(trace.device.correlation, ids[counts > 1]))
+    ids = np.sort(trace.calls.correlation[trace.calls.correlation > 0], kind="stable")
+    twice = ids[1:][ids[1:] == ids[:-1]]
+    rows = np.flatnonzero(np.isin(trace.device.correlation, twice))
     share = _share(len(rows), len(trace.device))
     if share > _TOLERATED:
         yield Violation(
@@ -241,10 +241,8 @@ def _holes(view: _View) -> Iterator[Violation]:
     tables = [table for table in (trace.device, trace.calls, trace.ops, trace.frames, trace.ranges) if len(table)]
     if not tables:
         return
-    recorded = Intervals.of(
-        np.concatenate([table.start_ns for table in tables]),
-        np.concatenate([np.maximum(table.end_ns, table.start_ns + 1) for table in tables]),
-    )
+    # Short gaps are closed table by table: tables are sorted, all events together would have to be.
+    recorded = Intervals.union(Intervals.of(one.start_ns, one.end_ns + 1).joined(_HOLE_NS) for one in tables)
     if len(recorded) < 2:
         return
     gaps = recorded.gaps(int(recorded.starts[0]), int(recorded.ends[-1]))
