@@ -7,7 +7,7 @@ Any file may be missing, and any may end in the middle of a line: the program ma
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +20,8 @@ from diagnose.trace.readers import torch_profiler
 from diagnose.trace.readers.run_records import COUNTERS, FACTS, FILES, RANGES, STEPS, TRACE, Range, RankRecords
 from diagnose.trace.schema import Counters, Ranges, Samples, StepLog
 
+ReadProfile = Callable[[Path], list[Trace]]
+
 _RANK_FOLDER = re.compile(r"rank(\d+)")
 
 
@@ -28,9 +30,14 @@ def is_run_folder(folder: Path) -> bool:
     return bool(_rank_folders(folder))
 
 
-def read_run_folder(folder: Path) -> list[Trace]:
+def profiles_of(folder: Path) -> list[Path]:
+    """What torch.profiler wrote into the ranks' folders."""
+    return [path for rank in _rank_folders(folder) if (path := rank / TRACE).is_file()]
+
+
+def read_run_folder(folder: Path, read_profile: ReadProfile = torch_profiler.read) -> list[Trace]:
     """One trace for each rank's folder. Raises NotATrace when none of them holds a record."""
-    traces = [trace for rank in _rank_folders(folder) if (trace := _read_rank(rank)) is not None]
+    traces = [trace for rank in _rank_folders(folder) if (trace := _read_rank(rank, read_profile)) is not None]
     if not traces:
         raise NotATrace(folder, "is a run folder, but nothing was recorded in it; run the program again")
     return traces
@@ -53,11 +60,11 @@ def _number(folder: Path) -> int:
     return int(match[1]) if match else 0
 
 
-def _read_rank(folder: Path) -> Trace | None:
+def _read_rank(folder: Path, read_profile: ReadProfile) -> Trace | None:
     if not any((folder / name).is_file() and (folder / name).stat().st_size for name in FILES):
         return None
     records = RankRecords.read(folder)
-    trace, warnings = _profiled(folder)
+    trace, warnings = _profiled(folder, read_profile)
     warnings = [*trace.warnings, *warnings, *records.warnings]
     names = _Names(trace.names)
     ranges, threads = _with_ranges(trace, records.ranges, names, records.pid)
@@ -90,13 +97,13 @@ def _read_rank(folder: Path) -> Trace | None:
     )
 
 
-def _profiled(folder: Path) -> tuple[Trace, list[str]]:
+def _profiled(folder: Path, read_profile: ReadProfile) -> tuple[Trace, list[str]]:
     """The profiler's window, or an empty trace with the reason why there is none."""
     path = folder / TRACE
     if not path.is_file():
         return Trace(source=str(folder)), []
     try:
-        return torch_profiler.read(path)[0], []
+        return read_profile(path)[0], []
     except InputError as error:
         return Trace(source=str(folder)), [str(error)]
 
