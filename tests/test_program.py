@@ -50,6 +50,7 @@ def test_a_launcher_starts_the_first_script_of_the_users(project: Path, words: l
     program = Program.parse(words, launcher=True, cwd=project)
     assert (program.kind, program.entry) == ("launcher", project / "scripts" / "train.py")
     assert program.command("ignored") == words
+    assert program.typed.startswith("-- ")
 
 
 def test_a_launcher_with_a_module(project: Path) -> None:

@@ -63,9 +63,8 @@ class Program:
 
     @property
     def typed(self) -> str:
-        """What the user typed, as one line of shell."""
-        words = shlex.join(self.words)
-        return f"-m {words}" if self.kind == "module" else words
+        """What the user typed after the options, as one line of shell."""
+        return {"script": "", "module": "-m ", "launcher": "-- "}[self.kind] + shlex.join(self.words)
 
     def command(self, python: str) -> list[str]:
         """The words that start it with the interpreter `python`."""
