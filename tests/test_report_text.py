@@ -107,6 +107,15 @@ def test_good_news_says_what_could_not_be_decided() -> None:
     assert "1 rule could not decide on this recording; see below." in " ".join(text.render(unsure).split())
 
 
+def test_a_run_that_no_rule_explains_is_not_called_healthy() -> None:
+    copies = replace(SMALL, findings=(), accounting=Accounting(compute=1_000_000, exposed_copy=39_000_000))
+    said = " ".join(text.render(copies).split())
+    assert "? Nothing found here could give back 5 % of a step." in said
+    assert "only 1.00 ms (2.5 %) is compute. No rule explains the 39.0 ms of exposed copies yet." in said
+    assert "Healthy" not in said
+    assert "Next" not in said
+
+
 def test_no_steps_is_neither_healthy_nor_ill() -> None:
     said = text.render(replace(SMALL, steps=Steps(0, None), accounting=Accounting(), findings=()))
     assert "No training step was found in it, so nothing can be said per step." in said

@@ -11,11 +11,11 @@ from diagnose.report.phrases import (
     evidence,
     final,
     gain,
-    good_news,
     identity,
     interval,
-    is_healthy,
+    is_quiet,
     next_command,
+    quiet_news,
     sentence,
     together,
 )
@@ -55,9 +55,9 @@ def _findings(state: State) -> list[str]:
         return ["Nothing was diagnosed."]
     if diagnosis.steps.count == 0:
         return ["No training step was found, so nothing can be said per step."]
-    blocks = [f"**{good_news(diagnosis)}**"] if is_healthy(diagnosis) else []
+    blocks = [f"**{quiet_news(diagnosis)}**"] if is_quiet(diagnosis) else []
     if diagnosis.findings:
-        blocks.append("## Also seen" if is_healthy(diagnosis) else "## Fix this first")
+        blocks.append("## Also seen" if is_quiet(diagnosis) else "## Fix this first")
     root = state.started.cwd if state.started else None
     for number, finding in enumerate(diagnosis.findings, 1):
         blocks += _finding(number, finding, root)

@@ -6,6 +6,7 @@ No percentage stands without what it is a percentage of, and no figure claims mo
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from diagnose.model import (
     Confidence,
@@ -20,6 +21,7 @@ from diagnose.model import (
     Severity,
     Verdict,
 )
+from diagnose.report.slices import slices
 from diagnose.report.vocabulary import CLASSES, FOUND_BY, class_look, named_count
 from diagnose.session import State
 from diagnose.units import format_ns, format_share, format_value
@@ -70,19 +72,35 @@ def sentence(words: str) -> str:
     return begun if not begun or begun[-1] in ".!?…:" else f"{begun}."
 
 
-def is_healthy(diagnosis: Diagnosis) -> bool:
+UNEXPLAINED = 0.20
+"""A step that is less compute than the rest of this, without a finding, is not called healthy: it is not understood."""
+
+
+def is_quiet(diagnosis: Diagnosis) -> bool:
     """Whether steps were seen and nothing found could give back 5 % of them: no finding is high or medium."""
     worth = (Severity.HIGH, Severity.MEDIUM)
     return diagnosis.steps.count > 0 and not any(finding.severity in worth for finding in diagnosis.findings)
 
 
-def good_news(diagnosis: Diagnosis) -> str:
-    """What to tell the owner of a healthy run, and what that rests on."""
-    said = "Healthy: nothing found here could give back 5 % of a step."
-    whole = diagnosis.accounting.total_ns
-    if whole > 0:
-        compute = diagnosis.accounting.compute
-        said += f" Of each {format_ns(whole)} step, {format_ns(compute)} ({format_share(compute / whole)}) is compute."
+def is_healthy(diagnosis: Diagnosis) -> bool:
+    """Whether it is quiet because the device computes, not because no rule knows what else it does."""
+    spent = diagnosis.accounting
+    return is_quiet(diagnosis) and spent.compute >= (1 - UNEXPLAINED) * spent.total_ns
+
+
+def quiet_news(diagnosis: Diagnosis) -> str:
+    """What to tell the owner of a run in which nothing weighty was found, and what that rests on."""
+    healthy = is_healthy(diagnosis)
+    said = f"{'Healthy: nothing' if healthy else 'Nothing'} found here could give back 5 % of a step."
+    spent = diagnosis.accounting
+    if spent.total_ns > 0:
+        share = format_share(spent.compute / spent.total_ns)
+        only = "" if healthy else "only "
+        said += f" Of each {format_ns(spent.total_ns)} step, {only}{format_ns(spent.compute)} ({share}) is compute."
+    if not healthy:
+        most = max(slices(replace(spent, compute=0)), key=lambda part: part.ns, default=None)
+        if most is not None:
+            said += f" No rule explains the {format_ns(most.ns)} of {most.look.label} yet."
     if diagnosis.cannot_tell:
         said += f" {named_count(len(diagnosis.cannot_tell), 'rule')} could not decide on this recording; see below."
     return said
@@ -214,7 +232,7 @@ def next_command(state: State) -> tuple[str, str] | None:
     if state.patch is not None and state.patch.diff:
         return "diagnose apply", "writes this diff to your files; `diagnose revert` takes it back byte for byte"
     diagnosis = state.diagnosis
-    if diagnosis is None or state.verdicts or is_healthy(diagnosis):
+    if diagnosis is None or state.verdicts or is_quiet(diagnosis):
         return None
     fixers = dict.fromkeys(name for finding in diagnosis.findings for name in finding.fixers)
     if not fixers:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from diagnose.report import Report, Subject, as_state
-from diagnose.report.phrases import good_news, identity, is_healthy, next_command
+from diagnose.report.phrases import identity, is_healthy, is_quiet, next_command, quiet_news
 from diagnose.report.slices import bar, legend, slices
 from diagnose.report.styled import heading, styled
 from diagnose.report.text_findings import finding_lines
@@ -97,9 +97,9 @@ def _findings(state: State, width: int) -> list[Text]:
         return []
     root = state.started.cwd if state.started else None
     lines: list[Text] = []
-    if is_healthy(diagnosis):
-        mark = styled("✓ ", f"bold {GOOD}")
-        first, *rest = paragraph(good_news(diagnosis), width, indent=2)
+    if is_quiet(diagnosis):
+        mark = styled("✓ ", f"bold {GOOD}") if is_healthy(diagnosis) else styled("? ", "bold")
+        first, *rest = paragraph(quiet_news(diagnosis), width, indent=2)
         lines += [mark.append(first.plain[2:]), *rest]
         if not diagnosis.findings:
             return lines
@@ -107,7 +107,7 @@ def _findings(state: State, width: int) -> list[Text]:
     else:
         lines.append(heading("Fix this first", "", width))
     for number, finding in enumerate(diagnosis.findings, 1):
-        if number == 2 and not is_healthy(diagnosis):
+        if number == 2 and not is_quiet(diagnosis):
             lines += [Text(), heading("Then", "no time is counted twice", width)]
         elif number > 1:
             lines.append(Text())

@@ -7,7 +7,7 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.reactive import reactive
 
-from diagnose.report.phrases import final, good_news, is_healthy, next_command
+from diagnose.report.phrases import final, is_healthy, is_quiet, next_command, quiet_news
 from diagnose.report.slices import bar, legend, slices
 from diagnose.report.styled import styled
 from diagnose.report.vocabulary import ACCENT, BAD, GOOD
@@ -67,9 +67,12 @@ class FindingsTitle(Panel):
             return [styled("Fix first", "bold"), styled("findings appear here, the costliest first", FAINT)]
         if diagnosis.steps.count == 0:
             return [styled("No training step was found in the recording.", BAD)]
-        if is_healthy(diagnosis):
-            first, *rest = wrap(good_news(diagnosis), width - 2)
-            return [styled("✓ ", GOOD).append(first, "bold"), *(styled(f"  {line}") for line in rest)]
+        if is_quiet(diagnosis):
+            first, *rest = wrap(quiet_news(diagnosis), width - 2)
+            return [
+                (styled("✓ ", GOOD) if is_healthy(diagnosis) else styled("? ", "bold")).append(first, "bold"),
+                *(styled(f"  {line}") for line in rest),
+            ]
         left = styled("Fix first", "bold")
         return [spread(left, styled("gives back, of each step", FAINT), width)]
 
