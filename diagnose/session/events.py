@@ -1,0 +1,171 @@
+"""What can happen in a run: one event a kind, plain and readable as a line of JSON."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from diagnose.model import Diagnosis, Facts, GateResult, Place, Scalar, Verdict
+
+
+class Event(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Base of all events; `at_ns` is nanoseconds since the epoch."""
+
+    at_ns: int = msgspec.field(default_factory=time.time_ns)
+
+
+class RunStarted(Event, frozen=True, tag=True, kw_only=True):
+    """A command began on a program or on recordings."""
+
+    command: str
+    """`run`, `fix` or `analyze`."""
+    program: str
+    """What the user typed after the options."""
+    cwd: str
+    version: str
+    pid: int = 0
+
+
+class PhaseChanged(Event, frozen=True, tag=True, kw_only=True):
+    """What the run is doing now, in the user's words: `waiting for the first step`, `tracing 4 steps`, …"""
+
+    phase: str
+    detail: str = ""
+
+
+class StepsSeen(Event, frozen=True, tag=True, kw_only=True):
+    """Steps that ended since the event before, of one rank."""
+
+    rank: int
+    ends_ns: list[int]
+    input_ns: list[int]
+    """Per step: time inside the loader's `__next__`."""
+
+
+class CountersRead(Event, frozen=True, tag=True, kw_only=True):
+    """The newest value of each counter of one rank: `gpu.utilization`, `gpu.sm_activity`, `host.cpu`, …"""
+
+    rank: int
+    values: dict[str, float]
+
+
+class ProgramOutput(Event, frozen=True, tag=True, kw_only=True):
+    """Text that the program printed while a screen owned the terminal."""
+
+    text: str
+
+
+class TraceWritten(Event, frozen=True, tag=True, kw_only=True):
+    """A profiler window was closed and its trace lies on disk."""
+
+    rank: int
+    path: str
+    steps: int
+
+
+class FactsLearned(Event, frozen=True, tag=True, kw_only=True):
+    """What is known of the process and its device."""
+
+    rank: int
+    facts: Facts
+
+
+class DiagnosisMade(Event, frozen=True, tag=True, kw_only=True):
+    """Accounting and ranked findings; a later one replaces an earlier one."""
+
+    diagnosis: Diagnosis
+
+
+class ControlMeasured(Event, frozen=True, tag=True, kw_only=True):
+    """The A/A control: the original against itself with the schedule of the trials."""
+
+    resolution: float
+    """Half-width of the 95 % interval, as a share of the step."""
+    pairs: int
+    generations: int
+    step_ns: int
+
+
+class TrialStarted(Event, frozen=True, tag=True, kw_only=True):
+    """A fix is being tried."""
+
+    fixer: str
+    setting: dict[str, Scalar]
+    predicted_ns: int | None
+    summary: str
+    diff: str
+    where: list[Place] = []
+
+
+class TrialBlock(Event, frozen=True, tag=True, kw_only=True):
+    """One pair of blocks was measured."""
+
+    fixer: str
+    pair: int
+    original_ns: int
+    patched_ns: int
+    """Mean step of the block."""
+    saving: float | None = None
+    low: float | None = None
+    high: float | None = None
+    """The paired estimate so far, with its interval, once there are enough pairs."""
+
+
+class VerdictReached(Event, frozen=True, tag=True, kw_only=True):
+    """A fix was judged; judged again, as when the final stack is checked, the later verdict is the valid one."""
+
+    verdict: Verdict
+
+
+class PatchAccepted(Event, frozen=True, tag=True, kw_only=True):
+    """The diff of all kept fixes together, as `diagnose apply` will write it."""
+
+    diff: str
+    fixers: list[str]
+
+
+class FinalMeasured(Event, frozen=True, tag=True, kw_only=True):
+    """The patched program alone against the original alone, without `diagnose` inside: the number reported."""
+
+    original_ns: int
+    patched_ns: int
+    runs: int
+    how: str
+    gate: GateResult | None = None
+    """What the numerics gate saw of all kept fixes together, against the original."""
+
+
+class Warned(Event, frozen=True, tag=True, kw_only=True):
+    """Something the user should know that is no finding."""
+
+    message: str
+
+
+class RunEnded(Event, frozen=True, tag=True, kw_only=True):
+    """The command is done; `returncode` is the program's own (None where none was run)."""
+
+    returncode: int | None
+    exit_code: int
+    message: str = ""
+
+
+AnyEvent = (
+    RunStarted
+    | PhaseChanged
+    | StepsSeen
+    | CountersRead
+    | ProgramOutput
+    | TraceWritten
+    | FactsLearned
+    | DiagnosisMade
+    | ControlMeasured
+    | TrialStarted
+    | TrialBlock
+    | VerdictReached
+    | PatchAccepted
+    | FinalMeasured
+    | Warned
+    | RunEnded
+)
+"""Any of them; the name of the kind goes along as `type`."""

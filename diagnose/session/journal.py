@@ -1,0 +1,97 @@
+"""The run folder and its journal: writing events, one a line, and reading them back after whatever happened."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from diagnose.errors import InputError
+from diagnose.program.atomic import write_atomic
+from diagnose.session.events import AnyEvent
+
+RUNS = Path(".diagnose") / "runs"
+JOURNAL = "journal.jsonl"
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(AnyEvent)
+
+
+class Session:
+    """A run folder and its journal. `record` is the only way to write; it may be called from any thread."""
+
+    def __init__(self, path: Path, listener: Callable[[AnyEvent], None] | None = None) -> None:
+        self.path = path
+        self._listener = listener
+        self._lock = threading.Lock()
+        self._file = (path / JOURNAL).open("ab", buffering=0)
+
+    @classmethod
+    def create(cls, name: str, listener: Callable[[AnyEvent], None] | None = None, root: Path | None = None) -> Session:
+        """A new run folder below the working directory, or below `root`."""
+        runs = (root or Path.cwd()) / RUNS
+        runs.mkdir(parents=True, exist_ok=True)
+        ignore = runs.parent / ".gitignore"
+        if not ignore.exists():
+            ignore.write_text("*\n")
+        stem = time.strftime("%Y%m%d-%H%M%S-") + (re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.") or "run")
+        for attempt in range(1000):
+            path = runs / (f"{stem}-{attempt}" if attempt else stem)
+            try:
+                path.mkdir()
+            except FileExistsError:
+                continue
+            return cls(path, listener)
+        raise InputError(runs, "cannot make a run folder; remove old ones")
+
+    def record(self, event: AnyEvent) -> None:
+        """Append one event, then tell the listener."""
+        line = _encoder.encode(event) + b"\n"
+        with self._lock:
+            self._file.write(line)
+        if self._listener is not None:
+            self._listener(event)
+
+    def write(self, name: str, text: str) -> Path:
+        """Write a file of the run folder in one piece: it is there whole or not at all."""
+        path = self.path / name
+        write_atomic(path, text.encode())
+        return path
+
+    def close(self) -> None:
+        """Close the journal; recording ends."""
+        with self._lock:
+            self._file.close()
+
+
+def read(path: Path) -> tuple[list[AnyEvent], list[str]]:
+    """The events of a run folder or journal, and warnings for lines that could not be read."""
+    journal = path / JOURNAL if path.is_dir() else path
+    try:
+        raw = journal.read_bytes()
+    except OSError as error:
+        raise InputError(path, f"no journal of a run ({error.strerror}); name a folder below {RUNS}") from error
+    events: list[AnyEvent] = []
+    warnings: list[str] = []
+    lines = raw.split(b"\n")
+    for number, line in enumerate(lines, 1):
+        if not line:
+            continue
+        try:
+            events.append(_decoder.decode(line))
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            torn = number == len(lines)
+            reason = "cut off, as after a kill" if torn else str(error)
+            warnings.append(f"{journal.name} line {number} was skipped: {reason}")
+    return events, warnings
+
+
+def latest(root: Path | None = None) -> Path | None:
+    """The newest run folder below the working directory, or None."""
+    runs = (root or Path.cwd()) / RUNS
+    found = sorted(runs.glob(f"*/{JOURNAL}"), key=lambda journal: journal.stat().st_mtime_ns)
+    return found[-1].parent if found else None

@@ -1,0 +1,131 @@
+"""A journal, folded: all that a screen or a report shows of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from diagnose.model import Decision, Diagnosis, Facts, Verdict
+from diagnose.session.events import (
+    AnyEvent,
+    ControlMeasured,
+    CountersRead,
+    DiagnosisMade,
+    FactsLearned,
+    FinalMeasured,
+    PatchAccepted,
+    PhaseChanged,
+    ProgramOutput,
+    RunEnded,
+    RunStarted,
+    StepsSeen,
+    TrialBlock,
+    TrialStarted,
+    VerdictReached,
+    Warned,
+)
+
+
+@dataclass(frozen=True)
+class RankSteps:
+    """The steps of one rank so far, oldest first."""
+
+    ends_ns: tuple[int, ...] = ()
+    input_ns: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class TrialState:
+    """One fix as far as it has been tried."""
+
+    started: TrialStarted
+    blocks: tuple[TrialBlock, ...] = ()
+    verdict: Verdict | None = None
+
+
+@dataclass(frozen=True)
+class State:
+    """A journal, folded: what a screen shows."""
+
+    started: RunStarted | None = None
+    phase: PhaseChanged | None = None
+    steps: Mapping[int, RankSteps] = field(default_factory=dict)
+    counters: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    facts: Mapping[int, Facts] = field(default_factory=dict)
+    diagnosis: Diagnosis | None = None
+    control: ControlMeasured | None = None
+    trials: tuple[TrialState, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
+    patch: PatchAccepted | None = None
+    final: FinalMeasured | None = None
+    output: str = ""
+    warnings: tuple[str, ...] = ()
+    ended: RunEnded | None = None
+
+    def after(self, event: AnyEvent) -> State:
+        """The state once `event` has happened."""
+        step: Callable[[State, Any], State] = _FOLD.get(type(event), lambda state, _: state)
+        return step(self, event)
+
+
+def fold(events: Iterable[AnyEvent]) -> State:
+    """The state after all of `events`."""
+    state = State()
+    for event in events:
+        state = state.after(event)
+    return state
+
+
+def _fold_steps(state: State, event: StepsSeen) -> State:
+    before = state.steps.get(event.rank, RankSteps())
+    seen = RankSteps(before.ends_ns + tuple(event.ends_ns), before.input_ns + tuple(event.input_ns))
+    return replace(state, steps={**state.steps, event.rank: seen})
+
+
+def _fold_block(state: State, event: TrialBlock) -> State:
+    if not state.trials:
+        return state
+    *earlier, current = state.trials
+    return replace(state, trials=(*earlier, replace(current, blocks=(*current.blocks, event))))
+
+
+def with_verdict(verdicts: tuple[Verdict, ...], verdict: Verdict) -> tuple[Verdict, ...]:
+    """One verdict more: in the place of an earlier one on the same fixer. Advice stands beside what was measured."""
+    advice = verdict.decision is Decision.ADVICE
+    for at, earlier in enumerate(verdicts):
+        if not advice and earlier.fixer == verdict.fixer and earlier.decision is not Decision.ADVICE:
+            return (*verdicts[:at], verdict, *verdicts[at + 1 :])
+    return (*verdicts, verdict)
+
+
+def _fold_verdict(state: State, event: VerdictReached) -> State:
+    verdict, trials = event.verdict, state.trials
+    tried = [at for at, trial in enumerate(trials) if trial.started.fixer == verdict.fixer]
+    if tried and verdict.decision is not Decision.ADVICE:
+        at = tried[-1]
+        trials = (*trials[:at], replace(trials[at], verdict=verdict), *trials[at + 1 :])
+    return replace(state, trials=trials, verdicts=with_verdict(state.verdicts, verdict))
+
+
+_OUTPUT_KEPT = 200_000  # characters of program output that a screen keeps for scrolling back
+
+_FOLD: dict[type, Callable[[State, Any], State]] = {
+    RunStarted: lambda state, event: replace(state, started=event),
+    PhaseChanged: lambda state, event: replace(state, phase=event),
+    StepsSeen: _fold_steps,
+    CountersRead: lambda state, event: replace(
+        state, counters={**state.counters, event.rank: {**state.counters.get(event.rank, {}), **event.values}}
+    ),
+    ProgramOutput: lambda state, event: replace(state, output=(state.output + event.text)[-_OUTPUT_KEPT:]),
+    FactsLearned: lambda state, event: replace(state, facts={**state.facts, event.rank: event.facts}),
+    DiagnosisMade: lambda state, event: replace(state, diagnosis=event.diagnosis),
+    ControlMeasured: lambda state, event: replace(state, control=event),
+    TrialStarted: lambda state, event: replace(state, trials=(*state.trials, TrialState(event))),
+    TrialBlock: _fold_block,
+    VerdictReached: _fold_verdict,
+    PatchAccepted: lambda state, event: replace(state, patch=event),
+    FinalMeasured: lambda state, event: replace(state, final=event),
+    Warned: lambda state, event: replace(state, warnings=(*state.warnings, event.message)),
+    RunEnded: lambda state, event: replace(state, ended=event),
+}
