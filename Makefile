@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test lint types imports check format snapshots overhead clean
+.PHONY: help demo test lint types imports check format snapshots overhead bench-ingest clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -35,6 +35,9 @@ snapshots: $(VENV)/ready-to-test ## make the pictures of the screens again; look
 
 overhead: $(VENV)/ready-to-test ## measure what watching costs
 	$(BIN)/python benchmarks/overhead.py
+
+bench-ingest: $(VENV)/ready-to-test ## measure how fast traces are read and diagnosed; HTA_PYTHON=… to compare with HTA
+	$(BIN)/python benchmarks/ingest.py $(if $(HTA_PYTHON),--hta-python $(HTA_PYTHON))
 
 clean: ## remove what was installed and cached
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
