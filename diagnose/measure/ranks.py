@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import comb
+from typing import Protocol
 
 import numpy as np
 
 from diagnose.measure import Measures
 from diagnose.measure.collectives import Matched, match_collectives
 from diagnose.model import Accounting
-from diagnose.trace import Trace
 from diagnose.trace.schema import MISSING, Float64, Int64
 
 SHARE = 0.02
@@ -143,10 +143,22 @@ def job_of(measures: Sequence[Measures]) -> Job:
     )
 
 
-def roll_call(traces: Sequence[Trace]) -> RollCall:
+class OfJob(Protocol):
+    """A trace, or what is left of one."""
+
+    @property
+    def rank(self) -> int | None:
+        """Its number in the job."""
+
+    @property
+    def world_size(self) -> int | None:
+        """How many there are."""
+
+
+def roll_call(given: Sequence[OfJob]) -> RollCall:
     """Which ranks are missing, and which are there more than once; without any known rank, none is."""
-    ranks = [trace.rank for trace in traces if trace.rank is not None]
-    world = max((trace.world_size for trace in traces if trace.world_size), default=None)
+    ranks = [one.rank for one in given if one.rank is not None]
+    world = max((one.world_size for one in given if one.world_size), default=None)
     expected = range(min(world if world is not None else max(ranks, default=-1) + 1, _MOST_RANKS))
     present = set(ranks)
     return RollCall(

@@ -1,0 +1,240 @@
+"""One rank's recording, reduced to what a job's diagnosis needs of it: a few kB of plain data that travel.
+
+    digest_of(trace, plugins.load())  →  Digest
+
+Every rule is asked. Claims to the same time are settled, the largest first, so that no nanosecond is found twice; what
+is left is divided by the steps. `diagnose.engine` makes a diagnosis of the digests of all ranks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from diagnose.measure import Measures
+from diagnose.model import Accounting, CannotTell, Confidence, Evidence, Finding, Severity, Steps
+from diagnose.plugins import Catalogue
+from diagnose.rule import Claim, Rule
+from diagnose.trace import Trace
+from diagnose.trace.intervals import Intervals
+from diagnose.units import format_ns, format_share
+
+SMALLEST_SHARE = 0.005
+"""A claim to less of the step than this is no finding: half of the 1 % that a fix must bring to be kept."""
+
+_LOW = 0.02
+"""From here on a share is a finding whatever the noise of the step lengths: steps of varying work are noisy as a whole
+while the shares of their causes are not."""
+
+_DOUBT = 0.1
+"""A claim of which this share lies where the recording contradicts itself is a bound, not a measurement."""
+
+_OVERHEAD = 1.1
+"""Traced steps this much longer than watched ones are said to be: host causes then weigh more than they really do."""
+
+
+@dataclass(frozen=True)
+class Digest:
+    """What is left of one rank's recording."""
+
+    source: str
+    rank: int | None
+    world_size: int | None
+    device: str | None
+    """The device's name, where the recording tells."""
+    steps: Steps
+    accounting: Accounting
+    """All counted steps together."""
+    median_step: Accounting
+    """The step of median length."""
+    findings: tuple[Finding, ...]
+    """What the claims came to once they were settled, without the source lines' text."""
+    claimed: Mapping[str, float]
+    """By rule: its largest claim as a share of the counted steps, before anything was weighed."""
+    unknown: tuple[CannotTell, ...]
+    failures: tuple[str, ...]
+    """Rules that raised."""
+    recorded: tuple[str, ...]
+    """Warnings of whoever read the recording."""
+    measured: tuple[str, ...]
+    """Warnings that came up in measuring it."""
+
+
+@dataclass(frozen=True)
+class _Settled:
+    """A claim after others took their share of its time."""
+
+    rule: Rule
+    claim: Claim
+    recoverable_ns: int
+    lost_to: tuple[tuple[str, int], ...] = ()
+
+
+def digest_of(trace: Trace, catalogue: Catalogue) -> Digest:
+    """Ask every rule about one rank; what they claim is settled here, where the trace is at hand."""
+    measures = Measures(trace)
+    failures: list[str] = []
+    answers = _ask(measures, catalogue, failures)
+    claims = [(rule, answer) for rule, answer in answers if isinstance(answer, Claim)]
+    claimed: dict[str, float] = {}
+    for rule, claim in claims:
+        share = claim.recoverable_ns / measures.total_ns if measures.total_ns else 0.0
+        claimed[rule.name] = max(share, claimed.get(rule.name, 0.0))
+    return Digest(
+        source=trace.source,
+        rank=trace.rank,
+        world_size=trace.world_size,
+        device=_device(trace),
+        steps=_steps(measures),
+        accounting=measures.accounting,
+        median_step=_median_step(measures),
+        findings=tuple(_finding(settled, measures, catalogue) for settled in _settle(claims, measures)),
+        claimed=claimed,
+        unknown=tuple(dict.fromkeys(answer for _, answer in answers if isinstance(answer, CannotTell))),
+        failures=tuple(failures),
+        recorded=trace.warnings,
+        measured=tuple(_warnings(measures)),
+    )
+
+
+def _ask(measures: Measures, catalogue: Catalogue, failures: list[str]) -> list[tuple[Rule, Claim | CannotTell]]:
+    answers: list[tuple[Rule, Claim | CannotTell]] = []
+    for name in sorted(catalogue.rules):
+        rule = catalogue.rules[name]
+        try:
+            answers += [(rule, answer) for answer in rule.check(measures)]
+        except Exception as error:  # noqa: BLE001 - a rule may be the user's own; a broken one must not hide the others
+            failures.append(f"rule {name} failed and was left out: {type(error).__name__}: {error}")
+    return answers
+
+
+def _settle(claims: Iterable[tuple[Rule, Claim]], measures: Measures) -> list[_Settled]:
+    """Give each nanosecond to one claim: the largest first, of equals the one nearest the source, then by name."""
+    ordered = sorted(claims, key=lambda pair: (-pair[1].recoverable_ns, pair[0].nearness, pair[0].name))
+    taken: list[tuple[str, Intervals]] = []
+    settled = []
+    for rule, claim in ordered:
+        wanted = claim.claims & measures.counted
+        free = wanted - Intervals.union(times for _, times in taken)
+        whole = wanted.total_ns
+        # What a claim loses of its time it loses of its gain, in proportion.
+        gain = min(claim.recoverable_ns, whole)
+        gain = gain * free.total_ns // whole if whole else 0
+        lost = tuple((name, (wanted & times).total_ns) for name, times in taken)
+        settled.append(_Settled(rule, claim, gain, tuple((name, length) for name, length in lost if length)))
+        taken.append((rule.name, free))
+    return [one for one in settled if _counts(one, measures)]
+
+
+def _counts(one: _Settled, measures: Measures) -> bool:
+    """Whether a claim is a finding: a hint without a figure is; a figure must exceed what the steps can tell."""
+    if one.claim.confidence is Confidence.HINT and one.claim.recoverable_ns == 0:
+        return True
+    noise = _noise_ns(measures) or 0.0
+    share = one.recoverable_ns / measures.total_ns if measures.total_ns else 0.0
+    if share < SMALLEST_SHARE:
+        return False
+    return share >= _LOW or one.recoverable_ns >= noise * measures.step_count
+
+
+def _noise_ns(measures: Measures) -> float | None:
+    """What the mean step is uncertain by: two standard errors, from the median absolute deviation."""
+    lengths = measures.steps.length_ns
+    if len(lengths) < 3:
+        return None
+    deviation = float(np.median(np.abs(lengths - np.median(lengths))))
+    return 2 * 1.4826 * deviation / math.sqrt(len(lengths))
+
+
+def _finding(one: _Settled, measures: Measures, catalogue: Catalogue) -> Finding:
+    count = measures.step_count
+    per_step = one.recoverable_ns // count if count else 0
+    share = one.recoverable_ns / measures.total_ns if measures.total_ns else 0.0
+    fixers = one.rule.fixers if one.claim.fixers is None else tuple(one.claim.fixers)
+    evidence = [*one.claim.evidence]
+    evidence += [Evidence(f"also claimed by {name}", length // count, "ns") for name, length in one.lost_to]
+    return Finding(
+        rule=one.rule.name,
+        severity=Severity.of_share(share),
+        rank=measures.trace.rank,
+        recoverable_ns=per_step,
+        share=share,
+        confidence=_confidence(one.claim, measures),
+        summary=one.claim.summary,
+        evidence=tuple(evidence),
+        where=tuple(one.claim.where),
+        fixers=tuple(name for name in fixers if name in catalogue.fixers),
+        confirm=_confirm(one, measures),
+    )
+
+
+def _confidence(claim: Claim, measures: Measures) -> Confidence:
+    """The claim's own, unless the recording contradicts itself in too much of the time that it claims."""
+    if claim.confidence is not Confidence.MEASURED:
+        return claim.confidence
+    doubted = (claim.claims & measures.doubt).total_ns
+    return Confidence.BOUND if doubted > _DOUBT * claim.claims.total_ns else Confidence.MEASURED
+
+
+def _confirm(one: _Settled, measures: Measures) -> str | None:
+    noise = _noise_ns(measures)
+    if noise is None or one.recoverable_ns >= noise * measures.step_count:
+        return one.claim.confirm
+    doubt = f"the measured steps vary by ±{format_ns(noise)}, more than this: trace more steps"
+    return f"{one.claim.confirm}; {doubt}" if one.claim.confirm else doubt
+
+
+def _steps(measures: Measures) -> Steps:
+    if measures.step_count == 0:
+        return Steps(0, None)
+    lengths = np.sort(measures.steps.length_ns)
+    return Steps(
+        count=measures.step_count,
+        median_ns=int(lengths[(len(lengths) - 1) // 2]),
+        mean_ns=measures.total_ns // measures.step_count,
+        total_ns=measures.total_ns,
+        found_by=measures.steps.found_by,
+    )
+
+
+def _median_step(measures: Measures) -> Accounting:
+    if measures.step_count == 0:
+        return measures.accounting
+    order = np.argsort(measures.steps.length_ns, kind="stable")
+    return measures.accounting_of(int(order[(len(order) - 1) // 2]))
+
+
+def _device(trace: Trace) -> str | None:
+    if trace.facts.device_name:
+        return trace.facts.device_name
+    return trace.device_names[0] if trace.has_device and trace.device_names else None
+
+
+def _warnings(measures: Measures) -> list[str]:
+    trace = measures.trace
+    found = [*measures.steps.left_out, *(violation.sentence for violation in measures.violations)]
+    devices = len(np.unique(trace.device.device)) if trace.has_device else 0
+    if devices > 1:
+        found.append(f"work on {devices} devices in one process; the accounting is that of the busiest")
+    if measures.step_count == 0:
+        found.append("no step was found: nothing that could be accounted for was recorded")
+    elif measures.steps.found_by == "whole trace":
+        found.append("no steps are marked and none repeat: the whole recording counts as one step")
+    elif measures.steps.found_by == "period":
+        found.append("no steps are marked: they were inferred from the period with which the kernels repeat")
+    watched, traced = trace.facts.step_ns_watched, _steps(measures).median_ns
+    if watched and traced and traced > _OVERHEAD * watched:
+        found.append(
+            f"the profiler made steps {traced / watched:.2f} times as long ({format_ns(traced)} against "
+            f"{format_ns(watched)}): causes on the host weigh more here than without it"
+        )
+    noise = _noise_ns(measures)
+    if noise is not None and noise > _LOW * measures.mean_ns:
+        found.append(
+            f"the {measures.step_count} counted steps vary: their mean is known to "
+            f"±{format_share(noise / measures.mean_ns)} (two standard errors from the median absolute deviation)"
+        )
+    return found
