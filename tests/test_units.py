@@ -1,0 +1,72 @@
+"""Numbers for people: three significant digits, the unit beside them, and nothing lost on the way in."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diagnose.model import Accounting, Severity
+from diagnose.units import format_bytes, format_ns, format_share, format_value, parse_duration_ns
+
+
+@pytest.mark.parametrize(
+    ("nanoseconds", "text"),
+    [
+        (0, "0 ns"),
+        (7, "7 ns"),
+        (999, "999 ns"),
+        (1_500, "1.50 µs"),
+        (24_210_000, "24.2 ms"),
+        (999_400, "999 µs"),
+        (999_999, "1.00 ms"),
+        (2_000_000_000, "2.00 s"),
+        (90_000_000_000, "1.50 min"),
+        (-1_500_000, "-1.50 ms"),
+    ],
+)
+def test_durations(nanoseconds: int, text: str) -> None:
+    assert format_ns(nanoseconds) == text
+
+
+@pytest.mark.parametrize(
+    ("share", "text"), [(0, "0.0 %"), (0.0004, "<0.1 %"), (0.042, "4.2 %"), (0.0996, "10 %"), (0.96, "96 %")]
+)
+def test_shares(share: float, text: str) -> None:
+    assert format_share(share) == text
+
+
+def test_sizes_and_other_units() -> None:
+    assert [format_bytes(size) for size in (512, 1536, 37_052_800_000)] == ["512 B", "1.50 KiB", "34.5 GiB"]
+    assert format_value(1234, "count") == "1,234 count"
+    assert format_value(3.14159, "GB/s") == "3.14 GB/s"
+    assert format_value(1_500_000, "ns") == "1.50 ms"
+
+
+@pytest.mark.parametrize(
+    ("text", "nanoseconds"),
+    [("90", 90 * 10**9), ("90s", 90 * 10**9), ("10m", 600 * 10**9), ("1.5 h", 5400 * 10**9), ("250ms", 250 * 10**6)],
+)
+def test_durations_are_read_as_people_write_them(text: str, nanoseconds: int) -> None:
+    assert parse_duration_ns(text) == nanoseconds
+
+
+@given(st.text())
+def test_what_is_no_duration_is_said_so(text: str) -> None:
+    try:
+        assert parse_duration_ns(text) >= 0
+    except ValueError as error:
+        assert "is not a duration" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("share", "severity"),
+    [(0.10, "high"), (0.0999, "medium"), (0.05, "medium"), (0.02, "low"), (0.0199, "note"), (0.0, "note")],
+)
+def test_severity_comes_from_the_share_of_the_step(share: float, severity: str) -> None:
+    assert Severity.of_share(share) == severity
+
+
+def test_an_accounting_is_the_sum_of_its_classes() -> None:
+    accounting = Accounting(compute=5, exposed_comm=3, exposed_copy=2, idle={"input": 4, "sync": 1})
+    assert (accounting.idle_ns, accounting.total_ns) == (5, 15)
