@@ -6,6 +6,7 @@ import json
 
 import journals
 import jsonschema
+import tinygpt
 
 from diagnose.model import Accounting, Diagnosis, Steps
 from diagnose.report import contract
@@ -82,7 +83,7 @@ SCHEMA = {
 
 
 def test_a_diagnosis_fulfils_the_contract() -> None:
-    jsonschema.validate(json.loads(contract.render(journals.gpu_diagnosis())), SCHEMA)
+    jsonschema.validate(json.loads(contract.render(tinygpt.gpu_diagnosis())), SCHEMA)
 
 
 def test_a_diagnosis_without_anything_fulfils_the_contract() -> None:
@@ -90,7 +91,7 @@ def test_a_diagnosis_without_anything_fulfils_the_contract() -> None:
 
 
 def test_the_classes_sum_to_the_median_step() -> None:
-    said = json.loads(contract.render(journals.gpu_diagnosis()))
+    said = json.loads(contract.render(tinygpt.gpu_diagnosis()))
     accounting = said["accounting"]
     total = accounting["compute"] + accounting["exposed_comm"] + accounting["exposed_copy"]
     assert total + sum(accounting["idle"].values()) == said["steps"]["median_ns"]
@@ -118,6 +119,6 @@ def test_a_run_is_one_object_with_the_same_diagnosis_inside() -> None:
 
 
 def test_it_is_indented_by_two_spaces_and_ends_its_last_line() -> None:
-    said = contract.render(journals.gpu_diagnosis())
+    said = contract.render(tinygpt.gpu_diagnosis())
     assert said.startswith('{\n  "schema": 1,\n  "source": [')
     assert said.endswith("}\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import journals
+import tinygpt
 
 from diagnose.report import markdown
 from diagnose.session import fold
@@ -24,7 +25,7 @@ def test_verdicts_are_a_table_and_the_diff_a_block() -> None:
 
 
 def test_text_of_a_trace_cannot_break_the_document() -> None:
-    diagnosis = journals.gpu_diagnosis()
+    diagnosis = tinygpt.gpu_diagnosis()
     hostile = replace(diagnosis.findings[0], summary="a <script>\n# b | c", evidence=(), where=())
     said = markdown.render(replace(diagnosis, findings=(hostile,)))
     assert "A &lt;script> # b | c." in said

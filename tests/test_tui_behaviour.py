@@ -10,6 +10,7 @@ from typing import Any
 
 import journals
 import pytest
+import tinygpt
 from textual.pilot import Pilot
 from textual.widgets import ContentSwitcher
 
@@ -40,7 +41,7 @@ def driven(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None
 
 def view(events: list[AnyEvent]) -> DiagnoseApp:
     """A finished run on the screen."""
-    return DiagnoseApp(Feed(fold(events), events[-1].at_ns), read=journals.SOURCES.get)
+    return DiagnoseApp(Feed(fold(events), events[-1].at_ns), read=tinygpt.SOURCES.get)
 
 
 def asked(app: DiagnoseApp) -> bool:
@@ -239,8 +240,8 @@ async def test_no_size_of_terminal_breaks_it(size: tuple[int, int]) -> None:
 
 @driven
 async def test_an_empty_state_and_a_bare_diagnosis_can_be_shown() -> None:
-    empty = Diagnosis(1, (), 0, None, journals.gpu_diagnosis().steps, journals.gpu_diagnosis().accounting)
-    for state in (State(), State(diagnosis=empty), State(diagnosis=journals.gpu_diagnosis())):
+    empty = Diagnosis(1, (), 0, None, tinygpt.gpu_diagnosis().steps, tinygpt.gpu_diagnosis().accounting)
+    for state in (State(), State(diagnosis=empty), State(diagnosis=tinygpt.gpu_diagnosis())):
         app = DiagnoseApp(Feed(state))
         async with app.run_test() as pilot:
             await pilot.press("2", "3", "4", "5", "1", "y")
@@ -248,6 +249,6 @@ async def test_an_empty_state_and_a_bare_diagnosis_can_be_shown() -> None:
 
 
 def test_a_picture_is_an_svg_of_what_the_keys_lead_to() -> None:
-    drawn = picture(fold(journals.fixed()), None, ["4"], (80, 30), journals.SOURCES.get)
+    drawn = picture(fold(journals.fixed()), None, ["4"], (80, 30), tinygpt.SOURCES.get)
     assert drawn.startswith("<svg")
     assert "num_workers=4" in drawn

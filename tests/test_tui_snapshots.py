@@ -11,6 +11,7 @@ from typing import Any
 
 import journals
 import pytest
+import tinygpt
 
 from diagnose.session import AnyEvent, fold
 from diagnose.tui.app import DiagnoseApp
@@ -32,7 +33,7 @@ def screen(events: Sequence[AnyEvent]) -> DiagnoseApp:
     """The screen after `events`, at a time that stands still."""
     now_ns = events[-1].at_ns
     return DiagnoseApp(
-        Feed(fold(events), now_ns), clock=lambda: now_ns, read=journals.SOURCES.get, explain=lambda _rule: RULE
+        Feed(fold(events), now_ns), clock=lambda: now_ns, read=tinygpt.SOURCES.get, explain=lambda _rule: RULE
     )
 
 
