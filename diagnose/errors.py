@@ -28,8 +28,11 @@ class InputError(DiagnoseError):
     """A file cannot be used; `path` is the file."""
 
     def __init__(self, path: object, message: str) -> None:
-        super().__init__(f"{path}: {message}")
+        super().__init__(str(path), message)  # both, so that the error survives the way from another process
         self.path = str(path)
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.args[1]}"
 
 
 class NotATrace(InputError):

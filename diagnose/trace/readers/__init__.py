@@ -12,7 +12,7 @@ import pkgutil
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from diagnose.errors import DiagnoseError, InputError, NotATrace
@@ -22,10 +22,22 @@ from diagnose.trace.readers.blocks import read_head
 from diagnose.trace.readers.companions import with_companions
 from diagnose.trace.readers.foreign import explain
 from diagnose.trace.readers.parallel import is_large, read_ahead
+from diagnose.trace.readers.parts import Given, Part, gathered
 from diagnose.trace.readers.reader import Reader
-from diagnose.trace.readers.run_folder import is_run_folder, profiles_of, read_run_folder
+from diagnose.trace.readers.run_folder import is_run_folder, profiles_of, read_run_folder, recorded_ranks
 
-__all__ = ["Reader", "formats", "open_file", "open_traces"]
+__all__ = [
+    "Given",
+    "Part",
+    "Reader",
+    "find",
+    "formats",
+    "gathered",
+    "open_file",
+    "open_part",
+    "open_traces",
+    "with_warning",
+]
 
 Ahead = dict[Path, list[Trace]]
 """What other processes have read already."""
@@ -36,14 +48,36 @@ def open_traces(paths: Sequence[Path]) -> list[Trace]:
 
     Raises InputError (NotATrace where nothing is recognised) with one sentence for the user.
     """
-    traces: list[Trace] = []
-    ahead = read_ahead([path for path in _files(paths) if _is_worth_a_process(path)], open_file)
+    given = find(paths)
+    ahead = read_ahead([path for path in _files(given) if _is_worth_a_process(path)], open_file)
+    return with_companions(gathered(given, lambda part: open_part(part, ahead), with_warning))
+
+
+def find(paths: Sequence[Path]) -> list[Given]:
+    """What is to be read of files, run folders and folders of traces. Raises InputError as `open_traces` does."""
+    given = []
     for group in _given_together(paths):
         try:
-            traces += _open(group[0], ahead) if len(group) == 1 else _read(group, ahead)
+            given.append(_given(group))
         except OSError as error:
             raise InputError(group[0], f"cannot be read: {error.strerror or error}") from error
-    return with_companions(sorted(traces, key=lambda trace: (trace.rank is None, trace.rank or 0)))
+    return given
+
+
+def open_part(part: Part, ahead: Ahead | None = None) -> list[Trace]:
+    """One trace for each rank in what is read apart. Raises InputError as `open_traces` does."""
+    read = partial(_open_file, ahead=ahead or {})
+    try:
+        if len(part) > 1:
+            return _read_together(part)
+        return read_run_folder(part[0], read) if part[0].is_dir() else read(part[0])
+    except OSError as error:
+        raise InputError(part[0], f"cannot be read: {error.strerror or error}") from error
+
+
+def with_warning(trace: Trace, warning: str) -> Trace:
+    """The trace with one more thing to be said of it."""
+    return replace(trace, warnings=(*trace.warnings, warning))
 
 
 @cache
@@ -59,27 +93,27 @@ def open_file(path: Path) -> list[Trace]:
     return remembered(path, _reader_of(path).read)
 
 
-def _open(path: Path, ahead: Ahead) -> list[Trace]:
+def _given(group: Sequence[Path]) -> Given:
+    path = group[0]
+    if len(group) > 1:
+        return Given((tuple(group),))
     if not path.exists():
         raise InputError(path, "there is no such file or folder; give a trace, a folder of traces or a run folder")
     if not path.is_dir():
-        return _open_file(path, ahead)
+        return Given(((path,),))
     if is_run_folder(path):
-        return read_run_folder(path, lambda profile: _open_file(profile, ahead))
-    return _open_folder(path, ahead)
+        return Given(tuple((folder,) for folder in recorded_ranks(path)))
+    return Given(tuple(map(tuple, _given_together(_recordings_in(path)))), path)
+
+
+def _files(given: Sequence[Given]) -> Iterator[Path]:
+    for path in (path for one in given for part in one.parts for path in part):
+        with suppress(OSError):  # opening it by itself says why
+            yield from profiles_of(path) if path.is_dir() else [path]
 
 
 def _open_file(path: Path, ahead: Ahead) -> list[Trace]:
     return ahead.pop(path) if path in ahead else open_file(path)
-
-
-def _files(paths: Sequence[Path]) -> Iterator[Path]:
-    for path in paths:
-        with suppress(OSError):  # opening it by itself says why
-            if path.is_file():
-                yield path
-            elif path.is_dir():
-                yield from profiles_of(path) if is_run_folder(path) else _recordings_in(path)
 
 
 def _is_worth_a_process(path: Path) -> bool:
@@ -114,12 +148,12 @@ def _given_together(paths: Sequence[Path]) -> list[list[Path]]:
     return list(groups.values())
 
 
-def _read(paths: Sequence[Path], ahead: Ahead) -> list[Trace]:
+def _read_together(paths: Sequence[Path]) -> list[Trace]:
     """The traces of files of one format."""
     reader = _reader_of(paths[0])
-    if reader.read_together is not None:
-        return reader.read_together(paths)
-    return [trace for path in paths for trace in _open_file(path, ahead)]
+    if reader.read_together is None:
+        raise NotATrace(paths[0], "is not what it was when it was looked at first; try again")
+    return reader.read_together(paths)
 
 
 def _files_in(folder: Path) -> list[Path]:
@@ -130,23 +164,3 @@ def _recordings_in(folder: Path) -> list[Path]:
     # Some profilers put the files of each host into a folder of its own.
     below = [path for path in sorted(folder.iterdir()) if path.is_dir() and not path.name.startswith(".")]
     return _files_in(folder) or [path for host in below for path in _files_in(host)]
-
-
-def _open_folder(folder: Path, ahead: Ahead) -> list[Trace]:
-    """The traces that lie in a folder, as ranks of one job; whatever else lies there is named in a warning."""
-    traces: list[Trace] = []
-    left_out: list[str] = []
-    for group in _given_together(_recordings_in(folder)):
-        try:
-            traces += _read(group, ahead)
-        except (DiagnoseError, OSError) as error:
-            left_out.append(str(error))
-    if not traces:
-        why = f"; for example {left_out[0]}" if left_out else ""
-        raise NotATrace(folder, f"none of the {len(left_out)} files in this folder is a trace that can be read{why}")
-    if left_out:
-        warning = (
-            f"{folder}: {len(left_out)} files in it are no traces and were left out, the first being {left_out[0]}"
-        )
-        traces[0] = replace(traces[0], warnings=(*traces[0].warnings, warning))
-    return traces

@@ -9,30 +9,39 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import reduce
 
 import numpy as np
 
 from diagnose.trace import Trace
+from diagnose.trace.readers.parts import OfRank
 from diagnose.trace.schema import MISSING, Counters, Int32, KernelMetrics, MemoryEvents, Segments
 
 
 def with_companions(traces: Sequence[Trace]) -> list[Trace]:
-    """The traces of the ranks, in their order, each with what lay beside it; all as they are if none is of a rank.
+    """The traces of the ranks, in their order, each with what lay beside it; all as they are if none is of a rank."""
+    return [
+        reduce(_with, (traces[number] for number in beside), traces[rank])
+        for rank, beside in companions_of(traces, [is_rank(trace) for trace in traces])
+    ]
+
+
+def companions_of(given: Sequence[OfRank], of_rank: Sequence[bool]) -> list[tuple[int, list[int]]]:
+    """Positions of the ranks, in their order, each with those of what lay beside it; every position if none is a rank.
 
     What names no rank goes to the first one.
     """
-    ranks = [trace for trace in traces if _is_rank(trace)]
-    beside = [trace for trace in traces if not _is_rank(trace)]
-    if not ranks:
-        return list(traces)
-    for companion in beside:
-        numbers = [number for number, trace in enumerate(ranks) if trace.rank == companion.rank]
-        number = numbers[0] if numbers and companion.rank is not None else 0
-        ranks[number] = _with(ranks[number], companion)
-    return ranks
+    ranks = [number for number, is_one in enumerate(of_rank) if is_one] or list(range(len(given)))
+    companions: dict[int, list[int]] = {number: [] for number in ranks}
+    named = {given[number].rank: number for number in reversed(ranks) if given[number].rank is not None}
+    for number in range(len(given)):
+        if number not in companions:
+            companions[named.get(given[number].rank, ranks[0])].append(number)
+    return list(companions.items())
 
 
-def _is_rank(trace: Trace) -> bool:
+def is_rank(trace: Trace) -> bool:
+    """Whether it is of a rank of its own: what holds only what lies beside one is not."""
     return any(
         map(len, (trace.device, trace.calls, trace.ops, trace.frames, trace.samples, trace.step_log))
     ) or not any(map(len, (trace.counters, trace.memory, trace.segments, trace.kernel_metrics)))

@@ -35,12 +35,17 @@ def profiles_of(folder: Path) -> list[Path]:
     return [path for rank in _rank_folders(folder) if (path := rank / TRACE).is_file()]
 
 
+def recorded_ranks(folder: Path) -> list[Path]:
+    """The ranks' folders in which anything was recorded. Raises NotATrace when there are none."""
+    ranks = [rank for rank in _rank_folders(folder) if _is_recorded(rank)]
+    if not ranks:
+        raise NotATrace(folder, "is a run folder, but nothing was recorded in it; run the program again")
+    return ranks
+
+
 def read_run_folder(folder: Path, read_profile: ReadProfile = torch_profiler.read) -> list[Trace]:
     """One trace for each rank's folder. Raises NotATrace when none of them holds a record."""
-    traces = [trace for rank in _rank_folders(folder) if (trace := _read_rank(rank, read_profile)) is not None]
-    if not traces:
-        raise NotATrace(folder, "is a run folder, but nothing was recorded in it; run the program again")
-    return traces
+    return [_read_rank(rank, read_profile) for rank in recorded_ranks(folder)]
 
 
 def _rank_folders(folder: Path) -> list[Path]:
@@ -60,9 +65,11 @@ def _number(folder: Path) -> int:
     return int(match[1]) if match else 0
 
 
-def _read_rank(folder: Path, read_profile: ReadProfile) -> Trace | None:
-    if not any((folder / name).is_file() and (folder / name).stat().st_size for name in FILES):
-        return None
+def _is_recorded(folder: Path) -> bool:
+    return any((folder / name).is_file() and (folder / name).stat().st_size for name in FILES)
+
+
+def _read_rank(folder: Path, read_profile: ReadProfile) -> Trace:
     records = RankRecords.read(folder)
     trace, warnings = _profiled(folder, read_profile)
     warnings = [*trace.warnings, *warnings, *records.warnings]
