@@ -153,17 +153,22 @@ class Measures:
     def issue_gaps(self) -> Intervals:
         """Idle time in which the host was issuing work: dispatch, launch calls, short Python, and the latency after."""
         dependency, launch = self.idle["dependency"], self._brisk(self.idle["launch"])
-        follows = np.isin(dependency.starts, launch.ends) & (dependency.lengths_ns <= LATENCY_NS)
+        follows = np.isin(dependency.starts, launch.ends, assume_unique=True) & (dependency.lengths_ns <= LATENCY_NS)
         latency = Intervals(dependency.starts[follows], dependency.ends[follows])
         short = self.idle["python"] - self.python_stalls
         return Intervals.union((self._brisk(self.idle["dispatch"]), launch, short, latency))
 
     def _brisk(self, pieces: Intervals) -> Intervals:
         """Without pieces in which hardly anything was issued: loading a module, starting the runtime, a lock."""
-        begun = np.sort(np.concatenate((self.trace.ops.start_ns, self.trace.calls.start_ns)))
-        count = np.searchsorted(begun, pieces.ends) - np.searchsorted(begun, pieces.starts)
+        count = np.searchsorted(self._begun, pieces.ends) - np.searchsorted(self._begun, pieces.starts)
         brisk = pieces.lengths_ns <= ISSUE_NS * (1 + count)
         return Intervals(pieces.starts[brisk], pieces.ends[brisk])
+
+    @cached_property
+    def _begun(self) -> Int64:
+        """When operators and calls began."""
+        # A stable sort merges what is sorted already, and both tables are.
+        return np.sort(np.concatenate((self.trace.ops.start_ns, self.trace.calls.start_ns)), kind="stable")
 
     @cached_property
     def accountings(self) -> tuple[Accounting, ...]:

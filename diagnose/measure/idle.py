@@ -18,7 +18,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from diagnose.measure.activity import activity, calls_of, waits_of
+from diagnose.measure.activity import activity, calls_of, threads_in, waits_of
 from diagnose.measure.launch import Launches
 from diagnose.trace import Trace
 from diagnose.trace.intervals import Intervals
@@ -64,13 +64,13 @@ def device_idle(
     found["launch"].append(Intervals.of(begin, done))
     found["dependency"].append(Intervals.of(done, gaps.ends))
     thread = np.where(linked, trace.calls.thread[call], MISSING) if len(trace.calls) else np.full(len(gaps), MISSING)
-    for launcher in np.unique(thread[linked]).tolist():
+    for launcher in threads_in(thread[linked]):
         mine = linked & (thread == launcher)
         _explain(found, trace, {launcher, main} - {MISSING}, Intervals.of(gaps.starts[mine], begin[mine]), "python")
     # After the last recorded work nothing says what comes next; neither does work of unknown origin.
     _explain(found, trace, {main} - {MISSING}, Intervals.of(gaps.starts[~linked], gaps.ends[~linked]), "unknown")
     idle = {cause: Intervals.union(parts) for cause, parts in found.items()}
-    return _refills_to_sync(idle, gaps, calls_of(trace, {main, *np.unique(thread).tolist()}, waits_of(trace)))
+    return _refills_to_sync(idle, gaps, calls_of(trace, {main, *threads_in(thread)}, waits_of(trace)))
 
 
 def _ender(trace: Trace, launches: Launches, ends: Int64) -> Int64:
