@@ -27,7 +27,7 @@ from diagnose.plugins import Catalogue
 from diagnose.program import Program
 from diagnose.session import AnyEvent
 from diagnose.trace import Trace
-from diagnose.trial.bench import Control, Trial
+from diagnose.trial.bench import Control, OnSetting, Trial
 from diagnose.trial.duel import OnPair
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.verdict import Pair
@@ -44,7 +44,9 @@ class FakeBench:
     attempts: list[tuple[str, str, str]] = field(default_factory=list)
     """Fixer, text of the baseline, text of the patched program."""
     copies: dict[Path, str] = field(default_factory=dict)
-    best_setting: int | None = 0
+    best_setting: int = 0
+    numbers: list[str] = field(default_factory=list)
+    """Per attempt, the text of the program whose numbers the patched one was held against."""
     runs_control: bool = True
     left_out: Mapping[str, Decision] = field(default_factory=dict)
     """What the leave-one-out check of a fixer finds; `kept` is the rest."""
@@ -64,15 +66,21 @@ class FakeBench:
         assert self.copies[original.root] == self.copies[twin.root] == SOURCE
         return Control(Interval(0.0, -0.01, 0.01), 0.01, 8, 2, 20_000_000) if self.runs_control else None
 
-    def choose(
-        self, original: Program, candidates: Sequence[Program], on_try: Callable[[int, Interval | None], None]
-    ) -> int | None:
-        for number, _ in enumerate(candidates):
-            on_try(number, Interval(0.1, 0.1, 0.1))
+    def choose(self, candidates: Sequence[Program], on_try: OnSetting) -> int:
+        for number, _ in enumerate(candidates[1:], 1):
+            on_try(number, 0, Interval(0.1, 0.1, 0.1))
         return self.best_setting
 
-    def attempt(self, fixer: Fixer, original: Program, patched: Program, on_pair: OnPair | None = None) -> Trial:
+    def attempt(
+        self,
+        fixer: Fixer,
+        original: Program,
+        patched: Program,
+        on_pair: OnPair | None = None,
+        numbers: Program | None = None,
+    ) -> Trial:
         self.attempts.append((fixer.name, self.copies[original.root], self.copies[patched.root]))
+        self.numbers.append(self.copies[(numbers or original).root])
         if on_pair is not None:
             on_pair(0, Pair(0, 2e7, 1e7), Interval(0.5, 0.4, 0.6))
         traces = [Path(f"after-{fixer.name}")]

@@ -17,7 +17,7 @@ from diagnose.fixer import Advice, Edits, Request
 from diagnose.model import Accounting, CannotTell, Decision, Diagnosis, Finding, Gate, Scalar, Site, Steps
 from diagnose.program import Program, patch
 from diagnose.program.moved import LineMap
-from diagnose.session import fold
+from diagnose.session import PhaseChanged, fold
 from diagnose.trace import Trace
 from diagnose.trial.schedule import Deadline
 
@@ -147,16 +147,18 @@ def test_the_chosen_setting_of_a_knob_gets_the_full_trial(tmp_path: Path) -> Non
     stage.bench.best_setting = 1
     (verdict,) = stage.run().verdicts
     assert verdict.setting == {"num_workers": 2}
+    said = [event.detail for event in stage.events if isinstance(event, PhaseChanged)]
+    assert "num_workers=2: 10 % less time per step than with num_workers=1" in said
     assert stage.bench.attempts[0][2] == SOURCE.replace("loader = 1", "loader = 2")
 
 
-def test_a_knob_that_fails_with_every_setting_has_failed(tmp_path: Path) -> None:
-    knob = fixer("workers", replacing("loader = 1", "loader = "), settings=lambda _: ({"n": 1}, {"n": 2}))
-    stage = Stage(tmp_path, [knob], [finding("a", 9, "workers")])
-    stage.bench.best_setting = None
-    (verdict,) = stage.run().verdicts
-    assert verdict.decision is Decision.FAILED
-    assert stage.bench.attempts == []
+def test_numbers_are_held_against_the_original_while_only_bitwise_fixes_are_kept(tmp_path: Path) -> None:
+    rounding = fixer("fused", replacing("model = 3", "model = 30"), Gate.ROUNDING)
+    fixers = [LOADER, rounding, ITEM]
+    findings = [finding(one.name, 9 - at, one.name) for at, one in enumerate(fixers)]
+    stage = Stage(tmp_path, fixers, findings, {one.name: Decision.KEPT for one in fixers})
+    stage.run()
+    assert stage.bench.numbers == [SOURCE, SOURCE, stage.bench.attempts[2][1]]
 
 
 def test_a_fixer_is_tried_once_however_many_findings_name_it(tmp_path: Path) -> None:

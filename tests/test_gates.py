@@ -125,7 +125,10 @@ def test_a_narrower_format_passes_only_where_the_fix_declares_it(check: Check) -
 
 def test_a_program_that_is_not_deterministic_falls_to_the_rounding_gate_and_says_so(check: Check) -> None:
     jittery = PROGRAM.replace("    loss.backward()", "    loss.backward()\n    flip(model[0].weight.grad)").replace(
-        "order =", "import os\ndef flip(t): t[0, 0] *= 1 + 1e-7 * (os.getpid() % 9 + 1)\norder ="
+        "order =",
+        "from random import SystemRandom\n"
+        "luck = torch.Generator().manual_seed(SystemRandom().getrandbits(32))\n"
+        "def flip(t): t *= 1 + 1e-6 * torch.rand(t.shape, generator=luck)\norder =",
     )
     answer = check(Gate.BITWISE, "lr=1e-3)", "lr=0.001)", program=jittery)
     assert answer.gate is Gate.ROUNDING

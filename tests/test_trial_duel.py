@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -28,6 +28,8 @@ class Machine:
     memory: Memory = SMALL
     fails: dict[int, ArmFailed] = field(default_factory=dict)
     """The side that fails in its third block, and how."""
+    hangs: Collection[int] = ()
+    """Processes, counted from 0, that never get ready."""
     diary: list[str] = field(default_factory=list)
     alive: int = 0
 
@@ -48,6 +50,8 @@ class FakeArm:
 
     def ready(self, limit_ns: int) -> Ready:
         assert limit_ns > 0
+        if self.number in self.machine.hangs:
+            raise ArmFailed(Trouble.HUNG, "no answer in time")
         self.walk(5)
         return Ready(5, round(self.machine.step_ns(self.side)), self.machine.memory, 0)
 
@@ -152,6 +156,24 @@ def test_a_failing_side_is_named_and_nothing_is_left_running(side: int) -> None:
     assert found.failed[0] == side
     assert str(found.failed[1]) == "boom"
     assert machine.alive == 0
+
+
+def test_a_start_that_hangs_once_costs_its_generation_and_twice_the_trial() -> None:
+    machine = Machine(hangs=[2])
+    found = machine.run()
+    assert found.failed is None
+    assert (len(found.pairs), found.generations) == (8, 2)
+    again = Machine(hangs=[2, 5])
+    failed = again.run().failed
+    assert failed is not None
+    assert (failed[0], failed[1].trouble) == (PATCHED, Trouble.HUNG)
+    assert machine.alive == again.alive == 0
+
+
+def test_a_start_may_take_ten_times_as_long_as_those_before() -> None:
+    assert SCHEDULE.next_start_limit_ns(0) == SCHEDULE.start_limit_ns
+    assert SCHEDULE.next_start_limit_ns(3 * NS_PER_S) == 90 * NS_PER_S
+    assert SCHEDULE.next_start_limit_ns(300 * NS_PER_S) == SCHEDULE.start_limit_ns
 
 
 def test_arms_that_do_not_fit_side_by_side_alternate() -> None:

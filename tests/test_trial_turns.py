@@ -10,10 +10,10 @@ import pytest
 
 from diagnose.errors import ProgramFailed
 from diagnose.fixer import Fixer
-from diagnose.measure import Measures
 from diagnose.model import Decision, Gate
 from diagnose.program import Program
 from diagnose.trace.readers import open_traces
+from diagnose.trace.schema import RangeKind
 from diagnose.trial.bench import Bench
 from diagnose.trial.schedule import Deadline, Schedule
 
@@ -76,7 +76,7 @@ def test_a_fix_that_removes_waste_is_kept_and_the_users_files_stay_as_they_were(
     assert verdict.peak_memory_bytes is not None
     assert alone is not None
     (trace,) = open_traces(trial.traces)
-    assert Measures(trace).step_count == SCHEDULE.trace_steps
+    assert int((trace.ranges.kind == RangeKind.STEP).sum()) == SCHEDULE.trace_steps
     assert hashes(project) == before
 
 
@@ -118,3 +118,15 @@ def test_a_fix_without_which_the_program_fails_cannot_be_left_out(project: Path,
     assert verdict.decision is Decision.FAILED
     assert verdict.summary.startswith("without it the program does not run: crashed")
     assert verdict.summary.endswith("nothing works")
+
+
+def test_settings_are_measured_against_the_first_that_runs_and_the_cheapest_near_the_best_is_taken(
+    project: Path, tmp_path: Path
+) -> None:
+    told: list[tuple[int, int, bool]] = []
+    texts = [SLOW.replace("for step", "raise ValueError('no such setting')\nfor step", 1), SLOW, FAST]
+    with bench(project, tmp_path) as trials:
+        copies = [trials.copy({"train.py": text}, f"setting-{number}") for number, text in enumerate(texts)]
+        chosen = trials.choose(copies, lambda *seen: told.append((seen[0], seen[1], seen[2] is not None)))
+    assert chosen == 2
+    assert told == [(0, 1, False), (2, 1, True)]

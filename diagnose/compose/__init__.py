@@ -17,6 +17,7 @@ from diagnose.plugins import Catalogue
 from diagnose.program import Program, patch
 from diagnose.trace import Trace
 from diagnose.trial.bench import Bench
+from diagnose.trial.memory import while_watched
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.units import format_share
 
@@ -41,7 +42,7 @@ def fix(
     plan = schedule or Schedule()
     deadline = Deadline.within(budget_ns)
     known = knowledge(program, diagnosis, traces)
-    with Bench(program, folder / "trials", plan, deadline) as bench:
+    with Bench(program, folder / "trials", plan, deadline, memory=while_watched(traces)) as bench:
         outcome = Composition(program, diagnosis, known, catalogue, record, bench, plan, deadline, allow).run()
     if outcome.patch is not None:
         patch.store(outcome.patch, folder)

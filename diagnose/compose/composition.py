@@ -25,8 +25,9 @@ from diagnose.plugins import Catalogue
 from diagnose.program import Program, patch
 from diagnose.program.moved import LineMap
 from diagnose.session import ControlMeasured, FinalMeasured, PatchAccepted, TrialStarted
-from diagnose.trial.bench import Control, describe, describe_saving
+from diagnose.trial.bench import Control
 from diagnose.trial.schedule import Deadline, Schedule
+from diagnose.units import format_share
 
 WITHOUT_ASKING = frozenset({Gate.BITWISE, Gate.ROUNDING})
 """Classes of fixes that are tried unless the user says otherwise."""
@@ -96,7 +97,7 @@ class Composition:
             if control is None:
                 self._give_up(candidate, "the program ends before it could be measured", variants[0].answer)
                 continue
-            patched = self._try(candidate, variants, patched) or patched
+            patched = self._try(candidate, variants, original, patched) or patched
         if original is None or control is None or not self._stack.kept:
             return Outcome(self._journal.verdicts, None, control)
         return self._finish(original, patched, control)
@@ -157,16 +158,13 @@ class Composition:
                 self._journal.warn("two copies do not fit on the device together; they run in alternation")
         return control
 
-    def _try(self, candidate: Candidate, variants: Sequence[_Variant], baseline: Program) -> Program | None:
+    def _try(
+        self, candidate: Candidate, variants: Sequence[_Variant], original: Program, baseline: Program
+    ) -> Program | None:
         """Choose the setting, run the trial, take the fix into the stack if it holds; the new baseline if so."""
         fixer, finding = candidate.fixer, candidate.finding
         copies = [self._copy(self._stack, fixer.name, variant.answer) for variant in variants]
-        chosen = self._choose(fixer, baseline, [variant.setting for variant in variants], copies)
-        if chosen is None:
-            summary = "the patched program failed with every setting"
-            diff = self._stack.diff(variants[0].answer)
-            self._tell(Verdict(fixer.name, Decision.FAILED, summary, diff=diff), candidate)
-            return None
+        chosen = self._choose(fixer, [variant.setting for variant in variants], copies)
         setting, answer, patched = variants[chosen].setting, variants[chosen].answer, copies[chosen]
         diff = self._stack.diff(answer)
         self._journal.record(
@@ -179,7 +177,9 @@ class Composition:
                 where=list(finding.where),
             )
         )
-        trial = self._bench.attempt(fixer, baseline, patched, self._journal.telling(fixer.name))
+        # With only bitwise fixes below it, the original has the numbers of the baseline, and is captured already.
+        numbers = original if self._stack.bitwise else baseline
+        trial = self._bench.attempt(fixer, baseline, patched, self._journal.telling(fixer.name), numbers)
         self._tell(replace(trial.verdict, setting=dict(setting), diff=diff), candidate)
         if trial.verdict.decision is not Decision.KEPT:
             return None
@@ -187,17 +187,18 @@ class Composition:
         self._look_again(fixer, trial.traces)
         return patched
 
-    def _choose(
-        self, fixer: Fixer, baseline: Program, settings: Sequence[Mapping[str, Scalar]], copies: Sequence[Program]
-    ) -> int | None:
+    def _choose(self, fixer: Fixer, settings: Sequence[Mapping[str, Scalar]], copies: Sequence[Program]) -> int:
         if len(copies) == 1:
             return 0
+        self._journal.phase(f"choosing the setting of {fixer.name}", ", ".join(map(_described, settings)))
 
-        def tried(number: int, saving: Interval | None) -> None:
-            detail = f"{describe(settings[number])}: {describe_saving(saving)}"
+        def tried(number: int, against: int, saving: Interval | None) -> None:
+            than = f"than with {_described(settings[against])}"
+            found = f"{format_share(saving.estimate)} less time per step {than}" if saving else "gave no answer"
+            detail = f"{_described(settings[number])}: {found}"
             self._journal.phase(f"choosing the setting of {fixer.name}", detail)
 
-        return self._bench.choose(baseline, copies, tried)
+        return self._bench.choose(copies, tried)
 
     def _accept(self, candidate: Candidate, variant: _Variant) -> None:
         lines = LineMap.between(self._stack.texts, variant.answer.files)
@@ -226,3 +227,7 @@ class Composition:
     def _tell(self, verdict: Verdict, candidate: Candidate) -> None:
         finding = candidate.finding
         self._journal.tell(replace(verdict, predicted_ns=finding.recoverable_ns, where=finding.where))
+
+
+def _described(setting: Mapping[str, Scalar]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in setting.items())

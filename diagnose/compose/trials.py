@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from diagnose.fixer import Fixer
-from diagnose.model import Gate, GateResult, Interval
+from diagnose.model import Gate, GateResult
 from diagnose.program import Program
-from diagnose.trial.bench import Control, Trial
+from diagnose.trial.bench import Control, OnSetting, Trial
 from diagnose.trial.duel import OnPair
 
 
@@ -17,10 +17,15 @@ class Trials(Protocol):
 
     def copy(self, texts: Mapping[str, str], name: str) -> Program: ...
     def control(self, original: Program, twin: Program, on_pair: OnPair | None = None) -> Control | None: ...
-    def choose(
-        self, original: Program, candidates: Sequence[Program], on_try: Callable[[int, Interval | None], None]
-    ) -> int | None: ...
-    def attempt(self, fixer: Fixer, original: Program, patched: Program, on_pair: OnPair | None = None) -> Trial: ...
+    def choose(self, candidates: Sequence[Program], on_try: OnSetting) -> int: ...
+    def attempt(
+        self,
+        fixer: Fixer,
+        original: Program,
+        patched: Program,
+        on_pair: OnPair | None = None,
+        numbers: Program | None = None,
+    ) -> Trial: ...
     def leave_out(self, fixer: Fixer, without: Program, stack: Program, on_pair: OnPair | None = None) -> Trial: ...
     def gate(self, gate: Gate, original: Program, patched: Program, rounds_to: str | None = None) -> GateResult: ...
     def step_alone(self, program: Program, name: str, steps: int) -> int | None: ...

@@ -12,16 +12,17 @@ from typing import Self
 
 from diagnose.errors import ProgramFailed
 from diagnose.fixer import Fixer
-from diagnose.model import Decision, Gate, GateResult, Interval, Scalar, Verdict
+from diagnose.model import Decision, Gate, GateResult, Interval, Verdict
 from diagnose.program import Program, guard, patch
 from diagnose.program.copy import copy_environment, copy_program
-from diagnose.trial.arms import Arm, ArmFailed, Block, Ready, Trouble, Workplace
-from diagnose.trial.duel import ORIGINAL, Comparison, Duel, LiveArm, OnPair, Starter
+from diagnose.trial.arms import Arm, ArmFailed, Trouble, Workplace
+from diagnose.trial.duel import ORIGINAL, Comparison, Duel, OnPair, Starter
 from diagnose.trial.gatekeeper import Gatekeeper
 from diagnose.trial.groups import Groups
+from diagnose.trial.kept import KeptArm
 from diagnose.trial.mechanism import mechanism
+from diagnose.trial.memory import Memory, at_once
 from diagnose.trial.schedule import Deadline, Schedule
-from diagnose.units import format_share
 from diagnose.verdict import (
     LEAST_GENERATIONS,
     LEAST_PAIRS,
@@ -35,6 +36,11 @@ from diagnose.verdict import (
 
 NEAR_BEST = 0.02
 """Of the settings of a knob, the cheapest whose saving is within this share of the best is taken."""
+
+
+OnSetting = Callable[[int, int, Interval | None], None]
+"""Told of each setting of a knob: its number, the number of the one it was measured against, and how much less time it
+takes than that one; None where it gave no answer."""
 
 
 @dataclass(frozen=True)
@@ -69,20 +75,24 @@ class Bench:
         deadline: Deadline,
         python: str = sys.executable,
         environment: Mapping[str, str] = os.environ,
+        memory: Memory | None = None,
     ) -> None:
+        """`memory` is what one process of the program was seen to hold, where that is known before any trial."""
         self._program = program
         self._folder = folder
         self._schedule = schedule
         self._deadline = deadline
         self._environment = dict(environment)
         self._environments: dict[Path, dict[str, str]] = {}
-        self._fits: bool | None = None
+        seen = memory or Memory()
+        self._fits = True if at_once(seen, 2) == 2 else None
         self._control: Control | None = None
         self._started = 0
+        self._start_ns = 0
         self._groups = Groups()
         protect = {"module": str(Path(guard.__file__)), "originals": [str(program.root)], "copy": str(folder)}
         self._place = Workplace(self._groups, folder, python, self._environment_of, {"guard": protect})
-        self._gatekeeper = Gatekeeper(self._place, schedule.start_limit_ns, deadline)
+        self._gatekeeper = Gatekeeper(self._place, schedule.start_limit_ns, deadline, seen)
 
     def __enter__(self) -> Self:
         return self
@@ -105,7 +115,7 @@ class Bench:
 
         Raises ProgramFailed where the original does not run in its copy.
         """
-        duel = Duel(self._schedule, self._deadline, on_pair=on_pair, trace=False)
+        duel = replace(self._duel(on_pair), resolution=None, trace=False)
         found = self._compare(duel, original, twin, "control")
         if found.failed is not None:
             raise _original_failed(found.failed[1])
@@ -117,39 +127,51 @@ class Bench:
         )
         return self._control
 
-    def choose(
-        self, original: Program, candidates: Sequence[Program], on_try: Callable[[int, Interval | None], None]
-    ) -> int | None:
-        """The cheapest of several settings (in their order) that is near the best; None if all of them fail.
+    def choose(self, candidates: Sequence[Program], on_try: OnSetting) -> int:
+        """The cheapest of several settings (in their order) that is near the best.
 
-        The original's process is kept from one setting to the next, resting.
+        The first that runs is the yardstick for the others. Its process is kept from one to the next, resting.
         """
-        savings: list[float | None] = []
-        kept = _Kept(self._starter(original, "sweep-original"))
+        first = 0
+        savings = {first: 0.0}
+        kept = KeptArm(self._starter(candidates[first], "sweep"))
         try:
-            for number, candidate in enumerate(candidates):
-                duel = Duel(self._schedule.sweep(), self._deadline, fits=self._fits, trace=False)
-                found = duel.run(lambda _: kept, self._starter(candidate, f"sweep-{candidate.root.name}-{number}"))
+            for number, candidate in enumerate(candidates[1:], 1):
+                # Where two do not fit, a resting one would hold the memory that the other needs.
+                yardstick = self._starter(candidates[first], "sweep") if self._fits is False else kept.start
+                duel = replace(self._duel(), schedule=self._schedule.sweep(), resolution=None, trace=False)
+                found = duel.run(yardstick, self._starter(candidate, "sweep"))
                 if found.failed is not None and found.failed[0] == ORIGINAL:
-                    raise _original_failed(found.failed[1])
+                    on_try(first, number, None)
+                    kept.end()
+                    first, savings = number, {number: 0.0}
+                    kept = KeptArm(self._starter(candidate, "sweep"))
+                    continue
                 usable = found.saving if found.failed is None else None
-                savings.append(usable.estimate if usable else None)
-                on_try(number, usable)
+                if usable is not None:
+                    savings[number] = usable.estimate
+                on_try(number, first, usable)
         finally:
             kept.end()
-        best = max((saving for saving in savings if saving is not None), default=None)
-        if best is None:
-            return None
-        return next(at for at, saving in enumerate(savings) if saving is not None and saving >= best - NEAR_BEST)
+        best = max(savings.values())
+        return min(number for number, saving in savings.items() if saving >= best - NEAR_BEST)
 
-    def attempt(self, fixer: Fixer, original: Program, patched: Program, on_pair: OnPair | None = None) -> Trial:
-        """Try one fix against what it was made from. Raises ProgramFailed where the original itself fails."""
-        smallest = self._control.resolution if self._control else 0.0
-        duel = Duel(self._schedule, self._deadline, smallest, self._fits, on_pair)
-        found = self._compare(duel, original, patched, fixer.name)
+    def attempt(
+        self,
+        fixer: Fixer,
+        original: Program,
+        patched: Program,
+        on_pair: OnPair | None = None,
+        numbers: Program | None = None,
+    ) -> Trial:
+        """Try one fix against what it was made from; `numbers` is a program with the same numbers as that.
+
+        Raises ProgramFailed where the original itself fails.
+        """
+        found = self._compare(self._duel(on_pair), original, patched, fixer.name)
         if found.failed is not None and found.failed[0] == ORIGINAL:
             raise _original_failed(found.failed[1])
-        verdict = self._judged(_measured(fixer, found, smallest), fixer, found, original, patched)
+        verdict = self._judged(_measured(fixer, found, self._smallest), fixer, found, numbers or original, patched)
         return Trial(verdict, found.traces[1])
 
     def leave_out(self, fixer: Fixer, without: Program, stack: Program, on_pair: OnPair | None = None) -> Trial:
@@ -157,10 +179,8 @@ class Bench:
 
         The verdict is `kept` where it does. Programs that fail here, on either side, make it `failed`.
         """
-        smallest = self._control.resolution if self._control else 0.0
-        duel = Duel(self._schedule, self._deadline, smallest, self._fits, on_pair, trace=False)
-        found = self._compare(duel, without, stack, f"{fixer.name}-left-out")
-        verdict = _measured(fixer, found, smallest)
+        found = self._compare(replace(self._duel(on_pair), trace=False), without, stack, f"{fixer.name}-left-out")
+        verdict = _measured(fixer, found, self._smallest)
         answer = self._ruling_on_time(verdict, found)
         if found.failed is not None and found.failed[0] == ORIGINAL:
             answer = Ruling(Decision.FAILED, f"without it the program does not run: {answer.summary if answer else ''}")
@@ -215,11 +235,23 @@ class Bench:
             stopped_early=found.stopped_early,
         )
 
+    @property
+    def _smallest(self) -> float:
+        return self._control.resolution if self._control else 0.0
+
+    def _duel(self, on_pair: OnPair | None = None) -> Duel:
+        """As far as the earlier ones have shown how to run one."""
+        limit = self._schedule.next_start_limit_ns(self._start_ns)
+        return Duel(self._schedule, self._deadline, self._smallest, self._fits, on_pair, start_limit_ns=limit)
+
     def _compare(self, duel: Duel, original: Program, patched: Program, name: str) -> Comparison:
         starters = self._starter(original, f"{name}-original"), self._starter(patched, f"{name}-patched")
         found = duel.run(*starters)
+        self._start_ns = max(self._start_ns, found.start_ns)
         if found.pairs:
             self._fits = not found.alternated
+        if found.memory is not None:
+            self._gatekeeper.memory = found.memory
         return found
 
     def _starter(self, program: Program, name: str) -> Starter:
@@ -231,44 +263,6 @@ class Bench:
 
     def _environment_of(self, program: Program) -> dict[str, str]:
         return self._environments[program.root]
-
-
-class _Kept:
-    """An arm that several duels use one after the other; started again when it has come to its end."""
-
-    def __init__(self, starter: Starter) -> None:
-        self._starter = starter
-        self._started = 0
-        self._arm: LiveArm | None = None
-        self._ready: Ready | None = None
-
-    def ready(self, limit_ns: int) -> Ready:
-        if self._arm is None or self._ready is None:
-            self.end()
-            self._arm = self._starter(self._started)
-            self._started += 1
-            self._ready = self._arm.ready(limit_ns)
-        return self._ready
-
-    def run(self, steps: int, drop: int, limit_ns: int) -> Block:
-        assert self._arm is not None  # `ready` comes first
-        try:
-            return self._arm.run(steps, drop, limit_ns)
-        except ArmFailed:
-            self.end()
-            raise
-
-    def trace(self, steps: int, drop: int, limit_ns: int) -> list[Path]:
-        assert self._arm is not None  # `ready` comes first
-        return self._arm.trace(steps, drop, limit_ns)
-
-    def close(self) -> None:
-        """Kept for the next duel."""
-
-    def end(self) -> None:
-        arm, self._arm, self._ready = self._arm, None, None
-        if arm is not None:
-            arm.close()
 
 
 def _measured(fixer: Fixer, found: Comparison, smallest: float) -> Verdict:
@@ -297,13 +291,3 @@ def _failure(failure: ArmFailed) -> Ruling:
 
 def _original_failed(failure: ArmFailed) -> ProgramFailed:
     return ProgramFailed(f"the program fails in a copy, without any fix: {failure}", 1)
-
-
-def describe(setting: Mapping[str, Scalar]) -> str:
-    """A setting for people: `num_workers=2`."""
-    return ", ".join(f"{name}={value}" for name, value in setting.items())
-
-
-def describe_saving(saving: Interval | None) -> str:
-    """A saving for people, where there is one."""
-    return "failed" if saving is None else f"{format_share(saving.estimate)} saved"

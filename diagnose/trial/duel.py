@@ -52,6 +52,8 @@ class Comparison:
     peak_bytes: tuple[int, int] | None = None
     memory: Memory | None = None
     """Of the original after its warm-up."""
+    start_ns: int = 0
+    """The longest way from the start of a process to the end of its warm-up."""
     traces: tuple[list[Path], list[Path]] = field(default_factory=lambda: ([], []))
     stopped_early: bool = False
     alternated: bool = False
@@ -80,6 +82,8 @@ class Duel:
     """Whether both arms fit side by side, where an earlier duel has seen it."""
     on_pair: OnPair | None = None
     trace: bool = True
+    start_limit_ns: int | None = None
+    """Instead of the schedule's, once it is known how long a start takes."""
 
     def run(self, original: Starter, patched: Starter) -> Comparison:
         """Compare the two. Never raises ArmFailed: what went wrong is in the answer."""
@@ -95,11 +99,13 @@ class _Run:
         self.blocks: tuple[list[Block], list[Block]] = ([], [])
         self.started = 0
         self.fits = duel.fits
+        self.hung_start = False
+        """A process hung before it was ready: once is bad luck (a fork beside a thread), twice is a failure."""
 
     def all_generations(self) -> Comparison:
         most = self.schedule.generations + self.schedule.extra_generations
         for generation in range(most):
-            before = len(self.found.pairs)
+            before, hung = len(self.found.pairs), self.hung_start
             if self.fits is False:
                 self.alternate()
             else:
@@ -107,6 +113,8 @@ class _Run:
             done = generation + 1 >= self.schedule.generations and len(self.found.pairs) >= self.schedule.pairs
             if done or self.over or self.found.alternated:
                 break
+            if self.hung_start and not hung:
+                continue
             if len(self.found.pairs) == before and self.fits is not False and not self.shrink():
                 break
         self.summarise()
@@ -162,7 +170,14 @@ class _Run:
         return arm
 
     def ready(self, side: int, arm: LiveArm) -> Ready:
-        return self.call(side, lambda: arm.ready(self.limit(self.schedule.start_limit_ns)))
+        limit = self.limit(self.duel.start_limit_ns or self.schedule.start_limit_ns)
+        try:
+            ready = self.call(side, lambda: arm.ready(limit))
+        except _SideFailed as failure:
+            failure.starting = True
+            raise
+        self.found.start_ns = max(self.found.start_ns, ready.started_ns)
+        return ready
 
     def settle(self, arms: Sequence[LiveArm]) -> None:
         """One unmeasured block each, undisturbed by the other's start; the original's sets the length of blocks."""
@@ -260,6 +275,8 @@ class _Run:
             self.fits = False
         elif trouble is Trouble.HUNG and self.duel.deadline.passed:
             self.found.out_of_time = True
+        elif trouble is Trouble.HUNG and failure.starting and not self.hung_start and not self.found.alternated:
+            self.hung_start = True
         else:
             self.found.failed = (failure.side, failure.reason)
 
@@ -294,3 +311,4 @@ class _SideFailed(Exception):
         super().__init__(str(reason))
         self.side = side
         self.reason = reason
+        self.starting = False

@@ -34,19 +34,22 @@ _FLOAT32_ROUNDING = 2.0**-23
 _STRAYED = 0.1  # relative: a reference this far from the original does not compute the same thing
 
 
-def bitwise(original: Capture, again: Capture, patched: Capture) -> GateResult | None:
-    """Whether `patched` equals `original` bit for bit; None if `original` does not equal `again`, itself repeated."""
+def bitwise(original: Capture, patched: Capture) -> GateResult:
+    """Whether `patched` equals `original` bit for bit."""
     unusable = _unusable(Gate.BITWISE, original, patched)
     if unusable is not None:
         return unusable
-    if _first_difference(original, again) is not None:
-        return None
     difference = _first_difference(original, patched)
     if difference is not None:
         return GateResult(Gate.BITWISE, False, difference)
     count = len(original.tensors)
     detail = f"{count} losses, gradients, parameters and buffers of {_steps(original)} are equal bit for bit"
     return GateResult(Gate.BITWISE, True, detail)
+
+
+def repeats(original: Capture, again: Capture) -> bool:
+    """Whether a program gave the same bits twice: only then a difference is the patched program's doing."""
+    return _first_difference(original, again) is None
 
 
 def rounding(original: Capture, patched: Capture, reference: Capture, rounded: Capture | None = None) -> GateResult:

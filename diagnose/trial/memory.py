@@ -1,14 +1,19 @@
-"""Whether two arms fit side by side, and whether a program died for lack of memory."""
+"""How many processes of a program fit side by side, and whether a program died for lack of memory."""
 
 from __future__ import annotations
 
+import os
 import re
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import psutil
 
+from diagnose.trace import Trace
+
 _GROWTH = 1.1  # a patched arm may need somewhat more than the original
+_RSS = "host.rss_bytes"
 _CONTEXT_BYTES = 1 << 30  # a second process brings a device context and library workspaces of its own
 
 _LACK = re.compile(
@@ -44,6 +49,29 @@ def fits_twice(memory: Memory) -> bool | None:
     if memory.host_bytes is None:
         return None
     return psutil.virtual_memory().available > memory.host_bytes * _GROWTH
+
+
+def while_watched(traces: Sequence[Trace]) -> Memory:
+    """What the watched run of a program held on the host; nothing is known where it used a device."""
+    held = 0
+    for trace in traces:
+        if trace.has_device or trace.facts.device_name is not None or _RSS not in trace.names:
+            return Memory()
+        counters = trace.counters
+        held += int(max(counters.value[counters.name == trace.names.index(_RSS)], default=0))
+    return Memory(host_bytes=held or None)
+
+
+def at_once(memory: Memory, wanted: int) -> int:
+    """How many processes like this one may run at the same time, up to `wanted`.
+
+    One on a device, where they would wait for each other and might not fit, and where nothing is known; else as many
+    as there are cores and memory for, with every process taken to need twice what was seen.
+    """
+    if memory.device_bytes is not None or not memory.host_bytes:
+        return 1
+    room = psutil.virtual_memory().available // (2 * memory.host_bytes)
+    return max(1, min(wanted, len(os.sched_getaffinity(0)), room))
 
 
 def died_of_memory(last_words: str, returncode: int | None) -> bool:

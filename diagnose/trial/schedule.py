@@ -46,7 +46,8 @@ class Schedule:
             warmup_steps=3,
             drop_steps=1,
             block_ns=200 * NS_PER_MS,
-            usual_steps=5,
+            least_steps=3,
+            usual_steps=3,
             look_every=4,
             sweep_pairs=2,
             final_runs=1,
@@ -74,6 +75,10 @@ class Schedule:
     def block_limit_ns(self, steps: int, step_ns: int) -> int:
         """How long a block of `steps` may take before the arm counts as hanging."""
         return self.stall_limit_ns + 10 * (steps + self.drop_steps) * max(step_ns, 0)
+
+    def next_start_limit_ns(self, start_ns: int) -> int:
+        """How long a start may take once others took `start_ns`."""
+        return min(self.start_limit_ns, self.stall_limit_ns + 10 * start_ns) if start_ns else self.start_limit_ns
 
     def sweep(self) -> Schedule:
         """The short form for one setting of a knob."""

@@ -1,0 +1,55 @@
+"""An arm that outlives its duel: one process is enough for all settings of a knob that are measured against it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Self
+
+from diagnose.trial.arms import ArmFailed, Block, Ready
+from diagnose.trial.duel import LiveArm, Starter
+
+
+class KeptArm:
+    """Duels use it one after the other; it is started again when it has come to its end."""
+
+    def __init__(self, starter: Starter) -> None:
+        self._starter = starter
+        self._started = 0
+        self._start_ns = 0
+        self._arm: LiveArm | None = None
+        self._ready: Ready | None = None
+
+    def start(self, _number: int) -> Self:
+        """Start it unless it still lives: it then warms up beside the other arm."""
+        if self._arm is None:
+            self._arm = self._starter(self._started)
+            self._started += 1
+        return self
+
+    def ready(self, limit_ns: int) -> Ready:
+        assert self._arm is not None  # `start` comes first
+        if self._ready is None:
+            self._ready = self._arm.ready(limit_ns)
+        return self._ready
+
+    def run(self, steps: int, drop: int, limit_ns: int) -> Block:
+        assert self._arm is not None  # `start` comes first
+        try:
+            return self._arm.run(steps, drop, limit_ns)
+        except ArmFailed:
+            self.end()
+            raise
+
+    def trace(self, steps: int, drop: int, limit_ns: int) -> list[Path]:
+        assert self._arm is not None  # `start` comes first
+        return self._arm.trace(steps, drop, limit_ns)
+
+    def close(self) -> None:
+        """Kept for the next duel, unless it is not yet of use."""
+        if self._ready is None:
+            self.end()
+
+    def end(self) -> None:
+        arm, self._arm, self._ready = self._arm, None, None
+        if arm is not None:
+            arm.close()
