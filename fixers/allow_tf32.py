@@ -1,19 +1,19 @@
-"""What it changes
----------------
-Calls `torch.set_float32_matmul_precision("high")` once, after the imports of the script that is started. Where the
-program sets the precision itself, to full float32, that line is edited instead; where it uses the newer
-`fp32_precision` settings, the new line does too, since torch refuses to have the two families mixed.
+"""Lets matrix products of float32 use the tensor cores, through TF32.
+
+What it changes
+    Calls `torch.set_float32_matmul_precision("high")` once, after the imports of the script that is started. Where
+    the program sets the precision itself, to full float32, that line is edited instead; where it uses the newer
+    `fp32_precision` settings, the new line does too, since torch refuses to have the two families mixed.
 
 Why it helps
-------------
-Matrix products of float32 operands run on the plain float units unless they may be rounded to TF32 first: then they run
-on the tensor cores of NVIDIA devices since Ampere, at several times the rate. Sums are still kept in float32.
+    Matrix products of float32 operands run on the plain float units unless they may be rounded to TF32 first: then
+    they run on the tensor cores of NVIDIA devices since Ampere, at several times the rate. Sums are still kept in
+    float32.
 
 Fix safety
-----------
-Rounding. Operands of matrix products keep 10 bits of mantissa instead of 23. The gate compares a step with a float64
-reference, with operands rounded as TF32 rounds them. A program that asked for "highest" by name may have had a reason:
-the summary says that its own line was edited.
+    Rounding. Operands of matrix products keep 10 bits of mantissa instead of 23. The gate compares a step with a
+    float64 reference, with operands rounded as TF32 rounds them. A program that asked for "highest" by name may
+    have had a reason: the summary says that its own line was edited.
 """
 
 from __future__ import annotations

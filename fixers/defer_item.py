@@ -1,23 +1,23 @@
-"""What it changes
----------------
-Values that a training loop reads from the device in every step, only to log them, stay on the device until they are
-logged. `running += loss.item()` becomes `running += loss.detach().double()`, and `float(running)` stands where the
-program uses it, in its own `if step % n == 0:` or after the loop. A list of losses holds tensors and is read at once
-where it is used. A loop that calls `.item()` for every parameter collects its tensors and reads them in one go, in the
-log branch if that is where the result is used.
+"""Keeps values that are only logged on the device until they are logged.
+
+What it changes
+    Values that a training loop reads from the device in every step, only to log them, stay on the device until they
+    are logged. `running += loss.item()` becomes `running += loss.detach().double()`, and `float(running)` stands
+    where the program uses it, in its own `if step % n == 0:` or after the loop. A list of losses holds tensors and
+    is read at once where it is used. A loop that calls `.item()` for every parameter collects its tensors and reads
+    them in one go, in the log branch if that is where the result is used.
 
 Why it helps
-------------
-`.item()` makes the host wait until the device has done all that was asked of it. Until the host has caught up again,
-the device has nothing to do. A value that nobody looks at in this step is not worth that.
+    `.item()` makes the host wait until the device has done all that was asked of it. Until the host has caught up
+    again, the device has nothing to do. A value that nobody looks at in this step is not worth that.
 
 Fix safety
-----------
-Bitwise: loss, gradients and parameters do not depend on what is logged. Logged values are the same too: they are added
-up in float64, as Python does, and collected values go through the very statement that they went through before. A value
-that steers the program (a condition, a return value, an index, an argument of a scheduler) is left alone, and so is one
-that is printed in every step, and every variable of which some use is not understood. As the host no longer waits, it
-runs ahead of the device, which can raise peak memory; a list holds one small tensor for each entry until it is read.
+    Bitwise: loss, gradients and parameters do not depend on what is logged. Logged values are the same too: they
+    are added up in float64, as Python does, and collected values go through the very statement that they went
+    through before. A value that steers the program (a condition, a return value, an index, an argument of a
+    scheduler) is left alone, and so is one that is printed in every step, and every variable of which some use is
+    not understood. As the host no longer waits, it runs ahead of the device, which can raise peak memory; a list
+    holds one small tensor for each entry until it is read.
 """
 
 from __future__ import annotations

@@ -1,20 +1,19 @@
-"""What it changes
----------------
-Passes `fused=True` where the program builds its Adam, AdamW, SGD or Adagrad. `foreach` gives way, since the two exclude
-each other.
+"""Lets the optimizer do its step in a few fused kernels.
+
+What it changes
+    Passes `fused=True` where the program builds its Adam, AdamW, SGD or Adagrad. `foreach` gives way, since the two
+    exclude each other.
 
 Why it helps
-------------
-Without it, torch updates parameters with a dozen elementwise operations for each tensor, or for each group of tensors.
-Every one of them is launched by the host and moves its operands through memory again. The fused form reads parameter,
-gradient and state once, writes them once, and does so in a few launches for the whole model. It exists for CUDA and,
-since torch 2.4, for the CPU.
+    Without it, torch updates parameters with a dozen elementwise operations for each tensor, or for each group of
+    tensors. Every one of them is launched by the host and moves its operands through memory again. The fused form
+    reads parameter, gradient and state once, writes them once, and does so in a few launches for the whole model.
+    It exists for CUDA and, since torch 2.4, for the CPU.
 
 Fix safety
-----------
-Rounding. The same formulas, evaluated in another order inside one kernel. Left alone: sparse gradients and
-`differentiable=True`, which the fused form does not take; optimizers that have no fused form; classes of the program's
-own. A checkpoint of the optimizer's state loads in either form.
+    Rounding. The same formulas, evaluated in another order inside one kernel. Left alone: sparse gradients and
+    `differentiable=True`, which the fused form does not take; optimizers that have no fused form; classes of the
+    program's own. A checkpoint of the optimizer's state loads in either form.
 """
 
 from __future__ import annotations

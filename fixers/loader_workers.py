@@ -1,23 +1,23 @@
-"""What it changes
----------------
-Gives the training `DataLoader` worker processes: `num_workers` where the program sets it (in the call, in a constant,
-in an argparse or dataclass default), `persistent_workers=True`, and `pin_memory=True` where batches go to a CUDA
-device. The number is chosen by trying: few first, no more than there are cores.
+"""Gives the data loader worker processes.
+
+What it changes
+    Gives the training `DataLoader` worker processes: `num_workers` where the program sets it (in the call, in a
+    constant, in an argparse or dataclass default), `persistent_workers=True`, and `pin_memory=True` where batches
+    go to a CUDA device. The number is chosen by trying: few first, no more than there are cores.
 
 Why it helps
-------------
-Without workers the training process reads and transforms each sample itself, between two steps, while the device waits.
-Workers do it at the same time. Persistent ones are not started anew in each epoch; pinned batches reach the device
-without a second copy on the host.
+    Without workers the training process reads and transforms each sample itself, between two steps, while the
+    device waits. Workers do it at the same time. Persistent ones are not started anew in each epoch; pinned batches
+    reach the device without a second copy on the host.
 
 Fix safety
-----------
-Bitwise, where a sample depends on its index alone: the order of samples and the random numbers of the training process
-stay as they were. Random augmentation draws from the generators of the workers instead, which the gate sees. Left
-alone: an `IterableDataset` that does not ask which worker it is in would yield every sample once per worker; a dataset
-that moves data to a CUDA device cannot run in a forked process. Workers are not kept where the program changes the
-dataset between epochs, since kept workers would not see it. Each worker holds batches of its own: `num_workers ×
-prefetch_factor` of them in host memory. Where processes are spawned and not forked, the script needs its main guard.
+    Bitwise, where a sample depends on its index alone: the order of samples and the random numbers of the training
+    process stay as they were. Random augmentation draws from the generators of the workers instead, which the gate
+    sees. Left alone: an `IterableDataset` that does not ask which worker it is in would yield every sample once per
+    worker; a dataset that moves data to a CUDA device cannot run in a forked process. Workers are not kept where
+    the program changes the dataset between epochs, since kept workers would not see it. Each worker holds batches
+    of its own: `num_workers × prefetch_factor` of them in host memory. Where processes are spawned and not forked,
+    the script needs its main guard.
 """
 
 from __future__ import annotations

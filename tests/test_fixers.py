@@ -71,7 +71,8 @@ def test_a_last_line_without_an_end_is_no_obstacle(fixer: Fixer, example: Exampl
 @pytest.mark.parametrize("fixer", FIXERS.values(), ids=FIXERS)
 def test_the_file_explains_itself(fixer: Fixer) -> None:
     for heading in HEADINGS:
-        assert f"{heading}\n{'-' * len(heading)}" in fixer.doc.replace("-" * 15, "-" * len(heading))
+        assert f"\n{heading}\n    " in fixer.doc
+    assert fixer.doc.splitlines()[0].endswith(".")
     assert fixer.name == fixer.name.lower().replace("_", "-")
     assert fixer.gate in Gate
     assert (fixer.rounds_to is not None) <= (fixer.gate is Gate.ROUNDING)
