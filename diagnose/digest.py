@@ -166,7 +166,7 @@ def _finding(one: _Settled, measures: Measures, catalogue: Catalogue) -> Finding
         summary=one.claim.summary,
         evidence=tuple(evidence),
         where=tuple(one.claim.where),
-        fixers=tuple(name for name in fixers if name in catalogue.fixers),
+        fixers=tuple(name for name in fixers if catalogue.offers(name)),
         confirm=_confirm(one, measures),
     )
 

@@ -15,12 +15,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from diagnose.fixer import Fixer
 from diagnose.rule import Rule
 
-_Plugin = TypeVar("_Plugin", Rule, Fixer)
+if TYPE_CHECKING:
+    from diagnose.fixer import Fixer
+
+_Plugin = TypeVar("_Plugin", Rule, "Fixer")
 
 
 @dataclass(frozen=True)
@@ -38,18 +40,39 @@ class Catalogue:
     rules: dict[str, Rule]
     fixers: dict[str, Fixer]
     problems: tuple[Problem, ...] = ()
+    unloaded: frozenset[str] = frozenset()
+    """Fixers of which only the name is known."""
+
+    def offers(self, fixer: str) -> bool:
+        """Whether there is a fixer of that name."""
+        return fixer in self.fixers or fixer in self.unloaded
+
+
+def load_rules(extra_rules: Path | None = None) -> Catalogue:
+    """The rules alone, for those who only diagnose: what fixers need takes longer to import than a trace to read."""
+    problems: list[Problem] = []
+    names = (info.name for info in pkgutil.iter_modules(_built_in("fixers").__path__))
+    unloaded = frozenset(name.replace("_", "-") for name in names if not name.startswith("_"))
+    return Catalogue(_rules(extra_rules, problems), {}, tuple(problems), unloaded)
 
 
 def load(extra_rules: Path | None = None, extra_fixers: Path | None = None) -> Catalogue:
     """The built-in rules and fixers, with those of two folders of the user's; his win where names are equal."""
+    from diagnose.fixer import Fixer  # brings LibCST along, which takes 0.1 s
+
     problems: list[Problem] = []
-    rules: dict[str, Rule] = {}
+    rules = _rules(extra_rules, problems)
     fixers: dict[str, Fixer] = {}
-    for package in _packages("rules", extra_rules):
-        rules |= {rule.name: rule for rule in _collect(package, "RULE", Rule, problems)}
     for package in _packages("fixers", extra_fixers):
         fixers |= {fixer.name: fixer for fixer in _collect(package, "FIXER", Fixer, problems)}
     return Catalogue(rules, fixers, tuple(problems))
+
+
+def _rules(extra: Path | None, problems: list[Problem]) -> dict[str, Rule]:
+    rules: dict[str, Rule] = {}
+    for package in _packages("rules", extra):
+        rules |= {rule.name: rule for rule in _collect(package, "RULE", Rule, problems)}
+    return rules
 
 
 def _packages(kind: str, extra: Path | None) -> list[ModuleType]:

@@ -26,10 +26,10 @@ def run(args: argparse.Namespace) -> int:
     """Read, diagnose, print."""
     from diagnose.cli.findings import failed, print_diagnosis
     from diagnose.engine import diagnose
-    from diagnose.plugins import load
+    from diagnose.plugins import load_rules
     from diagnose.trace.readers import open_traces
 
-    catalogue = load(extra_rules=args.rules)
+    catalogue = load_rules(args.rules)
     for problem in catalogue.problems:
         talk(f"diagnose: {problem.module} was left out: {problem.message}")
     diagnosis = diagnose(open_traces(args.paths), catalogue)

@@ -48,8 +48,8 @@ def _view(state: State, last_ns: int | None) -> int:
 @functools.cache
 def explain(rule: str) -> str:
     """The documentation of a rule; empty for one that is not there."""
-    # Loading the rules brings numpy and LibCST: paid only when somebody opens a finding.
-    from diagnose.plugins import load
+    # Loading the rules brings numpy: paid only when somebody opens a finding.
+    from diagnose.plugins import load_rules
 
-    found = load().rules.get(rule)
+    found = load_rules().rules.get(rule)
     return found.doc if found else ""

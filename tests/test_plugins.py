@@ -1,0 +1,37 @@
+"""Diagnosing needs the rules and the names of the fixers; what fixers are made of is not even imported."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from diagnose import plugins
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def test_the_rules_alone_are_those_of_the_whole_catalogue() -> None:
+    alone, whole = plugins.load_rules(), plugins.load()
+    assert alone.rules.keys() == whole.rules.keys()
+    assert alone.problems == ()
+    assert alone.fixers == {}
+
+
+def test_a_fixer_is_known_by_the_name_of_its_file() -> None:
+    alone, whole = plugins.load_rules(), plugins.load()
+    assert alone.unloaded == whole.fixers.keys()
+    assert all(alone.offers(name) and whole.offers(name) for name in whole.fixers)
+    assert not alone.offers("no-such-fixer")
+
+
+def test_analyzing_imports_nothing_that_only_fixing_needs() -> None:
+    script = (
+        "import sys; from diagnose.cli import main; "
+        f"code = main(['analyze', {str(ROOT / 'sample_traces' / 'cpu_demo')!r}]); "
+        "print(sorted({'libcst', 'torch', 'textual', 'plotly'} & set(sys.modules)), file=sys.stderr); sys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[-1] == "[]"
+    assert done.stdout
