@@ -166,8 +166,8 @@ class Fixer:
     rewrite: Callable[[Request], Answer]
     gate: Gate
     mechanism: str
-    """The measure that must move for the gain to be believed: an accounting class (`idle.input`, `compute`) or
-    `sync_calls`."""
+    """The measure that must move for the gain to be believed: an accounting class (`idle.input`, `compute`), a sum of
+    them where the gain may show in either (`compute+idle.launch`), or `sync_calls`."""
     settings: Callable[[Request], Sequence[Mapping[str, Scalar]]] = lambda _request: ({},)
     """The settings of its knobs that are worth a trial, cheapest first."""
     rounds_to: str | None = None

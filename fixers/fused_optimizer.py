@@ -115,7 +115,7 @@ FIXER = Fixer(
     name="fused-optimizer",
     rewrite=rewrite,
     gate=Gate.ROUNDING,
-    mechanism="compute",
+    mechanism="compute+idle.dispatch+idle.launch",
     order=50,
     examples=(
         Example(
