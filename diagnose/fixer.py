@@ -12,20 +12,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from diagnose.model import Confidence, Facts, Finding, Gate, Place, Scalar, Severity, Site
+from diagnose.program.arguments import argument, has_star, set_keywords
 from diagnose.program.edit import (
     Source,
     Splice,
-    argument,
     call_at,
     call_name,
     ensure_import,
     free_name,
-    has_star,
     insert_after,
     insert_before,
     parse,
     replace,
-    set_keywords,
     splice,
     top_of_program,
 )

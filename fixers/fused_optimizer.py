@@ -100,7 +100,7 @@ def _set_fused(request: Request, source: Source, call: cst.Call, kind: str, wher
 
 
 def _recorded(text: str) -> Request:
-    line = next(number for number, line in enumerate(text.splitlines(), 1) if "(model.parameters()" in line)
+    line = next(number for number, line in enumerate(text.splitlines(), 1) if "model.parameters()" in line)
     return example_request("slow-optimizer", text, sites=[Site("optimizer", "train.py", line)])
 
 
@@ -137,6 +137,11 @@ FIXER = Fixer(
         Example(
             before=_IMPORT + "opt = torch.optim.Adam(model.parameters(), fused=False)\n",
             after=_IMPORT + "opt = torch.optim.Adam(model.parameters(), fused=True)\n",
+            request=_recorded,
+        ),
+        Example(
+            before=_IMPORT + "opt = torch.optim.Adam(p for p in model.parameters() if p.requires_grad)\n",
+            after=_IMPORT + "opt = torch.optim.Adam((p for p in model.parameters() if p.requires_grad), fused=True)\n",
             request=_recorded,
         ),
         _left_alone(_IMPORT + "opt = torch.optim.Adam(model.parameters(), fused=True)\n"),

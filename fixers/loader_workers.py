@@ -258,6 +258,12 @@ FIXER = Fixer(
             request=lambda text: _recorded(text, cuda=True),
         ),
         Example(
+            before=_IMPORT + "loader = DataLoader(StoredImages(2048), batch_size=args.batch, shuffle=True)  # small\n",
+            after=_IMPORT + "loader = DataLoader(\n    StoredImages(2048),\n    batch_size=args.batch,\n"
+            "    shuffle=True,\n    num_workers=2,\n    persistent_workers=True,\n)  # small\n",
+            request=_recorded,
+        ),
+        Example(
             before=_IMPORT + "loader = DataLoader(data, 8, True, None, None, 0)\n",
             after=_IMPORT + "loader = DataLoader(data, 8, True, None, None, 2, persistent_workers=True)\n",
             request=_recorded,

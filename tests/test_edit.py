@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import libcst as cst
@@ -10,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diagnose.errors import InputError
+from diagnose.program.arguments import set_keywords
 from diagnose.program.edit import (
     Source,
     Splice,
@@ -18,7 +21,6 @@ from diagnose.program.edit import (
     insert_after,
     insert_before,
     parse,
-    set_keywords,
     splice,
     top_of_program,
 )
@@ -56,6 +58,7 @@ def set_in(text: str, remove: tuple[str, ...] = (), **values: str) -> str:
         ("F(\r\n\ta,\r\n)\r\n", "F(\r\n\ta,\r\n\tk=1,\r\n)\r\n"),
         ("F(*a, **b)", "F(*a, **b, k=1)"),
         ("F((x for x in y))", "F((x for x in y), k=1)"),
+        ("F(x for x in y)", "F((x for x in y), k=1)"),
         ('F(\'ü\', b\'\\x00\', """\n""")', 'F(\'ü\', b\'\\x00\', """\n""", k=1)'),
     ],
 )
@@ -77,6 +80,63 @@ def test_a_keyword_is_set_in_the_style_of_the_call(before: str, after: str) -> N
 )
 def test_a_keyword_is_removed_with_its_comma(before: str, after: str) -> None:
     assert set_in(before, remove=("r",)) == after
+
+
+WIDE = "a" * 87
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (f"F({WIDE}, b=1)", f"F({WIDE}, b=1, k=1)"),
+        (f"F({WIDE}, b=12)", f"F(\n    {WIDE},\n    b=12,\n    k=1,\n)"),
+        (f"x = [F({WIDE},b = 1,)]  # c", f"x = [F(\n    {WIDE},\n    b = 1,\n    k=1,\n)]  # c"),
+        (
+            f"if x:\n\tF({WIDE}, (b),  *c , **d)",
+            f"if x:\n\tF(\n\t\t{WIDE},\n\t\t(b),\n\t\t*c ,\n\t\t**d,\n\t\tk=1,\n\t)",
+        ),
+        (f"F(x for x in {WIDE})", f"F(\n    (x for x in {WIDE}),\n    k=1,\n)"),
+        (f"F( (x) for x in {WIDE} )", f"F(\n    ((x) for x in {WIDE}),\n    k=1,\n)"),
+        (f"{WIDE}.{WIDE}.F()", f"{WIDE}.{WIDE}.F(\n    k=1,\n)"),
+        (f"F({WIDE}, b=12)\r\n", f"F(\r\n    {WIDE},\r\n    b=12,\r\n    k=1,\r\n)\r\n"),
+        (f"F({WIDE}, b=12); F(2)", f"F(\n    {WIDE},\n    b=12,\n    k=1,\n); F(2)"),
+        (f"F({WIDE}, k=1234567890123456789, b=12)", f"F({WIDE}, k=1, b=12)"),
+        # A file whose own lines are longer sets the limit, up to 120.
+        (f"F({WIDE}, b=12)\n# {'-' * 110}", f"F({WIDE}, b=12, k=1)\n# {'-' * 110}"),
+        (f"F({WIDE}, b={'c' * 30})\n# {'-' * 150}", f"F(\n    {WIDE},\n    b={'c' * 30},\n    k=1,\n)\n# {'-' * 150}"),
+        # Rows of several arguments get another row.
+        (f"F({WIDE},\n  {WIDE}, b=12345678)", f"F({WIDE},\n  {WIDE}, b=12345678,\n  k=1)"),
+        (f"F({WIDE},\n  {WIDE}, b=12345678,)", f"F({WIDE},\n  {WIDE}, b=12345678,\n  k=1,)"),
+        (f"F({WIDE}, {{\n}}, b={WIDE}12345)", f"F({WIDE}, {{\n}}, b={WIDE}12345, k=1)"),
+        # The braces of a string end with its line.
+        (f"f'{{F({WIDE}, b=12)}}'", f"f'{{F({WIDE}, b=12, k=1)}}'"),
+    ],
+)
+def test_a_line_that_would_grow_too_long_is_broken_as_formatters_do(before: str, after: str) -> None:
+    source = parsed(before)
+    call = next(call for call in source.every(cst.Call) if source.code(call.func).endswith("F"))
+    found = splice(before, set_keywords(source, call, {"k": "1"}))
+    assert found == after
+    compile(found, "train.py", "exec", dont_inherit=True)
+
+
+def test_keywords_changed_in_place_count_for_the_length_of_the_line() -> None:
+    text = f"F({WIDE}, b=1)"
+    assert set_in(text, b="'more'", k="1") == f"F(\n    {WIDE},\n    b='more',\n    k=1,\n)"
+
+
+def test_what_formatters_wrote_they_leave_as_it_is() -> None:
+    text = f"loader = F({WIDE}, shuffle=True)\n"
+    broken = set_in(text, k="1", m="2")
+    done = subprocess.run(
+        [sys.executable, "-m", "ruff", "format", "-"],
+        input=broken,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
+    assert done.stdout == broken
 
 
 def test_a_new_keyword_takes_the_place_of_a_removed_one() -> None:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from diagnose.program.edit import argument, call_name
+from diagnose.program.arguments import argument
+from diagnose.program.edit import call_name
 from diagnose.program.syntax import Source, Splice, parse
 
 __all__ = ["Setting", "number", "setting_of"]
