@@ -31,6 +31,7 @@ from diagnose.program.flow import (
     STEADY_UPDATES,
     Loop,
     Uses,
+    asks_nothing,
     binds,
     gate,
     is_after,
@@ -41,7 +42,7 @@ from diagnose.program.flow import (
     uses_of,
     within,
 )
-from diagnose.program.reads import is_read, log_branch, outcome, tensor_of, trains, trains_within
+from diagnose.program.reads import is_read, log_branch, outcome, tensor_of, training_reads, trains, trains_within
 from diagnose.program.values import Setting, number, setting_of
 
 __all__ = [
@@ -62,6 +63,7 @@ __all__ = [
     "Splice",
     "Uses",
     "argument",
+    "asks_nothing",
     "binds",
     "call_at",
     "call_name",
@@ -87,6 +89,7 @@ __all__ = [
     "splice",
     "tensor_of",
     "top_of_program",
+    "training_reads",
     "trains",
     "trains_within",
     "updates",

@@ -23,7 +23,6 @@ Fix safety
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import libcst as cst
@@ -41,6 +40,7 @@ from diagnose.fixer import (
     Source,
     Splice,
     Uses,
+    asks_nothing,
     binds,
     ensure_import,
     example_request,
@@ -59,6 +59,7 @@ from diagnose.fixer import (
     scope_of,
     splice,
     tensor_of,
+    training_reads,
     trains,
     trains_within,
     updates,
@@ -117,7 +118,7 @@ def rewrite(request: Request) -> Answer:
 def _plan(plan: _Plan, lines: set[int]) -> None:
     source = plan.source
     done: set[tuple[cst.CSTNode, str]] = set()
-    for read in _hot_reads(source, lines):
+    for read in training_reads(source, lines):
         loops = loops_around(source, read)
         inner = [loop for loop in loops if isinstance(loop, cst.For) and not trains(source, loop)]
         batch = next((loop for loop in loops if trains(source, loop)), None)
@@ -134,21 +135,6 @@ def _plan(plan: _Plan, lines: set[int]) -> None:
         except _LeftAlone as reason:
             del plan.splices[before:]
             plan.reasons.append(f"{source.lines_of(read)[0]} is left alone: {reason}")
-
-
-def _hot_reads(source: Source, lines: set[int]) -> Iterable[cst.Call]:
-    """The `.item()` calls of loops that train, and of loops around the recorded lines."""
-    for call in source.every(cst.Call):
-        if not is_read(call):
-            continue
-        loops = loops_around(source, call)
-        if any(trains(source, loop) or _covers(source, loop, lines) for loop in loops):
-            yield call
-
-
-def _covers(source: Source, loop: Loop, lines: set[int]) -> bool:
-    first, last = source.lines_of(loop)
-    return any(first <= line <= last for line in lines)
 
 
 def _variable(source: Source, read: cst.Call) -> str:
@@ -179,9 +165,9 @@ def _keep_on_device(plan: _Plan, read: cst.Call, batch: Loop, name: str) -> None
     if uses.lost:
         raise _LeftAlone(f"`{name}` {uses.lost}")
     for use in uses.reads:
-        if within(source, use, batch) and not _harmless(source, use) and gate(source, use, batch) is None:
+        if within(source, use, batch) and not asks_nothing(source, use) and gate(source, use, batch) is None:
             raise _LeftAlone(f"`{name}` is used in every step, in line {source.lines_of(use)[0]}")
-        if not within(source, use, batch) and not is_after(source, use, batch) and not _harmless(source, use):
+        if not within(source, use, batch) and not is_after(source, use, batch) and not asks_nothing(source, use):
             raise _LeftAlone(f"`{name}` is used before the loop, in line {source.lines_of(use)[0]}")
         part = source.inside(use, cst.FormattedStringExpression)
         if part is not None and part.equal is not None:
@@ -194,19 +180,6 @@ def _keep_on_device(plan: _Plan, read: cst.Call, batch: Loop, name: str) -> None
     else:
         _keep_sum(plan, name, uses)
     plan.moved.append(f"`{name}`")
-
-
-def _harmless(source: Source, use: cst.Name) -> bool:
-    """Whether a use asks nothing of the value: an append, a length, a comparison with None, its own update."""
-    parent = source.parent(use)
-    above = source.parent(parent) if parent is not None else None
-    if isinstance(parent, cst.Attribute) and isinstance(above, cst.Call):
-        return is_append(above) or parent.attr.value == "clear"
-    if isinstance(parent, cst.Arg) and isinstance(above, cst.Call):
-        return source.code(above.func) == "len"
-    if isinstance(parent, cst.Comparison):
-        return all(isinstance(each.operator, cst.Is | cst.IsNot) for each in parent.comparisons)
-    return updates(source, use) == use.value
 
 
 def _keep_sum(plan: _Plan, name: str, uses: Uses) -> None:
@@ -238,7 +211,7 @@ def _keep_sum(plan: _Plan, name: str, uses: Uses) -> None:
         parent = source.parent(use)
         above = source.parent(parent) if parent is not None else None
         converted = isinstance(above, cst.Call) and source.code(above.func) in {"float", "int"}
-        if not converted and not _harmless(source, use):
+        if not converted and not asks_nothing(source, use):
             plan.splices.append(replace(source, use, f"{into}({name})"))
 
 
@@ -255,7 +228,7 @@ def _keep_list(plan: _Plan, name: str, uses: Uses) -> None:
             if not isinstance(value, cst.Call) or not is_read(value):
                 raise _LeftAlone(f"`{name}` also takes other values, in line {source.lines_of(use)[0]}")
             plan.splices.append(replace(source, value, tensor_of(source, value, "kept")))
-        elif _harmless(source, use):
+        elif asks_nothing(source, use):
             continue
         elif isinstance(parent, cst.Subscript) and parent.value is use:
             plan.splices.append(_read_part(plan, parent))

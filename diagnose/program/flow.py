@@ -12,6 +12,7 @@ __all__ = [
     "STEADY_UPDATES",
     "Loop",
     "Uses",
+    "asks_nothing",
     "binds",
     "gate",
     "is_after",
@@ -186,3 +187,16 @@ def updates(source: Source, node: cst.CSTNode) -> str | None:
             return None
         below = above
     return None
+
+
+def asks_nothing(source: Source, use: cst.Name) -> bool:
+    """Whether a use asks nothing of the value: an append, a length, a comparison with None, its own update."""
+    parent = source.parent(use)
+    above = source.parent(parent) if parent is not None else None
+    if isinstance(parent, cst.Attribute) and isinstance(above, cst.Call):
+        return is_append(above) or parent.attr.value == "clear"
+    if isinstance(parent, cst.Arg) and isinstance(above, cst.Call):
+        return source.code(above.func) == "len"
+    if isinstance(parent, cst.Comparison):
+        return all(isinstance(each.operator, cst.Is | cst.IsNot) for each in parent.comparisons)
+    return updates(source, use) == use.value

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
+
 import libcst as cst
 
-from diagnose.program.flow import Loop, scope_of, uses_of, within
+from diagnose.program.flow import Loop, loops_around, scope_of, uses_of, within
 from diagnose.program.syntax import Source
 
-__all__ = ["is_read", "log_branch", "outcome", "tensor_of", "trains", "trains_within"]
+__all__ = ["is_read", "log_branch", "outcome", "tensor_of", "training_reads", "trains", "trains_within"]
 
 _TRAINS = frozenset({"backward", "zero_grad", "step"})
 
@@ -15,6 +17,20 @@ _TRAINS = frozenset({"backward", "zero_grad", "step"})
 def is_read(call: cst.Call) -> bool:
     """Whether a call is `tensor.item()`."""
     return isinstance(call.func, cst.Attribute) and call.func.attr.value == "item" and not call.args
+
+
+def training_reads(source: Source, lines: Collection[int] = ()) -> Iterator[cst.Call]:
+    """The reads in loops that train, and in loops around any of `lines`, in the order of the text."""
+    for call in source.every(cst.Call):
+        if is_read(call) and any(
+            trains(source, loop) or _covers(source, loop, lines) for loop in loops_around(source, call)
+        ):
+            yield call
+
+
+def _covers(source: Source, loop: Loop, lines: Collection[int]) -> bool:
+    first, last = source.lines_of(loop)
+    return any(first <= line <= last for line in lines)
 
 
 def trains(source: Source, loop: Loop) -> bool:
