@@ -20,6 +20,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--json", action="store_true", help="print the diagnosis as one JSON object")
     parser.add_argument("--fail-on", choices=("high", "medium", "low"), help="exit 1 when a finding is this severe")
     parser.add_argument("--rules", type=Path, metavar="DIR", help="a folder of further rules, one a file")
+    parser.add_argument(
+        "--on",
+        metavar="WHERE",
+        help="read with Dask: `dask` starts two workers here, `dask=ADDRESS` takes those of a scheduler that runs",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -32,6 +37,11 @@ def run(args: argparse.Namespace) -> int:
     catalogue = load_rules(args.rules)
     for problem in catalogue.problems:
         talk(f"diagnose: {problem.module} was left out: {problem.message}")
-    diagnosis = diagnose(open_traces(args.paths), catalogue)
+    if args.on is None:
+        diagnosis = diagnose(open_traces(args.paths), catalogue)
+    else:
+        from diagnose.cluster import diagnose_on, parse
+
+        diagnosis = diagnose_on(parse(args.on), args.paths, catalogue, args.rules)
     result(print_diagnosis(diagnosis, as_json=args.json))
     return failed(diagnosis, args.fail_on)

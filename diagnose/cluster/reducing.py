@@ -1,0 +1,71 @@
+"""What runs on a worker. An error of the user's input is an answer like any other: raised there, it would be logged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from diagnose.cluster.rules import Rules, catalogue_of
+from diagnose.digest import Digest, digest_of
+from diagnose.errors import DiagnoseError
+from diagnose.trace.readers import Given, Part, find, open_part, with_warning
+from diagnose.trace.readers.companions import is_rank, with_companions
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One trace of a part."""
+
+    part: Part
+    number: int
+    warnings: tuple[str, ...] = ()
+    """What was to be said of it beyond what its reader said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """What comes back of one trace."""
+
+    piece: Piece
+    digest: Digest
+    is_rank: bool
+    """False for what only lies beside a rank: it belongs into that rank's trace."""
+
+    @property
+    def rank(self) -> int | None:
+        """Its number in the job."""
+        return self.digest.rank
+
+
+def found(paths: list[Path], rules: Rules) -> list[Given] | DiagnoseError:
+    """What is to be read: only the workers need to see the files."""
+    try:
+        catalogue_of(rules)
+        return find(paths)
+    except DiagnoseError as error:
+        return error
+
+
+def reduced(part: Part, rules: Rules) -> list[Reduced] | DiagnoseError:
+    """What is left of a part's traces."""
+    try:
+        catalogue, traces = catalogue_of(rules), open_part(part)
+    except DiagnoseError as error:
+        return error
+    return [
+        Reduced(Piece(part, number), digest_of(trace, catalogue), is_rank(trace)) for number, trace in enumerate(traces)
+    ]
+
+
+def reduced_together(pieces: list[Piece], rules: Rules) -> Digest | DiagnoseError:
+    """What is left of a rank (the first piece) and of what lies beside it."""
+    try:
+        catalogue = catalogue_of(rules)
+        opened = {part: open_part(part) for part in dict.fromkeys(piece.part for piece in pieces)}
+        traces = [opened[piece.part][piece.number] for piece in pieces]
+    except DiagnoseError as error:
+        return error
+    for number, piece in enumerate(pieces):
+        for warning in piece.warnings:
+            traces[number] = with_warning(traces[number], warning)
+    return digest_of(with_companions(traces)[0], catalogue)
