@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from diagnose.measure import Measures
+from diagnose.measure.activity import ALLOCATIONS
 from diagnose.measure.idle import LATENCY_NS, REFILL_NS
 from diagnose.measure.kernels import KernelClass, matmul_format
 from diagnose.measure.recoverable import recoverable_ns, without_waiting_ns
@@ -23,6 +24,7 @@ from diagnose.trace.schema import CopyDirection, Memory, RangeKind, WorkKind
 from diagnose.units import format_bytes, format_ns, format_share
 
 __all__ = [
+    "ALLOCATIONS",
     "LATENCY_NS",
     "REFILL_NS",
     "CannotTell",

@@ -1,0 +1,206 @@
+"""The device waits while memory is taken from it and given back, in steady steps.
+
+What it finds
+    Idle time inside calls that allocate or free device memory (`cudaMalloc`, `cudaFree`, `hipMalloc`, `cuMemMap`, …) or
+    pinned host memory, in steps that should find all they need in the caching allocator.
+
+Why it costs
+    `cudaFree` waits until the device has finished everything; `cudaMalloc` takes 0.1 to 1 ms. PyTorch keeps memory that
+    is freed, so that a steady step makes none of these calls. It does when `torch.cuda.empty_cache()` gives the memory
+    back, when caching is off, when memory is so full or so fragmented that an allocation is retried after everything
+    that is unused was freed.
+
+What proves it
+    Idle time of the device inside such calls, in several steps up to the end of the recording. The first steps fill the
+    allocator, and that is how it should be: calls which cease, and recordings without several steps, are no finding.
+
+    Retries that the allocator counted in steady steps outside the recorded ones are a hint without a figure.
+
+What fixes it
+    No `empty_cache()` in the loop (`drop-empty-cache`); `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`
+    (`expandable-segments`); caching switched on again.
+
+Thresholds
+    FEWEST_STEPS (3): of two steps, nobody can tell whether the calls cease.
+    UNSEEN (2 %): below this share of fewer steps, the question is not worth asking (severity low begins there).
+    LASTING (half): the calls must occur in this part, at least, of the later half of the steps.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+
+from diagnose.rule import (
+    ALLOCATIONS,
+    CannotTell,
+    Claim,
+    Confidence,
+    Evidence,
+    Intervals,
+    Measures,
+    Rule,
+    drawn,
+    format_ns,
+    recoverable_ns,
+)
+
+FEWEST_STEPS = 3
+LASTING = 0.5
+UNSEEN = 0.02
+WARM_UP = 10
+"""Logged steps that may still fill the allocator: as many as a live run warms up before it traces."""
+
+_RETRIES = "allocator.retries"
+_EMPTY_CACHE = "empty_cache"
+
+
+def check(measures: Measures) -> Iterator[Claim | CannotTell]:
+    """Idle time in allocation calls that do not cease."""
+    if not measures.has_device or measures.step_count < FEWEST_STEPS:
+        if not measures.has_device:
+            yield CannotTell("allocator-churn", "a recording of the device's work")
+        elif measures.share(measures.idle["allocator"]) >= UNSEEN:
+            yield CannotTell("allocator-churn", "three steps or more: in fewer, filling the allocator looks the same")
+        return
+    retries = _retries(measures)
+    idle = measures.idle["allocator"]
+    rows = _calls(measures)
+    gain = recoverable_ns(measures, idle) if _lasts(measures, rows) else 0
+    if gain == 0:
+        if retries:
+            yield _hint(retries)
+        return
+    steps = measures.step_count
+    names = Counter(measures.trace.names[name] for name in measures.trace.calls.name[rows].tolist())
+    common = " and ".join(name for name, _ in names.most_common(2))
+    emptied = _empties_cache(measures, idle)
+    yield Claim(
+        summary=f"the device idles {format_ns(gain / steps)} per step in {common} "
+        f"({len(rows) / steps:.3g} calls per step){': the program empties the cache' if emptied else ''}",
+        recoverable_ns=gain,
+        claims=idle,
+        evidence=[
+            Evidence("idle.allocator", idle.total_ns // steps, "ns"),
+            Evidence("allocation calls per step", len(rows) / steps, "count"),
+            *([Evidence("allocation retries", retries, "count")] if retries else []),
+        ],
+        where=measures.places(idle),
+        fixers=("drop-empty-cache",) if emptied else None,
+    )
+
+
+def _calls(measures: Measures) -> np.typing.NDArray[np.int64]:
+    """Rows of calls that allocate or free and begin within the host's counted steps."""
+    trace, steps = measures.trace, measures.steps
+    found = np.array([*(ALLOCATIONS.search(name) is not None for name in trace.names), False], np.bool_)
+    start = trace.calls.start_ns
+    inside = (start >= steps.host_start_ns[0]) & (start < steps.host_end_ns[-1])
+    return np.flatnonzero(found[trace.calls.name] & inside)
+
+
+def _lasts(measures: Measures, rows: np.typing.NDArray[np.int64]) -> bool:
+    """Whether the calls go on to the end, rather than fill the allocator in the first steps."""
+    steps = measures.steps
+    starts = measures.trace.calls.start_ns[rows]
+    count = np.searchsorted(starts, steps.host_end_ns) - np.searchsorted(starts, steps.host_start_ns)
+    return bool((count[len(count) // 2 :] > 0).mean() >= LASTING)
+
+
+def _retries(measures: Measures) -> int:
+    """Retries that the allocator counted once the first steps were over; 0 where nobody counted."""
+    trace = measures.trace
+    if _RETRIES not in trace.names or len(trace.step_log) <= WARM_UP:
+        return 0
+    rows = trace.counters.name == trace.names.index(_RETRIES)
+    rows &= trace.counters.time_ns >= trace.step_log.end_ns[WARM_UP]
+    counted = trace.counters.value[rows]
+    return int(counted.max() - counted.min()) if len(counted) else 0
+
+
+def _hint(retries: int) -> Claim:
+    return Claim(
+        summary=f"the allocator gave all unused memory back and tried again {retries} times after the first steps, "
+        "though not in the recorded ones",
+        recoverable_ns=0,
+        claims=Intervals.empty(),
+        confidence=Confidence.HINT,
+        evidence=[Evidence("allocation retries", retries, "count")],
+        fixers=("expandable-segments",),
+        confirm="a recording of more steps",
+    )
+
+
+def _empties_cache(measures: Measures, idle: Intervals) -> bool:
+    """Whether `torch.cuda.empty_cache` was seen at work, by the sampler or in recorded calls."""
+    trace = measures.trace
+    stacks = [i for i, stack in enumerate(trace.stacks) if any(frame.function == _EMPTY_CACHE for frame in stack)]
+    if stacks and idle.contains(trace.samples.time_ns[np.isin(trace.samples.stack, stacks)]).any():
+        return True
+    named = np.array([*(name.endswith(f": {_EMPTY_CACHE}") for name in trace.names), False], np.bool_)
+    calls = named[trace.frames.name]
+    return bool(idle.covered(trace.frames.start_ns[calls], trace.frames.end_ns[calls]).any())
+
+
+_EMPTIED = {"x": [("torch/cuda/memory.py", 222, "empty_cache"), ("train.py", 44, "main")]}
+
+_FIRES = (
+    # The cache is emptied after every step, and filled again.
+    drawn(
+        """
+        host: fffffmmmolmmmol
+        gpu :            kk  kkkkkkk
+        line: xxxxx
+        step:                       |
+        """,
+        repeat=4,
+        stacks=_EMPTIED,
+    ),
+    # No caching: each operator allocates.
+    drawn(
+        """
+        host: mmmolfffmmmolfff
+        gpu :      k       k
+        step:                 |
+        """,
+        repeat=4,
+    ),
+)
+
+_SILENT = (
+    # The first step fills the allocator; from then on memory is there.
+    drawn(
+        """
+        host: mmmmmmmol        ol        ol        ol
+        gpu :          kkkkkkkk  kkkkkkkk  kkkkkkkk  kkkkkkkk
+        step: |                 |         |         |         |
+        """,
+    ),
+    # An allocation under a full queue.
+    drawn(
+        """
+        host: olmmm
+        gpu :   kkkkkkkkkkk
+        step:              |
+        """,
+        repeat=4,
+    ),
+    # One step: whether the calls cease cannot be seen.
+    drawn(
+        """
+        host: mmmmmmmol
+        gpu :          kkkkkkkk
+        """,
+    ),
+)
+
+RULE = Rule(
+    "allocator-churn",
+    check,
+    fixers=("drop-empty-cache", "expandable-segments"),
+    fires=_FIRES,
+    silent=_SILENT,
+    nearness=14,
+)
