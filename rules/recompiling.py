@@ -1,0 +1,195 @@
+"""Code is compiled in steady steps.
+
+What it finds
+    Activity of `torch.compile` inside the counted steps: a guard failed (a new shape, a changed number, another
+    object), and the code was compiled once more.
+
+Why it costs
+    Compiling takes a fraction of a second to minutes, during which nothing is launched. After
+    `torch._dynamo.config.recompile_limit` (8) failures the function runs uncompiled, which costs in every step.
+
+What proves it
+    Compilations as the compiler reports them on a live run or in the recording, else stack samples inside the compiler,
+    as far as the device idles in them (on a CPU-only run, the training thread). The first calls compile, and that is
+    how it should be: without a log of the steps before, compilations which cease are no finding.
+
+    Compilations after the first steps, but outside the recorded ones, are a hint without a figure.
+
+What fixes it
+    `torch._dynamo.mark_dynamic` (`mark-dynamic`); lengths padded to a few sizes (`pad-lengths`). `TORCH_LOGS=recompiles`
+    names the guards that fail.
+
+Thresholds
+    FEWEST_STEPS (3): where the steps before were not watched, a program may compile twice, once for its first shapes
+    and once for shapes of any size; what the third step or a later one compiles is too much.
+    WARM_UP (10): steps of a live run that may compile: as many as it waits, at least, before it calls them steady.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from diagnose.rule import (
+    CannotTell,
+    Claim,
+    Confidence,
+    Evidence,
+    Intervals,
+    Measures,
+    Place,
+    RangeKind,
+    Rule,
+    drawn,
+    format_ns,
+    recoverable_ns,
+)
+
+FEWEST_STEPS = 3
+WARM_UP = 10
+
+
+def check(measures: Measures) -> Iterator[Claim | CannotTell]:
+    """Idle time in the compiler that does not cease."""
+    idle = measures.idle["compile"]
+    gain = recoverable_ns(measures, idle) if _lasts(measures, idle) else 0
+    if gain == 0:
+        if (late := _outside(measures)) is not None:
+            yield late
+        elif measures.share(idle) > 0 and not _watched(measures) and measures.step_count < FEWEST_STEPS:
+            yield CannotTell("recompiling", "three steps or more: in fewer, compiling at first looks the same")
+        return
+    count, steps = _begun(measures), measures.step_count
+    affected = int((measures.per_step(idle) > 0).sum())
+    who = "the device idles" if measures.has_device else "the training thread spends"
+    yield Claim(
+        summary=f"{who} {format_ns(gain / steps)} per step while code is compiled again, in {affected} of {steps} "
+        "steps",
+        recoverable_ns=gain,
+        claims=idle,
+        confidence=Confidence.BOUND if measures.blind else Confidence.MEASURED,
+        evidence=[
+            Evidence("idle.compile", idle.total_ns // steps, "ns"),
+            Evidence("steps that compile", affected / steps, "share"),
+            *([Evidence("compilations per step", count / steps, "count")] if count else []),
+        ],
+        where=_where(measures, idle),
+        confirm="TORCH_LOGS=recompiles: it names the guard that fails",
+    )
+
+
+def _watched(measures: Measures) -> bool:
+    """Whether the first steps are known to lie before the counted ones."""
+    log = measures.trace.step_log
+    if measures.step_count == 0 or len(log) == 0:
+        return False
+    return int((log.end_ns <= measures.steps.host_start_ns[0]).sum()) >= WARM_UP
+
+
+def _lasts(measures: Measures, idle: Intervals) -> bool:
+    """Whether compiling goes on in steps that should have all they need."""
+    affected = np.flatnonzero(measures.per_step(idle))
+    if len(affected) == 0:
+        return False
+    return _watched(measures) or int(affected[-1]) >= FEWEST_STEPS - 1
+
+
+def _begun(measures: Measures) -> int:
+    """Compilations that began within the counted steps."""
+    ranges = measures.trace.ranges
+    return int(measures.counted.contains(ranges.start_ns[ranges.kind == RangeKind.COMPILE]).sum())
+
+
+def _outside(measures: Measures) -> Claim | None:
+    """A hint where a live run compiled after its first steps, though not in the counted ones."""
+    trace = measures.trace
+    if len(trace.step_log) <= WARM_UP:
+        return None
+    rows = (trace.ranges.kind == RangeKind.COMPILE) & (trace.ranges.start_ns >= trace.step_log.end_ns[WARM_UP - 1])
+    count = int(rows.sum())
+    if count == 0:
+        return None
+    time = Intervals.of(trace.ranges.start_ns[rows], trace.ranges.end_ns[rows])
+    later = len(trace.step_log) - WARM_UP
+    return Claim(
+        summary=f"code was compiled {count} times more after the first {WARM_UP} steps, {format_ns(time.total_ns)} in "
+        "all and none of it in the recorded steps",
+        recoverable_ns=0,
+        claims=Intervals.empty(),
+        confidence=Confidence.HINT,
+        evidence=[
+            Evidence("compilations after the first steps", count, "count"),
+            Evidence("time per later step", time.total_ns // later, "ns"),
+        ],
+        where=_where(measures, time),
+        confirm="TORCH_LOGS=recompiles: it names the guard that fails",
+    )
+
+
+def _where(measures: Measures, time: Intervals) -> list[Place]:
+    """Lines that were seen to compile, then those at which something was handed to torch.compile."""
+    seen = measures.places(time, "compile")
+    lines = {(place.file, place.line) for place in seen}
+    sites = [site for site in measures.trace.sites if site.kind == "compile" and (site.file, site.line) not in lines]
+    return [*seen, *(Place(site.file, site.line, function=site.function) for site in sites)]
+
+
+_COMPILER = {"x": [("torch/_dynamo/convert_frame.py", 700, "_compile"), ("train.py", 37, "main")]}
+
+_FIRES = (
+    # Another length in every batch.
+    drawn(
+        """
+        comp: xxxxxxxx
+        host:         ol
+        gpu :           kkkkkkkk
+        line: xxxxxxxx
+        step:                   |
+        """,
+        repeat=4,
+        stacks=_COMPILER,
+    ),
+    # The same, seen by the sampler alone.
+    drawn(
+        """
+        host:         ol
+        gpu :           kkkkkkkk
+        line: xxxxxxxx
+        step:                   |
+        """,
+        repeat=4,
+        stacks=_COMPILER,
+    ),
+)
+
+_SILENT = (
+    # The first step compiles, the second one for shapes of any size; then there is no more to compile.
+    drawn(
+        """
+        comp: xxxxxxxxxx          xxxx
+        host:           ol            ol        ol        ol
+        gpu :             kkkkkkkk      kkkkkkkk  kkkkkkkk  kkkkkkkk
+        step: |                   |             |         |         |
+        """,
+    ),
+    # Another thread compiles ahead, under a full queue.
+    drawn(
+        """
+        comp:  xxxxxxxx
+        host: olol
+        gpu :   kkkkkkkkkkKKKKKK
+        step:                   |
+        """,
+        kernels={"K": "other_kernel"},
+    ),
+)
+
+RULE = Rule(
+    "recompiling",
+    check,
+    fixers=("mark-dynamic", "pad-lengths"),
+    fires=_FIRES,
+    silent=_SILENT,
+    nearness=8,
+)
