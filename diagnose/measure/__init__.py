@@ -23,6 +23,7 @@ from diagnose.measure.kernels import classes_of
 from diagnose.measure.launch import Launches, launch_cost_ns, launches_of, queue_depth
 from diagnose.measure.marks import training_thread
 from diagnose.measure.places import places_of
+from diagnose.measure.replay import Replay
 from diagnose.measure.steps import StepSpans, find_steps
 from diagnose.measure.validity import Violation, check
 from diagnose.model import Accounting, Place
@@ -234,6 +235,11 @@ class Measures:
     def launch_cost_ns(self) -> int | None:
         """The median time that launching a kernel takes the host; None where no launch is known."""
         return launch_cost_ns(self.trace, self.launches)
+
+    @cached_property
+    def replay(self) -> Replay:
+        """The counted steps, to be replayed with something changed."""
+        return Replay(self.trace, self.launches, self.rows, self.steps, self.thread)
 
     @cached_property
     def violations(self) -> tuple[Violation, ...]:
