@@ -45,6 +45,8 @@ class Digest:
     world_size: int | None
     device: str | None
     """The device's name, where the recording tells."""
+    has_device: bool
+    """Whether work of a device was recorded."""
     steps: Steps
     accounting: Accounting
     """All counted steps together."""
@@ -88,6 +90,7 @@ def digest_of(trace: Trace, catalogue: Catalogue) -> Digest:
         rank=trace.rank,
         world_size=trace.world_size,
         device=_device(trace),
+        has_device=trace.has_device,
         steps=_steps(measures),
         accounting=measures.accounting,
         median_step=_median_step(measures),

@@ -160,7 +160,7 @@ class Diagnosis:
     source: tuple[str, ...]
     ranks: int
     device: str | None
-    """The device's name; None where the trace names none (a CPU-only run)."""
+    """The device's name; None where the trace names none."""
     steps: Steps
     accounting: Accounting
     """The step of median length on the slowest rank: sums to `steps.median_ns`."""
@@ -169,6 +169,8 @@ class Diagnosis:
     cannot_tell: tuple[CannotTell, ...] = ()
     warnings: tuple[str, ...] = ()
     per_rank: tuple[RankAccounting, ...] = ()
+    has_device: bool | None = None
+    """Whether any rank recorded work of a device, named or not; None where nobody looked."""
 
 
 @dataclass(frozen=True, slots=True)

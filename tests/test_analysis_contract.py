@@ -76,7 +76,8 @@ DIAGNOSIS = record(
     {
         "per_rank": listed(
             record({"rank": {"type": ["integer", "null"]}, "source": TEXT, "steps": STEPS, "accounting": ACCOUNTING})
-        )
+        ),
+        "has_device": {"type": ["boolean", "null"]},
     },
 )
 

@@ -52,6 +52,12 @@ SMALL = Diagnosis(
 )
 
 
+def test_a_device_without_a_name_is_not_taken_for_none() -> None:
+    unnamed = replace(SMALL, device=None, has_device=True)
+    assert text.render(unnamed).startswith("trace.json.gz · a device of unknown name · 1 rank")
+    assert text.render(replace(unnamed, has_device=False)).startswith("trace.json.gz · no device recorded · 1 rank")
+
+
 def test_a_small_diagnosis_reads_like_this() -> None:
     assert (
         text.render(SMALL)

@@ -57,11 +57,11 @@ def sources(diagnosis: Diagnosis) -> str:
 
 
 def device(state: State) -> str:
-    """The device's name; without one, whether the process was seen to have none or the recording just names none."""
-    named = [
-        state.diagnosis.device if state.diagnosis else None,
-        *(facts.device_name for facts in state.facts.values()),
-    ]
+    """The device's name; without one, whether it worked unnamed, was seen not to be there, or was just not recorded."""
+    diagnosis = state.diagnosis
+    named = [diagnosis.device if diagnosis else None, *(facts.device_name for facts in state.facts.values())]
+    if diagnosis and diagnosis.has_device:
+        return next(filter(None, named), "a device of unknown name")
     return next(filter(None, named), "CPU only" if state.facts else "no device recorded")
 
 
