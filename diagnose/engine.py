@@ -12,6 +12,7 @@ import linecache
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from pathlib import Path
 
 from diagnose.digest import SMALLEST_SHARE, Digest, digest_of
 from diagnose.measure.ranks import roll_call
@@ -20,6 +21,8 @@ from diagnose.plugins import Catalogue
 from diagnose.trace import Trace
 
 __all__ = ["SMALLEST_SHARE", "Examination", "diagnose", "diagnose_digests", "examine", "examine_digests"]
+
+_LONGEST_SOURCE_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,7 @@ def examine_digests(digests: Sequence[Digest], catalogue: Catalogue) -> Examinat
         per_rank=tuple(
             RankAccounting(digest.rank, digest.source, digest.steps, digest.accounting) for digest in digests
         ),
+        has_device=any(digest.has_device for digest in digests),
     )
     return Examination(diagnosis, claimed)
 
@@ -83,9 +87,17 @@ def _with_code(finding: Finding) -> Finding:
 
 
 def _line(place: Place) -> Place:
-    if place.code is not None:
+    if place.code is not None or not _is_source(place.file):
         return place
     return replace(place, code=linecache.getline(place.file, place.line).strip() or None)
+
+
+def _is_source(file: str) -> bool:
+    """Whether a file may be quoted. A recording may name any: a device without end, or what is nobody's business."""
+    try:
+        return file.endswith(".py") and Path(file).is_file() and Path(file).stat().st_size <= _LONGEST_SOURCE_BYTES
+    except (OSError, ValueError):
+        return False
 
 
 def _merged(digests: Sequence[Digest]) -> list[Finding]:

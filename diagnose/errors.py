@@ -13,6 +13,8 @@ A message says what happened, where, and what to do next, in one or two sentence
 
 from __future__ import annotations
 
+from diagnose.units import printable
+
 
 class DiagnoseError(Exception):
     """Base of the family; `str(error)` is what the user reads."""
@@ -32,7 +34,7 @@ class InputError(DiagnoseError):
         self.path = str(path)
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.args[1]}"
+        return f"{self.path}: {printable(self.args[1])}"  # a message may quote the file
 
 
 class NotATrace(InputError):

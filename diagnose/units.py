@@ -1,4 +1,4 @@
-"""Units for people: integers of nanoseconds and bytes inside, three significant digits outside."""
+"""Units for people: integers of nanoseconds and bytes inside, three significant digits outside; and safe texts."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ NS_PER_S = 1_000_000_000
 
 _TIME_UNITS = ((60 * NS_PER_S, "min"), (NS_PER_S, "s"), (NS_PER_MS, "ms"), (NS_PER_US, "µs"))
 _BYTE_UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+_SPACE = re.compile(r"[\t\n\v\f\r\u2028\u2029]+")
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ns|us|µs|ms|s|m|min|h)?\s*")
 _DURATION_NS = {"ns": 1, "us": NS_PER_US, "µs": NS_PER_US, "ms": NS_PER_MS, "s": NS_PER_S}
 _DURATION_NS |= {"m": 60 * NS_PER_S, "min": 60 * NS_PER_S, "h": 3600 * NS_PER_S}
@@ -49,6 +51,11 @@ def format_value(value: float, unit: str) -> str:
         return format_share(value)
     number = f"{value:,}" if isinstance(value, int) else _three_digits(value)
     return f"{number} {unit}".rstrip()
+
+
+def printable(text: str) -> str:
+    """A text out of somebody's file on one line, without what would steer a terminal or what UTF-8 cannot say."""
+    return text if text.isprintable() else _UNPRINTABLE.sub("\ufffd", _SPACE.sub(" ", text))
 
 
 def parse_duration_ns(text: str) -> int:

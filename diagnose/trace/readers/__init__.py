@@ -23,6 +23,7 @@ from diagnose.trace.readers.companions import with_companions
 from diagnose.trace.readers.foreign import explain
 from diagnose.trace.readers.parallel import is_large, read_ahead
 from diagnose.trace.readers.parts import Given, Part, gathered
+from diagnose.trace.readers.printed import with_printable_texts
 from diagnose.trace.readers.reader import Reader
 from diagnose.trace.readers.run_folder import is_run_folder, profiles_of, read_run_folder, recorded_ranks
 
@@ -69,10 +70,12 @@ def open_part(part: Part, ahead: Ahead | None = None) -> list[Trace]:
     read = partial(_open_file, ahead=ahead or {})
     try:
         if len(part) > 1:
-            return _read_together(part)
-        return read_run_folder(part[0], read) if part[0].is_dir() else read(part[0])
+            traces = _read_together(part)
+        else:
+            traces = read_run_folder(part[0], read) if part[0].is_dir() else read(part[0])
     except OSError as error:
         raise InputError(part[0], f"cannot be read: {error.strerror or error}") from error
+    return [with_printable_texts(trace) for trace in traces]
 
 
 def with_warning(trace: Trace, warning: str) -> Trace:
