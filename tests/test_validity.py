@@ -99,6 +99,12 @@ def test_calls_with_one_id() -> None:
     assert violation(replace(SOUND, calls=twice), "repeated-correlation").count == 1
 
 
+def test_calls_with_one_id_and_work_that_takes_no_time() -> None:
+    calls = replace(SOUND.calls, correlation=np.full_like(SOUND.calls.correlation, 7))
+    instants = device(SOUND, end_ns=SOUND.device.start_ns, correlation=np.full_like(SOUND.device.correlation, 7))
+    assert violation(replace(instants, calls=calls), "repeated-correlation").doubt.total_ns == 0
+
+
 def test_a_kernel_that_is_there_twice() -> None:
     twice = DeviceWork.concatenate((SOUND.device, SOUND.device.where([1])))
     assert violation(replace(SOUND, device=twice), "several-kernels-of-a-launch").count == 1

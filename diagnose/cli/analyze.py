@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import nullcontext
 from pathlib import Path
 
 from diagnose.cli.streams import result, talk
+from diagnose.errors import UsageError
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -13,13 +15,21 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "analyze",
         help="diagnose recorded traces or run folders",
-        description="Diagnoses recordings: torch.profiler traces (.json, .json.gz), or run folders. Several files, or "
-        "a folder of them, are the ranks of one job.",
+        description="Diagnoses recordings: of torch.profiler (.json, .json.gz), Nsight Systems (.sqlite; .nsys-rep "
+        "where nsys is installed) and rocprof (CSV, JSON, databases, .pftrace), and run folders; memory snapshots, GPU "
+        "telemetry and kernel counters may lie beside them. Several files, or a folder of them, are the ranks of one "
+        "job.",
     )
     parser.add_argument("paths", metavar="PATH", nargs="+", type=Path, help="a trace, a folder of traces, a run folder")
     parser.add_argument("--json", action="store_true", help="print the diagnosis as one JSON object")
     parser.add_argument("--fail-on", choices=("high", "medium", "low"), help="exit 1 when a finding is this severe")
     parser.add_argument("--rules", type=Path, metavar="DIR", help="a folder of further rules, one a file")
+    parser.add_argument(
+        "--any-size",
+        action="store_true",
+        help="lift the limits on how large a file may be and how far a compressed one may swell; only for files that "
+        "you trust, as one can fill the memory",
+    )
     parser.add_argument(
         "--on",
         metavar="WHERE",
@@ -33,12 +43,16 @@ def run(args: argparse.Namespace) -> int:
     from diagnose.engine import diagnose
     from diagnose.plugins import load_rules
     from diagnose.trace.readers import open_traces
+    from diagnose.trace.readers.limits import lifted
 
     catalogue = load_rules(args.rules)
     for problem in catalogue.problems:
         talk(f"diagnose: {problem.module} was left out: {problem.message}")
     if args.on is None:
-        diagnosis = diagnose(open_traces(args.paths), catalogue)
+        with lifted() if args.any_size else nullcontext():
+            diagnosis = diagnose(open_traces(args.paths), catalogue)
+    elif args.any_size:
+        raise UsageError("the limits of other machines stay; leave out --any-size, or --on to read the files here")
     else:
         from diagnose.cluster import diagnose_on, parse
 

@@ -65,9 +65,9 @@ class _View:
         """The idle time that rows of device work end."""
         starts = self.trace.device.start_ns[rows]
         at = np.searchsorted(self.busy.starts, starts)
-        opens = (at < len(self.busy)) & (at > 0)
-        opens &= self.busy.starts[np.minimum(at, len(self.busy) - 1)] == starts
-        at = at[opens]
+        inside = (at > 0) & (at < len(self.busy))
+        at, starts = at[inside], starts[inside]
+        at = at[self.busy.starts[at] == starts]
         return Intervals.of(self.busy.ends[at - 1], self.busy.starts[at])
 
     def gaps_at(self, times: Int64) -> Intervals:

@@ -21,6 +21,7 @@ from diagnose.trace.readers.blocks import read_whole
 from diagnose.trace.readers.kineto_meaning import range_kind
 from diagnose.trace.readers.kineto_tables import ids_of
 from diagnose.trace.readers.kineto_trace import rank_in_name
+from diagnose.trace.readers.limits import at_most
 from diagnose.trace.readers.plain_pickle import NotPlain, plain_data
 from diagnose.trace.readers.reader import Reader
 from diagnose.trace.readers.run_records import Ownership
@@ -29,6 +30,7 @@ from diagnose.units import NS_PER_US
 
 _MOST_BYTES = 512 << 20
 """A snapshot is held whole, in three to five times its size; this much is a history of some ten million events."""
+_REMEDY = "record fewer events (max_entries), or read it with `diagnose analyze --any-size`"
 
 _MARKS = (b"device_traces", b"segments")
 _PICKLES = tuple(b"\x80" + bytes([protocol]) for protocol in range(2, 6))
@@ -50,7 +52,7 @@ _ACTIONS = {
 def read(path: Path) -> list[Trace]:
     """The one trace of a snapshot. Raises InputError where the pickle is damaged or holds more than plain data."""
     try:
-        snapshot = plain_data(read_whole(path, _MOST_BYTES, "record fewer events (max_entries)"))
+        snapshot = plain_data(read_whole(path, at_most(_MOST_BYTES), _REMEDY))
     except NotPlain as error:
         raise InputError(path, str(error)) from error
     if not isinstance(snapshot, dict) or not isinstance(snapshot.get("device_traces"), list):

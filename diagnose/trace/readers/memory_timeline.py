@@ -18,11 +18,13 @@ from diagnose.errors import InputError, NotATrace
 from diagnose.trace import Trace
 from diagnose.trace.readers.blocks import read_whole
 from diagnose.trace.readers.kineto_trace import rank_in_name
+from diagnose.trace.readers.limits import at_most
 from diagnose.trace.readers.reader import Reader
 from diagnose.trace.schema import MISSING, Counters, Int64, MemoryAction, MemoryCategory, MemoryEvents
 from diagnose.units import NS_PER_US
 
 _MOST_BYTES = 512 << 20
+_REMEDY = "record fewer steps, or read it with `diagnose analyze --any-size`"
 _EVENT = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[\s*\[\s*-?\d{1,19}\s*,\s*[1-4]\s*,\s*-?\d{1,19}\s*,\s*[0-7]\s*\]")
 _TIMES = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[\s*\[\s*-?\d{1,19}\s*(?:,\s*-?\d{1,19}\s*)*(?:\]\s*,\s*\[|\Z|,|\d)")
 _ACTIONS = np.array(
@@ -52,7 +54,7 @@ _EPOCH_NS_FROM = 10**17
 
 def read(path: Path) -> list[Trace]:
     """The one trace of a timeline. Raises InputError where the JSON is damaged or no such timeline."""
-    data = read_whole(path, _MOST_BYTES, "record fewer steps").removeprefix(b"\xef\xbb\xbf")
+    data = read_whole(path, at_most(_MOST_BYTES), _REMEDY).removeprefix(b"\xef\xbb\xbf")
     try:
         if _EVENT.match(data):
             rows = msgspec.json.decode(data, type=list[tuple[int, int, int, int]])

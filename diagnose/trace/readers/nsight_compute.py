@@ -83,7 +83,7 @@ def _launches(table: CsvRows) -> Iterator[tuple[dict[str, int], list[str], list[
                 header, units = {}, []
                 for i, name in enumerate(row):
                     header.setdefault(name, i)
-            elif header and len(row) >= len(header):
+            elif header and len(row) > max(header.values()):
                 if "Metric Name" not in header and not units and not row[0].strip():
                     units = row
                 else:

@@ -45,11 +45,12 @@ def read(path: Path) -> list[Trace]:
     """One trace with device work alone. Raises NotATrace where the table has no row."""
     table, found = CsvRows(path), _Columns()
     header: dict[str, tuple[int, str]] | None = None
+    columns = 0
     for batch in table:
         for row in batch:
             if row and row[0].startswith("Start"):
-                header = _header(row)
-            elif header is not None and len(row) == len(header):
+                header, columns = _header(row), len(row)
+            elif header is not None and len(row) == columns:
                 _add(found, row, header)
             elif any(row):
                 header = None  # another report, or prose

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from diagnose.trace import Trace
 from diagnose.trace.readers.blocks import read_whole
+from diagnose.trace.readers.limits import at_most
 from diagnose.trace.readers.protobuf_wire import Malformed, Span, fields, text
 from diagnose.trace.readers.reader import Reader
 from diagnose.trace.readers.rocm_meaning import direction_of
@@ -24,7 +25,9 @@ LARGEST_BYTES = 1 << 30
 _BATCH = 20_000
 _ONLY = 0
 """A file holds one process."""
-_REMEDY = "record the run with --output-format rocpd, which is read in pieces"
+_REMEDY = (
+    "record the run with --output-format rocpd, which is read in pieces, or read it with `diagnose analyze --any-size`"
+)
 
 # Field numbers of Perfetto's messages.
 _PACKET = 1
@@ -99,7 +102,7 @@ class _Reading:
 def read(path: Path) -> list[Trace]:
     """The trace of the process in the file."""
     recording = Recording(path)
-    reading = _Reading(read_whole(path, LARGEST_BYTES, _REMEDY), recording)
+    reading = _Reading(read_whole(path, at_most(LARGEST_BYTES), _REMEDY), recording)
     try:
         for number, span in fields(reading.data, 0, len(reading.data)):
             if number == _PACKET and isinstance(span, tuple):

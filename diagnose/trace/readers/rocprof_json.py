@@ -21,6 +21,7 @@ from diagnose.trace import Trace
 from diagnose.trace.readers.blocks import read_whole
 from diagnose.trace.readers.json_cut import decode_whole
 from diagnose.trace.readers.kineto_tables import ids_of
+from diagnose.trace.readers.limits import at_most
 from diagnose.trace.readers.reader import Reader
 from diagnose.trace.readers.rocm_recording import Agent, Recording
 from diagnose.trace.schema import MISSING
@@ -66,7 +67,7 @@ class _Document(Struct, gc=False):
 
 def read(path: Path) -> list[Trace]:
     """One trace for each process in the document."""
-    data = read_whole(path, LARGEST_BYTES, _REMEDY)
+    data = read_whole(path, at_most(LARGEST_BYTES), f"{_REMEDY}, or read it with `diagnose analyze --any-size`")
     refusal = InputError(path, f"is a recording of rocprof that is damaged; {_REMEDY}")
     bare = _RPD.match(data) is not None
     if bare:

@@ -21,6 +21,7 @@ from diagnose.errors import InputError
 from diagnose.trace import Trace
 from diagnose.trace.readers.blocks import read_whole
 from diagnose.trace.readers.json_cut import UNDECODABLE, decode_whole
+from diagnose.trace.readers.limits import at_most
 from diagnose.trace.readers.reader import Reader
 from diagnose.trace.readers.rocm_meaning import Domain, direction_of, domain_of
 from diagnose.trace.readers.rocm_recording import Agent, Recording
@@ -28,7 +29,9 @@ from diagnose.trace.readers.rocm_rows import Process
 from diagnose.trace.schema import MISSING, CopyDirection
 
 LARGEST_BYTES = 2 << 30
-_REMEDY = "record the run with --output-format rocpd, which is read in pieces"
+_REMEDY = (
+    "record the run with --output-format rocpd, which is read in pieces, or read it with `diagnose analyze --any-size`"
+)
 _BATCH = 50_000
 _MARK = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{\s*"rocprofiler-sdk-tool"\s*:')
 
@@ -123,7 +126,7 @@ T = TypeVar("T")
 
 def read(path: Path) -> list[Trace]:
     """One trace for each process in the document."""
-    data = read_whole(path, LARGEST_BYTES, _REMEDY)
+    data = read_whole(path, at_most(LARGEST_BYTES), _REMEDY)
     recording = Recording(path)
     refusal = InputError(
         path,

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path, PurePath
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from diagnose.model import Facts, Site, SyncSite
 from diagnose.trace import StackFrame
@@ -29,49 +29,57 @@ FACTS = "facts.json"
 FILES = (TRACE, STEPS, RANGES, SAMPLES, SITES, SYNCS, COUNTERS, FACTS)
 
 
+_LARGEST = 1 << 62
+_Whole = Annotated[int, Meta(ge=-_LARGEST, le=_LARGEST)]
+"""What a column holds, and what the difference of two of them does not overrun."""
+_Ordinal = Annotated[int, Meta(ge=MISSING, lt=1 << 31)]
+_LONGEST_LINE_BYTES = 16 << 20
+_LONGEST_OBJECT_BYTES = 16 << 20
+
+
 class _StepLine(Struct):
-    t: int
-    b: int = MISSING
-    w: int = MISSING
+    t: _Whole
+    b: _Whole = MISSING
+    w: _Whole = MISSING
 
 
 class _RangeLine(Struct):
     k: str
-    s: int
-    e: int
+    s: _Whole
+    e: _Whole
     n: str = ""
-    t: int = MISSING
+    t: _Whole = MISSING
 
 
 class _StackLine(Struct):
-    i: int
-    f: list[tuple[str, int, str]]
+    i: _Whole
+    f: list[tuple[str, _Whole, str]]
 
 
 class _SamplesLine(Struct):
-    t: list[int]
-    s: list[int]
+    t: list[_Whole]
+    s: list[_Whole]
 
 
 class _SiteLine(Struct):
     kind: str
     file: str
-    line: int
+    line: _Whole
     function: str | None = None
     arguments: dict[str, Any] = {}
 
 
 class _SyncLine(Struct):
     file: str
-    line: int
+    line: _Whole
     function: str | None = None
     count: float = 1
     steps: float = 0
 
 
 class _CountersLine(Struct):
-    t: int
-    d: int = MISSING
+    t: _Whole
+    d: _Ordinal = MISSING
     v: dict[str, float | None] = {}
 
 
@@ -192,8 +200,9 @@ class RankRecords:
         if not path.is_file():
             return {}
         try:
-            value = msgspec.json.decode(path.read_bytes())
-        except (msgspec.DecodeError, UnicodeDecodeError, OSError):
+            with path.open("rb") as file:
+                value = msgspec.json.decode(file.read(_LONGEST_OBJECT_BYTES))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OSError):
             value = None
         if not isinstance(value, dict):
             self.warnings.append(f"{path}: cannot be read and was left out")
@@ -206,7 +215,7 @@ class RankRecords:
         decoder = msgspec.json.Decoder(kind)
         unreadable = 0
         with path.open("rb") as file:
-            for line in file:
+            while line := file.readline(_LONGEST_LINE_BYTES):
                 try:
                     yield decoder.decode(line)
                 except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -253,4 +262,6 @@ def _scalars(arguments: Mapping[str, Any]) -> dict[str, int | float | str | bool
 
 
 def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    if isinstance(value, bool) or not isinstance(value, int) or abs(value) > _LARGEST:
+        return None
+    return value

@@ -20,11 +20,13 @@ from pathlib import Path
 from diagnose.errors import NotATrace
 from diagnose.trace import Trace
 from diagnose.trace.readers.blocks import read_whole
+from diagnose.trace.readers.limits import at_most
 from diagnose.trace.readers.reader import Reader
 from diagnose.trace.schema import MISSING, Counters
 from diagnose.units import NS_PER_S, NS_PER_US
 
 _MOST_BYTES = 256 << 20
+_REMEDY = "give a shorter recording, or read it with `diagnose analyze --any-size`"
 _MIB = float(1 << 20)
 
 # What a column is called by dmon, by the query interface and by DCGM's numbers, with the factor to our unit.
@@ -80,7 +82,7 @@ class _Rows:
 
 def read(path: Path) -> list[Trace]:
     """The counters, as the trace of no rank. Raises NotATrace where no value can be read."""
-    text = read_whole(path, _MOST_BYTES, "give a shorter recording").decode("utf-8", "replace")
+    text = read_whole(path, at_most(_MOST_BYTES), _REMEDY).decode("utf-8", "replace")
     lines = [line for line in text.splitlines() if line.strip()]
     rows = _Rows()
     (_take_dmon if lines and lines[0].lstrip().startswith("#") else _take_csv)(lines, rows)
