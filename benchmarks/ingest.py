@@ -6,7 +6,7 @@
 
 Every run is a process of its own; the tools take turns, so that a noisy minute hits all of them alike. Printed are the
 medians; ratios are medians over the rounds. MB are millions of bytes of JSON text, uncompressed. The gate is the ratio
-to `json.loads`, which needs no quiet machine: 0.35 at most, for reading alone.
+to `json.loads`, which needs no quiet machine: 0.35 at most, for reading alone, in one process as `json.loads` does.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 BASE = ROOT / "sample_traces" / "h200_expert_gpt" / "rank0" / "trace.json.gz"
 MOST_RATIO = 0.35
+ONE_PROCESS = "one process"
 Result = dict[str, float]
 
 
@@ -79,13 +80,15 @@ def measure(path: Path, options: argparse.Namespace) -> int:
     if options.json:
         conditions = {"python": sys.version.split()[0], "cores": len(os.sched_getaffinity(0)), "bytes": text_bytes}
         options.json.write_text(json.dumps({"conditions": conditions, "summary": summary, "runs": runs}, indent=1))
-    return int(summary["diagnose"]["to_json"] > MOST_RATIO)
+    return int(summary[ONE_PROCESS]["to_json"] > MOST_RATIO)
 
 
 def run(tool: str, path: Path, python: object) -> Result:
     """One tool in a fresh process."""
     command = [str(python), str(Path(__file__).resolve()), str(path), "--child", tool]
     environment = {**os.environ, "PYTHONPATH": "" if tool == "hta" else str(ROOT)}
+    if tool == ONE_PROCESS:
+        environment["DIAGNOSE_PROCESSES"] = "1"
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment, timeout=3600)
     result: Result = json.loads(done.stdout.splitlines()[-1])
     return result
@@ -129,8 +132,9 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def with_peak(result: Result) -> Result:
-    """The figures, with the most memory that this process ever held."""
-    return {**result, "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+    """The figures, with the most memory that this process ever held, and the largest that it started."""
+    kilobytes = sum(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return {**result, "peak_bytes": kilobytes * 1024}
 
 
 def plain_text(path: Path) -> bytes:
@@ -198,6 +202,7 @@ def by_hta(path: Path) -> Result:
 
 TOOLS: dict[str, Callable[[Path], Result]] = {
     "diagnose": by_diagnose,
+    ONE_PROCESS: by_diagnose,
     "json.loads": by_json,
     "hta": by_hta,
     "size": size,

@@ -79,7 +79,7 @@ def test_the_benchmark_runs_and_writes_what_it_prints(tmp_path: Path) -> None:
     # So small a trace says nothing of speed: which exit code comes out is not looked at.
     done = run("ingest.py", "--megabytes", 4, "--rounds", 1, "--json", out, check=False)
     figures = json.loads(out.read_text())["summary"]
-    assert set(figures) == {"diagnose", "json.loads"}
+    assert set(figures) == {"diagnose", "one process", "json.loads"}
     assert figures["diagnose"]["diagnosed_s"] > figures["diagnose"]["read_s"] > 0
     assert 0 < figures["diagnose"]["bytes_per_event"] < 100
     assert "HTA is left out" in done.stdout

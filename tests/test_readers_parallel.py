@@ -11,7 +11,7 @@ import pytest
 
 from diagnose.errors import InputError
 from diagnose.trace import Trace
-from diagnose.trace.readers import open_file, open_traces, parallel
+from diagnose.trace.readers import open_file, open_traces, parallel, processes
 
 
 def write_rank(folder: Path, rank: int, events: int = 20, name: str = "rank-{}.json") -> Path:
@@ -38,7 +38,7 @@ def side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel, "LARGE_BYTES", 1)
     monkeypatch.setattr(parallel, "WORTH_BYTES", 1)
     monkeypatch.setattr(parallel, "START_BYTES", 0)
-    monkeypatch.setattr(parallel, "_cores", lambda: 2)
+    monkeypatch.setattr(parallel, "cores", lambda: 2)
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ class TestSideBySide:
         for rank in range(3):
             write_rank(tmp_path, rank)
         together = said(open_traces([tmp_path]))
-        monkeypatch.setattr(parallel, "_cores", lambda: 1)
+        monkeypatch.setattr(parallel, "cores", lambda: 1)
         assert together == said(open_traces([tmp_path]))
         assert [trace[1] for trace in together] == [0, 1, 2]
 
@@ -90,7 +90,7 @@ class TestSideBySide:
         assert "ends in the middle" in second.warnings[0]
 
     def test_a_process_that_dies_costs_only_its_speed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(parallel, "_CHILD", "import os; os.abort()")
+        monkeypatch.setattr(processes, "_CHILD", "import os; os.abort()")
         for rank in range(3):
             write_rank(tmp_path, rank)
         assert [trace.rank for trace in open_traces([tmp_path])] == [0, 1, 2]
@@ -130,18 +130,53 @@ class TestAlone:
 
     @pytest.mark.usefixtures("side_by_side")
     def test_nor_does_a_machine_with_one_core(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(parallel, "_cores", lambda: 1)
+        monkeypatch.setattr(parallel, "cores", lambda: 1)
         assert len(open_traces([write_rank(tmp_path, rank) for rank in range(3)])) == 3
 
 
 def test_the_largest_files_are_spread_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel, "START_BYTES", 0)
     sizes = {Path(name): size << 20 for name, size in (("a", 100), ("b", 300), ("c", 200), ("d", 100))}
-    shares = parallel._shares(sizes, cores=2)
+    shares = parallel._shares(sizes, processes=2)
     assert [sorted(map(str, share.paths)) for share in shares] == [["b", "d"], ["a", "c"]]
 
 
-def test_gzip_counts_with_what_it_holds(tmp_path: Path) -> None:
-    path = tmp_path / "trace"
-    path.write_bytes(gzip.compress(b"a" * 1000))
-    assert parallel._estimated_bytes(path) > path.stat().st_size
+class TestProcesses:
+    def test_gzip_counts_with_what_it_holds(self, tmp_path: Path) -> None:
+        path = tmp_path / "trace"
+        path.write_bytes(gzip.compress(b"a" * 1000))
+        assert processes.estimated_bytes(path) == 1000
+        path.write_bytes(b"a" * 1000)
+        assert processes.estimated_bytes(path) == 1000
+        assert processes.estimated_bytes(tmp_path / "absent") == 0
+
+    def test_a_long_gzip_file_counts_with_more_than_its_end_can_say(self, tmp_path: Path) -> None:
+        path = tmp_path / "trace.gz"
+        with path.open("wb") as file:
+            file.write(gzip.compress(b"")[:-4])
+            file.truncate(600 << 20)
+            file.seek(0, 2)
+            file.write((1000).to_bytes(4, "little"))
+        assert processes.estimated_bytes(path) == 2 * 2**32 + 1000
+
+    def test_cores_can_be_bounded_and_shared(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+        monkeypatch.setattr(processes, "_QUOTA", Path("absent"))
+        monkeypatch.delenv("DIAGNOSE_PROCESSES", raising=False)
+        assert processes.cores() == 8
+        with processes.sharing(3):
+            assert processes.cores() == 2
+        monkeypatch.setenv("DIAGNOSE_PROCESSES", "3")
+        assert processes.cores() == 3
+        monkeypatch.setenv("DIAGNOSE_PROCESSES", "0")
+        assert processes.cores() == 1
+        monkeypatch.setenv("DIAGNOSE_PROCESSES", "many")
+        assert processes.cores() == 8
+
+    @pytest.mark.parametrize(("quota", "cores"), [("200000 100000", 2), ("50000 100000", 1), ("max 100000", 8)])
+    def test_a_quota_counts(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: str, cores: int) -> None:
+        monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+        monkeypatch.delenv("DIAGNOSE_PROCESSES", raising=False)
+        (tmp_path / "cpu.max").write_text(quota)
+        monkeypatch.setattr(processes, "_QUOTA", tmp_path / "cpu.max")
+        assert processes.cores() == cores

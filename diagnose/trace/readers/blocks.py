@@ -41,16 +41,19 @@ _INFLATE, _INFLATE_ERRORS = _fastest_inflate()
 class Blocks:
     """Iterates over a file's bytes; once it is through, `damage` says in words what was wrong with the compression."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, begin: int = 0) -> None:
         self.path = path
+        self.begin = begin
+        """How many bytes (decompressed) are left out."""
         self.damage: str | None = None
         self._delivered = 0
 
     def __iter__(self) -> Iterator[bytes]:
         with self.path.open("rb") as file:
             if _is_gzip(file):
-                yield from _ahead(self._inflated(file))
+                yield from _ahead(_behind(self._inflated(file), self.begin))
             else:
+                file.seek(self.begin)
                 yield from _ahead(iter(partial(file.read, BLOCK_BYTES), b""))
 
     def _inflated(self, file: BinaryIO) -> Iterator[bytes]:
@@ -149,6 +152,13 @@ def _header_bytes(data: bytes) -> int:
     except (IndexError, ValueError):
         raise _Damaged("the compressed file ends within its header") from None
     return at + (2 if flags & 2 else 0)
+
+
+def _behind(blocks: Iterator[bytes], begin: int) -> Iterator[bytes]:
+    for block in blocks:
+        if begin < len(block):
+            yield block[begin:]
+        begin = max(0, begin - len(block))
 
 
 def _ahead(blocks: Iterator[bytes]) -> Iterator[bytes]:

@@ -11,73 +11,49 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
 import msgspec
 
-from diagnose.trace.readers.blocks import Blocks
+from diagnose.trace.readers.kineto_document import LONGEST_HEADER_BYTES, Document
 from diagnose.trace.readers.kineto_events import Event, events_decoder, events_of_plain, plain_json
 from diagnose.trace.readers.kineto_regular import regular_decoder
 
 CHUNK_BYTES = 400_000
 LONGEST_CHUNK_BYTES = 16 << 20
 """Nothing that is one event is longer; a chunk that still fails is corrupt."""
-LONGEST_HEADER_BYTES = 64 << 20
 
 _BOUNDARY = re.compile(rb"\}\s*,\s*\{")
 _BETWEEN = re.compile(rb"[\s,]*")
-_SPACE = re.compile(rb"\s*")
-_EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
-_BOM = b"\xef\xbb\xbf"
 
 
 @dataclass
-class Losses:
-    """What of a document could not be read."""
+class KinetoStream(Document):
+    """Iterates over lists of events, of the whole document or of a part of it."""
 
-    corrupt_bytes: int = 0
-    corrupt_places: int = 0
-    strange_entries: int = 0
-    """Entries of `traceEvents` that are no objects."""
-    cut_off: bool = False
-    """The document ends before its array does."""
-    damage: str | None = None
-    """What was wrong with the compression."""
-
-
-@dataclass
-class KinetoStream:
-    """Iterates over lists of events; `header` and `losses` are complete once it is through."""
-
-    path: Path
     chunk_bytes: int = CHUNK_BYTES
-    header: dict[str, Any] = field(default_factory=dict)
-    losses: Losses = field(default_factory=Losses)
-    has_events: bool = False
-    """Whether the document has an array of events at all."""
+    end: int | None = None
+    """A part ends at the first boundary from here on, and begins at the first one from `begin` on."""
     merged: bool = False
     """Whether events of several ranks were merged into this file."""
+    begins: int = 0
+    """Where a part turned out to begin: behind the event before it."""
+    ends: int | None = None
+    """Where a part turned out to end: behind its last event; None where the array ended."""
 
     def __post_init__(self) -> None:
-        self._source = Blocks(self.path)
-        self._blocks = iter(self._source)
-        self._buffer = b""
-        self._at = 0
+        super().__post_init__()
         self._exact = False
         self._chunks_to_check = _CHUNKS_TO_CHECK
         self._irregular = 0
         self._chunk = b""
 
     def __iter__(self) -> Iterator[list[Event]]:
-        self._more()
-        if self._buffer.startswith(_BOM):
-            self._at = len(_BOM)
-        if self._find_array():
+        if self._find_part() if self.begin else self._find_array():
             self.has_events = True
             yield from self._events()
-            self._members()
+            if self.ends is None:
+                self._members()
         self.losses.damage = self._source.damage or self.losses.damage
 
     def exactly(self) -> list[Event]:
@@ -85,100 +61,19 @@ class KinetoStream:
         self._exact = True
         return self._decode(self._chunk) or []
 
-    # The buffer: `_buffer[_at:]` is what has been read and not been used.
-
-    def _more(self) -> bool:
-        block = next(self._blocks, None)
-        if block is None:
+    def _find_part(self) -> bool:
+        first = self._boundary(0)
+        if first is None:
             return False
-        self._buffer = self._buffer[self._at :] + block
-        self._at = 0
+        self._at = first
+        self.begins = self._offset + first
+        self._skip(_BETWEEN)
         return True
-
-    def _skip(self, pattern: re.Pattern[bytes]) -> int:
-        """Step over what `pattern` matches; the byte that follows, or -1 at the end."""
-        while True:
-            match = pattern.match(self._buffer, self._at)
-            self._at = match.end() if match else self._at
-            if self._at < len(self._buffer):
-                return self._buffer[self._at]
-            if not self._more():
-                return -1
-
-    # The header: the members of the document before and after its events.
-
-    def _find_array(self) -> bool:
-        first = self._skip(_SPACE)
-        if first == ord("["):
-            self._at += 1
-            return True
-        if first != ord("{"):
-            return False
-        self._at += 1
-        return self._members()
-
-    def _members(self) -> bool:
-        """Read members of the outer object; True with the array of events next, False at the end."""
-        while self._skip(_BETWEEN) == ord('"'):
-            key = self._value()
-            if self._skip(_SPACE) == ord(":"):
-                self._at += 1
-            if not isinstance(key, str):
-                return self._search_array()
-            if self._skip(_SPACE) == ord("[") and key == "traceEvents" and not self.has_events:
-                self._at += 1
-                return True
-            value = self._value()
-            if value is _UNREADABLE:
-                return self._search_array()
-            self.header[key] = value
-        return self._search_array()
-
-    def _value(self) -> Any:
-        """The JSON value that begins here, reading on as far as it takes; `_UNREADABLE` if it makes no sense."""
-        scanner = json.JSONDecoder(strict=False)
-        window = 4096
-        while True:
-            piece = self._buffer[self._at : self._at + window]
-            # Latin-1 gives every byte one character, so positions in the text are positions in the buffer.
-            try:
-                _, length = scanner.raw_decode(piece.decode("latin-1"))
-            except (ValueError, RecursionError):
-                length = 0
-            if 0 < length < len(piece):
-                break
-            if len(piece) == window < LONGEST_HEADER_BYTES:
-                window *= 16
-            elif window >= LONGEST_HEADER_BYTES or not self._more():
-                break
-        if not length:
-            return _UNREADABLE
-        text = self._buffer[self._at : self._at + length]
-        self._at += length
-        return plain_json(text)
-
-    def _search_array(self) -> bool:
-        """Find the events behind a header that cannot be read; False where the document ends without any."""
-        if self._skip(_SPACE) == ord("}"):
-            return False
-        while not self.has_events:
-            found = _EVENTS_KEY.search(self._buffer, self._at)
-            if found:
-                self.losses.corrupt_bytes += found.start() - self._at
-                self.losses.corrupt_places += 1
-                self._at = found.end()
-                return True
-            self._at = max(self._at, len(self._buffer) - 64)
-            if not self._more():
-                break
-        return False
-
-    # The events.
 
     def _events(self) -> Iterator[list[Event]]:
         length, longest = self.chunk_bytes, LONGEST_CHUNK_BYTES
         while True:
-            end = self._boundary(length)
+            end = self._boundary(self._no_further(length))
             if end is None:
                 yield from self._walk(None)
                 return
@@ -186,9 +81,13 @@ class KinetoStream:
             events = self._decode(self._chunk)
             if events is not None:
                 self._at = end
+                ends = self._offset + end
                 self._skip(_BETWEEN)
                 length = self.chunk_bytes
                 yield events
+                if self.end is not None and ends > self.end:
+                    self.ends = ends
+                    return
             elif end - self._at < longest:
                 length = 2 * (end - self._at)
             else:
@@ -198,6 +97,11 @@ class KinetoStream:
                     return
                 # Where one place is corrupt, others are likely: do not search so far again.
                 length, longest = self.chunk_bytes, 8 * self.chunk_bytes
+
+    def _no_further(self, length: int) -> int:
+        """A length of at most what is left of the part."""
+        left = length if self.end is None else self.end - self._offset - self._at
+        return min(length, max(left, 0)) if length == self.chunk_bytes else length
 
     def _boundary(self, length: int) -> int | None:
         """Where the first guessed boundary at least `length` ahead lies; None when none follows."""
@@ -268,7 +172,6 @@ class KinetoStream:
             yield self._decode(self._chunk) or []
 
 
-_UNREADABLE = object()
 _CHUNKS_TO_CHECK = 16
 """Merging marks every event, so the first chunks tell; searching all of them would cost a tenth of the time."""
 _MOST_IRREGULAR = 100

@@ -94,6 +94,10 @@ class Growing:
             held[self.rows : end] = values
         self.rows = end
 
+    def plain(self) -> dict[str, npt.NDArray[Any]]:
+        """The columns that were ever filled."""
+        return {name: held[: self.rows] for name, held in self._columns.items()}
+
     def column(self, name: str) -> npt.NDArray[Any]:
         """A column's rows so far."""
         return self._columns[name][: self.rows] if self.rows else np.empty(0, self._dtypes[name])

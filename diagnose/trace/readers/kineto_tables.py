@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from msgspec import Raw
 
+from diagnose.trace import Collective
 from diagnose.trace.readers.kineto_columns import Growing, Interned, Texts, ThreadIds, ids_of
 from diagnose.trace.readers.kineto_events import ABSENT, Args, ExactX, Metadata, Scalar, X
 from diagnose.trace.readers.kineto_meaning import Lane, collective_of, copy_path, is_mark, lane_of
@@ -23,6 +25,7 @@ __all__ = ["Growing", "Interned", "RankTables", "ids_of"]
 
 _ORDER = tuple(lane for lane in Lane if lane not in (Lane.UNUSED, Lane.UNKNOWN))
 _LANES = lane_by_type()
+_GROWING = ("device", "calls", "ops", "frames", "ranges", "device_ranges")
 _DEVICE_KINDS = {Lane.KERNEL: WorkKind.KERNEL, Lane.COPY: WorkKind.COPY, Lane.SET: WorkKind.SET}
 
 
@@ -70,6 +73,39 @@ class RankTables:
             begin, end = end, end + len(lanes[lane])
             groups[lane] = chunk.part(slice(begin, end))
         self._take(groups)
+
+    def plain(self) -> dict[str, Any]:
+        """All of it as plain data, for another process to `extend` its own with."""
+        return {
+            "names": list(self.names),
+            "texts": self.texts.known(),
+            "threads": list(self.threads.threads),
+            "thread_names": list(self.thread_names.items()),
+            "collectives": list(self.collectives),
+            "columns": {name: getattr(self, name).plain() for name in _GROWING},
+            "unknown": dict(self.unknown),
+            "odd": [self.without_time, self.without_duration, self.negative],
+        }
+
+    def extend(self, plain: dict[str, Any]) -> None:
+        """Take in what was read of a later part of the same document."""
+        collectives = msgspec.convert(plain["collectives"], list[Collective])
+        numbers = {
+            "name": _numbered(map(self.names.__getitem__, plain["names"])),
+            "thread": _numbered(self.threads.threads[pid, tid] for pid, tid in plain["threads"]),
+            "collective": _numbered(map(self.collectives.__getitem__, collectives)),
+            "shapes": _numbered(map(self.texts.__getitem__, plain["texts"])),
+        }
+        numbers["dtypes"] = numbers["shapes"]
+        for table, columns in plain["columns"].items():
+            renumbered = {name: numbers[name][held] if name in numbers else held for name, held in columns.items()}
+            getattr(self, table).append(len(columns.get("start_ns", ())), **renumbered)
+        self.thread_names |= {(pid, tid): name for (pid, tid), name in plain["thread_names"]}
+        self.unknown.update(plain["unknown"])
+        without_time, without_duration, negative = plain["odd"]
+        self.without_time += without_time
+        self.without_duration += without_duration
+        self.negative += negative
 
     def _note(self, named: Iterable[Metadata], unknown: Iterable[X]) -> None:
         for event in named:
@@ -175,6 +211,11 @@ class RankTables:
             shapes=self.texts.numbers(_shapes(args)),
             dtypes=self.texts.numbers([a.dtypes for a in args]),
         )
+
+
+def _numbered(numbers: Iterable[int]) -> Int64:
+    """New numbers by old ones; the last entry stays `MISSING`, which -1 finds."""
+    return np.array([*numbers, MISSING], np.int64)
 
 
 def _by_type(events: Iterable[Any]) -> dict[type, list[Any]]:

@@ -7,20 +7,17 @@ or the bare array of events. A file into which several ranks were merged gives o
 
 from __future__ import annotations
 
-import gc
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from diagnose.errors import NotATrace
 from diagnose.trace import Trace
-from diagnose.trace.readers.kineto_chunks import CHUNK_BYTES, KinetoStream, Losses
-from diagnose.trace.readers.kineto_events import Event, Metadata, X
-from diagnose.trace.readers.kineto_tables import RankTables
-from diagnose.trace.readers.kineto_time import Inexact
+from diagnose.trace.readers.kineto_chunks import CHUNK_BYTES
+from diagnose.trace.readers.kineto_document import Losses
+from diagnose.trace.readers.kineto_parts import read_in_parts
 from diagnose.trace.readers.kineto_trace import Header, trace_of
+from diagnose.trace.readers.kineto_whole import Whole, read_whole
 from diagnose.trace.readers.reader import Reader
 from diagnose.units import format_bytes
 
@@ -31,66 +28,28 @@ _ARRAY = re.compile(
 _OBJECT = re.compile(rb"(?:\xef\xbb\xbf)?\s*\{")
 _NOT_KINETO = (b'"rocprofiler-sdk-tool"',)
 
-Ranks = dict[int | None, RankTables]
-
 
 def read(path: Path, chunk_bytes: int = CHUNK_BYTES) -> list[Trace]:
     """The traces of a file, one a rank. Raises NotATrace when nothing of torch.profiler is in it."""
-    stream = KinetoStream(path, chunk_bytes)
-    ranks: Ranks = {}
-    with _no_collector():
-        for events in stream:
-            try:
-                _take(events, ranks, stream.merged)
-            except Inexact:
-                _take(stream.exactly(), ranks, stream.merged)
-    header = Header.of(stream.header)
-    traces = [trace_of(path, tables, header, rank) for rank, tables in ranks.items()]
+    whole = read_in_parts(path, chunk_bytes) or read_whole(path, chunk_bytes)
+    header = Header.of(whole.header)
+    traces = [trace_of(path, tables, header, rank) for rank, tables in whole.ranks.items()]
     traces = [trace for trace in traces if trace.window_ns is not None]
     if not traces:
-        raise NotATrace(path, _why_empty(stream, ranks))
-    warnings = _loss_warnings(path, stream.losses)
+        raise NotATrace(path, _why_empty(whole))
+    warnings = _loss_warnings(path, whole.losses)
     return [replace(traces[0], warnings=(*warnings, *traces[0].warnings)), *traces[1:]]
 
 
-def _take(events: list[Event], ranks: Ranks, merged: bool) -> None:
-    for rank, group in _by_rank(events).items() if merged else ((None, events),):
-        tables = ranks.get(rank) or ranks.setdefault(rank, RankTables())
-        tables.add(group)
-
-
-def _by_rank(events: list[Event]) -> dict[int | None, list[Event]]:
-    """Events of a merged file by the rank in their arguments, with the process ids they had before."""
-    groups: dict[int | None, list[Event]] = {}
-    for event in events:
-        if isinstance(event, X | Metadata):
-            if event.args.pid_raw is not None:
-                event.pid = event.args.pid_raw
-            groups.setdefault(event.args.rank if isinstance(event.args.rank, int) else None, []).append(event)
-    return groups
-
-
-@contextmanager
-def _no_collector() -> Iterator[None]:
-    """The cyclic collector finds nothing among millions of small structs, and looks at them over and over."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
-def _why_empty(stream: KinetoStream, ranks: Ranks) -> str:
-    if not stream.has_events:
-        where = "is damaged before its events begin" if stream.losses.damage else "has no traceEvents"
+def _why_empty(whole: Whole) -> str:
+    if not whole.has_events:
+        where = "is damaged before its events begin" if whole.losses.damage else "has no traceEvents"
         return f"looks like a torch.profiler trace but {where}; record it again"
-    unknown = [category or "none" for tables in ranks.values() for category, _ in tables.unknown.most_common(3)]
+    unknown = [category or "none" for tables in whole.ranks.values() for category, _ in tables.unknown.most_common(3)]
     if unknown:
         found = ", ".join(unknown)
         return f"is a Chrome trace, but not from torch.profiler (its events have the categories: {found})"
-    if stream.losses.corrupt_bytes or stream.losses.damage or stream.losses.cut_off:
+    if whole.losses.corrupt_bytes or whole.losses.damage or whole.losses.cut_off:
         return "is damaged: no event in it can be read; record it again"
     return "has traceEvents, but no operator, call or kernel of torch.profiler is among them"
 
