@@ -10,14 +10,14 @@ Why it costs
 
 What proves it
     Compilations as the compiler reports them on a live run or in the recording, else stack samples inside the compiler,
-    as far as the device idles in them (on a CPU-only run, the training thread). The first calls compile, and that is
+    as far as the device idles in them (on a CPU-only run, the training thread). First calls compile, and that is
     how it should be: without a log of the steps before, compilations which cease are no finding.
 
     Compilations after the first steps, but outside the recorded ones, are a hint without a figure.
 
 What fixes it
-    `torch._dynamo.mark_dynamic` (`mark-dynamic`); lengths padded to a few sizes (`pad-lengths`). `TORCH_LOGS=recompiles`
-    names the guards that fail.
+    `torch._dynamo.mark_dynamic` (`mark-dynamic`); lengths padded to a few sizes (`pad-lengths`).
+    `TORCH_LOGS=recompiles` names the guards that fail.
 
 Thresholds
     FEWEST_STEPS (3): where the steps before were not watched, a program may compile twice, once for its first shapes
