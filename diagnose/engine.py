@@ -15,7 +15,7 @@ from itertools import groupby
 from pathlib import Path
 
 from diagnose.digest import SMALLEST_SHARE, Digest, digest_of
-from diagnose.measure.ranks import roll_call
+from diagnose.measure.ranks import listed, roll_call
 from diagnose.model import SCHEMA, Accounting, CannotTell, Diagnosis, Finding, Place, RankAccounting, Steps
 from diagnose.plugins import Catalogue
 from diagnose.trace import Trace
@@ -117,7 +117,7 @@ def _merged(digests: Sequence[Digest]) -> list[Finding]:
             merged.append(replace(worst, rank=None))
             continue
         others = sorted(finding.rank for finding in group if finding is not worst and finding.rank is not None)
-        also = f"; also on rank {', '.join(map(str, others))}" if others else ""
+        also = f"; also on rank {listed(others)}" if others else ""
         merged.append(replace(worst, summary=worst.summary + also))
     return sorted(merged, key=lambda finding: (-finding.recoverable_ns, finding.rule))
 

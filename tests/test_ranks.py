@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,8 @@ from hypothesis import strategies as st
 
 from diagnose.measure import Measures
 from diagnose.measure.collectives import match_collectives
-from diagnose.measure.ranks import Job, job_of
+from diagnose.measure.rank_record import record_of
+from diagnose.measure.ranks import Job, job_of, job_of_records
 from diagnose.trace import Collective, Thread, Trace
 from diagnose.trace.readers import open_traces
 from diagnose.trace.schema import DeviceWork, Int64, RangeKind, Ranges
@@ -82,7 +84,12 @@ def job(lateness: Sequence[Sequence[int]], clocks: Sequence[int] = ()) -> list[T
 
 
 def judged(traces: Sequence[Trace]) -> Job:
-    return job_of([Measures(trace) for trace in traces])
+    """Of what travelled from where the traces were read."""
+    measured = [Measures(trace) for trace in traces]
+    job = job_of_records([pickle.loads(pickle.dumps(record_of(one))) for one in measured])
+    here = job_of(measured)
+    assert (job.table, job.lateness, job.roll) == (here.table, here.lateness, here.roll)
+    return job
 
 
 def test_a_wait_is_the_duration_minus_the_shortest_one() -> None:

@@ -12,7 +12,7 @@ to 16 µs around it, the next best one 40 µs to 7 ms.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -86,7 +86,11 @@ class Matched:
 
 def match_collectives(traces: Sequence[Trace]) -> tuple[Matched, ...]:
     """The collectives of a job, by group; `traces` are its ranks, each once. Groups of one rank are left out."""
-    sequences = [_sequences(trace) for trace in traces]
+    return match_sequences([sequences_of(trace) for trace in traces])
+
+
+def match_sequences(sequences: Sequence[Mapping[Key, CollectiveSequence]]) -> tuple[Matched, ...]:
+    """The same, from what `sequences_of` says of each rank: it may have been said elsewhere."""
     found = []
     for key in sorted({key for one in sequences for key in one}):
         members = [member for member, one in enumerate(sequences) if key in one]
@@ -97,7 +101,7 @@ def match_collectives(traces: Sequence[Trace]) -> tuple[Matched, ...]:
 
 
 @dataclass(frozen=True, eq=False)
-class _Sequence:
+class CollectiveSequence:
     """One rank's collectives of one group, in the order in which they ended."""
 
     rows: Int64
@@ -109,17 +113,18 @@ class _Sequence:
     """A number for the kind of collective; -1 where the recording does not say."""
 
 
-_Key = tuple[bool, str]
+Key = tuple[bool, str]
+"""Whether the recording names the group, and its name."""
 _OF = " of ranks "
 
 
-def _sequences(trace: Trace) -> dict[_Key, _Sequence]:
+def sequences_of(trace: Trace) -> dict[Key, CollectiveSequence]:
     """The collectives of a rank by group. Where a stream names one group only, its unnamed kernels are of that group:
     what was launched before the recording began has lost its arguments."""
     rows = np.flatnonzero(classes_of(trace) == KernelClass.COLLECTIVE)
     table = trace.device
     named = np.array([*map(_group_key, trace.collectives), ""], np.str_)[table.collective[rows]]
-    sequences: dict[_Key, list[Int64]] = {}
+    sequences: dict[Key, list[Int64]] = {}
     streams = np.unique(table.stream[rows])
     for number, stream in enumerate(streams.tolist()):
         mine = table.stream[rows] == stream
@@ -139,12 +144,12 @@ def _group_key(collective: Collective) -> str:
     return f"{collective.group or ''}{_OF}{collective.members}"
 
 
-def _sequence(trace: Trace, rows: Int64) -> _Sequence:
+def _sequence(trace: Trace, rows: Int64) -> CollectiveSequence:
     table = trace.device
     rows = rows[np.argsort(table.end_ns[rows], kind="stable")]
     kinds = np.array([*(_number(one.kind) for one in trace.collectives), MISSING], np.int64)
     functions = np.array([*(_number(name) for name in trace.names), MISSING], np.int64)
-    return _Sequence(
+    return CollectiveSequence(
         rows, table.start_ns[rows], table.end_ns[rows], functions[table.name[rows]], kinds[table.collective[rows]]
     )
 
@@ -153,7 +158,7 @@ def _number(text: str) -> int:
     return zlib.crc32(text.encode())  # the same in every process, so that sequences can travel
 
 
-def _matched(key: _Key, members: Sequence[int], sequences: Sequence[_Sequence]) -> Matched | None:
+def _matched(key: Key, members: Sequence[int], sequences: Sequence[CollectiveSequence]) -> Matched | None:
     whole = max(sequences, key=lambda one: len(one.rows))
     shifts = [_shift(whole, one) for one in sequences]
     joined = [place for place, shift in enumerate(shifts) if shift is not None]
@@ -181,7 +186,7 @@ def _matched(key: _Key, members: Sequence[int], sequences: Sequence[_Sequence]) 
     )
 
 
-def _shift(whole: _Sequence, one: _Sequence) -> int | None:
+def _shift(whole: CollectiveSequence, one: CollectiveSequence) -> int | None:
     """At which collective of `whole` the other sequence begins; None where the kinds agree nowhere.
 
     Of several shifts that leave equally little spread (perfectly regular jobs) the one counts that puts the clocks
@@ -204,7 +209,7 @@ def _shift(whole: _Sequence, one: _Sequence) -> int | None:
     return min(candidates)[-1] if candidates else None
 
 
-def _agree(whole: _Sequence, ours: slice, one: _Sequence, theirs: slice) -> bool:
+def _agree(whole: CollectiveSequence, ours: slice, one: CollectiveSequence, theirs: slice) -> bool:
     if (whole.function[ours] != one.function[theirs]).any():
         return False
     a, b = whole.kind[ours], one.kind[theirs]

@@ -15,7 +15,8 @@ from typing import Protocol
 import numpy as np
 
 from diagnose.measure import Measures
-from diagnose.measure.collectives import Matched, match_collectives
+from diagnose.measure.collectives import Matched, match_sequences
+from diagnose.measure.rank_record import RankRecord, record_of
 from diagnose.model import Accounting
 from diagnose.trace.schema import MISSING, Float64, Int64
 
@@ -102,10 +103,10 @@ class RollCall:
         if self.missing:
             count = f" of {self.world_size}" if self.world_size else ""
             found.append(
-                f"rank {_listed(self.missing)}{count} is missing: what it did, and who waited for it, is unknown"
+                f"rank {listed(self.missing)}{count} is missing: what it did, and who waited for it, is unknown"
             )
         if self.duplicates:
-            found.append(f"rank {_listed(self.duplicates)} is given more than once: are these recordings of one job?")
+            found.append(f"rank {listed(self.duplicates)} is given more than once: are these recordings of one job?")
         return tuple(found)
 
 
@@ -129,17 +130,22 @@ class Job:
 
 def job_of(measures: Sequence[Measures]) -> Job:
     """The ranks of a job, in the order given; a rank given twice is taken once."""
-    taken: list[Measures] = []
-    for one in measures:
-        if one.trace.rank is None or all(one.trace.rank != other.trace.rank for other in taken):
-            taken.append(one)
-    matched = match_collectives([one.trace for one in taken]) if len(taken) > 1 else ()
+    return job_of_records([record_of(one) for one in measures])
+
+
+def job_of_records(records: Sequence[RankRecord]) -> Job:
+    """The same as `job_of`, of ranks that were measured elsewhere."""
+    first: dict[object, RankRecord] = {}
+    for number, one in enumerate(records):
+        first.setdefault((number,) if one.rank is None else one.rank, one)
+    taken = list(first.values())
+    matched = match_sequences([one.sequences for one in taken]) if len(taken) > 1 else ()
     waits = [_exposed(group, taken) for group in matched]
     return Job(
         table=tuple(_row(member, one, matched, waits) for member, one in enumerate(taken)),
         matched=matched,
         lateness=_lateness(taken, matched, waits),
-        roll=roll_call([one.trace for one in measures]),
+        roll=roll_call(records),
     )
 
 
@@ -168,18 +174,18 @@ def roll_call(given: Sequence[OfJob]) -> RollCall:
     )
 
 
-def _exposed(group: Matched, measures: Sequence[Measures]) -> Int64:
+def _exposed(group: Matched, records: Sequence[RankRecord]) -> Int64:
     """Per collective and member, the part of its wait in which it did not compute; 0 where it is not comparable."""
     wait = np.maximum(group.wait_ns, 0)
     exposed = [
         wait[:, column]
-        - measures[member].compute.covered(starts := group.start_ns[:, column], starts + wait[:, column])
+        - records[member].computing.covered(starts := group.start_ns[:, column], starts + wait[:, column])
         for column, member in enumerate(group.members)
     ]
     return np.stack(exposed, axis=1)
 
 
-def _row(member: int, measures: Measures, matched: Sequence[Matched], waits: Sequence[Int64]) -> JobRow:
+def _row(member: int, record: RankRecord, matched: Sequence[Matched], waits: Sequence[Int64]) -> JobRow:
     mine = [
         (group, wait, group.members.index(member))
         for group, wait in zip(matched, waits, strict=True)
@@ -188,11 +194,11 @@ def _row(member: int, measures: Measures, matched: Sequence[Matched], waits: Seq
     clock = [(group.spread_ns[column], group.offset_ns[column]) for group, _, column in mine if group.members[0] == 0]
     spread, offset = min(clock) if clock else (None, None)
     return JobRow(
-        rank=measures.trace.rank,
-        source=measures.trace.source,
-        steps=measures.step_count,
-        mean_step_ns=measures.mean_ns,
-        accounting=measures.accounting,
+        rank=record.rank,
+        source=record.source,
+        steps=len(record.step_ns),
+        mean_step_ns=int(record.step_ns.sum()) / len(record.step_ns) if len(record.step_ns) else 0.0,
+        accounting=record.accounting,
         clock_ns=offset,
         clock_spread_ns=spread,
         waited_ns=sum(int(np.maximum(group.wait_ns[:, column], 0).sum()) for group, _, column in mine)
@@ -203,47 +209,47 @@ def _row(member: int, measures: Measures, matched: Sequence[Matched], waits: Seq
     )
 
 
-def _lateness(measures: Sequence[Measures], matched: Sequence[Matched], waits: Sequence[Int64]) -> tuple[Lateness, ...]:
-    ranks = len(measures)
-    steps = measures[0].steps if measures else None
-    if steps is None or len(steps) == 0 or not matched:
+def _lateness(
+    records: Sequence[RankRecord], matched: Sequence[Matched], waits: Sequence[Int64]
+) -> tuple[Lateness, ...]:
+    ranks = len(records)
+    length = records[0].step_ns if records else np.empty(0, np.int64)
+    if len(length) == 0 or not matched:
         return ()
-    cost, waited = np.zeros((len(steps), ranks), np.int64), np.zeros(ranks, np.int64)
+    cost, waited = np.zeros((len(length), ranks), np.int64), np.zeros(ranks, np.int64)
     for group, wait in zip(matched, waits, strict=True):
-        step = _step_of(group, measures)
+        step = _step_of(group, records[0])
         for column, member in enumerate(group.members):
             others = [other for other in range(len(group.members)) if other != column]
             rows = (group.last == column) & (step >= 0)
             least = wait[np.ix_(rows, others)].min(axis=1)  # were this rank earlier, the next one would be last
             np.add.at(cost[:, member], step[rows], least)
             waited[member] += int(wait[step >= 0, column].sum())
-    length = steps.length_ns
     scores = _scores(-waited, SHARE * int(length.sum()))
     found = []
-    for member, one in enumerate(measures):
+    for member, one in enumerate(records):
         late = int((cost[:, member] >= SHARE * length).sum())
         found.append(
             Lateness(
-                rank=one.trace.rank,
+                rank=one.rank,
                 member=member,
                 cost_ns=tuple(cost[:, member].tolist()),
                 share=int(cost[:, member].sum()) / int(length.sum()),
                 late_steps=late,
                 z=float(scores[member]) if ranks >= _RANKS_FOR_Z else None,
-                chance=_tail(late, len(steps), 1 / ranks),
+                chance=_tail(late, len(length), 1 / ranks),
             )
         )
     return tuple(found)
 
 
-def _step_of(group: Matched, measures: Sequence[Measures]) -> Int64:
+def _step_of(group: Matched, first: RankRecord) -> Int64:
     """The counted step of the first rank in which each collective ended, on that rank's clock; -1 outside."""
-    steps = measures[0].steps
     column = 0  # a group without the first rank is read on the clock of its own first member
     ends = group.end_ns[:, column]
-    step = np.searchsorted(steps.start_ns, ends, side="left") - 1  # what ends on a border ends that step
+    step = np.searchsorted(first.step_start_ns, ends, side="left") - 1  # what ends on a border ends that step
     inside = (step >= 0) & (group.rows[:, column] != MISSING)
-    inside &= ends <= steps.end_ns[np.maximum(step, 0)]
+    inside &= ends <= first.step_end_ns[np.maximum(step, 0)]
     return np.where(inside, step, MISSING)
 
 
@@ -262,6 +268,7 @@ def _tail(successes: int, trials: int, probability: float) -> float:
     )
 
 
-def _listed(ranks: Sequence[int]) -> str:
+def listed(ranks: Sequence[int]) -> str:
+    """Numbers of ranks for a sentence, however many there are."""
     shown = ", ".join(map(str, ranks[:8]))
     return f"{shown} and {len(ranks) - 8} more" if len(ranks) > 8 else shown

@@ -1,0 +1,53 @@
+"""What must be known of one rank to compare it with the others, in some kB: traces stay where they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from diagnose.measure import Measures
+from diagnose.measure.collectives import CollectiveSequence, Key, sequences_of
+from diagnose.model import Accounting
+from diagnose.trace.intervals import Intervals
+from diagnose.trace.schema import Int64
+
+
+@dataclass(frozen=True, eq=False)
+class RankRecord:
+    """Steps, accounting and collectives of one rank."""
+
+    rank: int | None
+    world_size: int | None
+    source: str
+    step_start_ns: Int64
+    step_end_ns: Int64
+    """The counted steps."""
+    accounting: Accounting
+    """All of them together."""
+    sequences: Mapping[Key, CollectiveSequence]
+    """The collectives of each group."""
+    computing: Intervals
+    """Compute beside collectives."""
+
+    @property
+    def step_ns(self) -> Int64:
+        """The length of each step."""
+        return np.asarray(self.step_end_ns - self.step_start_ns, np.int64)
+
+
+def record_of(measures: Measures) -> RankRecord:
+    """What is compared of one rank."""
+    sequences = sequences_of(measures.trace)
+    within = Intervals.union(Intervals.of(one.start_ns, one.end_ns) for one in sequences.values())
+    return RankRecord(
+        rank=measures.trace.rank,
+        world_size=measures.trace.world_size,
+        source=measures.trace.source,
+        step_start_ns=measures.steps.start_ns,
+        step_end_ns=measures.steps.end_ns,
+        accounting=measures.accounting,
+        sequences=sequences,
+        computing=measures.compute & within,
+    )
