@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from diagnose.measure import Measures
+from diagnose.measure.rank_record import RankRecord, record_of
 from diagnose.model import Accounting, CannotTell, Confidence, Evidence, Finding, Severity, Steps
 from diagnose.plugins import Catalogue
 from diagnose.rule import Claim, Rule
@@ -63,6 +64,8 @@ class Digest:
     """Warnings of whoever read the recording."""
     measured: tuple[str, ...]
     """Warnings that came up in measuring it."""
+    record: RankRecord
+    """What `diagnose.measure.ranks.job_of_records` compares with the other ranks."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,7 @@ def digest_of(trace: Trace, catalogue: Catalogue) -> Digest:
         failures=tuple(failures),
         recorded=trace.warnings,
         measured=tuple(_warnings(measures)),
+        record=record_of(measures),
     )
 
 
