@@ -80,6 +80,16 @@ class Replay:
         times = self.unchanged if cut is None else self.times(cut)
         return self._steady(times) / len(self._steps) if len(self._steps) else 0.0
 
+    @property
+    def begin_ns(self) -> int:
+        """When the first counted step begins in the unchanged replay, relative to the graph's origin."""
+        return self._border(self.unchanged, *self._borders[0])
+
+    @property
+    def end_nodes(self) -> tuple[Int64, int]:
+        """The nodes of which the latest ends the last counted step, and how long after it that is."""
+        return self._borders[1]
+
     @cached_property
     def _since(self) -> int:
         return int(self._steps.host_start_ns[0]) if len(self._steps) else 0

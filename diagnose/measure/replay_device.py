@@ -84,11 +84,12 @@ def _before(device: DeviceWork) -> Int64:
 
 
 def _on_idle(device: DeviceWork, launches: Launches) -> Bool:
-    """Work that was launched while no stream had any: it began as soon as it could."""
+    """Work that was launched while no stream had any, and soon began: nothing else held it back."""
     order = np.argsort(device.start_ns, kind="stable")
     reach = np.maximum.accumulate(device.end_ns[order])
     running = np.searchsorted(device.start_ns[order], launches.start_ns, side="right") - 1
-    return np.asarray((running < 0) | (reach[np.maximum(running, 0)] <= launches.start_ns), np.bool_)
+    idle = (running < 0) | (reach[np.maximum(running, 0)] <= launches.start_ns)
+    return np.asarray(idle & (device.start_ns - launches.end_ns <= LATENCY_NS), np.bool_)
 
 
 def _usual_lag(device: DeviceWork, lag: Int64, awaited: Bool) -> Int64:
