@@ -36,6 +36,11 @@ class Reduced:
         """Its number in the job."""
         return self.digest.rank
 
+    @property
+    def world_size(self) -> int | None:
+        """How many ranks the job has."""
+        return self.digest.world_size
+
 
 def found(paths: list[Path], rules: Rules) -> list[Given] | DiagnoseError:
     """What is to be read: only the workers need to see the files."""

@@ -35,6 +35,10 @@ class OfRank(Protocol):
     def rank(self) -> int | None:
         """Its number in the job."""
 
+    @property
+    def world_size(self) -> int | None:
+        """How many ranks the job has."""
+
 
 _Made = TypeVar("_Made", bound=OfRank)
 
@@ -71,6 +75,13 @@ def _of_folder(
     if not results:
         why = f"; for example {left_out[0]}" if left_out else ""
         raise NotATrace(folder, f"none of the {len(left_out)} files in this folder is a trace that can be read{why}")
+    alone = results[0]
+    if len(results) == 1 and alone.rank is not None and (alone.world_size or 0) > 1:
+        results[0] = with_warning(
+            alone,
+            f"{folder}: of the {alone.world_size} ranks of this job only rank {alone.rank} is here: what the others "
+            "did, and who waited for them, is unknown",
+        )
     if left_out:
         results[0] = with_warning(
             results[0],
