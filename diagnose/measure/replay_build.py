@@ -14,6 +14,8 @@ from diagnose.measure.replay_host import CLOCK_SLACK_NS, HostNodes, host_nodes
 from diagnose.trace import Trace
 from diagnose.trace.schema import MISSING, Bool, DeviceWork, Int64
 
+_MOST = 90  # percent of the waits that must not return before their work ends, once the device's clock is set right
+
 
 def replay_graph(trace: Trace, launches: Launches, main: int, begin_ns: int) -> ReplayGraph:
     """What waits for what in what was recorded of one rank, at least from `begin_ns`; `main`: the training thread."""
@@ -21,8 +23,8 @@ def replay_graph(trace: Trace, launches: Launches, main: int, begin_ns: int) -> 
     origin = min((int(times.min()) for times in (host.time_ns, device.start_ns) if len(times)), default=begin_ns)
     origin = min(origin, begin_ns)
     waits = host.target != MISSING
-    early = (device.end_ns[host.target[waits]] - host.time_ns[waits]).max(initial=0) if len(device) else 0
-    shift = int(np.clip(early, 0, CLOCK_SLACK_NS))
+    early = device.end_ns[host.target[waits]] - host.time_ns[waits] if len(device) else host.time_ns[:0]
+    shift = int(np.clip(np.percentile(early, _MOST), 0, CLOCK_SLACK_NS)) if len(early) else 0
     origin -= shift  # no node may lie before the origin
     nodes = _laid_out(host, edges, device, origin, shift)
     first, first_ns, second, second_ns = _host_edges(nodes, host)
@@ -87,7 +89,7 @@ def _host_edges(nodes: _Nodes, host: HostNodes) -> tuple[Int64, Int64, Int64, In
     waits = np.flatnonzero(host.target != MISSING)
     target, node = nodes.work[host.target[waits]], nodes.host[waits]
     tail = nodes.observed_ns[node] - nodes.observed_ns[target]
-    held = (tail <= REFILL_NS) & (tail < elapsed[waits])
+    held = (tail >= 0) & (tail <= REFILL_NS) & (tail < elapsed[waits])
     second[node] = target
     second_ns[node] = np.where(held, tail, np.minimum(tail, np.median(tail[held]) if held.any() else 0))
     # A wait that found its work done shows what the call itself costs.
