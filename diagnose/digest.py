@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -87,6 +87,7 @@ def digest_of(trace: Trace, catalogue: Catalogue) -> Digest:
     claimed: dict[str, float] = {}
     for rule, claim in claims:
         share = claim.recoverable_ns / measures.total_ns if measures.total_ns else 0.0
+        share += claim.unseen_ns / (measures.mean_ns + claim.unseen_ns) if claim.unseen_ns else 0.0
         claimed[rule.name] = max(share, claimed.get(rule.name, 0.0))
     return Digest(
         source=trace.source,
@@ -133,7 +134,19 @@ def _settle(claims: Iterable[tuple[Rule, Claim]], measures: Measures) -> list[_S
         lost = tuple((name, (wanted & times).total_ns) for name, times in taken)
         settled.append(_Settled(rule, claim, gain, tuple((name, length) for name, length in lost if length)))
         taken.append((rule.name, free))
-    return [one for one in settled if _counts(one, measures)]
+    return [one for one in _with_unseen(settled, measures) if _counts(one, measures)]
+
+
+def _with_unseen(settled: list[_Settled], measures: Measures) -> list[_Settled]:
+    """Add what claims lose outside the counted steps: its share of all time, of what is left of the counted steps."""
+    left = measures.total_ns - sum(one.recoverable_ns for one in settled)
+    added = []
+    for one in settled:
+        share = one.claim.unseen_ns / (measures.mean_ns + one.claim.unseen_ns) if one.claim.unseen_ns else 0.0
+        unseen = min(int(measures.total_ns * share), left)
+        left -= unseen
+        added.append(replace(one, recoverable_ns=one.recoverable_ns + unseen))
+    return added
 
 
 def _counts(one: _Settled, measures: Measures) -> bool:

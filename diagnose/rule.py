@@ -20,7 +20,7 @@ from diagnose.model import CannotTell, Confidence, Evidence, Facts, Place, Scala
 from diagnose.trace import StackFrame, Trace
 from diagnose.trace.drawn import drawn
 from diagnose.trace.intervals import Intervals
-from diagnose.trace.schema import CopyDirection, Memory, RangeKind, WorkKind
+from diagnose.trace.schema import CopyDirection, Int64, Memory, RangeKind, StepLog, WorkKind
 from diagnose.units import format_bytes, format_ns, format_share
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "CopyDirection",
     "Evidence",
     "Facts",
+    "Int64",
     "Intervals",
     "KernelClass",
     "Measures",
@@ -43,6 +44,7 @@ __all__ = [
     "Scalar",
     "Site",
     "StackFrame",
+    "StepLog",
     "SyncSite",
     "Trace",
     "WorkKind",
@@ -75,6 +77,8 @@ class Claim:
     fixers: Sequence[str] | None = None
     """None: the rule's own."""
     confirm: str | None = None
+    unseen_ns: int = 0
+    """Besides, per step: what a live run loses in steps that are not among the counted ones, averaged over all."""
 
 
 Answer = Claim | CannotTell

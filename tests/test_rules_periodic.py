@@ -1,0 +1,117 @@
+"""What a log of steps says of stalls that come at regular distances, beyond what a drawing can hold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from diagnose import plugins
+from diagnose.engine import diagnose
+from diagnose.measure import Measures
+from diagnose.model import Finding, Severity
+from diagnose.rule import Claim, RangeKind, Trace, drawn
+from diagnose.trace.schema import Ranges, StepLog
+
+MS = 1_000_000
+RULE = plugins.load().rules["periodic-stall"]
+
+
+def logged(lengths: list[float], **known: Any) -> Trace:
+    """A live run that was not traced: the log of its steps alone."""
+    ends = (np.cumsum(lengths) * MS).astype(np.int64)
+    trace = Trace(source="log", step_log=StepLog.build({"end_ns": ends, "input_ns": np.zeros(len(ends), np.int64)}))
+    return replace(trace, **known)
+
+
+def every(period: int, long: float, steps: int = 120, usual: float = 10.0) -> list[float]:
+    return [long if step % period == period - 1 else usual for step in range(steps)]
+
+
+def claims(trace: Trace) -> list[Claim]:
+    return [answer for answer in RULE.check(Measures(trace)) if isinstance(answer, Claim)]
+
+
+def finding(trace: Trace) -> Finding | None:
+    found = {one.rule: one for one in diagnose([trace], plugins.load()).findings}
+    return found.get("periodic-stall")
+
+
+def test_the_period_and_the_average_cost_are_told() -> None:
+    (claim,) = claims(logged(every(20, 50.0)))
+    assert "one step in 20 takes 50.0 ms instead of 10.0 ms" in claim.summary
+    assert abs(claim.recoverable_ns / (120 * MS) - 40 / 20) < 0.3
+
+
+def test_two_long_steps_are_no_period() -> None:
+    assert claims(logged(every(20, 50.0, steps=50))) == []
+
+
+def test_long_steps_at_irregular_distances_are_no_period() -> None:
+    lengths = [50.0 if step in (15, 22, 60, 64, 101) else 10.0 for step in range(120)]
+    assert claims(logged(lengths)) == []
+
+
+def test_a_host_that_catches_up_has_lost_nothing() -> None:
+    """A wait every twentieth step of a host that is ahead: one step seems longer, the next is as much shorter."""
+    lengths = every(20, 19.0)
+    for step in range(20, 120, 20):
+        lengths[step] = 1.0
+    assert claims(logged(lengths)) == []
+
+
+def test_the_loader_at_the_start_of_an_epoch_is_named() -> None:
+    lengths = every(40, 90.0, steps=200)
+    ends = (np.cumsum(lengths) * MS).astype(np.int64)
+    late = ends[39::40]
+    ranges = Ranges.build(
+        {"start_ns": late - 85 * MS, "end_ns": late - 8 * MS, "kind": [RangeKind.INPUT] * 5, "name": [0] * 5}
+    )
+    (claim,) = claims(logged(lengths, ranges=ranges, names=("DataLoader.__next__",)))
+    assert "an epoch starts" in claim.summary
+    assert claim.fixers is not None
+    assert "persistent-workers" in claim.fixers
+
+
+def test_a_loader_whose_workers_take_turns_is_left_to_another_rule() -> None:
+    lengths = every(4, 90.0, steps=120)
+    ends = (np.cumsum(lengths) * MS).astype(np.int64)
+    late = ends[3::4]
+    count = len(late)
+    ranges = Ranges.build(
+        {"start_ns": late - 85 * MS, "end_ns": late - 8 * MS, "kind": [RangeKind.INPUT] * count, "name": [0] * count}
+    )
+    assert claims(logged(lengths, ranges=ranges, names=("DataLoader.__next__",))) == []
+
+
+def test_what_lies_outside_the_traced_steps_is_found_by_its_average() -> None:
+    """Four traced steps of 10 ms after 100 logged ones of which every twentieth takes 410 ms: 20 ms a step."""
+    window = drawn("gpu : kkkkkkkkk\nstep:           |", repeat=5)
+    lengths = every(20, 410.0, steps=100)
+    ends = (np.cumsum(lengths) * MS).astype(np.int64)
+    found = finding(replace(window, step_log=StepLog.build({"end_ns": ends - ends[-1] - 500 * MS})))
+    assert found is not None
+    assert found.severity is Severity.HIGH
+    assert abs(found.share - 2 / 3) < 0.05
+
+
+def test_all_findings_together_still_fit_into_the_step() -> None:
+    window = drawn("host: ol     ol\ngpu :   kkkk   kkkk\nstep:              |", repeat=5)
+    ends = (np.cumsum(every(20, 4000.0, steps=100)) * MS).astype(np.int64)
+    trace = replace(window, step_log=StepLog.build({"end_ns": ends - ends[-1] - 500 * MS}))
+    diagnosis = diagnose([trace], plugins.load())
+    assert "periodic-stall" in [one.rule for one in diagnosis.findings]
+    assert len(diagnosis.findings) > 1
+    assert sum(one.recoverable_ns for one in diagnosis.findings) <= (diagnosis.steps.mean_ns or 0)
+
+
+def test_steps_under_the_profiler_are_left_out() -> None:
+    lengths = every(1000, 10.0, steps=100)
+    for step in (20, 40, 60):
+        lengths[step] = 60.0
+    ends = (np.cumsum(lengths) * MS).astype(np.int64)
+    shift = ends[55]
+    window = drawn("gpu : kkkkkkkkk\nstep:           |", repeat=4)
+    trace = replace(window, window_ns=(0, 40 * MS), step_log=StepLog.build({"end_ns": ends - shift}))
+    assert claims(trace) == []
