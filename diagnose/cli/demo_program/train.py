@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 CLASSES = 60
 SIDE = 32
-STORAGE_LATENCY_S = 0.0015
+STORAGE_LATENCY_S = 0.001
 
 
 class StoredImages(Dataset):
@@ -43,20 +43,21 @@ class StoredImages(Dataset):
 class Network(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.first = nn.Conv2d(3, 32, 3, padding=1)
-        self.second = nn.Conv2d(32, 32, 3, stride=2, padding=1)
-        self.third = nn.Conv2d(32, 32, 3, stride=2, padding=1)
-        self.fourth = nn.Conv2d(32, 32, 3, padding=1)
-        self.fifth = nn.Conv2d(32, 32, 3, padding=1)
-        self.head = nn.Linear(32, CLASSES)
+        widths = [3, 32, 32, 32, 32, 32]
+        strides = [1, 2, 2, 1, 1]
+        self.convolutions = nn.ModuleList(
+            nn.Conv2d(before, after, 3, stride=stride, padding=1, bias=False)
+            for before, after, stride in zip(widths[:-1], widths[1:], strides, strict=True)
+        )
+        self.norms = nn.ModuleList(nn.BatchNorm2d(width) for width in widths[1:])
+        self.hidden = nn.Linear(32 * (SIDE // 4) ** 2, 160)
+        self.head = nn.Linear(160, CLASSES)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        x = F.relu(self.first(images))
-        x = F.relu(self.second(x))
-        x = F.relu(self.third(x))
-        x = F.relu(self.fourth(x))
-        x = F.relu(self.fifth(x))
-        return self.head(x.mean(dim=(2, 3)))
+        x = images
+        for convolution, norm in zip(self.convolutions, self.norms, strict=True):
+            x = F.relu(norm(convolution(x)))
+        return self.head(F.relu(self.hidden(x.flatten(1))))
 
 
 class Confusion:
