@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -56,6 +57,9 @@ class Workers:
         try:
             futures = self._client.map(work, items, rules=rules, key=keys, pure=False) if items else []
             answers: list[_Answer] = self._client.gather(futures)
+        except KeyboardInterrupt:
+            logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # tells of every task that nobody waits for now
+            raise
         except KilledWorker as error:
             item = items[int(str(error.task).rpartition("-")[2])]
             named = ", ".join(map(str, item)) if isinstance(item, tuple) else "what was named"
