@@ -16,6 +16,7 @@ from diagnose.measure.activity import ALLOCATIONS
 from diagnose.measure.idle import LATENCY_NS, REFILL_NS
 from diagnose.measure.kernels import KernelClass, matmul_format
 from diagnose.measure.recoverable import recoverable_ns, scaled_ns, without_waiting_ns
+from diagnose.measure.samples import sampled
 from diagnose.model import CannotTell, Confidence, Evidence, Facts, Place, Scalar, Site, SyncSite
 from diagnose.trace import StackFrame, Trace
 from diagnose.trace.drawn import drawn
@@ -54,6 +55,7 @@ __all__ = [
     "format_share",
     "matmul_format",
     "recoverable_ns",
+    "sampled",
     "scaled_ns",
     "without_waiting_ns",
 ]

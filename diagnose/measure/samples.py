@@ -20,7 +20,8 @@ _EXACT = {"input": RangeKind.INPUT, "compile": RangeKind.COMPILE, "io": RangeKin
 _LOADER = ("torch/utils/data/", "webdataset/", "nvidia/dali/")
 _FILES = ("torch/serialization.py", "safetensors/", "/pickle.py", "/gzip.py", "/shutil.py", "/socket.py", "/ssl.py")
 _COMPILER = ("torch/_dynamo/", "torch/_inductor/", "torch/_functorch/_aot_autograd/", "torch/fx/")
-_COMPILED_RUN = ("torch/_dynamo/eval_frame.py",)  # also on the stack while compiled code merely runs
+# Also on the stack while compiled code merely runs, and where anomaly detection writes down the forward stack.
+_COMPILED_RUN = ("torch/_dynamo/eval_frame.py", "torch/fx/traceback.py")
 
 
 def cause_of(stack: Stack) -> str | None:
