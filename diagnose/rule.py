@@ -21,7 +21,7 @@ from diagnose.model import CannotTell, Confidence, Evidence, Facts, Place, Scala
 from diagnose.trace import StackFrame, Trace
 from diagnose.trace.drawn import drawn
 from diagnose.trace.intervals import Intervals
-from diagnose.trace.schema import CopyDirection, Int64, Memory, RangeKind, StepLog, WorkKind
+from diagnose.trace.schema import CopyDirection, Counters, Int64, Memory, RangeKind, StepLog, WorkKind
 from diagnose.units import format_bytes, format_ns, format_share
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "Claim",
     "Confidence",
     "CopyDirection",
+    "Counters",
     "Evidence",
     "Facts",
     "Int64",

@@ -6,7 +6,9 @@ CPU is in percent of one core, so that 104 means a little more than one core. Re
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable
+from pathlib import Path
 
 import psutil
 
@@ -22,6 +24,7 @@ class Host:
         self._workers: dict[int, psutil.Process] = {}
         self._fresh: set[int] = set()  # whose CPU is not known before the next reading
         self._readings = 0
+        self._queued = _queued_ns(pid), time.monotonic_ns()
         self._root.cpu_percent(None)
         psutil.cpu_percent(None)
         self._find_workers()
@@ -45,10 +48,20 @@ class Host:
             "host.workers": float(len(workers)),
             "host.load": os.getloadavg()[0],
         }
+        if (queued := self._queued_percent()) is not None:
+            values["host.queued"] = queued
         if busy:
             values["host.workers_cpu"] = sum(busy)
             values["host.busiest_worker_cpu"] = max(busy)
         return values
+
+    def _queued_percent(self) -> float | None:
+        """Time for which the first thread was ready and had no core, of the time since the last call."""
+        (before, since), (after, now) = self._queued, (_queued_ns(self._root.pid), time.monotonic_ns())
+        self._queued = after, now
+        if before is None or after is None or now <= since:
+            return None
+        return min(100.0, 100 * (after - before) / (now - since))
 
     def _find_workers(self) -> None:
         found = {child.pid: child for child in self._root.children(recursive=True)}
@@ -65,3 +78,11 @@ class Host:
                 yield pid, (child.cpu_percent(None), child.memory_info().rss)
             except psutil.Error:
                 del self._workers[pid]
+
+
+def _queued_ns(pid: int) -> int | None:
+    """How long the first thread of a process has waited for a core so far; None where the kernel does not say."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return None

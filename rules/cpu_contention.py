@@ -1,0 +1,153 @@
+"""The training thread waits for a core.
+
+What it finds
+    Live runs in which the process and its workers keep all cores busy that they may use, and the training thread stands
+    in the queue for one: loader workers times their threads, torch's own threads, other processes.
+
+Why it costs
+    A thread that is ready and has no core launches nothing. More runnable threads than cores also lengthen each other:
+    what one of them waits for comes later.
+
+What proves it
+    The time that the training thread was ready to run and had no core, as the kernel counts it (`/proc/PID/schedstat`),
+    read beside the run. On a CPU-only run the step loses that share; with a device, at most what it idles for the host.
+    An upper bound: a thread that is given a core at once may wait for something else then.
+
+    Cores that are all busy are no proof by themselves: workers that use what training leaves over cost nothing.
+
+What fixes it
+    Fewer workers (`loader-workers`), fewer threads in each of them and in training (`set-num-threads`).
+
+Thresholds
+    FEWEST (5) readings: some seconds, so that a burst of other processes is not taken for the rule.
+    QUEUED (2 %): below this share of the training thread's time, waiting for a core is no more than a note (severity
+    low begins there).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from diagnose.rule import (
+    CannotTell,
+    Claim,
+    Confidence,
+    Counters,
+    Evidence,
+    Intervals,
+    Measures,
+    Place,
+    Rule,
+    drawn,
+    format_share,
+    recoverable_ns,
+)
+
+FEWEST = 5
+QUEUED = 0.02
+
+_QUEUED = "host.queued"
+"""Time that the training process's first thread was ready without a core, in percent of the time between readings."""
+_HOST_CAUSES = ("python", "dispatch", "launch", "input", "unknown")
+
+
+def check(measures: Measures) -> Iterator[Claim | CannotTell]:
+    """The share of its time for which the training thread had no core, of the time for which it mattered."""
+    if measures.step_count == 0:
+        return
+    queued = _values(measures, _QUEUED)
+    if len(queued) < FEWEST:
+        yield CannotTell("cpu-contention", "how long the training thread waits for a core: some seconds of a live run")
+        return
+    share = min(float(np.median(queued)) / 100, 1.0)
+    if share < QUEUED:
+        return
+    claims = _lost(measures, share)
+    gain = recoverable_ns(measures, claims)
+    if gain == 0:
+        return
+    cores = measures.trace.facts.cpu_count
+    busy, others, workers = (_median(measures, f"host.{name}") for name in ("cpu", "others_cpu", "workers"))
+    used = [
+        Evidence("cores busy with this run", busy / 100, "count") if busy is not None else None,
+        Evidence("cores busy with other processes", others / 100, "count") if others is not None else None,
+        Evidence("loader workers and other children", workers, "count") if workers is not None else None,
+        Evidence("cores that it may use", cores, "count") if cores is not None else None,
+        Evidence("torch threads", measures.trace.facts.torch_threads or 0, "count"),
+    ]
+    yield Claim(
+        summary=f"the training thread is ready and has no core for {format_share(share)} of its time"
+        f"{f': {workers:.0f} child processes share {cores} cores with it' if workers and cores else ''}",
+        recoverable_ns=gain,
+        claims=claims,
+        confidence=Confidence.BOUND,
+        evidence=[Evidence("ready without a core", share, "share"), *(one for one in used if one is not None)],
+        where=[
+            Place(site.file, site.line, function=site.function)
+            for site in measures.trace.sites
+            if site.kind == "DataLoader" and site.arguments.get("num_workers")
+        ],
+        confirm="a trial with fewer workers or threads",
+    )
+
+
+def _lost(measures: Measures, share: float) -> Intervals:
+    """That share of each stretch for which the step waits for the training thread."""
+    late = measures.idle_of(*_HOST_CAUSES)
+    if not measures.has_device:
+        late = late | measures.compute
+    late = late & measures.counted
+    return Intervals.of(late.starts, late.starts + (late.lengths_ns * share).astype(np.int64))
+
+
+def _values(measures: Measures, name: str) -> np.typing.NDArray[np.float64]:
+    trace = measures.trace
+    if name not in trace.names:
+        return np.empty(0, np.float64)
+    return trace.counters.value[trace.counters.name == trace.names.index(name)]
+
+
+def _median(measures: Measures, name: str) -> float | None:
+    values = _values(measures, name)
+    return float(np.median(values)) if len(values) else None
+
+
+_STEP = """
+    host: oooooooo    oooooo
+    opt :                  O
+"""
+
+
+def _counted(queued: float) -> Counters:
+    """Readings of that many percent, for the examples: the first name of a drawing stands in for the counter's."""
+    return Counters.build({"time_ns": range(8), "name": [0] * 8, "value": [queued] * 8})
+
+
+_FIRES = (drawn(_STEP, repeat=4, ops={"o": _QUEUED}, counters=_counted(30.0)),)
+
+_SILENT = (
+    # All cores are busy, but the training thread gets one when it needs one.
+    drawn(_STEP, repeat=4, ops={"o": _QUEUED}, counters=_counted(0.4)),
+    # It queues, but the device has work meanwhile.
+    drawn(
+        """
+        host: olol
+        gpu :   kkkkkkkkkkKKKKKKKKKK
+        step:                       |
+        """,
+        ops={"o": _QUEUED},
+        kernels={"K": "other_kernel"},
+        counters=_counted(30.0),
+    ),
+)
+
+RULE = Rule(
+    "cpu-contention",
+    check,
+    fixers=("loader-workers", "set-num-threads"),
+    fires=_FIRES,
+    silent=_SILENT,
+    nearness=35,
+)
