@@ -20,8 +20,8 @@ What fixes it
 
 Thresholds
     FEWEST (5) readings: some seconds, so that a burst of other processes is not taken for the rule.
-    QUEUED (2 %): below this share of the training thread's time, waiting for a core is no more than a note (severity
-    low begins there).
+    QUEUED (2 %): below this share of the training thread's time, and of the step that waits for the host, waiting for a
+    core is no more than a note (severity low begins there).
 """
 
 from __future__ import annotations
@@ -56,6 +56,8 @@ _HOST_CAUSES = ("python", "dispatch", "launch", "input", "unknown")
 def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     """The share of its time for which the training thread had no core, of the time for which it mattered."""
     if measures.step_count == 0:
+        return
+    if measures.share(_lost(measures, 1.0)) < QUEUED:
         return
     queued = _values(measures, _QUEUED)
     if len(queued) < FEWEST:
@@ -106,7 +108,7 @@ def _values(measures: Measures, name: str) -> np.typing.NDArray[np.float64]:
     trace = measures.trace
     if name not in trace.names:
         return np.empty(0, np.float64)
-    return trace.counters.value[trace.counters.name == trace.names.index(name)]
+    return np.asarray(trace.counters.value[trace.counters.name == trace.names.index(name)], np.float64)
 
 
 def _median(measures: Measures, name: str) -> float | None:
