@@ -1,6 +1,7 @@
-"""Real Nsight files of others: each is read or refused in one sentence, diagnosed, and compared with plain SQL.
+"""Real Nsight files of others, compared with plain SQL.
 
 The files are no part of this repository; the tests are skipped where they are not beside it.
+`test_public_recordings` diagnoses all of them.
 """
 
 from __future__ import annotations
@@ -10,9 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.engine import diagnose
 from diagnose.errors import InputError
-from diagnose.plugins import load
 from diagnose.trace.readers import open_traces
 from diagnose.trace.schema import WorkKind
 
@@ -34,43 +33,19 @@ def name_of(path: Path) -> str:
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_every_file_is_read_or_refused_and_its_sums_are_those_of_sql(path: Path) -> None:
+def test_sums_are_those_of_sql(path: Path) -> None:
     try:
         traces = open_traces([path])
-    except InputError as error:
-        assert str(error).startswith(f"{path}: ")
-        assert "\n" not in str(error)
+    except InputError:
         assert rows_of(path) == dict.fromkeys(TABLES, (0, 0)), "device work was recorded, but not read"
         return
     found = {kind: [0, 0] for kind in TABLES}
     for trace in traces:
-        assert trace.window_ns is not None
-        for table in (trace.device, trace.calls, trace.ops, trace.ranges):
-            assert (table.end_ns >= table.start_ns).all()
-            assert (table.start_ns[1:] >= table.start_ns[:-1]).all()
-            assert ((table.name >= 0) & (table.name < len(trace.names))).all()
         for kind, sums in found.items():
             of_kind = trace.device.where(trace.device.kind == kind)
             sums[0] += len(of_kind)
             sums[1] += int((of_kind.end_ns - of_kind.start_ns).sum())
     assert {kind: tuple(sums) for kind, sums in found.items()} == rows_of(path)
-
-
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_every_file_that_is_read_is_diagnosed(path: Path) -> None:
-    try:
-        traces = open_traces([path])
-    except InputError:
-        return
-    found = diagnose(traces, load())
-    assert not [warning for warning in found.warnings if warning.startswith("rule ")]
-    for rank in found.per_rank:
-        accounting = rank.accounting
-        parts = accounting.compute + accounting.exposed_comm + accounting.exposed_copy + sum(accounting.idle.values())
-        assert parts == rank.steps.total_ns
-    # Where device work was recorded, the counted steps hold some of it.
-    if any(trace.has_device for trace in traces):
-        assert any(rank.accounting.compute + rank.accounting.exposed_copy for rank in found.per_rank)
 
 
 def rows_of(path: Path) -> dict[WorkKind, tuple[int, int]]:

@@ -1,7 +1,7 @@
-"""Real recordings of AMD's profilers: each is read or refused in one sentence, and some are compared with a plain
-reading.
+"""Real recordings of AMD's profilers, compared with a plain reading.
 
 The recordings are no part of this repository; the tests are skipped where they are not beside it.
+`test_public_recordings` opens all of them.
 """
 
 from __future__ import annotations
@@ -19,68 +19,16 @@ from typing import Any
 
 import pytest
 
-from diagnose import plugins
-from diagnose.engine import diagnose
-from diagnose.errors import InputError
 from diagnose.trace import Trace
 from diagnose.trace.readers import open_traces
 from diagnose.trace.schema import CopyDirection, WorkKind
 
 TRACES = Path(__file__).resolve().parents[2] / "shared" / "traces"
-FOLDERS = (
-    "AMD-AGI__TraceLens/tests/rocprof",
-    "AMDResearch__intellikit",
-    "D-W-Chiang__JACC.jl",
-    "JoursBleu__llama.cpp",
-    "ROCm__rocm-systems",
-    "ROCm__rocmProfileData",
-    "ROCm__rocprofiler-compute",
-    "ROCm__rocprofiler-sdk",
-    "amd__HPCTrainingExamples/rocm-blogs-codes",
-    "jimw567__rocprof-unified-viewer",
-)
-FILES = sorted(path for folder in FOLDERS for path in (TRACES / folder).rglob("*") if path.is_file())
-
-pytestmark = pytest.mark.skipif(not FILES, reason="no collection of public traces lies beside the repository")
+pytestmark = pytest.mark.skipif(not TRACES.is_dir(), reason="no collection of public traces lies beside the repository")
 
 LLAMA = TRACES / "JoursBleu__llama.cpp"
 VIEWER = TRACES / "jimw567__rocprof-unified-viewer/tests/fixtures"
 RPD = TRACES / "ROCm__rocmProfileData"
-TIMELINES = (".rpd", ".pftrace", "_trace.csv", "results.db", "results.json", "results.csv")
-EMPTY = {
-    "3634736_results.pftrace": "13 packets",
-    "3634743_results.pftrace": "13 packets",
-    "3635367_results.pftrace": "13 packets",
-    "3635373_results.pftrace": "13 packets",
-    "JACC.jl/results.db": "no kernel and no call was recorded",
-    "JACC.jl/results.json": "no kernel and no call was recorded",
-    "pc_sampling": "not a timeline",
-    "memory_allocation_trace.csv": "without any device work",
-    "scratch_memory_trace.csv": "without any device work",
-}
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(TRACES))[-80:])
-def test_every_file_is_read_and_diagnosed_or_refused_in_one_sentence(path: Path) -> None:
-    expected = next((sentence for part, sentence in EMPTY.items() if part in str(path)), None)
-    try:
-        traces = open_traces([path])
-    except InputError as error:
-        assert str(error).startswith(f"{path}: ")
-        assert "\n" not in str(error)
-        assert expected is None or expected in str(error)
-        assert expected is not None or not str(path).removesuffix(".gz").endswith(TIMELINES)
-        return
-    assert expected is None
-    for trace in traces:
-        assert trace.window_ns is not None
-        for table in (trace.device, trace.calls, trace.ops, trace.ranges):
-            assert (table.end_ns >= table.start_ns).all()
-            assert (table.start_ns[1:] >= table.start_ns[:-1]).all()
-            assert ((table.name >= 0) & (table.name < len(trace.names))).all()
-        assert not any(name.endswith((".kd", "[clone .kd]")) for name in trace.names)
-    answer = diagnose(traces, plugins.load())
-    assert not [warning for warning in answer.warnings if "failed and was left out" in warning]
 
 
 def needs(path: Path) -> Path:

@@ -58,6 +58,11 @@ def test_a_device_without_a_name_is_not_taken_for_none() -> None:
     assert text.render(replace(unnamed, has_device=False)).startswith("trace.json.gz · no device recorded · 1 rank")
 
 
+def test_a_recording_of_several_ranks_is_named_once() -> None:
+    assert text.render(replace(SMALL, source=("a", "a"), ranks=2)).startswith("a · NVIDIA H200 · 2 ranks")
+    assert text.render(replace(SMALL, source=("a", "a", "b"), ranks=3)).startswith("a and 1 more · NVIDIA H200")
+
+
 def test_a_small_diagnosis_reads_like_this() -> None:
     assert (
         text.render(SMALL)

@@ -49,10 +49,10 @@ def identity(state: State) -> list[str]:
 
 
 def sources(diagnosis: Diagnosis) -> str:
-    """The recordings, the first by name and the rest by number."""
+    """The recordings, the first by name and the rest by number; one may hold several ranks."""
     if not diagnosis.source:
         return ""
-    first, *others = diagnosis.source
+    first, *others = dict.fromkeys(diagnosis.source)
     return f"{first} and {len(others)} more" if others else first
 
 
