@@ -1,8 +1,30 @@
-"""What holds for all tests."""
+"""What holds for all tests, and what their whole run says at its end."""
 
 from __future__ import annotations
 
 import os
+from collections import Counter
+
+import pytest
 
 # A test reads what it says that it reads, and leaves nothing in the home of whoever runs it.
 os.environ["DIAGNOSE_CACHE"] = "off"
+
+TALLY = "recording"
+"""The property under which a test notes what became of a public recording: format, and `read` or why not."""
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """One line a format: how many public recordings were read, how many refused and why."""
+    found: Counter[tuple[str, str]] = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if getattr(report, "when", None) == "call":
+                found.update(tuple(value.split("|", 1)) for name, value in report.user_properties if name == TALLY)
+    if not found:
+        return
+    terminalreporter.section(f"{found.total()} public recordings")
+    for form in sorted({form for form, _ in found}):
+        outcomes = sorted(((count, what) for (of, what), count in found.items() if of == form), reverse=True)
+        outcomes.sort(key=lambda outcome: outcome[1] != "read")
+        terminalreporter.write_line(f"{form:<28} " + "; ".join(f"{count} {what}" for count, what in outcomes))
