@@ -6,7 +6,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from nsight_exports import NAMES, export, global_tid, training
 
@@ -167,6 +167,8 @@ def test_tables_of_anything(
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(CELLS, CELLS), max_size=30))
+@example([(None, "0")])
+@example([(None, 1), ("1,2", 2)])
 def test_numbers_are_those_of_sqlite(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[object, object]]
 ) -> None:

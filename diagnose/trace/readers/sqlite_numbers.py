@@ -89,10 +89,13 @@ def _stretches(database: Database, table: str, columns: Sequence[str], order: st
 
 def _plainly(database: Database, columns: Sequence[str], source: str) -> list[Int64] | None:
     """The numbers of a stretch, or None where one of its columns does not hold numbers throughout, or none at all."""
-    texts = ", ".join(f"group_concat({quoted(name)})" for name in columns)
+    # Text may spell a number, or with a comma two of them: only the type of every cell tells.
+    texts = ", ".join(f"group_concat({name}), sum(typeof({name}) = 'integer')" for name in map(quoted, columns))
     *listed, count = _row(database, f"SELECT {texts}, count(*) FROM {source}")
     values = []
-    for text in listed:
+    for text, whole in zip(listed[::2], listed[1::2], strict=True):
+        if text is not None and whole != count:
+            return None
         value = np.full(count, ABSENT, np.int64) if text is None else _parsed(text)
         if value is None or len(value) != count:
             return None
