@@ -238,6 +238,8 @@ FOREIGN: dict[str, tuple[bytes, str]] = {
     "old.qdrep": (b"\x00\x00\x10\x02", "Nsight Systems"),
     "recording.pftrace": (b"\x0aV2N\x10\x06\x0a\x0a\x08\x06\x10\xf1\x00\x01", "protobuf"),
     "losses.csv": (b"epoch,loss,accuracy\n1,2,3\n", "comma-separated"),
+    "log.jsonl": (b'{"step": 1}\n{"step": 2}\n', "an object on each line"),
+    "letter.txt": (b"Dear reader, here, at last,\nis the loss.\n", "plain text"),
     "notes.txt": (b"loss went down\n", "plain text"),
     "object.json": (b'{"a": 1}', "no traceEvents"),
     "number.json": (b"[1, 2, 3]", "no traceEvents"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-_WANTED = "a torch.profiler trace (.json or .json.gz) or a run folder of diagnose"
+_WANTED = "a recording of torch.profiler, Nsight Systems or rocprof, or a run folder of diagnose,"
 _NSIGHT = (
     "this is an unfinished Nsight Systems recording (.qdstrm), whose format only nsys itself knows; "
     "let the nsys that wrote it finish it, and give the report"
@@ -40,8 +40,9 @@ def _matches(pattern: bytes) -> Callable[[bytes], bool]:
 
 
 def _is_comma_separated(head: bytes) -> bool:
-    first = head.split(b"\n", 1)[0]
-    return first.count(b",") >= 2 and _is_text(first) and not first.lstrip().startswith((b"{", b"["))
+    first, *rest = head.split(b"\n", 2)
+    alike = not rest or not rest[0].strip() or rest[0].count(b",") >= first.count(b",")  # prose has commas, too
+    return first.count(b",") >= 2 and alike and _is_text(first) and not first.lstrip().startswith((b"{", b"["))
 
 
 def _is_text(head: bytes) -> bool:
@@ -105,6 +106,10 @@ _FOREIGN: tuple[tuple[Callable[[bytes], bool], str], ...] = (
     (
         _matches(_JSON + rb"\[\s*\["),
         f"this is a JSON list of lists, but no memory timeline that torch.profiler writes; {_WANTED} is needed",
+    ),
+    (
+        _matches(rb"\{[^\n]*\}\r?\n\{"),
+        f"this is JSON with an object on each line (a log, perhaps), no trace; {_WANTED} is needed",
     ),
     (
         _matches(_JSON + rb"[\[{]"),
