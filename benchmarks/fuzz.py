@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -221,29 +222,28 @@ def main() -> int:
     """Exit code 1 where an input that was found again still breaks."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=int, default=45, help="for each format")
-    parser.add_argument("--only", metavar="FORMAT", choices=list(seeds()), help="one format, in this process")
-    parser.add_argument("--root", type=Path, help="where inputs are put; a folder in memory without it")
+    parser.add_argument("--only", metavar="FORMAT", choices=list(seeds()), help="one format alone")
+    parser.add_argument("--root", type=Path, help=argparse.SUPPRESS)  # of a format's process
     parser.add_argument("--again", action="store_true", help="run the inputs in OUTPUT once and end")
     parser.add_argument("output", type=Path, metavar="OUTPUT")
     args = parser.parse_args()
     output = args.output.resolve()
     os.environ |= {"DIAGNOSE_CACHE": "off", "MALLOC_ARENA_MAX": "2", "PATH": "/nonexistent"}
+    if args.only and args.root:
+        fuzz_one_format(args.only, args.seconds, output, args.root)
     with tempfile.TemporaryDirectory(prefix="fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as name:
         if args.again:
             return run_again(output, Path(name))
-        if args.only:
-            fuzz_one_format(args.only, args.seconds, output, args.root or Path(name))
-        else:
-            fuzz_all(args.seconds, output, Path(name))
+        fuzz_all([args.only] if args.only else list(seeds()), args.seconds, output, Path(name))
     return 0
 
 
-def fuzz_all(seconds: int, output: Path, root: Path) -> None:
+def fuzz_all(names: Sequence[str], seconds: int, output: Path, root: Path) -> None:
     """A process for each format, one after another; a line of the table when each is done."""
     output.mkdir(parents=True, exist_ok=True)
     print("| format | inputs | of which read | seconds | slowest | peak memory | places that broke |")
     print("|---|---|---|---|---|---|---|")
-    for name in seeds():
+    for name in names:
         slug = re.sub(r"\W+", "-", name)
         command = [
             sys.executable,
