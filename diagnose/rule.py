@@ -17,6 +17,7 @@ from diagnose.measure.idle import LATENCY_NS, REFILL_NS
 from diagnose.measure.kernels import KernelClass, matmul_format
 from diagnose.measure.recoverable import recoverable_ns, scaled_ns, without_waiting_ns
 from diagnose.measure.samples import sampled
+from diagnose.measure.shapes import dtypes_of, shapes_of
 from diagnose.model import CannotTell, Confidence, Evidence, Facts, Place, Scalar, Site, SyncSite
 from diagnose.trace import StackFrame, Trace
 from diagnose.trace.drawn import drawn
@@ -51,6 +52,7 @@ __all__ = [
     "Trace",
     "WorkKind",
     "drawn",
+    "dtypes_of",
     "format_bytes",
     "format_ns",
     "format_share",
@@ -58,6 +60,7 @@ __all__ = [
     "recoverable_ns",
     "sampled",
     "scaled_ns",
+    "shapes_of",
     "without_waiting_ns",
 ]
 

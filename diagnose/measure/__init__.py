@@ -24,6 +24,7 @@ from diagnose.measure.launch import Launches, launch_cost_ns, launches_of, queue
 from diagnose.measure.marks import training_thread
 from diagnose.measure.places import places_of
 from diagnose.measure.replay import Replay
+from diagnose.measure.shapes import op_of_work
 from diagnose.measure.steps import StepSpans, find_steps
 from diagnose.measure.validity import Violation, check
 from diagnose.model import Accounting, Place
@@ -63,6 +64,11 @@ class Measures:
     def launches(self) -> Launches:
         """Per row of device work, the call that launched it."""
         return launches_of(self.trace)
+
+    @cached_property
+    def op_of_work(self) -> Int64:
+        """Per row of device work, the innermost operator that launched it (a row of `trace.ops`); -1 for unknown."""
+        return op_of_work(self.trace, self.launches)
 
     @cached_property
     def rows(self) -> Bool:
