@@ -51,6 +51,15 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("side_by_side")
 class TestSideBySide:
+    def test_every_file_is_told_of_as_it_is_read(self, tmp_path: Path) -> None:
+        paths = [write_rank(tmp_path, rank) for rank in range(4)]
+        told: list[tuple[int, int]] = []
+        open_traces(paths, lambda done, total: told.append((done, total)))
+        assert [total for _, total in told] == [4] * len(told)
+        assert [done for done, _ in told] == sorted(done for done, _ in told)
+        assert told[0][0] >= 1
+        assert told[-1] == (4, 4)
+
     def test_other_processes_read_what_this_one_would(self, tmp_path: Path) -> None:
         paths = [write_rank(tmp_path, rank, events=5 + rank) for rank in range(4)]
         ahead = parallel.read_ahead(paths, open_file)

@@ -40,6 +40,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Read, diagnose, print."""
     from diagnose.cli.findings import failed, print_diagnosis
+    from diagnose.cli.reading import show_progress
     from diagnose.engine import diagnose
     from diagnose.plugins import load_rules
     from diagnose.trace.readers import open_traces
@@ -50,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
         talk(f"diagnose: {problem.module} was left out: {problem.message}")
     if args.on is None:
         with lifted() if args.any_size else nullcontext():
-            diagnosis = diagnose(open_traces(args.paths), catalogue)
+            diagnosis = diagnose(open_traces(args.paths, show_progress), catalogue)
     elif args.any_size:
         raise UsageError("the limits of other machines stay; leave out --any-size, or --on to read the files here")
     else:

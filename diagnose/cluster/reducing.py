@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from diagnose.digest import Digest, digest_of
 from diagnose.errors import DiagnoseError
 from diagnose.trace.readers import Given, Part, find, open_part, with_warning
 from diagnose.trace.readers.companions import is_rank, with_companions
+from diagnose.trace.readers.processes import cores, sharing
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,11 @@ class Reduced:
         return self.digest.world_size
 
 
+def _alone() -> AbstractContextManager[None]:
+    """Within this, nothing is read by further processes: the other cores have workers of their own."""
+    return sharing(cores())
+
+
 def found(paths: list[Path], rules: Rules) -> list[Given] | DiagnoseError:
     """What is to be read: only the workers need to see the files."""
     try:
@@ -54,7 +61,8 @@ def found(paths: list[Path], rules: Rules) -> list[Given] | DiagnoseError:
 def reduced(part: Part, rules: Rules) -> list[Reduced] | DiagnoseError:
     """What is left of a part's traces."""
     try:
-        catalogue, traces = catalogue_of(rules), open_part(part)
+        with _alone():
+            catalogue, traces = catalogue_of(rules), open_part(part)
     except DiagnoseError as error:
         return error
     return [
@@ -66,7 +74,8 @@ def reduced_together(pieces: list[Piece], rules: Rules) -> Digest | DiagnoseErro
     """What is left of a rank (the first piece) and of what lies beside it."""
     try:
         catalogue = catalogue_of(rules)
-        opened = {part: open_part(part) for part in dict.fromkeys(piece.part for piece in pieces)}
+        with _alone():
+            opened = {part: open_part(part) for part in dict.fromkeys(piece.part for piece in pieces)}
         traces = [opened[piece.part][piece.number] for piece in pieces]
     except DiagnoseError as error:
         return error

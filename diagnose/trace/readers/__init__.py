@@ -21,7 +21,7 @@ from diagnose.trace.cache import is_kept, remembered
 from diagnose.trace.readers.blocks import read_head
 from diagnose.trace.readers.companions import with_companions
 from diagnose.trace.readers.foreign import explain
-from diagnose.trace.readers.parallel import is_large, read_ahead
+from diagnose.trace.readers.parallel import Progress, is_large, no_progress, read_ahead
 from diagnose.trace.readers.parts import Given, Part, gathered
 from diagnose.trace.readers.printed import with_printable_texts
 from diagnose.trace.readers.reader import Reader
@@ -44,13 +44,14 @@ Ahead = dict[Path, list[Trace]]
 """What other processes have read already."""
 
 
-def open_traces(paths: Sequence[Path]) -> list[Trace]:
+def open_traces(paths: Sequence[Path], progress: Progress = no_progress) -> list[Trace]:
     """One trace for each rank in files, run folders (`rank0/`, …) or folders of traces, in the order of the ranks.
 
-    Raises InputError (NotATrace where nothing is recognised) with one sentence for the user.
+    `progress` is told how many large files have been read, and of how many. Raises InputError (NotATrace where nothing
+    is recognised) with one sentence for the user.
     """
     given = find(paths)
-    ahead = read_ahead([path for path in _files(given) if _is_worth_a_process(path)], open_file)
+    ahead = read_ahead([path for path in _files(given) if _is_worth_a_process(path)], open_file, progress)
     return with_companions(gathered(given, lambda part: open_part(part, ahead), with_warning))
 
 

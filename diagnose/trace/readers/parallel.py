@@ -28,10 +28,13 @@ from diagnose.trace.readers.processes import (
 )
 
 Read = Callable[[Path], list[Trace]]
+Progress = Callable[[int, int], object]
+"""Told how many files have been read, of how many."""
 
 LARGE_BYTES = 16 << 20
 WORTH_BYTES = 64 << 20
 """With less than this beside the largest file, nothing is gained."""
+_LOOK_EVERY_S = 0.2
 
 
 @dataclass
@@ -42,18 +45,31 @@ class _Share:
     paths: list[Path] = field(default_factory=list)
 
 
-def read_ahead(paths: Sequence[Path], read: Read) -> dict[Path, list[Trace]]:
+def no_progress(done: int, total: int) -> None:
+    """For whoever does not want to know."""
+
+
+def read_ahead(paths: Sequence[Path], read: Read, progress: Progress = no_progress) -> dict[Path, list[Trace]]:
     """The traces of those files that are worth a process of their own; this process takes its share of them."""
     mine, *others = _shares({path: estimated_bytes(path) for path in paths}, cores())
     if not others or not sys.executable:
         return {}
+    ahead: dict[Path, list[Trace]] = {}
     with sharing(1 + len(others)), ExitStack() as stack:
         jobs = [[str(path) for path in share.paths] for share in others]
         children = [stack.enter_context(process(__name__, job, len(job))) for job in jobs]
-        ahead = dict(_read(mine.paths, read))
-        for share, child in zip(others, children, strict=True):
-            child.wait()
-            ahead |= dict(_received(share.paths, child))
+
+        def tell() -> None:
+            progress(len(ahead) + sum(child.finished() for child in children), len(paths))
+
+        for path, traces in _read(mine.paths, read):
+            ahead[path] = traces
+            tell()
+        while not all(child.ended_within(_LOOK_EVERY_S) for child in children):
+            tell()
+        received = [_received(share.paths, child) for share, child in zip(others, children, strict=True)]
+        ahead |= {path: traces for pairs in received for path, traces in pairs}
+    progress(len(paths), len(paths))
     return ahead
 
 

@@ -53,6 +53,16 @@ class Child:
         """Until it has ended, in whatever way."""
         self.running.wait()
 
+    def ended_within(self, seconds: float) -> bool:
+        """Whether it has ended, or does so in this time."""
+        with suppress(subprocess.TimeoutExpired):
+            self.running.wait(seconds)
+        return self.running.returncode is not None
+
+    def finished(self) -> int:
+        """How many results it has begun to hand back; what it is to read next follows at once."""
+        return sum(os.fstat(number).st_size > 0 for number in self.files)
+
     def result(self, number: int) -> mmap | None:
         """What it wrote into a file; None where it wrote nothing."""
         with suppress(ValueError):  # an empty file cannot be mapped
@@ -93,7 +103,9 @@ def hand_back(file: int, pieces: Iterable[bytes | memoryview]) -> None:
 
 
 def cores() -> int:
-    """How many processes may read at once, this one among them."""
+    """How many processes may read at once, this one among them; 1 on systems without files that lie in memory only."""
+    if not hasattr(os, "memfd_create"):
+        return 1
     allowed = [len(os.sched_getaffinity(0)), _share.get()]
     with suppress(OSError, ValueError):
         quota, period = map(int, _QUOTA.read_text().split())
