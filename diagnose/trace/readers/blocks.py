@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from diagnose.errors import InputError
+from diagnose.trace.readers.limits import at_most
 from diagnose.trace.readers.reader import HEAD_BYTES
 from diagnose.units import format_bytes
 
@@ -82,8 +83,8 @@ class Blocks:
         total = 0
         for block in blocks:
             total += len(block)
-            swollen = total > SUSPECT_BYTES and total > SUSPECT_RATIO * file.tell()
-            if total > MOST_BYTES or swollen:
+            swollen = total > at_most(SUSPECT_BYTES) and total > SUSPECT_RATIO * file.tell()
+            if total > at_most(MOST_BYTES) or swollen:
                 raise InputError(
                     self.path,
                     f"swells to more than {format_bytes(total)} from {format_bytes(file.tell())} of gzip, which no "

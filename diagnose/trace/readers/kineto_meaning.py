@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import enum
 import re
-from functools import cache, lru_cache
+from functools import lru_cache
 
 from diagnose.trace import Collective
 from diagnose.trace.readers.kineto_events import Args, Scalar
 from diagnose.trace.schema import CopyDirection, Memory, RangeKind
+
+_KNOWN = 1 << 16  # names whose meaning is remembered: a trace has thousands, a damaged one might have any number
 
 
 class Lane(enum.IntEnum):
@@ -73,13 +75,13 @@ _RANGE_KINDS = tuple(
 )
 
 
-@cache
+@lru_cache(maxsize=_KNOWN)
 def range_kind(name: str) -> RangeKind:
     """What an annotation marks, by its name."""
     return next((kind for pattern, kind in _RANGE_KINDS if pattern.match(name)), RangeKind.USER)
 
 
-@cache
+@lru_cache(maxsize=_KNOWN)
 def is_mark(name: str) -> bool:
     """Whether an event filed as an operator is an annotation: old profilers made no difference."""
     return range_kind(name) in (RangeKind.STEP, RangeKind.OPTIMIZER, RangeKind.INPUT)
@@ -90,7 +92,7 @@ _DIRECTION = re.compile(r"\b(?:mem(?:ory)?cpy\w*\s+)?([HDAP])to([HDAP])\b", re.I
 _LONG_DIRECTION = re.compile(r"(Host|Device)\s*(?:To|->)\s*(Host|Device)", re.IGNORECASE)
 
 
-@cache
+@lru_cache(maxsize=_KNOWN)
 def copy_path(name: str, kind: Scalar) -> tuple[CopyDirection, Memory]:
     """Direction and host memory of a copy, from `Memcpy HtoD (Pageable -> Device)` or an argument `DtoH`."""
     memory = Memory.UNKNOWN
@@ -160,7 +162,7 @@ def _members(text: str) -> tuple[int, ...] | None:
     return tuple(map(int, _RANK.findall(text))) if _RANKS.fullmatch(text) else None
 
 
-@cache
+@lru_cache(maxsize=_KNOWN)
 def collective_kind(name: str) -> str:
     """`_allgather_base`, `all_to_allv`, … in the schema's words; others as they are, in lower case."""
     squeezed = name.lower().replace("_", "")

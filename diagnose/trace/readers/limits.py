@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from diagnose.trace.readers import blocks
-
 _WITHOUT_LIMIT = 1 << 62
 _are_lifted = False
 
@@ -26,9 +24,8 @@ def at_most(size_bytes: int) -> int:
 def lifted() -> Iterator[None]:
     """Read files of any size, however much they swell. Of this process: others read with their limits."""
     global _are_lifted  # a setting of the process: readers are given a path and nothing else
-    before = _are_lifted, blocks.MOST_BYTES, blocks.SUSPECT_BYTES
-    _are_lifted, blocks.MOST_BYTES, blocks.SUSPECT_BYTES = True, _WITHOUT_LIMIT, _WITHOUT_LIMIT
+    before, _are_lifted = _are_lifted, True
     try:
         yield
     finally:
-        _are_lifted, blocks.MOST_BYTES, blocks.SUSPECT_BYTES = before
+        _are_lifted = before
