@@ -53,10 +53,15 @@ def look() -> list[Check]:
         Check("PyTorch", _version("torch"), "run, fix and demo need it; analyze does not"),
         Check("GPU", _gpus(), "rules about the device cannot tell; host rules can"),
         Check("NVML", _nvml(), "no utilisation or memory counters on the screen"),
-        Check("CPU cores", str(len(os.sched_getaffinity(0))), "unknown"),
+        Check("CPU cores", _cores(), "unknown"),
         Check("C++ compiler", _first_tool("c++", "g++", "clang++"), "torch.compile cannot build CPU code"),
         Check("git", _first_tool("git"), "patches are applied without it"),
     ]
+
+
+def _cores() -> str:
+    """How many this process may use, which a container may have limited."""
+    return str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
 def _version(distribution: str) -> str | None:
