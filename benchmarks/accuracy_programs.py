@@ -1,0 +1,76 @@
+"""The programs of the sick bay: what `ailment.toml` says of each."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SICKBAY = Path(__file__).resolve().parent / "sickbay"
+ARMS = ("train", "healthy")
+
+
+@dataclass(frozen=True)
+class Program:
+    """One folder of the sick bay; the fields of its TOML (see benchmarks/sickbay/README.md)."""
+
+    folder: Path
+    title: str
+    device: str
+    ranks: int
+    ailment: str
+    """The rule that must come first; empty for a healthy program that looks odd."""
+    where: str
+    code: tuple[str, ...]
+    """Parts of lines; the line of any of them is right. Empty where no line is at fault."""
+    also: frozenset[str]
+    why: str
+    trace_steps: int = 4
+    arguments: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return self.folder.name
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """Which of its scripts there are."""
+        return tuple(arm for arm in ARMS if (self.folder / f"{arm}.py").exists())
+
+    def lines(self) -> tuple[int, ...]:
+        """Line numbers in `where` that are right (from 1). Raises ValueError where the code is not there just once."""
+        if not self.code:
+            return ()
+        lines = (self.folder / self.where).read_text().splitlines()
+        return tuple(_only_line(lines, code, self.name) for code in self.code)
+
+
+def programs(only: Sequence[str] = (), folder: Path = SICKBAY) -> list[Program]:
+    """All programs, or those named, by name. Raises ValueError for a name that is not there."""
+    found = [_read(path.parent) for path in sorted(folder.glob("*/ailment.toml"))]
+    unknown = set(only) - {program.name for program in found}
+    if unknown:
+        raise ValueError(f"no such program: {', '.join(sorted(unknown))}")
+    return [program for program in found if not only or program.name in only]
+
+
+def _read(folder: Path) -> Program:
+    facts: dict[str, Any] = tomllib.loads((folder / "ailment.toml").read_text())
+    code = facts.pop("code")
+    return Program(
+        folder=folder,
+        code=tuple([code] if isinstance(code, str) and code else code),
+        also=frozenset(facts.pop("also")),
+        arguments=tuple(facts.pop("arguments", ())),
+        **facts,
+    )
+
+
+def _only_line(lines: Sequence[str], code: str, name: str) -> int:
+    at = [number for number, line in enumerate(lines, 1) if code in line]
+    if len(at) != 1:
+        raise ValueError(f"{name}: {code!r} stands on {len(at)} lines, not on one")
+    return at[0]
