@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from diagnose.measure import Measures
@@ -125,6 +125,21 @@ def test_the_order_of_rows_changes_nothing(trace: Trace, random: Any) -> None:
         ranges=shuffle(trace.ranges),
     )
     assert Measures(shuffled).accountings == Measures(trace).accountings
+
+
+@settings(max_examples=150, deadline=None)
+@given(traces(), st.floats(0, 1))
+def test_device_work_in_two_pieces_is_the_same_work(trace: Trace, share: float) -> None:
+    work = trace.device
+    cut = work.start_ns + ((work.end_ns - work.start_ns) * share).astype(np.int64)
+    first, second = replace(work, end_ns=cut), replace(work, start_ns=cut)
+    pieces = DeviceWork.concatenate([first, second.where(cut < work.end_ns)])
+    before, after = Measures(trace), Measures(replace(trace, device=pieces))
+    assert (after.compute, after.comm, after.copies) == (before.compute, before.comm, before.copies)
+    # Steps that nothing marks are found by how work repeats, which pieces may change.
+    assume(after.steps.start_ns.tolist() == before.steps.start_ns.tolist())
+    assume(after.steps.end_ns.tolist() == before.steps.end_ns.tolist())
+    assert after.accountings == before.accountings
 
 
 def shifted(trace: Trace, by: int) -> Trace:
