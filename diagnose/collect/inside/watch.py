@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from ..records import COUNTERS, END, FACTS, STEPS, WINDOW
+from .compiler import CompilerLog
 from .facts import allocator, process_facts
 from .guard import failures, guarded
 from .hub import Hub
@@ -66,8 +67,10 @@ class Watch:
         self._sampler = Sampler(self._hub.steps.thread)
         self._ranges.thread_claimed()
         self._write_facts()
-        for source in (self._drain_steps, self._ranges.drain, self._sites.drain, self._sampler.drain, self._drain_rest):
+        compiler = CompilerLog(self._sites.ownership)
+        for source in (self._drain_steps, self._ranges.drain, self._sites.drain, compiler.drain, self._sampler.drain):
             self._writer.add(source)
+        self._writer.add(self._drain_rest)
         self._writer.start()
         self._sampler.start()
 
