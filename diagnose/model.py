@@ -211,6 +211,9 @@ class Facts:
     matmul_precision: str | None = None
     """`torch.get_float32_matmul_precision()`: highest, high or medium."""
     cudnn_tf32: bool | None = None
+    cudnn_benchmark: bool | None = None
+    """Whether cuDNN (or MIOpen) tries its algorithms for each new shape of a convolution and keeps the fastest."""
+    cudnn_deterministic: bool | None = None
     autocast_dtype: str | None = None
     """The dtype under which autocast was seen active in a step; `none` when it was seen inactive."""
     cpu_count: int | None = None

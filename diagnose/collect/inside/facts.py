@@ -9,14 +9,19 @@ import platform
 from pathlib import Path
 from typing import Any
 
+_PRECISION = {"ieee": "highest", "tf32": "high"}
+"""What the settings of torch 2.9 and newer are called by `torch.get_float32_matmul_precision`."""
+
 
 def process_facts(torch: Any) -> dict[str, Any]:
     """All facts that can be read without touching a device that the program does not use."""
     facts: dict[str, Any] = {
         "torch_version": str(torch.__version__),
         "python_version": platform.python_version(),
-        "matmul_precision": torch.get_float32_matmul_precision(),
-        "cudnn_tf32": bool(torch.backends.cudnn.allow_tf32),
+        "matmul_precision": _matmul_precision(torch),
+        "cudnn_tf32": _cudnn_tf32(torch),
+        "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
+        "cudnn_deterministic": bool(torch.backends.cudnn.deterministic),
         "cpu_count": usable_cores(),
         "torch_threads": torch.get_num_threads(),
         "deterministic": bool(torch.are_deterministic_algorithms_enabled()),
@@ -27,6 +32,23 @@ def process_facts(torch: Any) -> dict[str, Any]:
         facts["device_capability"] = [device.major, device.minor]
         facts["device_memory_bytes"] = device.total_memory
     return facts
+
+
+def _matmul_precision(torch: Any) -> str | None:
+    """`torch.get_float32_matmul_precision()`, which raises where the program set `fp32_precision` instead."""
+    try:
+        return str(torch.get_float32_matmul_precision())
+    except RuntimeError:
+        return _PRECISION.get(torch.backends.cuda.matmul.fp32_precision)
+
+
+def _cudnn_tf32(torch: Any) -> bool | None:
+    """Whether convolutions may use TF32; the old flag raises where the program set the new ones."""
+    try:
+        return bool(torch.backends.cudnn.allow_tf32)
+    except RuntimeError:
+        precision = torch.backends.cudnn.conv.fp32_precision
+        return None if precision == "none" else bool(precision == "tf32")
 
 
 def usable_cores() -> int:
