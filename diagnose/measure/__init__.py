@@ -17,14 +17,18 @@ import numpy.typing as npt
 
 from diagnose.measure.accounting import Occupation, account, added, device_occupation, main_device
 from diagnose.measure.activity import calls_of, ops_of, pageable_waits_of, ranges_of, waits_of
+from diagnose.measure.backward import BackwardPasses, backward_passes
+from diagnose.measure.communication import Communication, communication_of
 from diagnose.measure.host import host_idle, host_occupation
 from diagnose.measure.idle import CAUSES, ISSUE_NS, LATENCY_NS, REFILL_NS, device_idle
 from diagnose.measure.kernels import classes_of
 from diagnose.measure.launch import Launches, launch_cost_ns, launches_of, queue_depth
 from diagnose.measure.marks import training_thread
+from diagnose.measure.optree import OpTree, op_tree
+from diagnose.measure.optimizer_work import launched_by_optimizer
 from diagnose.measure.places import places_of
+from diagnose.measure.program_order import ProgramOrder, program_order
 from diagnose.measure.replay import Replay
-from diagnose.measure.shapes import op_of_work
 from diagnose.measure.steps import StepSpans, find_steps
 from diagnose.measure.validity import Violation, check
 from diagnose.model import Accounting, Place
@@ -68,7 +72,17 @@ class Measures:
     @cached_property
     def op_of_work(self) -> Int64:
         """Per row of device work, the innermost operator that launched it (a row of `trace.ops`); -1 for unknown."""
-        return op_of_work(self.trace, self.launches)
+        return self.op_tree.of_work
+
+    @cached_property
+    def op_tree(self) -> OpTree:
+        """The operators as a tree, and what hangs on it."""
+        return op_tree(self.trace, self.launches)
+
+    @cached_property
+    def program_order(self) -> ProgramOrder:
+        """Device work in the order in which the program launched it, each piece under its operator's name."""
+        return program_order(self)
 
     @cached_property
     def rows(self) -> Bool:
@@ -78,7 +92,7 @@ class Measures:
     @cached_property
     def classes(self) -> npt.NDArray[np.uint8]:
         """The `kernels.KernelClass` of every row of device work."""
-        return classes_of(self.trace)
+        return classes_of(self.trace, self.op_of_work, launched_by_optimizer(self.trace, self.launches))
 
     @cached_property
     def steps(self) -> StepSpans:
@@ -241,6 +255,18 @@ class Measures:
     def launch_cost_ns(self) -> int | None:
         """The median time that launching a kernel takes the host; None where no launch is known."""
         return launch_cost_ns(self.trace, self.launches)
+
+    @cached_property
+    def backward_passes(self) -> BackwardPasses:
+        """When the host issued which backward pass."""
+        return backward_passes(self.trace)
+
+    @cached_property
+    def communication(self) -> Communication:
+        """The collectives of the counted steps."""
+        return communication_of(
+            self.trace, self.launches, self.classes, self.rows, self.steps, self.backward_passes
+        )
 
     @cached_property
     def replay(self) -> Replay:

@@ -38,6 +38,14 @@ class OpTree:
         return nested(ops.start_ns, ops.end_ns, ops.thread)
 
     @cached_property
+    def levels(self) -> tuple[Int64, ...]:
+        """The rows of operators by depth, the outermost first."""
+        depth = self.nesting.depth
+        order = np.argsort(depth, kind="stable")
+        borders = np.searchsorted(depth[order], np.arange(1, int(depth.max(initial=0)) + 1))
+        return tuple(np.split(order, borders))
+
+    @cached_property
     def of_call(self) -> Int64:
         """Per row of `trace.calls`, the innermost operator around it."""
         calls = self.trace.calls
@@ -45,10 +53,18 @@ class OpTree:
 
     @cached_property
     def of_work(self) -> Int64:
-        """Per row of device work, the operator that caused it: by its id, else the innermost around its launch."""
-        device, ops = self.trace.device, self.trace.ops
+        """Per row of device work, the operator that caused it: by its id, else the innermost around its launch.
+
+        Some recordings number operators and work apart: where most operators of the ids were not running when the
+        work was launched, ids are not believed.
+        """
+        device, ops, calls = self.trace.device, self.trace.ops, self.trace.calls
         by_id = joined(device.external_id, ops.external_id, ops.start_ns)
         call = (self._launches or launches_of(self.trace)).call
+        both = np.flatnonzero((by_id != MISSING) & (call != MISSING))
+        op, launch_ns = by_id[both], calls.start_ns[call[both]]
+        if 2 * np.count_nonzero((ops.start_ns[op] <= launch_ns) & (launch_ns <= ops.end_ns[op])) < len(both):
+            by_id = np.full(len(by_id), MISSING, np.int64)
         by_launch = np.where(call == MISSING, MISSING, self.of_call[call]) if len(self.of_call) else by_id
         return np.where(by_id == MISSING, by_launch, by_id)
 
