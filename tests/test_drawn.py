@@ -7,7 +7,7 @@ import pytest
 from diagnose.model import Facts
 from diagnose.trace import StackFrame, Trace
 from diagnose.trace.drawn import drawn
-from diagnose.trace.schema import CopyDirection, Memory, RangeKind, WorkKind
+from diagnose.trace.schema import MISSING, CopyDirection, Memory, RangeKind, WorkKind
 
 MS = 1_000_000
 
@@ -124,3 +124,16 @@ def test_what_else_is_known_becomes_fields_of_the_trace() -> None:
 def test_a_picture_that_says_nothing_is_refused(picture: str) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         drawn(picture)
+
+
+def test_operators_carry_the_shapes_that_their_letter_has() -> None:
+    trace = drawn(
+        "host: al ol\ngpu :  kk kk",
+        ops={"a": "aten::mm", "o": "aten::op"},
+        shapes={"a": ("[[2, 3], [3, 4]]", '["float", "float"]')},
+    )
+    assert [trace.texts[place] for place in (trace.ops.shapes[0], trace.ops.dtypes[0])] == [
+        "[[2, 3], [3, 4]]",
+        '["float", "float"]',
+    ]
+    assert trace.ops.shapes[1] == trace.ops.dtypes[1] == MISSING

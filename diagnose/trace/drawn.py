@@ -120,26 +120,31 @@ def drawn(
     calls: Mapping[str, str] | None = None,
     ops: Mapping[str, str] | None = None,
     frames: Mapping[str, str] | None = None,
+    shapes: Mapping[str, tuple[str, str]] | None = None,
     stacks: Mapping[str, Sequence[tuple[str, int, str] | StackFrame]] | None = None,
     **known: Any,
 ) -> Trace:
     """The trace that `text` draws, its time starting at 0.
 
     `unit_ns` is the time of one column. `repeat` draws the picture so many times, one after the other. `kernels`,
-    `calls`, `ops` and `frames` give names to letters; `stacks` gives a letter of the `line` lane its frames, innermost
-    first. `known` sets other fields of the `Trace` (`facts`, `sites`, `sync_sites`, `rank`, …). A trace with a `gpu`
-    lane is of an NVIDIA H200 unless `device_names` says otherwise. Raises ValueError for a picture that says nothing.
+    `calls`, `ops` and `frames` give names to letters; `shapes` gives an operator's letter the shapes and the number
+    formats of its arguments, both as the JSON text that profilers write; `stacks` gives a letter of the `line` lane its
+    frames, innermost first. `known` sets other fields of the `Trace` (`facts`, `sites`, `sync_sites`, `rank`, …). A
+    trace with a `gpu` lane is of an NVIDIA H200 unless `device_names` says otherwise. Raises ValueError for a picture
+    that says nothing.
     """
     lanes = _lanes(text, repeat)
     canvas = _Canvas(unit_ns)
     columns = max(len(row) for _, _, row in lanes)
     for lane, number, row in lanes:
         _draw_lane(canvas, lane, number, row, calls or {}, ops or {}, frames or {}, stacks or {})
+    texts = _with_shapes(canvas, shapes or {})
     _draw_device(canvas, [(number, row) for lane, number, row in lanes if lane == "gpu"], kernels or {})
     has_device = any(lane == "gpu" for lane, _, _ in lanes)
     trace = Trace(
         source="drawing",
         names=tuple(canvas.names),
+        texts=texts,
         threads=tuple(Thread(1, 1 + index, "main" if index == 0 else "") for index in range(canvas.threads)),
         collectives=(Collective("all_reduce"),),
         stacks=tuple(canvas.stacks),
@@ -235,7 +240,16 @@ def _draw_host(canvas: _Canvas, thread: int, row: str, calls: Mapping[str, str],
     for letter, operator in ops.items():
         for match in re.finditer(rf"{re.escape(letter)}[{re.escape(letter)}{nested}]*", row):
             event = _Event(letter, match.start(), match.end())
-            canvas.ops.append(canvas.span(event) | {"name": canvas.name(operator), "thread": thread})
+            canvas.ops.append(canvas.span(event) | {"name": canvas.name(operator), "thread": thread, "letter": letter})
+
+
+def _with_shapes(canvas: _Canvas, shapes: Mapping[str, tuple[str, str]]) -> tuple[str, ...]:
+    """Give operators the places of their texts, and return the texts."""
+    texts = tuple(dict.fromkeys(text for pair in shapes.values() for text in pair))
+    places = {letter: [texts.index(text) for text in pair] for letter, pair in shapes.items()}
+    for row in canvas.ops:
+        row["shapes"], row["dtypes"] = places.get(row["letter"], (MISSING, MISSING))
+    return texts
 
 
 def _draw_device(canvas: _Canvas, lanes: Sequence[tuple[int, str]], kernels: Mapping[str, str]) -> None:
