@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from diagnose.measure import Measures
 from diagnose.measure.kernels import KernelClass, MatmulFormat, class_of, matmul_format
+from diagnose.trace.drawn import drawn
 
 
 @pytest.mark.parametrize(
@@ -54,3 +56,91 @@ def test_the_class_of_a_kernel(name: str, expected: KernelClass) -> None:
 )
 def test_number_format_and_unit_of_a_product(name: str, dtype: str | None, tensor_cores: bool | None) -> None:
     assert matmul_format(name) == MatmulFormat(dtype, tensor_cores)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        # Inductor names the kind of its kernel first; the operators after it say what was fused, not what it is.
+        ("triton_poi_fused__scaled_mm__to_copy_clone_div_0", KernelClass.POINTWISE),
+        ("triton_per_fused__flash_attn_backward__unsafe_view_mul_sum_view_10", KernelClass.REDUCTION),
+        ("triton_red_fused_native_layer_norm_native_layer_norm_backward_3", KernelClass.NORM),
+        ("triton_tem_fused_addmm_3", KernelClass.MATMUL),
+        ("triton_tem_fused_flex_attention_0", KernelClass.ATTENTION),
+        ("triton_tem_fused_convolution_1", KernelClass.CONVOLUTION),
+        # A conversion is no convolution, and a batch norm of MIOpen neither.
+        ("vllm::_typeConvert<c10::BFloat16>::exists vllm::fused_add_rms_norm_kernel<c10::BFloat16>", KernelClass.NORM),
+        ("MIOpenBatchNormBwdSpatial", KernelClass.NORM),
+        ("void cudnn::ops::nchwToNhwcKernel<float, float, float, false, true>", KernelClass.POINTWISE),
+        ("batched_transpose_32x32_half", KernelClass.POINTWISE),
+        ("void vllm::reshape_and_cache_flash_kernel<__hip_bfloat16>", KernelClass.POINTWISE),
+        ("miopenSp3AsmConv_v30_3_1_gfx9_fp16_dot2_edc_f2x3_stride1", KernelClass.CONVOLUTION),
+        ("_ZN7ck_tile6kentryILi256ELi2ENS_13FmhaFwdKernelINS_26FmhaFwdTilePartitioner_HBS", KernelClass.ATTENTION),
+        ("void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<>>>", KernelClass.ATTENTION),
+        ("void at::native::(anonymous namespace)::max_pool_forward_nchw<float, float>", KernelClass.REDUCTION),
+        ("void mul_mat_q<(ggml_type)2, 128, false>(char const*, int const*)", KernelClass.MATMUL),
+        ("at::cuda::(anonymous namespace)::spin_kernel(long)", KernelClass.OTHER),
+    ],
+)
+def test_the_class_of_a_kernel_that_resembles_another(name: str, expected: KernelClass) -> None:
+    assert class_of(name) is expected
+
+
+@pytest.mark.parametrize(
+    ("op", "kernel", "expected"),
+    [
+        ("aten::mm", "Kernel2", KernelClass.MATMUL),
+        ("aten::_scaled_dot_product_cudnn_attention_backward", "cudnn_generated_dot_do_o", KernelClass.ATTENTION),
+        ("aten::cudnn_convolution", "ampere_sgemm_32x32_sliced1x4_tn", KernelClass.CONVOLUTION),
+        ("aten::convolution_backward", "void fft2d_r2c_32x32<float, false>", KernelClass.CONVOLUTION),
+        ("aten::convolution_backward", "void cudnn::ops::nhwcToNchwKernel<float>", KernelClass.POINTWISE),
+        ("aten::native_group_norm_backward", "ComputeInternalGradientsCUDAKernel<float>", KernelClass.NORM),
+        ("aten::native_layer_norm", "void at::native::vectorized_elementwise_kernel<4>", KernelClass.NORM),
+        (
+            "aten::_foreach_norm",
+            "multi_tensor_apply_kernel<TensorListMetadata<1>, LpNormFunctor>",
+            KernelClass.REDUCTION,
+        ),
+        ("aten::_fused_adamw_", "void at::native::anything_elementwise", KernelClass.OPTIMIZER),
+        ("aten::mul", "fc-dtype_Float", KernelClass.POINTWISE),
+        ("my_library::special", "my_special_kernel", KernelClass.OTHER),
+        ("aten::mm", "ncclDevKernel_AllReduce_Sum_f32_RING_LL", KernelClass.COLLECTIVE),
+    ],
+)
+def test_the_operator_says_what_the_name_leaves_open(op: str, kernel: str, expected: KernelClass) -> None:
+    trace = drawn(
+        """
+        host: xl
+        gpu :   k
+        """,
+        ops={"x": op},
+        kernels={"k": kernel},
+    )
+    assert Measures(trace).classes.tolist() == [expected]
+
+
+def test_small_kernels_that_the_optimizer_launches_are_the_optimizers() -> None:
+    trace = drawn(
+        """
+        host: olxlolxl
+        gpu :   e g e g
+        opt :     OOOO
+        """,
+        ops={"o": "aten::mul", "x": "aten::mm"},
+        kernels={"e": "vectorized_elementwise_kernel", "g": "ampere_sgemm_32x32"},
+    )
+    product, optimizer = KernelClass.MATMUL, KernelClass.OPTIMIZER
+    assert Measures(trace).classes.tolist() == [KernelClass.POINTWISE, product, optimizer, product]
+
+
+def test_a_step_that_runs_the_backward_pass_in_a_closure_is_not_all_optimizer() -> None:
+    trace = drawn(
+        """
+        host: olxl
+        gpu :   e e
+        opt : OOOO
+        """,
+        ops={"o": "aten::mul", "x": "autograd::engine::evaluate_function: MulBackward0"},
+        kernels={"e": "vectorized_elementwise_kernel"},
+    )
+    assert Measures(trace).classes.tolist() == [KernelClass.POINTWISE] * 2

@@ -10,6 +10,7 @@ import pytest
 
 from diagnose.measure import Measures
 from diagnose.measure.shapes import dtypes_of, op_of_work, parsed_dtypes, parsed_shapes, shapes_of
+from diagnose.trace import Trace
 from diagnose.trace.drawn import drawn
 from diagnose.trace.readers import open_traces
 from diagnose.trace.schema import Ops
@@ -52,19 +53,38 @@ def test_work_belongs_to_the_innermost_operator_around_its_launch() -> None:
     assert trace.names[trace.ops.name[of_work[0]]] == "aten::mm"
 
 
+def _with_ids(picture: str, of_work: int) -> tuple[list[str], Trace]:
+    """A drawn trace in which `aten::op` has the id 7, `aten::mm` 8, and the work the id given; and its operators."""
+    trace = drawn(picture, ops={"x": "aten::mm"})
+    names = [trace.names[name] for name in trace.ops.name.tolist()]
+    ids = np.array([7 if name == "aten::op" else 8 for name in names], np.int64)
+    ops, device = replace(trace.ops, external_id=ids), replace(trace.device, external_id=np.array([of_work], np.int64))
+    return names, replace(trace, ops=ops, device=device)
+
+
 def test_an_id_goes_before_the_place_of_the_launch() -> None:
-    trace = drawn(
+    names, trace = _with_ids(
+        """
+        host: oooo  xl
+        gpu :        kkk
+        """,
+        7,
+    )
+    # The profiler lets an operator that began earlier run on until after the launch.
+    ends = np.where(trace.ops.external_id == 7, 9_000_000, trace.ops.end_ns)
+    longer = replace(trace, ops=replace(trace.ops, end_ns=ends))
+    assert names[Measures(longer).op_of_work[0]] == "aten::op"
+
+
+def test_ids_of_operators_that_were_not_running_at_the_launch_are_not_believed() -> None:
+    names, trace = _with_ids(
         """
         host: oooo xl
         gpu :       kkk
         """,
-        ops={"x": "aten::mm"},
+        7,
     )
-    names = [trace.names[name] for name in trace.ops.name.tolist()]
-    ids = np.array([7 if name == "aten::op" else 8 for name in names], np.int64)
-    ops, device = replace(trace.ops, external_id=ids), replace(trace.device, external_id=np.array([7], np.int64))
-    of_work = Measures(replace(trace, ops=ops, device=device)).op_of_work
-    assert names[of_work[0]] == "aten::op"
+    assert names[Measures(trace).op_of_work[0]] == "aten::mm"
 
 
 def test_a_trace_without_operators_or_shapes_has_none() -> None:

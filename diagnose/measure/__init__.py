@@ -24,8 +24,8 @@ from diagnose.measure.idle import CAUSES, ISSUE_NS, LATENCY_NS, REFILL_NS, devic
 from diagnose.measure.kernels import classes_of
 from diagnose.measure.launch import Launches, launch_cost_ns, launches_of, queue_depth
 from diagnose.measure.marks import training_thread
-from diagnose.measure.optree import OpTree, op_tree
 from diagnose.measure.optimizer_work import launched_by_optimizer
+from diagnose.measure.optree import OpTree, op_tree
 from diagnose.measure.places import places_of
 from diagnose.measure.program_order import ProgramOrder, program_order
 from diagnose.measure.replay import Replay
