@@ -117,9 +117,10 @@ def _events(rank: int = 0) -> list[dict[str, Any]]:
     host, device = {"ph": "X", "pid": 9, "tid": 9}, {"ph": "X", "pid": 0, "tid": 7}
     group = {"Process Group Name": "0", "Process Group Ranks": "[0, 1]", "Group size": 2, "dtype": "Float"}
     collective = {"Collective name": "allreduce", "In msg nelems": 8, "Out msg nelems": 8, **group}
+    taken = {"Device Type": 1, "Device Id": 0, "Addr": 512, "Bytes": 8, "Total Allocated": 8, "Total Reserved": 16}
     events: list[dict[str, Any]] = [
         {"ph": "M", "name": "thread_name", "pid": 9, "tid": 9, "args": {"name": "thread 9 (python)"}},
-        {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "ts": 3, "pid": 9, "tid": 9, "args": {"Bytes": 8}},
+        {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "ts": 3, "pid": 9, "tid": 9, "args": taken},
         {"ph": "s", "id": 1, "pid": 9, "tid": 9, "ts": 2, "cat": "ac2g", "name": "ac2g"},
     ]
     for step in range(3):

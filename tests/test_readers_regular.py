@@ -21,11 +21,12 @@ from diagnose.trace.readers.kineto_time import nanoseconds
 from diagnose.trace.readers.torch_profiler import read
 from diagnose.trace.schema import Table
 
-TABLES = ("device", "calls", "ops", "frames", "ranges", "device_ranges")
+TABLES = ("device", "calls", "ops", "frames", "ranges", "device_ranges", "memory", "counters")
 
 CATEGORIES = (
     *("kernel", "Kernel", "gpu_memcpy", "Memset", "cuda_runtime", "Runtime", "cpu_op", "Operator", "ac2g"),
     *("python_function", "user_annotation", "gpu_user_annotation", "overhead", "quantum", "hip_driver"),
+    "cpu_instant_event",
 )
 _ids = st.sampled_from([0, 7, "7", "0x1f", "stream 7", -1, 2**63 + 1, 1.0, None])
 _args = st.fixed_dictionaries(
@@ -46,14 +47,20 @@ _args = st.fixed_dictionaries(
         "Collective name": st.sampled_from(["allreduce", "_allgather_base"]),
         "In msg nelems": st.just(8),
         "dtype": st.just("Float"),
+        "Bytes": st.sampled_from([512, -512, "8", 0]),
+        "Total Allocated": _ids,
+        "Device Type": st.sampled_from([0, 1, None]),
+        "Device Id": _ids,
         "rank": st.just(3),
         "other": st.just({"a": [{"b": 1}, {}]}),
     },
 )
 _events = st.fixed_dictionaries(
     {
-        "ph": st.sampled_from(["X", "X", "X", "X", "i", "s", "M"]),
-        "name": st.sampled_from(["aten::mm", "ProfilerStep#3", "Memcpy HtoD (Pinned -> Device)", "thread_name"]),
+        "ph": st.sampled_from(["X", "X", "X", "X", "i", "i", "s", "M"]),
+        "name": st.sampled_from(
+            ["aten::mm", "[memory]", "ProfilerStep#3", "Memcpy HtoD (Pinned -> Device)", "thread_name"]
+        ),
         "ts": st.sampled_from([1, 2.125, 1099511627776.001, 8796093022207.999, "4.5", None, -3.25]),
         "pid": st.sampled_from([1, 1, "1", "Spans", None]),
         "tid": st.sampled_from([4, 5, "4", "stream 7", None]),

@@ -15,7 +15,7 @@ import numpy as np
 
 from diagnose.trace import Trace
 from diagnose.trace.readers.parts import OfRank
-from diagnose.trace.schema import MISSING, Counters, Int32, KernelMetrics, MemoryEvents, Segments
+from diagnose.trace.schema import MISSING, Counters, Int32, KernelMetrics, Segments
 
 
 def with_companions(traces: Sequence[Trace]) -> list[Trace]:
@@ -64,7 +64,8 @@ def _with(trace: Trace, companion: Trace) -> Trace:
         texts=trace.texts + companion.texts,
         stacks=trace.stacks + companion.stacks,
         counters=Counters.concatenate((trace.counters, replace(counters, name=_moved(counters.name, moved)))),
-        memory=MemoryEvents.concatenate((trace.memory, replace(memory, stack=stack.astype(np.int32)))),
+        # A snapshot's history knows who asked, and the same events from the profiler do not: one of them is enough.
+        memory=replace(memory, stack=stack.astype(np.int32)) if len(memory) else trace.memory,
         segments=Segments.concatenate((trace.segments, companion.segments)),
         kernel_metrics=KernelMetrics.concatenate((trace.kernel_metrics, metrics)),
         warnings=trace.warnings + companion.warnings,

@@ -53,6 +53,19 @@ class MetadataArgs(Struct, gc=False, frozen=True):
     pid_raw: Scalar = None
 
 
+class MemoryArgs(Struct, gc=False, frozen=True):
+    """The arguments of the allocator's events (`kineto_memory`)."""
+
+    address: Scalar = field(default=-1, name="Addr")
+    bytes: Scalar = field(default=0, name="Bytes")
+    allocated: Scalar = field(default=-1, name="Total Allocated")
+    reserved: Scalar = field(default=-1, name="Total Reserved")
+    device: Scalar = field(default=-1, name="Device Id")
+    device_type: Scalar = field(default=-1, name="Device Type")
+    rank: Scalar = None
+    pid_raw: Scalar = None
+
+
 class X(Struct, tag_field="ph", tag="X", gc=False):
     """A complete event: something with a begin and a duration."""
 
@@ -81,15 +94,30 @@ class Metadata(Struct, tag_field="ph", tag="M", gc=False):
     args: MetadataArgs = MetadataArgs()
 
 
-_IGNORED_PHASES = ("s", "t", "f", "i", "I", "C", "B", "E", "b", "n", "e", "N", "O", "D", "P", "R", "c", "v", "V")
+class Instant(Struct, tag_field="ph", tag="i", gc=False):
+    """An event without a duration, of which only the allocator's are of use."""
+
+    name: str = ""
+    ts: Scalar = None
+    pid: Scalar = None
+    args: MemoryArgs | None = None
+
+
+class ExactInstant(Instant, tag_field="ph", tag="i", gc=False):
+    """The same, with the digits of its time kept."""
+
+    ts: Raw = Raw(b"null")  # type: ignore[assignment]  # the digits take the number's place
+
+
+_IGNORED_PHASES = ("s", "t", "f", "I", "C", "B", "E", "b", "n", "e", "N", "O", "D", "P", "R", "c", "v", "V")
 """Flows say nothing that correlation ids do not; the others carry no work in a Kineto document."""
 
-Event = X | Metadata | Any
+Event = X | Metadata | Instant | Any
 
 
-def _decoder(complete: type[X]) -> msgspec.json.Decoder[Any]:
+def _decoder(complete: type[X], instant: type[Instant]) -> msgspec.json.Decoder[Any]:
     ignored = [msgspec.defstruct(f"Phase{i}", [], tag_field="ph", tag=ph) for i, ph in enumerate(_IGNORED_PHASES)]
-    union: Any = complete | Metadata | None
+    union: Any = complete | instant | Metadata | None
     for struct in ignored:
         union = union | struct
     return msgspec.json.Decoder(list[union])
@@ -98,7 +126,7 @@ def _decoder(complete: type[X]) -> msgspec.json.Decoder[Any]:
 @cache
 def events_decoder(exact: bool) -> msgspec.json.Decoder[Any]:
     """Decodes `[event, …]`; raises ValidationError on well-formed events of unexpected types."""
-    return _decoder(ExactX if exact else X)
+    return _decoder(ExactX, ExactInstant) if exact else _decoder(X, Instant)
 
 
 def plain_json(data: bytes) -> Any:
@@ -127,16 +155,18 @@ def events_of_plain(values: Sequence[object]) -> tuple[list[Event], int]:
 
 def _event_of(value: dict[str, Any]) -> Event:
     phase = value.get("ph")
-    if phase not in ("X", "M"):
+    if phase not in ("X", "M", "i"):
         return None
     name, pid, tid = _text(value.get("name")), _scalar(value.get("pid")), _scalar(value.get("tid"))
     if phase == "M":
         return Metadata(name, pid, tid, _args_of(value.get("args"), MetadataArgs))
+    if phase == "i":
+        return Instant(name, _scalar(value.get("ts")), pid, _args_of(value.get("args"), MemoryArgs))
     times = _scalar(value.get("ts")), _scalar(value.get("dur"))
     return X(name, *times, _text(value.get("cat")), pid, tid, _args_of(value.get("args"), Args))
 
 
-_AnyArgs = TypeVar("_AnyArgs", Args, MetadataArgs)
+_AnyArgs = TypeVar("_AnyArgs", Args, MetadataArgs, MemoryArgs)
 
 
 def _args_of(value: object, kind: type[_AnyArgs]) -> _AnyArgs:

@@ -27,6 +27,8 @@ class Lane(enum.IntEnum):
     FRAME = 7
     RANGE = 8
     DEVICE_RANGE = 9
+    MEMORY = 10
+    """What the allocator did: instants, which no other table has."""
 
 
 _LANES = {
@@ -47,7 +49,7 @@ _LANES = {
     "overhead": Lane.UNUSED,
     "cuda_sync": Lane.UNUSED,
     "cuda_profiler_range": Lane.UNUSED,
-    "cpu_instant_event": Lane.UNUSED,
+    "cpu_instant_event": Lane.MEMORY,
 }
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Raw, Struct, field
 
-from diagnose.trace.readers.kineto_events import ABSENT, Args, Scalar
+from diagnose.trace.readers.kineto_events import ABSENT, Args, MemoryArgs, Scalar
 from diagnose.trace.readers.kineto_meaning import Lane, lane_of
 
 _CATEGORIES = (
@@ -67,6 +67,13 @@ class _Unused(Struct, gc=False):
     ph: Literal["X", "i"]
 
 
+class _Instant(Struct, gc=False):
+    ph: Literal["i"]
+    name: str = ""
+    ts: Scalar = None
+    args: MemoryArgs | None = None
+
+
 class _Flow(Struct, gc=False):
     ph: Literal["s", "t", "f"]
 
@@ -81,6 +88,7 @@ _SHAPES: Mapping[Lane, type[Struct]] = {
     Lane.FRAME: _Complete,
     Lane.RANGE: _Complete,
     Lane.DEVICE_RANGE: _Complete,
+    Lane.MEMORY: _Instant,
 }
 
 

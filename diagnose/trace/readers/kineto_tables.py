@@ -15,17 +15,18 @@ from msgspec import Raw
 
 from diagnose.trace import Collective
 from diagnose.trace.readers.kineto_columns import Growing, Interned, Texts, ThreadIds, ids_of
-from diagnose.trace.readers.kineto_events import ABSENT, Args, ExactX, Metadata, Scalar, X
+from diagnose.trace.readers.kineto_events import ABSENT, Args, ExactInstant, ExactX, Instant, Metadata, Scalar, X
 from diagnose.trace.readers.kineto_meaning import Lane, collective_of, copy_path, is_mark, lane_of
+from diagnose.trace.readers.kineto_memory import MemoryInstants, add_memory, of_memory
 from diagnose.trace.readers.kineto_regular import lane_by_type
 from diagnose.trace.readers.kineto_time import UNREADABLE, nanoseconds
 from diagnose.trace.schema import MISSING, DeviceWork, Frames, HostCalls, Int64, Ops, Ranges, WorkKind
 
 __all__ = ["Growing", "Interned", "RankTables", "ids_of"]
 
-_ORDER = tuple(lane for lane in Lane if lane not in (Lane.UNUSED, Lane.UNKNOWN))
+_ORDER = tuple(lane for lane in Lane if lane not in (Lane.UNUSED, Lane.UNKNOWN, Lane.MEMORY))
 _LANES = lane_by_type()
-_GROWING = ("device", "calls", "ops", "frames", "ranges", "device_ranges")
+_GROWING = ("device", "calls", "ops", "frames", "ranges", "device_ranges", "memory")
 _DEVICE_KINDS = {Lane.KERNEL: WorkKind.KERNEL, Lane.COPY: WorkKind.COPY, Lane.SET: WorkKind.SET}
 
 
@@ -44,6 +45,7 @@ class RankTables:
     frames: Growing = field(default_factory=lambda: Growing(Frames))
     ranges: Growing = field(default_factory=lambda: Growing(Ranges))
     device_ranges: Growing = field(default_factory=lambda: Growing(Ranges))
+    memory: Growing = field(default_factory=lambda: Growing(MemoryInstants))
     unknown: Counter[str] = field(default_factory=Counter)
     """Events left out, by category."""
     without_time: int = 0
@@ -59,7 +61,11 @@ class RankTables:
         ordered = [event for lane in _ORDER for event in lanes[lane]]
         starts = nanoseconds([event.ts for event in ordered])
         durations = nanoseconds([event.dur for event in ordered])
+        memory = of_memory(lanes[Lane.MEMORY])
+        moments = nanoseconds([event.ts for event in memory])
         self._note(by_type.get(Metadata, []), lanes[Lane.UNKNOWN])
+        if memory:
+            self._add_memory(memory, moments)
         unreadable = starts == UNREADABLE
         if unreadable.any():
             self.without_time += int(unreadable.sum())
@@ -152,6 +158,14 @@ class RankTables:
     def _threads(self, events: Sequence[X]) -> Int64:
         return self.threads.numbers([event.pid for event in events], [event.tid for event in events])
 
+    def _add_memory(self, events: list[Any], moments: Int64) -> None:
+        readable = moments != UNREADABLE
+        if not readable.all():
+            self.without_time += int((~readable).sum())
+            events, moments = list(compress(events, readable)), moments[readable]
+        if events:
+            add_memory(self.memory, events, moments)
+
     def _add_host(self, table: Growing, rows: _Rows) -> None:
         table.append(len(rows.events), **rows.times(), thread=self._threads(rows.events))
 
@@ -231,6 +245,8 @@ def _by_lane(by_type: Mapping[type, list[Any]]) -> dict[Lane, list[Any]]:
         if kind is X or kind is ExactX:
             for event in members:
                 by_lane[lane_of(event.cat)].append(event)
+        elif kind is Instant or kind is ExactInstant:
+            by_lane[Lane.MEMORY] += members
         elif kind in _LANES:
             by_lane[_LANES[kind]] += members
     return by_lane

@@ -16,6 +16,7 @@ from diagnose.model import Facts
 from diagnose.trace import Thread, Trace
 from diagnose.trace.readers.kineto_columns import Growing, ids_of
 from diagnose.trace.readers.kineto_meaning import range_kind
+from diagnose.trace.readers.kineto_memory import memory_of
 from diagnose.trace.readers.kineto_tables import RankTables
 from diagnose.trace.schema import MISSING, DeviceWork, Frames, HostCalls, Ops, Ranges, Table
 
@@ -64,7 +65,7 @@ class Header:
 def trace_of(path: Path, tables: RankTables, header: Header, rank: int | None) -> Trace:
     """The trace of one rank, which empties `tables`; `rank` is what a merged file says, None where it says nothing."""
     base_ns = _base_ns(tables, header.base_ns)
-    names = tuple(tables.names)
+    names = tables.names
     kinds = np.asarray([range_kind(name) for name in names], np.uint8)
     device: DeviceWork = _table(tables.device, base_ns)
     calls: HostCalls = _table(tables.calls, base_ns)
@@ -75,10 +76,11 @@ def trace_of(path: Path, tables: RankTables, header: Header, rank: int | None) -
     frames: Frames = _table(tables.frames, base_ns)
     ranges: Ranges = _table(tables.ranges, base_ns, kinds)
     device_ranges: Ranges = _table(tables.device_ranges, base_ns, kinds)
+    memory, counters = memory_of(tables.memory, base_ns, names)
     devices = _used_first(header.devices, device)
     return Trace(
         source=str(path),
-        names=names,
+        names=tuple(names),
         texts=tuple(_compact(text) for text in tables.texts.known()),
         threads=_threads(tables),
         collectives=tuple(tables.collectives),
@@ -92,6 +94,8 @@ def trace_of(path: Path, tables: RankTables, header: Header, rank: int | None) -
         frames=frames,
         ranges=ranges,
         device_ranges=device_ranges,
+        counters=counters,
+        memory=memory,
         facts=_facts(devices[0]) if devices and len(device) else Facts(),
         warnings=_warnings(path, tables, device),
     )

@@ -11,7 +11,7 @@ from typing import Any
 
 from diagnose.trace.readers.kineto_chunks import CHUNK_BYTES, KinetoStream
 from diagnose.trace.readers.kineto_document import Losses
-from diagnose.trace.readers.kineto_events import Event, Metadata, X
+from diagnose.trace.readers.kineto_events import Event, Instant, Metadata, X
 from diagnose.trace.readers.kineto_tables import RankTables
 from diagnose.trace.readers.kineto_time import Inexact
 
@@ -58,7 +58,7 @@ def _by_rank(events: list[Event]) -> dict[int | None, list[Event]]:
     """Events of a merged file by the rank in their arguments, with the process ids they had before."""
     groups: dict[int | None, list[Event]] = {}
     for event in events:
-        if isinstance(event, X | Metadata):
+        if isinstance(event, X | Metadata | Instant) and event.args is not None:
             if event.args.pid_raw is not None:
                 event.pid = event.args.pid_raw
             groups.setdefault(event.args.rank if isinstance(event.args.rank, int) else None, []).append(event)
