@@ -134,9 +134,12 @@ def _events(rank: int = 0) -> list[dict[str, Any]]:
         }
         link = {"correlation": 10 * step + 1, "External id": 4 * step + 1}
         work = {**link, "device": 0, "stream": 7, "graph id": 3, "grid": [1, 1, 1], "block": [32, 1, 1]}
+        work |= {"blocks per SM": 0.007576, "warps per SM": 0.007576}
         events += [
             {**host, "cat": "user_annotation", "name": f"ProfilerStep#{step}", "ts": at, "dur": 100},
             {**host, "cat": "cpu_op", "name": "aten::mm", "ts": at + 1.125, "dur": 9.25, "args": op},
+            {**host, "cat": "cpu_op", "name": "aten::convolution", "ts": at + 3, "dur": 1,
+             "args": {"Concrete Inputs": ["", "[1, 1]", "False"]}},
             {**host, "cat": "python_function", "name": "train.py(4): step", "ts": at + 1, "dur": 50, "args": {}},
             {**host, "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": at + 2, "dur": 1, "args": link},
             {**device, "cat": "kernel", "name": "gemm", "ts": at + 5, "dur": 30, "args": work},

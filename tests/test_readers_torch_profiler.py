@@ -232,6 +232,21 @@ class TestColumns:
         assert trace.texts[ops.dtypes[0]] == '["float",""]'
         assert trace.threads[ops.thread[0]].tid == 42
 
+    def test_values_are_kept_of_operators_whose_work_depends_on_them(self, tmp_path: Path) -> None:
+        args = {"Concrete Inputs": ["", "[2, 2]", "False"]}
+        trace = opened(
+            tmp_path,
+            [complete("cpu_op", name, at, 1, args=args) for at, name in enumerate(("aten::convolution", "aten::add"))],
+        )
+        assert trace.texts[trace.ops.values[0]] == '["","[2, 2]","False"]'
+        assert trace.ops.values[1] == -1
+
+    def test_how_a_kernel_fills_the_device(self, tmp_path: Path) -> None:
+        filled = [{"blocks per SM": 0.5, "warps per SM": 2}, {"blocks per SM": "many", "warps per SM": -3}, {}]
+        device = opened(tmp_path, [complete("kernel", "k", at, 1, args=args) for at, args in enumerate(filled)]).device
+        assert device.blocks_per_sm.tolist() == [0.5, -1, -1]
+        assert device.warps_per_sm.tolist() == [2, -1, -1]
+
     def test_forward_operators_have_no_forward_thread(self, tmp_path: Path) -> None:
         assert opened(tmp_path, [complete("cpu_op", "a", 0, 1, args={"Fwd thread id": 0})]).ops.forward_thread[0] == -1
 

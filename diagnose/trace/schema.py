@@ -18,6 +18,7 @@ import numpy.typing as npt
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
 UInt8 = npt.NDArray[np.uint8]
+Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
 
@@ -175,6 +176,8 @@ class DeviceWork(Table):
     host_memory: UInt8 = column(np.uint8, "Memory", "pageable or pinned, of a copy's host side", missing=0)
     collective: Int32 = column(np.int32, "index into Trace.collectives", "what the kernel communicates")
     graph: Int64 = column(np.int64, "id", "the CUDA graph that replayed it")
+    blocks_per_sm: Float32 = column(np.float32, "blocks", "of a kernel's grid over the device's multiprocessors")
+    warps_per_sm: Float32 = column(np.float32, "warps", "the same in warps; waiting ones too")
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,6 +205,9 @@ class Ops(Table):
     forward_thread: Int64 = column(np.int64, "id", "of a backward operator: the thread that ran the forward")
     shapes: Int32 = column(np.int32, "index into Trace.texts", "`Input Dims` as JSON text")
     dtypes: Int32 = column(np.int32, "index into Trace.texts", "`Input type` as JSON text")
+    values: Int32 = column(
+        np.int32, "index into Trace.texts", "`Concrete Inputs` as JSON text, of convolutions and attention"
+    )
 
 
 @dataclass(frozen=True, eq=False)

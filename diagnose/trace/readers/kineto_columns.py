@@ -10,7 +10,7 @@ import numpy.typing as npt
 from msgspec import Raw
 
 from diagnose.trace.readers.kineto_events import ABSENT, Scalar
-from diagnose.trace.schema import MISSING, Int64, Table
+from diagnose.trace.schema import MISSING, Float32, Int64, Table
 
 
 class Interned(dict[Any, int]):
@@ -120,6 +120,24 @@ def ids_of(values: Sequence[Scalar]) -> Int64:
         return np.fromiter(values, np.int64, len(values))
     except (TypeError, ValueError, OverflowError):
         return np.fromiter((_id_of(value) for value in values), np.int64, len(values))
+
+
+def amounts_of(values: Sequence[Scalar]) -> Float32:
+    """Amounts, none of them negative, as float32; what is no finite number is `MISSING`."""
+    try:
+        amounts = np.fromiter(values, np.float64, len(values))
+    except (TypeError, ValueError, OverflowError):
+        amounts = np.fromiter(map(_amount_of, values), np.float64, len(values))
+    with np.errstate(over="ignore"):
+        small = amounts.astype(np.float32)
+    return np.where(np.isfinite(small) & (small >= 0), small, np.float32(MISSING))
+
+
+def _amount_of(value: Scalar) -> float:
+    try:
+        return float(value) if value is not None else MISSING
+    except (ValueError, OverflowError):
+        return MISSING
 
 
 def _id_of(value: Scalar) -> int:

@@ -39,6 +39,9 @@ class Args(Struct, gc=False, frozen=True):
     group_ranks: Scalar = field(default=None, name="Process Group Ranks")
     old_external_id: Scalar = field(default=-1, name="external id")
     old_shapes: Raw = field(default=ABSENT, name="Input dims")
+    values: Raw = field(default=ABSENT, name="Concrete Inputs")
+    blocks_per_sm: Scalar = field(default=-1, name="blocks per SM")
+    warps_per_sm: Scalar = field(default=-1, name="warps per SM")
     rank: Scalar = None
     """Of a merged file."""
     pid_raw: Scalar = None

@@ -89,6 +89,15 @@ def is_mark(name: str) -> bool:
     return range_kind(name) in (RangeKind.STEP, RangeKind.OPTIMIZER, RangeKind.INPUT)
 
 
+_DEPENDS = re.compile(r"conv|attention", re.IGNORECASE)
+
+
+@lru_cache(maxsize=_KNOWN)
+def depends_on_values(name: str) -> bool:
+    """Whether an operator's work depends on numbers among its arguments: strides and padding, causal or not."""
+    return _DEPENDS.search(name) is not None
+
+
 _SIDES = {"H": "HOST", "D": "DEVICE", "A": "DEVICE"}
 _DIRECTION = re.compile(r"\b(?:mem(?:ory)?cpy\w*\s+)?([HDAP])to([HDAP])\b", re.IGNORECASE)
 _LONG_DIRECTION = re.compile(r"(Host|Device)\s*(?:To|->)\s*(Host|Device)", re.IGNORECASE)

@@ -41,6 +41,7 @@ class _OpArgs(Struct, gc=False, frozen=True):
     forward_thread: Scalar = field(default=-1, name="Fwd thread id")
     shapes: Raw = field(default=ABSENT, name="Input Dims")
     dtypes: Raw = field(default=ABSENT, name="Input type")
+    values: Raw = field(default=ABSENT, name="Concrete Inputs")
     old_external_id: Scalar = field(default=-1, name="external id")
     old_shapes: Raw = field(default=ABSENT, name="Input dims")
 

@@ -14,9 +14,9 @@ import numpy.typing as npt
 from msgspec import Raw
 
 from diagnose.trace import Collective
-from diagnose.trace.readers.kineto_columns import Growing, Interned, Texts, ThreadIds, ids_of
+from diagnose.trace.readers.kineto_columns import Growing, Interned, Texts, ThreadIds, amounts_of, ids_of
 from diagnose.trace.readers.kineto_events import ABSENT, Args, ExactInstant, ExactX, Instant, Metadata, Scalar, X
-from diagnose.trace.readers.kineto_meaning import Lane, collective_of, copy_path, is_mark, lane_of
+from diagnose.trace.readers.kineto_meaning import Lane, collective_of, copy_path, depends_on_values, is_mark, lane_of
 from diagnose.trace.readers.kineto_memory import MemoryInstants, add_memory, of_memory
 from diagnose.trace.readers.kineto_regular import lane_by_type
 from diagnose.trace.readers.kineto_time import UNREADABLE, nanoseconds
@@ -52,6 +52,7 @@ class RankTables:
     without_duration: int = 0
     negative: int = 0
     _is_mark: npt.NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
+    _is_detailed: npt.NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
 
     def add(self, events: Iterable[Any]) -> None:
         """Take in what is of use of some events. Raises Inexact, with nothing taken, where times have lost digits."""
@@ -102,7 +103,7 @@ class RankTables:
             "collective": _numbered(map(self.collectives.__getitem__, collectives)),
             "shapes": _numbered(map(self.texts.__getitem__, plain["texts"])),
         }
-        numbers["dtypes"] = numbers["shapes"]
+        numbers["dtypes"] = numbers["values"] = numbers["shapes"]
         for table, columns in plain["columns"].items():
             renumbered = {name: numbers[name][held] if name in numbers else held for name, held in columns.items()}
             getattr(self, table).append(len(columns.get("start_ns", ())), **renumbered)
@@ -145,6 +146,14 @@ class RankTables:
             self._is_mark = np.append(self._is_mark, [is_mark(name) for name in added])
         marks: npt.NDArray[np.bool_] = self._is_mark[names]
         return marks
+
+    def _depends(self, names: Int64) -> npt.NDArray[np.bool_]:
+        """Which of the names are operators whose work depends on more than shapes."""
+        if len(self._is_detailed) < len(self.names):
+            added = list(self.names)[len(self._is_detailed) :]
+            self._is_detailed = np.append(self._is_detailed, [depends_on_values(name) for name in added])
+        depends: npt.NDArray[np.bool_] = self._is_detailed[names]
+        return depends
 
     def _sound(self, durations: Int64) -> Int64:
         negative = durations < 0
@@ -192,6 +201,8 @@ class RankTables:
             host_memory=np.asarray([memory for _, memory in paths], np.int64) if paths else 0,
             collective=self._collectives(args) if lane is Lane.KERNEL else MISSING,
             graph=np.where(graph == 0, MISSING, graph),  # Kineto writes 0 for "by no graph"
+            blocks_per_sm=amounts_of([a.blocks_per_sm for a in args]) if lane is Lane.KERNEL else MISSING,
+            warps_per_sm=amounts_of([a.warps_per_sm for a in args]) if lane is Lane.KERNEL else MISSING,
         )
 
     def _collectives(self, args: Sequence[Args]) -> Int64 | int:
@@ -224,7 +235,17 @@ class RankTables:
             forward_thread=np.where(forward == 0, MISSING, forward),  # 0: it is no backward operator
             shapes=self.texts.numbers(_shapes(args)),
             dtypes=self.texts.numbers([a.dtypes for a in args]),
+            values=self._values(rows.names, args),
         )
+
+    def _values(self, names: Int64, args: Sequence[Args]) -> Int64 | int:
+        """The numbers of the texts of values, for operators whose work depends on them; most do without."""
+        rows = np.flatnonzero(self._depends(names))
+        if len(rows) == 0:
+            return MISSING
+        numbers = np.full(len(args), MISSING, np.int64)
+        numbers[rows] = self.texts.numbers([args[row].values for row in rows.tolist()])
+        return numbers
 
 
 def _numbered(numbers: Iterable[int]) -> Int64:
