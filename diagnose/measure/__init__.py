@@ -23,6 +23,7 @@ from diagnose.measure.host import host_idle, host_occupation
 from diagnose.measure.idle import CAUSES, ISSUE_NS, LATENCY_NS, REFILL_NS, device_idle
 from diagnose.measure.kernels import classes_of
 from diagnose.measure.launch import Launches, launch_cost_ns, launches_of, queue_depth
+from diagnose.measure.layouts import layout_conversions
 from diagnose.measure.marks import training_thread
 from diagnose.measure.optimizer_work import launched_by_optimizer
 from diagnose.measure.optree import OpTree, op_tree
@@ -93,6 +94,11 @@ class Measures:
     def classes(self) -> npt.NDArray[np.uint8]:
         """The `kernels.KernelClass` of every row of device work."""
         return classes_of(self.trace, self.op_of_work, launched_by_optimizer(self.trace, self.launches))
+
+    @cached_property
+    def layout_conversions(self) -> Bool:
+        """Which rows of device work only write a convolution's tensor again in another memory format."""
+        return layout_conversions(self.trace, self.op_tree, self.launches, self.classes)
 
     @cached_property
     def steps(self) -> StepSpans:
