@@ -19,19 +19,24 @@ from diagnose.measure.accounting import Occupation, account, added, device_occup
 from diagnose.measure.activity import calls_of, ops_of, pageable_waits_of, ranges_of, waits_of
 from diagnose.measure.backward import BackwardPasses, backward_passes
 from diagnose.measure.communication import Communication, communication_of
+from diagnose.measure.exchange import Exchange
 from diagnose.measure.host import host_idle, host_occupation
 from diagnose.measure.idle import CAUSES, ISSUE_NS, LATENCY_NS, REFILL_NS, device_idle
 from diagnose.measure.kernels import classes_of
 from diagnose.measure.launch import Launches, launch_cost_ns, launches_of, queue_depth
 from diagnose.measure.layouts import layout_conversions
 from diagnose.measure.marks import training_thread
+from diagnose.measure.memory import MemoryUse, main_memory, memory_use
 from diagnose.measure.optimizer_work import launched_by_optimizer
 from diagnose.measure.optree import OpTree, op_tree
 from diagnose.measure.places import places_of
+from diagnose.measure.products import Products, products_of
 from diagnose.measure.program_order import ProgramOrder, program_order
+from diagnose.measure.recomputation import Recomputations, recomputations
 from diagnose.measure.replay import Replay
 from diagnose.measure.steps import StepSpans, find_steps
 from diagnose.measure.validity import Violation, check
+from diagnose.measure.written_attention import WrittenAttention, attention_places, written_attention
 from diagnose.model import Accounting, Place
 from diagnose.trace import Trace
 from diagnose.trace.intervals import Intervals
@@ -86,6 +91,21 @@ class Measures:
         return program_order(self)
 
     @cached_property
+    def products(self) -> Products:
+        """The matrix products whose sizes are recorded."""
+        return products_of(self.program_order)
+
+    @cached_property
+    def written_attention(self) -> tuple[WrittenAttention, ...]:
+        """Every pass over an attention that is written out."""
+        return written_attention(self.program_order)
+
+    @cached_property
+    def attention_places(self) -> Bool:
+        """Which places of the program order belong to attention written out."""
+        return attention_places(self.program_order, self.written_attention)
+
+    @cached_property
     def rows(self) -> Bool:
         """Rows of device work that are accounted for: those of the busiest device."""
         return main_device(self.trace)
@@ -99,6 +119,16 @@ class Measures:
     def layout_conversions(self) -> Bool:
         """Which rows of device work only write a convolution's tensor again in another memory format."""
         return layout_conversions(self.trace, self.op_tree, self.launches, self.classes)
+
+    @cached_property
+    def memory(self) -> MemoryUse:
+        """The memory of the busiest device; without one, that of the host."""
+        return memory_use(self.trace, main_memory(self.trace))
+
+    @cached_property
+    def recomputations(self) -> Recomputations:
+        """What the backward pass computed a second time."""
+        return recomputations(self.trace, self.op_tree)
 
     @cached_property
     def steps(self) -> StepSpans:
@@ -273,6 +303,11 @@ class Measures:
         return communication_of(
             self.trace, self.launches, self.classes, self.rows, self.steps, self.backward_passes
         )
+
+    @cached_property
+    def exchange(self) -> Exchange:
+        """The same, with what is wrong with them."""
+        return Exchange(self.trace, self.communication)
 
     @cached_property
     def replay(self) -> Replay:
