@@ -6,7 +6,7 @@
     again.launched(launches)    # rows of device work that recomputations launched
 
 Autograd numbers what it may differentiate. Within a backward operator it has nothing to number: numbered operators
-there are a forward pass. It is no recomputation but a graph of the backward pass itself (`create_graph=True`) where most
+there are a forward pass. It is no recomputation, but a graph of the backward pass (`create_graph=True`), where most
 backward operators hold some, or where what is numbered is a formula of a derivative. Operators in a
 `CheckpointFunctionBackward` run again whatever the others do; so does what a recorded call of `recompute_fn` contains.
 """
