@@ -1,0 +1,68 @@
+"""Trains a model of clips on features that were extracted before and lie in memory, already in batches."""
+
+import argparse
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1 = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.proj = nn.Linear(width, width)
+        self.norm2 = nn.LayerNorm(width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(self.norm1(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        attended = F.scaled_dot_product_attention(q, k, v)
+        x = x + self.proj(attended.transpose(1, 2).flatten(2))
+        return x + self.mlp(self.norm2(x))
+
+
+class ClipModel(nn.Module):
+    def __init__(self, features: int, width: int, heads: int, layers: int) -> None:
+        super().__init__()
+        self.embed = nn.Linear(features, width)
+        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(layers)))
+        self.head = nn.Linear(width, 32)
+
+    def forward(self, clips: torch.Tensor) -> torch.Tensor:
+        return self.head(self.blocks(self.embed(clips)).mean(dim=1))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--tiny", action="store_true")
+    args = parser.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    torch.manual_seed(0)
+    batches, clips, frames, features, width, layers = (
+        (4, 4, 16, 64, 128, 2) if args.tiny else (6, 64, 128, 1536, 4096, 2)
+    )
+    data = torch.rand(batches, clips, frames, features)
+    labels = torch.randint(0, 32, (batches, clips))
+    if device.type == "cuda":
+        labels = labels.pin_memory()
+    with device:
+        model = ClipModel(features, width, max(1, width // 128), layers).to(dtype)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    for step in range(1, args.steps + 1):
+        inputs = data[step % batches].to(device)
+        targets = labels[step % batches].to(device, non_blocking=True)
+        loss = F.cross_entropy(model(inputs.to(dtype)), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if step % 20 == 0:
+            print(f"step {step:5d}  loss {loss.item():.4f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
