@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _NODE = re.compile(r"^autograd::engine::evaluate_function: ")
 _NAMESPACE = re.compile(r"^aten::")
+_EAGER_KERNEL = re.compile(r"at::native|softmax_warp_|cunn_SoftMax|^Memcpy DtoD")
 # Kernels whose names tell the operator, for recordings without operators.
 _KERNEL_WORDS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"LogSoftMaxForward|softmax_warp_forward<.*, true, (true|false)>"), "_log_softmax"),
@@ -117,7 +118,7 @@ class ProgramOrder:
         """Launched by an operator of PyTorch's own, one at a time: no generated, no hand-made kernel."""
         own = np.array([*(name.startswith("aten::") for name in self.trace.names), False], np.bool_)
         names = np.where(self.op == MISSING, MISSING, self.trace.ops.name[self.op]) if len(self.trace.ops) else self.op
-        kernels = np.array(["at::native" in name for name in self.trace.names] + [False], np.bool_)
+        kernels = np.array([*(_EAGER_KERNEL.search(name) is not None for name in self.trace.names), False], np.bool_)
         unknown = (self.op == MISSING) & kernels[self.trace.device.name[self.rows]]
         return np.asarray(own[names] | unknown, np.bool_)
 
