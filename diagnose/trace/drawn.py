@@ -15,6 +15,8 @@ Lanes
     gpu   what the device does; `gpu 7` is another stream
     line  where a sampler saw the training thread, a sample a column; letters are named by `stacks`
     call  Python calls that the profiler recorded; letters are named by `frames`
+    op    operators that lie around others or in them, as wide as drawn; letters are named by `ops`. Several such lanes
+          may draw one thread.
 
 Letters of a host lane: `o` framework operator (it spans the calls drawn inside its run), `l` launch of a kernel,
 `c` copy call, `G` launch of a graph, `s` stream synchronisation, `S` device synchronisation, `m` device allocation,
@@ -38,6 +40,7 @@ from diagnose.trace import Collective, StackFrame, Thread, Trace
 from diagnose.trace.schema import (
     MISSING,
     CopyDirection,
+    Counters,
     DeviceWork,
     Frames,
     HostCalls,
@@ -73,6 +76,7 @@ _KERNELS = {
     "u": "kernel",
     "c": "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
 }
+_COLLECTIVE_KERNEL = "ncclDevKernel_{}"
 _COPIES = {
     "h": ("Memcpy HtoD (Pageable -> Device)", CopyDirection.HOST_TO_DEVICE, Memory.PAGEABLE),
     "H": ("Memcpy HtoD (Pinned -> Device)", CopyDirection.HOST_TO_DEVICE, Memory.PINNED),
@@ -121,17 +125,22 @@ def drawn(
     ops: Mapping[str, str] | None = None,
     frames: Mapping[str, str] | None = None,
     shapes: Mapping[str, tuple[str, str]] | None = None,
+    numbered: str = "",
+    counted: Mapping[str, Sequence[float]] | None = None,
     stacks: Mapping[str, Sequence[tuple[str, int, str] | StackFrame]] | None = None,
+    comms: Mapping[str, Collective] | None = None,
     **known: Any,
 ) -> Trace:
     """The trace that `text` draws, its time starting at 0.
 
     `unit_ns` is the time of one column. `repeat` draws the picture so many times, one after the other. `kernels`,
     `calls`, `ops` and `frames` give names to letters; `shapes` gives an operator's letter the shapes and the number
-    formats of its arguments, both as the JSON text that profilers write; `stacks` gives a letter of the `line` lane its
-    frames, innermost first. `known` sets other fields of the `Trace` (`facts`, `sites`, `sync_sites`, `rank`, …). A
-    trace with a `gpu` lane is of an NVIDIA H200 unless `device_names` says otherwise. Raises ValueError for a picture
-    that says nothing.
+    formats of its arguments, both as the JSON text that profilers write; `numbered` are the letters of operators that
+    autograd numbers; `counted` gives counters of the device (of the host: `host.…`) their values, from the beginning to
+    the end; `stacks` gives a letter of the `line` lane its frames, innermost first; `comms` says what a letter of a
+    gpu lane communicates. `known` sets other fields of the `Trace` (`facts`, `sites`, `sync_sites`, `rank`, …). A trace
+    with a `gpu` lane is of an NVIDIA H200 unless `device_names` says otherwise. Raises ValueError for a picture that
+    says nothing.
     """
     lanes = _lanes(text, repeat)
     canvas = _Canvas(unit_ns)
@@ -139,14 +148,17 @@ def drawn(
     for lane, number, row in lanes:
         _draw_lane(canvas, lane, number, row, calls or {}, ops or {}, frames or {}, stacks or {})
     texts = _with_shapes(canvas, shapes or {})
-    _draw_device(canvas, [(number, row) for lane, number, row in lanes if lane == "gpu"], kernels or {})
+    _number(canvas, numbered)
+    named = {letter: _COLLECTIVE_KERNEL.format(one.kind) for letter, one in (comms or {}).items()} | dict(kernels or {})
+    _draw_device(canvas, [(number, row) for lane, number, row in lanes if lane == "gpu"], named, tuple(comms or ()))
     has_device = any(lane == "gpu" for lane, _, _ in lanes)
+    counters = _counters(canvas, counted or {}, columns * unit_ns)
     trace = Trace(
         source="drawing",
         names=tuple(canvas.names),
         texts=texts,
         threads=tuple(Thread(1, 1 + index, "main" if index == 0 else "") for index in range(canvas.threads)),
-        collectives=(Collective("all_reduce"),),
+        collectives=(Collective("all_reduce"), *(comms or {}).values()),
         stacks=tuple(canvas.stacks),
         device_names=("NVIDIA H200",) if has_device else (),
         window_ns=(0, columns * unit_ns),
@@ -156,6 +168,7 @@ def drawn(
         frames=Frames.build(_columns(canvas.frames)).sorted_by_start(),
         ranges=Ranges.build(_columns(canvas.ranges)).sorted_by_start(),
         samples=Samples.build(_columns(canvas.samples)).sorted_by_start(),
+        counters=counters,
     )
     return replace(trace, **known)
 
@@ -164,7 +177,7 @@ def _lanes(text: str, repeat: int) -> list[tuple[str, int, str]]:
     found = []
     for line in filter(str.strip, text.splitlines()):
         match = _LANE.match(line)
-        if match is None or match[1] not in {*_RANGES, "host", "gpu", "line", "call", "step"}:
+        if match is None or match[1] not in {*_RANGES, "host", "op", "gpu", "line", "call", "step"}:
             raise ValueError(f"no lane is called as in {line!r}")
         found.append((match, line))
     if not found:
@@ -203,6 +216,10 @@ def _draw_lane(
     if lane == "host":
         canvas.threads = max(canvas.threads, number + 1)
         _draw_host(canvas, number, row, _CALLS | dict(calls), {"o": "aten::op"} | dict(ops))
+    elif lane == "op":
+        for event in _events(row):
+            named = {"name": canvas.name(ops[event.letter]), "thread": number, "letter": event.letter}
+            canvas.ops.append(canvas.span(event) | named)
     elif lane in _RANGES:
         kind, name = _RANGES[lane]
         for event in _events(row):
@@ -252,12 +269,36 @@ def _with_shapes(canvas: _Canvas, shapes: Mapping[str, tuple[str, str]]) -> tupl
     return texts
 
 
-def _draw_device(canvas: _Canvas, lanes: Sequence[tuple[int, str]], kernels: Mapping[str, str]) -> None:
+def _number(canvas: _Canvas, numbered: str) -> None:
+    """Give operators the numbers that autograd would."""
+    number = 0
+    for row in sorted(canvas.ops, key=_start):
+        row["sequence"] = number if row["letter"] in numbered else MISSING
+        number += row["letter"] in numbered
+
+
+def _counters(canvas: _Canvas, counted: Mapping[str, Sequence[float]], length_ns: int) -> Counters:
+    """Each counter's values, evenly over the time of the drawing."""
+    rows = [
+        (length_ns * place // max(len(values) - 1, 1), canvas.name(name), -1 if name.startswith("host.") else 0, value)
+        for name, values in counted.items()
+        for place, value in enumerate(values)
+    ]
+    columns = zip(*rows, strict=True) if rows else ((), (), (), ())
+    keys = ("time_ns", "name", "device", "value")
+    return Counters.build({key: list(column) for key, column in zip(keys, columns, strict=True)}).sorted_by_start()
+
+
+def _draw_device(
+    canvas: _Canvas, lanes: Sequence[tuple[int, str]], kernels: Mapping[str, str], comms: Sequence[str] = ()
+) -> None:
     launches = {kind: deque(sorted(_calls_of(canvas, kind), key=_start)) for kind in ("l", "c", "G")}
     drawn_kinds = {kind for kind, queue in launches.items() if queue}
     places = sorted(((event.start, stream, event) for stream, row in lanes for event in _events(row)), key=_place)
     for number, (_, stream, event) in enumerate(places, start=1):
         row: dict[str, Any] = canvas.span(event) | {"device": 0, "stream": stream} | _work(canvas, event, kernels)
+        if event.letter in comms:
+            row["collective"] = 1 + comms.index(event.letter)
         kind = "l" if row["kind"] == WorkKind.KERNEL else "c"
         kind = "G" if kind == "l" and "G" in drawn_kinds and "l" not in drawn_kinds else kind
         if event.letter == "u":
