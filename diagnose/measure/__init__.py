@@ -20,6 +20,7 @@ from diagnose.measure.activity import calls_of, ops_of, pageable_waits_of, range
 from diagnose.measure.backward import BackwardPasses, backward_passes
 from diagnose.measure.communication import Communication, communication_of
 from diagnose.measure.exchange import Exchange
+from diagnose.measure.compiled import CompiledRegions, compiled_regions
 from diagnose.measure.host import host_idle, host_occupation
 from diagnose.measure.idle import CAUSES, ISSUE_NS, LATENCY_NS, REFILL_NS, device_idle
 from diagnose.measure.kernels import classes_of
@@ -114,6 +115,11 @@ class Measures:
     def classes(self) -> npt.NDArray[np.uint8]:
         """The `kernels.KernelClass` of every row of device work."""
         return classes_of(self.trace, self.op_of_work, launched_by_optimizer(self.trace, self.launches))
+
+    @cached_property
+    def compiled_regions(self) -> CompiledRegions:
+        """The calls of functions that torch.compile compiled, and what their graph breaks cost the host."""
+        return compiled_regions(self.trace, self.op_tree)
 
     @cached_property
     def layout_conversions(self) -> Bool:

@@ -1,0 +1,197 @@
+"""A compiled function falls into several graphs.
+
+What it finds
+    Functions given to torch.compile that Dynamo had to split: at a print or a log message, a branch on the value of a
+    tensor, `.item()`, a call that it cannot trace.
+
+Why it costs
+    Between two graphs Python runs as if nothing were compiled, and each further graph brings its own guards and its own
+    calls, forward and backward. Nothing is fused across a break. Where the device is faster than the host, it waits.
+
+What proves it
+    Compiled regions that lie inside others without being called by a graph: Dynamo continues so after a break. The
+    time is what the device idles while the host is between the graphs of one function or calls the further ones: an
+    upper bound, as a faster host may meet another limit. What fusing across the break would give back is not in it.
+
+    Lines and reasons are Dynamo's own on a live run; in a recording with stacks, they are where the functions begin
+    that continue. On a live run, a function that Dynamo gave up because it breaks in a loop is told as a hint.
+
+What fixes it
+    Taking the line out of the compiled function, or writing it so that it can be traced (`remove-graph-break`).
+
+Thresholds
+    None: breaks during which the device does not wait are told without a figure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from diagnose.rule import (
+    CannotTell,
+    Claim,
+    Confidence,
+    Evidence,
+    Facts,
+    Intervals,
+    Measures,
+    Place,
+    Rule,
+    Site,
+    drawn,
+    format_ns,
+    recoverable_ns,
+)
+
+_RESUME = re.compile(r"^(?P<file>.+)\(\d+\): torch_dynamo_resume_in_(?P<function>.+)_at_(?P<line>\d+)$")
+_CONFIRM = "TORCH_LOGS=graph_breaks names every break with its reason; a run with the line taken out"
+_MOST_REASONS = 3
+
+
+def check(measures: Measures) -> Iterator[Claim | CannotTell]:
+    """Idle time between the graphs of one function."""
+    if measures.step_count == 0:
+        return
+    regions = measures.compiled_regions
+    starts = measures.trace.ops.start_ns[regions.rows]
+    steps = measures.steps
+    inside = (starts >= steps.host_start_ns[0]) & (starts < steps.host_end_ns[-1])
+    breaks, calls = int((regions.resumed & inside).sum()), int(inside.sum())
+    sites = [site for site in measures.trace.sites if site.kind == "graph_break"]
+    if breaks == 0:
+        if sites and calls:
+            yield _given_up([site for site in sites if site.arguments.get("skipped")] or sites)
+        return
+    waited = measures.idle_of() - measures.idle_of("input", "compile", "io")
+    idle = waited & regions.between
+    # Without a device, what the host does between the graphs is the step's own time.
+    claims = (idle if measures.has_device else regions.between) & measures.counted
+    gain = recoverable_ns(measures, claims)
+    count = breaks / measures.step_count
+    pieces = f"{calls / measures.step_count:.3g} graphs instead of {(calls - breaks) / measures.step_count:.3g}"
+    cost = (
+        f"the device waits {format_ns(gain / measures.step_count)} per step between them"
+        if gain and measures.has_device
+        else f"the host is between them for {format_ns(gain / measures.step_count)} per step"
+        if gain
+        else "the device does not wait between them; what fusing across a break would save is unknown"
+    )
+    yield Claim(
+        summary=f"compiled functions break {count:.3g} times per step, into {pieces}: {cost}{_reasons(sites)}",
+        recoverable_ns=gain,
+        claims=claims if gain else Intervals.empty(),
+        confidence=Confidence.BOUND if gain else Confidence.HINT,
+        evidence=[
+            Evidence("breaks per step", count, "count"),
+            Evidence("compiled calls per step", calls / measures.step_count, "count"),
+            Evidence("host between graphs", (regions.between & measures.counted).total_ns // measures.step_count, "ns"),
+        ],
+        where=_where(measures, sites),
+        confirm=_CONFIRM,
+    )
+
+
+def _given_up(sites: list[Site]) -> Claim:
+    """Dynamo gave functions up, or the recorded steps did not come to the breaks."""
+    return Claim(
+        summary=f"torch.compile could not keep a function in one graph at {len(sites)} lines, none of which shows in "
+        f"the recorded steps as a split region{_reasons(sites)}",
+        recoverable_ns=0,
+        claims=Intervals.empty(),
+        confidence=Confidence.HINT,
+        evidence=[Evidence("lines at which graphs break", len(sites), "count")],
+        where=_places(sites),
+        confirm=_CONFIRM,
+    )
+
+
+def _reasons(sites: list[Site]) -> str:
+    reasons = list(dict.fromkeys(str(site.arguments.get("reason")) for site in sites if site.arguments.get("reason")))
+    more = f" and {len(reasons) - _MOST_REASONS} more" if len(reasons) > _MOST_REASONS else ""
+    return f" ({'; '.join(reasons[:_MOST_REASONS])}{more})" if reasons else ""
+
+
+def _where(measures: Measures, sites: list[Site]) -> list[Place]:
+    """Dynamo's own lines, else where the functions begin that continue after a break, the most time first."""
+    if sites:
+        return _places(sites)
+    trace = measures.trace
+    lines: dict[tuple[str, int], Place] = {}
+    for name in trace.names:
+        match = _RESUME.match(name)
+        if match is not None:
+            file, line = match["file"], int(match["line"])
+            lines[file, line] = Place(file, line, function=match["function"])
+    return list(lines.values()) or list(measures.places(measures.compiled_regions.between))
+
+
+def _places(sites: list[Site]) -> list[Place]:
+    ordered = sorted(sites, key=lambda site: not site.owned)
+    return [Place(site.file, site.line, function=site.function) for site in ordered]
+
+
+_OPS = {"r": "Torch-Compiled Region: 0/0", "q": "Torch-Compiled Region: 1/0", "g": "CompiledFunction"}
+_LINES = (
+    Site("graph_break", "model.py", 27, "forward", {"reason": "Failed to trace builtin operator", "skipped": False}),
+)
+
+_FIRES = (
+    # A message in the middle: the device has finished the first graph when the second one is called.
+    drawn(
+        """
+        op  : rrrrrrrrrrrrrrr
+        op  :  ggg       ggg
+        op  :         qqqqqq
+        host:   l         l
+        gpu :    kkkk      kkkk
+        step:                  |
+        """,
+        repeat=4,
+        ops=_OPS,
+        sites=_LINES,
+    ),
+    # On a CPU alone.
+    drawn(
+        """
+        op  : rrrrrrrrrrrrrrr
+        op  :  ggg       ggg
+        op  :         qqqqqq
+        opt :                O
+        """,
+        repeat=4,
+        ops=_OPS,
+        facts=Facts(cpu_count=2),
+    ),
+)
+
+_SILENT = (
+    # Two functions, compiled one by one: nothing is split.
+    drawn(
+        """
+        op  : rrrrr     qqqqq
+        op  :  ggg       ggg
+        host:   l         l
+        gpu :    kkkk      kkkk
+        step:                  |
+        """,
+        repeat=4,
+        ops=_OPS,
+    ),
+    # An operator inside the graph calls compiled code of its own.
+    drawn(
+        """
+        op  : rrrrrrrrrrrrrrr
+        op  :  ggggggggggggg
+        op  :         qqqqqq
+        op  :          ggggg
+        host:   l         l
+        gpu :    kkkk      kkkk
+        step:                  |
+        """,
+        repeat=4,
+        ops=_OPS,
+    ),
+)
+
+RULE = Rule("graph-breaks", check, fixers=("remove-graph-break",), fires=_FIRES, silent=_SILENT, nearness=9)
