@@ -17,7 +17,7 @@ What proves it
 
 What fixes it
     `torch._dynamo.mark_dynamic` (`mark-dynamic`); lengths padded to a few sizes (`pad-lengths`).
-    `TORCH_LOGS=recompiles` names the guards that fail.
+    `TORCH_LOGS=recompiles` names the guards that fail; a live run records them, with the function's line.
 
 Thresholds
     FEWEST_STEPS (3): where the steps before were not watched, a program may compile twice, once for its first shapes
@@ -27,6 +27,8 @@ Thresholds
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -41,6 +43,7 @@ from diagnose.rule import (
     Place,
     RangeKind,
     Rule,
+    Site,
     drawn,
     format_ns,
     recoverable_ns,
@@ -49,10 +52,13 @@ from diagnose.rule import (
 FEWEST_STEPS = 3
 WARM_UP = 10
 
+_CHANGING = re.compile(r"(?<=expected )\S+(?=,)|(?<=actual )\S+|(?<=== )-?[\d.]+(?:e-?\d+)?")
+
 
 def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     """Idle time in the compiler that does not cease."""
-    idle = measures.idle["compile"]
+    # A collection in the middle of compiling is part of it: the compiler makes millions of objects.
+    idle = measures.idle["compile"] | (measures.idle["gc"] & _compiling(measures))
     gain = recoverable_ns(measures, idle) if _lasts(measures, idle) else 0
     if gain == 0:
         if (late := _outside(measures)) is not None:
@@ -60,12 +66,12 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         elif measures.share(idle) > 0 and not _watched(measures) and measures.step_count < FEWEST_STEPS:
             yield CannotTell("recompiling", "three steps or more: in fewer, compiling at first looks the same")
         return
-    count, steps = _begun(measures), measures.step_count
+    count, steps, recompiled = _begun(measures), measures.step_count, _recompiled(measures)
     affected = int((measures.per_step(idle) > 0).sum())
     who = "the device idles" if measures.has_device else "the training thread spends"
     yield Claim(
         summary=f"{who} {format_ns(gain / steps)} per step while code is compiled again, in {affected} of {steps} "
-        "steps",
+        f"steps{_guards(measures)}",
         recoverable_ns=gain,
         claims=idle,
         confidence=Confidence.BOUND if measures.blind else Confidence.MEASURED,
@@ -73,10 +79,53 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
             Evidence("idle.compile", idle.total_ns // steps, "ns"),
             Evidence("steps that compile", affected / steps, "share"),
             *([Evidence("compilations per step", count / steps, "count")] if count else []),
+            *([Evidence("recompilations that name their guard", len(recompiled), "count")] if recompiled else []),
         ],
         where=_where(measures, idle),
         confirm="TORCH_LOGS=recompiles: it names the guard that fails",
     )
+
+
+def _compiling(measures: Measures) -> Intervals:
+    ranges = measures.trace.ranges
+    rows = ranges.kind == RangeKind.COMPILE
+    return Intervals.of(ranges.start_ns[rows], ranges.end_ns[rows])
+
+
+def _recompiled(measures: Measures) -> list[Site]:
+    """Recompilations that Dynamo explained on a live run, without those of the first steps where these were watched."""
+    trace = measures.trace
+    known = [site for site in trace.sites if site.kind == "recompile"]
+    if len(trace.step_log) <= WARM_UP:
+        return known
+    warm = int(trace.step_log.end_ns[WARM_UP - 1])
+    return [site for site in known if _begun_at(site) is None or (_begun_at(site) or 0) >= warm]
+
+
+def _begun_at(site: Site) -> int | None:
+    start = site.arguments.get("start_ns")
+    return start if isinstance(start, int) else None
+
+
+def _guards(measures: Measures) -> str:
+    """The guard that failed most often, with its numbers left out: they differ each time."""
+    recompiled = _recompiled(measures)
+    if not recompiled:
+        return ""
+    reasons = Counter(_kind(str(site.arguments.get("reason"))) for site in recompiled)
+    (guard, times), more = reasons.most_common(1)[0], len(reasons) - 1
+    others = f" and {more} other guards" if more else ""
+    limit = "; Dynamo has reached its limit and runs the function uncompiled since" if _gave_up(recompiled) else ""
+    return f": {guard}, {times} times{others}{limit}"
+
+
+def _kind(reason: str) -> str:
+    """A reason without its source comment and without what changes from one time to the next."""
+    return _CHANGING.sub("…", reason.partition("  #")[0]).strip()
+
+
+def _gave_up(recompiled: list[Site]) -> bool:
+    return any(site.arguments.get("limit") is True for site in recompiled)
 
 
 def _watched(measures: Measures) -> bool:
@@ -114,7 +163,7 @@ def _outside(measures: Measures) -> Claim | None:
     later = len(trace.step_log) - WARM_UP
     return Claim(
         summary=f"code was compiled {count} times more after the first {WARM_UP} steps, {format_ns(time.total_ns)} in "
-        "all and none of it in the recorded steps",
+        f"all and none of it in the recorded steps{_guards(measures)}",
         recoverable_ns=0,
         claims=Intervals.empty(),
         confidence=Confidence.HINT,
@@ -128,11 +177,13 @@ def _outside(measures: Measures) -> Claim | None:
 
 
 def _where(measures: Measures, time: Intervals) -> list[Place]:
-    """Lines that were seen to compile, then those at which something was handed to torch.compile."""
-    seen = measures.places(time, "compile")
-    lines = {(place.file, place.line) for place in seen}
-    sites = [site for site in measures.trace.sites if site.kind == "compile" and (site.file, site.line) not in lines]
-    return [*seen, *(Place(site.file, site.line, function=site.function) for site in sites)]
+    """Lines that were seen to compile, then the functions that were compiled again, then what was to be compiled."""
+    places = list(measures.places(time, "compile"))
+    compiled = [site for site in measures.trace.sites if site.kind == "compile"]
+    for site in [*_recompiled(measures), *compiled]:
+        if (site.file, site.line) not in {(place.file, place.line) for place in places}:
+            places.append(Place(site.file, site.line, function=site.function))
+    return places
 
 
 _COMPILER = {"x": [("torch/_dynamo/convert_frame.py", 700, "_compile"), ("train.py", 37, "main")]}
