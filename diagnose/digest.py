@@ -19,8 +19,8 @@ from diagnose.measure.rank_record import RankRecord, record_of
 from diagnose.model import Accounting, CannotTell, Confidence, Evidence, Finding, Severity, Steps
 from diagnose.plugins import Catalogue
 from diagnose.rule import Claim, Rule
+from diagnose.settlement import Settled, settled
 from diagnose.trace import Trace
-from diagnose.trace.intervals import Intervals
 from diagnose.units import format_ns, format_share
 
 SMALLEST_SHARE = 0.005
@@ -68,16 +68,6 @@ class Digest:
     """What `diagnose.measure.ranks.job_of_records` compares with the other ranks."""
 
 
-@dataclass(frozen=True)
-class _Settled:
-    """A claim after others took their share of its time."""
-
-    rule: Rule
-    claim: Claim
-    recoverable_ns: int
-    lost_to: tuple[tuple[str, int], ...] = ()
-
-
 def digest_of(trace: Trace, catalogue: Catalogue) -> Digest:
     """Ask every rule about one rank; what they claim is settled here, where the trace is at hand."""
     measures = Measures(trace)
@@ -98,7 +88,7 @@ def digest_of(trace: Trace, catalogue: Catalogue) -> Digest:
         steps=_steps(measures),
         accounting=measures.accounting,
         median_step=_median_step(measures),
-        findings=tuple(_finding(settled, measures, catalogue) for settled in _settle(claims, measures)),
+        findings=tuple(_finding(one, measures, catalogue) for one in _settle(claims, measures)),
         claimed=claimed,
         unknown=tuple(dict.fromkeys(answer for _, answer in answers if isinstance(answer, CannotTell))),
         failures=tuple(failures),
@@ -119,29 +109,16 @@ def _ask(measures: Measures, catalogue: Catalogue, failures: list[str]) -> list[
     return answers
 
 
-def _settle(claims: Iterable[tuple[Rule, Claim]], measures: Measures) -> list[_Settled]:
-    """Give each nanosecond to one claim: the largest first, of equals the one nearest the source, then by name."""
-    ordered = sorted(claims, key=lambda pair: (-pair[1].recoverable_ns, pair[0].nearness, pair[0].name))
-    taken: list[tuple[str, Intervals]] = []
-    settled = []
-    for rule, claim in ordered:
-        wanted = claim.claims & measures.counted
-        free = wanted - Intervals.union(times for _, times in taken)
-        whole = wanted.total_ns
-        # What a claim loses of its time it loses of its gain, in proportion.
-        gain = min(claim.recoverable_ns, whole)
-        gain = gain * free.total_ns // whole if whole else 0
-        lost = tuple((name, (wanted & times).total_ns) for name, times in taken)
-        settled.append(_Settled(rule, claim, gain, tuple((name, length) for name, length in lost if length)))
-        taken.append((rule.name, free))
-    return [one for one in _with_unseen(settled, measures) if _counts(one, measures)]
+def _settle(claims: Iterable[tuple[Rule, Claim]], measures: Measures) -> list[Settled]:
+    """The findings: claims that still weigh enough once no time is given to two of them."""
+    return [one for one in _with_unseen(settled(claims, measures), measures) if _counts(one, measures)]
 
 
-def _with_unseen(settled: list[_Settled], measures: Measures) -> list[_Settled]:
+def _with_unseen(claims: list[Settled], measures: Measures) -> list[Settled]:
     """Add what claims lose outside the counted steps: its share of all time, of what is left of the counted steps."""
-    left = measures.total_ns - sum(one.recoverable_ns for one in settled)
+    left = measures.total_ns - sum(one.recoverable_ns for one in claims)
     added = []
-    for one in settled:
+    for one in claims:
         share = one.claim.unseen_ns / (measures.mean_ns + one.claim.unseen_ns) if one.claim.unseen_ns else 0.0
         unseen = min(int(measures.total_ns * share), left)
         left -= unseen
@@ -149,7 +126,7 @@ def _with_unseen(settled: list[_Settled], measures: Measures) -> list[_Settled]:
     return added
 
 
-def _counts(one: _Settled, measures: Measures) -> bool:
+def _counts(one: Settled, measures: Measures) -> bool:
     """Whether a claim is a finding: a hint without a figure is; a figure must exceed what the steps can tell."""
     if one.claim.confidence is Confidence.HINT and one.claim.recoverable_ns == 0:
         return True
@@ -169,13 +146,13 @@ def _noise_ns(measures: Measures) -> float | None:
     return 2 * 1.4826 * deviation / math.sqrt(len(lengths))
 
 
-def _finding(one: _Settled, measures: Measures, catalogue: Catalogue) -> Finding:
+def _finding(one: Settled, measures: Measures, catalogue: Catalogue) -> Finding:
     count = measures.step_count
     per_step = one.recoverable_ns // count if count else 0
     share = one.recoverable_ns / measures.total_ns if measures.total_ns else 0.0
     fixers = one.rule.fixers if one.claim.fixers is None else tuple(one.claim.fixers)
     evidence = [*one.claim.evidence]
-    evidence += [Evidence(f"also claimed by {name}", length // count, "ns") for name, length in one.lost_to]
+    evidence += [Evidence(f"also claimed by {name}", length // count, "ns") for name, length in one.shared]
     return Finding(
         rule=one.rule.name,
         severity=Severity.of_share(share),
@@ -199,7 +176,7 @@ def _confidence(claim: Claim, measures: Measures) -> Confidence:
     return Confidence.BOUND if doubted > _DOUBT * claim.claims.total_ns else Confidence.MEASURED
 
 
-def _confirm(one: _Settled, measures: Measures) -> str | None:
+def _confirm(one: Settled, measures: Measures) -> str | None:
     noise = _noise_ns(measures)
     if noise is None or one.recoverable_ns >= noise * measures.step_count:
         return one.claim.confirm

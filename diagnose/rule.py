@@ -15,7 +15,16 @@ from diagnose.measure import Measures
 from diagnose.measure.activity import ALLOCATIONS
 from diagnose.measure.idle import LATENCY_NS, REFILL_NS
 from diagnose.measure.kernels import KernelClass, matmul_format
-from diagnose.measure.recoverable import recoverable_ns, scaled_ns, without_waiting_ns
+from diagnose.measure.recoverable import (
+    gained_ns,
+    recoverable_ns,
+    scaled_ns,
+    sped_up,
+    without,
+    without_waiting_ns,
+    without_waits,
+)
+from diagnose.measure.replay import Cut
 from diagnose.measure.samples import sampled
 from diagnose.measure.shapes import dtypes_of, shapes_of
 from diagnose.model import CannotTell, Confidence, Evidence, Facts, Place, Scalar, Site, SyncSite
@@ -34,6 +43,7 @@ __all__ = [
     "Confidence",
     "CopyDirection",
     "Counters",
+    "Cut",
     "Evidence",
     "Facts",
     "Int64",
@@ -56,12 +66,16 @@ __all__ = [
     "format_bytes",
     "format_ns",
     "format_share",
+    "gained_ns",
     "matmul_format",
     "recoverable_ns",
     "sampled",
     "scaled_ns",
     "shapes_of",
+    "sped_up",
+    "without",
     "without_waiting_ns",
+    "without_waits",
 ]
 
 
@@ -69,8 +83,8 @@ __all__ = [
 class Claim:
     """What a rule says of one rank: a finding before it is ranked against the others.
 
-    The engine turns claims into findings: it takes time away from a claim that a larger one already has, divides by
-    the steps, and sets severity and share.
+    The engine turns claims into findings: it takes time away from a claim that one nearer the source explains, divides
+    by the steps, and sets severity and share.
     """
 
     summary: str
@@ -86,6 +100,8 @@ class Claim:
     confirm: str | None = None
     unseen_ns: int = 0
     """Besides, per step: what a live run loses in steps that are not among the counted ones, averaged over all."""
+    cut: Cut | None = field(default=None, repr=False)
+    """What of the run changes without the cause, for claims that come after this one; None: `claims` are gone."""
 
 
 Answer = Claim | CannotTell
@@ -103,6 +119,6 @@ class Rule:
     fires: tuple[Trace, ...] = field(default=(), repr=False)
     silent: tuple[Trace, ...] = field(default=(), repr=False)
     nearness: int = 50
-    """How near the ailment is to its source: of two claims to the same time that weigh the same, the smaller wins."""
+    """How near the ailment is to its source: of two claims to the same time, the one with the smaller number wins."""
     doc: str = ""
     """Filled by the loader from the module's docstring."""

@@ -11,7 +11,8 @@ Why it costs
 What proves it
     Device work launched from within `optimizer.step` and the launch gaps between it; matrix products and collectives
     inside it are left out, no fused optimizer replaces them. On a CPU-only run, the operators inside it. The
-    recoverable time is an upper bound: see FUSED.
+    recoverable time is an upper bound: what the replay gives back if in each step one kernel, as long as FUSED says,
+    takes the place of all, so that the gaps between them are gone too.
 
 What fixes it
     `fused=True` (`fused-optimizer`).
@@ -20,6 +21,7 @@ Thresholds
     FUSED: share of an unfused step's memory traffic that a fused one still needs. Counted for AdamW on one tensor:
     decay (2), first moment (3), second moment (2 + 3), root (2), quotient (2), sum (2), update (4) = 20 passes over
     memory, against 7 (read parameter, gradient and two moments, write three of them): 0.35.
+    BEGIN_NS (1.5 µs): what a kernel takes that moves hardly anything; only what is beyond is memory traffic.
     FUSABLE: the optimizers for which PyTorch (2.4 and newer) has `fused=True`.
 """
 
@@ -35,8 +37,10 @@ from diagnose.rule import (
     CannotTell,
     Claim,
     Confidence,
+    Cut,
     Evidence,
     Facts,
+    Int64,
     Intervals,
     KernelClass,
     Measures,
@@ -48,9 +52,12 @@ from diagnose.rule import (
     drawn,
     format_ns,
     format_share,
+    gained_ns,
+    sped_up,
 )
 
 FUSED = 0.35
+BEGIN_NS = 1_500
 FUSABLE = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
 _CLASS = re.compile(r"Optimizer\.step#(\w+)\.step")
 _FUSED_KERNEL = re.compile(r"fused_?(adam|sgd|adagrad|lamb|optim)", re.I)
@@ -76,15 +83,20 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     found = _device_work(measures, ranges) if measures.has_device else _host_work(measures, ranges)
     if found is None:
         return
-    work, gaps, count = found
+    rows, work, gaps, count = found
     time = work | gaps
+    cut = _fused(measures, rows, gaps)
+    gain = int(work.total_ns * (1 - FUSED)) + gaps.total_ns if cut is None else gained_ns(measures, cut, time.total_ns)
+    if gain == 0:
+        return
     pieces = f"{count / measures.step_count:.0f} {'kernels' if measures.has_device else 'operators'}"
     yield Claim(
         summary=f"{' and '.join(sorted(kinds)) or 'the optimizer'}.step takes "
         f"{format_ns(time.total_ns / measures.step_count)} ({format_share(measures.share(time))} of the step) "
         f"in {pieces}{_implementation(inside, measures)}, where a fused one would do it in a few",
-        recoverable_ns=int(work.total_ns * (1 - FUSED)) + gaps.total_ns,
+        recoverable_ns=gain,
         claims=time,
+        cut=cut,
         confidence=Confidence.BOUND,
         evidence=[
             Evidence("optimizer.step", time.total_ns // measures.step_count, "ns"),
@@ -124,8 +136,26 @@ def _implementation(inside: set[str], measures: Measures) -> str:
     return " (one parameter at a time)" if inside and True not in settings else ""
 
 
-def _device_work(measures: Measures, ranges: Intervals) -> tuple[Intervals, Intervals, int] | None:
-    """Work launched within the ranges, the issue gaps among it, and how many pieces of work; None if it is fused."""
+_Found = tuple[Int64, Intervals, Intervals, int]
+"""Rows of device work, their time, the gaps to do with them, and how many pieces they are."""
+
+
+def _fused(measures: Measures, rows: Int64, gaps: Intervals) -> Cut | None:
+    """The change that lets one kernel per step do what all of them do; None without a device."""
+    if not measures.has_device:
+        return None
+    device, steps = measures.trace.device, measures.steps
+    length = device.end_ns[rows] - device.start_ns[rows]
+    step = np.clip(np.searchsorted(steps.start_ns, device.start_ns[rows], side="right") - 1, 0, len(steps) - 1)
+    needed = np.bincount(step, FUSED * np.maximum(length - BEGIN_NS, 0), len(steps)) + BEGIN_NS
+    needed = np.minimum(needed, np.bincount(step, length, len(steps)))
+    last = np.append(step[1:] != step[:-1], True)
+    left = np.where(last, needed[step] / np.maximum(length, 1), 0.0)
+    return sped_up(measures, rows, left) | Cut(host=gaps)
+
+
+def _device_work(measures: Measures, ranges: Intervals) -> _Found | None:
+    """Work launched within the ranges, and the issue gaps among it; None if it is fused."""
     launched = ranges.contains(measures.launches.start_ns) & measures.launches.linked
     rows = measures.rows_within_steps(launched & ~np.isin(measures.classes, _NOT_FUSABLE))
     names = measures.trace.device.name[rows]
@@ -134,18 +164,18 @@ def _device_work(measures: Measures, ranges: Intervals) -> tuple[Intervals, Inte
     work = measures.time_of(rows)
     gaps = measures.issue_gaps
     inside = np.isin(gaps.ends, measures.trace.device.start_ns[rows]) | ranges.contains(gaps.starts)
-    return work, Intervals(gaps.starts[inside], gaps.ends[inside]) & measures.counted, len(rows)
+    return rows, work, Intervals(gaps.starts[inside], gaps.ends[inside]) & measures.counted, len(rows)
 
 
-def _host_work(measures: Measures, ranges: Intervals) -> tuple[Intervals, Intervals, int] | None:
-    """Operators within the ranges, the Python among them, and how many operators."""
+def _host_work(measures: Measures, ranges: Intervals) -> _Found | None:
+    """Operators within the ranges, and the Python among them; no rows of device work."""
     ops = measures.trace.ops
     inside = ranges & measures.counted
     work = inside & measures.compute
     if work.total_ns == 0:
         return None
     count = int(inside.contains(ops.start_ns).sum())
-    return work, inside & measures.idle["python"], count
+    return np.empty(0, np.int64), work, inside & measures.idle["python"], count
 
 
 def _adamw(**arguments: Scalar) -> dict[str, Any]:
@@ -167,9 +197,9 @@ _FIRES = (
     # List by list.
     drawn(
         """
-        host: ol    olol
+        host: olololssssss
         gpu :   kkkkkkppqq
-        opt :       OOOO
+        opt :   OOOO
         """,
         repeat=4,
         kernels={

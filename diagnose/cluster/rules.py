@@ -14,7 +14,7 @@ import diagnose
 from diagnose.errors import EnvironmentLacks
 from diagnose.plugins import Catalogue, load_rules
 
-_DECIDE = ("trace", "measure", "model.py", "units.py", "rule.py", "plugins.py", "digest.py")
+_DECIDE = ("trace", "measure", "model.py", "units.py", "rule.py", "plugins.py", "settlement.py", "digest.py")
 """What a digest depends on, beside the rules."""
 _LOADING = Lock()
 

@@ -4,6 +4,10 @@ Two answers, of which the smaller counts. The accounting: idle time gives back a
 have worked on; busy time gives back at most its own. And where the unchanged replay lands within 2 % of the measured
 time, the replay of the dependency graph (`diagnose.measure.replay`) without them: what else the device would have had
 to wait for then. Without a device, or where the replay misses, the accounting answers alone.
+
+    recoverable_ns(measures, stretches)            # idle and busy time gone
+    without_waiting_ns(measures, stretches)        # no wait for the device any more
+    gained_ns(measures, cut, at_most_ns)           # any other change; `without`, `without_waits`, `sped_up` make them
 """
 
 from __future__ import annotations
@@ -23,12 +27,7 @@ if TYPE_CHECKING:
 def recoverable_ns(measures: Measures, intervals: Intervals) -> int:
     """Time that all counted steps together would lose without `intervals` and without the waits in them."""
     most = int(_per_step(measures, intervals).sum())
-    if most == 0 or not _replayed(measures):
-        return most
-    # What lies under device work is that work's own time: the host may well have been ahead of it.
-    idle = intervals - measures.busy
-    cut = Cut(host=idle, waits=_waits_in(measures, idle), scale=_left(measures, intervals & measures.busy))
-    return min(most, measures.replay.saved_ns(cut))
+    return gained_ns(measures, without(measures, intervals), most) if most else 0
 
 
 def without_waiting_ns(measures: Measures, intervals: Intervals) -> int:
@@ -39,9 +38,7 @@ def without_waiting_ns(measures: Measures, intervals: Intervals) -> int:
     """
     room = measures.steps.length_ns - np.maximum(measures.host_work_ns, measures.busy_ns)
     most = int(np.minimum(_per_step(measures, intervals), np.maximum(room, 0)).sum())
-    if most == 0 or not _replayed(measures):
-        return most
-    return min(most, measures.replay.saved_ns(Cut(waits=~_waits_in(measures, measures.pageable_waits))))
+    return gained_ns(measures, without_waits(measures), most) if most else 0
 
 
 def scaled_ns(measures: Measures, scale: Float64) -> int | None:
@@ -49,11 +46,38 @@ def scaled_ns(measures: Measures, scale: Float64) -> int | None:
 
     None where the replay is not to be trusted.
     """
-    return measures.replay.saved_ns(Cut(scale=scale)) if _replayed(measures) else None
+    return measures.replay.saved_ns(Cut(scale=scale)) if replayed(measures) else None
 
 
-def _replayed(measures: Measures) -> bool:
+def gained_ns(measures: Measures, cut: Cut, at_most_ns: int) -> int:
+    """Time that all counted steps together would lose under a change, of which the accounting knows an upper bound."""
+    if at_most_ns <= 0 or not replayed(measures):
+        return max(at_most_ns, 0)
+    return min(at_most_ns, measures.replay.saved_ns(cut))
+
+
+def replayed(measures: Measures) -> bool:
+    """Whether the replay answers: there is a device, and unchanged steps come out as they were recorded."""
     return measures.has_device and measures.step_count > 0 and measures.replay.trusted
+
+
+def without(measures: Measures, intervals: Intervals) -> Cut:
+    """The change that takes stretches of time out, with the waits in them and the work of the device in them."""
+    # What lies under device work is that work's own time: the host may well have been ahead of it.
+    idle = intervals - measures.busy
+    return Cut(host=idle, waits=_waits_in(measures, idle), scale=_left(measures, intervals & measures.busy))
+
+
+def without_waits(measures: Measures) -> Cut:
+    """The change that lets all waits return at once, but those that belong to copies from pageable memory."""
+    return Cut(waits=~_waits_in(measures, measures.pageable_waits))
+
+
+def sped_up(measures: Measures, rows: Int64, left: float | Float64) -> Cut:
+    """The change that makes some rows of device work take `left` times as long; 0.0 leaves them out."""
+    scale = np.ones(len(measures.trace.device), np.float64)
+    scale[rows] = left
+    return Cut(scale=scale)
 
 
 def _waits_in(measures: Measures, intervals: Intervals) -> Bool:

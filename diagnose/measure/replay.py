@@ -14,6 +14,7 @@ wait for data is host time), and dependencies between threads that work side by 
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -22,21 +23,46 @@ from diagnose.measure.launch import Launches
 from diagnose.measure.replay_build import replay_graph
 from diagnose.measure.replay_cuts import Cut, changed
 from diagnose.measure.replay_graph import ReplayGraph, solved
+from diagnose.measure.replay_overhead import cost_of_record_ns, records_between, taken_off
 from diagnose.measure.steps import StepSpans
 from diagnose.trace import Trace
-from diagnose.trace.schema import Bool, Int64
+from diagnose.trace.schema import MISSING, Bool, Int64
 
 __all__ = ["TRUSTED_OFF", "Cut", "Replay"]
 
 TRUSTED_OFF = 0.02
 """An unchanged replay that misses the measured time by more than this part predicts bounds only."""
 
+_OF_DEVICE = frozenset({"period", "whole trace"})
+"""Steps that the device's work was divided into: when the host came to their borders is not known."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Border:
+    """Where steps begin or end: at the latest of some nodes, or so long after it."""
+
+    nodes: Int64
+    after_ns: int = 0
+    begins: int = MISSING
+    """The row of device work with the beginning of which it is; `nodes` are its end."""
+
+    def when(self, times: Int64, cut: Cut) -> int:
+        scale = 1.0 if self.begins == MISSING or cut.scale is None else float(cut.scale[self.begins])
+        return int(times[self.nodes].max()) + round(self.after_ns * scale)
+
 
 class Replay:
     """Cached replays of one rank's counted steps. Times are integer nanoseconds."""
 
     def __init__(self, trace: Trace, launches: Launches, rows: Bool, steps: StepSpans, main: int) -> None:
-        self.trace, self._launches, self._rows, self._steps, self._main = trace, launches, rows, steps, main
+        self.trace, self._launches, self._rows, self._steps, self._main = (
+            trace,
+            _real(trace, launches),
+            rows,
+            steps,
+            main,
+        )
+        self._lengths: dict[bytes, int] = {}
 
     @cached_property
     def graph(self) -> ReplayGraph:
@@ -56,83 +82,120 @@ class Replay:
         measured = int(self._steps.length_ns.sum())
         if measured == 0 or len(self.graph) == 1 or not self._rows.any():
             return 1.0
-        return abs(self._length(self.unchanged) - measured) / measured
+        return abs(self._length(self.unchanged, Cut()) - measured) / measured
 
     @property
     def trusted(self) -> bool:
         """Whether predictions are more than bounds."""
         return self.off <= TRUSTED_OFF
 
+    @cached_property
+    def record_ns(self) -> int:
+        """What the profiler cost the host for each record, where steps without it are known to have been shorter."""
+        watched = self.trace.facts.step_ns_watched
+        if not watched or not self.trusted or len(self._steps) == 0:
+            return 0
+        share = watched / float(np.median(self._steps.length_ns))
+        if share >= 1:
+            return 0
+        records = records_between(self.graph, self.trace)
+        wanted = int(share * int(self._steps.length_ns.sum()))
+
+        def length_of(cost_ns: int) -> int:
+            return self._steady(self._solved(Cut(), taken_off(self.graph, records, cost_ns)), Cut())
+
+        return cost_of_record_ns(length_of, wanted)
+
+    @cached_property
+    def base_ns(self) -> int:
+        """The length of all counted steps without what the profiler costs the host, as far as that is known."""
+        return self._length_ns(Cut())
+
     def times(self, cut: Cut) -> Int64:
-        """When every node of the graph happens under a cut."""
-        graph = self.graph
-        first_ns, second_ns = changed(graph, self.trace, cut, self._since)
-        return solved(graph.first, first_ns, graph.second, second_ns)
+        """When every node of the graph happens under a cut, without what the profiler costs the host."""
+        return self._solved(cut, self._overhead)
 
     def saved_ns(self, cut: Cut, after: Cut | None = None) -> int:
         """What all counted steps together would lose under a cut, beyond what they lose under another one already."""
-        base = self.unchanged if after is None else self.times(after)
-        both = cut if after is None else _together(after, cut)
-        return max(self._steady(base) - self._steady(self.times(both)), 0)
+        base = self.base_ns if after is None else self._length_ns(after)
+        both = cut if after is None else after | cut
+        return max(base - self._length_ns(both), 0)
 
     def step_ns(self, cut: Cut | None = None) -> float:
         """The mean counted step under a cut; 0.0 without steps."""
-        times = self.unchanged if cut is None else self.times(cut)
-        return self._steady(times) / len(self._steps) if len(self._steps) else 0.0
+        length = self.base_ns if cut is None else self._length_ns(cut)
+        return length / len(self._steps) if len(self._steps) else 0.0
+
+    def _length_ns(self, cut: Cut) -> int:
+        """The length of all steps under a cut. Several rules make the same cuts: each is replayed once."""
+        key = cut.key
+        if key not in self._lengths:
+            self._lengths[key] = self._steady(self.times(cut), cut)
+        return self._lengths[key]
+
+    def _solved(self, cut: Cut, overhead: Int64 | None) -> Int64:
+        graph = self.graph
+        first_ns, second_ns = changed(graph, self.trace, cut, self._since)
+        if overhead is not None:
+            first_ns = np.where(overhead > 0, np.maximum(first_ns - overhead, np.minimum(first_ns, 0)), first_ns)
+        return solved(graph.first, first_ns, graph.second, second_ns)
+
+    @cached_property
+    def _overhead(self) -> Int64 | None:
+        cost = self.record_ns
+        return taken_off(self.graph, records_between(self.graph, self.trace), cost) if cost else None
 
     @property
     def begin_ns(self) -> int:
         """When the first counted step begins in the unchanged replay, relative to the graph's origin."""
-        return self._border(self.unchanged, *self._borders[0])
+        return self._borders[0].when(self.unchanged, Cut())
 
     @property
     def end_nodes(self) -> tuple[Int64, int]:
         """The nodes of which the latest ends the last counted step, and how long after it that is."""
-        return self._borders[1]
+        return self._borders[1].nodes, self._borders[1].after_ns
 
     @cached_property
     def _since(self) -> int:
         return int(self._steps.host_start_ns[0]) if len(self._steps) else 0
 
-    def _steady(self, times: Int64) -> int:
+    def _steady(self, times: Int64, cut: Cut) -> int:
         """The length of all steps, not below what the host takes for them: its lead at the first step runs out."""
-        as_recorded, length = self._length(self.unchanged), self._length(times)
+        as_recorded, length = self._length(self.unchanged, Cut()), self._length(times, cut)
+        if self._steps.found_by in _OF_DEVICE or len(self.graph.on_training) == 1:
+            return length
         first, last = self._host(times, self._since), self._host(times, int(self._steps.host_end_ns[-1]))
         return max(length, min(last - first, as_recorded))
 
-    def _length(self, times: Int64) -> int:
+    def _length(self, times: Int64, cut: Cut) -> int:
         first, last = self._borders
-        return self._border(times, *last) - self._border(times, *first)
+        return last.when(times, cut) - first.when(times, cut)
 
     @cached_property
-    def _borders(self) -> tuple[tuple[Int64, int], tuple[Int64, int]]:
-        """Where the counted steps begin and end: the latest of some nodes, and how long before or after."""
+    def _borders(self) -> tuple[_Border, _Border]:
+        """Where the counted steps begin and end."""
         steps = self._steps
         return (
-            self._border_nodes(int(steps.start_ns[0]), int(steps.host_start_ns[0])),
-            self._border_nodes(int(steps.end_ns[-1]), int(steps.host_end_ns[-1])),
+            self._border(int(steps.start_ns[0]), int(steps.host_start_ns[0])),
+            self._border(int(steps.end_ns[-1]), int(steps.host_end_ns[-1])),
         )
 
-    def _border_nodes(self, border_ns: int, mark_ns: int) -> tuple[Int64, int]:
+    def _border(self, border_ns: int, mark_ns: int) -> _Border:
         device, node = self.trace.device, self.graph.work_node
         launched = np.flatnonzero(self._rows & (self._launches.start_ns < mark_ns))
         if len(launched) and device.end_ns[launched].max() == border_ns:
-            return node[launched], 0
+            return _Border(node[launched])
         ends = np.flatnonzero(self._rows & (device.end_ns == border_ns))
         if len(ends):
-            return node[ends[-1:]], 0
+            return _Border(node[ends[-1:]])
         begins = np.flatnonzero(self._rows & (device.start_ns == border_ns))
         if len(begins):
-            row = begins[:1]
-            return node[row], -int((device.end_ns - device.start_ns)[row][0])
+            row = int(begins[0])
+            return _Border(node[begins[:1]], int(device.start_ns[row] - device.end_ns[row]), row)
         moment = border_ns - self.graph.origin_ns
         place = self._place(moment)
         before = self.graph.on_training[place : place + 1]
-        return before, moment - int(self.graph.observed_ns[before][0])
-
-    @staticmethod
-    def _border(times: Int64, nodes: Int64, after_ns: int) -> int:
-        return int(times[nodes].max()) + after_ns
+        return _Border(before, moment - int(self.graph.observed_ns[before][0]))
 
     def _host(self, times: Int64, moment_ns: int) -> int:
         """A moment of the host: as long after the node before it as it was, but not after the next."""
@@ -147,8 +210,7 @@ class Replay:
         return max(int(np.searchsorted(observed, moment, side="right")) - 1, 0)
 
 
-def _together(one: Cut, other: Cut) -> Cut:
-    host = one.host | other.host if one.host is not None and other.host is not None else one.host or other.host
-    waits = one.waits | other.waits if one.waits is not None and other.waits is not None else other.waits
-    scale = one.scale * other.scale if one.scale is not None and other.scale is not None else other.scale
-    return Cut(host, one.waits if waits is None else waits, one.scale if scale is None else scale)
+def _real(trace: Trace, launches: Launches) -> Launches:
+    """Without launches that take no time and begin with their work: marks of where it began, which no host made."""
+    marks = (launches.start_ns == launches.end_ns) & (launches.start_ns == trace.device.start_ns)
+    return replace(launches, call=np.where(marks, MISSING, launches.call))

@@ -1,0 +1,122 @@
+"""Claims that compete for the same time: who gets how much, so that no nanosecond is given back twice.
+
+First by the accounting. Of every nanosecond, the claim nearest its source gets the part that it could give back, the
+next one its part of what that leaves, and so on: a garbage collection within a stretch of Python is the collection's,
+two accelerations of one kernel multiply.
+
+Then by the replay, where it is to be trusted: the largest claim first, all together are given no more than the step
+would be shorter by if the causes of all of them were gone. What one cure makes needless is not counted for the next:
+a host that waits no more runs ahead, and hides its own Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from diagnose.measure import Measures
+from diagnose.measure.recoverable import replayed, without
+from diagnose.measure.replay import Cut
+from diagnose.rule import Claim, Rule
+from diagnose.trace.intervals import Intervals
+
+_NAMED = 0.5
+"""A claim names another one that claims at least this part of its own time, or of which it covers as much."""
+
+_NEGLIGIBLE = 0.002
+"""What gives back less of the steps than this changes no other claim's prediction: nobody would fix it first."""
+
+_LEVELS = 100
+"""Parts of time that several claims share are told apart to one in so many."""
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A claim after others took their share of its time."""
+
+    rule: Rule
+    claim: Claim
+    recoverable_ns: int
+    """Of all counted steps together."""
+    alone_ns: int
+    """What it would be if nothing else claimed its time."""
+    shared: tuple[tuple[str, int], ...] = ()
+    """Other rules that claim much of the same time, and how much of it."""
+
+
+def settled(claims: Iterable[tuple[Rule, Claim]], measures: Measures) -> list[Settled]:
+    """What each claim comes to, the largest first; their sum exceeds neither the steps nor what a replay without any
+    of the causes would save."""
+    nearest = sorted(claims, key=lambda pair: (pair[0].nearness, -pair[1].recoverable_ns, pair[0].name))
+    shares = _shared_out(nearest, measures)
+    ordered = sorted(shares, key=lambda one: (-one.settled.recoverable_ns, one.settled.rule.nearness))
+    if replayed(measures):
+        ordered = _replayed(ordered, measures)
+    return [one.settled for one in sorted(ordered, key=lambda one: -one.settled.recoverable_ns)]
+
+
+@dataclass(frozen=True)
+class _Share:
+    """A claim with the time that is left to it."""
+
+    settled: Settled
+    own: Intervals
+
+
+def _shared_out(nearest: list[tuple[Rule, Claim]], measures: Measures) -> list[_Share]:
+    """Share the time out by nearness. Per stretch it is kept which part (in `_LEVELS`) earlier claims left over."""
+    left_over: dict[int, Intervals] = {_LEVELS: measures.counted}
+    wanted = [claim.claims & measures.counted for _, claim in nearest]
+    found = []
+    for (rule, claim), mine in zip(nearest, wanted, strict=True):
+        whole = mine.total_ns
+        alone = min(claim.recoverable_ns, whole)
+        kept: dict[int, Intervals] = {}
+        gain, own = 0.0, [Intervals.empty()]
+        for level, stretches in left_over.items():
+            here = stretches & mine
+            gain += here.total_ns * level / _LEVELS
+            if 2 * level >= _LEVELS:
+                own.append(here)
+            rest = round(level * (1 - alone / whole)) if whole else level
+            for part, stays in ((rest, here), (level, stretches - mine)):
+                kept[part] = kept[part] | stays if part in kept else stays
+        left_over = {level: stretches for level, stretches in kept.items() if len(stretches)}
+        gain = gain * alone / whole if whole else 0.0
+        found.append(_Share(Settled(rule, claim, int(gain), alone), Intervals.union(own)))
+    return [
+        replace(one, settled=replace(one.settled, shared=_overlaps(at, found, wanted))) for at, one in enumerate(found)
+    ]
+
+
+def _overlaps(at: int, shares: list[_Share], wanted: list[Intervals]) -> tuple[tuple[str, int], ...]:
+    """The other claims that overlap with this one so much that one of the two is the other's reason."""
+    found: dict[str, int] = {}
+    for other, share in enumerate(shares):
+        if other == at or share.settled.alone_ns == 0 or share.settled.rule is shares[at].settled.rule:
+            continue
+        both = (wanted[at] & wanted[other]).total_ns
+        took = other < at and both * share.settled.alone_ns > 0
+        covered = both >= _NAMED * wanted[other].total_ns
+        if both and (took or covered):
+            found[share.settled.rule.name] = found.get(share.settled.rule.name, 0) + both
+    return tuple(found.items())
+
+
+def _replayed(ordered: list[_Share], measures: Measures) -> list[_Share]:
+    """Hold the sum of the gains, the largest first, to what a replay without all causes so far would save."""
+    negligible = _NEGLIGIBLE * measures.total_ns
+    gone, changed, given, found = Intervals.empty(), Cut(), 0, []
+    for share in ordered:
+        one = share.settled
+        if one.recoverable_ns <= negligible:
+            found.append(share)
+            continue
+        own = one.claim.cut
+        now = (gone | share.own, changed) if own is None else (gone, changed | own)
+        gain = min(one.recoverable_ns, max(measures.replay.saved_ns(without(measures, now[0]) | now[1]) - given, 0))
+        if gain > negligible:
+            gone, changed = now
+            given += gain
+        found.append(replace(share, settled=replace(one, recoverable_ns=gain)))
+    return found
