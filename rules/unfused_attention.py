@@ -162,7 +162,7 @@ _FIRES = (
     # Forward and backward, with shapes; the host is ahead.
     drawn(
         """
-        host: alwlolalrlalelwlalssssssssssssssss
+        host: alwlolalrlalelwlal.ssssssssssssssss
         gpu :  bbbbwwwwxxxxbbbbkkbbbbyyyywwwwbbbb
         opt :                   O
         """,

@@ -1,0 +1,178 @@
+"""Matrix products of odd sizes run on slow kernels.
+
+What it finds
+    Matrix products of which a dimension is no multiple of 16 bytes (8 elements of 16 bits) and which reach far less of
+    the device than the aligned products of the same program.
+
+Why it costs
+    Tensor cores are fed by loads of 16 bytes. Where rows begin at other addresses, the library falls back to kernels
+    that load element by element. The usual case is the output layer: a vocabulary of 50257 is odd, and all three
+    products over it (forward, and both gradients) are slow.
+
+What proves it
+    Shapes: the rate of the unaligned products against that of the aligned ones of the same format. What they would
+    still take is their arithmetic at the aligned rate, or their bytes at the memory's. Without shapes, kernels of
+    tensor cores whose names state a smaller alignment (`align1`, `_aligna2_`); how much slower those are is assumed.
+
+What fixes it
+    Round the size up to a multiple of 64: `pad-vocabulary`.
+
+Thresholds
+    SLOW 0.7: unaligned products that reach this part of the aligned rate are left alone: sizes alone make as much of a
+    difference. LIKE 64: how much larger or smaller an aligned product may be to serve as a measure. LEFT_16_BIT,
+    LEFT_32_BIT: what remains of a product's time by the alignment in its name; assumed from one measurement: on an H200
+    in bf16 the step of a GPT fell from 86.2 ms to 60.5 ms with 50304 words instead of 50257, three products of together
+    4.8 ms being left, about a sixth of what they took. VOCABULARY: a dimension this large is taken for a vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from diagnose.rule import (
+    CannotTell,
+    Claim,
+    Confidence,
+    Evidence,
+    Measures,
+    Misaligned,
+    Rule,
+    drawn,
+    format_ns,
+    format_share,
+    gained_ns,
+    places_of_ops,
+    sped_up,
+)
+
+VOCABULARY = 4096
+
+
+def check(measures: Measures) -> Iterator[Claim | CannotTell]:
+    """The time of slow unaligned products, less what they would take if aligned."""
+    if not measures.has_device:
+        yield CannotTell("misaligned-matmul", "a recording of the device's work")
+        return
+    order, slow = measures.program_order, measures.misaligned
+    rows = order.rows[slow.places]
+    if not len(rows):
+        return
+    time = measures.time_of(rows)
+    length = order.length_ns[slow.places]
+    left = float((length * slow.left).sum() / max(int(length.sum()), 1))
+    cut = sped_up(measures, rows, slow.left)
+    saved = gained_ns(measures, cut, int(time.total_ns * (1 - left)))
+    if saved == 0:
+        return
+    products = measures.time_of(order.rows[order.product])
+    odd = _odd_sizes(slow, measures)
+    evidence = [
+        Evidence("slow products", time.total_ns // measures.step_count, "ns", tuple(rows[:5].tolist())),
+        Evidence("slow products per step", len(rows) / measures.step_count, "count"),
+        Evidence("share of all products", time.total_ns / max(products.total_ns, 1), "share"),
+    ]
+    if slow.measured:
+        evidence += [
+            Evidence("their rate", slow.rate / 1000, "TFLOP/s"),
+            Evidence("rate of aligned products", slow.aligned_rate / 1000, "TFLOP/s"),
+        ]
+    yield Claim(
+        summary=f"{format_ns(time.total_ns / measures.step_count)} per step ({format_share(measures.share(time))}) go "
+        f"to matrix products {_words(slow, odd)}",
+        recoverable_ns=saved,
+        claims=time,
+        cut=cut,
+        confidence=Confidence.BOUND,
+        evidence=evidence,
+        where=places_of_ops(measures, order.op[slow.places]),
+        fixers=None if not odd or max(odd) >= VOCABULARY else (),
+        confirm="a trial with the sizes rounded up to a multiple of 64"
+        if slow.measured
+        else "a recording with shapes (record_shapes=True): this was told from the kernels' names",
+    )
+
+
+def _odd_sizes(slow: Misaligned, measures: Measures) -> list[int]:
+    """The dimensions that are at fault, the commonest in the most expensive products first."""
+    step = {size: 16 // int(bytes_each) for size, bytes_each in _formats(measures)}
+    found: dict[int, None] = {}
+    for size in slow.sizes:
+        for dimension in size[1:]:
+            if dimension % step.get(size, 8):
+                found.setdefault(dimension)
+    return list(found)
+
+
+def _formats(measures: Measures) -> list[tuple[tuple[int, int, int, int], int]]:
+    products = measures.products
+    table = np.unique(np.column_stack((products.sizes, products.item_bytes)), axis=0).tolist()
+    return [((batch, m, n, k), item_bytes) for batch, m, n, k, item_bytes in table]
+
+
+def _words(slow: Misaligned, odd: list[int]) -> str:
+    if not slow.measured:
+        return "by kernels for unaligned matrices, as their names say"
+    sizes = " and ".join(map(str, odd[:3]))
+    _, m, n, k = slow.sizes[0]
+    return (
+        f"of unaligned sizes ({m} × {k} by {k} × {n}: {sizes} is no multiple of 16 bytes), at "
+        f"{format_share(slow.rate / slow.aligned_rate)} of the rate of this program's aligned ones"
+    )
+
+
+_OPS = {"a": "aten::mm", "i": "aten::addmm"}
+_KERNELS = {
+    "b": "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_NNT",
+    "x": "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_bf16_128x128_32x3_nn_align1>(Params)",
+    "y": "sm80_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x32_stage4_tensor16x8x16_aligna2_alignc2_execute",
+    "v": "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x256_8x4_nt_align1>(Params)",
+    "w": "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_bf16_128x128_32x3_nn_align8>(Params)",
+}
+_HALF = '["c10::BFloat16", "c10::BFloat16"]'
+_ALIGNED = ("[[16384, 768], [768, 3072]]", _HALF)
+_ODD = ("[[], [16384, 768], [768, 6145]]", '["c10::BFloat16", "c10::BFloat16", "c10::BFloat16"]')
+_PADDED = ("[[], [16384, 768], [768, 6144]]", '["c10::BFloat16", "c10::BFloat16", "c10::BFloat16"]')
+_CLASSES = ("[[], [64, 768], [768, 10]]", '["c10::BFloat16", "c10::BFloat16", "c10::BFloat16"]')
+_UNIT_NS = 20_000
+"""A column: the aligned product, 77 GFLOP in 6 of them, runs at 644 TFLOP/s."""
+
+_SLOW = """
+    host: alil.ssssssssssssssssssssssssssssssssssssss
+    gpu :  bbbbbbxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx
+    opt :     O
+"""
+_FAST = """
+    host: alil.ssssssssssssssss
+    gpu :  bbbbbbxxxxxxxxxxxxxx
+    opt :     O
+"""
+_NAMED = """
+    host: l.l.ssssssss
+    gpu :  bbbb{0}{0}{0}{0}{0}{0}{0}
+    opt :    O
+"""
+
+_FIRES = (
+    # A size of 6145: four times slower than its neighbour.
+    drawn(_SLOW, unit_ns=_UNIT_NS, repeat=4, ops=_OPS, kernels=_KERNELS, shapes={"a": _ALIGNED, "i": _ODD}),
+    # No shapes, but names that say for how few elements a load is aligned.
+    drawn(_NAMED.format("x"), repeat=4, kernels=_KERNELS),
+    drawn(_NAMED.format("y"), repeat=4, kernels=_KERNELS),
+)
+
+_SILENT = (
+    # An odd size that runs as fast as the even one.
+    drawn(_FAST, unit_ns=_UNIT_NS, repeat=4, ops=_OPS, kernels=_KERNELS, shapes={"a": _ALIGNED, "i": _ODD}),
+    # A slow product whose sizes are aligned: something else ails it.
+    drawn(_SLOW, unit_ns=_UNIT_NS, repeat=4, ops=_OPS, kernels=_KERNELS, shapes={"a": _ALIGNED, "i": _PADDED}),
+    # Ten classes: too little work to compare.
+    drawn(_FAST, unit_ns=_UNIT_NS, repeat=4, ops=_OPS, kernels=_KERNELS, shapes={"a": _ALIGNED, "i": _CLASSES}),
+    # The ordinary units load element by element, whatever the sizes.
+    drawn(_NAMED.format("v"), repeat=4, kernels=_KERNELS),
+    # Eight elements of 16 bits: aligned.
+    drawn(_NAMED.format("w"), repeat=4, kernels=_KERNELS),
+)
+
+RULE = Rule("misaligned-matmul", check, fixers=("pad-vocabulary",), fires=_FIRES, silent=_SILENT, nearness=25)
