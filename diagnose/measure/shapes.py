@@ -54,6 +54,17 @@ def parsed_shapes(text: str) -> Shapes | None:
 
 
 @lru_cache(maxsize=65536)
+def parsed_lists(text: str) -> tuple[tuple[Shape, ...] | None, ...]:
+    """Per argument, the shapes of the tensors in it where it is a list of tensors, else None."""
+    found = []
+    for entry in _entries(text) or ():
+        shapes = [_shape(one) for one in entry] if isinstance(entry, list) else []
+        known = tuple(shape for shape in shapes if shape is not None)
+        found.append(known if known and len(known) == len(shapes) else None)
+    return tuple(found)
+
+
+@lru_cache(maxsize=65536)
 def parsed_dtypes(text: str) -> tuple[str, ...] | None:
     """`["float", "Scalar"]` as a tuple; None for a text that holds no formats."""
     entries = _entries(text)
