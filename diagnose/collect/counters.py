@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,19 @@ class Counters:
         # A rank that is new has no counters yet: they are means since the reading before.
         for rank, claim in claims(self._folder).items():
             if rank not in self._ranks:
-                self._ranks[rank] = _RankCounters(self._folder / f"rank{rank}", claim, self._has_nvml(claim))
+                has_nvml = self._has_nvml(claim)
+                self._ranks[rank] = _RankCounters(self._folder / f"rank{rank}", claim, has_nvml, self._is_ours)
         return {rank: values for rank, values in readings.items() if values}
+
+    def _is_ours(self, pid: int) -> bool:
+        """Whether a process is a rank of this run, a child of one, or of this very process."""
+        ours = {os.getpid()}.union(*(rank.pids for rank in self._ranks.values()))
+        if pid in ours:
+            return True
+        try:
+            return any(parent.pid in ours for parent in psutil.Process(pid).parents())
+        except psutil.Error:
+            return False
 
     def _has_nvml(self, claim: dict[str, Any]) -> bool:
         if claim.get("device") is None:
@@ -63,7 +75,8 @@ def claims(folder: Path) -> dict[int, dict[str, Any]]:
 
 
 class _RankCounters:
-    def __init__(self, folder: Path, claim: dict[str, Any], has_nvml: bool) -> None:
+    def __init__(self, folder: Path, claim: dict[str, Any], has_nvml: bool, is_ours: Callable[[int], bool]) -> None:
+        self.pids = {int(claim["pid"])} if "pid" in claim else set()
         self._path = folder / COUNTERS
         self._host: Host | None = None
         self._gpu: nvml.Device | None = None
@@ -76,7 +89,7 @@ class _RankCounters:
         if has_nvml and device and device.get("uuid"):
             self._ordinal = int(device["ordinal"])
             try:
-                self._gpu = nvml.Device(str(device["uuid"]))
+                self._gpu = nvml.Device(str(device["uuid"]), is_ours)
             except pynvml.NVMLError:
                 self._gpu = None
 
@@ -85,6 +98,7 @@ class _RankCounters:
             return {}
         try:
             host = self._host.read()
+            self.pids = self._host.pids
         except psutil.Error:
             self._host = self._gpu = None
             return {}

@@ -55,6 +55,11 @@ class Host:
             values["host.busiest_worker_cpu"] = max(busy)
         return values
 
+    @property
+    def pids(self) -> set[int]:
+        """The process and the children of it that are known."""
+        return {self._root.pid, *self._workers}
+
     def _queued_percent(self) -> float | None:
         """Time for which the first thread was ready and had no core, of the time since the last call."""
         (before, since), (after, now) = self._queued, (_queued_ns(self._root.pid), time.monotonic_ns())

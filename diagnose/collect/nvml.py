@@ -1,7 +1,11 @@
 """NVIDIA counters: NVML, and GPM where the device has it (Hopper and newer). Percent, watts, bytes, MiB/s.
 
 NVML's `utilization` says whether any kernel ran; GPM says how much of the device it used. A metric that a device does
-not offer is absent, never zero.
+not offer is absent, never zero. `gpu.throttle_reasons` is NVML's mask of bits (`nvmlClocksEventReason…`).
+
+Processes that NVML lists and that are none of ours are counted (`gpu.foreign_processes`), with their memory and their
+share of the multiprocessors' time. In a container NVML may list numbers of another namespace: where it does not list
+our own process, nothing is said of others.
 """
 
 from __future__ import annotations
@@ -28,6 +32,9 @@ _PLAIN: Mapping[str, Callable[[Any], float]] = {
     "gpu.power_watts": lambda device: pynvml.nvmlDeviceGetPowerUsage(device) / 1000,
     "gpu.temperature_celsius": lambda device: pynvml.nvmlDeviceGetTemperature(device, pynvml.NVML_TEMPERATURE_GPU),
     "gpu.sm_clock_mhz": lambda device: pynvml.nvmlDeviceGetClockInfo(device, pynvml.NVML_CLOCK_SM),
+    "gpu.max_sm_clock_mhz": lambda device: pynvml.nvmlDeviceGetMaxClockInfo(device, pynvml.NVML_CLOCK_SM),
+    "gpu.power_limit_watts": lambda device: pynvml.nvmlDeviceGetEnforcedPowerLimit(device) / 1000,
+    "gpu.default_power_limit_watts": lambda device: pynvml.nvmlDeviceGetPowerManagementDefaultLimit(device) / 1000,
     "gpu.throttle_reasons": pynvml.nvmlDeviceGetCurrentClocksEventReasons,
 }
 
@@ -44,7 +51,10 @@ def available() -> bool:
 class Device:
     """One GPU, found by the UUID that its process reported."""
 
-    def __init__(self, uuid: str) -> None:
+    def __init__(self, uuid: str, is_ours: Callable[[int], bool]) -> None:
+        """`is_ours` says of a process number whether it belongs to the run."""
+        self._is_ours = is_ours
+        self._sampled_us = 0
         self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
         self._readings = dict(_PLAIN)
         self._before: Any = None
@@ -58,10 +68,31 @@ class Device:
                 values[name] = float(reading(self._handle))
             except pynvml.NVMLError:
                 del self._readings[name]
+        with contextlib.suppress(pynvml.NVMLError):
+            values |= self._read_processes()
         if self._gpm:
             with contextlib.suppress(pynvml.NVMLError):
                 values |= self._read_gpm()
         return values
+
+    def _read_processes(self) -> dict[str, float]:
+        running = {one.pid: one.usedGpuMemory for one in pynvml.nvmlDeviceGetComputeRunningProcesses(self._handle)}
+        foreign = {pid: used for pid, used in running.items() if not self._is_ours(pid)}
+        if len(foreign) == len(running):
+            return {}
+        values = {"gpu.foreign_processes": float(len(foreign))}
+        if all(used is not None for used in foreign.values()):
+            values["gpu.foreign_memory_bytes"] = float(sum(foreign.values()))
+        if foreign:
+            with contextlib.suppress(pynvml.NVMLError):
+                values["gpu.foreign_sm_percent"] = self._foreign_activity()
+        return values
+
+    def _foreign_activity(self) -> float:
+        """Percent of the time since the last call in which kernels of others ran, at most 100."""
+        samples = pynvml.nvmlDeviceGetProcessUtilization(self._handle, self._sampled_us)
+        self._sampled_us = max((int(one.timeStamp) for one in samples), default=self._sampled_us)
+        return min(100.0, float(sum(one.smUtil for one in samples if not self._is_ours(one.pid))))
 
     def _offers_gpm(self) -> bool:
         try:
