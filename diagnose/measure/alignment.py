@@ -77,9 +77,9 @@ def _by_shapes(order: ProgramOrder, products: Products) -> Misaligned:
         left[slow] = np.where(part < SLOW, part, 1.0)
         reference = max(reference, rate) if (part < SLOW).any() else reference
     slow = np.flatnonzero(left < 1)
-    by_op = np.ones(len(order.trace.ops), np.float64)
+    by_op = np.ones(len(order.trace.ops) + 1, np.float64)  # the last is that of -1, no operator
     by_op[products.op[slow]] = left[slow]
-    per_place = np.where(order.op >= 0, by_op[order.op], 1.0)
+    per_place = by_op[order.op]
     places = np.flatnonzero(per_place < 1)
     total = int(products.length_ns[slow].sum())
     return Misaligned(
