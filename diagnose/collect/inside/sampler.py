@@ -9,6 +9,7 @@ release the interpreter (I/O, torch's operators, waits for the device).
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
@@ -32,6 +33,10 @@ DEPTH = 64
 _REVIEW_EVERY = 64
 _OURS = str(Path(__file__).parent) + os.sep
 _STACKS_KEPT = 20_000
+_COLLECTS_WHILE_LOOKING = sys.version_info < (3, 12)
+"""Up to Python 3.11, making the object of another thread's frame may start a garbage collection, whose callbacks let
+that thread run on and return from the very frame: the interpreter then reads freed memory. Since 3.12 collections wait
+for the next instruction."""
 
 
 class Sampler:
@@ -76,6 +81,16 @@ class Sampler:
 
     def sample(self) -> None:
         """Look at the thread once."""
+        if not (_COLLECTS_WHILE_LOOKING and gc.isenabled()):
+            self._look()
+            return
+        gc.disable()
+        try:
+            self._look()
+        finally:
+            gc.enable()
+
+    def _look(self) -> None:
         frame = sys._current_frames().get(self._watched)
         now = time.time_ns()
         if frame is None:
