@@ -16,6 +16,7 @@ import numpy as np
 
 from diagnose.measure import Measures
 from diagnose.measure.rank_record import RankRecord, record_of
+from diagnose.measure.recoverable import replayed, untraced_ns
 from diagnose.model import Accounting, CannotTell, Confidence, Evidence, Finding, Severity, Steps
 from diagnose.plugins import Catalogue
 from diagnose.rule import Claim, Rule
@@ -131,7 +132,7 @@ def _counts(one: Settled, measures: Measures) -> bool:
     if one.claim.confidence is Confidence.HINT and one.claim.recoverable_ns == 0:
         return True
     noise = _noise_ns(measures) or 0.0
-    share = one.recoverable_ns / measures.total_ns if measures.total_ns else 0.0
+    share = _share(one, measures)
     if share < SMALLEST_SHARE:
         return False
     return share >= _LOW or one.recoverable_ns >= noise * measures.step_count
@@ -149,7 +150,7 @@ def _noise_ns(measures: Measures) -> float | None:
 def _finding(one: Settled, measures: Measures, catalogue: Catalogue) -> Finding:
     count = measures.step_count
     per_step = one.recoverable_ns // count if count else 0
-    share = one.recoverable_ns / measures.total_ns if measures.total_ns else 0.0
+    share = _share(one, measures)
     fixers = one.rule.fixers if one.claim.fixers is None else tuple(one.claim.fixers)
     evidence = [*one.claim.evidence]
     evidence += [Evidence(f"also claimed by {name}", length // count, "ns") for name, length in one.shared]
@@ -168,20 +169,38 @@ def _finding(one: Settled, measures: Measures, catalogue: Catalogue) -> Finding:
     )
 
 
+def _share(one: Settled, measures: Measures) -> float:
+    """What comes back of the step, of which the profiler's cost is no part where it is known."""
+    length = untraced_ns(measures)
+    return min(one.recoverable_ns / length, 1.0) if length else 0.0
+
+
+def _unreplayed(claim: Claim, measures: Measures) -> bool:
+    """Whether the accounting alone answers for a claim, though a device ran ahead of its host."""
+    return claim.recoverable_ns > 0 and measures.has_device and not replayed(measures)
+
+
 def _confidence(claim: Claim, measures: Measures) -> Confidence:
-    """The claim's own, unless the recording contradicts itself in too much of the time that it claims."""
+    """The claim's own, unless the recording contradicts itself in too much of the time that it claims, or a replay of
+    the unchanged recording misses the steps: then what would be without the cause is not known either."""
     if claim.confidence is not Confidence.MEASURED:
         return claim.confidence
+    if _unreplayed(claim, measures):
+        return Confidence.BOUND
     doubted = (claim.claims & measures.doubt).total_ns
     return Confidence.BOUND if doubted > _DOUBT * claim.claims.total_ns else Confidence.MEASURED
 
 
 def _confirm(one: Settled, measures: Measures) -> str | None:
     noise = _noise_ns(measures)
-    if noise is None or one.recoverable_ns >= noise * measures.step_count:
-        return one.claim.confirm
-    doubt = f"the measured steps vary by ±{format_ns(noise)}, more than this: trace more steps"
-    return f"{one.claim.confirm}; {doubt}" if one.claim.confirm else doubt
+    said = [one.claim.confirm] if one.claim.confirm else []
+    if one.claim.confidence is Confidence.MEASURED and _unreplayed(one.claim, measures):
+        said.append(
+            f"an upper limit: replaying what was recorded misses the measured steps by {format_share(measures.replay.off)}"
+        )
+    if noise is not None and one.recoverable_ns < noise * measures.step_count:
+        said.append(f"the measured steps vary by ±{format_ns(noise)}, more than this: trace more steps")
+    return "; ".join(said) or None
 
 
 def _steps(measures: Measures) -> Steps:
@@ -224,9 +243,12 @@ def _warnings(measures: Measures) -> list[str]:
         found.append("no steps are marked: they were inferred from the period with which the kernels repeat")
     watched, traced = trace.facts.step_ns_watched, _steps(measures).median_ns
     if watched and traced and traced > _OVERHEAD * watched:
+        weighs = "causes on the host weigh more here than without it"
+        if measures.replay.record_ns:
+            weighs = f"savings are predicted without it, at {format_ns(measures.replay.record_ns)} for each record"
         found.append(
             f"the profiler made steps {traced / watched:.2f} times as long ({format_ns(traced)} against "
-            f"{format_ns(watched)}): causes on the host weigh more here than without it"
+            f"{format_ns(watched)}): {weighs}"
         )
     noise = _noise_ns(measures)
     if noise is not None and noise > _LOW * measures.mean_ns:

@@ -40,6 +40,7 @@ from diagnose.rule import (
     drawn,
     format_ns,
     without_waiting_ns,
+    without_waits,
 )
 
 _LOOK_BACK = 50  # operators that may have ended between the start of an enclosing one and the wait
@@ -67,6 +68,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         f"and the device then idles {format_ns(gain / measures.step_count)}",
         recoverable_ns=gain,
         claims=claims,
+        cut=without_waits(measures),
         evidence=[
             Evidence("waits per step", count, "count"),
             Evidence("idle.sync", measures.idle["sync"].total_ns // measures.step_count, "ns"),

@@ -56,6 +56,11 @@ def gained_ns(measures: Measures, cut: Cut, at_most_ns: int) -> int:
     return min(at_most_ns, measures.replay.saved_ns(cut))
 
 
+def untraced_ns(measures: Measures) -> int:
+    """The length of all counted steps that savings are part of: without what the profiler costs, where that is known."""
+    return measures.replay.base_ns if replayed(measures) and measures.replay.record_ns else measures.total_ns
+
+
 def replayed(measures: Measures) -> bool:
     """Whether the replay answers: there is a device, and unchanged steps come out as they were recorded."""
     return measures.has_device and measures.step_count > 0 and measures.replay.trusted
