@@ -196,7 +196,7 @@ def _confirm(one: Settled, measures: Measures) -> str | None:
     said = [one.claim.confirm] if one.claim.confirm else []
     if one.claim.confidence is Confidence.MEASURED and _unreplayed(one.claim, measures):
         said.append(
-            f"an upper limit: replaying what was recorded misses the measured steps by {format_share(measures.replay.off)}"
+            f"an upper limit: a replay of what was recorded misses the steps by {format_share(measures.replay.off)}"
         )
     if noise is not None and one.recoverable_ns < noise * measures.step_count:
         said.append(f"the measured steps vary by ±{format_ns(noise)}, more than this: trace more steps")

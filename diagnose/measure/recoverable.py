@@ -57,7 +57,7 @@ def gained_ns(measures: Measures, cut: Cut, at_most_ns: int) -> int:
 
 
 def untraced_ns(measures: Measures) -> int:
-    """The length of all counted steps that savings are part of: without what the profiler costs, where that is known."""
+    """The length of all counted steps, of which savings are part: without the profiler, where its cost is known."""
     return measures.replay.base_ns if replayed(measures) and measures.replay.record_ns else measures.total_ns
 
 
