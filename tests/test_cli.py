@@ -165,7 +165,19 @@ def test_a_closed_pipe_ends_quietly(trace: Path) -> None:
 
 def test_help_names_every_command_and_loads_nothing_heavy(tmp_path: Path) -> None:
     answer = diagnose("--help", cwd=tmp_path)
-    for command in ("run", "fix", "apply", "revert", "analyze", "view", "report", "explain", "doctor", "demo"):
+    for command in (
+        "run",
+        "fix",
+        "apply",
+        "revert",
+        "analyze",
+        "view",
+        "report",
+        "compare",
+        "explain",
+        "doctor",
+        "demo",
+    ):
         assert command in answer.stdout
 
 

@@ -24,6 +24,7 @@ COMMANDS = (
     "analyze",
     "view",
     "report",
+    "compare",
     "explain",
     "doctor",
     "demo",

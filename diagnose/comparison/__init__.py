@@ -1,0 +1,17 @@
+"""Several runs of one program: what moved between two of them, and whether it is more than noise."""
+
+from diagnose.comparison.baseline import read_baseline, to_baseline
+from diagnose.comparison.changes import Comparison, Moved, StepChange, compare
+from diagnose.comparison.portrait import Portrait, Spent, portrait_of
+
+__all__ = [
+    "Comparison",
+    "Moved",
+    "Portrait",
+    "Spent",
+    "StepChange",
+    "compare",
+    "portrait_of",
+    "read_baseline",
+    "to_baseline",
+]

@@ -1,0 +1,191 @@
+"""Two portraits side by side: what moved, and whether by more than noise. Pure.
+
+    compare(before, after)  →  Comparison
+
+The noise of a median is two standard errors of it, from the spread of the single steps; two processes of one program
+differ by more than that (memory layout, core, clock), so that no change below `PROCESSES` counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from diagnose.comparison.identity import differences
+from diagnose.comparison.portrait import Portrait, Spent
+from diagnose.model import Accounting, Finding
+
+PROCESSES = 0.01
+"""Runs of one program that differ by less than this part of the step are alike: what a fix must bring to be kept."""
+_WORTH_TELLING = 0.002
+"""Of the step: kernels and operators that moved by less are left out."""
+_DEVIATION = 1.4826  # of a normal distribution, over its median absolute deviation
+_MEDIAN = 1.2533  # the standard error of a median over that of a mean, likewise
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """One kernel, operator or class of time. Times are ns of a mean step; None: it is not there."""
+
+    name: str
+    before: Spent | None
+    after: Spent | None
+
+    @property
+    def delta_ns(self) -> float:
+        """How much longer it takes now."""
+        return (self.after.ns if self.after else 0.0) - (self.before.ns if self.before else 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class StepChange:
+    """The step, before and after."""
+
+    before_ns: float
+    after_ns: float
+    noise: float
+    """By which part of the step two runs must differ to be told apart."""
+
+    @property
+    def change(self) -> float:
+        """By which part the step became longer; negative where it became shorter."""
+        return self.after_ns / self.before_ns - 1
+
+    @property
+    def verdict(self) -> str:
+        """`slower`, `faster` or `no change`."""
+        if abs(self.change) <= self.noise:
+            return "no change"
+        return "slower" if self.change > 0 else "faster"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What is different in the second run."""
+
+    before: Portrait
+    after: Portrait
+    obstacles: tuple[str, ...]
+    """Why the two cannot be compared; empty where they can."""
+    notes: tuple[str, ...]
+    step: StepChange | None
+    """None without steps, or where they cannot be compared."""
+    classes: tuple[Moved, ...] = ()
+    """Of the accounting, in its order; those that took no time in either are left out."""
+    kernels: tuple[Moved, ...] = ()
+    operators: tuple[Moved, ...] = ()
+    """Those that moved by something that matters, the farthest first."""
+    resolved: tuple[Finding, ...] = ()
+    new: tuple[Finding, ...] = ()
+    lasting: tuple[tuple[Finding, Finding], ...] = ()
+
+    def regressed_by(self, share: float) -> bool:
+        """Whether the step became longer by more than this part of it, beyond noise."""
+        return self.step is not None and self.step.verdict == "slower" and self.step.change > share
+
+
+def compare(before: Portrait, after: Portrait) -> Comparison:
+    """Everything that moved between two runs."""
+    obstacles, notes = _obstacles(before, after), _notes(before, after)
+    if obstacles or not before.step_ns or not after.step_ns:
+        missing = [f"no step was found in the {word} run" for word, one in _named(before, after) if not one.step_ns]
+        return Comparison(before, after, (*obstacles, *missing), notes, None)
+    step = StepChange(
+        float(np.median(before.step_ns)),
+        float(np.median(after.step_ns)),
+        max(PROCESSES, math.hypot(_noise(before.step_ns), _noise(after.step_ns))),
+    )
+    resolved, new, lasting = _findings(before.findings, after.findings)
+    least_ns = _WORTH_TELLING * step.before_ns
+    return Comparison(
+        before=before,
+        after=after,
+        obstacles=(),
+        notes=notes,
+        step=step,
+        classes=_classes(before.accounting, after.accounting),
+        kernels=_moved(before.kernels, after.kernels, least_ns),
+        operators=_moved(before.operators, after.operators, least_ns),
+        resolved=resolved,
+        new=new,
+        lasting=lasting,
+    )
+
+
+def _named(before: Portrait, after: Portrait) -> Sequence[tuple[str, Portrait]]:
+    return (("first", before), ("second", after))
+
+
+def _obstacles(before: Portrait, after: Portrait) -> tuple[str, ...]:
+    found = []
+    if before.device != after.device and before.device is not None and after.device is not None:
+        found.append(f"the devices differ: {before.device} and {after.device}")
+    if bool(before.accounting.compute and before.kernels) != bool(after.accounting.compute and after.kernels):
+        found.append("only one of them recorded the device's work")
+    if before.ranks != after.ranks:
+        found.append(f"the numbers of ranks differ: {before.ranks} and {after.ranks}")
+    return (*found, *differences(before.identity, after.identity).grave)
+
+
+def _notes(before: Portrait, after: Portrait) -> tuple[str, ...]:
+    found = list(differences(before.identity, after.identity).slight)
+    unknown = [word for word, one in _named(before, after) if not one.identity.is_known]
+    if unknown:
+        found.append(
+            f"the {' and the '.join(unknown)} run's layers are unknown (no shapes were recorded, or the program is "
+            "compiled): that model and batch are the same is taken on trust"
+        )
+    if before.traced != after.traced:
+        word = "first" if before.traced else "second"
+        found.append(f"the steps of the {word} run were traced, which lengthens them; those of the other were not")
+    short = [word for word, one in _named(before, after) if 0 < len(one.step_ns) < 3]
+    if short:
+        found.append(f"the {' and the '.join(short)} run has too few steps to tell their noise")
+    return tuple(found)
+
+
+def _noise(lengths_ns: Sequence[int]) -> float:
+    """Two standard errors of the median step, as a part of it; 0 where there are too few steps to tell."""
+    if len(lengths_ns) < 3:
+        return 0.0
+    middle = float(np.median(lengths_ns))
+    deviation = _DEVIATION * float(np.median(np.abs(np.asarray(lengths_ns) - middle)))
+    return 2 * _MEDIAN * deviation / math.sqrt(len(lengths_ns)) / middle if middle else 0.0
+
+
+def _classes(before: Accounting, after: Accounting) -> tuple[Moved, ...]:
+    first, second = _times(before), _times(after)
+    names = list(dict.fromkeys([*first, *second]))
+    pairs = ((name, first.get(name, 0), second.get(name, 0)) for name in names)
+    return tuple(Moved(name, Spent(1, was), Spent(1, now)) for name, was, now in pairs if was or now)
+
+
+def _times(accounting: Accounting) -> dict[str, int]:
+    busy = {
+        "compute": accounting.compute,
+        "exposed_comm": accounting.exposed_comm,
+        "exposed_copy": accounting.exposed_copy,
+    }
+    return {**busy, **accounting.idle}
+
+
+def _moved(before: Mapping[str, Spent], after: Mapping[str, Spent], least_ns: float) -> tuple[Moved, ...]:
+    changes = [Moved(name, before.get(name), after.get(name)) for name in dict.fromkeys([*before, *after])]
+    telling = [change for change in changes if abs(change.delta_ns) >= least_ns]
+    return tuple(sorted(telling, key=lambda change: (-abs(change.delta_ns), change.name)))
+
+
+def _findings(
+    before: Sequence[Finding], after: Sequence[Finding]
+) -> tuple[tuple[Finding, ...], tuple[Finding, ...], tuple[tuple[Finding, Finding], ...]]:
+    """Findings that are gone, that are new, and that are in both: the same rule counts as the same finding."""
+    first = {finding.rule: finding for finding in reversed(before)}
+    second = {finding.rule: finding for finding in reversed(after)}
+    return (
+        tuple(finding for finding in before if finding.rule not in second and finding is first[finding.rule]),
+        tuple(finding for finding in after if finding.rule not in first and finding is second[finding.rule]),
+        tuple((first[rule], second[rule]) for rule in dict.fromkeys(one.rule for one in after) if rule in first),
+    )

@@ -1,0 +1,138 @@
+"""What of a run is compared with another one: a few kB of plain data that a file can keep as a baseline.
+
+    portrait_of([Measures(trace) for trace in traces], diagnosis)
+
+Of a job it is the rank with the longest mean step, as in its diagnosis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from diagnose.comparison.identity import Identity, identity_of
+from diagnose.measure import Measures
+from diagnose.measure.optree import op_tree
+from diagnose.model import Accounting, Diagnosis, Finding
+from diagnose.trace.schema import Int32, Int64
+
+PORTRAIT = 1
+"""Version of the file that keeps one."""
+
+_NEAR_WINDOW_STEPS = 6
+"""Steps after the traced ones that are not like the others: the profiler stops, waits are sought."""
+_FEWEST_WATCHED = 20
+_KEPT = 400
+"""Kernels and operators are kept down to so many: the rest take next to nothing of a step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What one kernel or operator takes of a mean step."""
+
+    count: float
+    ns: float
+
+
+@dataclass(frozen=True)
+class Portrait:
+    """One run. Times are ns; None is unknown."""
+
+    source: tuple[str, ...]
+    ranks: int
+    device: str | None
+    identity: Identity
+    step_ns: tuple[int, ...]
+    """Lengths of single steps: those that nobody traced where a run's log has them, else the counted ones."""
+    traced: bool
+    """Whether these are the counted steps of a recording, lengthened by whatever recording costs."""
+    accounting: Accounting
+    """Of the mean counted step."""
+    kernels: Mapping[str, Spent] = field(default_factory=dict)
+    """By name; their time is that of the device, overlap counted twice."""
+    operators: Mapping[str, Spent] = field(default_factory=dict)
+    """By name; the device time of what they launched themselves, or without a device their own time on the host."""
+    findings: tuple[Finding, ...] = ()
+    peak_memory_bytes: int | None = None
+    version: int = PORTRAIT
+
+
+def portrait_of(ranks: Sequence[Measures], diagnosis: Diagnosis) -> Portrait:
+    """The portrait of a job's ranks. Raises ValueError without any."""
+    slowest = max(ranks, key=lambda measures: measures.mean_ns)
+    watched = _watched_ns(slowest)
+    peaks = [one.trace.facts.peak_memory_bytes for one in ranks]
+    known = [peak for peak in peaks if peak is not None]
+    return Portrait(
+        source=diagnosis.source,
+        ranks=diagnosis.ranks,
+        device=diagnosis.device,
+        identity=identity_of(slowest),
+        step_ns=tuple((slowest.steps.length_ns if watched is None else watched).tolist()),
+        traced=watched is None,
+        accounting=_mean(slowest),
+        kernels=_kernels(slowest),
+        operators=_operators(slowest),
+        findings=diagnosis.findings,
+        peak_memory_bytes=max(known, default=None),
+    )
+
+
+def _watched_ns(measures: Measures) -> Int64 | None:
+    """Lengths of the steps of a live run that were watched without being traced, warm-up left out; None if too few."""
+    ends, steps = measures.trace.step_log.end_ns, measures.steps
+    if len(ends) < 2 or len(steps) == 0:
+        return None
+    lengths, begins = np.diff(ends), ends[:-1]
+    first = int(np.searchsorted(ends, int(steps.host_start_ns[0])))
+    last = int(np.searchsorted(ends, int(steps.host_end_ns[-1]))) + _NEAR_WINDOW_STEPS
+    number = np.arange(len(begins))
+    # The warm-up ends where steps were found steady, which is when the window opened: half of what came before it.
+    quiet = ((number >= first // 2) & (number < first - 1)) | (number >= last)
+    return lengths[quiet] if np.count_nonzero(quiet) >= _FEWEST_WATCHED else None
+
+
+def _mean(measures: Measures) -> Accounting:
+    whole, count = measures.accounting, max(measures.step_count, 1)
+    return Accounting(
+        compute=whole.compute // count,
+        exposed_comm=whole.exposed_comm // count,
+        exposed_copy=whole.exposed_copy // count,
+        idle={cause: time // count for cause, time in whole.idle.items()},
+    )
+
+
+def _kernels(measures: Measures) -> dict[str, Spent]:
+    device = measures.trace.device
+    rows = measures.rows_within_steps(measures.rows)
+    return _summed(measures, device.name[rows], (device.end_ns - device.start_ns)[rows])
+
+
+def _operators(measures: Measures) -> dict[str, Spent]:
+    trace = measures.trace
+    ops, tree = trace.ops, op_tree(trace, measures.launches)
+    if len(ops) == 0 or measures.step_count == 0:
+        return {}
+    if not measures.has_device:
+        inside = measures.counted.contains(ops.start_ns)
+        return _summed(measures, ops.name[inside], tree.nesting.self_ns[inside])
+    rows = measures.rows_within_steps(measures.rows & (tree.of_work >= 0))
+    length = (trace.device.end_ns - trace.device.start_ns)[rows]
+    return _summed(measures, ops.name[tree.of_work[rows]], length)
+
+
+def _summed(measures: Measures, names: Int32, length_ns: Int64) -> dict[str, Spent]:
+    """Count and time by name, per step, the largest first."""
+    steps, known = measures.step_count, names >= 0
+    if steps == 0 or not known.any():
+        return {}
+    total = np.bincount(names[known], length_ns[known])
+    count = np.bincount(names[known])
+    largest = np.argsort(-total, kind="stable")[:_KEPT]
+    return {
+        measures.trace.names[name]: Spent(float(count[name]) / steps, float(total[name]) / steps)
+        for name in largest.tolist()
+        if count[name]
+    }
