@@ -9,7 +9,7 @@ measures.places(measures.idle["sync"], "sync")
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -34,6 +34,7 @@ from diagnose.measure.places import places_of
 from diagnose.measure.products import Products, products_of
 from diagnose.measure.program_order import ProgramOrder, program_order
 from diagnose.measure.recomputation import Recomputations, recomputations
+from diagnose.measure.readings import readings
 from diagnose.measure.replay import Replay
 from diagnose.measure.steps import StepSpans, find_steps
 from diagnose.measure.validity import Violation, check
@@ -41,7 +42,7 @@ from diagnose.measure.written_attention import WrittenAttention, attention_place
 from diagnose.model import Accounting, Place
 from diagnose.trace import Trace
 from diagnose.trace.intervals import Intervals
-from diagnose.trace.schema import Bool, Int64, RangeKind
+from diagnose.trace.schema import Bool, Float64, Int64, RangeKind
 
 __all__ = ["Measures"]
 
@@ -140,6 +141,10 @@ class Measures:
     def steps(self) -> StepSpans:
         """The counted steps."""
         return find_steps(self.trace, self.rows, self.launches)
+
+    def readings(self, names: Sequence[str]) -> Mapping[str, Float64]:
+        """Counters of the busiest device, moment by moment; NaN where a moment lacks one."""
+        return readings(self.trace, names)
 
     @property
     def step_count(self) -> int:
