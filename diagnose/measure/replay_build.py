@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,11 +14,15 @@ from diagnose.measure.replay_host import CLOCK_SLACK_NS, HostNodes, host_nodes
 from diagnose.trace import Trace
 from diagnose.trace.schema import MISSING, Bool, DeviceWork, Int64
 
+_EARLY = 10  # percent of the work that may begin before its launch call before the device's clock is doubted
+MOST_SKEW_NS = 1_000_000
+"""Clocks further apart are beyond repair: what the device waited for cannot be told then."""
 _MOST = 90  # percent of the waits that must not return before their work ends, once the device's clock is set right
 
 
 def replay_graph(trace: Trace, launches: Launches, main: int, begin_ns: int) -> ReplayGraph:
     """What waits for what in what was recorded of one rank, at least from `begin_ns`; `main`: the training thread."""
+    trace = _set_right(trace, launches)
     host, edges, device = host_nodes(trace, launches, main), device_edges(trace, launches), trace.device
     origin = min((int(times.min()) for times in (host.time_ns, device.start_ns) if len(times)), default=begin_ns)
     origin = min(origin, begin_ns)
@@ -35,6 +39,17 @@ def replay_graph(trace: Trace, launches: Launches, main: int, begin_ns: int) -> 
         nodes.observed_ns, nodes.kind, nodes.row, first, first_ns, second, second_ns,
         origin, shift, nodes.work, on_training, broken,
     )  # fmt: skip
+
+
+def _set_right(trace: Trace, launches: Launches) -> Trace:
+    """The device's work later, where its clock has too much of it begin before its launch call did."""
+    linked = launches.linked
+    lag = trace.device.start_ns[linked] - launches.start_ns[linked]
+    if not len(lag) or np.percentile(lag, _EARLY) >= 0:
+        return trace
+    late = -max(int(lag.min()), -MOST_SKEW_NS)
+    device = replace(trace.device, start_ns=trace.device.start_ns + late, end_ns=trace.device.end_ns + late)
+    return replace(trace, device=device)
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,8 +2,10 @@
 
 Three things can hold work back: its launch, the work before it on its stream, and work on other streams that its own
 was told to wait for. The last is not recorded everywhere; it is inferred only where neither of the others explains
-the start and work on another stream, launched earlier, ended right before. Whichever came last carries the whole
-delay as observed, as far as the device's latency can explain it; the others carry what is typical of this recording.
+the start and work on another stream, launched earlier, ended right before. Where none ended, but the device had been
+busy on another stream all along, there was no room: then it began so long after the work before on that stream.
+Whichever came last carries the whole delay as observed, as far as the device's latency can explain it; the others
+carry what is typical of this recording.
 """
 
 from __future__ import annotations
@@ -60,7 +62,8 @@ def device_edges(trace: Trace, launches: Launches) -> DeviceEdges:
         np.where(stream_bound, np.minimum(gap, LATENCY_NS), usual_gap),
         other,
         np.where(waited, device.start_ns - device.end_ns[other], 0) if len(other) else other,
-        np.where(host_bound, np.minimum(lag, call + LATENCY_NS), usual_lag),
+        # What the first work of a stream waited for may lie before the recording.
+        np.where(host_bound, np.where(has, np.minimum(lag, call + LATENCY_NS), lag), usual_lag),
     )
 
 
@@ -117,6 +120,30 @@ def _other(device: DeviceWork, launches: Launches, ready_ns: Int64) -> Int64:
         hit &= (device.stream[near] != device.stream[late]) | (device.device[near] != device.device[late])
         hit &= device.end_ns[near] > ready_ns[late]
         hit &= device.start_ns[late] - device.end_ns[near] <= LATENCY_NS
-        hit &= launches.start_ns[near] <= launches.start_ns[late]
+        # Work of unknown launch may have been launched early enough.
+        hit &= (launches.start_ns[near] <= launches.start_ns[late]) | ~launches.linked[near]
         other[late[hit]] = near[hit]
+    late = late[other[late] == MISSING]
+    other[late] = _crowded_out(device, late, ready_ns[late])
     return other
+
+
+def _crowded_out(device: DeviceWork, late: Int64, ready_ns: Int64) -> Int64:
+    """For work that could have begun sooner, had not others filled the device: what ended before on their stream."""
+    found = np.full(len(late), MISSING, np.int64)
+    start = device.start_ns[late]
+    stream = device.stream + (device.device.astype(np.int64) << 40)
+    for one in np.unique(stream).tolist() if len(late) else ():
+        rows = np.flatnonzero(stream == one)  # by start
+        reach = np.maximum.accumulate(device.end_ns[rows])
+        last = np.searchsorted(device.start_ns[rows], start, side="left") - 1
+        running = (last >= 0) & (reach[np.maximum(last, 0)] > start) & (stream[late] != one)
+        by_end = rows[np.argsort(device.end_ns[rows], kind="stable")]
+        place = np.searchsorted(device.end_ns[by_end], start, side="right") - 1
+        before = by_end[np.maximum(place, 0)]
+        # Busy from there on: what runs now followed at once, and work that is ready found it there.
+        since = device.start_ns[rows[np.maximum(last, 0)]]
+        hit = running & (place >= 0) & (since - device.end_ns[before] <= LATENCY_NS)
+        hit &= (since <= ready_ns) | (device.end_ns[before] > ready_ns)
+        found = np.where(hit & (found == MISSING), before, found)
+    return found
