@@ -1,0 +1,106 @@
+"""A byte-level GPT under bfloat16 autocast, data-parallel, over documents of all lengths; random bytes for text."""
+
+import argparse
+import os
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+class Block(nn.Module):
+    """Attention and a feed-forward network, each behind a normalisation."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.attention_norm = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+        self.feed_forward_norm = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 4 * width, bias=False)
+        self.down = nn.Linear(4 * width, width, bias=False)
+
+    def attend(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, width = x.shape
+        q, k, v = self.qkv(x).view(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.out(attended.transpose(1, 2).reshape(batch, length, width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.attend(self.attention_norm(x))
+        return x + self.down(F.gelu(self.up(self.feed_forward_norm(x))))
+
+
+class GPT(nn.Module):
+    def __init__(self, vocabulary: int, length: int, width: int, heads: int, layers: int) -> None:
+        super().__init__()
+        self.token = nn.Embedding(vocabulary, width)
+        self.position = nn.Embedding(length, width)
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, vocabulary, bias=False)
+        nn.init.normal_(self.token.weight, std=0.02)
+        nn.init.normal_(self.position.weight, std=0.02)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.token(tokens) + self.position.weight[: tokens.shape[1]]
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+def batches_of(documents: list[torch.Tensor], batch: int, multiple: int) -> list[torch.Tensor]:
+    """Documents of similar length together, padded to a multiple with -1."""
+    batches = []
+    for first in range(0, len(documents), batch):
+        some = documents[first : first + batch]
+        longest = max(len(document) for document in some)
+        longest = -(-longest // multiple) * multiple
+        batches.append(torch.stack([F.pad(document, (0, longest + 1 - len(document)), value=-1) for document in some]))
+    return batches
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--tiny", action="store_true", help="sizes for a CPU")
+    args = parser.parse_args()
+
+    on_gpu = torch.cuda.is_available()
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if on_gpu else "gloo", device_id=device if on_gpu else None)
+    rank = dist.get_rank()
+    torch.manual_seed(0)
+    batch, length, width, heads, layers = (2, 16, 32, 2, 1) if args.tiny else (16, 1024, 2048, 16, 4)
+    world = dist.get_world_size()
+    lengths = torch.randint(length // 4, length + 1, (16 * batch * world,)).sort().values.tolist()
+    documents = [torch.randint(256, (bytes_in,)) for bytes_in in lengths]
+    share = len(documents) // world
+    mine = documents[rank * share : (rank + 1) * share]
+    batches = [tokens.to(device) for tokens in batches_of(mine, batch, multiple=length // 8)]
+    order = torch.randperm(len(batches)).tolist()
+    with device:
+        model = GPT(256, length, width, heads, layers)
+    model = DistributedDataParallel(model, device_ids=[device.index] if on_gpu else None)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+
+    for step in range(args.steps):
+        sequences = batches[order[step % len(order)]]
+        with torch.autocast(device.type, dtype=torch.bfloat16):
+            logits = model(sequences[:, :-1].clamp(min=0))
+            loss = F.cross_entropy(logits.flatten(0, 1), sequences[:, 1:].flatten(), ignore_index=-1)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    if rank == 0:
+        print(f"loss {loss.item():.3f}")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
