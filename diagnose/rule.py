@@ -13,8 +13,17 @@ from dataclasses import dataclass, field
 
 from diagnose.measure import Measures
 from diagnose.measure.activity import ALLOCATIONS
+from diagnose.measure.alignment import Misaligned
+from diagnose.measure.comm_places import issuing_of
+from diagnose.measure.communication import SMALL_BYTES, Phase
+from diagnose.measure.exchange import BUCKET_BYTES, Waste
 from diagnose.measure.idle import LATENCY_NS, REFILL_NS
 from diagnose.measure.kernels import KernelClass, matmul_format
+from diagnose.measure.named import named
+from diagnose.measure.op_places import places_of_ops
+from diagnose.measure.products import Products, best_rate
+from diagnose.measure.program_order import ProgramOrder
+from diagnose.measure.ranks import Job, JobRow, Lateness, listed
 from diagnose.measure.recoverable import (
     gained_ns,
     recoverable_ns,
@@ -26,32 +35,49 @@ from diagnose.measure.recoverable import (
 )
 from diagnose.measure.replay import Cut
 from diagnose.measure.samples import sampled
+from diagnose.measure.saved_bytes import argument_bytes
 from diagnose.measure.shapes import dtypes_of, shapes_of
-from diagnose.model import CannotTell, Confidence, Evidence, Facts, Place, Scalar, Site, SyncSite
-from diagnose.trace import StackFrame, Trace
+from diagnose.measure.shortened import shortened
+from diagnose.measure.written_attention import WrittenAttention, product_flop, scores_shape
+from diagnose.model import Accounting, CannotTell, Confidence, Evidence, Facts, Finding, Place, Scalar, Site, SyncSite
+from diagnose.trace import Collective, StackFrame, Trace
 from diagnose.trace.drawn import drawn
 from diagnose.trace.intervals import Intervals
-from diagnose.trace.schema import CopyDirection, Counters, Int64, Memory, RangeKind, StepLog, WorkKind
+from diagnose.trace.schema import Bool, CopyDirection, Counters, Int64, Memory, RangeKind, StepLog, WorkKind
 from diagnose.units import format_bytes, format_ns, format_share
 
 __all__ = [
     "ALLOCATIONS",
+    "BUCKET_BYTES",
     "LATENCY_NS",
     "REFILL_NS",
+    "SMALL_BYTES",
+    "Accounting",
+    "Bool",
     "CannotTell",
     "Claim",
+    "Collective",
     "Confidence",
     "CopyDirection",
     "Counters",
     "Cut",
     "Evidence",
     "Facts",
+    "Finding",
     "Int64",
     "Intervals",
+    "Job",
+    "JobClaim",
+    "JobRow",
     "KernelClass",
+    "Lateness",
     "Measures",
     "Memory",
+    "Misaligned",
+    "Phase",
     "Place",
+    "Products",
+    "ProgramOrder",
     "RangeKind",
     "Rule",
     "Scalar",
@@ -60,18 +86,30 @@ __all__ = [
     "StepLog",
     "SyncSite",
     "Trace",
+    "Waste",
     "WorkKind",
+    "WrittenAttention",
+    "argument_bytes",
+    "best_rate",
     "drawn",
     "dtypes_of",
     "format_bytes",
     "format_ns",
     "format_share",
     "gained_ns",
+    "issuing_of",
+    "listed",
     "matmul_format",
+    "named",
+    "nothing_alone",
+    "places_of_ops",
+    "product_flop",
     "recoverable_ns",
     "sampled",
     "scaled_ns",
+    "scores_shape",
     "shapes_of",
+    "shortened",
     "sped_up",
     "without",
     "without_waiting_ns",
@@ -104,8 +142,41 @@ class Claim:
     """What of the run changes without the cause, for claims that come after this one; None: `claims` are gone."""
 
 
+@dataclass(frozen=True)
+class JobClaim:
+    """What a rule says of the ranks of a job together: a finding before what the ranks' own findings claim is settled.
+
+    The time is that of the ranks that wait, and what `rank` does in it is the reason: its own findings of the same time
+    become part of this one.
+    """
+
+    summary: str
+    rank: int | None
+    """The rank at fault."""
+    member: int
+    """Its row of the job's table."""
+    recoverable_ns: int
+    """Per step."""
+    share: float
+    """Of the step."""
+    confidence: Confidence = Confidence.MEASURED
+    evidence: Sequence[Evidence] = ()
+    where: Sequence[Place] = ()
+    fixers: Sequence[str] | None = None
+    """None: the rule's own."""
+    confirm: str | None = None
+
+
 Answer = Claim | CannotTell
 Check = Callable[[Measures], Iterable[Answer]]
+JobAnswer = JobClaim | CannotTell
+JobCheck = Callable[[Job, Sequence[Sequence[Finding]]], Iterable[JobAnswer]]
+"""Asked of the ranks of a job once each was asked alone: the job, and per row of its table that rank's findings."""
+
+
+def nothing_alone(_measures: Measures) -> Iterable[Answer]:
+    """The `check` of a rule that needs several ranks."""
+    return ()
 
 
 @dataclass(frozen=True)
@@ -118,6 +189,10 @@ class Rule:
     fixers: tuple[str, ...] = ()
     fires: tuple[Trace, ...] = field(default=(), repr=False)
     silent: tuple[Trace, ...] = field(default=(), repr=False)
+    check_job: JobCheck | None = None
+    fires_job: tuple[tuple[Trace, ...], ...] = field(default=(), repr=False)
+    """Jobs, a trace a rank, for which `check_job` fires."""
+    silent_job: tuple[tuple[Trace, ...], ...] = field(default=(), repr=False)
     nearness: int = 50
     """How near the ailment is to its source: of two claims to the same time, the one with the smaller number wins."""
     doc: str = ""
