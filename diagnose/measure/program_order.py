@@ -106,7 +106,7 @@ class ProgramOrder:
         backward = self.tree.backward if len(self.trace.ops) else np.zeros(0, np.bool_)
         known = self.op != MISSING
         by_op = np.where(known, backward[self.op], False) if len(backward) else known
-        return np.asarray((self.node != MISSING) | by_op | (~known & self.says(_BACKWARD_WORD)), np.bool_)
+        return np.asarray((self.node != MISSING) | by_op | self.says(_BACKWARD_WORD), np.bool_)
 
     @cached_property
     def product(self) -> Bool:

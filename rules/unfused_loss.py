@@ -1,0 +1,212 @@
+"""The loss reads and writes the logits again and again.
+
+What it finds
+    Logits of tokens × vocabulary that are copied, turned into single precision, turned into log-probabilities, picked
+    from and differentiated by one operator after the other.
+
+Why it costs
+    With a large vocabulary the logits are the largest tensor of the step. Each operator reads and writes all of them,
+    and several copies live at once: they often set the peak of memory. A fused loss reads them where they are and
+    writes their gradient over them; one that is fused with the output layer never holds them whole.
+
+What proves it
+    The work between the last product of the forward pass and the first of the backward pass, where it holds a softmax
+    over the logits. A loss written out by hand counts in full, less what a fused one needs (FUSED). Of PyTorch's own
+    `cross_entropy` only what a program adds to it counts (copies, further softmaxes), unless the loss takes DOMINANT of
+    the step: a called `cross_entropy` is what careful programs have, and fusing it is first of all a matter of memory.
+    It is then named as a hint from NOTED on. Generated kernels are left alone.
+
+What fixes it
+    A compiled or fused loss (`fuse-linear-cross-entropy`), over chunks of tokens where memory is short.
+
+Thresholds
+    FUSED: a fused loss over the time of the forward softmax: reads and writes of the logits, 2 passes in the softmax,
+    4 in a fused loss forward and backward (read twice, read, written), less what stays in caches: 1.75. Half of the
+    bytes, 1.0, where the softmax runs over a copy in single precision of logits in 16 bits.
+    WITHOUT_SOFTMAX 0.25: the same in part of all work, where no forward softmax is known.
+    DOMINANT 0.25, NOTED 0.1: shares of the step. The GPT of 124 M parameters with 50304 words, compiled but for its
+    loss, spends 20 % of its step there on an H200, and is as good as its authors could make it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from diagnose.rule import (
+    CannotTell,
+    Claim,
+    Confidence,
+    Evidence,
+    Int64,
+    Intervals,
+    Measures,
+    Rule,
+    drawn,
+    format_ns,
+    format_share,
+    gained_ns,
+    places_of_ops,
+    sped_up,
+)
+
+FUSED = 1.75
+FUSED_AFTER_CAST = 1.0
+WITHOUT_SOFTMAX = 0.25
+DOMINANT = 0.25
+NOTED = 0.1
+
+
+def check(measures: Measures) -> Iterator[Claim | CannotTell]:
+    """Time of an eager loss over large logits that a fused one would not need."""
+    if not measures.has_device:
+        yield CannotTell("unfused-loss", "a recording of the device's work")
+        return
+    order, loss = measures.program_order, measures.loss_work
+    places = loss.places
+    time = measures.time_of(order.rows[places])
+    share = measures.share(time)
+    if loss.by_hand or share >= DOMINANT:
+        left = _left(measures)
+        what = "written out by hand" if loss.by_hand else "one operator after the other"
+        yield from _claim(measures, places, left, f"the loss, {what}")
+    elif not loss.own.all() and measures.share(_added(measures)) > 0:
+        yield from _claim(measures, places[~loss.own], 0.0, "what is done to the logits beside `cross_entropy`")
+    if not loss.by_hand and NOTED <= share < DOMINANT:
+        yield Claim(
+            summary=f"{format_ns(time.total_ns / measures.step_count)} per step ({format_share(share)}) go to "
+            f"`cross_entropy`{_logits(measures)}, in {len(places) / measures.step_count:.0f} kernels; compiled or fused "
+            "with the output layer it needs less memory, and often less time",
+            recoverable_ns=0,
+            claims=Intervals.empty(),
+            confidence=Confidence.HINT,
+            evidence=_evidence(measures, places),
+            where=places_of_ops(measures, order.op[places]),
+            confirm="a trial with a compiled or fused loss",
+        )
+
+
+def _claim(measures: Measures, places: Int64, left: float, what: str) -> Iterator[Claim]:
+    order = measures.program_order
+    rows = order.rows[places]
+    time = measures.time_of(rows)
+    cut = sped_up(measures, rows, left)
+    saved = gained_ns(measures, cut, int(time.total_ns * (1 - left)))
+    if saved == 0:
+        return
+    yield Claim(
+        summary=f"{format_ns(time.total_ns / measures.step_count)} per step ({format_share(measures.share(time))}) go "
+        f"to {what}{_logits(measures)}: each of {len(places) / measures.step_count:.0f} kernels moves the logits once "
+        "more",
+        recoverable_ns=saved,
+        claims=time,
+        cut=cut,
+        confidence=Confidence.BOUND,
+        evidence=_evidence(measures, places),
+        where=places_of_ops(measures, order.op[places]),
+        confirm="a trial with a compiled or fused loss",
+    )
+
+
+def _left(measures: Measures) -> float:
+    """The part of the loss's time that a fused one would take."""
+    loss, length = measures.loss_work, measures.program_order.length_ns
+    total = int(length[loss.places].sum())
+    if loss.softmax_ns == 0 or total == 0:
+        return WITHOUT_SOFTMAX
+    factor = FUSED_AFTER_CAST if loss.cast else FUSED
+    return min(factor * loss.softmax_ns / total, 1.0)
+
+
+def _added(measures: Measures) -> Intervals:
+    loss = measures.loss_work
+    return measures.time_of(measures.program_order.rows[loss.places[~loss.own]])
+
+
+def _logits(measures: Measures) -> str:
+    logits = measures.loss_work.logits
+    return f" over logits of {' × '.join(map(str, logits))}" if logits else ""
+
+
+def _evidence(measures: Measures, places: Int64) -> list[Evidence]:
+    order, logits = measures.program_order, measures.loss_work.logits
+    length = int(order.length_ns[places].sum())
+    largest = order.rows[places[np.argsort(-order.length_ns[places], kind="stable")[:5]]]
+    evidence = [
+        Evidence("loss", length // measures.step_count, "ns", tuple(largest.tolist())),
+        Evidence("kernels per step", len(places) / measures.step_count, "count"),
+    ]
+    if logits:
+        evidence.append(Evidence("one copy of the logits in single precision", 4 * math.prod(logits), "bytes"))
+    return evidence
+
+
+_OPS = {
+    "a": "aten::mm",
+    "i": "aten::_log_softmax",
+    "o": "aten::gather",
+    "e": "aten::_log_softmax_backward_data",
+    "t": "aten::copy_",
+    "n": "aten::nll_loss_forward",
+    "r": "aten::add",
+    "g": "triton_red_fused__log_softmax_0",
+    "b": "aten::nll_loss_backward",
+}
+_KERNELS = {
+    "b": "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_NNT",
+    "x": "void at::native::(anonymous namespace)::cunn_SoftMaxForward<8, float, LogSoftMaxForward>",
+    "y": "void at::native::(anonymous namespace)::cunn_SoftMaxBackward<8, float, LogSoftMaxBackward>",
+    "v": "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda>",
+    "w": "void at::native::nll_loss_kernel",
+    "g": "triton_red_fused__log_softmax_0",
+    "q": "triton_red_fused__log_softmax_backward_1",
+}
+_BY_HAND = """
+    host: altlilol.eltlalrl.ssssssssssssssssssss
+    gpu :  bbbvvvvxxxxwyyyyyyvvvvbbbbbbkkkkkkkkk
+    opt :                 O
+"""
+_FIRES = (
+    # Copies in single precision, log-probabilities, a gather, and all of it backward.
+    drawn(_BY_HAND, repeat=4, ops=_OPS, kernels=_KERNELS),
+    # `cross_entropy` that takes most of the step.
+    drawn(
+        """
+        host: alilnl.blelalrl.sssssssssssssssssss
+        gpu :  bbbxxxxxxxxwvyyyyyyyyyyyybbbbbbkkk
+        opt :                 O
+        """,
+        repeat=4,
+        ops=_OPS,
+        kernels=_KERNELS,
+    ),
+)
+
+_SILENT = (
+    # Generated kernels.
+    drawn(
+        """
+        host: alglglalrl.ssssssssssssssssssss
+        gpu :  bbbggggqqqqqqbbbbbbkkkkkkkkkkk
+        opt :           O
+        """,
+        repeat=4,
+        ops=_OPS,
+        kernels=_KERNELS,
+    ),
+    # No vocabulary: a mean of squares between the products.
+    drawn(
+        """
+        host: alrlal.ssssssssssss
+        gpu :  bbbvvvvvvvvvbbbbbb
+        opt :      O
+        """,
+        repeat=4,
+        ops=_OPS,
+        kernels=_KERNELS,
+    ),
+)
+
+RULE = Rule("unfused-loss", check, fixers=("fuse-linear-cross-entropy",), fires=_FIRES, silent=_SILENT, nearness=38)
