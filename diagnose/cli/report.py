@@ -8,13 +8,13 @@ from pathlib import Path
 from diagnose.cli.streams import result, talk
 from diagnose.errors import UsageError
 
-FORMATS = ("text", "json", "markdown")
+FORMATS = ("text", "github", "json", "junit", "markdown", "sarif")
 """As `diagnose.report.formats` finds them, written out so that `--help` need not import them; a test compares."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to `diagnose`."""
-    parser = subparsers.add_parser("report", help="write what a run or a recording says, as text, JSON or Markdown")
+    parser = subparsers.add_parser("report", help="what a run or a recording says, as text, Markdown, JSON, SARIF …")
     parser.add_argument(
         "target",
         metavar="RUN|TRACE",
@@ -53,5 +53,5 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _format_of(output: Path | None) -> str:
-    suffixes = {".json": "json", ".md": "markdown", ".markdown": "markdown"}
+    suffixes = {".json": "json", ".md": "markdown", ".markdown": "markdown", ".sarif": "sarif", ".xml": "junit"}
     return suffixes.get(output.suffix.lower(), "text") if output is not None else "text"

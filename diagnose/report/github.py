@@ -1,0 +1,47 @@
+"""The findings as workflow commands of GitHub Actions: printed in a job, they become annotations at their lines.
+
+High findings are errors, medium ones warnings, others notices. Form: "Workflow commands for GitHub Actions", GitHub's
+documentation.
+"""
+
+from __future__ import annotations
+
+from diagnose.model import Finding, Severity
+from diagnose.report import Report, Subject, as_state
+from diagnose.report.paths import shown
+from diagnose.report.phrases import gain
+
+_COMMANDS = {Severity.HIGH: "error", Severity.MEDIUM: "warning"}
+
+
+def render(subject: Subject) -> str:
+    """A line for each finding, at the first of its places; a notice where there is none."""
+    state = as_state(subject)
+    root = state.started.cwd if state.started else None
+    if state.diagnosis is None:
+        return "::error title=diagnose::nothing was diagnosed\n"
+    if not state.diagnosis.findings:
+        return "::notice title=diagnose::nothing was found that slows this run\n"
+    return "".join(f"{_command(finding, root)}\n" for finding in state.diagnosis.findings)
+
+
+def _command(finding: Finding, root: str | None) -> str:
+    properties = {}
+    place = finding.where[0] if finding.where else None
+    if place is not None:
+        properties["file"] = shown(place.file, root)
+        if place.line > 0:
+            properties["line"] = str(place.line)
+    properties["title"] = finding.rule if finding.rank is None else f"{finding.rule} on rank {finding.rank}"
+    listed = ",".join(f"{name}={_escaped(value, ':,')}" for name, value in properties.items())
+    said = _escaped(f"{finding.summary.rstrip('.')}; gives back: {gain(finding)}")
+    return f"::{_COMMANDS.get(finding.severity, 'notice')} {listed}::{said}"
+
+
+def _escaped(text: str, more: str = "") -> str:
+    for character in ("%", "\r", "\n", *more):
+        text = text.replace(character, f"%{ord(character):02X}")
+    return text
+
+
+REPORT = Report("github", ".txt", render)

@@ -1,0 +1,86 @@
+"""The findings as SARIF 2.1.0, which code hosts and editors show at their lines.
+
+Schema: OASIS, Static Analysis Results Interchange Format 2.1.0 (2020). High findings are errors, medium ones warnings,
+others notes. Files below the program's folder are given relative to `%SRCROOT%`, as code hosts want them.
+"""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+from typing import Any
+
+import msgspec
+
+import diagnose
+from diagnose.model import Finding, Place, Severity
+from diagnose.report import Report, Subject, as_state
+from diagnose.report.paths import shown
+from diagnose.report.phrases import gain
+
+_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+_LEVELS = {Severity.HIGH: "error", Severity.MEDIUM: "warning"}
+
+
+def render(subject: Subject) -> str:
+    """One log with one run; without a diagnosis, a run without results."""
+    state = as_state(subject)
+    findings = state.diagnosis.findings if state.diagnosis else ()
+    rules = list(dict.fromkeys(finding.rule for finding in findings))
+    root = state.started.cwd if state.started else None
+    driver: dict[str, Any] = {"name": "diagnose", "version": diagnose.__version__, "rules": [*map(_rule, rules)]}
+    run: dict[str, Any] = {
+        "tool": {"driver": driver},
+        "columnKind": "unicodeCodePoints",
+        "results": [_result(finding, rules.index(finding.rule), root) for finding in findings],
+    }
+    if root is not None:
+        run["originalUriBaseIds"] = {"%SRCROOT%": {"uri": f"{PurePath(root).as_uri()}/"}}
+    log = {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
+    return msgspec.json.format(msgspec.json.encode(log), indent=2).decode() + "\n"
+
+
+def _rule(name: str) -> dict[str, Any]:
+    return {
+        "id": name,
+        "shortDescription": {"text": name.replace("-", " ")},
+        "help": {"text": f"`diagnose explain {name}` says what it finds, why it costs and how it is proven."},
+    }
+
+
+def _result(finding: Finding, rule: int, root: str | None) -> dict[str, Any]:
+    rank = "" if finding.rank is None else f" (rank {finding.rank})"
+    return {
+        "ruleId": finding.rule,
+        "ruleIndex": rule,
+        "level": _LEVELS.get(finding.severity, "note"),
+        "message": {"text": f"{finding.summary.rstrip('.')}{rank}. Gives back: {gain(finding)}."},
+        "locations": [_location(place, root) for place in finding.where if place.file],
+        "properties": {
+            "recoverable_ns": finding.recoverable_ns,
+            "share": finding.share,
+            "confidence": finding.confidence,
+        },
+    }
+
+
+def _location(place: Place, root: str | None) -> dict[str, Any]:
+    name = PurePath(shown(place.file, root))
+    artifact = {"uri": name.as_uri()} if name.is_absolute() else {"uri": _relative(name), "uriBaseId": "%SRCROOT%"}
+    region: dict[str, Any] = {"startLine": place.line}
+    if place.code:
+        region["snippet"] = {"text": place.code}
+    physical: dict[str, Any] = {"artifactLocation": artifact}
+    if place.line > 0:
+        physical["region"] = region
+    location: dict[str, Any] = {"physicalLocation": physical}
+    if place.function:
+        location["logicalLocations"] = [{"fullyQualifiedName": place.function, "kind": "function"}]
+    return location
+
+
+def _relative(name: PurePath) -> str:
+    """The path as a URI reference: what is no letter, digit or mark is percent-encoded."""
+    return (PurePath("/") / name).as_uri().removeprefix("file:///")
+
+
+REPORT = Report("sarif", ".sarif", render)

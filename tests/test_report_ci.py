@@ -1,0 +1,130 @@
+"""What continuous integration reads: SARIF, JUnit, annotations of GitHub Actions."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from typing import Any
+from xml.etree import ElementTree
+
+import journals
+import pytest
+import tinygpt
+
+from diagnose.model import CannotTell, Diagnosis, Place, Severity
+from diagnose.report import formats, github, junit, sarif
+from diagnose.session import State, fold
+
+FIXED = fold(journals.fixed())
+
+
+def log(subject: Diagnosis | State) -> dict[str, Any]:
+    """The only run of a SARIF log."""
+    whole: dict[str, Any] = json.loads(sarif.render(subject))
+    assert whole["version"] == "2.1.0"
+    (run,) = whole["runs"]
+    return dict(run)
+
+
+def suite(subject: Diagnosis | State) -> ElementTree.Element:
+    return ElementTree.fromstring(junit.render(subject))
+
+
+def healthy() -> Diagnosis:
+    return replace(tinygpt.gpu_diagnosis(), findings=(), cannot_tell=())
+
+
+def with_first(**changes: Any) -> Diagnosis:
+    """A diagnosis with one finding, changed."""
+    diagnosis = tinygpt.gpu_diagnosis()
+    return replace(diagnosis, findings=(replace(diagnosis.findings[0], **changes),), cannot_tell=())
+
+
+class TestSarif:
+    def test_every_finding_is_a_result_at_its_lines(self) -> None:
+        run = log(FIXED)
+        assert FIXED.diagnosis is not None
+        assert [result["ruleId"] for result in run["results"]] == [one.rule for one in FIXED.diagnosis.findings]
+        places = [place for result in run["results"] for place in result["locations"]]
+        where = {(p["physicalLocation"]["artifactLocation"]["uri"], p["physicalLocation"]["region"]["startLine"])
+                 for p in places}  # fmt: skip
+        assert ("train.py", 17) in where
+        assert run["originalUriBaseIds"]["%SRCROOT%"]["uri"].endswith("/")
+
+    def test_results_refer_to_the_rules_of_the_driver(self) -> None:
+        run = log(FIXED)
+        rules = run["tool"]["driver"]["rules"]
+        assert all(rules[result["ruleIndex"]]["id"] == result["ruleId"] for result in run["results"])
+        assert len({rule["id"] for rule in rules}) == len(rules)
+
+    @pytest.mark.parametrize(
+        ("severity", "level"),
+        [(Severity.HIGH, "error"), (Severity.MEDIUM, "warning"), (Severity.LOW, "note"), (Severity.NOTE, "note")],
+    )
+    def test_severities_are_levels(self, severity: Severity, level: str) -> None:
+        assert log(with_first(severity=severity))["results"][0]["level"] == level
+
+    def test_files_are_uris_and_unknown_lines_are_left_out(self) -> None:
+        where = (Place("a folder/naïve.py", 0), Place("/elsewhere/100%.py", 3))
+        first, second = log(with_first(where=where))["results"][0]["locations"]
+        assert first["physicalLocation"]["artifactLocation"]["uri"] == "a%20folder/na%C3%AFve.py"
+        assert "region" not in first["physicalLocation"]
+        assert second["physicalLocation"]["artifactLocation"] == {"uri": "file:///elsewhere/100%25.py"}
+
+    def test_a_healthy_run_has_no_results(self) -> None:
+        assert log(healthy())["results"] == []
+
+
+class TestJunit:
+    def test_what_matters_fails_and_the_rest_passes(self) -> None:
+        root = suite(FIXED)
+        assert FIXED.diagnosis is not None
+        failed = [case.get("name") for case in root if case.find("failure") is not None]
+        severe = (Severity.HIGH, Severity.MEDIUM)
+        assert failed == [one.rule for one in FIXED.diagnosis.findings if one.severity in severe]
+        assert root.get("failures") == str(len(failed))
+        assert root.get("tests") == str(len(root))
+
+    def test_what_cannot_be_told_is_skipped(self) -> None:
+        diagnosis = replace(healthy(), cannot_tell=(CannotTell("host-sync", "the host's calls"),))
+        skipped = [case for case in suite(diagnosis) if case.find("skipped") is not None]
+        assert [case.get("name") for case in skipped] == ["host-sync"]
+
+    def test_a_healthy_run_passes(self) -> None:
+        root = suite(healthy())
+        assert (root.get("tests"), root.get("failures"), root.get("errors")) == ("1", "0", "0")
+
+    def test_a_run_without_a_diagnosis_is_an_error(self) -> None:
+        assert suite(State()).get("errors") == "1"
+
+    def test_any_text_is_xml(self) -> None:
+        hostile = "<b>\x00\x1b[31m\ufffe & ]]> \"'"
+        root = suite(with_first(summary=hostile, where=(Place(hostile, 1, code=hostile),)))
+        assert len(root) == 1
+
+
+class TestGithub:
+    def test_a_finding_is_a_command_at_its_first_line(self) -> None:
+        lines = github.render(FIXED).splitlines()
+        assert FIXED.diagnosis is not None
+        assert len(lines) == len(FIXED.diagnosis.findings)
+        assert all(re.fullmatch(r"::(error|warning|notice) [^:]+::.+", line) for line in lines)
+        assert any("file=train.py,line=17,title=host-sync" in line for line in lines)
+
+    def test_text_cannot_start_a_command_of_its_own(self) -> None:
+        hostile = with_first(summary="100 %\n::error::gotcha", where=(Place("a,b:c.py", 3),))
+        said = github.render(hostile)
+        assert said.count("\n") == 1
+        assert "file=a%2Cb%3Ac.py,line=3" in said
+        assert "100 %25%0A::error::gotcha" in said
+
+    def test_no_finding_is_said(self) -> None:
+        assert github.render(healthy()).startswith("::notice ")
+        assert github.render(State()).startswith("::error ")
+
+
+@pytest.mark.parametrize("name", ["sarif", "junit", "github"])
+def test_the_same_run_gives_the_same_text(name: str) -> None:
+    report = formats()[name]
+    assert report.render(FIXED) == report.render(fold(journals.fixed()))
