@@ -129,6 +129,25 @@ class Accounting:
 
 
 @dataclass(frozen=True, slots=True)
+class StepWork:
+    """The arithmetic that the model needs of a step, and how near the device's ceiling that came (MFU)."""
+
+    flops_per_step: int
+    """Floating-point operations of products, convolutions and attention, without what is computed a second time."""
+    flops_per_s: float
+    """The same over the mean step."""
+    ceiling_flops_per_s: float
+    """What the device does at most in the number formats used, weighed by how much each was."""
+    utilisation: float
+    """Model FLOP utilisation: the one over the other."""
+    modelled: float
+    """The share of the device time of products, convolutions and attention that is known; below 1, the rest is a lower
+    bound."""
+    ceiling_source: str
+    """`data sheet of …`, or `measured`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Steps:
     """The steps that were counted."""
 
@@ -171,6 +190,8 @@ class Diagnosis:
     per_rank: tuple[RankAccounting, ...] = ()
     has_device: bool | None = None
     """Whether any rank recorded work of a device, named or not; None where nobody looked."""
+    work: StepWork | None = None
+    """Of the slowest rank; None where operators have no shapes or the device's ceilings are unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +246,8 @@ class Facts:
     steady: str | None = None
     """How it was decided that the steps were steady."""
     peak_memory_bytes: int | None = None
+    ceilings: Mapping[str, float] | None = None
+    """What this machine's device was measured to do at most: FLOP/s by number format (`bf16`), bytes/s as `memory`."""
 
 
 class Gate(enum.StrEnum):

@@ -114,10 +114,10 @@ def _written_out(given: Operands) -> Work:
 
 _ELEMENTWISE = (
     "add", "sub", "rsub", "mul", "div", "addcmul", "addcdiv", "lerp", "neg", "abs", "exp", "log", "sqrt", "rsqrt",
-    "pow", "reciprocal", "tanh", "sigmoid", "silu", "gelu", "relu", "leaky_relu", "elu", "hardtanh", "clamp", "clamp_min",
-    "clamp_max", "threshold", "cos", "sin", "sign", "square", "where", "masked_fill", "maximum", "minimum", "tril",
-    "triu", "floor", "ceil", "round", "erf", "softplus", "hardswish", "mish",
-    "tanh_backward", "sigmoid_backward", "silu_backward", "gelu_backward", "threshold_backward", "leaky_relu_backward",
+    "pow", "reciprocal", "tanh", "sigmoid", "silu", "gelu", "relu", "leaky_relu", "elu", "hardtanh", "clamp",
+    "clamp_min", "clamp_max", "threshold", "cos", "sin", "sign", "square", "where", "masked_fill", "maximum",
+    "minimum", "tril", "triu", "floor", "ceil", "round", "erf", "softplus", "hardswish", "mish", "tanh_backward",
+    "sigmoid_backward", "silu_backward", "gelu_backward", "threshold_backward", "leaky_relu_backward",
     "elu_backward", "hardtanh_backward", "native_dropout_backward", "softplus_backward", "hardswish_backward",
 )  # fmt: skip
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_not", "isnan", "isfinite")
