@@ -38,6 +38,7 @@ from diagnose.measure.recomputation import Recomputations, recomputations
 from diagnose.measure.readings import readings
 from diagnose.measure.replay import Replay
 from diagnose.measure.steps import StepSpans, find_steps
+from diagnose.measure.stretched import stretched
 from diagnose.measure.validity import Violation, check
 from diagnose.measure.written_attention import WrittenAttention, attention_places, written_attention
 from diagnose.measure.roofline import MATRIX_CLASSES, Roofline, arithmetic_of, roofline_of
@@ -144,6 +145,11 @@ class Measures:
     def steps(self) -> StepSpans:
         """The counted steps."""
         return find_steps(self.trace, self.rows, self.launches)
+
+    @cached_property
+    def stretched(self) -> Int64 | None:
+        """Per row of device work, ns beyond what the same kernel takes in other steps; None where no steps are alike."""
+        return stretched(self)
 
     def readings(self, names: Sequence[str]) -> Mapping[str, Float64]:
         """Counters of the busiest device, moment by moment; NaN where a moment lacks one."""

@@ -1,0 +1,74 @@
+"""Kernels that once took much longer than the same kernels took in other steps: the device was given to somebody else.
+
+    stretched(measures)      # per row of device work the time beyond its own, 0 where it took what it takes
+
+Steps that launch the same kernels in the same order are laid over each other, so each kernel is compared with itself.
+On a device of one's own the same kernel takes the same time within a few percent; a device that several processes
+share is handed over every few milliseconds, and a kernel on which that falls lasts until it is handed back.
+
+Not compared: collectives (they wait for other ranks), copies and sets, and kernels beside which another ran.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from diagnose.measure.kernels import KernelClass
+from diagnose.trace.schema import Bool, Int64
+
+if TYPE_CHECKING:
+    from diagnose.measure import Measures
+
+FEWEST_STEPS = 3
+"""Steps that must be alike: the shortest of them counts as what the kernel takes."""
+BEYOND_NS = 100_000
+"""A handover takes hundreds of microseconds at least; clocks, caches and neighbours on the memory bus do not."""
+TIMES = 1.5
+"""And it takes a kernel half as long again, or more."""
+_OTHERS = (KernelClass.COLLECTIVE, KernelClass.COPY, KernelClass.SET)
+
+
+def stretched(measures: Measures) -> Int64 | None:
+    """Per row of device work, nanoseconds beyond what it takes; None where too few steps are alike."""
+    device = measures.trace.device
+    steps = _alike(measures)
+    if len(steps) < FEWEST_STEPS:
+        return None
+    rows = np.stack(steps)
+    length = (device.end_ns - device.start_ns)[rows]
+    own = length.min(axis=0)
+    comparable = ~np.isin(measures.classes[rows], _OTHERS) & _alone(measures)[rows]
+    long = comparable & (length > own + BEYOND_NS) & (length > TIMES * own)
+    result = np.zeros(len(device), np.int64)
+    result[rows] = np.where(long, length - own, 0)
+    return result
+
+
+def _alike(measures: Measures) -> list[Int64]:
+    """The rows of those steps that launched the same work in the same order; of several kinds, the most frequent."""
+    device, steps = measures.trace.device, measures.steps
+    rows = measures.rows_within_steps(np.ones(len(device), np.bool_))
+    step = np.searchsorted(steps.end_ns, device.start_ns[rows], side="right")
+    order = np.lexsort((measures.launches.start_ns[rows], step))
+    rows, step = rows[order], step[order]
+    parts = np.split(rows, np.flatnonzero(np.diff(step)) + 1) if len(rows) else []
+    words = [device.name[part].tobytes() for part in parts]
+    if not words:
+        return []
+    usual, _ = Counter(words).most_common(1)[0]
+    return [part for part, word in zip(parts, words, strict=True) if word == usual]
+
+
+def _alone(measures: Measures) -> Bool:
+    """Rows during which nothing else ran on the device."""
+    device = measures.trace.device
+    order = np.argsort(device.start_ns, kind="stable")
+    start, end = device.start_ns[order], device.end_ns[order]
+    before = np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(end)[:-1])) <= start
+    after = np.concatenate((start[1:] >= end[:-1], [True])) if len(start) else before
+    result = np.empty(len(order), np.bool_)
+    result[order] = before & after
+    return result
