@@ -17,11 +17,12 @@ import numpy as np
 from diagnose.measure import Measures
 from diagnose.measure.rank_record import RankRecord, record_of
 from diagnose.measure.recoverable import replayed, untraced_ns
-from diagnose.model import Accounting, CannotTell, Confidence, Evidence, Finding, Severity, Steps
+from diagnose.model import Accounting, CannotTell, Confidence, Evidence, Finding, Severity, Steps, StepWork
 from diagnose.plugins import Catalogue
 from diagnose.rule import Claim, Rule
 from diagnose.settlement import Settled, settled
 from diagnose.trace import Trace
+from diagnose.trace.intervals import Intervals
 from diagnose.units import format_ns, format_share
 
 SMALLEST_SHARE = 0.005
@@ -65,6 +66,11 @@ class Digest:
     """Warnings of whoever read the recording."""
     measured: tuple[str, ...]
     """Warnings that came up in measuring it."""
+    in_collectives: tuple[tuple[Intervals, int], ...]
+    """Per finding, the part of the time it claims that lies in collectives, and how long all of that time is: what of
+    it turns out to be waiting for other ranks is not the finding's."""
+    work: StepWork | None
+    """The arithmetic of a step; None where it is not known."""
     record: RankRecord
     """What `diagnose.measure.ranks.job_of_records` compares with the other ranks."""
 
@@ -80,6 +86,7 @@ def digest_of(trace: Trace, catalogue: Catalogue) -> Digest:
         share = claim.recoverable_ns / measures.total_ns if measures.total_ns else 0.0
         share += claim.unseen_ns / (measures.mean_ns + claim.unseen_ns) if claim.unseen_ns else 0.0
         claimed[rule.name] = max(share, claimed.get(rule.name, 0.0))
+    found = _settle(claims, measures)
     return Digest(
         source=trace.source,
         rank=trace.rank,
@@ -89,12 +96,17 @@ def digest_of(trace: Trace, catalogue: Catalogue) -> Digest:
         steps=_steps(measures),
         accounting=measures.accounting,
         median_step=_median_step(measures),
-        findings=tuple(_finding(one, measures, catalogue) for one in _settle(claims, measures)),
+        findings=tuple(_finding(one, measures, catalogue) for one in found),
         claimed=claimed,
         unknown=tuple(dict.fromkeys(answer for _, answer in answers if isinstance(answer, CannotTell))),
         failures=tuple(failures),
         recorded=trace.warnings,
         measured=tuple(_warnings(measures)),
+        in_collectives=tuple(
+            (one.claim.claims & measures.counted & measures.comm, (one.claim.claims & measures.counted).total_ns)
+            for one in found
+        ),
+        work=measures.step_work,
         record=record_of(measures),
     )
 

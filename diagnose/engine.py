@@ -15,6 +15,7 @@ from itertools import groupby
 from pathlib import Path
 
 from diagnose.digest import SMALLEST_SHARE, Digest, digest_of
+from diagnose.job import Together, together
 from diagnose.measure.ranks import listed, roll_call
 from diagnose.model import SCHEMA, Accounting, CannotTell, Diagnosis, Finding, Place, RankAccounting, Steps
 from diagnose.plugins import Catalogue
@@ -52,10 +53,11 @@ def diagnose_digests(digests: Sequence[Digest], catalogue: Catalogue) -> Diagnos
 
 def examine_digests(digests: Sequence[Digest], catalogue: Catalogue) -> Examination:
     """The same examination, of ranks that were reduced elsewhere, with the same rules."""
-    merged = [_with_code(finding) for finding in _merged(digests)]
+    whole = together(digests, catalogue)
+    merged = [_with_code(finding) for finding in _merged(whole)]
     found = {finding.rule for finding in merged}
     slowest = max(digests, key=_mean_ns, default=None)
-    unknown: dict[CannotTell, None] = {}
+    unknown: dict[CannotTell, None] = dict.fromkeys(whole.unknown)
     claimed: dict[str, float] = {}
     for digest in digests:
         unknown |= dict.fromkeys(digest.unknown)
@@ -69,11 +71,12 @@ def examine_digests(digests: Sequence[Digest], catalogue: Catalogue) -> Examinat
         accounting=slowest.median_step if slowest else Accounting(),
         findings=tuple(merged),
         cannot_tell=tuple(answer for answer in unknown if answer.rule not in found),
-        warnings=tuple(dict.fromkeys(_warnings(digests, catalogue))),
+        warnings=tuple(dict.fromkeys((*_warnings(digests, catalogue), *whole.failures))),
         per_rank=tuple(
             RankAccounting(digest.rank, digest.source, digest.steps, digest.accounting) for digest in digests
         ),
         has_device=any(digest.has_device for digest in digests),
+        work=slowest.work if slowest else None,
     )
     return Examination(diagnosis, claimed)
 
@@ -100,20 +103,20 @@ def _is_source(file: str) -> bool:
         return False
 
 
-def _merged(digests: Sequence[Digest]) -> list[Finding]:
+def _merged(whole: Together) -> list[Finding]:
     """One finding where several ranks have the same one, with the figure of the rank that it costs most."""
     ordinal: list[tuple[str, int, Finding]] = []
-    for digest in digests:
+    for findings in whole.own:
         seen: dict[str, int] = {}
-        for finding in digest.findings:
+        for finding in findings:
             number = seen[finding.rule] = seen.get(finding.rule, -1) + 1
             ordinal.append((finding.rule, number, finding))
     ordinal.sort(key=lambda entry: entry[:2])
-    merged = []
+    merged = [*whole.joint]
     for _, same in groupby(ordinal, key=lambda entry: entry[:2]):
         group = [finding for _, _, finding in same]
         worst = max(group, key=lambda finding: (finding.recoverable_ns, -(finding.rank or 0)))
-        if len(group) == len(digests):
+        if len(group) == len(whole.own):
             merged.append(replace(worst, rank=None))
             continue
         others = sorted(finding.rank for finding in group if finding is not worst and finding.rank is not None)

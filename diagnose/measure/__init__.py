@@ -19,12 +19,12 @@ from diagnose.measure.accounting import Occupation, account, added, device_occup
 from diagnose.measure.activity import calls_of, ops_of, pageable_waits_of, ranges_of, waits_of
 from diagnose.measure.backward import BackwardPasses, backward_passes
 from diagnose.measure.communication import Communication, communication_of
-from diagnose.measure.ceilings import Ceilings, ceilings_of
-from diagnose.measure.exchange import Exchange
 from diagnose.measure.compiled import CompiledRegions, compiled_regions
+from diagnose.measure.exchange import Exchange
 from diagnose.measure.host import host_idle, host_occupation
 from diagnose.measure.idle import CAUSES, ISSUE_NS, LATENCY_NS, REFILL_NS, device_idle
 from diagnose.measure.kernels import classes_of
+from diagnose.measure.late_gradients import LateGradients, late_gradients
 from diagnose.measure.launch import Launches, launch_cost_ns, launches_of, queue_depth
 from diagnose.measure.layouts import layout_conversions
 from diagnose.measure.marks import training_thread
@@ -34,19 +34,16 @@ from diagnose.measure.optree import OpTree, op_tree
 from diagnose.measure.places import places_of
 from diagnose.measure.products import Products, products_of
 from diagnose.measure.program_order import ProgramOrder, program_order
-from diagnose.measure.recomputation import Recomputations, recomputations
 from diagnose.measure.readings import readings
+from diagnose.measure.recomputation import Recomputations, recomputations
 from diagnose.measure.replay import Replay
 from diagnose.measure.steps import StepSpans, find_steps
-from diagnose.measure.stretched import stretched
 from diagnose.measure.validity import Violation, check
 from diagnose.measure.written_attention import WrittenAttention, attention_places, written_attention
-from diagnose.measure.roofline import MATRIX_CLASSES, Roofline, arithmetic_of, roofline_of
-from diagnose.model import Accounting, Place, StepWork
+from diagnose.model import Accounting, Place
 from diagnose.trace import Trace
 from diagnose.trace.intervals import Intervals
-from diagnose.measure.work import OpWork, work_of
-from diagnose.trace.schema import Bool, Float64, Int64, RangeKind, WorkKind
+from diagnose.trace.schema import Bool, Float64, Int64, RangeKind
 
 __all__ = ["Measures"]
 
@@ -145,11 +142,6 @@ class Measures:
     def steps(self) -> StepSpans:
         """The counted steps."""
         return find_steps(self.trace, self.rows, self.launches)
-
-    @cached_property
-    def stretched(self) -> Int64 | None:
-        """Per row of device work, ns beyond what the same kernel takes in other steps; None where no steps are alike."""
-        return stretched(self)
 
     def readings(self, names: Sequence[str]) -> Mapping[str, Float64]:
         """Counters of the busiest device, moment by moment; NaN where a moment lacks one."""
@@ -330,6 +322,11 @@ class Measures:
         return Exchange(self.trace, self.communication)
 
     @cached_property
+    def late_gradients(self) -> LateGradients:
+        """Gradients that are reduced after the backward pass."""
+        return late_gradients(self)
+
+    @cached_property
     def replay(self) -> Replay:
         """The counted steps, to be replayed with something changed."""
         return Replay(self.trace, self.launches, self.rows, self.steps, self.thread)
@@ -368,33 +365,5 @@ class Measures:
         return np.flatnonzero(mask & self.rows & inside)
 
     def time_of(self, rows: Int64) -> Intervals:
-    @cached_property
-    def ceilings(self) -> Ceilings | None:
-        """What the device can do at most; None for a device that nobody measured and no table has."""
-        return ceilings_of(self.trace)
-
-    @cached_property
-    def op_work(self) -> OpWork:
-        """Per row of `trace.ops`, the arithmetic and the bytes of what launched device work; -1 for unknown."""
-        return work_of(self.trace, np.unique(self.op_of_work))
-
-    @cached_property
-    def roofline(self) -> Roofline | None:
-        """How near the ceilings the operators of the counted steps came; None without ceilings."""
-        if self.ceilings is None:
-            return None
-        kernels = self.rows_within_steps(self.trace.device.kind == WorkKind.KERNEL)
-        return roofline_of(self.trace, kernels, self.op_of_work, self.op_work, self.ceilings)
-
-    @cached_property
-    def step_work(self) -> StepWork | None:
-        """The arithmetic of a step and how near the ceiling it came; None where nothing is known of it."""
-        if self.roofline is None or self.ceilings is None or self.step_count == 0:
-            return None
-        matrix = self.rows_within_steps(np.isin(self.classes, MATRIX_CLASSES))
-        again = self.recomputations.launched(self.launches)
-        done = arithmetic_of(self.trace, self.roofline, self.op_work, self.op_of_work, matrix, again)
-        return done.per_step(self.total_ns, self.step_count, self.ceilings.source)
-
         """The time of some rows of device work within the counted steps."""
         return Intervals.of(self.trace.device.start_ns[rows], self.trace.device.end_ns[rows]) & self.counted

@@ -19,6 +19,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from diagnose.measure.communication import host_rows
 from diagnose.measure.kernels import KernelClass, classes_of
 from diagnose.trace import Collective, Trace
 from diagnose.trace.schema import MISSING, Bool, Int64
@@ -43,7 +44,7 @@ class Matched:
     members: tuple[int, ...]
     """Positions in the given traces, one a column."""
     rows: Int64
-    """Row of the member's `device` table, or -1 where it did not record the collective."""
+    """Row of the member's `device` table (of `ranges` if it has no device), or -1 where it recorded no such row."""
     start_ns: Int64
     end_ns: Int64
     offset_ns: tuple[int, ...]
@@ -102,7 +103,7 @@ def match_sequences(sequences: Sequence[Mapping[Key, CollectiveSequence]]) -> tu
 
 @dataclass(frozen=True, eq=False)
 class CollectiveSequence:
-    """One rank's collectives of one group, in the order in which they ended."""
+    """One rank's collectives of one group, in the order in which they ended (on the host: began)."""
 
     rows: Int64
     start_ns: Int64
@@ -120,7 +121,9 @@ _OF = " of ranks "
 
 def sequences_of(trace: Trace) -> dict[Key, CollectiveSequence]:
     """The collectives of a rank by group. Where a stream names one group only, its unnamed kernels are of that group:
-    what was launched before the recording began has lost its arguments."""
+    what was launched before the recording began has lost its arguments. Without a device, those of the host."""
+    if not trace.has_device:
+        return _on_host(trace)
     rows = np.flatnonzero(classes_of(trace) == KernelClass.COLLECTIVE)
     table = trace.device
     named = np.array([*map(_group_key, trace.collectives), ""], np.str_)[table.collective[rows]]
@@ -135,6 +138,17 @@ def sequences_of(trace: Trace) -> dict[Key, CollectiveSequence]:
         if not len(groups):
             sequences.setdefault((False, f"stream {number}"), []).append(rows[mine])
     return {key: _sequence(trace, np.concatenate(parts)) for key, parts in sequences.items()}
+
+
+def _on_host(trace: Trace) -> dict[Key, CollectiveSequence]:
+    """Ranges of gloo and MPI, whose queues begin in the same order everywhere; their groups are not recorded."""
+    rows = host_rows(trace)
+    if not len(rows):
+        return {}
+    ranges, numbers = trace.ranges, np.array([_number(name) for name in trace.names], np.int64)
+    unknown = np.full(len(rows), MISSING, np.int64)
+    queued = CollectiveSequence(rows, ranges.start_ns[rows], ranges.end_ns[rows], numbers[ranges.name[rows]], unknown)
+    return {(False, "host"): queued}
 
 
 def _group_key(collective: Collective) -> str:

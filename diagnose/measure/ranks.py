@@ -18,6 +18,7 @@ from diagnose.measure import Measures
 from diagnose.measure.collectives import Matched, match_sequences
 from diagnose.measure.rank_record import RankRecord, record_of
 from diagnose.model import Accounting
+from diagnose.trace.intervals import Intervals
 from diagnose.trace.schema import MISSING, Float64, Int64
 
 SHARE = 0.02
@@ -121,6 +122,10 @@ class Job:
     lateness: tuple[Lateness, ...]
     """One a row of `table`; empty where no collectives could be matched within counted steps."""
     roll: RollCall
+    given: tuple[int, ...] = ()
+    """Per row of `table`, which of the given records it is."""
+    waiting: tuple[Intervals, ...] = ()
+    """Per row of `table`, on its own clock: when it waited for other ranks in collectives and did not compute."""
 
     @property
     def stragglers(self) -> tuple[Lateness, ...]:
@@ -135,10 +140,10 @@ def job_of(measures: Sequence[Measures]) -> Job:
 
 def job_of_records(records: Sequence[RankRecord]) -> Job:
     """The same as `job_of`, of ranks that were measured elsewhere."""
-    first: dict[object, RankRecord] = {}
+    first: dict[object, int] = {}
     for number, one in enumerate(records):
-        first.setdefault((number,) if one.rank is None else one.rank, one)
-    taken = list(first.values())
+        first.setdefault((number,) if one.rank is None else one.rank, number)
+    taken = [records[number] for number in first.values()]
     matched = match_sequences([one.sequences for one in taken]) if len(taken) > 1 else ()
     waits = [_exposed(group, taken) for group in matched]
     return Job(
@@ -146,6 +151,8 @@ def job_of_records(records: Sequence[RankRecord]) -> Job:
         matched=matched,
         lateness=_lateness(taken, matched, waits),
         roll=roll_call(records),
+        given=tuple(first.values()),
+        waiting=tuple(_waiting(member, one, matched) for member, one in enumerate(taken)),
     )
 
 
@@ -174,14 +181,26 @@ def roll_call(given: Sequence[OfJob]) -> RollCall:
     )
 
 
+def _waiting(member: int, record: RankRecord, matched: Sequence[Matched]) -> Intervals:
+    stretches = []
+    for group in matched:
+        if member in group.members:
+            column = group.members.index(member)
+            begin = group.start_ns[:, column]
+            stretches.append(Intervals.of(begin, begin + np.maximum(group.wait_ns[:, column], 0)))
+    return Intervals.union(stretches) - record.computing
+
+
 def _exposed(group: Matched, records: Sequence[RankRecord]) -> Int64:
     """Per collective and member, the part of its wait in which it did not compute; 0 where it is not comparable."""
     wait = np.maximum(group.wait_ns, 0)
-    exposed = [
-        wait[:, column]
-        - records[member].computing.covered(starts := group.start_ns[:, column], starts + wait[:, column])
-        for column, member in enumerate(group.members)
-    ]
+    exposed = []
+    for column, member in enumerate(group.members):
+        begin, end = group.start_ns[:, column], group.start_ns[:, column] + wait[:, column]
+        # Where several run at once (gloo's threads do), time that one waits already is not waited for again.
+        before = np.concatenate((begin[:1], np.maximum.accumulate(end)[:-1]))
+        begin = np.minimum(np.maximum(begin, before), end)
+        exposed.append(end - begin - records[member].computing.covered(begin, end))
     return np.stack(exposed, axis=1)
 
 

@@ -39,6 +39,7 @@ class Sites:
         self._after_init(torch.utils.data.DataLoader, "DataLoader", _loader)
         self._after_init(torch.optim.Optimizer, "optimizer", _optimizer)
         self._after_init(torch.nn.parallel.DistributedDataParallel, "DistributedDataParallel", _ddp)
+        self._after_init(torch.nn.DataParallel, "DataParallel", _data_parallel)
         self._after_init(torch.amp.GradScaler, "GradScaler", _scaler)
         self._compile(torch)
         self._autocast(torch)
@@ -171,6 +172,10 @@ def _ddp(wrapper: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[st
     names = ("find_unused_parameters", "gradient_as_bucket_view", "static_graph", "broadcast_buffers", "bucket_cap_mb")
     found = {name: given.arguments.get(name) for name in names}
     return {**found, "bucket_bytes": getattr(wrapper, "bucket_bytes_cap", None)}
+
+
+def _data_parallel(wrapper: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {"devices": len(getattr(wrapper, "device_ids", ()))}
 
 
 def _fsdp(wrapper: Any, _args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,117 @@
+"""What several ranks say together, from their digests alone: who waits for whom, and what is left of each one's own.
+
+    together(digests, plugins.load())  →  Together
+
+A rank that waits in a collective lost no time to communication: what its findings claim of that time is taken from
+them. Rules that look at all ranks (`Rule.check_job`) then say who is to blame; what the blamed rank's own findings
+claim of the same time becomes part of that, so that no nanosecond is found twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from diagnose.digest import SMALLEST_SHARE, Digest
+from diagnose.measure.ranks import Job, job_of_records
+from diagnose.model import CannotTell, Evidence, Finding, Severity
+from diagnose.plugins import Catalogue
+from diagnose.rule import JobClaim, Rule
+from diagnose.units import format_ns
+
+
+@dataclass(frozen=True)
+class Together:
+    """The findings of a job's ranks, settled against each other."""
+
+    own: tuple[tuple[Finding, ...], ...]
+    """Per digest."""
+    joint: tuple[Finding, ...]
+    """Of all ranks together."""
+    unknown: tuple[CannotTell, ...]
+    failures: tuple[str, ...]
+
+
+def together(digests: Sequence[Digest], catalogue: Catalogue) -> Together:
+    """Ask the rules that look at all ranks. Without several ranks, what each one found alone stays as it is."""
+    rules = [catalogue.rules[name] for name in sorted(catalogue.rules) if catalogue.rules[name].check_job]
+    own = [digest.findings for digest in digests]
+    if not rules or not digests:
+        return Together(tuple(own), (), (), ())
+    job = job_of_records([digest.record for digest in digests])
+    for member, number in enumerate(job.given):
+        own[number] = _without_waiting(digests[number], job, member)
+    joint: list[Finding] = []
+    unknown: list[CannotTell] = []
+    failures: list[str] = []
+    for rule in rules:
+        try:
+            answers = list(rule.check_job(job, [own[number] for number in job.given])) if rule.check_job else []
+        except Exception as error:  # noqa: BLE001 - a rule may be the user's own; a broken one must not hide the others
+            failures.append(f"rule {rule.name} failed and was left out: {type(error).__name__}: {error}")
+            continue
+        unknown += [answer for answer in answers if isinstance(answer, CannotTell)]
+        for claim in (answer for answer in answers if isinstance(answer, JobClaim)):
+            if claim.share >= SMALLEST_SHARE:
+                joint.append(_finding(rule, claim, catalogue))
+                number = job.given[claim.member]
+                own[number] = _without_reason(own, number, claim)
+    return Together(tuple(own), tuple(joint), tuple(unknown), tuple(failures))
+
+
+def _without_waiting(digest: Digest, job: Job, member: int) -> tuple[Finding, ...]:
+    """A rank's findings less what they claim of the time in which it waited for other ranks."""
+    left = []
+    for finding, (claimed, whole) in zip(digest.findings, digest.in_collectives, strict=True):
+        waited = (claimed & job.waiting[member]).total_ns
+        if not waited:
+            left.append(finding)
+            continue
+        steps = max(digest.steps.count, 1)
+        gone = min(finding.recoverable_ns * waited // max(whole, 1), finding.recoverable_ns)
+        note = Evidence("of it, waiting for other ranks", waited // steps, "ns")
+        said = f"{finding.summary}; {format_ns(waited / steps)} of it is waiting for other ranks"
+        left += _less(replace(finding, summary=said, evidence=(*finding.evidence, note)), gone)
+    return tuple(left)
+
+
+def _without_reason(own: Sequence[tuple[Finding, ...]], number: int, claim: JobClaim) -> tuple[Finding, ...]:
+    """The findings of the blamed rank less what they claim beyond those of the other ranks, up to what is blamed."""
+    left, budget = [], claim.recoverable_ns
+    for finding in own[number]:
+        others = [
+            max((one.recoverable_ns for one in theirs if one.rule == finding.rule), default=0)
+            for other, theirs in enumerate(own)
+            if other != number
+        ]
+        gone = min(max(finding.recoverable_ns - int(median(others or [0])), 0), budget)
+        budget -= gone
+        left += _less(finding, gone) if gone else [finding]
+    return tuple(left)
+
+
+def _less(finding: Finding, gone_ns: int) -> list[Finding]:
+    """A finding that lost some of its time; none where too little is left."""
+    recoverable = finding.recoverable_ns - gone_ns
+    share = finding.share * recoverable / max(finding.recoverable_ns, 1)
+    if share < SMALLEST_SHARE:
+        return []
+    return [replace(finding, recoverable_ns=recoverable, share=share, severity=Severity.of_share(share))]
+
+
+def _finding(rule: Rule, claim: JobClaim, catalogue: Catalogue) -> Finding:
+    fixers = rule.fixers if claim.fixers is None else claim.fixers
+    return Finding(
+        rule=rule.name,
+        severity=Severity.of_share(claim.share),
+        rank=claim.rank,
+        recoverable_ns=claim.recoverable_ns,
+        share=claim.share,
+        confidence=claim.confidence,
+        summary=claim.summary,
+        evidence=tuple(claim.evidence),
+        where=tuple(claim.where),
+        fixers=tuple(name for name in fixers if catalogue.offers(name)),
+        confirm=claim.confirm,
+    )

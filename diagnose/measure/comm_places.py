@@ -1,0 +1,34 @@
+"""When the training thread was in what issued some collectives: the time whose lines of source are theirs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from diagnose.trace.intervals import Intervals
+from diagnose.trace.schema import MISSING, Bool
+
+if TYPE_CHECKING:
+    from diagnose.measure import Measures
+
+
+def issuing_of(measures: Measures, rows: Bool) -> Intervals:
+    """Of collectives (rows of `measures.communication`) that autograd issued, the backward pass, in which the training
+    thread waits; of the others, from the first to the last of each step's phase and round."""
+    comm, passes = measures.communication, measures.backward_passes
+    mine = comm.where(rows)
+    within = passes.holding(mine.issued_ns)
+    held = np.unique(within[within != MISSING])
+    found = [Intervals.of(passes.start_ns[held], passes.end_ns[held])]
+    own = mine.where(within == MISSING)
+    if len(own):
+        key = np.stack((own.step, own.phase.astype(np.int64), own.round), axis=1)
+        _, same = np.unique(key, axis=0, return_inverse=True)
+        same = same.reshape(-1)
+        first = np.full(int(same.max()) + 1, np.iinfo(np.int64).max)
+        last = np.zeros(len(first), np.int64)
+        np.minimum.at(first, same, own.issued_ns)
+        np.maximum.at(last, same, own.issued_ns + 1)
+        found.append(Intervals.of(first, last))
+    return Intervals.union(found)

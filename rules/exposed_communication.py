@@ -1,0 +1,198 @@
+"""The device waits for collectives that nothing hides.
+
+What it finds
+    Collectives on the path of the step: nothing is computed beside them, and the step would end sooner without them.
+    What has a cause of its own is left to it: gradients reduced after the backward pass (`unoverlapped-gradients`) or
+    in every micro-step (`syncing-every-microstep`), parameters gathered again (`regathering-parameters`), small
+    collectives (`small-buckets`), a slow link (`slow-link`), a late rank (`straggler`).
+
+Why it costs
+    A device that waits for a collective computes nothing. Beside compute, a collective costs a fraction of that.
+
+What proves it
+    The time of collectives outside compute, and the replay of the step without them. Two things are not counted,
+    because no better plan removes them: the end of each round of gradients, which become ready when nothing is left
+    to compute (at most a quarter of the round, or 25 MiB), and the first parameters that FSDP gathers in a step.
+    Nor is waiting for other ranks: by one rank's recording that is what a collective takes longer than the fastest of
+    its kind, size and group; by several, what it takes longer than on the rank that came last. The rest is an upper
+    bound: it goes if the collective is hidden or not needed.
+
+What fixes it
+    Not doing it (replicas that start equal stay equal), doing it beside compute (`async_op=True`, larger or smaller
+    buckets, prefetching), moving fewer bytes (bfloat16), or accumulating gradients over more micro-steps.
+
+Thresholds
+    None of its own; what it subtracts is in diagnose/measure/exchange.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from diagnose.rule import (
+    Bool,
+    CannotTell,
+    Claim,
+    Collective,
+    Confidence,
+    Evidence,
+    Int64,
+    Measures,
+    Rule,
+    drawn,
+    format_bytes,
+    format_ns,
+    format_share,
+    issuing_of,
+    shortened,
+)
+
+_FIXERS = {"all_gather": ("fsdp-prefetch",), "reduce_scatter": ("fsdp-prefetch",), "all_reduce": ("ddp-buckets",)}
+
+
+def check(measures: Measures) -> Iterator[Claim | CannotTell]:
+    """Exposed collectives, without what is inherent, waiting, or another rule's."""
+    comm, exchange = measures.communication, measures.exchange
+    if not len(comm):
+        return
+    if not measures.compute.total_ns:
+        yield CannotTell("exposed-communication", "the compute that collectives could hide behind, besides collectives")
+        return
+    needed = np.where(measures.late_gradients.rows, 0, exchange.needed_ns)
+    less = shortened(measures, needed, np.minimum(exchange.inherent_ns, needed))
+    if less.gain_ns == 0:
+        return
+    steps = measures.step_count
+    exposed = _exposed(measures, needed)
+    longest = _by_kind(measures, exposed)
+    rows = exposed > 0
+    waited = (comm.duration_ns - comm.transfer_ns)[rows].sum() / steps
+    yield Claim(
+        summary=f"the device computes nothing for {format_ns(less.exposed.total_ns / steps)} per step "
+        f"({format_share(measures.share(less.exposed))}) while it communicates: {_described(measures, longest, rows)}",
+        recoverable_ns=less.gain_ns,
+        claims=less.exposed,
+        confidence=Confidence.BOUND,
+        evidence=[
+            Evidence("exposed communication", measures.accounting.exposed_comm // steps, "ns"),
+            *(Evidence(f"of it, {kind or 'of unknown kind'}", time // steps, "ns") for kind, time in longest),
+            Evidence("exposed collectives per step", int(rows.sum()) / steps, "count", _rows(measures, exposed)),
+            Evidence("that no plan hides", int(np.minimum(exchange.inherent_ns, needed).sum()) // steps, "ns"),
+            Evidence("waiting for other ranks, as far as one rank can tell", round(waited), "ns"),
+        ],
+        where=measures.places(issuing_of(measures, rows)),
+        fixers=_FIXERS.get(longest[0][0], ()) if longest else (),
+        confirm="a trial without these collectives, or the recordings of all ranks: a late one makes all others wait",
+        cut=less.cut,
+    )
+
+
+def _exposed(measures: Measures, needed: Int64) -> Int64:
+    """Per collective, how much of its transfer nothing hides."""
+    comm = measures.communication
+    begin = comm.end_ns - np.minimum(needed, comm.duration_ns)
+    return np.asarray(comm.end_ns - begin - measures.compute.covered(begin, comm.end_ns), np.int64)
+
+
+def _by_kind(measures: Measures, exposed: Int64) -> list[tuple[str, int]]:
+    kinds, number = np.unique(measures.communication.kind, return_inverse=True)
+    spent = np.bincount(number.reshape(-1), weights=exposed, minlength=len(kinds)).astype(np.int64)
+    order = np.argsort(-spent, kind="stable")[:3]
+    return [(str(kinds[at]), int(spent[at])) for at in order.tolist() if spent[at] > 0]
+
+
+def _described(measures: Measures, longest: list[tuple[str, int]], rows: Bool) -> str:
+    """Kinds with their number and size, the costliest first."""
+    comm, steps, words = measures.communication, measures.step_count, []
+    for kind, _ in longest[:2]:
+        mine = rows & (comm.kind == kind)
+        size = int(np.maximum(comm.size_bytes[mine], 0).sum()) / steps
+        name = kind.replace("_", "-") or "collective"
+        words.append(f"{int(mine.sum()) / steps:.0f} × {name}{f' of {format_bytes(size)} in all' if size else ''}")
+    return " and ".join(words)
+
+
+def _rows(measures: Measures, exposed: Int64) -> tuple[int, ...]:
+    if not measures.has_device:
+        return ()
+    return tuple(measures.communication.row[np.argsort(-exposed, kind="stable")[:3]].tolist())
+
+
+_KERNELS = {"b": "gemm", "x": "void multi_tensor_apply_kernel<FusedAdamMathFunctor>"}
+
+_FIRES = (
+    # All weights are sent to all ranks after every step.
+    drawn(
+        """
+        gpu   : kkkbbbbb       x
+        gpu 20:     gg  gwwwwww
+        bwd   :    BBBBB
+        opt   :                O
+        """,
+        repeat=4,
+        kernels=_KERNELS,
+        comms={
+            "g": Collective("all_reduce", 25 << 20, 2, "default_pg"),
+            "w": Collective("broadcast", 96 << 20, 2, "default_pg"),
+        },
+    ),
+    # Activations exchanged in the forward pass.
+    drawn(
+        """
+        gpu   : kkk   kkk   kkkx
+        gpu 20:    aaa   aaa
+        opt   :                O
+        """,
+        repeat=4,
+        kernels=_KERNELS,
+        comms={"a": Collective("all_to_all", 96 << 20, 8, "ep")},
+    ),
+)
+
+_SILENT = (
+    # Hidden but for the gradients that are ready last.
+    drawn(
+        """
+        gpu   : kkkbbbbbbbb xx
+        gpu 20:     gggggg g
+        bwd   :    BBBBBBBB
+        opt   :             OO
+        """,
+        repeat=4,
+        kernels=_KERNELS,
+        comms={"g": Collective("all_reduce", 25 << 20, 2, "default_pg")},
+    ),
+    # Not hidden by kernels, but on nobody's path: the step waits for data.
+    drawn(
+        """
+        load  : wwwwwwwwww
+        host  : ..........lo
+        gpu   :           kkkkk
+        opt   :               O
+        """,
+        repeat=4,
+        kernels=_KERNELS,
+    ),
+    # Hidden throughout.
+    drawn(
+        """
+        gpu   : kkkkkkkkkkkkk
+        gpu 20:   aaaa  aaaa
+        opt   :             O
+        """,
+        repeat=4,
+        kernels=_KERNELS,
+        comms={"a": Collective("all_gather", 96 << 20, 8, "mesh_fsdp")},
+    ),
+)
+
+RULE = Rule(
+    "exposed-communication",
+    check,
+    fixers=("ddp-buckets", "fsdp-prefetch"),
+    fires=_FIRES,
+    silent=_SILENT,
+    nearness=70,
+)

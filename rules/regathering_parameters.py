@@ -1,0 +1,165 @@
+"""Sharded parameters are gathered again in the backward pass, after the forward pass threw them away.
+
+What it finds
+    All-gathers in or between backward passes of the sizes and group of those in the forward pass of the same step, for
+    which the device waits.
+
+Why it costs
+    FSDP gathers a layer's parameters before its forward pass and, unless told otherwise, frees them after it, so that
+    the backward pass gathers them again: half more bytes than need travel. Where memory is short that is the point of
+    it; where it is not, nothing is gained.
+
+What proves it
+    The collectives by size, group and phase. The recoverable time is that of the step without the repeated ones, as
+    the replay says. Where the recording knows the device's memory and its peak, a job that has no room for the
+    gathered parameters is left alone; where it does not, whether there is room remains to be seen.
+
+What fixes it
+    `reshard_after_forward=False` for as many layers as fit (`fsdp-keep`), prefetching (`fsdp-prefetch`); with
+    gradient accumulation, resharding after the last micro-step alone.
+
+Thresholds
+    ROOM (0.9): the part of the device's memory that may be in use at the peak; the allocator needs the rest for
+    fragmentation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from diagnose.rule import (
+    Bool,
+    CannotTell,
+    Claim,
+    Collective,
+    Confidence,
+    Evidence,
+    Facts,
+    Measures,
+    Place,
+    Rule,
+    Waste,
+    drawn,
+    format_bytes,
+    format_ns,
+    issuing_of,
+    shortened,
+)
+
+ROOM = 0.9
+
+
+def check(measures: Measures) -> Iterator[Claim | CannotTell]:
+    """All-gathers of what was gathered before."""
+    comm = measures.communication
+    rows = measures.exchange.waste == Waste.REGATHERED
+    if (comm.kind == "all_gather").any() and not len(measures.backward_passes):
+        yield CannotTell("regathering-parameters", "the operators of the backward passes, beside the collectives")
+    if not rows.any() or _short_of_memory(measures, rows):
+        return
+    gone = shortened(measures, comm.transfer_ns * rows, np.zeros(len(comm), np.int64))
+    if gone.gain_ns == 0:
+        return
+    steps, facts = measures.step_count, measures.trace.facts
+    moved = int(comm.size_bytes[rows].sum()) // steps
+    known = facts.peak_memory_bytes is not None and facts.device_memory_bytes is not None
+    sites = [site for site in measures.trace.sites if site.kind in ("fully_shard", "FSDP")]
+    yield Claim(
+        summary=f"{format_bytes(moved)} of parameters are gathered again after the forward pass of each step, in "
+        f"{int(rows.sum()) / steps:.0f} collectives: {format_ns(gone.exposed.total_ns / steps)} per step are exposed",
+        recoverable_ns=gone.gain_ns,
+        claims=gone.exposed,
+        confidence=Confidence.BOUND,
+        evidence=[
+            Evidence("gathered again per step", moved, "bytes"),
+            Evidence("exposed time of these", gone.exposed.total_ns // steps, "ns"),
+            *([Evidence("peak memory", facts.peak_memory_bytes or 0, "bytes")] if known else []),
+        ],
+        where=[Place(site.file, site.line, function=site.function) for site in sites]
+        or measures.places(issuing_of(measures, rows)),
+        confirm="a trial with reshard_after_forward=False" + ("" if known else ", if there is memory to keep them"),
+        cut=gone.cut,
+    )
+
+
+def _short_of_memory(measures: Measures, rows: Bool) -> bool:
+    """Whether what is gathered again is known not to fit beside the peak."""
+    facts, comm = measures.trace.facts, measures.communication
+    if facts.peak_memory_bytes is None or facts.device_memory_bytes is None:
+        return False
+    of_one = rows & (comm.step == comm.step[rows][0])
+    kept = int(comm.size_bytes[of_one & (comm.round == comm.round[of_one].min())].sum())
+    return facts.peak_memory_bytes + kept > ROOM * facts.device_memory_bytes
+
+
+_COMMS = {
+    "a": Collective("all_gather", 64 << 20, 2, "mesh_fsdp"),
+    "A": Collective("all_gather", 48 << 20, 2, "mesh_fsdp"),
+    "r": Collective("reduce_scatter", 64 << 20, 2, "mesh_fsdp"),
+}
+_KERNELS = {"b": "gemm", "x": "void multi_tensor_apply_kernel<FusedAdamMathFunctor>"}
+
+_FIRES = (
+    drawn(
+        """
+        gpu   :    k k      bb   bb  x
+        gpu 20: aaa AA  AAAA  aaa  rr
+        bwd   :         BBBBBBBBBBBBB
+        opt   :                      O
+        """,
+        repeat=4,
+        kernels=_KERNELS,
+        comms=_COMMS,
+    ),
+)
+
+_SILENT = (
+    # Kept after the forward pass.
+    drawn(
+        """
+        gpu   :    kk  kbbbbbb  x
+        gpu 20: aaa AA       rrr
+        bwd   :         BBBBBBB
+        opt   :                 O
+        """,
+        repeat=4,
+        kernels=_KERNELS,
+        comms=_COMMS,
+    ),
+    # Gathered again, beside compute.
+    drawn(
+        """
+        gpu   :    kkkbbbbbbbbb  x
+        gpu 20: aaa AAAA aaa  rrr
+        bwd   :       BBBBBBBBBBB
+        opt   :                  O
+        """,
+        repeat=4,
+        kernels=_KERNELS,
+        comms=_COMMS,
+    ),
+    # No room to keep them.
+    drawn(
+        """
+        gpu   :    k k      bb   bb  x
+        gpu 20: aaa AA  AAAA  aaa  rr
+        bwd   :         BBBBBBBBBBBBB
+        opt   :                      O
+        """,
+        repeat=4,
+        kernels=_KERNELS,
+        comms=_COMMS,
+        facts=Facts(peak_memory_bytes=139 << 30, device_memory_bytes=140 << 30),
+    ),
+)
+
+RULE = Rule(
+    "regathering-parameters",
+    check,
+    fixers=("fsdp-keep", "fsdp-prefetch"),
+    fires=_FIRES,
+    silent=_SILENT,
+    nearness=35,
+)

@@ -1,0 +1,170 @@
+"""Other ranks wait for the same one, step after step.
+
+What it finds
+    A rank that comes last to the collectives of most steps, so that all others wait for it and compute nothing.
+
+Why it costs
+    A collective ends when the last rank has arrived. Whatever holds one rank up holds all of them up.
+
+What proves it
+    Durations, not clocks: a collective lasts from a rank's arrival to the end for all, so that the rank that came last
+    has the shortest one, and the others waited for the difference. Counted is what every other rank waited at least,
+    without compute: were the late rank earlier, the next one would be the last. A rank is named if that is a share of
+    the step that matters, in more steps than chance would have it, about as much in each, and, of eight ranks or more,
+    unlike all others. In a balanced job nobody is.
+
+    What the late rank did instead is its own finding, which becomes part of this one, or else the class of its time
+    that exceeds the others'.
+
+What fixes it
+    What fixes the late rank's own finding; dealing the work out evenly.
+
+Thresholds
+    2 % of the step, 3.5 modified z-scores of eight ranks or more, one in ten as the probability of chance: see
+    diagnose/measure/ranks.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
+
+from diagnose.rule import (
+    Accounting,
+    CannotTell,
+    Evidence,
+    Finding,
+    Job,
+    JobClaim,
+    Lateness,
+    Rule,
+    Trace,
+    drawn,
+    format_ns,
+    format_share,
+    listed,
+    nothing_alone,
+)
+
+_REASON = 0.25
+"""A reason explains at least this part of the time for which a rank is late."""
+
+_DOES = {
+    "compute": "computes longer",
+    "exposed_comm": "communicates longer",
+    "exposed_copy": "copies longer",
+    "input": "waits for its input",
+    "sync": "waits for its device",
+    "python": "runs Python",
+    "gc": "collects garbage",
+    "allocator": "allocates device memory",
+    "compile": "compiles",
+    "io": "writes files",
+    "dispatch": "issues work more slowly",
+    "launch": "issues work more slowly",
+}
+
+
+def check_job(job: Job, findings: Sequence[Sequence[Finding]]) -> Iterator[JobClaim | CannotTell]:
+    """Late ranks, each with what it did instead."""
+    if len(job.table) < 2:
+        world = job.roll.world_size or 0
+        if world > 1 and job.table and job.table[0].accounting.exposed_comm:
+            yield CannotTell("straggler", f"the recordings of the other {world - 1} ranks")
+        return
+    if not job.matched:
+        if any(row.accounting.exposed_comm for row in job.table):
+            yield CannotTell("straggler", "collectives that the recordings of all ranks have in common")
+        return
+    for late in job.stragglers:
+        yield _claim(job, late, findings)
+
+
+def _claim(job: Job, late: Lateness, findings: Sequence[Sequence[Finding]]) -> JobClaim:
+    cost = sum(late.cost_ns) // len(late.cost_ns)
+    reason = _own_finding(job, late, findings, cost)
+    excess = _excess(job, late.member)
+    does = max(excess, key=lambda name: excess[name], default=None)
+    why = f"{reason.rule} on rank {late.rank}" if reason else ""
+    if does is not None and excess[does] >= _REASON * cost:
+        more = f"it {_DOES.get(does, 'does something else')}, {format_ns(excess[does])} per step more than the others"
+        why = f"{more} ({why})" if why else more
+    row = job.table[late.member]
+    others = [one.rank for one in job.table if one is not row and one.rank is not None]
+    evidence = [
+        Evidence("what every other rank waits for it, per step", cost, "ns"),
+        Evidence("steps in which it is late", late.late_steps, "count"),
+        Evidence("of steps", len(late.cost_ns), "count"),
+        Evidence("collectives in which it came last", row.last or 0, "count"),
+    ]
+    evidence += [Evidence(f"more {name} than the others", time, "ns") for name, time in excess.items() if time > 0][:3]
+    if reason:
+        evidence.append(Evidence(f"{reason.rule} on it", reason.recoverable_ns, "ns"))
+    return JobClaim(
+        summary=f"rank {late.rank} is late: rank {listed(others)} wait{'s' if len(others) == 1 else ''} for it "
+        f"{format_ns(cost)} per step ({format_share(late.share)})" + (f"; {why}" if why else ""),
+        rank=late.rank,
+        member=late.member,
+        recoverable_ns=cost,
+        share=late.share,
+        evidence=evidence,
+        where=reason.where if reason else (),
+        fixers=reason.fixers if reason else (),
+        confirm=reason.confirm if reason else "what that rank does differently: its data, its device, its host",
+    )
+
+
+def _own_finding(job: Job, late: Lateness, findings: Sequence[Sequence[Finding]], cost_ns: int) -> Finding | None:
+    """The late rank's finding that exceeds the same one of the other ranks by most, if it explains enough."""
+    best, most = None, _REASON * cost_ns
+    for finding in findings[late.member]:
+        theirs = [
+            max((one.recoverable_ns for one in of_rank if one.rule == finding.rule), default=0)
+            for member, of_rank in enumerate(findings)
+            if member != late.member and member < len(job.table)
+        ]
+        more = finding.recoverable_ns - median(theirs)
+        if more >= most:
+            best, most = finding, more
+    return best
+
+
+def _excess(job: Job, member: int) -> Mapping[str, int]:
+    """Per class of its time, how much more per step the late rank has than the others in the median, most first."""
+    per_step = [_classes(row.accounting, row.steps) for row in job.table]
+    mine, others = per_step[member], [one for at, one in enumerate(per_step) if at != member]
+    more = {name: int(time - median([one[name] for one in others])) for name, time in mine.items()}
+    more.pop("exposed_comm", None)
+    return dict(sorted(more.items(), key=lambda entry: -entry[1]))
+
+
+def _classes(accounting: Accounting, steps: int) -> dict[str, float]:
+    times = {"compute": accounting.compute, "exposed_copy": accounting.exposed_copy, **accounting.idle}
+    return {name: time / max(steps, 1) for name, time in times.items()}
+
+
+def _rank(number: int, picture: str) -> Trace:
+    return drawn(picture, repeat=5, rank=number, world_size=2)
+
+
+_EARLY = """
+    gpu   : kkkk
+    gpu 20:     cccccc
+    opt   :           O
+"""
+_LATE = """
+    load  : wwww
+    gpu   :     kkkk
+    gpu 20:         cc
+    opt   :           O
+"""
+
+_FIRES = ((_rank(0, _EARLY), _rank(1, _LATE)),)
+_SILENT = (
+    # Both wait for their input: neither waits for the other.
+    (_rank(0, _LATE), _rank(1, _LATE)),
+    # One rank alone.
+    (_rank(0, _EARLY),),
+)
+
+RULE = Rule("straggler", nothing_alone, check_job=check_job, fires_job=_FIRES, silent_job=_SILENT, nearness=20)

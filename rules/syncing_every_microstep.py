@@ -1,0 +1,119 @@
+"""Gradients are reduced over the ranks in every micro-step of an accumulation, though only the last sum is used.
+
+What it finds
+    Several backward passes for one optimizer step, each of which reduces the same gradients over the ranks.
+
+Why it costs
+    The optimizer needs the sum over micro-steps and ranks. Sums commute: gradients may be accumulated on each rank and
+    reduced once, with the last micro-step. Reduced in each of k, k times the bytes travel.
+
+What proves it
+    Rounds of gradient collectives of equal bytes within a step that has fewer optimizer steps than rounds. The
+    recoverable time is that of the step without all rounds but the last, as the replay says.
+
+What fixes it
+    `no_sync()` of DistributedDataParallel, `set_requires_gradient_sync(False)` of FSDP (`no-sync`). FSDP then keeps
+    whole gradients on every rank: it takes memory.
+
+Thresholds
+    1 %: bytes of rounds of the same gradients may differ by so much (statistics that travel along).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from diagnose.rule import (
+    CannotTell,
+    Claim,
+    Collective,
+    Evidence,
+    Measures,
+    Rule,
+    Waste,
+    drawn,
+    format_bytes,
+    format_ns,
+    issuing_of,
+    shortened,
+)
+
+
+def check(measures: Measures) -> Iterator[Claim | CannotTell]:
+    """All rounds of gradients but the last of each step."""
+    comm = measures.communication
+    if len(comm) and not len(measures.backward_passes):
+        yield CannotTell("syncing-every-microstep", "the operators of the backward passes, beside the collectives")
+        return
+    rows = measures.exchange.waste == Waste.REPEATED
+    if not rows.any():
+        return
+    gone = shortened(measures, comm.duration_ns * rows, np.zeros(len(comm), np.int64))
+    if gone.gain_ns == 0:
+        return
+    steps = measures.step_count
+    rounds = len(np.unique(np.stack((comm.step, comm.round), axis=1)[rows], axis=0)) / steps
+    moved = int(comm.size_bytes[rows].sum()) / steps
+    yield Claim(
+        summary=f"gradients are reduced in {rounds + 1:.0f} micro-steps of each step: {rounds:.0f} times too often, "
+        f"{format_bytes(moved)} that need not travel, and {format_ns(gone.exposed.total_ns / steps)} per step that "
+        "nothing hides",
+        recoverable_ns=gone.gain_ns,
+        claims=gone.exposed,
+        evidence=[
+            Evidence("rounds of gradients per step", rounds + 1, "count"),
+            Evidence("reduced needlessly per step", round(moved), "bytes"),
+            Evidence("exposed time of these", gone.exposed.total_ns // steps, "ns"),
+        ],
+        where=measures.places(issuing_of(measures, rows)),
+        cut=gone.cut,
+    )
+
+
+_GRADIENTS = {"g": Collective("all_reduce", 64 << 20, 2, "default_pg")}
+
+_FIRES = (
+    drawn(
+        """
+        gpu   : kkkbbb   kkkbbb   x
+        gpu 20:      gggg     gggg
+        bwd   :    BBB      BBB
+        opt   :                   O
+        """,
+        repeat=4,
+        kernels={"b": "gemm", "x": "void multi_tensor_apply_kernel<FusedAdamMathFunctor>"},
+        comms=_GRADIENTS,
+    ),
+)
+
+_SILENT = (
+    # Reduced with the last micro-step alone.
+    drawn(
+        """
+        gpu   : kkkbbbkkkbbb   x
+        gpu 20:           gggg
+        bwd   :    BBB   BBB
+        opt   :                O
+        """,
+        repeat=4,
+        kernels={"b": "gemm", "x": "void multi_tensor_apply_kernel<FusedAdamMathFunctor>"},
+        comms=_GRADIENTS,
+    ),
+    # Two models, each with a backward pass and an optimizer of its own.
+    drawn(
+        """
+        gpu   : kkkbbb   xkkkbbb   x
+        gpu 20:      gggg      gggg
+        bwd   :    BBB       BBB
+        opt   :         OO         O
+        load  : w
+        """,
+        repeat=4,
+        kernels={"b": "gemm", "x": "void multi_tensor_apply_kernel<FusedAdamMathFunctor>"},
+        comms=_GRADIENTS,
+    ),
+)
+
+RULE = Rule("syncing-every-microstep", check, fixers=("no-sync",), fires=_FIRES, silent=_SILENT, nearness=30)
