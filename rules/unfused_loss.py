@@ -77,8 +77,8 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     if not loss.by_hand and NOTED <= share < DOMINANT:
         yield Claim(
             summary=f"{format_ns(time.total_ns / measures.step_count)} per step ({format_share(share)}) go to "
-            f"`cross_entropy`{_logits(measures)}, in {len(places) / measures.step_count:.0f} kernels; compiled or fused "
-            "with the output layer it needs less memory, and often less time",
+            f"`cross_entropy`{_logits(measures)}, in {len(places) / measures.step_count:.0f} kernels; compiled, or "
+            "fused with the output layer, it needs less memory, and often less time",
             recoverable_ns=0,
             claims=Intervals.empty(),
             confidence=Confidence.HINT,

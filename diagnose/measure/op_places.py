@@ -13,7 +13,8 @@ from diagnose.trace.schema import MISSING, Int64
 if TYPE_CHECKING:
     from diagnose.measure import Measures
 
-_MOST = 512  # operators looked up: they repeat from layer to layer and step to step
+_MOST = 512  # stretches looked up: they repeat from layer to layer and step to step
+_BETWEEN_NS = 30_000  # the Python between two operators of one expression belongs to it
 
 
 def places_of_ops(measures: Measures, ops: Int64) -> tuple[Place, ...]:
@@ -30,8 +31,9 @@ def op_spans(measures: Measures, ops: Int64) -> Intervals:
         return Intervals.empty()
     rows = np.unique(np.where(tree.backward[rows], _forward(measures, rows), rows))
     rows = rows[rows != MISSING]
-    rows = rows[:: max(len(rows) // _MOST, 1)]
-    return Intervals.of(table.start_ns[rows], table.end_ns[rows])
+    spans = Intervals.of(table.start_ns[rows], table.end_ns[rows]).joined(_BETWEEN_NS)
+    every = max(len(spans) // _MOST, 1)
+    return Intervals(spans.starts[::every], spans.ends[::every])
 
 
 def _forward(measures: Measures, rows: Int64) -> Int64:
