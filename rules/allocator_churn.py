@@ -14,7 +14,8 @@ What proves it
     Idle time of the device inside such calls, in several steps up to the end of the recording. The first steps fill the
     allocator, and that is how it should be: calls which cease, and recordings without several steps, are no finding.
 
-    Retries that the allocator counted in steady steps outside the recorded ones are a hint without a figure.
+    Where memory is given back because there was no room, this is `memory-pressure`; where it is taken in every step and
+    never given back, `leaking-memory`.
 
 What fixes it
     No `empty_cache()` in the loop (`drop-empty-cache`); `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`
@@ -37,7 +38,6 @@ from diagnose.rule import (
     ALLOCATIONS,
     CannotTell,
     Claim,
-    Confidence,
     Evidence,
     Intervals,
     Measures,
@@ -50,10 +50,7 @@ from diagnose.rule import (
 FEWEST_STEPS = 3
 LASTING = 0.5
 UNSEEN = 0.02
-WARM_UP = 10
-"""Logged steps that may still fill the allocator: as many as a live run warms up before it traces."""
 
-_RETRIES = "allocator.retries"
 _EMPTY_CACHE = "empty_cache"
 
 
@@ -65,13 +62,10 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         elif measures.share(measures.idle["allocator"]) >= UNSEEN:
             yield CannotTell("allocator-churn", "three steps or more: in fewer, filling the allocator looks the same")
         return
-    retries = _retries(measures)
     idle = measures.idle["allocator"]
     rows = _calls(measures)
     gain = recoverable_ns(measures, idle) if _lasts(measures, rows) else 0
     if gain == 0:
-        if retries:
-            yield _hint(retries)
         return
     steps = measures.step_count
     names = Counter(measures.trace.names[name] for name in measures.trace.calls.name[rows].tolist())
@@ -85,7 +79,6 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         evidence=[
             Evidence("idle.allocator", idle.total_ns // steps, "ns"),
             Evidence("allocation calls per step", len(rows) / steps, "count"),
-            *([Evidence("allocation retries", retries, "count")] if retries else []),
         ],
         where=measures.places(idle),
         fixers=("drop-empty-cache",) if emptied else None,
@@ -107,30 +100,6 @@ def _lasts(measures: Measures, rows: np.typing.NDArray[np.int64]) -> bool:
     starts = measures.trace.calls.start_ns[rows]
     count = np.searchsorted(starts, steps.host_end_ns) - np.searchsorted(starts, steps.host_start_ns)
     return bool((count[len(count) // 2 :] > 0).mean() >= LASTING)
-
-
-def _retries(measures: Measures) -> int:
-    """Retries that the allocator counted once the first steps were over; 0 where nobody counted."""
-    trace = measures.trace
-    if _RETRIES not in trace.names or len(trace.step_log) <= WARM_UP:
-        return 0
-    rows = trace.counters.name == trace.names.index(_RETRIES)
-    rows &= trace.counters.time_ns >= trace.step_log.end_ns[WARM_UP]
-    counted = trace.counters.value[rows]
-    return int(counted.max() - counted.min()) if len(counted) else 0
-
-
-def _hint(retries: int) -> Claim:
-    return Claim(
-        summary=f"the allocator gave all unused memory back and tried again {retries} times after the first steps, "
-        "though not in the recorded ones",
-        recoverable_ns=0,
-        claims=Intervals.empty(),
-        confidence=Confidence.HINT,
-        evidence=[Evidence("allocation retries", retries, "count")],
-        fixers=("expandable-segments",),
-        confirm="a recording of more steps",
-    )
 
 
 def _empties_cache(measures: Measures, idle: Intervals) -> bool:
@@ -161,9 +130,9 @@ _FIRES = (
     # No caching: each operator allocates.
     drawn(
         """
-        host: mmmolfffmmmolfff
-        gpu :      k       k
-        step:                 |
+        host: mmmol fffmmmol fff
+        gpu :      k        k
+        step:                   |
         """,
         repeat=4,
     ),

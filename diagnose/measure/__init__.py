@@ -17,33 +17,41 @@ import numpy.typing as npt
 
 from diagnose.measure.accounting import Occupation, account, added, device_occupation, main_device
 from diagnose.measure.activity import calls_of, ops_of, pageable_waits_of, ranges_of, waits_of
+from diagnose.measure.alignment import Misaligned, misaligned
+from diagnose.measure.allocation import DeviceAllocation, device_allocation
 from diagnose.measure.backward import BackwardPasses, backward_passes
+from diagnose.measure.ceilings import Ceilings, ceilings_of
 from diagnose.measure.communication import Communication, communication_of
 from diagnose.measure.compiled import CompiledRegions, compiled_regions
 from diagnose.measure.exchange import Exchange
 from diagnose.measure.host import host_idle, host_occupation
 from diagnose.measure.idle import CAUSES, ISSUE_NS, LATENCY_NS, REFILL_NS, device_idle
-from diagnose.measure.kernels import classes_of
+from diagnose.measure.kernels import KernelClass, classes_of
 from diagnose.measure.late_gradients import LateGradients, late_gradients
 from diagnose.measure.launch import Launches, launch_cost_ns, launches_of, queue_depth
 from diagnose.measure.layouts import layout_conversions
+from diagnose.measure.loss_work import LossWork, loss_work
 from diagnose.measure.marks import training_thread
 from diagnose.measure.memory import MemoryUse, main_memory, memory_use
 from diagnose.measure.optimizer_work import launched_by_optimizer
 from diagnose.measure.optree import OpTree, op_tree
 from diagnose.measure.places import places_of
+from diagnose.measure.pointwise_chains import Chain, chained, loose, pointwise_chains
 from diagnose.measure.products import Products, products_of
 from diagnose.measure.program_order import ProgramOrder, program_order
 from diagnose.measure.readings import readings
 from diagnose.measure.recomputation import Recomputations, recomputations
 from diagnose.measure.replay import Replay
+from diagnose.measure.roofline import MATRIX_CLASSES, Roofline, arithmetic_of, roofline_of
 from diagnose.measure.steps import StepSpans, find_steps
+from diagnose.measure.stretched import stretched
 from diagnose.measure.validity import Violation, check
+from diagnose.measure.work import OpWork, work_of
 from diagnose.measure.written_attention import WrittenAttention, attention_places, written_attention
-from diagnose.model import Accounting, Place
+from diagnose.model import Accounting, Place, StepWork
 from diagnose.trace import Trace
 from diagnose.trace.intervals import Intervals
-from diagnose.trace.schema import Bool, Float64, Int64, RangeKind
+from diagnose.trace.schema import Bool, Float64, Int64, RangeKind, WorkKind
 
 __all__ = ["Measures"]
 
@@ -99,6 +107,38 @@ class Measures:
         return products_of(self.program_order)
 
     @cached_property
+    def misaligned(self) -> Misaligned:
+        """Products that are slow because their matrices are not aligned."""
+        return misaligned(self.program_order, self.products)
+
+    @cached_property
+    def loss_work(self) -> LossWork:
+        """The work of the loss."""
+        return loss_work(self.program_order)
+
+    @cached_property
+    def chains(self) -> tuple[Chain, ...]:
+        """Chains of elementwise kernels, outside the optimizer, written attention and the loss."""
+        return pointwise_chains(self.program_order, self._explained)
+
+    @cached_property
+    def chain_places(self) -> Bool:
+        """Which places of the program order belong to chains."""
+        return chained(self.program_order, self.chains)
+
+    @cached_property
+    def loose_places(self) -> Bool:
+        """Which places are eager elementwise work outside chains, the optimizer, written attention and the loss."""
+        return loose(self.program_order, self._explained | self.chain_places)
+
+    @cached_property
+    def _explained(self) -> Bool:
+        order = self.program_order
+        explained = self.attention_places | (order.kind == KernelClass.OPTIMIZER)
+        explained[self.loss_work.places] = True
+        return explained
+
+    @cached_property
     def written_attention(self) -> tuple[WrittenAttention, ...]:
         """Every pass over an attention that is written out."""
         return written_attention(self.program_order)
@@ -134,6 +174,11 @@ class Measures:
         return memory_use(self.trace, main_memory(self.trace))
 
     @cached_property
+    def device_allocation(self) -> DeviceAllocation:
+        """The calls of the counted steps that take memory from the device or give it back."""
+        return device_allocation(self.trace, self.steps, self.op_tree)
+
+    @cached_property
     def recomputations(self) -> Recomputations:
         """What the backward pass computed a second time."""
         return recomputations(self.trace, self.op_tree)
@@ -142,6 +187,11 @@ class Measures:
     def steps(self) -> StepSpans:
         """The counted steps."""
         return find_steps(self.trace, self.rows, self.launches)
+
+    @cached_property
+    def stretched(self) -> Int64 | None:
+        """Per row of device work, ns beyond what the same kernel takes in other steps; None where no steps are alike."""
+        return stretched(self)
 
     def readings(self, names: Sequence[str]) -> Mapping[str, Float64]:
         """Counters of the busiest device, moment by moment; NaN where a moment lacks one."""
@@ -340,6 +390,34 @@ class Measures:
     def doubt(self) -> Intervals:
         """Time of which the cause is less than proven, because the recording contradicts itself there."""
         return Intervals.union(violation.doubt for violation in self.violations)
+
+    @cached_property
+    def ceilings(self) -> Ceilings | None:
+        """What the device can do at most; None for a device that nobody measured and no table has."""
+        return ceilings_of(self.trace)
+
+    @cached_property
+    def op_work(self) -> OpWork:
+        """Per row of `trace.ops`, the arithmetic and the bytes of what launched device work; -1 for unknown."""
+        return work_of(self.trace, np.unique(self.op_of_work))
+
+    @cached_property
+    def roofline(self) -> Roofline | None:
+        """How near the ceilings the operators of the counted steps came; None without ceilings."""
+        if self.ceilings is None:
+            return None
+        kernels = self.rows_within_steps(self.trace.device.kind == WorkKind.KERNEL)
+        return roofline_of(self.trace, kernels, self.op_of_work, self.op_work, self.ceilings)
+
+    @cached_property
+    def step_work(self) -> StepWork | None:
+        """The arithmetic of a step and how near the ceiling it came; None where nothing is known of it."""
+        if self.roofline is None or self.ceilings is None or self.step_count == 0:
+            return None
+        matrix = self.rows_within_steps(np.isin(self.classes, MATRIX_CLASSES))
+        again = self.recomputations.launched(self.launches)
+        done = arithmetic_of(self.trace, self.roofline, self.op_work, self.op_of_work, matrix, again)
+        return done.per_step(self.total_ns, self.step_count, self.ceilings.source)
 
     def per_step(self, intervals: Intervals) -> Int64:
         """How much of each counted step lies in some intervals."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from diagnose.measure.memory_history import history
 from diagnose.trace import Trace
-from diagnose.trace.schema import MISSING, Int64
+from diagnose.trace.schema import MISSING, Int64, MemoryAction
 
 ALLOCATED = "allocator.allocated_bytes"
 RESERVED = "allocator.reserved_bytes"
@@ -75,8 +75,8 @@ class MemoryUse:
     """Bytes that the allocator holds of the device, in use or not."""
     retries: Series
     """How often, so far, the allocator gave back what it had cached and tried again."""
-    failures: Series
-    """How often, so far, it ran out of memory."""
+    failed_allocations: int
+    """How often it was seen to run out of memory."""
     peak_allocated_bytes: int | None
     peak_reserved_bytes: int | None
     capacity_bytes: int | None
@@ -101,11 +101,15 @@ def memory_use(trace: Trace, device: int) -> MemoryUse:
         allocated=allocated,
         reserved=reserved,
         retries=_counter(trace, _RETRIES, device),
-        failures=_counter(trace, _FAILURES, device),
+        failed_allocations=max(_counter(trace, _FAILURES, device).most or 0, _failed(trace)),
         peak_allocated_bytes=peak_allocated,
         peak_reserved_bytes=max((peak for peak in held if peak is not None), default=None),
         capacity_bytes=trace.facts.device_memory_bytes if device != MISSING else None,
     )
+
+
+def _failed(trace: Trace) -> int:
+    return int((trace.memory.action == MemoryAction.OUT_OF_MEMORY).sum())
 
 
 def main_memory(trace: Trace) -> int:

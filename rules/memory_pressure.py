@@ -1,0 +1,221 @@
+"""Memory is so full that the allocator gives back what it cached and tries again, or that the run died of it.
+
+What it finds
+    Allocations that are retried after everything unused was given back to the device; a run that ended, or went on, in
+    an out-of-memory error; a peak near the device's memory.
+
+Why it costs
+    A retry frees every unused segment (`cudaFree` waits until the device has finished everything) and takes a new one
+    (`cudaMalloc`); the segments that were freed are missed in the next operators. A run that dies costs everything
+    since its last checkpoint.
+
+What proves it
+    Device memory that is given back and taken again within one operator, or retries that the allocator counted in the
+    recorded steps: the idle time of the device inside these calls. Retries in other steps, an error, or a peak near
+    the device's memory alone cost an unknown time.
+
+What fixes it
+    Less memory: checkpointed blocks (`checkpoint-blocks`), a memory budget for compiled regions (`memory-budget`), a
+    loss that never holds all logits (`fuse-linear-cross-entropy`), activations offloaded to the host (`offload`), or a
+    smaller batch.
+
+Thresholds
+    WARM_UP (10): logged steps that may still fill the allocator: as many as a live run warms up before it traces.
+    FULL (95 %): from this part of the device's memory on, allocated at the peak, the next larger batch or library
+    workspace fails: driver and libraries hold one to two percent, fragments as much again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from diagnose.rule import (
+    CannotTell,
+    Claim,
+    Confidence,
+    Evidence,
+    Facts,
+    Intervals,
+    Measures,
+    Place,
+    Rule,
+    Site,
+    drawn,
+    format_bytes,
+    format_ns,
+    format_share,
+    recoverable_ns,
+)
+
+WARM_UP = 10
+FULL = 0.95
+
+_DIED = "out of memory"
+
+
+def check(measures: Measures) -> Iterator[Claim | CannotTell]:
+    """Retries with the time that they cost; without any, what tells that memory is short."""
+    retried = _retries_in_steps(measures)
+    idle = measures.idle["allocator"]
+    gain = recoverable_ns(measures, idle) if retried else 0
+    if gain:
+        steps = measures.step_count
+        yield Claim(
+            summary=f"the device idles {format_ns(gain / steps)} per step while the allocator gives back what it "
+            f"cached and tries again ({retried / steps:.3g} retries per step)",
+            recoverable_ns=gain,
+            claims=idle,
+            evidence=[
+                Evidence("idle.allocator", idle.total_ns // steps, "ns"),
+                Evidence("retries per step", retried / steps, "count"),
+                *_totals(measures),
+            ],
+            where=measures.places(idle),
+        )
+        return
+    died = [site for site in measures.trace.sites if site.kind == _DIED]
+    if died:
+        yield _death(measures, died[-1])
+        return
+    yield from _hints(measures)
+
+
+def _retries_in_steps(measures: Measures) -> int:
+    """How often the allocator tried again within the counted steps."""
+    if measures.step_count == 0 or not measures.has_device:
+        return 0
+    counted = measures.memory.retries
+    steps = measures.steps
+    if len(counted):
+        return int(counted.at(steps.host_end_ns[-1:])[0] - counted.at(steps.host_start_ns[:1])[0])
+    allocation = measures.device_allocation
+    # One retry gives many segments back and takes one.
+    return min(len(allocation.retried), len(allocation.taken)) if allocation.mostly_retried else 0
+
+
+def _death(measures: Measures, site: Site) -> Claim:
+    wanted = site.arguments.get("wanted_bytes")
+    asked = f" asking for {format_bytes(wanted)}" if isinstance(wanted, int) and wanted > 0 else ""
+    return Claim(
+        summary=f"the run died of it: an allocation{asked} found no room",
+        recoverable_ns=0,
+        claims=Intervals.empty(),
+        confidence=Confidence.HINT,
+        evidence=[*([Evidence("allocation that failed", wanted, "bytes")] if asked else []), *_totals(measures)],
+        where=[Place(site.file, site.line, function=site.function)] if site.line > 0 else (),
+        confirm="a smaller batch: how far memory is short",
+    )
+
+
+def _hints(measures: Measures) -> Iterator[Claim]:
+    """Signs of short memory whose cost is unknown."""
+    memory, log = measures.memory, measures.trace.step_log
+    since = log.end_ns[WARM_UP : WARM_UP + 1]
+    failures = memory.failed_allocations
+    retries = int(memory.retries.value[-1] - memory.retries.at(since)[0]) if len(since) and len(memory.retries) else 0
+    full = memory.peak_allocated_bytes or 0
+    if failures:
+        said = f"{failures} allocations failed for want of memory, and the program went on"
+    elif retries > 0:
+        said = f"the allocator gave back what it cached and tried again {retries} times after the first steps"
+        said += ", though not in the recorded ones" if measures.step_count else ""
+    elif memory.capacity_bytes and full >= FULL * memory.capacity_bytes:
+        said = f"the peak of memory is {format_share(full / memory.capacity_bytes)} of what the device has"
+    else:
+        return
+    count = failures or retries
+    yield Claim(
+        summary=said,
+        recoverable_ns=0,
+        claims=Intervals.empty(),
+        confidence=Confidence.HINT,
+        evidence=[*([Evidence("allocations without room", count, "count")] if count else []), *_totals(measures)],
+        confirm="a recording of more steps",
+    )
+
+
+def _totals(measures: Measures) -> list[Evidence]:
+    memory = measures.memory
+    known = (
+        ("peak of memory", memory.peak_allocated_bytes),
+        ("peak of memory with what is cached", memory.peak_reserved_bytes),
+        ("memory of the device", memory.capacity_bytes),
+    )
+    return [Evidence(name, value, "bytes") for name, value in known if value is not None]
+
+
+_H200 = Facts(device_name="NVIDIA H200", device_memory_bytes=150_000_000_000)
+
+_FIRES = (
+    # No room: within an operator, segments are given back and one is taken.
+    drawn(
+        """
+        host: oooooooo
+        host:  fffmm  ol
+        gpu :           kkkkkkk
+        step:                  |
+        """,
+        repeat=4,
+    ),
+    # The allocator counts its retries.
+    drawn(
+        """
+        host: fffffmmmolmmmol
+        gpu :            kk  kkkkkkk
+        step:                       |
+        """,
+        repeat=4,
+        counted={"allocator.retries": [3, 4, 5, 6, 7]},
+    ),
+    # The run died of it before anything was traced.
+    drawn(
+        """
+        line: x
+        """,
+        stacks={"x": [("train.py", 31, "main")]},
+        sites=(Site(_DIED, "train.py", 40, "forward", {"wanted_bytes": 2 << 30}),),
+    ),
+    # Nearly all of the device's memory is in use at the peak.
+    drawn(
+        """
+        host: ol
+        gpu :   kkkkkkkk
+        step:           |
+        """,
+        repeat=4,
+        facts=_H200,
+        counted={"allocator.allocated_bytes": [80_000_000_000, 146_000_000_000]},
+    ),
+)
+
+_SILENT = (
+    # The program empties the cache: segments are given back outside of operators.
+    drawn(
+        """
+        host: fffffmmmolmmmol
+        gpu :            kk  kkkkkkk
+        step:                       |
+        """,
+        repeat=4,
+    ),
+    # A device well filled, whose allocator finds room.
+    drawn(
+        """
+        host: ol
+        gpu :   kkkkkkkk
+        step:           |
+        """,
+        repeat=4,
+        facts=_H200,
+        counted={"allocator.allocated_bytes": [60_000_000_000, 120_000_000_000], "allocator.retries": [2, 2, 2]},
+    ),
+)
+
+RULE = Rule(
+    "memory-pressure",
+    check,
+    fixers=("checkpoint-blocks", "memory-budget", "fuse-linear-cross-entropy", "offload"),
+    fires=_FIRES,
+    silent=_SILENT,
+    nearness=13,
+)
