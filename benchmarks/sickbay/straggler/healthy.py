@@ -1,4 +1,4 @@
-"""A byte-level GPT under bfloat16 autocast, data-parallel, over documents of all lengths; random bytes for text."""
+"""Classifies clouds of points of different sizes, under bfloat16 autocast, data-parallel; random points for scans."""
 
 import argparse
 import os
@@ -10,56 +10,39 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 
-class Block(nn.Module):
-    """Attention and a feed-forward network, each behind a normalisation."""
-
-    def __init__(self, width: int, heads: int) -> None:
+class Residual(nn.Module):
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.heads = heads
-        self.attention_norm = nn.LayerNorm(width)
-        self.qkv = nn.Linear(width, 3 * width, bias=False)
-        self.out = nn.Linear(width, width, bias=False)
-        self.feed_forward_norm = nn.LayerNorm(width)
+        self.norm = nn.LayerNorm(width)
         self.up = nn.Linear(width, 4 * width, bias=False)
         self.down = nn.Linear(4 * width, width, bias=False)
 
-    def attend(self, x: torch.Tensor) -> torch.Tensor:
-        batch, length, width = x.shape
-        q, k, v = self.qkv(x).view(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
-        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.out(attended.transpose(1, 2).reshape(batch, length, width))
-
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x + self.attend(self.attention_norm(x))
-        return x + self.down(F.gelu(self.up(self.feed_forward_norm(x))))
+        return x + self.down(F.gelu(self.up(self.norm(x))))
 
 
-class GPT(nn.Module):
-    def __init__(self, vocabulary: int, length: int, width: int, heads: int, layers: int) -> None:
+class CloudClassifier(nn.Module):
+    """Points of all clouds of a batch, (points, 3), and the cloud of each, (points,), to logits, (clouds, classes)."""
+
+    def __init__(self, width: int, layers: int, classes: int) -> None:
         super().__init__()
-        self.token = nn.Embedding(vocabulary, width)
-        self.position = nn.Embedding(length, width)
-        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
-        self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, vocabulary, bias=False)
-        nn.init.normal_(self.token.weight, std=0.02)
-        nn.init.normal_(self.position.weight, std=0.02)
+        self.stem = nn.Linear(3, width)
+        self.body = nn.Sequential(*(Residual(width) for _ in range(layers)))
+        self.head = nn.Linear(width, classes)
 
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        x = self.token(tokens) + self.position.weight[: tokens.shape[1]]
-        for block in self.blocks:
-            x = block(x)
-        return self.head(self.norm(x))
+    def forward(self, points: torch.Tensor, cloud: torch.Tensor, clouds: int) -> torch.Tensor:
+        x = self.body(self.stem(points)).float()
+        return self.head(x.new_zeros(clouds, x.shape[1]).index_add(0, cloud, x) / 1000)
 
 
-def batches_of(documents: list[torch.Tensor], batch: int, multiple: int) -> list[torch.Tensor]:
-    """Documents of similar length together, padded to a multiple with -1."""
+def batches_of(clouds: list[torch.Tensor], size: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Clouds joined, `size` in a batch, in random order."""
+    order = torch.randperm(len(clouds)).tolist()
     batches = []
-    for first in range(0, len(documents), batch):
-        some = documents[first : first + batch]
-        longest = max(len(document) for document in some)
-        longest = -(-longest // multiple) * multiple
-        batches.append(torch.stack([F.pad(document, (0, longest + 1 - len(document)), value=-1) for document in some]))
+    for first in range(0, len(order) - size + 1, size):
+        some = [clouds[index] for index in order[first : first + size]]
+        lengths = torch.tensor([len(points) for points in some])
+        batches.append((torch.cat(some), torch.arange(size).repeat_interleave(lengths)))
     return batches
 
 
@@ -76,23 +59,21 @@ def main() -> None:
     dist.init_process_group("nccl" if on_gpu else "gloo", device_id=device if on_gpu else None)
     rank = dist.get_rank()
     torch.manual_seed(0)
-    batch, length, width, heads, layers = (2, 16, 32, 2, 1) if args.tiny else (16, 1024, 2048, 16, 4)
     world = dist.get_world_size()
-    lengths = torch.randint(length // 4, length + 1, (16 * batch * world,)).sort().values.tolist()
-    documents = [torch.randint(256, (bytes_in,)) for bytes_in in lengths]
-    mine = documents[rank::world]
-    batches = [tokens.to(device) for tokens in batches_of(mine, batch, multiple=length // 8)]
-    order = torch.randperm(len(batches)).tolist()
+    batch, smallest, largest, width, layers = (4, 4, 16, 32, 1) if args.tiny else (32, 256, 1024, 2048, 4)
+    clouds = [torch.randn(int(points), 3) for points in torch.linspace(smallest, largest, 16 * batch * world)]
+    mine = clouds[rank::world]
+    batches = [(points.to(device), cloud.to(device)) for points, cloud in batches_of(mine, batch)]
     with device:
-        model = GPT(256, length, width, heads, layers)
+        model = CloudClassifier(width, layers, classes=40)
+        labels = torch.randint(40, (batch,))
     model = DistributedDataParallel(model, device_ids=[device.index] if on_gpu else None)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
     for step in range(args.steps):
-        sequences = batches[order[step % len(order)]]
+        points, cloud = batches[step % len(batches)]
         with torch.autocast(device.type, dtype=torch.bfloat16):
-            logits = model(sequences[:, :-1].clamp(min=0))
-            loss = F.cross_entropy(logits.flatten(0, 1), sequences[:, 1:].flatten(), ignore_index=-1)
+            loss = F.cross_entropy(model(points, cloud, batch), labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
