@@ -69,7 +69,7 @@ def _laid_out(host: HostNodes, edges: DeviceEdges, device: DeviceWork, origin: i
     """Order by time. Of equal moments: ends of work, joins, the host in its order, work without length."""
     joined = np.flatnonzero((edges.other != MISSING) & (edges.before != MISSING))
     ends = device.end_ns - shift
-    meet = np.maximum(device.end_ns[edges.other[joined]], device.end_ns[edges.before[joined]]) - shift
+    meet = device.start_ns[joined] - shift
     time = np.concatenate(([origin], ends, meet, host.time_ns)) - origin
     kind = np.concatenate(
         (
