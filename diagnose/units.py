@@ -10,6 +10,7 @@ NS_PER_S = 1_000_000_000
 
 _TIME_UNITS = ((60 * NS_PER_S, "min"), (NS_PER_S, "s"), (NS_PER_MS, "ms"), (NS_PER_US, "µs"))
 _BYTE_UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+_FLOP_UNITS = ((10**18, "E"), (10**15, "P"), (10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
 _SPACE = re.compile(r"[\t\n\v\f\r\u2028\u2029]+")
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ns|us|µs|ms|s|m|min|h)?\s*")
@@ -31,6 +32,14 @@ def format_bytes(count: float) -> str:
         if abs(count) >= size:
             return f"{_three_digits(count / size)} {unit}"
     return f"{count:.0f} B"
+
+
+def format_flops(count: float) -> str:
+    """Floating-point operations in decimal units: `13.1 TFLOP`, `512 FLOP`."""
+    for size, unit in _FLOP_UNITS:
+        if abs(count) >= size * 0.9995:
+            return f"{_three_digits(count / size)} {unit}FLOP"
+    return f"{count:.0f} FLOP"
 
 
 def format_share(share: float) -> str:

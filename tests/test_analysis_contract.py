@@ -61,6 +61,16 @@ FINDING = record(
     },
     {"confirm": MAYBE},
 )
+WORK = record(
+    {
+        "flops_per_step": COUNT,
+        "flops_per_s": {"type": "number", "minimum": 0},
+        "ceiling_flops_per_s": {"type": "number", "exclusiveMinimum": 0},
+        "utilisation": SHARE,
+        "modelled": SHARE,
+        "ceiling_source": TEXT,
+    }
+)
 DIAGNOSIS = record(
     {
         "schema": {"const": 1},
@@ -78,6 +88,7 @@ DIAGNOSIS = record(
             record({"rank": {"type": ["integer", "null"]}, "source": TEXT, "steps": STEPS, "accounting": ACCOUNTING})
         ),
         "has_device": {"type": ["boolean", "null"]},
+        "work": {"anyOf": [WORK, {"type": "null"}]},
     },
 )
 

@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from diagnose.engine import diagnose
 from diagnose.measure import Measures
 from diagnose.measure.ceilings import TERA, of_table
-from diagnose.model import Facts
+from diagnose.model import Diagnosis, Facts
+from diagnose.plugins import Catalogue
+from diagnose.report import text
 from diagnose.trace import Trace
 from diagnose.trace.drawn import drawn
 from diagnose.trace.readers import open_traces
@@ -134,3 +137,23 @@ def test_a_gpt_of_124_million_parameters_needs_six_operations_for_each_and_token
     assert 1.0 <= work.flops_per_step / (6 * parameters * tokens) <= 1.2
     assert least < work.utilisation < most
     assert work.modelled > 0.99
+
+
+def _diagnosis(trace: Trace) -> Diagnosis:
+    return diagnose([trace], Catalogue({}, {}, ()))
+
+
+def test_the_diagnosis_and_the_report_say_it() -> None:
+    diagnosis = _diagnosis(step())
+    assert diagnosis.work == Measures(step()).step_work
+    words = " ".join(text.render(diagnosis).split())
+    assert "Its matrix products are 137 GFLOP, 17.2 TFLOP/s: 1.7 % of the 989 TFLOP/s that the device does" in words
+    assert "(data sheet of NVIDIA H200)" in words
+
+
+def test_the_report_is_silent_where_nothing_is_known_and_says_where_much_is_not() -> None:
+    assert "FLOP" not in text.render(_diagnosis(step(device_names=("AMD Radeon Graphics",))))
+    diagnosis = _diagnosis(step())
+    assert diagnosis.work is not None
+    partly = replace(diagnosis, work=replace(diagnosis.work, modelled=0.5))
+    assert "are at least 137 GFLOP" in text.render(partly)

@@ -24,7 +24,7 @@ from diagnose.model import (
 from diagnose.report.slices import slices
 from diagnose.report.vocabulary import CLASSES, FOUND_BY, class_look, named_count
 from diagnose.session import State
-from diagnose.units import format_ns, format_share, format_value
+from diagnose.units import format_flops, format_ns, format_share, format_value
 
 MINUS = "−"
 
@@ -104,6 +104,23 @@ def quiet_news(diagnosis: Diagnosis) -> str:
     if diagnosis.cannot_tell:
         said += f" {named_count(len(diagnosis.cannot_tell), 'rule')} could not decide on this recording; see below."
     return said
+
+
+_MOSTLY_KNOWN = 0.95
+"""Where less than this of the device time of products is modelled, their arithmetic is a lower bound."""
+
+
+def arithmetic(diagnosis: Diagnosis) -> str:
+    """How much arithmetic a step is and how near the device's ceiling that comes; empty where it is not known."""
+    work = diagnosis.work
+    if work is None:
+        return ""
+    least = "" if work.modelled >= _MOSTLY_KNOWN else "at least "
+    return (
+        f"Its matrix products are {least}{format_flops(work.flops_per_step)}, {format_flops(work.flops_per_s)}/s: "
+        f"{format_share(work.utilisation)} of the {format_flops(work.ceiling_flops_per_s)}/s that the device does "
+        f"at most ({work.ceiling_source})."
+    )
 
 
 def gain(finding: Finding) -> str:

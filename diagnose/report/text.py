@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from diagnose.report import Report, Subject, as_state
-from diagnose.report.phrases import identity, is_healthy, is_quiet, next_command, quiet_news
+from diagnose.report.phrases import arithmetic, identity, is_healthy, is_quiet, next_command, quiet_news
 from diagnose.report.slices import bar, legend, slices
 from diagnose.report.styled import heading, styled
 from diagnose.report.text_findings import finding_lines
@@ -88,6 +88,7 @@ def _accounting(state: State, width: int) -> list[Text]:
         heading(f"Where a step's {whole} go", f"median step{slowest} = 100 %", width),
         bar(parts, width),
         *legend(parts, width),
+        *(paragraph(done, width, style=MUTED) if (done := arithmetic(state.diagnosis)) else ()),
     ]
 
 

@@ -7,7 +7,7 @@ import textwrap
 
 _NARROWEST = 20
 _NO_BREAK = "\u00a0"
-_BETWEEN = re.compile(r"(?<=\d) (?=(?:[nµm]?s|min|[KMGT]iB|B|%)(?:\W|$))")
+_BETWEEN = re.compile(r"(?<=\d) (?=(?:[nµm]?s|min|[KMGT]iB|B|[kMGTPE]?FLOP|%)(?:\W|$))")
 
 
 def wrap(words: str, width: int) -> list[str]:

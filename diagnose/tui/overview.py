@@ -7,7 +7,7 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.reactive import reactive
 
-from diagnose.report.phrases import final, is_healthy, is_quiet, next_command, quiet_news
+from diagnose.report.phrases import arithmetic, final, is_healthy, is_quiet, next_command, quiet_news
 from diagnose.report.slices import bar, legend, slices
 from diagnose.report.styled import styled
 from diagnose.report.vocabulary import ACCENT, BAD, GOOD
@@ -36,7 +36,9 @@ class AccountingPanel(Panel):
         slowest = ", slowest rank" if diagnosis.ranks > 1 else ""
         beside = styled(format_ns(diagnosis.accounting.total_ns), "bold").append(f" median traced step{slowest}", FAINT)
         solid, thick = not self.app.no_color, 2 if self.app.size.height >= _TALL else 1
-        return [spread(title, beside, width), *[bar(parts, width, solid)] * thick, *legend(parts, width, solid)]
+        done = arithmetic(diagnosis) if thick > 1 else ""
+        said = [styled(line, FAINT) for line in wrap(done, width)] if done else []
+        return [spread(title, beside, width), *[bar(parts, width, solid)] * thick, *legend(parts, width, solid), *said]
 
 
 class FirstFindings(Choices):
