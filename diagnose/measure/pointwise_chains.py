@@ -22,6 +22,9 @@ from diagnose.trace.schema import Bool, Int64
 LONG = 7
 """So many large kernels in a row are a chain worth naming, whatever it computes."""
 
+UNKNOWN_LEFT = 0.4
+"""Of a chain of which nothing is known, this part at least is left: it may read and write many tensors."""
+
 BACKWARD_PASSES = 1.5
 """A fused backward kernel over the longest kernel of the chain: it reads input and gradient and writes a gradient."""
 
@@ -44,6 +47,7 @@ _FEWEST = {"normalisation": 3, "activation": 4, "softmax": 3}
 _RESIDUAL = frozenset(
     {"add", "native_dropout", "nativedropout", "cat", "fill", "view", "unsafeview", "embedding", "zero"}
 )
+_MOVING = frozenset({"copy", "fill", "zero", "to", "tocopy", "clone", "cat"})
 _IN_PLACE = re.compile(r"^aten::(?!copy_|fill_|zero_).*[^_]_$")
 _ROTARY = (frozenset({"neg"}), frozenset({"cat", "slice", "split", "slice_backward"}))
 _NODE_WORD = re.compile(r"evaluate_function: (?:torch::autograd::)?([A-Za-z]+?)(?:Scalar|Tensor)?Backward\d*$")
@@ -107,12 +111,13 @@ def _chain(order: ProgramOrder, words: tuple[list[str], Int64], begin: int, end:
     large = int((2 * length >= longest).sum())
     kind, times = _kind(texts, owner, begin, end, large)
     rotary = all(said & parts for parts in _ROTARY)
-    if not kind and (large < LONG or rotary or _updates(order, begin, end)):
+    if not kind and (rotary or _computing(texts, order, begin, end) < LONG or _updates(order, begin, end)):
         return None
     behind = bool(order.backward[begin])
-    passes = (BACKWARD_PASSES if behind else 1.0) * (times if kind else 2)
     total = int(length.sum())
-    return Chain(begin, end - 1, kind, behind, end - begin, total, min(int(longest * passes), total))
+    needed = longest * (BACKWARD_PASSES if behind else 1.0) * times
+    needed = needed if kind else max(needed, UNKNOWN_LEFT * total)
+    return Chain(begin, end - 1, kind, behind, end - begin, total, min(int(needed), total))
 
 
 def _kind(texts: list[str], owner: Int64, begin: int, end: int, large: int) -> tuple[str, int]:
@@ -135,6 +140,13 @@ def _without_residual(texts: list[str], begin: int, end: int) -> tuple[int, int]
     while end > begin + 1 and texts[end - 1] in _RESIDUAL:
         end -= 1
     return begin, end
+
+
+def _computing(texts: list[str], order: ProgramOrder, begin: int, end: int) -> int:
+    """How many large kernels compute something: copies one after the other (buckets, batches) are no chain."""
+    length = order.length_ns[begin:end]
+    large = (2 * length >= length.max()).tolist()
+    return sum(big and text not in _MOVING for big, text in zip(large, texts[begin:end], strict=True))
 
 
 def _updates(order: ProgramOrder, begin: int, end: int) -> bool:
