@@ -1,7 +1,9 @@
 """How often the diagnosis is right, on the programs of the sick bay.
 
-    python benchmarks/accuracy.py record OUT [--only NAME …] [--device cuda|cpu] [--ranks N]
+    python benchmarks/accuracy.py record OUT [--only NAME …] [--part I/N] [--device cuda|cpu] [--ranks N]
     python benchmarks/accuracy.py score OUT [--only NAME …] [--json]
+    python benchmarks/accuracy.py pack OUT FOLDER        # in few small files, on the machine with the device
+    python benchmarks/accuracy.py unpack FOLDER OUT      # beside what is there, on the one without
 
 `record` runs both arms of every program, once under `diagnose run` and once under profilers as people use them; a call
 that is cut off goes on where it stopped. `score` diagnoses what is there, whatever the rules say today, and needs no
@@ -18,6 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from accuracy_pack import pack, unpack
 from accuracy_programs import SICKBAY, Program, programs
 from accuracy_record import Recorder
 from accuracy_score import score, table
@@ -26,27 +29,39 @@ from accuracy_score import score, table
 def main() -> int:
     """Record or score; 1 where something could not be recorded."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("action", choices=("record", "score"))
-    parser.add_argument("out", type=Path)
+    parser.add_argument("action", choices=("record", "score", "pack", "unpack"))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("target", type=Path, nargs="?", help="of pack and unpack")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="these programs alone")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--ranks", type=int, default=1, help="record the programs of this many processes")
+    parser.add_argument("--part", default="1/1", metavar="I/N", help="record one of N parts of the programs")
+    parser.add_argument("--ranks", type=int, default=1, help="record the programs that need this many devices")
     parser.add_argument("--lanes", type=int, default=3, help="programs per device: one runs, the others get ready")
     parser.add_argument("--programs", type=Path, default=SICKBAY, help="another sick bay")
     parser.add_argument("--json", action="store_true", help="print the answers as JSON")
     args = parser.parse_args()
+    if args.action in ("pack", "unpack") and args.target is None:
+        parser.error(f"{args.action} needs a folder to write to")
+    if args.action == "pack":
+        for path in pack(args.folder, args.target):
+            print(f"{path.stat().st_size / 1e6:5.1f} MB  {path}")
+        return 0
+    if args.action == "unpack":
+        unpack(args.folder.glob("recorded-*"), args.target)
+        return 0
     chosen = programs(args.only, args.programs)
     if args.action == "score":
-        answers = score(args.out, chosen)
+        answers = score(args.folder, chosen)
         print(json.dumps([dataclasses.asdict(answer) for answer in answers], indent=1) if args.json else table(answers))
         return 0
-    fitting = [program for program in chosen if fits(program, args.device, args.ranks)]
-    return 0 if Recorder(args.out, args.device, args.lanes).record(fitting) else 1
+    part, parts = map(int, args.part.split("/"))
+    fitting = [program for program in chosen if fits(program, args.device, args.ranks)][part - 1 :: parts]
+    return 0 if Recorder(args.folder, args.device, args.lanes).record(fitting) else 1
 
 
 def fits(program: Program, device: str, ranks: int) -> bool:
-    """Whether the program makes sense on this device with so many processes."""
-    return program.ranks == ranks and (device == "cuda" or program.device == "any")
+    """Whether the program makes sense on so many devices of this kind."""
+    return program.gpus == ranks and (device == "cuda" or program.device == "any")
 
 
 if __name__ == "__main__":

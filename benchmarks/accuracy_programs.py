@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 
 SICKBAY = Path(__file__).resolve().parent / "sickbay"
 ARMS = ("train", "healthy")
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,15 @@ class Program:
     also: frozenset[str]
     why: str
     trace_steps: int = 4
+    run_steps: int = 0
+    """Steps that `diagnose run` watches, where the trace alone would miss the ailment; 0: until it is written."""
     arguments: tuple[str, ...] = ()
+    gpus: int = 1
+    """Devices that a run takes: at least one a process."""
+    healthy_ranks: int = 0
+    """Processes of the healthy program, where they are others than `ranks`."""
+    work_ratio: float = 1
+    """Work of a step of the healthy program, in steps of the ailing one."""
 
     @property
     def name(self) -> str:
@@ -40,12 +50,27 @@ class Program:
         """Which of its scripts there are."""
         return tuple(arm for arm in ARMS if (self.folder / f"{arm}.py").exists())
 
+    def ranks_of(self, arm: str) -> int:
+        """Processes of this arm."""
+        return self.healthy_ranks or self.ranks if arm == "healthy" else self.ranks
+
     def lines(self) -> tuple[int, ...]:
         """Line numbers in `where` that are right (from 1). Raises ValueError where the code is not there just once."""
         if not self.code:
             return ()
         lines = (self.folder / self.where).read_text().splitlines()
         return tuple(_only_line(lines, code, self.name) for code in self.code)
+
+    def functions(self) -> tuple[range, ...]:
+        """The lines of the functions that hold those lines, of nested ones the innermost."""
+        if not self.code:
+            return ()
+        tree = ast.parse((self.folder / self.where).read_text())
+        spans = [
+            range(node.lineno, (node.end_lineno or 0) + 1) for node in ast.walk(tree) if isinstance(node, _FUNCTIONS)
+        ]
+        around = ([span for span in spans if line in span] for line in self.lines())
+        return tuple(min(found, key=len) for found in around if found)
 
 
 def programs(only: Sequence[str] = (), folder: Path = SICKBAY) -> list[Program]:
@@ -65,6 +90,7 @@ def _read(folder: Path) -> Program:
         code=tuple([code] if isinstance(code, str) and code else code),
         also=frozenset(facts.pop("also")),
         arguments=tuple(facts.pop("arguments", ())),
+        gpus=max(facts["ranks"], facts.pop("gpus", 1)),
         **facts,
     )
 

@@ -32,7 +32,7 @@ from accuracy_programs import Program
 ROOT = Path(__file__).resolve().parent.parent
 CHILD = Path(__file__).resolve().parent / "accuracy_child.py"
 RESULTS = "results.json"
-ENOUGH_STEPS = "400"
+ENOUGH_STEPS = 400
 """A program is ended long before: when its trace is written, or all is exported."""
 LIMIT_S = 75
 """For one child that has the device to itself."""
@@ -69,7 +69,7 @@ class Recorder:
         todo: queue.SimpleQueue[Task] = queue.SimpleQueue()
         for task in tasks(programs, self._results):
             todo.put(task)
-        alone = self._device == "cpu" or any(program.ranks > 1 for program in programs)
+        alone = self._device == "cpu" or any(program.gpus > 1 for program in programs)
         lanes = [None] if alone else [ordinal for _ in range(self._lanes) for ordinal in self._devices or ["0"]]
         threads = [threading.Thread(target=self._lane, args=(todo, ordinal)) for ordinal in lanes]
         for thread in threads:
@@ -126,14 +126,17 @@ class Recorder:
         child = [str(CHILD), *lock]
         if task.kind == "plain":
             child += ["--export", str(target.resolve()), "--trace-steps", str(program.trace_steps)]
-        child += [f"{task.arm}.py", "--steps", ENOUGH_STEPS, *program.arguments]
+        steps = program.run_steps if task.kind == "run" and program.run_steps else ENOUGH_STEPS
+        child += [f"{task.arm}.py", "--steps", str(steps), *program.arguments]
         child += ["--tiny"] if self._device == "cpu" else []
         launcher = [sys.executable]
-        if program.ranks > 1:
-            launcher += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(program.ranks)]
+        ranks = program.ranks_of(task.arm)
+        if ranks > 1:
+            launcher += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
         if task.kind == "plain":
             return [*launcher, *child]
-        options = ["--json", "--stop-after-trace", "--steps", str(program.trace_steps)]
+        options = ["--json", "--steps", str(program.trace_steps)]
+        options += [] if program.run_steps else ["--stop-after-trace"]
         return [sys.executable, "-m", "diagnose", "run", *options, "--", *launcher, *child]
 
 

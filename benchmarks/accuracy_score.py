@@ -33,7 +33,7 @@ class Answer:
     place: int | None
     """Where the ailment stands among its findings, from 1; None where it was not found."""
     is_line_right: bool | None
-    """None where there is no line at fault, or the view knows no lines."""
+    """None where there is no line at fault, or the view knows no lines; of a profile's stacks, the function."""
     said_line: str | None
     others: tuple[str, ...]
     """High and medium findings on the ailing program that are not true of it."""
@@ -42,7 +42,7 @@ class Answer:
     predicted_ns: int | None
     """Recoverable time of the ailment's finding."""
     measured_ns: int | None
-    """Step of the ailing program less that of the healthy one, neither of them profiled."""
+    """Step of the ailing program less the same work of the healthy one, neither of them profiled."""
     step_ns: int | None
 
     @property
@@ -90,7 +90,7 @@ def _answer(folder: Path, program: Program, view: str, catalogue: Catalogue) -> 
         others=tuple(found.rule for found in findings if found.severity in _WEIGHTY and found.rule not in accepted),
         false=None if healthy is None else _weighty(healthy),
         predicted_ns=finding.recoverable_ns if finding else None,
-        measured_ns=_saving_ns(folder),
+        measured_ns=_saving_ns(folder, program.work_ratio),
         step_ns=_step_ns(folder / ("train" if program.ailment else "healthy")),
     )
 
@@ -107,8 +107,11 @@ def _is_line_right(program: Program, view: str, finding: Finding | None) -> bool
     lines = program.lines()
     if not lines or finding is None or view not in WITH_LINES:
         return None
-    said = finding.where[:1]
-    return any(PurePath(place.file).name == program.where and place.line in lines for place in said)
+    if not finding.where or PurePath(finding.where[0].file).name != program.where:
+        return False
+    line = finding.where[0].line
+    # A profile's stacks name functions: the lines in them are where functions begin, or stood when it began.
+    return line in lines or (view == "stack" and any(line in function for function in program.functions()))
 
 
 def _step_ns(arm: Path) -> int | None:
@@ -117,9 +120,9 @@ def _step_ns(arm: Path) -> int | None:
     return max((int(record["step_ns"]) for record in records), default=None)
 
 
-def _saving_ns(folder: Path) -> int | None:
+def _saving_ns(folder: Path, work_ratio: float) -> int | None:
     ailing, healthy = _step_ns(folder / "train"), _step_ns(folder / "healthy")
-    return None if ailing is None or healthy is None else ailing - healthy
+    return None if ailing is None or healthy is None else ailing - round(healthy / work_ratio)
 
 
 # -- for people ---------------------------------------------------------------------------------------------------

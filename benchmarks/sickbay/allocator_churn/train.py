@@ -50,7 +50,7 @@ def main() -> None:
         model = Encoder(4096, width, max(1, width // 128), layers).to(dtype)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     for step in range(1, args.steps + 1):
-        length = longest - longest // 16 * (step * 7 % 5)
+        length = longest - longest // 64 * (step * 7 % 5)
         loss = F.cross_entropy(model(tokens[:, :length]), labels)
         optimizer.zero_grad()
         loss.backward()

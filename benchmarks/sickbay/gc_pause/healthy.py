@@ -66,7 +66,8 @@ def batch_of(base: list[Entity], rng: random.Random, size: int, length: int) -> 
             walk.append(entity.number % 4096)
             entity = entity.neighbours[int(rng.random() * 3)]
         walks.append(walk)
-    return torch.tensor(walks), torch.tensor(labels)
+    pinned = torch.cuda.is_available()
+    return torch.tensor(walks, pin_memory=pinned), torch.tensor(labels, pin_memory=pinned)
 
 
 def main() -> None:
@@ -77,18 +78,17 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     torch.manual_seed(0)
-    entities, size, length, width, layers = (60_000, 8, 16, 128, 2) if args.tiny else (250_000, 128, 32, 4096, 2)
+    entities, size, length, width, layers = (60_000, 16, 16, 384, 1) if args.tiny else (100_000, 128, 32, 4096, 2)
     base = knowledge_base(entities)
     gc.collect()
     gc.freeze()  # the knowledge base lives as long as the program
     rng = random.Random(1)
+    batches = [batch_of(base, rng, size, length) for _ in range(8)]
     with device:
         model = Ranker(4096, width, max(1, width // 128), layers).to(dtype)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     for step in range(1, args.steps + 1):
-        walks, labels = batch_of(base, rng, size, length)
-        if device.type == "cuda":
-            walks, labels = walks.pin_memory(), labels.pin_memory()
+        walks, labels = batches[step % 8]
         walks, labels = walks.to(device, non_blocking=True), labels.to(device, non_blocking=True)
         loss = F.cross_entropy(model(walks), labels)
         optimizer.zero_grad()

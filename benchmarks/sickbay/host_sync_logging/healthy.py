@@ -54,8 +54,8 @@ def main() -> None:
     for step in range(1, args.steps + 1):
         hidden = model(atoms[step % 8])
         total = torch.zeros((), device=device)
-        for number, head in enumerate(model.heads):
-            loss = F.mse_loss(head(hidden).squeeze(-1), targets[step % 8, :, number])
+        for number, (head, target) in enumerate(zip(model.heads, targets[step % 8].split(1, dim=1), strict=True)):
+            loss = F.mse_loss(head(hidden), target)
             history[number].append(loss.detach())
             total = total + loss
         optimizer.zero_grad()

@@ -81,7 +81,9 @@ def train(folder: Path, steps: int, tiny: bool) -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     torch.manual_seed(0)
-    batch, size, crop, width, layers = (8, 128, 112, 128, 2) if tiny else (16, 256, 224, 4096, 2)
+    batch, size, crop, width, layers = (8, 256, 224, 128, 1) if tiny else (16, 256, 224, 4096, 2)
+    if tiny:
+        torch.set_num_threads(1)  # leaves cores to loading
     make_folder(folder, 32 if tiny else 96, size)
     loader = DataLoader(
         ImageFolder(folder, crop, repeat=-(-(steps + 1) * batch // (32 if tiny else 96))),

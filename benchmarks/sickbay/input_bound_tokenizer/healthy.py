@@ -91,7 +91,7 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     torch.manual_seed(0)
-    batch, words, length, width, layers = (8, 100, 64, 128, 2) if args.tiny else (16, 500, 256, 4096, 2)
+    batch, words, length, width, layers = (8, 100, 64, 128, 2) if args.tiny else (16, 2000, 256, 4096, 2)
     loader = DataLoader(
         Documents(batch * (args.steps + 1), words),
         batch_size=batch,

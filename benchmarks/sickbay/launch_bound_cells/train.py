@@ -34,7 +34,7 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     torch.manual_seed(0)
-    batch, length, features, hidden, layers = (8, 24, 8, 64, 1) if args.tiny else (256, 96, 64, 768, 2)
+    batch, length, features, hidden, layers = (8, 24, 8, 64, 1) if args.tiny else (256, 80, 64, 768, 2)
     with device:
         series = torch.randn(4, batch, length, features, dtype=dtype)
         targets = torch.randn(4, batch, length, dtype=dtype)

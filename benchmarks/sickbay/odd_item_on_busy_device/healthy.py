@@ -19,7 +19,7 @@ class Block(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         q, k, v = self.qkv(self.norm1(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        attended = F.scaled_dot_product_attention(q, k, v)
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.proj(attended.transpose(1, 2).flatten(2))
         return x + self.mlp(self.norm2(x))
 
@@ -43,7 +43,7 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     torch.manual_seed(0)
-    batch, length, features, width, layers = (4, 32, 16, 256, 2) if args.tiny else (64, 256, 256, 4096, 2)
+    batch, length, features, width, layers = (4, 32, 16, 256, 2) if args.tiny else (48, 256, 256, 4096, 2)
     with device:
         series = torch.randn(4, batch, length + 1, features, dtype=dtype)
         model = Forecaster(features, width, max(1, width // 128), layers).to(dtype)

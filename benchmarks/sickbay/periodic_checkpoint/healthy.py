@@ -1,4 +1,4 @@
-"""Trains a classifier and writes checkpoints."""
+"""Trains a classifier and keeps its latest weights on disk."""
 
 import argparse
 import tempfile
@@ -43,7 +43,7 @@ def train(folder: Path, steps: int, tiny: bool) -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     torch.manual_seed(0)
-    batch, length, features, width, layers = (4, 32, 64, 384, 2) if tiny else (128, 256, 256, 2560, 1)
+    batch, length, features, width, layers = (8, 32, 64, 512, 1) if tiny else (128, 256, 256, 2560, 1)
     with device:
         frames = torch.randn(2, batch, length, features, dtype=dtype)
         labels = torch.randint(0, 32, (2, batch))
@@ -55,7 +55,7 @@ def train(folder: Path, steps: int, tiny: bool) -> None:
         loss.backward()
         optimizer.step()
         if step % CHECKPOINT_EVERY == 0:
-            state = {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
+            state = {"step": step, "model": model.state_dict()}
             torch.save(state, folder / "latest.pt")
         if step % 20 == 0:
             print(f"step {step:5d}  loss {loss.item():.4f}", flush=True)

@@ -41,9 +41,13 @@ def edit_distance(one: list[int], other: list[int]) -> int:
     for number, left in enumerate(one, 1):
         diagonal, row[0] = row[0], number
         for column, right in enumerate(other, 1):
-            change = diagonal + (left != right)
+            best = diagonal + (left != right)
             diagonal = row[column]
-            row[column] = min(diagonal + 1, row[column - 1] + 1, change)
+            if diagonal + 1 < best:
+                best = diagonal + 1
+            if row[column - 1] + 1 < best:
+                best = row[column - 1] + 1
+            row[column] = best
     return row[-1]
 
 
@@ -61,7 +65,7 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     torch.manual_seed(0)
-    batch, length, features, width, layers = (4, 48, 64, 128, 2) if args.tiny else (64, 64, 512, 4096, 2)
+    batch, length, features, width, layers = (24, 48, 64, 128, 1) if args.tiny else (64, 64, 512, 4096, 2)
     with device:
         frames = torch.rand(4, batch, length, features, dtype=dtype)
         model = Recogniser(features, 64, width, max(1, width // 128), layers).to(dtype)

@@ -53,14 +53,14 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     torch.manual_seed(0)
-    batch, width, layers = (4, 128, 2) if args.tiny else (32, 4096, 2)
+    batch, width, layers = (4, 256, 1) if args.tiny else (32, 4096, 2)
     activation = torch.compile(gated, dynamic=True, backend="eager" if args.tiny else "inductor")
     with device:
         texts = torch.randint(0, 256, (batch, 1025))
         model = CharacterModel(256, width, max(1, width // 128), layers, activation).to(dtype)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     for step in range(1, args.steps + 1):
-        length = min(64 + 2 * (step // 2), 1024)  # the warm-up of the sequence length
+        length = min(64 + 8 * (step // 10), 1024)  # the warm-up of the sequence length
         logits = model(texts[:, :length])
         loss = F.cross_entropy(logits.flatten(0, 1), texts[:, 1 : length + 1].flatten())
         optimizer.zero_grad()
