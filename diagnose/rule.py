@@ -17,7 +17,9 @@ from diagnose.measure.alignment import Misaligned
 from diagnose.measure.comm_places import issuing_of
 from diagnose.measure.communication import SMALL_BYTES, Phase
 from diagnose.measure.exchange import BUCKET_BYTES, Waste
+from diagnose.measure.growth import growth
 from diagnose.measure.idle import LATENCY_NS, REFILL_NS
+from diagnose.measure.kept_memory import kept_by, places_by_stack
 from diagnose.measure.kernels import KernelClass, matmul_format
 from diagnose.measure.named import named
 from diagnose.measure.op_places import places_of_ops
@@ -38,6 +40,7 @@ from diagnose.measure.samples import sampled
 from diagnose.measure.saved_bytes import argument_bytes
 from diagnose.measure.shapes import dtypes_of, shapes_of
 from diagnose.measure.shortened import shortened
+from diagnose.measure.work import FORMATS
 from diagnose.measure.written_attention import WrittenAttention, product_flop, scores_shape
 from diagnose.model import Accounting, CannotTell, Confidence, Evidence, Facts, Finding, Place, Scalar, Site, SyncSite
 from diagnose.trace import Collective, StackFrame, Trace
@@ -49,6 +52,7 @@ from diagnose.units import format_bytes, format_ns, format_share
 __all__ = [
     "ALLOCATIONS",
     "BUCKET_BYTES",
+    "FORMATS",
     "LATENCY_NS",
     "REFILL_NS",
     "SMALL_BYTES",
@@ -97,11 +101,14 @@ __all__ = [
     "format_ns",
     "format_share",
     "gained_ns",
+    "growth",
     "issuing_of",
+    "kept_by",
     "listed",
     "matmul_format",
     "named",
     "nothing_alone",
+    "places_by_stack",
     "places_of_ops",
     "product_flop",
     "recoverable_ns",

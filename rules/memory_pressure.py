@@ -95,13 +95,14 @@ def _retries_in_steps(measures: Measures) -> int:
 
 def _death(measures: Measures, site: Site) -> Claim:
     wanted = site.arguments.get("wanted_bytes")
-    asked = f" asking for {format_bytes(wanted)}" if isinstance(wanted, int) and wanted > 0 else ""
+    size = wanted if isinstance(wanted, int) else 0
+    asked = f" asking for {format_bytes(size)}" if size > 0 else ""
     return Claim(
         summary=f"the run died of it: an allocation{asked} found no room",
         recoverable_ns=0,
         claims=Intervals.empty(),
         confidence=Confidence.HINT,
-        evidence=[*([Evidence("allocation that failed", wanted, "bytes")] if asked else []), *_totals(measures)],
+        evidence=[*([Evidence("allocation that failed", size, "bytes")] if asked else []), *_totals(measures)],
         where=[Place(site.file, site.line, function=site.function)] if site.line > 0 else (),
         confirm="a smaller batch: how far memory is short",
     )

@@ -1,0 +1,260 @@
+"""Memory grows from step to step, until the run dies of it.
+
+What it finds
+    Memory that is in use at the end of a step and was not before it, step after step: losses or outputs that are
+    collected with the graphs that made them, hooks that keep activations, caches without a bound.
+
+Why it costs
+    A list of losses keeps every step's whole graph alive, with all activations. Each step takes new memory from the
+    device, which is slow (`cudaMalloc`), and sooner or later there is none left.
+
+What proves it
+    The allocator's own figures over steps: readings of a live run, events of torch.profiler (`profile_memory=True`), a
+    memory snapshot; on a CPU-only run the process's resident memory. The least that was in use in each step must rise,
+    steadily and by about as much each time; what fills up while the run warms up does not. In a plain trace, memory
+    taken from the device in step after step, and none given back.
+
+    Lines: where a live run saw the program collect tensors that have a graph; else where the memory that stays was
+    asked for.
+
+    The recoverable time is the idle time in calls that take memory; what a run that dies costs is not a time per step.
+
+What fixes it
+    Keep values, not graphs: `loss.detach()`, `loss.item()` every so often; bound the cache; remove the hook.
+
+Thresholds
+    SOON (100,000): steps within which memory must run out, at this rate, for the growth to matter; few runs are longer.
+    FEW_BYTES (1 MiB): growth per step that matters where nobody knows how much memory there is.
+    SEEN_BYTES (32 MiB): resident memory of a process moves by less for many reasons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from diagnose.rule import (
+    CannotTell,
+    Claim,
+    Confidence,
+    Evidence,
+    Facts,
+    Intervals,
+    Measures,
+    Place,
+    Rule,
+    Site,
+    StepLog,
+    drawn,
+    format_bytes,
+    format_ns,
+    growth,
+    kept_by,
+    places_by_stack,
+    recoverable_ns,
+)
+
+SOON = 100_000
+FEW_BYTES = 1 << 20
+SEEN_BYTES = 32 << 20
+
+_KEEPS = "keeps graphs"
+
+
+def check(measures: Measures) -> Iterator[Claim | CannotTell]:
+    """Growth of memory, with the time that taking it costs."""
+    grown = _logged(measures) or _traced(measures) or _recorded(measures)
+    takes = measures.has_device and measures.device_allocation.grows
+    if grown is None and not takes:
+        return
+    idle = measures.idle["allocator"]
+    gain = recoverable_ns(measures, idle) if takes else 0
+    if grown is None and not gain:
+        return
+    evidence, said = _figures(measures, grown)
+    calls = len(measures.device_allocation.taken) / measures.step_count if takes else 0
+    cost = f"; taking it from the device costs {format_ns(gain / measures.step_count)} per step" if gain else ""
+    yield Claim(
+        summary=said + cost,
+        recoverable_ns=gain,
+        claims=idle if gain else Intervals.empty(),
+        confidence=Confidence.MEASURED if gain and grown else Confidence.BOUND if gain else Confidence.HINT,
+        evidence=[*evidence, *([Evidence("calls that take memory, per step", calls, "count")] if takes else [])],
+        where=_places(measures, grown),
+        confirm=None if gain and grown else "more steps: memory must go on growing" + ("" if grown else _RECORD),
+    )
+
+
+_RECORD = ", as diagnose run or profile_memory=True record"
+
+
+@dataclass(frozen=True)
+class _Growth:
+    """What grows, and where to look for who keeps it."""
+
+    bytes_per_step: float
+    steps: int
+    """Over how many it was seen."""
+    since_ns: int | None = None
+    before_ns: int | None = None
+    """The history in which allocations are to be looked for."""
+
+
+def _logged(measures: Measures) -> _Growth | None:
+    """From the readings of a live run at the ends of steps."""
+    log, series = measures.trace.step_log.end_ns, measures.memory.allocated
+    if len(log) < 2 or len(series) < 2 or len(measures.trace.memory):
+        return None
+    step = np.searchsorted(log, series.time_ns, side="right")
+    # One reading a step at most, the last; readings before the first step's end are not of steady ones.
+    last = np.append(step[1:] != step[:-1], True) & (step > 0)
+    step, value = step[last], series.value[last]
+    rise = growth(value) if len(step) > 1 else None
+    if rise is None:
+        return None
+    per_step = rise * (len(step) - 1) / (step[-1] - step[0])
+    found = _Growth(per_step, int(step[-1] - step[0]))
+    return found if _matters(measures, found) else None
+
+
+def _traced(measures: Measures) -> _Growth | None:
+    """From the allocator's events within recorded steps."""
+    steps, series = measures.steps, measures.memory.allocated
+    if not len(measures.trace.memory) or not len(series) or measures.step_count < 2:
+        return None
+    starts, ends = steps.host_start_ns, steps.host_end_ns
+    rise = growth(series.least_within(starts, ends))
+    found = _Growth(rise, len(steps), int(starts[0]), int(ends[-2])) if rise is not None else None
+    return found if found and _matters(measures, found) else None
+
+
+def _recorded(measures: Measures) -> _Growth | None:
+    """From a history without steps: its least memory must rise from part to part."""
+    series = measures.memory.allocated
+    if measures.step_count or len(measures.trace.step_log) or not len(measures.trace.memory) or len(series) < _PARTS:
+        return None
+    borders = np.linspace(0, len(series), _PARTS + 1).astype(np.int64)
+    least = np.minimum.reduceat(series.value, borders[:-1])
+    rise = growth(least)
+    if rise is None or rise * _PARTS < SEEN_BYTES:
+        return None
+    return _Growth(rise, 0, int(series.time_ns[0]), int(series.time_ns[borders[-2]]))
+
+
+_PARTS = 16
+
+
+def _matters(measures: Measures, found: _Growth) -> bool:
+    memory = measures.memory
+    if memory.device < 0:
+        return found.bytes_per_step * found.steps >= SEEN_BYTES
+    if memory.capacity_bytes is None:
+        return found.bytes_per_step >= FEW_BYTES
+    return found.bytes_per_step * SOON >= memory.capacity_bytes
+
+
+def _figures(measures: Measures, grown: _Growth | None) -> tuple[list[Evidence], str]:
+    """What is known of the growth, as evidence and as a sentence."""
+    if grown is None:
+        return [], "memory is taken from the device in step after step, and none is given back"
+    memory = measures.memory
+    what = "the process's memory" if memory.device < 0 else "allocated memory"
+    if not grown.steps:
+        size = grown.bytes_per_step * _PARTS
+        return [Evidence("growth", round(size), "bytes")], f"{what} grows by {format_bytes(size)} over the history"
+    evidence = [
+        Evidence("growth per step", round(grown.bytes_per_step), "bytes"),
+        Evidence("steps", grown.steps, "count"),
+    ]
+    said = f"{what} grows by {format_bytes(grown.bytes_per_step)} per step"
+    if memory.capacity_bytes is not None and len(memory.allocated):
+        left = max(memory.capacity_bytes - (memory.peak_allocated_bytes or 0), 0)
+        evidence.append(Evidence("steps until the device is full", int(left / grown.bytes_per_step), "count"))
+        said += f": at this rate the device is full after {left / grown.bytes_per_step:,.0f} more steps"
+    return evidence, said
+
+
+def _places(measures: Measures, grown: _Growth | None) -> tuple[Place, ...]:
+    """Where tensors with graphs are collected; else where what stays was asked for."""
+    trace = measures.trace
+    kept = [site for site in trace.sites if site.kind == _KEEPS]
+    if kept:
+        return tuple(Place(site.file, site.line, function=site.function) for site in kept)
+    if grown is None or grown.since_ns is None or grown.before_ns is None:
+        return ()
+    rows = kept_by(trace, measures.memory.device, grown.since_ns, grown.before_ns)
+    if not len(rows):
+        return ()
+    times = trace.memory.time_ns[rows]
+    return places_by_stack(trace, rows) or measures.places(Intervals.of(times, times + 1))
+
+
+_H200 = Facts(device_name="NVIDIA H200", device_memory_bytes=150_000_000_000)
+_STEP = """
+    host: mmol
+    gpu :     kkkkkkkk
+    step:             |
+    """
+_LOG = StepLog.build({"end_ns": range(12_000_000, 492_000_000, 12_000_000)})
+_FIRES = (
+    # Each step takes memory from the device, and none is ever given back.
+    drawn(_STEP, repeat=4, facts=_H200),
+    # The same, where the allocator's figures tell how much.
+    drawn(
+        _STEP,
+        repeat=40,
+        facts=_H200,
+        step_log=_LOG,
+        counted={"allocator.allocated_bytes": [10**9 + at * 268_000_000 for at in range(41)]},
+        sites=(Site(_KEEPS, "train.py", 61, "main", {"name": "history"}),),
+    ),
+    # On a CPU alone: resident memory.
+    drawn(
+        """
+        host: oooooooooooo
+        step:             |
+        """,
+        repeat=40,
+        step_log=_LOG,
+        counted={"host.process_rss_bytes": [10**9 + at * 8_000_000 for at in range(41)]},
+    ),
+)
+_SILENT = (
+    # The first steps fill the allocator; then memory is there.
+    drawn(
+        """
+        host: mmol        mmol        ol        ol
+        gpu :     kkkkkkkk    kkkkkkkk  kkkkkkkk  kkkkkkkk
+        step: |           |           |         |         |
+        """,
+        facts=_H200,
+    ),
+    # What is allocated swings with the length of sequences, and does not grow.
+    drawn(
+        """
+        host: ol
+        gpu :   kkkkkkkkkk
+        step:             |
+        """,
+        repeat=40,
+        facts=_H200,
+        step_log=_LOG,
+        counted={"allocator.allocated_bytes": [(20 + at * 7 % 11) * 10**9 for at in range(41)]},
+    ),
+    # A cache that fills and is full.
+    drawn(
+        """
+        host: ol
+        gpu :   kkkkkkkkkk
+        step:             |
+        """,
+        repeat=40,
+        facts=_H200,
+        step_log=_LOG,
+        counted={"allocator.allocated_bytes": [min(at, 20) * 10**9 for at in range(41)]},
+    ),
+)
+
+RULE = Rule("leaking-memory", check, fires=_FIRES, silent=_SILENT, nearness=11)
