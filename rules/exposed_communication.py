@@ -110,7 +110,7 @@ def _described(measures: Measures, longest: list[tuple[str, int]], rows: Bool) -
         mine = rows & (comm.kind == kind)
         size = int(np.maximum(comm.size_bytes[mine], 0).sum()) / steps
         name = kind.replace("_", "-") or "collective"
-        words.append(f"{int(mine.sum()) / steps:.0f} × {name}{f' of {format_bytes(size)} in all' if size else ''}")
+        words.append(f"{int(mine.sum()) / steps:.3g} × {name}{f' of {format_bytes(size)} in all' if size else ''}")
     return " and ".join(words)
 
 
