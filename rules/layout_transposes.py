@@ -31,15 +31,14 @@ from diagnose.rule import (
     Claim,
     Evidence,
     Int64,
-    Intervals,
     KernelClass,
     Measures,
-    Place,
     Rule,
     drawn,
     format_ns,
     format_share,
-    recoverable_ns,
+    places_of_ops,
+    scaled_ns,
 )
 
 
@@ -51,9 +50,12 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     rows = measures.rows_within_steps(measures.layout_conversions)
     if len(rows) == 0:
         return
-    # What runs beside other work is not waited for.
-    time = measures.time_of(rows) - measures.time_of(measures.rows_within_steps(~measures.layout_conversions))
-    gain = recoverable_ns(measures, time)
+    time = measures.time_of(rows)
+    # What runs beside other work is not waited for: the replay knows, else the accounting.
+    scale = np.where(measures.layout_conversions, 0.0, 1.0)
+    alone = time - measures.time_of(measures.rows_within_steps(~measures.layout_conversions))
+    replayed = scaled_ns(measures, scale)
+    gain = alone.total_ns if replayed is None else min(replayed, time.total_ns)
     if gain == 0:
         return
     convolutions = measures.rows_within_steps(
@@ -72,20 +74,12 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
             Evidence("conversions per step", len(rows) / measures.step_count, "count"),
             Evidence("convolutions", beside // measures.step_count, "ns", _first(convolutions)),
         ],
-        where=_where(measures, rows),
+        where=places_of_ops(measures, measures.op_of_work[rows]),
     )
 
 
 def _first(rows: Int64) -> tuple[int, ...]:
     return tuple(rows[:5].tolist())
-
-
-def _where(measures: Measures, rows: Int64) -> tuple[Place, ...]:
-    """The lines that launched the conversions, as far as the training thread did."""
-    calls = measures.launches.call[rows]
-    calls = calls[calls >= 0]
-    mine = calls[np.isin(measures.trace.calls.thread[calls], (measures.thread, -1))]
-    return measures.places(Intervals.of(measures.trace.calls.start_ns[mine], measures.trace.calls.end_ns[mine]))
 
 
 _CUDNN = {
