@@ -2,7 +2,8 @@
 
     stretched(measures)      # per row of device work the time beyond its own, 0 where it took what it takes
 
-Steps that launch the same kernels in the same order are laid over each other, so each kernel is compared with itself.
+Steps that launch the same kernels in the same order, from operators with the same shapes, are laid over each other, so
+that each kernel is compared with itself. Steps that are marked are asked for: inferred ones may be parts of one.
 On a device of one's own the same kernel takes the same time within a few percent; a device that several processes
 share is handed over every few milliseconds, and a kernel on which that falls lasts until it is handed back.
 
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from diagnose.measure.kernels import KernelClass
-from diagnose.trace.schema import Bool, Int64
+from diagnose.trace.schema import MISSING, Bool, Int64
 
 if TYPE_CHECKING:
     from diagnose.measure import Measures
@@ -28,6 +29,7 @@ BEYOND_NS = 100_000
 """A handover takes hundreds of microseconds at least; clocks, caches and neighbours on the memory bus do not."""
 TIMES = 1.5
 """And it takes a kernel half as long again, or more."""
+_INFERRED = ("period", "whole trace", "none")
 _OTHERS = (KernelClass.COLLECTIVE, KernelClass.COPY, KernelClass.SET)
 
 
@@ -50,12 +52,16 @@ def stretched(measures: Measures) -> Int64 | None:
 def _alike(measures: Measures) -> list[Int64]:
     """The rows of those steps that launched the same work in the same order; of several kinds, the most frequent."""
     device, steps = measures.trace.device, measures.steps
+    if steps.found_by in _INFERRED:
+        return []
     rows = measures.rows_within_steps(np.ones(len(device), np.bool_))
     step = np.searchsorted(steps.end_ns, device.start_ns[rows], side="right")
     order = np.lexsort((measures.launches.start_ns[rows], step))
     rows, step = rows[order], step[order]
     parts = np.split(rows, np.flatnonzero(np.diff(step)) + 1) if len(rows) else []
-    words = [device.name[part].tobytes() for part in parts]
+    op, shapes = measures.op_of_work, measures.trace.ops.shapes
+    given = np.where(op == MISSING, MISSING, shapes[op]) if len(shapes) else op
+    words = [device.name[part].tobytes() + given[part].tobytes() for part in parts]
     if not words:
         return []
     usual, _ = Counter(words).most_common(1)[0]
