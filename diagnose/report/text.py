@@ -94,7 +94,7 @@ def _accounting(state: State, width: int) -> list[Text]:
 
 def _findings(state: State, width: int) -> list[Text]:
     diagnosis = state.diagnosis
-    if diagnosis is None or diagnosis.steps.count == 0:
+    if diagnosis is None or (diagnosis.steps.count == 0 and not diagnosis.findings):
         return []
     root = state.started.cwd if state.started else None
     lines: list[Text] = []
