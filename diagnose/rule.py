@@ -19,7 +19,7 @@ from diagnose.measure.communication import SMALL_BYTES, Phase
 from diagnose.measure.exchange import BUCKET_BYTES, Waste
 from diagnose.measure.growth import growth
 from diagnose.measure.idle import LATENCY_NS, REFILL_NS
-from diagnose.measure.kept_memory import kept_by, places_by_stack
+from diagnose.measure.kept_memory import backward_begins, kept_by, places_by_stack
 from diagnose.measure.kernels import KernelClass, matmul_format
 from diagnose.measure.named import named
 from diagnose.measure.op_places import places_of_ops
@@ -94,6 +94,7 @@ __all__ = [
     "WorkKind",
     "WrittenAttention",
     "argument_bytes",
+    "backward_begins",
     "best_rate",
     "drawn",
     "dtypes_of",

@@ -47,6 +47,7 @@ from diagnose.rule import (
     Rule,
     Site,
     StepLog,
+    backward_begins,
     drawn,
     format_bytes,
     format_ns,
@@ -131,19 +132,16 @@ def _traced(measures: Measures) -> _Growth | None:
 
 
 def _recorded(measures: Measures) -> _Growth | None:
-    """From a history without steps: its least memory must rise from part to part."""
-    series = measures.memory.allocated
-    if measures.step_count or len(measures.trace.step_log) or not len(measures.trace.memory) or len(series) < _PARTS:
+    """From a history without steps: between its backward passes."""
+    memory = measures.memory
+    if measures.step_count or len(measures.trace.step_log) or not len(memory.allocated):
         return None
-    borders = np.linspace(0, len(series), _PARTS + 1).astype(np.int64)
-    least = np.minimum.reduceat(series.value, borders[:-1])
-    rise = growth(least)
-    if rise is None or rise * _PARTS < SEEN_BYTES:
+    begins = backward_begins(measures.trace, memory.device)
+    if len(begins) < 2:
         return None
-    return _Growth(rise, 0, int(series.time_ns[0]), int(series.time_ns[borders[-2]]))
-
-
-_PARTS = 16
+    rise = growth(memory.allocated.least_within(begins[:-1], begins[1:]))
+    found = _Growth(rise, len(begins) - 1, int(begins[0]), int(begins[-2])) if rise is not None else None
+    return found if found and _matters(measures, found) else None
 
 
 def _matters(measures: Measures, found: _Growth) -> bool:
@@ -161,9 +159,6 @@ def _figures(measures: Measures, grown: _Growth | None) -> tuple[list[Evidence],
         return [], "memory is taken from the device in step after step, and none is given back"
     memory = measures.memory
     what = "the process's memory" if memory.device < 0 else "allocated memory"
-    if not grown.steps:
-        size = grown.bytes_per_step * _PARTS
-        return [Evidence("growth", round(size), "bytes")], f"{what} grows by {format_bytes(size)} over the history"
     evidence = [
         Evidence("growth per step", round(grown.bytes_per_step), "bytes"),
         Evidence("steps", grown.steps, "count"),
@@ -187,7 +182,7 @@ def _places(measures: Measures, grown: _Growth | None) -> tuple[Place, ...]:
     rows = kept_by(trace, measures.memory.device, grown.since_ns, grown.before_ns)
     if not len(rows):
         return ()
-    times = trace.memory.time_ns[rows]
+    times = trace.memory.time_ns[rows]  # of torch.profiler: its events know no stack, its Python calls do
     return places_by_stack(trace, rows) or measures.places(Intervals.of(times, times + 1))
 
 

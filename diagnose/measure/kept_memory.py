@@ -1,6 +1,6 @@
 """Who asked for the memory that steps leave behind: allocations of earlier steps that nothing gave back.
 
-    kept_by(trace, device, before_ns)      # rows of trace.memory, allocated before a moment and alive at the end
+    kept_by(trace, device, since_ns, before_ns)     # rows of trace.memory, taken in between and alive at the end
 
 A history begins somewhere: what was there before it is never seen.
 """
@@ -15,8 +15,9 @@ from diagnose.measure.memory_history import alive, history
 from diagnose.measure.places import is_library
 from diagnose.model import Place
 from diagnose.trace import StackFrame, Trace
-from diagnose.trace.schema import Int64
+from diagnose.trace.schema import Int64, MemoryAction
 
+_BEGINS = "_make_grads"  # of torch.autograd.backward
 _MOST_PLACES = 5
 _SMALLEST_SHARE = 0.05
 
@@ -27,6 +28,14 @@ def kept_by(trace: Trace, device: int, since_ns: int, before_ns: int) -> Int64:
     rows = alive(trace, past.rows)
     time_ns = past.time_ns[np.searchsorted(past.rows, rows)]
     return rows[(time_ns >= since_ns) & (time_ns < before_ns)]
+
+
+def backward_begins(trace: Trace, device: int) -> Int64:
+    """When backward passes began, on the history's clock: each takes memory for the gradient of the loss first."""
+    past = history(trace, device)
+    begins = [number for number, stack in enumerate(trace.stacks) if any(one.function == _BEGINS for one in stack)]
+    taken = trace.memory.action[past.rows] == MemoryAction.ALLOC
+    return np.unique(past.time_ns[taken & np.isin(trace.memory.stack[past.rows], begins)])
 
 
 def places_by_stack(trace: Trace, rows: Int64) -> tuple[Place, ...]:
