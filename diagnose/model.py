@@ -328,6 +328,7 @@ class Verdict:
     saving_ns: int | None = None
     """`saving.estimate` of the original's step, in nanoseconds per step."""
     predicted_ns: int | None = None
+    """What the finding said just before the trial, with all fixes in place that were kept by then."""
     resolution: float | None = None
     """Half-width of the A/A control: the smallest change that this machine can tell from none."""
     pairs: int = 0
@@ -338,3 +339,5 @@ class Verdict:
     """Before and after."""
     diff: str = ""
     where: tuple[Place, ...] = ()
+    prediction: Confidence | None = None
+    """What `predicted_ns` rested on: a bound says that it is no more, not that it is as much."""

@@ -14,7 +14,7 @@ from diagnose.compose import candidates
 from diagnose.compose.knowledge import knowledge
 from diagnose.engine import Examination
 from diagnose.fixer import Advice, Edits, Request
-from diagnose.model import Accounting, CannotTell, Decision, Diagnosis, Finding, Gate, Scalar, Site, Steps
+from diagnose.model import Accounting, CannotTell, Confidence, Decision, Diagnosis, Finding, Gate, Scalar, Site, Steps
 from diagnose.program import Program, patch
 from diagnose.program.moved import LineMap
 from diagnose.session import PhaseChanged, fold
@@ -90,7 +90,7 @@ def test_the_journal_tells_control_trial_verdict_patch_and_final_figure(tmp_path
 def test_the_predicted_saving_stands_beside_the_measured_one(tmp_path: Path) -> None:
     stage = Stage(tmp_path, [LOADER], [finding("a", 9, "faster-loader")], {"faster-loader": Decision.KEPT})
     (verdict,) = stage.run().verdicts
-    assert (verdict.predicted_ns, verdict.saving_ns) == (9_000_000, 1)
+    assert (verdict.predicted_ns, verdict.prediction, verdict.saving_ns) == (9_000_000, Confidence.MEASURED, 1)
     assert verdict.where[0].line == 3
 
 

@@ -50,16 +50,25 @@ def candidates(program: Program, findings: Sequence[Finding], catalogue: Catalog
 
 
 def review(
-    queue: Sequence[Candidate], windows: Sequence[Path], program: Program, known: Known, catalogue: Catalogue
+    queue: Sequence[Candidate],
+    windows: Sequence[Path],
+    program: Program,
+    known: Known,
+    catalogue: Catalogue,
+    step_ns: int | None = None,
 ) -> Review:
-    """Let the findings of the new state decide what is tried next; without a readable window all stays as it was."""
+    """Let the findings of the new state decide what is tried next; without a readable window all stays as it was.
+
+    `step_ns` is the new state's step without a profiler: what it would save is predicted of that.
+    """
     try:
         traces = open_traces(windows) if windows else []
     except InputError:
         traces = []
     if not traces:
         return Review(tuple(queue))
-    now = examine([replace(trace, sites=known.sites, facts=known.facts) for trace in traces], catalogue)
+    facts = replace(known.facts, step_ns_watched=step_ns)
+    now = examine([replace(trace, sites=known.sites, facts=facts) for trace in traces], catalogue)
     before = {candidate.finding.rule: candidate.finding for candidate in queue}
     # The window of a trial has no samples: where the first run knew the lines, they still hold.
     found = [

@@ -184,7 +184,7 @@ class Composition:
         if trial.verdict.decision is not Decision.KEPT:
             return None
         self._accept(candidate, variants[chosen])
-        self._look_again(fixer, trial.traces)
+        self._look_again(fixer, trial.traces, _patched_ns(trial.verdict))
         return patched
 
     def _choose(self, fixer: Fixer, settings: Sequence[Mapping[str, Scalar]], copies: Sequence[Program]) -> int:
@@ -206,9 +206,9 @@ class Composition:
         self._queue = [replace(one, finding=moved(one.finding, lines, self._stack.texts)) for one in self._queue]
         self._journal.record(PatchAccepted(diff=self._stack.patch.text, fixers=list(self._stack.names)))
 
-    def _look_again(self, fixer: Fixer, windows: Sequence[Path]) -> None:
-        """Let the findings of the new state decide what is tried next."""
-        seen = review(self._queue, windows, self._program, self._stack.known, self._catalogue)
+    def _look_again(self, fixer: Fixer, windows: Sequence[Path], step_ns: int | None) -> None:
+        """Let the findings of the new state, whose untraced step is known from its trial, decide what is tried next."""
+        seen = review(self._queue, windows, self._program, self._stack.known, self._catalogue, step_ns)
         self._queue = list(seen.queue)
         for candidate, fate in seen.gone:
             if candidate.fixer.name not in self._done:
@@ -226,7 +226,15 @@ class Composition:
 
     def _tell(self, verdict: Verdict, candidate: Candidate) -> None:
         finding = candidate.finding
-        self._journal.tell(replace(verdict, predicted_ns=finding.recoverable_ns, where=finding.where))
+        predicted = replace(verdict, predicted_ns=finding.recoverable_ns, prediction=finding.confidence)
+        self._journal.tell(replace(predicted, where=finding.where))
+
+
+def _patched_ns(verdict: Verdict) -> int | None:
+    """The step of the patched program in its trial, where nobody traced it."""
+    if verdict.saving is None or verdict.saving_ns is None or verdict.saving.estimate <= 0:
+        return None
+    return round(verdict.saving_ns * (1 / verdict.saving.estimate - 1))
 
 
 def _described(setting: Mapping[str, Scalar]) -> str:

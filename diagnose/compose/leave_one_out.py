@@ -88,6 +88,8 @@ def _dropped(before: Verdict, found: Verdict, since: tuple[str, ...]) -> Verdict
         summary=f"no longer needed since {_list(since)} {were} kept ({CHECK}): {found.summary}",
         saving=found.saving,
         saving_ns=found.saving_ns,
+        predicted_ns=None,  # nothing was predicted of the check; the trial's own verdict keeps what was
+        prediction=None,
         pairs=found.pairs,
         generations=found.generations,
         mechanism=None,

@@ -20,6 +20,7 @@ from diagnose.report.phrases import (
     together,
 )
 from diagnose.report.phrases import particulars as verdict_particulars
+from diagnose.report.predictions import summed_up
 from diagnose.report.slices import slices
 from diagnose.report.vocabulary import DECISIONS, SEVERITIES, named_count
 from diagnose.session import State
@@ -108,6 +109,8 @@ def _fixes(state: State) -> list[str]:
     for verdict in state.verdicts:
         lines = [f"- {name}: {_inline(words)}" for name, words in verdict_particulars(verdict)]
         blocks += [f"### {verdict.fixer}", _inline(sentence(verdict.summary)), "\n".join(lines)]
+    if predicted := summed_up(state.verdicts):
+        blocks.append(predicted)
     if state.final is not None:
         rests = [f"{state.final.how}, {named_count(state.final.runs, 'run')} of each", together(state)]
         how = f" ({'; '.join(filter(None, rests))})"

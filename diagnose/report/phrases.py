@@ -21,6 +21,7 @@ from diagnose.model import (
     Severity,
     Verdict,
 )
+from diagnose.report.predictions import compared
 from diagnose.report.slices import slices
 from diagnose.report.vocabulary import CLASSES, FOUND_BY, class_look, named_count
 from diagnose.session import State
@@ -202,8 +203,8 @@ def particulars(verdict: Verdict) -> list[tuple[str, str]]:
         said.append(("setting", setting(verdict.setting)))
     if verdict.saving is not None:
         said.append(("saving", f"{interval(verdict.saving)} of a step, 95 % interval{_pairs(verdict)}"))
-    if verdict.predicted_ns is not None and verdict.saving_ns is not None:
-        said.append(("prediction", f"{format_ns(verdict.predicted_ns)}; measured {format_ns(verdict.saving_ns)}"))
+    if prediction := compared(verdict):
+        said.append(("prediction", prediction))
     if verdict.resolution is not None:
         said.append(("resolution", f"±{format_share(verdict.resolution)} of a step: the original against itself"))
     if verdict.gate is not None:

@@ -7,6 +7,7 @@ from rich.text import Text
 from diagnose.model import Decision, Verdict
 from diagnose.report.paths import clipped
 from diagnose.report.phrases import final, interval, particulars, sentence, together
+from diagnose.report.predictions import summed_up
 from diagnose.report.styled import heading, styled
 from diagnose.report.vocabulary import DECISIONS, GOOD, MUTED, named_count
 from diagnose.report.wrapping import wrap
@@ -27,6 +28,8 @@ def fix_lines(state: State, width: int) -> list[Text]:
     lines += _table(state.verdicts, width)
     for verdict in state.verdicts:
         lines += [Text(), *_details(verdict, width, state.control is None)]
+    if predicted := summed_up(state.verdicts):
+        lines += [Text(), *(styled(f"  {line}", MUTED) for line in wrap(predicted, width - 2))]
     if state.final is not None:
         lines += [Text(), heading("Result", state.final.how, width)]
         lines += [styled(f"  {line}", f"bold {GOOD}") for line in wrap(final(state), width - 2)]

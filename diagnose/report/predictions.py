@@ -1,0 +1,56 @@
+"""How what was predicted of fixes compares with what they were measured to save."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+from diagnose.model import Confidence, Verdict
+from diagnose.units import format_ns, format_share
+
+
+def error(verdict: Verdict) -> float | None:
+    """By what part of the saving the prediction was too high (above 0) or too low; None where none can be told.
+
+    A saving whose interval reaches down to nothing is no yardstick. A bound that is not exceeded is off by nothing that
+    it denied.
+    """
+    if verdict.predicted_ns is None or not verdict.saving_ns or verdict.saving is None or verdict.saving.low <= 0:
+        return None
+    off = verdict.predicted_ns / verdict.saving_ns - 1
+    return None if verdict.prediction is not Confidence.MEASURED and off >= 0 else off
+
+
+def compared(verdict: Verdict) -> str:
+    """The prediction of one fix beside what came of it; empty where one of them is missing."""
+    if verdict.predicted_ns is None or verdict.saving_ns is None:
+        return ""
+    most = "" if verdict.prediction in (Confidence.MEASURED, None) else "at most "
+    said = f"{most}{format_ns(verdict.predicted_ns)}; measured {format_ns(verdict.saving_ns)}"
+    off = error(verdict)
+    if off is None:
+        return said
+    return f"{said}: {format_share(abs(off))} too {'high' if off >= 0 else 'low'}"
+
+
+def summed_up(verdicts: Sequence[Verdict]) -> str:
+    """One sentence on all predictions that a trial could check; empty where there are none."""
+    tried = [verdict for verdict in verdicts if verdict.predicted_ns is not None and _told(verdict)]
+    figures = [abs(off) for verdict in tried if _sure(verdict) and (off := error(verdict)) is not None]
+    limits = [error(verdict) is None for verdict in tried if not _sure(verdict)]
+    said = []
+    if figures:
+        many = f" (median of {len(figures)})" if len(figures) > 1 else ""
+        said.append(f"predicted savings were off by {format_share(median(figures))} of what was measured{many}")
+    if limits:
+        said.append(f"{sum(limits)} of {len(limits)} upper limits held")
+    text = "; ".join(said)
+    return f"{text[0].upper()}{text[1:]}." if text else ""
+
+
+def _told(verdict: Verdict) -> bool:
+    return bool(verdict.saving_ns) and verdict.saving is not None and verdict.saving.low > 0
+
+
+def _sure(verdict: Verdict) -> bool:
+    return verdict.prediction is Confidence.MEASURED
