@@ -54,7 +54,7 @@ def _findings(state: State) -> list[str]:
     diagnosis = state.diagnosis
     if diagnosis is None:
         return ["Nothing was diagnosed."]
-    if diagnosis.steps.count == 0:
+    if diagnosis.steps.count == 0 and not diagnosis.findings:
         return ["No training step was found, so nothing can be said per step."]
     blocks = [f"**{quiet_news(diagnosis)}**"] if is_quiet(diagnosis) else []
     if diagnosis.findings:
