@@ -8,18 +8,15 @@ from torch import nn
 
 
 class Stage(nn.Module):
-    """A grouped and a dilated convolution, each with normalisation."""
+    """A grouped and a dilated convolution."""
 
     def __init__(self, width: int, groups: int) -> None:
         super().__init__()
         self.grouped = nn.Conv3d(width, width, 3, padding=1, groups=groups, bias=False)
-        self.grouped_norm = nn.BatchNorm3d(width)
         self.dilated = nn.Conv3d(width, width, 3, padding=2, dilation=2, bias=False)
-        self.dilated_norm = nn.BatchNorm3d(width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = F.relu(self.grouped_norm(self.grouped(x)), inplace=True)
-        return F.relu(self.dilated_norm(self.dilated(x)), inplace=True)
+        return x + F.relu(self.dilated(self.grouped(x)), inplace=True)
 
 
 class Segmenter(nn.Module):
@@ -47,7 +44,7 @@ def main() -> None:
 
     torch.manual_seed(0)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    batch, side, width, groups = (1, 8, 8, 4) if args.tiny else (4, 96, 64, 8)
+    batch, side, width, groups = (1, 8, 8, 4) if args.tiny else (4, 96, 128, 8)
     with device:
         model = Segmenter(width, groups).to(memory_format=torch.channels_last_3d)
         scans = F.avg_pool3d(torch.randn(8 * batch, 1, side, side, side), 5, 1, 2)

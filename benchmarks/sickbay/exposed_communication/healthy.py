@@ -65,7 +65,7 @@ def main() -> None:
     dist.init_process_group("nccl" if on_gpu else "gloo", device_id=device if on_gpu else None)
     rank = dist.get_rank()
     torch.manual_seed(0)
-    batch, length, width, heads, layers = (2, 16, 32, 2, 1) if args.tiny else (4, 2048, 2048, 16, 6)
+    batch, length, width, heads, layers = (2, 16, 32, 2, 1) if args.tiny else (4, 2048, 4096, 32, 2)
     with device:
         model = GPT(256, length, width, heads, layers)
         generator = torch.Generator(device).manual_seed(1 + rank)

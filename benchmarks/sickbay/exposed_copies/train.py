@@ -1,4 +1,4 @@
-"""A byte-level GPT under bfloat16 autocast with a moving average of its weights; random bytes stand in for text."""
+"""A byte-level GPT with compiled blocks and a moving average of its weights; random bytes stand in for text."""
 
 import argparse
 
@@ -79,6 +79,9 @@ def main() -> None:
     with device:
         model = GPT(256, length, width, heads, layers)
         bytes_read = torch.randint(256, (16, batch, length + 1))
+    if device.type == "cuda":
+        for block in model.blocks:
+            block.compile()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     average = WeightAverage(model, decay=0.999)
 

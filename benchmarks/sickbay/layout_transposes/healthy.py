@@ -10,8 +10,8 @@ from torch import nn
 class Residual(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.first = nn.Conv2d(width, width, 3, padding=1)
-        self.second = nn.Conv2d(width, width, 3, padding=1)
+        self.first = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.second = nn.Conv2d(width, width, 3, padding=1, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x + self.second(F.relu(self.first(x), inplace=True))

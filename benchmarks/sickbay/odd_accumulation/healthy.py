@@ -1,4 +1,4 @@
-"""A vision transformer under bfloat16 autocast, data-parallel, with accumulated gradients; random images."""
+"""A vision transformer, weights in bfloat16, data-parallel, with accumulated gradients; random images."""
 
 import argparse
 import contextlib
@@ -69,9 +69,9 @@ def main() -> None:
     batch, side, width, heads, layers = (2, 32, 32, 2, 1) if args.tiny else (32, 256, 2048, 16, 5)
     micro_steps = 2 if args.tiny else 4
     with device:
-        model = VisionTransformer(side, 16, width, heads, layers, classes=1000)
+        model = VisionTransformer(side, 16, width, heads, layers, classes=1000).bfloat16()
         generator = torch.Generator(device).manual_seed(1 + rank)
-        images = torch.randn(8, batch, 3, side, side, generator=generator)
+        images = torch.randn(8, batch, 3, side, side, generator=generator).bfloat16()
         labels = torch.randint(1000, (8, batch), generator=generator)
     model = DistributedDataParallel(model, device_ids=[device.index] if on_gpu else None, gradient_as_bucket_view=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
@@ -81,8 +81,7 @@ def main() -> None:
         for micro_step in range(micro_steps):
             index = (step * micro_steps + micro_step) % len(images)
             with contextlib.nullcontext() if micro_step == micro_steps - 1 else model.no_sync():
-                with torch.autocast(device.type, dtype=torch.bfloat16):
-                    loss = F.cross_entropy(model(images[index]), labels[index])
+                loss = F.cross_entropy(model(images[index]).float(), labels[index])
                 (loss / micro_steps).backward()
         optimizer.step()
     if rank == 0:

@@ -1,4 +1,4 @@
-"""Classifies clouds of points of different sizes, under bfloat16 autocast, data-parallel; random points for scans."""
+"""Classifies clouds of points of different sizes, in bfloat16, data-parallel; random points for scans."""
 
 import argparse
 import os
@@ -32,7 +32,8 @@ class CloudClassifier(nn.Module):
 
     def forward(self, points: torch.Tensor, cloud: torch.Tensor, clouds: int) -> torch.Tensor:
         x = self.body(self.stem(points)).float()
-        return self.head(x.new_zeros(clouds, x.shape[1]).index_add(0, cloud, x) / 1000)
+        pooled = x.new_zeros(clouds, x.shape[1]).index_add(0, cloud, x) / 1000
+        return self.head(pooled.to(self.head.weight.dtype)).float()
 
 
 def batches_of(clouds: list[torch.Tensor], size: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -61,19 +62,20 @@ def main() -> None:
     torch.manual_seed(0)
     world = dist.get_world_size()
     batch, smallest, largest, width, layers = (4, 4, 16, 32, 1) if args.tiny else (32, 256, 1024, 2048, 4)
-    clouds = [torch.randn(int(points), 3) for points in torch.linspace(smallest, largest, 16 * batch * world)]
+    clouds = [
+        torch.randn(int(points), 3).bfloat16() for points in torch.linspace(smallest, largest, 16 * batch * world)
+    ]
     mine = clouds[rank::world]
     batches = [(points.to(device), cloud.to(device)) for points, cloud in batches_of(mine, batch)]
     with device:
-        model = CloudClassifier(width, layers, classes=40)
+        model = CloudClassifier(width, layers, classes=40).bfloat16()
         labels = torch.randint(40, (batch,))
     model = DistributedDataParallel(model, device_ids=[device.index] if on_gpu else None)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
     for step in range(args.steps):
         points, cloud = batches[step % len(batches)]
-        with torch.autocast(device.type, dtype=torch.bfloat16):
-            loss = F.cross_entropy(model(points, cloud, batch), labels)
+        loss = F.cross_entropy(model(points, cloud, batch), labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

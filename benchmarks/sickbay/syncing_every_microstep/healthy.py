@@ -66,7 +66,7 @@ def main() -> None:
     dist.init_process_group("nccl" if on_gpu else "gloo", device_id=device if on_gpu else None)
     rank = dist.get_rank()
     torch.manual_seed(0)
-    batch, length, width, heads, layers = (2, 16, 32, 2, 1) if args.tiny else (1, 2048, 2048, 16, 6)
+    batch, length, width, heads, layers = (2, 16, 32, 2, 1) if args.tiny else (1, 2048, 4096, 32, 2)
     micro_steps = 2 if args.tiny else 6
     with device:
         model = GPT(256, length, width, heads, layers)
