@@ -6,12 +6,14 @@ border is the end of the last device work that had been launched before the mark
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
 
 from diagnose.measure.launch import Launches
 from diagnose.measure.marks import Marks, host_marks
+from diagnose.measure.named import named
 from diagnose.measure.period import period_starts
 from diagnose.trace import Trace
 from diagnose.trace.schema import Bool, Int64, WorkKind
@@ -20,6 +22,7 @@ _OPENING = 1.1
 """A first step this much longer than every other one pays for opening the profiler, and is left out. In real traces
 with three steps or more, about every fourth has one; it is longer by 10 to 100 % and mostly in launches."""
 
+_LAUNCH = re.compile(r"^(cuda|hip|cu)(Graph|Module)?(Launch|Memcpy|Memset)")
 _CUT = 0.8  # a first or last step with fewer launches than this share of the usual is cut by the recording's edge
 
 
@@ -51,7 +54,8 @@ def find_steps(trace: Trace, rows: Bool, launches: Launches) -> StepSpans:
     marks = host_marks(trace)
     if marks is not None:
         steps = _between(marks, _projected(trace, rows, launches, marks.border_ns))
-        steps = _without_opening(_without_cut_ends(steps, launches.start_ns[rows]))
+        steps = _without_lost_end(_without_cut_ends(steps, launches.start_ns[rows]), trace, launches)
+        steps = _without_opening(steps)
         if len(steps):
             return steps
     return _by_period(trace, rows) or _whole(trace, rows)
@@ -87,6 +91,21 @@ def _without_cut_ends(steps: StepSpans, launched_ns: Int64) -> StepSpans:
     edges = [("first", first), ("last", len(steps) - last)]
     why = tuple(f"the {edge} recorded step is not counted: the recording cuts it short" for edge, cut in edges if cut)
     return _part(steps, first, last, why)
+
+
+def _without_lost_end(steps: StepSpans, trace: Trace, launches: Launches) -> StepSpans:
+    """Without a last step of which the host's launches are recorded, but not the work that the device did later."""
+    if len(steps) < 2 or len(trace.calls) == 0:
+        return steps
+    made = np.flatnonzero(named(trace.names, trace.calls.name, _LAUNCH) & (trace.calls.correlation > 0))
+    lost = ~np.isin(made, launches.call)
+    step = np.searchsorted(steps.host_end_ns, trace.calls.start_ns[made], side="left")
+    inside = (step < len(steps)) & (trace.calls.start_ns[made] >= steps.host_start_ns[0])
+    launched = np.bincount(step[inside], minlength=len(steps))
+    share = np.bincount(step[inside & lost], minlength=len(steps)) / np.maximum(launched, 1)
+    if share[-1] <= 1 - _CUT or share[:-1].max() > 1 - _CUT:
+        return steps
+    return _part(steps, 0, len(steps) - 1, ("the last recorded step is not counted: the recording cuts it short",))
 
 
 def _without_opening(steps: StepSpans) -> StepSpans:
