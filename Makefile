@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test lint types imports check format snapshots overhead bench-ingest accuracy clean
+.PHONY: help demo test lint types imports check format snapshots overhead bench-ingest bench-rules accuracy clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -38,6 +38,9 @@ overhead: $(VENV)/ready-to-test ## measure what watching costs
 
 bench-ingest: $(VENV)/ready-to-test ## measure how fast traces are read and diagnosed; HTA_PYTHON=… to compare with HTA
 	$(BIN)/python benchmarks/ingest.py $(if $(HTA_PYTHON),--hta-python $(HTA_PYTHON))
+
+bench-rules: $(VENV)/ready-to-test ## measure what each rule costs; fails if one takes more than 10 %
+	$(BIN)/python benchmarks/rule_costs.py
 
 accuracy: $(VENV)/ready-to-test ## say how often the diagnosis is right: on programs that run here, and on what was recorded
 	$(BIN)/python benchmarks/accuracy.py record build/accuracy --device cpu

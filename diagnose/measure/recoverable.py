@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from diagnose.measure import Measures
 
 
+NEGLIGIBLE = 0.001
+"""A bound below this part of the steps is not worth a replay: a finding begins at five times as much."""
+
+
 def recoverable_ns(measures: Measures, intervals: Intervals) -> int:
     """Time that all counted steps together would lose without `intervals` and without the waits in them."""
     most = int(_per_step(measures, intervals).sum())
@@ -51,7 +55,7 @@ def scaled_ns(measures: Measures, scale: Float64) -> int | None:
 
 def gained_ns(measures: Measures, cut: Cut, at_most_ns: int) -> int:
     """Time that all counted steps together would lose under a change, of which the accounting knows an upper bound."""
-    if at_most_ns <= 0 or not replayed(measures):
+    if at_most_ns <= NEGLIGIBLE * measures.total_ns or not replayed(measures):
         return max(at_most_ns, 0)
     return min(at_most_ns, measures.replay.saved_ns(cut))
 
