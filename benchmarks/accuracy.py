@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 import sys
 from pathlib import Path
 
@@ -36,6 +37,7 @@ def main() -> int:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--part", default="1/1", metavar="I/N", help="record one of N parts of the programs")
     parser.add_argument("--ranks", type=int, default=1, help="record the programs that need this many devices")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin nothing new after so long")
     parser.add_argument("--lanes", type=int, default=3, help="programs per device: one runs, the others get ready")
     parser.add_argument("--programs", type=Path, default=SICKBAY, help="another sick bay")
     parser.add_argument("--json", action="store_true", help="print the answers as JSON")
@@ -56,7 +58,7 @@ def main() -> int:
         return 0
     part, parts = map(int, args.part.split("/"))
     fitting = [program for program in chosen if fits(program, args.device, args.ranks)][part - 1 :: parts]
-    return 0 if Recorder(args.folder, args.device, args.lanes).record(fitting) else 1
+    return 0 if Recorder(args.folder, args.device, args.lanes, args.seconds).record(fitting) else 1
 
 
 def fits(program: Program, device: str, ranks: int) -> bool:

@@ -67,10 +67,20 @@ def main() -> None:
         os._exit(0)  # the process group of several ranks, left in the middle, would be waited for
 
 
-def wait_for(path: Path) -> int:
-    """Take the lock of the device; it ends with this process, and loaders' workers do not inherit it."""
+def wait_for(path: Path) -> int | None:
+    """Take the lock of the device; it ends with this process, and loaders' workers do not inherit it.
+
+    Of several ranks the first takes it for its job, and the others wait until it has.
+    """
+    job = os.environ.get("TORCHELASTIC_RUN_ID", "").encode()
+    if os.environ.get("RANK", "0") != "0":
+        while not path.exists() or path.read_bytes() != job:
+            time.sleep(0.02)
+        return None
     handle = os.open(path, os.O_CREAT | os.O_RDWR, 0o644)
     fcntl.lockf(handle, fcntl.LOCK_EX)
+    os.ftruncate(handle, 0)
+    os.pwrite(handle, job, 0)
     return handle
 
 

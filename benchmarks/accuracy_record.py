@@ -12,6 +12,7 @@ Several children share a device one after another: the next ones import torch me
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import queue
@@ -54,13 +55,14 @@ class Task:
 
 
 class Recorder:
-    """Runs tasks in lanes; a lane belongs to a device."""
+    """Runs tasks in lanes; a lane belongs to a device, or to all of them where programs need several."""
 
-    def __init__(self, out: Path, device: str, lanes: int) -> None:
+    def __init__(self, out: Path, device: str, lanes: int, seconds: float = math.inf) -> None:
         self._out = out
         self._device = device
         self._lanes = lanes
         self._devices = visible_devices() if device == "cuda" else []
+        self._begin_before = time.monotonic() + seconds
         self._results = read_results(out)
         self._writing = threading.Lock()
 
@@ -69,8 +71,9 @@ class Recorder:
         todo: queue.SimpleQueue[Task] = queue.SimpleQueue()
         for task in tasks(programs, self._results):
             todo.put(task)
-        alone = self._device == "cpu" or any(program.gpus > 1 for program in programs)
-        lanes = [None] if alone else [ordinal for _ in range(self._lanes) for ordinal in self._devices or ["0"]]
+        several = any(program.gpus > 1 for program in programs)
+        devices = [",".join(self._devices)] if several else self._devices
+        lanes: list[str | None] = [*(devices or ["0"])] * self._lanes if self._device == "cuda" else [None]
         threads = [threading.Thread(target=self._lane, args=(todo, ordinal)) for ordinal in lanes]
         for thread in threads:
             thread.start()
@@ -80,7 +83,7 @@ class Recorder:
         return all(self._results["tasks"].get(name, {}).get("ok") for name in wanted)
 
     def _lane(self, todo: queue.SimpleQueue[Task], ordinal: str | None) -> None:
-        while True:
+        while time.monotonic() < self._begin_before:
             try:
                 task = todo.get_nowait()
             except queue.Empty:
@@ -103,8 +106,8 @@ class Recorder:
         environment = dict(os.environ, PYTHONPATH=os.pathsep.join(python_path()))
         lock = []
         if ordinal is not None:
-            environment["CUDA_VISIBLE_DEVICES"] = ordinal
-            lock = ["--lock", str((self._out / f".device{ordinal}").resolve())]
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(ordinal.split(",")[: task.program.gpus])
+            lock = ["--lock", str((self._out / f".device-{ordinal}").resolve())]
         if self._device == "cpu":
             environment["CUDA_VISIBLE_DEVICES"] = ""
         with tempfile.TemporaryDirectory() as name:
