@@ -198,3 +198,17 @@ def test_compilation_is_seen_and_the_steps_after_it_are_traced(tmp_path: Path) -
     assert compiled
     assert max(found["e"] for found in compiled) <= ran.record("window.json")["start_ns"]
     assert len(ran.lines("steps.jsonl")) == 60
+
+
+def test_graph_breaks_and_recompilations_are_recorded_with_lines_and_reasons(tmp_path: Path) -> None:
+    ran = run(tmp_path, "breaking.py")
+    assert (ran.returncode, ran.record("facts.json")["watcher_failures"]) == (0, [])
+    breaks = [site for site in ran.lines("sites.jsonl") if site["kind"] == "graph_break"]
+    assert [(site["line"], site["function"], site["owned"]) for site in breaks] == [
+        (line_of('print(end="")', PROGRAMS / "breaking.py"), "forward", True)
+    ]
+    again = [site for site in ran.lines("sites.jsonl") if site["kind"] == "recompile"]
+    assert {site["arguments"]["reason"] for site in again} >= {
+        "tensor 'x' size mismatch at index 0. expected 2, actual 3"
+    }
+    assert all(site["function"] == "forward" and not site["arguments"]["limit"] for site in again)
