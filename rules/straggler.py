@@ -20,8 +20,8 @@ What fixes it
     What fixes the late rank's own finding; dealing the work out evenly.
 
 Thresholds
-    2 % of the step, 3.5 modified z-scores of eight ranks or more, one in ten as the probability of chance: see
-    diagnose/measure/ranks.py.
+    2 % of the step, 3.5 modified z-scores of eight ranks or more, one in ten as the probability of chance, or a tenth
+    of the step in each of three steps: see diagnose/measure/ranks.py.
 """
 
 from __future__ import annotations

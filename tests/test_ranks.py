@@ -172,6 +172,12 @@ def test_the_rank_that_all_wait_for_is_named() -> None:
     assert [row.clock_ns for row in found.table] == [0, 7_000, -3_000_000, 10**12]
 
 
+def test_of_two_ranks_three_steps_prove_a_large_delay_alone() -> None:
+    assert judged(job([[0] * 3, [600_000] * 3])).stragglers == ()
+    (straggler,) = judged(job([[0] * 3, [3_000_000] * 3])).stragglers
+    assert straggler.rank == 1
+
+
 def test_a_rank_that_was_late_once_is_no_straggler() -> None:
     late = np.zeros((4, 5), int)
     late[2, 3] = 9 * STEP

@@ -37,6 +37,9 @@ _MOST_RANKS = 1 << 20  # a damaged recording may claim any number
 _CHANCE = 0.1
 """How probable it may be that one rank is late in as many steps as seen, were a random rank late in each."""
 
+_ALWAYS_STEPS, _ALWAYS_SHARE = 3, 0.1
+"""One of two ranks is last in all of three steps by chance once in eight times; a tenth of each step late it is not."""
+
 _STEADY = 0.5  # the least that a straggler costs in the usual late step, as a share of the median
 
 
@@ -83,7 +86,8 @@ class Lateness:
         late = [cost for cost in self.cost_ns if cost]
         steady = bool(late) and float(np.quantile(late, 0.25)) >= _STEADY * float(np.median(late))
         unlike = self.z is None or self.z > _Z
-        lasting = self.late_steps >= _FEWEST_STEPS and self.chance <= _CHANCE
+        always = self.late_steps == len(self.cost_ns) >= _ALWAYS_STEPS and self.share >= _ALWAYS_SHARE
+        lasting = self.late_steps >= _FEWEST_STEPS and (self.chance <= _CHANCE or always)
         return self.share >= SHARE and lasting and unlike and steady
 
 
