@@ -61,9 +61,8 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     if not measures.has_device:
         yield CannotTell("unfused-pointwise", "a recording of the device's work")
         return
-    if measures.chains:
-        yield from _chains(measures)
-    yield from _loose(measures)
+    found = list(_chains(measures)) if measures.chains else []
+    yield from found or _loose(measures)
 
 
 def _chains(measures: Measures) -> Iterator[Claim]:

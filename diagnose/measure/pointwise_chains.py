@@ -28,6 +28,13 @@ UNKNOWN_LEFT = 0.4
 BACKWARD_PASSES = 1.5
 """A fused backward kernel over the longest kernel of the chain: it reads input and gradient and writes a gradient."""
 
+COMPOSITES = re.compile(
+    r"^aten::(rms_norm|layer_norm|native_layer_norm|group_norm|batch_norm|instance_norm|gelu|silu|mish|hardswish|glu"
+    r"|softmax|log_softmax|normalize|cosine_similarity|multi_head_attention.*|_transformer_encoder_layer.*|rrelu"
+    r"|lstm|gru|lstm_cell|gru_cell|rnn_(tanh|relu)(_cell)?|embedding.*|binary_cross_entropy.*|smooth_l1_loss|huber_loss)$"
+)
+"""Operators that PyTorch may run as several of its own."""
+
 _PRIMITIVE = re.compile(
     r"abs|add|addcmul|addcdiv|bitwise_.*|cat|clamp(_min|_max)?|copy|cos|div|eq|erf|exp|fill|ge|gt|le|log|log1p|lt"
     r"|masked_fill|max|mean|minimum|maximum|min|mul|ne|neg|pow|reciprocal|relu|rsqrt|rsub|sigmoid|sigmoid_backward|silu"

@@ -80,12 +80,16 @@ class ProgramOrder:
         return np.asarray(hits[self.word_index], np.bool_)
 
     def within(self, pattern: re.Pattern[str]) -> Bool:
-        """Which places were launched in an operator whose name a pattern finds, or in one inside of it."""
+        """Which places were launched in an operator whose name a pattern finds, or in one inside of it.
+
+        A backward pass counts as well where the operator that it differentiates lies in one.
+        """
         ops = self.trace.ops
         if not len(ops):
             return np.zeros(len(self), np.bool_)
-        inside = _inherited(self.tree, named(self.trace.names, ops.name, pattern))
-        return np.where(self.op == MISSING, False, inside[self.op]).astype(np.bool_)
+        inside = np.append(_inherited(self.tree, named(self.trace.names, ops.name, pattern)), False)
+        ahead = np.append(self.tree.forward, MISSING)[self.node]
+        return np.asarray(inside[self.op] | inside[ahead], np.bool_)
 
     @cached_property
     def node(self) -> Int64:
