@@ -36,7 +36,7 @@ from diagnose.measure.memory import MemoryUse, main_memory, memory_use
 from diagnose.measure.optimizer_work import launched_by_optimizer
 from diagnose.measure.optree import OpTree, op_tree
 from diagnose.measure.places import places_of
-from diagnose.measure.pointwise_chains import Chain, chained, loose, pointwise_chains
+from diagnose.measure.pointwise_chains import COMPOSITES, Chain, chained, loose, pointwise_chains
 from diagnose.measure.products import Products, products_of
 from diagnose.measure.program_order import ProgramOrder, program_order
 from diagnose.measure.readings import readings
@@ -136,7 +136,8 @@ class Measures:
         order = self.program_order
         explained = self.attention_places | (order.kind == KernelClass.OPTIMIZER)
         explained[self.loss_work.places] = True
-        return explained
+        # What an operator of PyTorch's own is made of, where it has no kernel for it, the program did not write out.
+        return explained | order.within(COMPOSITES)
 
     @cached_property
     def written_attention(self) -> tuple[WrittenAttention, ...]:
