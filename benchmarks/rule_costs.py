@@ -59,7 +59,7 @@ def main() -> int:
         return report(asked.trace, asked.limit)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
-        make = [sys.executable, ROOT / "benchmarks" / "make_trace.py", SAMPLE, path]
+        make: list[str | Path] = [sys.executable, ROOT / "benchmarks" / "make_trace.py", SAMPLE, path]
         subprocess.run([*make, "--megabytes", str(asked.megabytes)], check=True, stdout=subprocess.DEVNULL)
         return report(path, asked.limit)
 
