@@ -63,13 +63,15 @@ def _around(tree: OpTree, ops: Int64, wanted: Bool) -> Int64:
 
 def _is_image(trace: Trace, ops: Int64) -> Bool:
     """Whether the first argument of an operator has as many dimensions as an image or a film; unknown is not."""
-    texts = np.array([_is_image_text(text) for text in trace.texts] + [False], np.bool_)
-    return np.asarray(np.where(ops == MISSING, False, texts[trace.ops.shapes[ops]]), np.bool_)
+    known = ops != MISSING
+    texts, place = np.unique(np.where(known, trace.ops.shapes[ops], MISSING), return_inverse=True)
+    images = np.array([text >= 0 and _is_image_text(trace.texts[text]) for text in texts.tolist()], np.bool_)
+    return np.asarray(images[place], np.bool_)
 
 
 def _is_image_text(text: str) -> bool:
-    shapes = parsed_shapes(text)
-    return bool(shapes) and shapes[0] is not None and len(shapes[0]) in _IMAGES
+    shapes = parsed_shapes(text) or (None,)
+    return shapes[0] is not None and len(shapes[0]) in _IMAGES
 
 
 def _next_to(convolution: Bool, launches: Launches, trace: Trace) -> Bool:
