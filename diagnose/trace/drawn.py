@@ -124,7 +124,7 @@ def drawn(
     calls: Mapping[str, str] | None = None,
     ops: Mapping[str, str] | None = None,
     frames: Mapping[str, str] | None = None,
-    shapes: Mapping[str, tuple[str, str]] | None = None,
+    shapes: Mapping[str, tuple[str, ...]] | None = None,
     numbered: str = "",
     counted: Mapping[str, Sequence[float]] | None = None,
     stacks: Mapping[str, Sequence[tuple[str, int, str] | StackFrame]] | None = None,
@@ -134,13 +134,13 @@ def drawn(
     """The trace that `text` draws, its time starting at 0.
 
     `unit_ns` is the time of one column. `repeat` draws the picture so many times, one after the other. `kernels`,
-    `calls`, `ops` and `frames` give names to letters; `shapes` gives an operator's letter the shapes and the number
-    formats of its arguments, both as the JSON text that profilers write; `numbered` are the letters of operators that
-    autograd numbers; `counted` gives counters of the device (of the host: `host.…`) their values, from the beginning to
-    the end; `stacks` gives a letter of the `line` lane its frames, innermost first; `comms` says what a letter of a
-    gpu lane communicates. `known` sets other fields of the `Trace` (`facts`, `sites`, `sync_sites`, `rank`, …). A trace
-    with a `gpu` lane is of an NVIDIA H200 unless `device_names` says otherwise. Raises ValueError for a picture that
-    says nothing.
+    `calls`, `ops` and `frames` give names to letters; `shapes` gives an operator's letter the shapes, the number
+    formats and (if known) the values of its arguments, as the JSON texts that profilers write; `numbered` are the
+    letters of operators that autograd numbers; `counted` gives counters of the device (of the host: `host.…`) their
+    values, from the beginning to the end; `stacks` gives a letter of the `line` lane its frames, innermost first;
+    `comms` says what a letter of a gpu lane communicates. `known` sets other fields of the `Trace` (`facts`, `sites`,
+    `sync_sites`, `rank`, …). A trace with a `gpu` lane is of an NVIDIA H200 unless `device_names` says otherwise.
+    Raises ValueError for a picture that says nothing.
     """
     lanes = _lanes(text, repeat)
     canvas = _Canvas(unit_ns)
@@ -260,12 +260,13 @@ def _draw_host(canvas: _Canvas, thread: int, row: str, calls: Mapping[str, str],
             canvas.ops.append(canvas.span(event) | {"name": canvas.name(operator), "thread": thread, "letter": letter})
 
 
-def _with_shapes(canvas: _Canvas, shapes: Mapping[str, tuple[str, str]]) -> tuple[str, ...]:
+def _with_shapes(canvas: _Canvas, shapes: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
     """Give operators the places of their texts, and return the texts."""
     texts = tuple(dict.fromkeys(text for pair in shapes.values() for text in pair))
-    places = {letter: [texts.index(text) for text in pair] for letter, pair in shapes.items()}
+    unknown = [MISSING] * 3
+    places = {letter: [*map(texts.index, given), *unknown][:3] for letter, given in shapes.items()}
     for row in canvas.ops:
-        row["shapes"], row["dtypes"] = places.get(row["letter"], (MISSING, MISSING))
+        row["shapes"], row["dtypes"], row["values"] = places.get(row["letter"], unknown)
     return texts
 
 
