@@ -157,3 +157,20 @@ def test_the_report_is_silent_where_nothing_is_known_and_says_where_much_is_not(
     assert diagnosis.work is not None
     partly = replace(diagnosis, work=replace(diagnosis.work, modelled=0.5))
     assert "are at least 137 GFLOP" in text.render(partly)
+
+
+def test_a_step_of_which_most_products_are_unknown_has_no_figure() -> None:
+    trace = drawn(
+        """
+        host: olul
+        gpu :   kkkkkkkqqq
+        step:             |
+        """,
+        repeat=2,
+        kernels={"k": "nvjet_tst_128x256", "q": "nvjet_tst_64x64"},
+        ops={"o": "mine::product", "u": "aten::mm"},
+        shapes={"u": PRODUCT},
+    )
+    roofline = Measures(trace).roofline
+    assert roofline is not None and len(roofline) == 1
+    assert Measures(trace).step_work is None

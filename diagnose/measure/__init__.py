@@ -24,6 +24,7 @@ from diagnose.measure.ceilings import Ceilings, ceilings_of
 from diagnose.measure.communication import Communication, communication_of
 from diagnose.measure.compiled import CompiledRegions, compiled_regions
 from diagnose.measure.exchange import Exchange
+from diagnose.measure.fill import fill_of
 from diagnose.measure.host import host_idle, host_occupation
 from diagnose.measure.idle import CAUSES, ISSUE_NS, LATENCY_NS, REFILL_NS, device_idle
 from diagnose.measure.kernels import KernelClass, classes_of
@@ -158,6 +159,11 @@ class Measures:
     def classes(self) -> npt.NDArray[np.uint8]:
         """The `kernels.KernelClass` of every row of device work."""
         return classes_of(self.trace, self.op_of_work, launched_by_optimizer(self.trace, self.launches))
+
+    @cached_property
+    def fill(self) -> Float64:
+        """Per row of device work, the share (0 to 1) of the device that its grid fills; NaN where it is unknown."""
+        return fill_of(self.trace, self.classes)
 
     @cached_property
     def compiled_regions(self) -> CompiledRegions:

@@ -25,6 +25,8 @@ from diagnose.trace.schema import MISSING, Bool, Float64, Int64
 from diagnose.units import NS_PER_S
 
 _FP32, _TF32 = FORMATS.index("fp32"), FORMATS.index("tf32")
+_ENOUGH = 0.5
+"""Where less than this of the device time of products is modelled, nothing is said of a step's arithmetic."""
 MATRIX_CLASSES = (KernelClass.MATMUL, KernelClass.CONVOLUTION, KernelClass.ATTENTION)
 
 
@@ -105,7 +107,7 @@ class Arithmetic:
     def per_step(self, total_ns: int, steps: int, source: str) -> StepWork | None:
         """The same for one of `steps` that take `total_ns` together; None where nothing sound can be said."""
         # More than the ceiling allows: the device is not what it is said to be, or a model is wrong.
-        if not self.flops or not 0 < self.least_ns <= total_ns:
+        if not self.flops or not 0 < self.least_ns <= total_ns or self.modelled_ns < _ENOUGH * self.matrix_ns:
             return None
         return StepWork(
             flops_per_step=self.flops // steps,

@@ -40,7 +40,8 @@ class OpWork:
     recomputed: Int64
     """How many of the operations repeat what the forward pass had computed."""
     format: npt.NDArray[np.uint8]
-    """The place in `FORMATS` of what is multiplied; 0 where nothing is, or nobody knows."""
+    """The place in `formats` of what is multiplied; 0 where nothing is, or nobody knows."""
+    formats: tuple[str, ...] = FORMATS
 
 
 def model_of(name: str) -> Model | None:

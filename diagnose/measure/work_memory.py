@@ -104,6 +104,31 @@ def _norm_backward(given: Operands, gradient: int = 0, image: int = 1) -> Work:
     return Work(2 * _NORM_FLOPS * _elements(given, image), moved)
 
 
+def _through(given: Operands) -> Work:
+    """Reads its input, writes as much."""
+    return Work(_elements(given, 0), 2 * given.bytes(0))
+
+
+def _sorting(given: Operands) -> Work:
+    """By radix: 4 passes for 4 bytes, each of which reads and writes keys and, as long as them at least, places."""
+    return Work(_elements(given, 0), 4 * given.item_bytes(0) * given.bytes(0))
+
+
+def _added_at(source: int) -> Model:
+    """Reads what is added, and reads and writes the places that it is added to."""
+
+    def model(given: Operands) -> Work:
+        if not given.shape(source):
+            raise NotRecorded  # one number, added to places that nobody counted
+        return Work(_elements(given, source), 3 * given.bytes(source))
+
+    return model
+
+
+def _gathered(given: Operands) -> Work:
+    return Work(0, given.bytes(2) + 2 * _elements(given, 2) * given.item_bytes(0))
+
+
 def _written_out(given: Operands) -> Work:
     """A kernel of inductor: its operands are its buffers, each read or written once."""
     places = given.tensors
@@ -140,6 +165,13 @@ MODELS: Mapping[str, Model] = {
     **dict.fromkeys(_COMPARISONS, _comparison),
     **dict.fromkeys(_REDUCTIONS, _reduction),
     **dict.fromkeys(("fill_", "zero_", "normal_", "uniform_", "random_", "exponential_"), _fill),
+    **dict.fromkeys(("cumsum", "cumprod", "logcumsumexp", "roll", "flip"), _through),
+    **dict.fromkeys(("sort", "argsort"), _sorting),
+    "topk": _reduction,
+    "gather": _gathered,
+    **dict.fromkeys(("scatter_add_", "index_add_"), _added_at(3)),
+    **dict.fromkeys(("_index_put_impl_", "index_put_"), _added_at(2)),
+    "embedding_dense_backward": _added_at(0),
     "copy_": _copy,
     "native_dropout": _dropout,
     **dict.fromkeys(("_softmax", "_log_softmax"), _softmax),

@@ -1,0 +1,221 @@
+"""The batch is too small to fill the device: kernels use a part of its multiprocessors, and more work would fit in.
+
+What it finds
+    Kernels with too few blocks for the device's multiprocessors, in most of the device's time, while the host keeps up.
+
+Why it costs
+    A kernel of ten blocks takes as long on a device of 132 multiprocessors as one of 132 blocks does. A batch several
+    times as large would take little longer, and each sample a fraction of the time.
+
+What proves it
+    The grids of the kernels: the share of the multiprocessors that they fill, weighed by their time, optimizer and
+    collectives left out. Without grids, the counter of the multiprocessors' activity on a live run. The recoverable
+    time is an upper bound, per unit of work: with a batch so many times as large that kernels fill the device on
+    average, or as the memory holds, each kernel still takes as long as it needs to be full, the optimizer as long as
+    before. Where the host cannot keep up, that is `launch-bound` or another cause, and this rule says nothing; it says
+    nothing either where one kernel alone leaves the device empty (`kernel-hotspot`).
+
+What fixes it
+    A bigger microbatch (`bigger-microbatch`), fewer accumulation steps; where the batch may not grow, a smaller device.
+
+Thresholds
+    FILLED 0.5: the average fill below which a device counts as underfilled. Training runs on record that are not meant
+    to be small fill 0.88 to 1.00 of their devices, small ones 0.01 to 0.25.
+    diagnose.measure.fill.FULL_WARPS: how many warps fill a multiprocessor for a kernel that waits for memory.
+    HOST 0.25: the share of the step from which on a device that waits for its host is the host's matter.
+    BUSY 0.6: the share of the step in which the device must work, whatever it waits for in the rest. Kernels of 3 µs in
+    a CUDA graph have gaps of about 1 µs.
+    ROOM 1.5: a batch that memory lets grow by less is no finding; 0.9 of the memory is taken to be usable.
+    KNOWN 0.5: the share of the kernels' time whose grids must be recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from diagnose.rule import (
+    CannotTell,
+    Claim,
+    Confidence,
+    Evidence,
+    Facts,
+    Int64,
+    KernelClass,
+    Measures,
+    Rule,
+    Trace,
+    WorkKind,
+    drawn,
+    format_share,
+    gained_ns,
+    sped_up,
+)
+
+FILLED = 0.5
+HOST = 0.25
+BUSY = 0.6
+ROOM = 1.5
+KNOWN = 0.5
+_USABLE_MEMORY = 0.9
+_LEFT_OUT = (KernelClass.COLLECTIVE, KernelClass.OPTIMIZER)
+_HOST_CAUSES = ("input", "sync", "python", "dispatch", "launch", "gc", "allocator", "compile", "io")
+
+
+def check(measures: Measures) -> Iterator[Claim | CannotTell]:
+    """The time of kernels, less what they would take for each unit of a larger batch's work."""
+    if not measures.has_device:
+        yield CannotTell("small-batch", "a recording of the device's work")
+        return
+    kernels = (measures.trace.device.kind == WorkKind.KERNEL) & ~np.isin(measures.classes, _LEFT_OUT)
+    rows = measures.rows_within_steps(kernels)
+    if len(rows) == 0:
+        return
+    length = (measures.trace.device.end_ns - measures.trace.device.start_ns)[rows]
+    fill = measures.fill[rows]
+    known = ~np.isnan(fill)
+    if length[known].sum() < KNOWN * length.sum() or length.sum() == 0:
+        active = _by_activity(measures)
+        if active is None:
+            yield CannotTell("small-batch", "grids of the kernels, or the multiprocessors' activity (a live run)")
+            return
+        fill, known = np.full(len(rows), active), np.ones(len(rows), np.bool_)
+    filled = _filled(measures, rows[known], length[known], fill[known])
+    waiting = measures.share(measures.idle_of(*_HOST_CAUSES))
+    if filled > FILLED or waiting > HOST or measures.share(measures.busy) < BUSY:
+        return
+    room = _memory_room(measures)
+    growth = min(1 / max(filled, 0.01), room or np.inf)
+    if growth < ROOM or _is_one_kernel(measures, rows[known], length[known], fill[known]):
+        return
+    yield from _claim(measures, rows, np.where(known, fill, 1.0), filled, growth, room)
+
+
+def _claim(
+    measures: Measures,
+    rows: Int64,
+    fill: np.typing.NDArray[np.float64],
+    filled: float,
+    growth: float,
+    room: float | None,
+) -> Iterator[Claim]:
+    # For each unit of work: a kernel shrinks with the batch's growth until it is full.
+    left = np.maximum(1 / growth, fill)
+    device = measures.trace.device
+    length = (device.end_ns - device.start_ns)[rows]
+    time = measures.time_of(rows)
+    cut = sped_up(measures, rows, left)
+    gain = gained_ns(measures, cut, int(time.total_ns * float((length * (1 - left)).sum() / length.sum())))
+    if gain == 0:
+        return
+    free = "" if room is None else f"; memory has room for {room:.2g} times the batch"
+    yield Claim(
+        summary=f"kernels fill {format_share(filled)} of the device: a batch {growth:.2g} times as large would take "
+        f"little longer{free}",
+        recoverable_ns=gain,
+        claims=time,
+        cut=cut,
+        confidence=Confidence.BOUND,
+        evidence=[
+            Evidence("multiprocessors filled, by kernels' time", filled, "share", tuple(rows[:5].tolist())),
+            Evidence("median kernel", int(np.median(length)), "ns"),
+            Evidence("kernels per step", len(rows) / measures.step_count, "count"),
+            *([] if room is None else [Evidence("device memory over the peak", room, "×")]),
+        ],
+        confirm="the time per sample with twice the batch" + ("" if room else "; whether memory holds it is not known"),
+    )
+
+
+def _filled(measures: Measures, rows: Int64, length: Int64, fill: np.typing.NDArray[np.float64]) -> float:
+    """The average fill while any of the kernels runs: what runs side by side adds up."""
+    side_by_side = length.sum() / max(measures.time_of(rows).total_ns, 1)
+    return float(min((length * fill).sum() / max(length.sum(), 1) * max(side_by_side, 1.0), 1.0))
+
+
+def _by_activity(measures: Measures) -> float | None:
+    """The same for all kernels: the multiprocessors' activity (percent of all time), while any work runs."""
+    values = measures.readings(("gpu.sm_activity",))["gpu.sm_activity"]
+    busy = measures.share(measures.busy)
+    if not np.isfinite(values).any() or busy == 0:
+        return None
+    return min(float(np.nanmedian(values)) / 100 / busy, 1.0)
+
+
+def _memory_room(measures: Measures) -> float | None:
+    """How many times the memory in use the device could hold; None where either is unknown."""
+    facts = measures.trace.facts
+    if not facts.device_memory_bytes or not facts.peak_memory_bytes:
+        return None
+    return _USABLE_MEMORY * facts.device_memory_bytes / facts.peak_memory_bytes
+
+
+def _is_one_kernel(measures: Measures, rows: Int64, length: Int64, fill: np.typing.NDArray[np.float64]) -> bool:
+    """Whether the device is full but for one kernel, by name."""
+    names = measures.trace.device.name[rows]
+    most = np.bincount(names[names >= 0], weights=(length * (1 - fill))[names >= 0])
+    others = names != int(most.argmax()) if len(most) else np.ones(len(rows), np.bool_)
+    return bool(len(most)) and float((length * fill)[others].sum()) > FILLED * float(length[others].sum()) > 0
+
+
+def _filling(trace: Trace, blocks: float) -> Trace:
+    """The same trace, with kernels of so many blocks (of 8 warps) for each multiprocessor."""
+    size = np.full(len(trace.device), blocks, np.float32)
+    return replace(trace, device=replace(trace.device, blocks_per_sm=size, warps_per_sm=8 * size))
+
+
+_NAMES = {
+    "k": "nvjet_tst_64x8_64x16_4x1_v_bz_TNT",
+    "e": "void at::native::vectorized_elementwise_kernel<4>",
+    "n": "void layer_norm_kernel",
+}
+_GRAPH = drawn(
+    """
+    host: GSSSSSSSSSSSSSSSSS
+    gpu : kkkekkknkkkekkkn
+    step:                 |
+    """,
+    repeat=4,
+    unit_ns=10_000,
+    kernels=_NAMES,
+)
+_LAUNCHES = drawn(
+    """
+    host: olololololol
+    gpu :   k e k n k e
+    step:              |
+    """,
+    repeat=4,
+    unit_ns=10_000,
+    kernels=_NAMES,
+)
+_FIRES = (
+    _filling(_GRAPH, 0.2),
+    # Counters of a live run where no grid is recorded.
+    drawn(
+        """
+        host: GSSSSSSSSSSSSSSSSS
+        gpu : kkkekkknkkkekkkn
+        step:                 |
+        """,
+        repeat=4,
+        unit_ns=10_000,
+        kernels=_NAMES,
+        counted={"gpu.sm_activity": [22.0, 24.0, 23.0]},
+    ),
+    replace(_filling(_GRAPH, 0.2), facts=Facts(device_memory_bytes=80 << 30, peak_memory_bytes=10 << 30)),
+)
+_SILENT = (
+    # A full device, launched once a step.
+    _filling(_GRAPH, 4.0),
+    # One block a multiprocessor is all that a persistent kernel has.
+    _filling(_GRAPH, 2.0),
+    # The host cannot launch any faster.
+    _filling(_LAUNCHES, 0.2),
+    # No memory is left for more.
+    replace(_filling(_GRAPH, 0.2), facts=Facts(device_memory_bytes=80 << 30, peak_memory_bytes=70 << 30)),
+    # Nobody recorded the grids.
+    _GRAPH,
+)
+RULE = Rule("small-batch", check, fixers=("bigger-microbatch",), fires=_FIRES, silent=_SILENT, nearness=70)
