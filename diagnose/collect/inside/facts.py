@@ -59,19 +59,3 @@ def usable_cores() -> int:
         if quota != "max":
             cores = min(cores, max(1, math.ceil(int(quota) / int(period))))
     return cores
-
-
-def allocator(torch: Any) -> dict[str, int] | None:
-    """The caching allocator's figures of the device in use; None without one."""
-    if not torch.cuda.is_initialized():
-        return None
-    stats = torch.cuda.memory_stats()
-    names = {
-        "allocator.allocated_bytes": "allocated_bytes.all.current",
-        "allocator.peak_allocated_bytes": "allocated_bytes.all.peak",
-        "allocator.reserved_bytes": "reserved_bytes.all.current",
-        "allocator.peak_reserved_bytes": "reserved_bytes.all.peak",
-        "allocator.retries": "num_alloc_retries",
-        "allocator.segments": "segment.all.current",
-    }
-    return {ours: int(stats[theirs]) for ours, theirs in names.items() if theirs in stats}

@@ -20,6 +20,7 @@ from typing import Any
 from ..records import CLAIM
 from .guard import guarded
 from .imports import after_import
+from .lack import ended_for_want_of_memory
 from .steps import StepHooks
 
 _CHILD_SIGN = "multiprocessing"
@@ -171,7 +172,7 @@ class Hub:
     def _exit(self) -> None:
         if os.getpid() != self.pid:
             return
-        if not self.claimed and not self._passive and self.steps.saw_training:
+        if not self.claimed and not self._passive and (self.steps.saw_training or ended_for_want_of_memory()):
             guarded(self.claim)()
         if not self.claimed:
             return

@@ -60,6 +60,14 @@ class Sites:
         scalars = {name: _scalar(value) for name, value in arguments.items()}
         self._new.append(encode({**site, "arguments": scalars, "owned": user is caller}) + "\n")
 
+    def add(self, kind: str, file: str, line: int, function: str | None, arguments: dict[str, Any]) -> None:
+        """Note a line that is known otherwise, once."""
+        if (kind, file, line) in self._seen:
+            return
+        self._seen.add((kind, file, line))
+        site = {"kind": kind, "file": file, "line": line, "function": function, "arguments": arguments}
+        self._new.append(encode({**site, "owned": self.ownership.owns(file)}) + "\n")
+
     def drain(self) -> Iterator[tuple[str, str]]:
         """Lines for the file of sites."""
         new, self._new = self._new, []

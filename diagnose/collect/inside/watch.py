@@ -7,21 +7,23 @@ of the rank's folder, which the writer's thread fills.
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
-from ..records import COUNTERS, END, FACTS, STEPS, WINDOW
+from ..records import END, FACTS, STEPS, WINDOW
 from .compiler import CompilerLog
-from .facts import allocator, process_facts
+from .facts import process_facts
 from .guard import failures, guarded
 from .hub import Hub
+from .keeping import Keeping
+from .lack import note_lack
+from .memory import MemoryReadings
 from .ranges import RangeLog
 from .sampler import Sampler
 from .sites import Sites
 from .tracing import Tracing
-from .writer import Writer, encode
+from .writer import Writer
 
 running: list[Watch] = []
 """The watcher of this process, once it has started: for the benchmark that switches it on and off."""
@@ -52,7 +54,8 @@ class Watch:
         self._step_lines: list[tuple[int, int, int]] = []
         self._steps = 0
         self._window_told = False
-        self._peak_bytes: int | None = None
+        self._memory = MemoryReadings(hub)
+        self._keeping = guarded(Keeping(self._sites).step_ended)
 
     def torch_arrived(self, torch: ModuleType) -> None:
         """Before the program builds anything."""
@@ -70,6 +73,7 @@ class Watch:
         compiler = CompilerLog(self._sites.ownership)
         for source in (self._drain_steps, self._ranges.drain, self._sites.drain, compiler.drain, self._sampler.drain):
             self._writer.add(source)
+        self._writer.add(self._memory.drain)
         self._writer.add(self._drain_rest)
         self._writer.start()
         self._sampler.start()
@@ -86,6 +90,8 @@ class Watch:
         steps = self._hub.steps
         self._steps = index + 1
         self._step_lines.append((steps.end_ns, steps.step_backwards, steps.step_input_ns))
+        self._memory.step_ended(steps.end_ns)
+        self._keeping(index, self._torch)
         self._tracing.step_ended(index)
 
     def set_enabled(self, enabled: bool) -> None:
@@ -97,6 +103,8 @@ class Watch:
 
     def exiting(self) -> None:
         """At the interpreter's exit: nothing is left open, everything is written."""
+        guarded(self._memory.read)()
+        guarded(note_lack)(self._sites)
         self._end("exception" if getattr(sys, "last_value", None) is not None else "exit")
 
     def _terminated(self) -> None:
@@ -124,13 +132,7 @@ class Watch:
         new, self._step_lines = self._step_lines, []
         yield STEPS, "".join(f'{{"t":{end},"b":{backwards},"w":{waited}}}\n' for end, backwards, waited in new)
 
-    def _drain_rest(self) -> Iterator[tuple[str, str]]:
-        memory = allocator(self._torch)
-        if memory is not None:
-            device = int(self._torch.cuda.current_device())
-            # The program may reset the allocator's own peak.
-            self._peak_bytes = max(self._peak_bytes or 0, memory["allocator.peak_allocated_bytes"])
-            yield COUNTERS, encode({"t": time.time_ns(), "d": device, "v": memory}) + "\n"
+    def _drain_rest(self) -> Iterable[tuple[str, str]]:
         record = self._tracing.finished
         if record is not None and not self._window_told and self._writer is not None:
             # The window's record comes last: who sees it finds the trace, the waits and the facts complete.
@@ -139,6 +141,7 @@ class Watch:
                 self._sampler.rest()
             self._write_facts()
             self._writer.write_json(WINDOW, record)
+        return ()
 
     def _write_facts(self) -> None:
         if self._writer is None or self._torch is None:
@@ -149,7 +152,7 @@ class Watch:
             "autocast_dtype": self._sites.autocast_dtype or ("none" if self._steps else None),
             "step_ns_watched": steady.step_ns or steady.median_ns(),
             "steady": steady.reason or steady.so_far(found_by),
-            "peak_memory_bytes": self._peak_bytes,
+            "peak_memory_bytes": self._memory.peak_bytes,
             "steps_found_by": found_by,
             "rank": self._hub.rank,
             "world_size": self._hub.world_size,
