@@ -55,7 +55,7 @@ def main() -> None:
     torch.manual_seed(0)
     on_gpu = torch.cuda.is_available()
     device = torch.device("cuda" if on_gpu else "cpu")
-    batch, frames, width, layers = (16, 64, 128, 4) if args.tiny else (32, 96, 2048, 8)
+    batch, frames, width, layers = (8, 48, 128, 4) if args.tiny else (32, 96, 2048, 8)
     cores = os.cpu_count() or 1
     loader = DataLoader(
         Recordings(args.steps * batch, frames, samples=400),
