@@ -128,3 +128,21 @@ def test_an_empty_recording_has_none_of_it() -> None:
     assert len(measures.products) == len(measures.loss_work) == len(measures.chains) == 0
     assert measures.written_attention == ()
     assert len(measures.misaligned.places) == 0
+
+
+@pytest.mark.parametrize(
+    ("kernel", "left"),
+    [
+        ("cutlass_75_tensorop_bf16_s1688gemm_bf16_128x64_tn_align1", 0.25),
+        ("cutlass_80_tensorop_bf16_s16816gemm_bf16_128x128_32x3_nn_align2", 0.35),
+        ("sm80_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x32_tensor16x8x16_aligna4_alignc4", 0.6),
+        ("cutlass_80_tensorop_bf16_s16816gemm_bf16_128x128_32x3_nn_align8", None),
+        ("cutlass_80_tensorop_s1688gemm_128x128_16x5_tn_align1", 0.5),
+        ("cutlass_80_tensorop_s1688gemm_128x128_16x5_tn_align4", None),
+        ("cutlass_80_simt_sgemm_128x256_8x4_nt_align1", None),
+        ("nvjet_tst_128x256_64x4_1x2_h_bz_coopA_NNT", None),
+    ],
+)
+def test_a_kernels_name_tells_how_its_loads_are_aligned(kernel: str, left: float | None) -> None:
+    trace = drawn("gpu : xy\nstep:   |", repeat=4, kernels={"x": kernel, "y": "other"})
+    assert set(Measures(trace).misaligned.left.tolist()) == ({left} if left else set())
