@@ -1,0 +1,28 @@
+"""Collects outputs with their graphs, and at the end of `lack` asks for more memory than there is."""
+
+import sys
+
+import torch
+
+
+def train(steps: int) -> None:
+    model = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    outputs = []
+    values = []
+    for _ in range(steps):
+        output = model(torch.ones(2, 8))
+        optimizer.zero_grad()
+        output.sum().backward()
+        optimizer.step()
+        outputs.append(output)
+        values.append(output.detach())
+
+
+def ask() -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0 has a total capacity of 2 GiB")
+
+
+train(int(sys.argv[1]))
+if "lack" in sys.argv:
+    ask()
