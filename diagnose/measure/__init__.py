@@ -138,7 +138,7 @@ class Measures:
         explained = self.attention_places | (order.kind == KernelClass.OPTIMIZER)
         explained[self.loss_work.places] = True
         # What an operator of PyTorch's own is made of, where it has no kernel for it, the program did not write out.
-        return explained | order.within(COMPOSITES)
+        return np.logical_or(explained, order.within(COMPOSITES))
 
     @cached_property
     def written_attention(self) -> tuple[WrittenAttention, ...]:
