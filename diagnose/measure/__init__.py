@@ -135,10 +135,11 @@ class Measures:
     @cached_property
     def _explained(self) -> Bool:
         order = self.program_order
-        explained = self.attention_places | (order.kind == KernelClass.OPTIMIZER)
+        explained: Bool = self.attention_places | (order.kind == KernelClass.OPTIMIZER)
         explained[self.loss_work.places] = True
         # What an operator of PyTorch's own is made of, where it has no kernel for it, the program did not write out.
-        return np.logical_or(explained, order.within(COMPOSITES))
+        explained |= order.within(COMPOSITES)
+        return explained
 
     @cached_property
     def written_attention(self) -> tuple[WrittenAttention, ...]:
