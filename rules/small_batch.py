@@ -19,7 +19,7 @@ What fixes it
     A bigger microbatch (`bigger-microbatch`), fewer accumulation steps; where the batch may not grow, a smaller device.
 
 Thresholds
-    FILLED 0.5: the average fill below which a device counts as underfilled. Training runs on record that are not meant
+    FILLED 0.4: the average fill below which a device counts as underfilled. Training runs on record that are not meant
     to be small fill 0.88 to 1.00 of their devices, small ones 0.01 to 0.25.
     diagnose.measure.fill.FULL_WARPS: how many warps fill a multiprocessor for a kernel that waits for memory.
     HOST 0.25: the share of the step from which on a device that waits for its host is the host's matter.
@@ -54,7 +54,7 @@ from diagnose.rule import (
     sped_up,
 )
 
-FILLED = 0.5
+FILLED = 0.4
 HOST = 0.25
 BUSY = 0.6
 ROOM = 1.5

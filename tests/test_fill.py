@@ -46,6 +46,20 @@ def test_no_grid_is_unknown_and_a_larger_one_is_full() -> None:
     assert Measures(filling(PRODUCT_AND_SUM, 40.0, 320.0)).fill.tolist() == [1.0] * 6
 
 
+def test_recurrent_layers_are_not_judged_by_their_grids() -> None:
+    trace = drawn(
+        """
+        host: olul
+        gpu :   kkss
+        step:       |
+        """,
+        repeat=3,
+        kernels={"k": "void persistRNN<float>", "s": "ampere_sgemm_32x32"},
+        ops={"o": "aten::op", "u": "aten::_cudnn_rnn"},
+    )
+    assert Measures(filling(trace, 0.1, 0.8)).fill.tolist() == [1.0] * 6
+
+
 @pytest.mark.parametrize("sample", ["h200_naive_gpt", "h200_expert_gpt"])
 def test_recorded_training_fills_its_device(sample: str) -> None:
     measures = Measures(open_traces([SAMPLES / sample])[0])

@@ -164,7 +164,7 @@ class Measures:
     @cached_property
     def fill(self) -> Float64:
         """Per row of device work, the share (0 to 1) of the device that its grid fills; NaN where it is unknown."""
-        return fill_of(self.trace, self.classes)
+        return fill_of(self.trace, self.classes, self.op_of_work)
 
     @cached_property
     def compiled_regions(self) -> CompiledRegions:
