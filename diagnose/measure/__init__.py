@@ -198,7 +198,7 @@ class Measures:
 
     @cached_property
     def stretched(self) -> Int64 | None:
-        """Per row of device work, ns beyond what the same kernel takes in other steps; None where no steps are alike."""
+        """Per row of device work, ns beyond what the kernel takes in other steps; None where no steps are alike."""
         return stretched(self)
 
     def readings(self, names: Sequence[str]) -> Mapping[str, Float64]:
