@@ -65,7 +65,7 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     torch.manual_seed(0)
-    batch, length, features, width, layers = (24, 48, 64, 128, 1) if args.tiny else (64, 64, 512, 4096, 2)
+    batch, length, features, width, layers = (24, 96, 64, 128, 1) if args.tiny else (64, 64, 512, 4096, 2)
     with device:
         frames = torch.rand(4, batch, length, features, dtype=dtype)
         model = Recogniser(features, 64, width, max(1, width // 128), layers).to(dtype)

@@ -60,7 +60,7 @@ def main() -> None:
         model = CharacterModel(256, width, max(1, width // 128), layers, activation).to(dtype)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     for step in range(1, args.steps + 1):
-        length = min(64 + 8 * (step // 10), 1024)  # the warm-up of the sequence length
+        length = min(64 + 2 * (step // 5), 1024)  # the warm-up of the sequence length
         logits = model(texts[:, :length])
         loss = F.cross_entropy(logits.flatten(0, 1), texts[:, 1 : length + 1].flatten())
         optimizer.zero_grad()
