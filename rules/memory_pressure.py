@@ -89,8 +89,7 @@ def _retries_in_steps(measures: Measures) -> int:
     if len(counted):
         return int(counted.at(steps.host_end_ns[-1:])[0] - counted.at(steps.host_start_ns[:1])[0])
     allocation = measures.device_allocation
-    # One retry gives many segments back and takes one.
-    return min(len(allocation.retried), len(allocation.taken)) if allocation.mostly_retried else 0
+    return int(allocation.retries_per_step.sum()) if allocation.mostly_retried else 0
 
 
 def _death(measures: Measures, site: Site) -> Claim:

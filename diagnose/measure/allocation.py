@@ -2,7 +2,7 @@
 
     calls = device_allocation(trace, steps, tree)
     calls.taken, calls.returned     # rows of trace.calls
-    calls.retried                   # those of `returned` that made room for an allocation that had failed
+    calls.mostly_retried            # they make room for allocations that had failed
     calls.grows                     # memory is taken in step after step, and none is given back
 
 A caching allocator that finds no room gives back all that it does not use and tries again: within one operator, memory
@@ -36,12 +36,19 @@ class DeviceAllocation:
     taken: Int64
     returned: Int64
     retried: Int64
+    """Of `returned`, those that made room for an allocation that had failed."""
+    retries_per_step: Int64
+    """Allocations for which room was made."""
     taken_per_step: Int64
 
     @property
     def mostly_retried(self) -> bool:
-        """Whether memory is given back for want of room, rather than by the program."""
-        return len(self.retried) > 0 and 2 * len(self.retried) >= len(self.returned)
+        """Whether memory is given back for want of room, rather than by the program, and not only in a first step.
+
+        What libraries take and give back when they are first used looks the same.
+        """
+        lasts = len(self.retries_per_step) >= _FEWEST_STEPS and bool(self.retries_per_step[1:].any())
+        return lasts and 2 * len(self.retried) >= len(self.returned)
 
     @property
     def grows(self) -> bool:
@@ -56,31 +63,40 @@ def device_allocation(trace: Trace, steps: StepSpans, tree: OpTree) -> DeviceAll
     calls = trace.calls
     if not len(steps) or not len(calls):
         none = np.empty(0, np.int64)
-        return DeviceAllocation(none, none, none, np.zeros(len(steps), np.int64))
+        never = np.zeros(len(steps), np.int64)
+        return DeviceAllocation(none, none, none, never, never)
     inside = (calls.start_ns >= steps.host_start_ns[0]) & (calls.start_ns < steps.host_end_ns[-1])
     takes = inside & named(trace.names, calls.name, _TAKES)
     returns = inside & named(trace.names, calls.name, _RETURNS)
     taken = np.flatnonzero(takes)
-    starts = np.sort(calls.start_ns[taken])
+    retried, retries = _retried(trace, takes, returns, tree)
     return DeviceAllocation(
         taken=taken,
         returned=np.flatnonzero(returns),
-        retried=_retried(trace, takes, returns, tree),
-        taken_per_step=np.searchsorted(starts, steps.host_end_ns) - np.searchsorted(starts, steps.host_start_ns),
+        retried=retried,
+        retries_per_step=_per_step(calls.start_ns[retries], steps),
+        taken_per_step=_per_step(calls.start_ns[taken], steps),
     )
 
 
-def _retried(trace: Trace, takes: Bool, returns: Bool, tree: OpTree) -> Int64:
-    """Of the calls that give back, those after which the same operator takes."""
+def _per_step(start_ns: Int64, steps: StepSpans) -> Int64:
+    starts = np.sort(start_ns)
+    return np.searchsorted(starts, steps.host_end_ns) - np.searchsorted(starts, steps.host_start_ns)
+
+
+def _retried(trace: Trace, takes: Bool, returns: Bool, tree: OpTree) -> tuple[Int64, Int64]:
+    """Of the calls that give back, those after which the same operator takes; and of those that take, these."""
+    none = np.empty(0, np.int64)
     rows = np.flatnonzero(takes | returns)
     if not len(rows) or not returns.any() or not len(trace.ops):
-        return np.empty(0, np.int64)
+        return none, none
     rows = rows[np.lexsort((trace.calls.start_ns[rows], trace.calls.thread[rows]))]
     thread, op = trace.calls.thread[rows], tree.of_call[rows]
     taking = np.flatnonzero(takes[rows])
     if not len(taking):
-        return np.empty(0, np.int64)
+        return none, none
     at = np.searchsorted(taking, np.arange(len(rows)))
     following = taking[np.minimum(at, len(taking) - 1)]
     same = (at < len(taking)) & (thread[following] == thread) & (op[following] == op) & (op != MISSING)
-    return np.sort(rows[returns[rows] & same])
+    same &= returns[rows]
+    return np.sort(rows[same]), np.unique(rows[following[same]])

@@ -118,7 +118,21 @@ def _run_again(trace: Trace, node: Int64, inside: Int64, forward: Int64) -> Bool
     known = np.zeros(len(trace.names) + 1, np.bool_)
     known[ops.name[forward]] = True
     strange = np.unique(node[inside[~known[ops.name[inside]]]])
-    return np.asarray(reentrant | ~np.isin(node[inside], strange), np.bool_)
+    # The derivative of an exchange is an exchange: an operator within its own derivative alone was not run again.
+    others = np.unique(node[inside[~_is_own(trace, node[inside], inside)]])
+    return np.asarray(reentrant | (~np.isin(node[inside], strange) & np.isin(node[inside], others)), np.bool_)
+
+
+def _is_own(trace: Trace, node: Int64, inside: Int64) -> Bool:
+    """Per pair, whether the backward operator `node` is the derivative of what the operator `inside` it computes."""
+    names = trace.ops.name[np.stack((node, inside))]
+    pairs, place = np.unique(names, axis=1, return_inverse=True)
+    own = [
+        _EVALUATED.sub("", trace.names[outer]).rstrip("0123456789")
+        == f"{trace.names[inner].rpartition('::')[2]}Backward"
+        for outer, inner in pairs.T.tolist()
+    ]
+    return np.asarray(own, np.bool_)[place.ravel()]
 
 
 def _spans(trace: Trace, again: Int64, node: Int64) -> dict[int, Intervals]:
