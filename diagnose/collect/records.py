@@ -11,7 +11,8 @@ thread; `trace.readers.run_folder` reads them into a `Trace`. All times are nano
     stacks.jsonl     {"i": id, "f": [[file, line, function], …]} innermost first, before its first use
     samples.jsonl    {"t": [time_ns, …], "s": [stack id, …]}
     sites.jsonl      {"kind", "file", "line", "function", "arguments": {…}}: what the program built, and under the kinds
-                     graph_break and recompile what torch.compile did with it (`inside.compiler`)
+                     graph_break and recompile what torch.compile did with it (`inside.compiler`), keeps graphs which
+                     variable collects them (`inside.keeping`), out of memory where the program ended of it
     syncs.jsonl      {"file", "line", "function", "count", "steps"}; the file exists, if empty, once somebody looked
     counters.jsonl   {"t": time_ns, "d": device or -1, "v": {metric: value}}
     claim            {"pid", "device": {"ordinal", "uuid"} or null}: created by the process that is watched
