@@ -43,7 +43,7 @@ def train(folder: Path, steps: int, tiny: bool) -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     torch.manual_seed(0)
-    batch, length, features, width, layers = (8, 32, 64, 512, 1) if tiny else (128, 256, 256, 2560, 1)
+    batch, length, features, width, layers = (2, 32, 64, 1024, 1) if tiny else (128, 256, 256, 2560, 1)
     with device:
         frames = torch.randn(2, batch, length, features, dtype=dtype)
         labels = torch.randint(0, 32, (2, batch))
