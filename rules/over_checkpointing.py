@@ -179,7 +179,9 @@ def _places(measures: Measures) -> tuple[Place, ...]:
     for index, count in zip(*np.unique(trace.samples.stack, return_counts=True), strict=True):
         stack = trace.stacks[index]
         inside = [i for i, frame in enumerate(stack) if frame.file.replace("\\", "/").endswith(_CHECKPOINT)]
-        outside = [frame for frame in stack[inside[-1] :] if frame.owned] if inside else []
+        # In the backward pass the outermost of them is another one.
+        forward = inside and stack[inside[-1]].function == "checkpoint"
+        outside = [frame for frame in stack[inside[-1] :] if frame.owned] if forward else []
         if outside:
             lines[outside[0].file, outside[0].line, outside[0].function] += int(count)
     if lines:
