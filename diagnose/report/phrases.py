@@ -84,15 +84,26 @@ def is_quiet(diagnosis: Diagnosis) -> bool:
 
 
 def is_healthy(diagnosis: Diagnosis) -> bool:
-    """Whether it is quiet because the device computes, not because no rule knows what else it does."""
+    """Whether it is quiet because the device computes, not because no rule knows what else it does or what it costs."""
+    return is_quiet(diagnosis) and _computes(diagnosis) and not _has_unpriced(diagnosis)
+
+
+def _computes(diagnosis: Diagnosis) -> bool:
     spent = diagnosis.accounting
-    return is_quiet(diagnosis) and spent.compute >= (1 - UNEXPLAINED) * spent.total_ns
+    return spent.compute >= (1 - UNEXPLAINED) * spent.total_ns
+
+
+def _has_unpriced(diagnosis: Diagnosis) -> bool:
+    """Whether something was found whose cost is not known: memory that grows, a run that died."""
+    return any(one.confidence is Confidence.HINT and one.recoverable_ns == 0 for one in diagnosis.findings)
 
 
 def quiet_news(diagnosis: Diagnosis) -> str:
     """What to tell the owner of a run in which nothing weighty was found, and what that rests on."""
-    healthy = is_healthy(diagnosis)
-    said = f"{'Healthy: nothing' if healthy else 'Nothing'} found here could give back 5 % of a step."
+    healthy = _computes(diagnosis)
+    nothing = "Healthy: nothing" if is_healthy(diagnosis) else "Nothing"
+    known = " whose cost is known" if _has_unpriced(diagnosis) else ""
+    said = f"{nothing} found here{known} could give back 5 % of a step."
     spent = diagnosis.accounting
     if spent.total_ns > 0:
         share = format_share(spent.compute / spent.total_ns)
