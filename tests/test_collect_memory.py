@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from watching import PROGRAMS, Ran, run
 
 from diagnose.collect.inside.lack import note_lack
 from diagnose.collect.inside.memory import statistics
@@ -14,7 +15,6 @@ from diagnose.collect.inside.sites import Sites
 from diagnose.engine import diagnose
 from diagnose.plugins import load
 from diagnose.trace.readers import open_traces
-from tests.watching import PROGRAMS, Ran, run
 
 SOURCE = (PROGRAMS / "leaking.py").read_text().splitlines()
 
