@@ -22,8 +22,8 @@ RULES = plugins.load().rules
 
 def filling(trace: Trace, blocks: float, warps: float) -> Trace:
     count = len(trace.device)
-    grids = {"blocks_per_sm": np.full(count, blocks, np.float32), "warps_per_sm": np.full(count, warps, np.float32)}
-    return replace(trace, device=replace(trace.device, **grids))
+    per_sm = np.full(count, blocks, np.float32)
+    return replace(trace, device=replace(trace.device, blocks_per_sm=per_sm, warps_per_sm=per_sm * (warps / blocks)))
 
 
 PRODUCT_AND_SUM = drawn(
