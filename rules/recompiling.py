@@ -146,8 +146,8 @@ def _lasts(measures: Measures, idle: Intervals) -> bool:
 
 def _begun(measures: Measures) -> int:
     """Compilations that began within the counted steps."""
-    ranges = measures.trace.ranges
-    return int(measures.counted.contains(ranges.start_ns[ranges.kind == RangeKind.COMPILE]).sum())
+    # The compiler reports its phases one within the other: what is not interrupted is one compilation.
+    return int(measures.counted.contains(_compiling(measures).starts).sum())
 
 
 def _outside(measures: Measures) -> Claim | None:

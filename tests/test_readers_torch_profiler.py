@@ -269,6 +269,12 @@ class TestColumns:
         trace = opened(tmp_path, [complete("user_annotation", name, 0, 1)])
         assert [RangeKind(value) for value in trace.ranges.kind] == [kind]
 
+    @pytest.mark.parametrize("name", ["dynamo", "entire_frame_compile", "build_guards (dynamo_timed)"])
+    def test_phases_of_the_compiler_are_annotations_though_filed_as_operators(self, tmp_path: Path, name: str) -> None:
+        trace = opened(tmp_path, [complete("cpu_op", name, 0, 1), complete("cpu_op", "CompiledFunction", 2, 1)])
+        assert [RangeKind(value) for value in trace.ranges.kind] == [RangeKind.COMPILE]
+        assert [trace.names[name] for name in trace.ops.name] == ["CompiledFunction"]
+
     def test_a_step_is_counted_once_on_the_host(self, tmp_path: Path) -> None:
         trace = opened(
             tmp_path,

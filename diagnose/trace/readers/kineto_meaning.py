@@ -69,7 +69,8 @@ _RANGE_KINDS = tuple(
         (r"(?:nccl|rccl|gloo|xccl|hccl|mpi|ucc):|c10d::", RangeKind.COLLECTIVE),
         # `## Call CompiledFxGraph …` and `Torch-Compiled Region` run what was compiled: they are not compilation.
         (
-            r".*\(dynamo_timed\)|_compile\.|compile_inner|entire_frame_compile|compile_fx|inductor_compile",
+            r".*\(dynamo_timed\)|_compile\.|compile_inner|entire_frame_compile|backend_compile|compile_fx|inductor_compile"
+            r"|dynamo$",
             RangeKind.COMPILE,
         ),
         (r"\W*backward\W*$", RangeKind.BACKWARD),
@@ -85,8 +86,9 @@ def range_kind(name: str) -> RangeKind:
 
 @lru_cache(maxsize=_KNOWN)
 def is_mark(name: str) -> bool:
-    """Whether an event filed as an operator is an annotation: old profilers made no difference."""
-    return range_kind(name) in (RangeKind.STEP, RangeKind.OPTIMIZER, RangeKind.INPUT)
+    """Whether an event filed as an operator is an annotation: old profilers made no difference, the compiler of new
+    releases reports its phases that way."""
+    return range_kind(name) in (RangeKind.STEP, RangeKind.OPTIMIZER, RangeKind.INPUT, RangeKind.COMPILE)
 
 
 _DEPENDS = re.compile(r"conv|attention", re.IGNORECASE)
