@@ -19,10 +19,11 @@ from functools import cached_property
 
 import numpy as np
 
+from diagnose.measure.full_queue import launch_usually_ns, waits_for_room
 from diagnose.measure.launch import Launches
 from diagnose.measure.replay_build import replay_graph
 from diagnose.measure.replay_cuts import Cut, changed
-from diagnose.measure.replay_graph import ReplayGraph, solved
+from diagnose.measure.replay_graph import NEVER, NodeKind, ReplayGraph, solved
 from diagnose.measure.replay_overhead import cost_of_record_ns, records_between, taken_off
 from diagnose.measure.steps import StepSpans
 from diagnose.trace import Trace
@@ -136,9 +137,42 @@ class Replay:
     def _solved(self, cut: Cut, overhead: Int64 | None) -> Int64:
         graph = self.graph
         first_ns, second_ns = changed(graph, self.trace, cut, self._since)
+        if self._endless:
+            self._make_room(first_ns, second_ns)
         if overhead is not None:
             first_ns = np.where(overhead > 0, np.maximum(first_ns - overhead, np.minimum(first_ns, 0)), first_ns)
         return solved(graph.first, first_ns, graph.second, second_ns)
+
+    @cached_property
+    def _held(self) -> Int64:
+        """Nodes at which a launch has waited for room in the queue, from the first counted step on."""
+        graph = self.graph
+        room = waits_for_room(self.trace, self._launches)
+        node = np.flatnonzero(graph.kind == NodeKind.WAIT)
+        node = node[room[graph.row[node]]]
+        return node[graph.observed_ns[node] + graph.origin_ns >= self._since]
+
+    def _make_room(self, first_ns: Int64, second_ns: Int64) -> None:
+        """Let no launch wait for room."""
+        held = self._held
+        first_ns[held] = np.minimum(first_ns[held], launch_usually_ns(self._launches))
+        second_ns[held] = NEVER
+
+    @cached_property
+    def _endless(self) -> bool:
+        """Whether the steps come out as recorded if no launch ever waits for room.
+
+        How far the host could get ahead does not matter then, and nothing is replayed but its own work: what held it
+        was the device, with the work of steps before the counted ones, too, which no cut makes faster.
+        """
+        graph = self.graph
+        if not len(self._held) or not self.trusted:
+            return False
+        first_ns, second_ns = graph.first_ns.copy(), graph.second_ns.copy()
+        self._make_room(first_ns, second_ns)
+        length = self._length(solved(graph.first, first_ns, graph.second, second_ns), Cut())
+        measured = int(self._steps.length_ns.sum())
+        return abs(length - measured) <= TRUSTED_OFF * measured
 
     @cached_property
     def _overhead(self) -> Int64 | None:

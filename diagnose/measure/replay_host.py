@@ -13,14 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from diagnose.measure.activity import calls_of, ops_of, waits_of
+from diagnose.measure.full_queue import waits_for_room
 from diagnose.measure.idle import REFILL_NS
-from diagnose.measure.launch import Launches, queue_depth
+from diagnose.measure.launch import Launches
 from diagnose.trace import Trace
 from diagnose.trace.intervals import Intervals
 from diagnose.trace.schema import MISSING, Bool, CopyDirection, Int64, Memory
-
-FULL_QUEUE = 900
-"""A stream's queue takes 1,022 to 1,024 launches on CUDA; a launch that then takes long waits for room in it."""
 
 _TURNS = 0.1  # threads of which less than this part of the shorter one's time overlaps take turns
 CLOCK_SLACK_NS = 5_000
@@ -90,14 +88,11 @@ def _taking_turns(trace: Trace, launching: Bool, main: int) -> list[int]:
 
 def _blocked_launches(trace: Trace, launches: Launches) -> Bool:
     """Launch calls that wait: for room in a full queue, or for a copy from pageable memory to be done."""
-    calls, device = trace.calls, trace.device
-    blocked = np.zeros(len(calls), np.bool_)
-    linked = launches.linked
-    full = linked & (queue_depth(trace, launches) >= FULL_QUEUE)
-    full &= launches.end_ns - launches.start_ns > REFILL_NS
+    device, linked = trace.device, launches.linked
+    blocked = waits_for_room(trace, launches)
     staged = (device.direction == CopyDirection.HOST_TO_DEVICE) & (device.host_memory == Memory.PAGEABLE) & linked
     staged &= device.end_ns <= launches.end_ns + CLOCK_SLACK_NS
-    blocked[launches.call[full | staged]] = True
+    blocked[launches.call[staged]] = True
     return blocked
 
 
