@@ -43,6 +43,7 @@ from diagnose.rule import (
     Int64,
     Intervals,
     Measures,
+    Place,
     Rule,
     drawn,
     format_ns,
@@ -83,7 +84,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
             claims=Intervals.empty(),
             confidence=Confidence.HINT,
             evidence=_evidence(measures, places),
-            where=places_of_ops(measures, order.op[places]),
+            where=_where(measures, places),
             confirm="a trial with a compiled or fused loss",
         )
 
@@ -105,9 +106,16 @@ def _claim(measures: Measures, places: Int64, left: float, what: str) -> Iterato
         cut=cut,
         confidence=Confidence.BOUND,
         evidence=_evidence(measures, places),
-        where=places_of_ops(measures, order.op[places]),
+        where=_where(measures, places),
         confirm="a trial with a compiled or fused loss",
     )
+
+
+def _where(measures: Measures, places: Int64) -> tuple[Place, ...]:
+    """The lines of the forward pass: that of `backward()` says nothing."""
+    order = measures.program_order
+    ahead = places[~order.backward[places]]
+    return places_of_ops(measures, order.op[ahead if len(ahead) else places])
 
 
 def _left(measures: Measures) -> float:
