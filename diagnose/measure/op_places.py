@@ -8,7 +8,7 @@ import numpy as np
 
 from diagnose.model import Place
 from diagnose.trace.intervals import Intervals
-from diagnose.trace.schema import MISSING, Int64
+from diagnose.trace.schema import MISSING, Bool, Int64
 
 if TYPE_CHECKING:
     from diagnose.measure import Measures
@@ -29,22 +29,26 @@ def op_spans(measures: Measures, ops: Int64) -> Intervals:
     rows = np.unique(ops[ops != MISSING])
     if not len(rows):
         return Intervals.empty()
-    rows = np.unique(np.where(tree.backward[rows], _forward(measures, rows), rows))
-    rows = rows[rows != MISSING]
+    ahead, behind = _forward(measures, rows)
+    known = np.unique(np.where(behind, ahead, rows))
+    # What only runs in backward passes belongs to the line that runs them, for want of a better one.
+    known = known[known != MISSING]
+    rows = known if len(known) else rows
     spans = Intervals.of(table.start_ns[rows], table.end_ns[rows]).joined(_BETWEEN_NS)
     every = max(len(spans) // _MOST, 1)
     return Intervals(spans.starts[::every], spans.ends[::every])
 
 
-def _forward(measures: Measures, rows: Int64) -> Int64:
-    """Per operator of a backward pass the forward operator that it, or what is around it, differentiates."""
+def _forward(measures: Measures, rows: Int64) -> tuple[Int64, Bool]:
+    """Per operator, the forward operator that it, or what is around it, differentiates; and whether it differentiates."""
     tree = measures.op_tree
-    found = tree.forward[rows]
-    above = rows
+    found, behind, above = tree.forward[rows], tree.backward[rows], rows
     for _ in range(len(tree.levels)):
         open_ = (found == MISSING) & (above != MISSING)
         if not open_.any():
             break
         above = np.where(open_, tree.nesting.parent[above], above)
-        found = np.where(open_ & (above != MISSING), tree.forward[above], found)
-    return np.asarray(found, np.int64)
+        known = open_ & (above != MISSING)
+        found = np.where(known, tree.forward[above], found)
+        behind = behind | (known & tree.backward[above])
+    return np.asarray(found, np.int64), np.asarray(behind | (found != MISSING), np.bool_)
