@@ -256,8 +256,8 @@ def _warnings(measures: Measures) -> list[str]:
     watched, traced = trace.facts.step_ns_watched, _steps(measures).median_ns
     if watched and traced and traced > _OVERHEAD * watched:
         weighs = "causes on the host weigh more here than without it"
-        if measures.replay.record_ns:
-            weighs = f"savings are predicted without it, at {format_ns(measures.replay.record_ns)} for each record"
+        if measures.replay.recording_scale:
+            weighs = "savings are predicted without it"
         found.append(
             f"the profiler made steps {traced / watched:.2f} times as long ({format_ns(traced)} against "
             f"{format_ns(watched)}): {weighs}"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from diagnose.measure import Measures
 from diagnose.measure.recoverable import recoverable_ns, scaled_ns, without_waiting_ns
 from diagnose.measure.replay import Cut
-from diagnose.measure.replay_overhead import MOST_NS
+from diagnose.measure.replay_overhead import MOST, scale_of
 from diagnose.model import Facts
 from diagnose.trace import Thread, Trace
 from diagnose.trace.drawn import drawn
@@ -167,32 +167,44 @@ def test_work_of_unknown_launch_can_be_what_another_stream_waited_for() -> None:
     assert measures.replay.off == 0.0
 
 
+ISSUING = """
+    host: olololol
+    gpu :   k k k k
+    step:          |
+"""
+
+
 def test_what_the_profiler_costs_is_told_by_steps_that_nobody_traced() -> None:
-    text = """
-        host: olololol
-        gpu :   k k k k
-        step:          |
-    """
-    traced = drawn(text, repeat=6, unit_ns=10_000)
-    assert Measures(traced).replay.record_ns == 0
-    watched = replace(traced, facts=Facts(step_ns_watched=85_000))
+    traced = drawn(ISSUING, repeat=6, unit_ns=10_000)
+    assert Measures(traced).replay.recording_scale == 0
+    watched = replace(traced, facts=Facts(step_ns_watched=75_000))
     replay = Measures(watched).replay
-    # Each step is 5 µs too long, and has 8 records of which the device waits for five or more.
-    assert 600 <= replay.record_ns <= 1_100
-    assert replay.base_ns == pytest.approx(5 * 85_000, rel=0.01)
+    # Each step is 15 µs too long, and has 4 operators (2 µs) and 4 launches (16 µs) of which the device waits for most.
+    assert 0.8 <= replay.recording_scale <= 1.2
+    assert replay.base_ns == pytest.approx(5 * 75_000, rel=0.01)
     assert replay.off == 0.0
 
 
 def test_steps_that_were_no_shorter_without_the_profiler_leave_nothing_to_take_off() -> None:
-    text = "host: olololol\ngpu :   k k k k\nstep:          |"
-    replay = Measures(drawn(text, repeat=6, unit_ns=10_000, facts=Facts(step_ns_watched=90_000))).replay
-    assert (replay.record_ns, replay.base_ns) == (0, 5 * 90_000)
+    replay = Measures(drawn(ISSUING, repeat=6, unit_ns=10_000, facts=Facts(step_ns_watched=90_000))).replay
+    assert (replay.recording_scale, replay.base_ns) == (0, 5 * 90_000)
 
 
 def test_no_record_is_said_to_cost_more_than_one_can() -> None:
-    text = "host: olololol\ngpu :   k k k k\nstep:          |"
-    replay = Measures(drawn(text, repeat=6, unit_ns=10_000, facts=Facts(step_ns_watched=10_000))).replay
-    assert replay.record_ns == MOST_NS
+    assert scale_of(lambda scale: round(1_000 - 100 * scale), 1.0, 100) == pytest.approx(MOST, rel=0.01)
+
+
+def test_steps_as_long_as_those_watched_leave_a_record_its_usual_cost() -> None:
+    assert scale_of(lambda _: 1_000, 1.2, 990) == 1.2
+
+
+def test_a_host_that_writes_records_faster_than_usual_is_found() -> None:
+    assert scale_of(lambda scale: round(1_000 - 100 * scale), 1.0, 950) == pytest.approx(0.5, abs=0.01)
+
+
+def test_steps_shorter_than_the_work_of_the_device_do_not_tell_what_the_profiler_costs() -> None:
+    replay = Measures(drawn(ISSUING, repeat=6, unit_ns=10_000, facts=Facts(step_ns_watched=10_000))).replay
+    assert (replay.recording_scale, replay.base_ns) == (0, 5 * 90_000)
 
 
 def test_the_same_change_is_replayed_once() -> None:
@@ -330,4 +342,5 @@ def test_a_loader_without_workers_costs_what_workers_gave_back() -> None:
     )
     assert without.replay.off < 0.02
     predicted = recoverable_ns(without, without.idle["input"]) / without.step_count
-    assert predicted == pytest.approx(without.mean_ns - with_workers.mean_ns, rel=0.1)
+    saved = without.replay.base_ns / without.step_count - with_workers.replay.base_ns / with_workers.step_count
+    assert predicted == pytest.approx(saved, rel=0.1)

@@ -43,6 +43,7 @@ from diagnose.measure.program_order import ProgramOrder, program_order
 from diagnose.measure.readings import readings
 from diagnose.measure.recomputation import Recomputations, recomputations
 from diagnose.measure.replay import Replay
+from diagnose.measure.replay_overhead import LEAST_LEFT
 from diagnose.measure.roofline import MATRIX_CLASSES, Roofline, arithmetic_of, roofline_of
 from diagnose.measure.steps import StepSpans, find_steps
 from diagnose.measure.stretched import stretched
@@ -387,7 +388,31 @@ class Measures:
     @cached_property
     def replay(self) -> Replay:
         """The counted steps, to be replayed with something changed."""
-        return Replay(self.trace, self.launches, self.rows, self.steps, self.thread)
+        return Replay(self.trace, self.launches, self.rows, self.steps, self.thread, self.op_tree)
+
+    @cached_property
+    def recording_ns(self) -> Int64:
+        """Per step, between the host's marks, what the profiler's records cost the threads that issue work.
+
+        Zeros where the recording does not show what it cost (`measure.recording`).
+        """
+        if self.step_count == 0 or not self.has_device:
+            return np.zeros(self.step_count, np.int64)
+        records, scale = self.replay.records, self.recording_scale
+        starts, ends = self.steps.host_start_ns, self.steps.host_end_ns
+        most = (self.host_work_ns * (1 - LEAST_LEFT)).astype(np.int64)
+        return np.minimum((records.between(starts, ends) * scale).astype(np.int64), np.maximum(most, 0))
+
+    @cached_property
+    def recording_scale(self) -> float:
+        """How many times the usual cost the profiler's records had on this host; 0.0 where it is not known."""
+        return self.replay.recording_scale or self.replay.records.scale
+
+    def host_excess_ns(self, intervals: Intervals) -> int:
+        """How much of some time of the host went into what the profiler wrote down; 0 where it is not known."""
+        if self.step_count == 0 or not self.has_device:
+            return 0
+        return self.replay.records.within(intervals, self.recording_scale)
 
     @cached_property
     def violations(self) -> tuple[Violation, ...]:

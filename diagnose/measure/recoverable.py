@@ -31,6 +31,8 @@ NEGLIGIBLE = 0.001
 def recoverable_ns(measures: Measures, intervals: Intervals) -> int:
     """Time that all counted steps together would lose without `intervals` and without the waits in them."""
     most = int(_per_step(measures, intervals).sum())
+    if most and not replayed(measures):
+        return max(most - measures.host_excess_ns((intervals & measures.counted) - measures.busy), 0)
     return gained_ns(measures, without(measures, intervals), most) if most else 0
 
 
@@ -62,7 +64,7 @@ def gained_ns(measures: Measures, cut: Cut, at_most_ns: int) -> int:
 
 def untraced_ns(measures: Measures) -> int:
     """The length of all counted steps, of which savings are part: without the profiler, where its cost is known."""
-    return measures.replay.base_ns if replayed(measures) and measures.replay.record_ns else measures.total_ns
+    return measures.replay.base_ns if replayed(measures) and measures.replay.recording_scale else measures.total_ns
 
 
 def replayed(measures: Measures) -> bool:

@@ -19,20 +19,28 @@ from functools import cached_property
 
 import numpy as np
 
+from diagnose.measure.activity import threads_in
 from diagnose.measure.full_queue import launch_usually_ns, waits_for_room
 from diagnose.measure.launch import Launches
+from diagnose.measure.optree import OpTree, op_tree
+from diagnose.measure.recording import Records, records_of
 from diagnose.measure.replay_build import replay_graph
 from diagnose.measure.replay_cuts import Cut, changed
 from diagnose.measure.replay_graph import NEVER, NodeKind, ReplayGraph, solved
-from diagnose.measure.replay_overhead import cost_of_record_ns, records_between, taken_off
+from diagnose.measure.replay_overhead import cost_between, part_left, scale_of
 from diagnose.measure.steps import StepSpans
 from diagnose.trace import Trace
+from diagnose.trace.intervals import Intervals
 from diagnose.trace.schema import MISSING, Bool, Int64
 
 __all__ = ["TRUSTED_OFF", "Cut", "Replay"]
 
 TRUSTED_OFF = 0.02
 """An unchanged replay that misses the measured time by more than this part predicts bounds only."""
+
+_AHEAD = 0.95
+"""Watched steps shorter than this part of the device's work in a traced one tell what the host did, not how long the
+device took."""
 
 _OF_DEVICE = frozenset({"period", "whole trace"})
 """Steps that the device's work was divided into: when the host came to their borders is not known."""
@@ -55,14 +63,12 @@ class _Border:
 class Replay:
     """Cached replays of one rank's counted steps. Times are integer nanoseconds."""
 
-    def __init__(self, trace: Trace, launches: Launches, rows: Bool, steps: StepSpans, main: int) -> None:
-        self.trace, self._launches, self._rows, self._steps, self._main = (
-            trace,
-            _real(trace, launches),
-            rows,
-            steps,
-            main,
-        )
+    def __init__(
+        self, trace: Trace, launches: Launches, rows: Bool, steps: StepSpans, main: int, tree: OpTree | None = None
+    ) -> None:
+        self.trace, self._rows, self._steps, self._main = trace, rows, steps, main
+        self._launches = _real(trace, launches)
+        self._tree = tree or op_tree(trace, launches)
         self._lengths: dict[bytes, int] = {}
 
     @cached_property
@@ -91,21 +97,34 @@ class Replay:
         return self.off <= TRUSTED_OFF
 
     @cached_property
-    def record_ns(self) -> int:
-        """What the profiler cost the host for each record, where steps without it are known to have been shorter."""
-        watched = self.trace.facts.step_ns_watched
-        if not watched or not self.trusted or len(self._steps) == 0:
-            return 0
+    def records(self) -> Records:
+        """What the profiler wrote down on the training thread and on those that take turns with it."""
+        graph = self.graph
+        nodes = graph.on_training[1:]
+        threads = set(threads_in(self.trace.calls.thread[graph.row[nodes]])) - {MISSING} if len(nodes) else set()
+        return records_of(self.trace, self._launches, self._tree.nesting, threads)
+
+    @cached_property
+    def recording_scale(self) -> float:
+        """How many times as much as usual the profiler's records cost the host; 0.0 where it is not known."""
+        if not self.trusted or len(self._steps) == 0:
+            return 0.0
+        return scale_of(
+            lambda scale: self._steady(self._solved(Cut(), scale), Cut()), self.records.scale, self._watched_ns
+        )
+
+    @cached_property
+    def _watched_ns(self) -> int | None:
+        """What all counted steps would take at the pace of those that a live run watched without a profiler."""
+        watched, total = self.trace.facts.step_ns_watched, int(self._steps.length_ns.sum())
+        if not watched:
+            return None
+        device = self.trace.device
+        work = Intervals.of(device.start_ns[self._rows], device.end_ns[self._rows])
+        busy = work.covered(self._steps.start_ns, self._steps.end_ns)
+        # Shorter than the device's work: the host's marks, while it ran ahead.
         share = watched / float(np.median(self._steps.length_ns))
-        if share >= 1:
-            return 0
-        records = records_between(self.graph, self.trace)
-        wanted = int(share * int(self._steps.length_ns.sum()))
-
-        def length_of(cost_ns: int) -> int:
-            return self._steady(self._solved(Cut(), taken_off(self.graph, records, cost_ns)), Cut())
-
-        return cost_of_record_ns(length_of, wanted)
+        return None if watched < _AHEAD * float(np.median(busy)) else min(int(share * total), total)
 
     @cached_property
     def base_ns(self) -> int:
@@ -114,7 +133,7 @@ class Replay:
 
     def times(self, cut: Cut) -> Int64:
         """When every node of the graph happens under a cut, without what the profiler costs the host."""
-        return self._solved(cut, self._overhead)
+        return self._solved(cut, self.recording_scale)
 
     def saved_ns(self, cut: Cut, after: Cut | None = None) -> int:
         """What all counted steps together would lose under a cut, beyond what they lose under another one already."""
@@ -134,13 +153,15 @@ class Replay:
             self._lengths[key] = self._steady(self.times(cut), cut)
         return self._lengths[key]
 
-    def _solved(self, cut: Cut, overhead: Int64 | None) -> Int64:
+    def _solved(self, cut: Cut, recording_scale: float) -> Int64:
         graph = self.graph
         first_ns, second_ns = changed(graph, self.trace, cut, self._since)
         if self._endless:
             self._make_room(first_ns, second_ns)
-        if overhead is not None:
-            first_ns = np.where(overhead > 0, np.maximum(first_ns - overhead, np.minimum(first_ns, 0)), first_ns)
+        if recording_scale:
+            # Of what a cut took out, the records went with it.
+            left = part_left(graph, self._cost_between, recording_scale)
+            first_ns = np.where(left < 1, np.rint(first_ns * left).astype(np.int64), first_ns)
         return solved(graph.first, first_ns, graph.second, second_ns)
 
     @cached_property
@@ -175,9 +196,8 @@ class Replay:
         return abs(length - measured) <= TRUSTED_OFF * measured
 
     @cached_property
-    def _overhead(self) -> Int64 | None:
-        cost = self.record_ns
-        return taken_off(self.graph, records_between(self.graph, self.trace), cost) if cost else None
+    def _cost_between(self) -> Int64:
+        return cost_between(self.graph, self.records)
 
     @property
     def begin_ns(self) -> int:

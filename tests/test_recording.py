@@ -1,0 +1,98 @@
+"""What the profiler's own records cost, as far as a recording shows it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from diagnose.measure import Measures
+from diagnose.measure.launch import launches_of
+from diagnose.measure.optree import op_tree
+from diagnose.measure.recording import FRAME_NS, LAUNCH_NS, OP_NS, SHAPES_NS, Records, records_of
+from diagnose.trace import Thread, Trace
+from diagnose.trace.intervals import Intervals
+from diagnose.trace.schema import DeviceWork, Frames, HostCalls, Int64, Ops, RangeKind, Ranges
+
+US = 1_000
+
+
+def traced(gap_ns: int, *, parent: str = "aten::linear", shapes: bool = False, device: bool = True) -> Trace:
+    """30 operators of 10 µs, each with three others in it that lie `gap_ns` apart, and each launching a kernel."""
+    outer = np.arange(30, dtype=np.int64) * 20 * US
+    inner = outer[:, None] + US + np.arange(3) * (US + gap_ns)
+    start = np.concatenate((outer, inner.ravel()))
+    end = np.concatenate((outer + 10 * US, inner.ravel() + US))
+    order = np.argsort(start, kind="stable")
+    names = np.concatenate((np.zeros(30), np.ones(90)))
+    ops = Ops.build({
+        "start_ns": start[order], "end_ns": end[order], "name": names[order], "thread": np.zeros(120),
+        "shapes": np.full(120, 0 if shapes else -1),
+    })  # fmt: skip
+    calls = HostCalls.build({
+        "start_ns": outer + 8 * US, "end_ns": outer + 9 * US, "name": np.full(30, 2), "thread": np.zeros(30),
+        "correlation": np.arange(1, 31),
+    })  # fmt: skip
+    work = DeviceWork.build({
+        "start_ns": outer + 10 * US, "end_ns": outer + 12 * US, "name": np.full(30, 3), "device": np.zeros(30),
+        "stream": np.full(30, 7), "correlation": np.arange(1, 31),
+    })  # fmt: skip
+    marks = np.arange(6, dtype=np.int64) * 100 * US
+    steps = Ranges.build({
+        "start_ns": marks, "end_ns": marks + 100 * US, "kind": np.full(6, RangeKind.STEP), "name": np.full(6, 4),
+        "thread": np.zeros(6),
+    })  # fmt: skip
+    return Trace(
+        source="told",
+        names=(parent, "aten::mm", "cudaLaunchKernel", "kernel", "ProfilerStep#1"),
+        threads=(Thread(1, 1, "python"),),
+        texts=("[]",),
+        ops=ops,
+        calls=calls,
+        device=work if device else DeviceWork.build(),
+        ranges=steps,
+    )
+
+
+def records(trace: Trace) -> Records:
+    launches = launches_of(trace)
+    return records_of(trace, launches, op_tree(trace, launches).nesting, {0})
+
+
+def at(*times_ns: int) -> Int64:
+    return np.array(times_ns, np.int64)
+
+
+def test_the_cost_of_a_stretch_is_that_of_what_began_in_it() -> None:
+    one = records(traced(560))
+    assert one.between(at(0, 20 * US, 0), at(20 * US, 60 * US, 0)).tolist() == [
+        4 * OP_NS + LAUNCH_NS, 2 * (4 * OP_NS + LAUNCH_NS), 0
+    ]  # fmt: skip
+
+
+def test_shapes_and_frames_cost_besides() -> None:
+    trace = traced(830, shapes=True)
+    frames = Frames.build({"start_ns": at(0, 5), "end_ns": at(10, 9), "name": at(0, 0), "thread": at(0, 0)})
+    trace = Trace(**{**vars(trace), "frames": frames})
+    assert records(trace).between(at(0), at(20 * US)).tolist() == [4 * (OP_NS + SHAPES_NS) + LAUNCH_NS + 2 * FRAME_NS]
+
+
+def test_gaps_between_operators_in_one_tell_how_fast_the_host_is() -> None:
+    scales = [records(traced(gap_ns)).scale for gap_ns in (100, 560, 700, 5 * US)]
+    assert scales == [0.5, 1.0, 1.25, 1.5]
+    assert records(traced(830, shapes=True)).scale == 1.0
+
+
+def test_gaps_in_python_tell_nothing() -> None:
+    assert records(traced(560, parent="Optimizer.step#AdamW.step")).scale == 0.0
+
+
+def test_no_more_than_the_time_of_a_stretch_is_the_recordings() -> None:
+    one = records(traced(560))
+    assert one.within(Intervals.of(at(0, 100 * US), at(20 * US, 100 * US + 400)), 1.0) == 4 * OP_NS + LAUNCH_NS + 400
+    assert one.within(Intervals.of(at(0), at(20 * US)), 0.0) == 0
+
+
+def test_a_step_is_told_what_its_records_cost() -> None:
+    measures = Measures(traced(560))
+    # Four-fifths of the host's time are the most that is believed.
+    assert measures.recording_ns.tolist() == [5 * (4 * OP_NS + LAUNCH_NS)] * measures.step_count
+    assert Measures(traced(560, device=False)).recording_ns.sum() == 0
