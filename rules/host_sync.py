@@ -9,10 +9,11 @@ Why it costs
     host has issued work again, the device idles, once per wait.
 
 What proves it
-    Idle time that begins under a wait or in the short refill after it. Where the host's own work is shorter than the
-    device's, every launch gap of a step with waits is their fault too: a host that never waits would be ahead. What a
-    step can lose is limited to step − max(host work, device work). A wait behind which the device stays busy costs
-    nothing and is not reported.
+    Idle time that begins under a wait or in the short refill after it, and the launch gaps of steps with waits: a host
+    that is held issues nothing meanwhile, and is late for all that follows. How much of that time the waits cost says
+    the replay without them and without what the operators that read a value do on the host; it is limited to step −
+    max(host work, device work). What is left of the gaps then is `launch-bound`. A wait behind which the device stays
+    busy costs nothing and is not reported.
 
 What fixes it
     Collect the value later, or not every step (`defer-item`); drop a `synchronize` (`drop-synchronize`).
@@ -79,11 +80,10 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
 
 
 def _thrown_back(measures: Measures) -> Intervals:
-    """Launch gaps of steps in which the host waits although its own work is shorter than the device's."""
+    """Launch gaps of steps in which the host waits: a host that does not wait is further ahead at all of them."""
     steps = measures.steps
-    waits = measures.waits.covered(steps.host_start_ns, steps.host_end_ns)
-    ahead = (waits > 0) & (measures.host_work_ns < measures.busy_ns)
-    return measures.issue_gaps & Intervals.of(steps.start_ns[ahead], steps.end_ns[ahead])
+    waiting = measures.waits.covered(steps.host_start_ns, steps.host_end_ns) > 0
+    return measures.issue_gaps & Intervals.of(steps.start_ns[waiting], steps.end_ns[waiting])
 
 
 def _waiting_in(measures: Measures) -> str | None:

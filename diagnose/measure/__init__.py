@@ -48,6 +48,7 @@ from diagnose.measure.roofline import MATRIX_CLASSES, Roofline, arithmetic_of, r
 from diagnose.measure.steps import StepSpans, find_steps
 from diagnose.measure.stretched import stretched
 from diagnose.measure.validity import Violation, check
+from diagnose.measure.value_reads import value_reads
 from diagnose.measure.work import OpWork, work_of
 from diagnose.measure.written_attention import WrittenAttention, attention_places, written_attention
 from diagnose.model import Accounting, Place, StepWork
@@ -321,6 +322,12 @@ class Measures:
     def pageable_waits(self) -> Intervals:
         """Time in calls that copy from pageable memory to the device, and in the waits that directly follow them."""
         return pageable_waits_of(self.trace, self.thread)
+
+    @cached_property
+    def value_reads(self) -> Intervals:
+        """Time of the training thread in operators that read a value or a size of the device, waits in it included."""
+        mine = waits_of(self.trace) & (self.trace.calls.thread == self.thread)
+        return value_reads(self.trace, self.op_tree, np.asarray(mine, np.bool_))
 
     @cached_property
     def wait_calls(self) -> Int64:

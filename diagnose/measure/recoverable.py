@@ -39,10 +39,13 @@ def recoverable_ns(measures: Measures, intervals: Intervals) -> int:
 def without_waiting_ns(measures: Measures, intervals: Intervals) -> int:
     """The same, where the stretches are idle because the host waited for the device.
 
-    Per step no more than step − max(host work, device work): a host that never waits still has its own work to do. In
-    the replay all waits return at once, but those that belong to copies from pageable memory.
+    Per step no more than step − max(host work, device work): a host that never waits still has its own work to do,
+    without what it did to read values. In the replay all waits return at once, but those that belong to copies from
+    pageable memory.
     """
-    room = measures.steps.length_ns - np.maximum(measures.host_work_ns, measures.busy_ns)
+    steps = measures.steps
+    read = (measures.value_reads - measures.waits).covered(steps.host_start_ns, steps.host_end_ns)
+    room = steps.length_ns - np.maximum(measures.host_work_ns - read, measures.busy_ns)
     most = int(np.minimum(_per_step(measures, intervals), np.maximum(room, 0)).sum())
     return gained_ns(measures, without_waits(measures), most) if most else 0
 
@@ -80,8 +83,11 @@ def without(measures: Measures, intervals: Intervals) -> Cut:
 
 
 def without_waits(measures: Measures) -> Cut:
-    """The change that lets all waits return at once, but those that belong to copies from pageable memory."""
-    return Cut(waits=~_waits_in(measures, measures.pageable_waits))
+    """The change that lets all waits return at once, but those that belong to copies from pageable memory.
+
+    The operators that wait because they read a value take no time any more.
+    """
+    return Cut(host=measures.value_reads, waits=~_waits_in(measures, measures.pageable_waits))
 
 
 def sped_up(measures: Measures, rows: Int64, left: float | Float64) -> Cut:
