@@ -22,6 +22,7 @@ from diagnose.measure.idle import LATENCY_NS, REFILL_NS
 from diagnose.measure.kept_memory import backward_begins, kept_by, places_by_stack
 from diagnose.measure.kernels import KernelClass, matmul_format
 from diagnose.measure.named import named
+from diagnose.measure.needless import without_collectives
 from diagnose.measure.op_places import places_of_ops
 from diagnose.measure.products import Products, best_rate
 from diagnose.measure.program_order import ProgramOrder
@@ -120,6 +121,7 @@ __all__ = [
     "shortened",
     "sped_up",
     "without",
+    "without_collectives",
     "without_waiting_ns",
     "without_waits",
 ]

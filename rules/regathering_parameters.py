@@ -1,18 +1,19 @@
 """Sharded parameters are gathered again in the backward pass, after the forward pass threw them away.
 
 What it finds
-    All-gathers in or between backward passes of the sizes and group of those in the forward pass of the same step, for
-    which the device waits.
+    All-gathers in or between backward passes of the sizes and group of those in the forward pass of the same step.
 
 Why it costs
     FSDP gathers a layer's parameters before its forward pass and, unless told otherwise, frees them after it, so that
     the backward pass gathers them again: half more bytes than need travel. Where memory is short that is the point of
-    it; where it is not, nothing is gained.
+    it; where it is not, nothing is gained. Gathered beside compute they still cost: shards are copied together and
+    apart again, and NCCL's kernels take multiprocessors and memory bandwidth from the compute.
 
 What proves it
-    The collectives by size, group and phase. The recoverable time is that of the step without the repeated ones, as
-    the replay says. Where the recording knows the device's memory and its peak, a job that has no room for the
-    gathered parameters is left alone; where it does not, whether there is room remains to be seen.
+    The collectives by size, group and phase. The recoverable time is that of the step without the repeated ones, the
+    copies around them, and what they take from the compute beside them, as the replay says. Where the recording knows
+    the device's memory and its peak, a job that has no room for the gathered parameters is left alone; where it does
+    not, whether there is room remains to be seen.
 
 What fixes it
     `reshard_after_forward=False` for as many layers as fit (`fsdp-keep`), prefetching (`fsdp-prefetch`); with
@@ -20,14 +21,12 @@ What fixes it
 
 Thresholds
     ROOM (0.9): the part of the device's memory that may be in use at the peak; the allocator needs the rest for
-    fragmentation.
+    fragmentation. What a collective takes from compute is in diagnose/measure/collective_cost.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-
-import numpy as np
 
 from diagnose.rule import (
     Bool,
@@ -45,7 +44,7 @@ from diagnose.rule import (
     format_bytes,
     format_ns,
     issuing_of,
-    shortened,
+    without_collectives,
 )
 
 ROOM = 0.9
@@ -59,7 +58,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         yield CannotTell("regathering-parameters", "the operators of the backward passes, beside the collectives")
     if not rows.any() or _short_of_memory(measures, rows):
         return
-    gone = shortened(measures, comm.transfer_ns * rows, np.zeros(len(comm), np.int64))
+    gone = without_collectives(measures, rows)
     if gone.gain_ns == 0:
         return
     steps, facts = measures.step_count, measures.trace.facts
@@ -70,11 +69,13 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         summary=f"{format_bytes(moved)} of parameters are gathered again after the forward pass of each step, in "
         f"{int(rows.sum()) / steps:.0f} collectives: {format_ns(gone.exposed.total_ns / steps)} per step are exposed",
         recoverable_ns=gone.gain_ns,
-        claims=gone.exposed,
+        claims=gone.claims,
         confidence=Confidence.BOUND,
         evidence=[
             Evidence("gathered again per step", moved, "bytes"),
             Evidence("exposed time of these", gone.exposed.total_ns // steps, "ns"),
+            Evidence("copies in and out for these", gone.packing_ns // steps, "ns"),
+            Evidence("by which these slow the compute beside them", gone.slowing_ns // steps, "ns"),
             *([Evidence("peak memory", facts.peak_memory_bytes or 0, "bytes")] if known else []),
         ],
         where=[Place(site.file, site.line, function=site.function) for site in sites]

@@ -5,18 +5,22 @@ What it finds
 
 Why it costs
     The optimizer needs the sum over micro-steps and ranks. Sums commute: gradients may be accumulated on each rank and
-    reduced once, with the last micro-step. Reduced in each of k, k times the bytes travel.
+    reduced once, with the last micro-step. Reduced in each of k, k times the bytes travel. Hidden behind the backward
+    pass they still cost: DistributedDataParallel copies all gradients into buckets and back each time, and NCCL's
+    kernels take multiprocessors and memory bandwidth from the compute beside them.
 
 What proves it
     Rounds of gradient collectives of equal bytes within a step that has fewer optimizer steps than rounds. The
-    recoverable time is that of the step without all rounds but the last, as the replay says.
+    recoverable time is that of the step without all rounds but the last, their copies, and what they take from the
+    compute beside them, as the replay says.
 
 What fixes it
     `no_sync()` of DistributedDataParallel, `set_requires_gradient_sync(False)` of FSDP (`no-sync`). FSDP then keeps
     whole gradients on every rank: it takes memory.
 
 Thresholds
-    1 %: bytes of rounds of the same gradients may differ by so much (statistics that travel along).
+    1 %: bytes of rounds of the same gradients may differ by so much (statistics that travel along). What a collective
+    takes from compute is in diagnose/measure/collective_cost.py.
 """
 
 from __future__ import annotations
@@ -37,7 +41,7 @@ from diagnose.rule import (
     format_bytes,
     format_ns,
     issuing_of,
-    shortened,
+    without_collectives,
 )
 
 
@@ -50,7 +54,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     rows = measures.exchange.waste == Waste.REPEATED
     if not rows.any():
         return
-    gone = shortened(measures, comm.duration_ns * rows, np.zeros(len(comm), np.int64))
+    gone = without_collectives(measures, rows)
     if gone.gain_ns == 0:
         return
     steps = measures.step_count
@@ -61,11 +65,13 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         f"{format_bytes(moved)} that need not travel, and {format_ns(gone.exposed.total_ns / steps)} per step that "
         "nothing hides",
         recoverable_ns=gone.gain_ns,
-        claims=gone.exposed,
+        claims=gone.claims,
         evidence=[
             Evidence("rounds of gradients per step", rounds + 1, "count"),
             Evidence("reduced needlessly per step", round(moved), "bytes"),
             Evidence("exposed time of these", gone.exposed.total_ns // steps, "ns"),
+            Evidence("copies into buckets and back for these", gone.packing_ns // steps, "ns"),
+            Evidence("by which these slow the compute beside them", gone.slowing_ns // steps, "ns"),
         ],
         where=measures.places(issuing_of(measures, rows)),
         cut=gone.cut,
