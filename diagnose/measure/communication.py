@@ -153,6 +153,11 @@ def communication_of(
         groups = np.zeros(len(chosen), np.int64)
     step = np.searchsorted(steps.host_start_ns, issued, side="right") - 1
     inside = (step >= 0) & (issued < steps.host_end_ns[np.maximum(step, 0)]) if len(steps) else step >= len(chosen)
+    if trace.has_device and len(steps):
+        # Of what nobody is known to have launched, only the device's clock tells the step.
+        unknown = ~launches.linked[chosen]
+        step[unknown] = np.searchsorted(steps.start_ns, start[unknown], side="right") - 1
+        inside[unknown] = (step[unknown] >= 0) & (start[unknown] < steps.end_ns[np.maximum(step[unknown], 0)])
     first = passes.begun_by(steps.host_start_ns[np.maximum(step, 0)]) if len(steps) else step
     phase = _phase(passes, issued, steps.host_end_ns[np.maximum(step, 0)] if len(steps) else issued)
     round_ = passes.begun_by(issued) - first

@@ -11,6 +11,7 @@ runs over a slow link (SLOW), it is one of too many (SMALL). What is left of it 
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -171,23 +172,27 @@ class Exchange:
 
     @cached_property
     def inherent_ns(self) -> Int64:
-        """The part of `needed_ns` that no arrangement hides: the end of the last gradients of a round, and the first
-        parameters of a step."""
+        """The part of `needed_ns` that no arrangement hides: a round's last gradients, which are ready when nothing
+        is left to compute, and the first parameters of a step, without which nothing can be computed."""
         comm = self.communication
         inherent = np.zeros(len(comm), np.int64)
-        mine = np.flatnonzero(comm.gradients)
-        _, same = np.unique(np.stack((comm.step, comm.round), axis=1)[mine], axis=0, return_inverse=True)
-        same = same.reshape(-1)
-        for number in range(int(same.max(initial=-1)) + 1):
-            rows = mine[same == number]
-            last = rows[comm.end_ns[rows].argmax()]
-            moved = int(np.maximum(comm.size_bytes[rows], 0).sum())
-            most = max(_TAIL, min(BUCKET_BYTES / moved, 1.0) if moved else 0.0)
-            inherent[last] = min(int(self.needed_ns[last]), int(most * self.needed_ns[rows].sum()))
+        for rows in _rounds(comm, np.flatnonzero(comm.gradients)):
+            last_first = rows[np.argsort(-comm.end_ns[rows], kind="stable")]
+            inherent[last_first] = self._up_to_tail(last_first)
         gathers = np.flatnonzero((comm.kind == "all_gather") & (comm.phase == Phase.FORWARD) & (comm.round == 0))
-        _, first = np.unique(comm.step[gathers], return_index=True)
-        inherent[gathers[first]] = self.needed_ns[gathers[first]]
+        for rows in _rounds(comm, gathers):
+            first_first = rows[np.argsort(comm.start_ns[rows], kind="stable")]
+            inherent[first_first] = self._up_to_tail(first_first)
+            inherent[first_first[0]] = self.needed_ns[first_first[0]]
         return inherent
+
+    def _up_to_tail(self, rows: Int64) -> Int64:
+        """Of collectives in some order, what the first ones need, up to the part of all that may be left unhidden."""
+        needed = self.needed_ns[rows]
+        moved = int(np.maximum(self.communication.size_bytes[rows], 0).sum())
+        most = int(max(_TAIL, min(BUCKET_BYTES / moved, 1.0) if moved else 0.0) * needed.sum())
+        before = np.cumsum(needed) - needed
+        return np.clip(most - before, 0, needed)
 
     @cached_property
     def _wire_share(self) -> np.typing.NDArray[np.float64]:
@@ -213,3 +218,11 @@ class Exchange:
         optimizer = ranges.start_ns[ranges.kind == RangeKind.OPTIMIZER]
         begin, end = int(comm.issued_ns[mine].min()), int(comm.issued_ns[mine].max())
         return int(((optimizer > begin) & (optimizer < end)).sum()) + 1
+
+
+def _rounds(comm: Communication, rows: Int64) -> Iterator[Int64]:
+    """Some collectives, by step and backward pass."""
+    keys, same = np.unique(np.stack((comm.step, comm.round), axis=1)[rows], axis=0, return_inverse=True)
+    same = same.reshape(-1)
+    for number in range(len(keys)):
+        yield rows[same == number]
