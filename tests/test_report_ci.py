@@ -91,6 +91,10 @@ class TestJunit:
         skipped = [case for case in suite(diagnosis) if case.find("skipped") is not None]
         assert [case.get("name") for case in skipped] == ["host-sync"]
 
+    def test_a_fix_that_was_tried_passes(self) -> None:
+        cases = {case.get("name"): case for case in suite(FIXED)}
+        assert cases["loader-workers: kept"].find("failure") is None
+
     def test_a_healthy_run_passes(self) -> None:
         root = suite(healthy())
         assert (root.get("tests"), root.get("failures"), root.get("errors")) == ("1", "0", "0")
@@ -108,7 +112,7 @@ class TestGithub:
     def test_a_finding_is_a_command_at_its_first_line(self) -> None:
         lines = github.render(FIXED).splitlines()
         assert FIXED.diagnosis is not None
-        assert len(lines) == len(FIXED.diagnosis.findings)
+        assert len(lines) == len(FIXED.diagnosis.findings) + len(FIXED.verdicts)
         assert all(re.fullmatch(r"::(error|warning|notice) [^:]+::.+", line) for line in lines)
         assert any("file=train.py,line=17,title=host-sync" in line for line in lines)
 
@@ -118,6 +122,9 @@ class TestGithub:
         assert said.count("\n") == 1
         assert "file=a%2Cb%3Ac.py,line=3" in said
         assert "100 %25%0A::error::gotcha" in said
+
+    def test_fixes_are_notices(self) -> None:
+        assert "::notice title=loader-workers%3A kept::" in github.render(FIXED)
 
     def test_no_finding_is_said(self) -> None:
         assert github.render(healthy()).startswith("::notice ")

@@ -6,7 +6,7 @@ documentation.
 
 from __future__ import annotations
 
-from diagnose.model import Finding, Severity
+from diagnose.model import Finding, Severity, Verdict
 from diagnose.report import Report, Subject, as_state
 from diagnose.report.paths import shown
 from diagnose.report.phrases import gain
@@ -15,14 +15,17 @@ _COMMANDS = {Severity.HIGH: "error", Severity.MEDIUM: "warning"}
 
 
 def render(subject: Subject) -> str:
-    """A line for each finding, at the first of its places; a notice where there is none."""
+    """A line for each finding, at the first of its places, and one for each fix that was tried."""
     state = as_state(subject)
     root = state.started.cwd if state.started else None
     if state.diagnosis is None:
-        return "::error title=diagnose::nothing was diagnosed\n"
-    if not state.diagnosis.findings:
-        return "::notice title=diagnose::nothing was found that slows this run\n"
-    return "".join(f"{_command(finding, root)}\n" for finding in state.diagnosis.findings)
+        commands = ["::error title=diagnose::nothing was diagnosed"]
+    elif not state.diagnosis.findings:
+        commands = ["::notice title=diagnose::nothing was found that slows this run"]
+    else:
+        commands = [_command(finding, root) for finding in state.diagnosis.findings]
+    commands += [_fix(verdict) for verdict in state.verdicts]
+    return "".join(f"{command}\n" for command in commands)
 
 
 def _command(finding: Finding, root: str | None) -> str:
@@ -36,6 +39,11 @@ def _command(finding: Finding, root: str | None) -> str:
     listed = ",".join(f"{name}={_escaped(value, ':,')}" for name, value in properties.items())
     said = _escaped(f"{finding.summary.rstrip('.')}; gives back: {gain(finding)}")
     return f"::{_COMMANDS.get(finding.severity, 'notice')} {listed}::{said}"
+
+
+def _fix(verdict: Verdict) -> str:
+    title = _escaped(f"{verdict.fixer}: {verdict.decision}", ":,")
+    return f"::notice title={title}::{_escaped(verdict.summary)}"
 
 
 def _escaped(text: str, more: str = "") -> str:

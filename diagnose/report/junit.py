@@ -1,7 +1,8 @@
 """The findings as JUnit XML, which continuous integration shows as tests: one case a rule.
 
 A finding of severity high or medium is a failure; a smaller one passes and says what it is; a rule that could not tell
-is skipped, with what it needs. Form: the schema of Jenkins' JUnit plug-in, which others read as well.
+is skipped, with what it needs; a fix that was tried passes, whatever came of it. Form: the schema of Jenkins' JUnit
+plug-in, which others read as well.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ def render(subject: Subject) -> str:
         _finding(suite, finding, root)
     for answer in diagnosis.cannot_tell if diagnosis else ():
         _unknown(suite, answer)
+    for verdict in state.verdicts:
+        case = _case(suite, f"{verdict.fixer}: {verdict.decision}")
+        SubElement(case, "system-out").text = _xml(verdict.summary)
     counts = {"failures": "failure", "errors": "error", "skipped": "skipped"}
     suite.set("tests", str(len(suite.findall("testcase"))))
     for attribute, tag in counts.items():

@@ -33,6 +33,8 @@ def render(subject: Subject) -> str:
         "columnKind": "unicodeCodePoints",
         "results": [_result(finding, rules.index(finding.rule), root) for finding in findings],
     }
+    if state.verdicts:
+        run["properties"] = {"fixes": msgspec.to_builtins(state.verdicts)}
     if root is not None:
         run["originalUriBaseIds"] = {"%SRCROOT%": {"uri": f"{PurePath(root).as_uri()}/"}}
     log = {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
