@@ -53,6 +53,7 @@ from diagnose.rule import (
     format_ns,
     format_share,
     gained_ns,
+    places_of_ops,
     sped_up,
 )
 
@@ -103,9 +104,16 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
             Evidence("launched in it, per step", count / measures.step_count, "count"),
             Evidence("traffic of a fused step over this one", FUSED, "share"),
         ],
-        where=[Place(site.file, site.line, function=site.function) for site in sites],
+        where=_where(measures, rows, ranges, sites),
         confirm="a trial with fused=True",
     )
+
+
+def _where(measures: Measures, rows: Int64, ranges: Intervals, sites: list[Site]) -> list[Place]:
+    """The lines of a `step` that the program wrote itself, else where it makes its optimizers."""
+    lines = places_of_ops(measures, measures.op_of_work[rows]) or measures.places(ranges)
+    written = [place for place in lines if (place.function or "").rpartition(".")[2] == "step"]
+    return written or [Place(site.file, site.line, function=site.function) for site in sites]
 
 
 def _optimizers(measures: Measures) -> tuple[np.typing.NDArray[np.int64], set[str]]:
