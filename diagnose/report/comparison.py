@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from io import StringIO
 from typing import Any
 
 import msgspec
-from rich.console import Console
 from rich.text import Text
 
 from diagnose.comparison import Comparison, Moved, Spent, StepChange
 from diagnose.model import SCHEMA, Finding
-from diagnose.report.styled import heading, styled
+from diagnose.report.styled import heading, printed, styled
 from diagnose.report.vocabulary import BAD, GOOD, MUTED, class_look, named_count
 from diagnose.report.wrapping import wrap
 from diagnose.units import format_bytes, format_ns, format_share
@@ -35,14 +33,7 @@ def render(comparison: Comparison, width: int, colour: bool = False) -> str:
         _findings(comparison, width),
         _notes(comparison, width),
     ]
-    lines = [line for section in sections if section for line in (*section, Text())][:-1]
-    if not colour:
-        return "".join(f"{line.plain.rstrip()}\n" for line in lines)
-    file = StringIO()
-    console = Console(file=file, width=1000, color_system="256", force_terminal=True, no_color=False, highlight=False)
-    for line in lines:
-        console.print(line, soft_wrap=True, end="\n")
-    return file.getvalue()
+    return printed(sections, colour)
 
 
 def to_json(comparison: Comparison) -> str:

@@ -6,15 +6,12 @@ and what that gave, and the next command to type. It means the same without colo
 
 from __future__ import annotations
 
-from io import StringIO
-
-from rich.console import Console
 from rich.text import Text
 
 from diagnose.report import Report, Subject, as_state
 from diagnose.report.phrases import arithmetic, identity, is_healthy, is_quiet, next_command, quiet_news
 from diagnose.report.slices import bar, legend, slices
-from diagnose.report.styled import heading, styled
+from diagnose.report.styled import heading, printed, styled
 from diagnose.report.text_findings import finding_lines
 from diagnose.report.text_fixes import fix_lines
 from diagnose.report.vocabulary import CLASSES, GOOD, MUTED, named_count
@@ -39,14 +36,7 @@ def render(subject: Subject, width: int = WIDTH, colour: bool = False) -> str:
         fix_lines(state, width),
         _next(state, width),
     ]
-    lines = [line for section in sections if section for line in (*section, Text())][:-1]
-    if not colour:
-        return "".join(f"{line.plain.rstrip()}\n" for line in lines)
-    file = StringIO()
-    console = Console(file=file, width=1000, color_system="256", force_terminal=True, no_color=False, highlight=False)
-    for line in lines:
-        console.print(line, soft_wrap=True, end="\n")
-    return file.getvalue()
+    return printed(sections, colour)
 
 
 def paragraph(words: str, width: int, indent: int = 0, style: str = "") -> list[Text]:
