@@ -16,6 +16,10 @@ What proves it
 
     Waits for the loader every few steps are bursts of its workers, which is `input-bound`.
 
+    A short recording may hold a single long step. It is an ailment where what makes it long is what a steady step has
+    not: Python, waits, files and copies to the host, while the device does nothing else. How often such a step comes is
+    not known then, and the figure is a bound.
+
 What fixes it
     Writing checkpoints in the background (`async-checkpoint`); workers that live on between epochs
     (`persistent-workers`).
@@ -25,22 +29,26 @@ Thresholds
     DEVIATIONS (6) standard deviations, estimated from the median absolute deviation: of normally spread steps, not one
     in 10⁸ does.
     FEWEST (3) long steps, of whose distances REGULAR (three in four) are multiples of the period, within a tenth.
+    MINORITY (a third): more steps than this are no exceptions, but steps of two kinds.
     CATCH_UP (8): steps in which the host may catch up.
     WARM_UP (10): steps that are left out at the beginning, as many as a live run waits before it calls steps steady.
     BURST (16): a period up to this, in which the loader is waited for, is that of its workers taking turns.
     MOST (half): what explains this part of the excess is named as its cause.
+    SMALLEST_BYTES (1 MiB): copies to the host that are more than a few numbers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from diagnose.rule import (
     CannotTell,
     Claim,
+    Confidence,
+    CopyDirection,
     Evidence,
     Int64,
     Intervals,
@@ -50,6 +58,7 @@ from diagnose.rule import (
     Rule,
     StepLog,
     drawn,
+    format_bytes,
     format_ns,
 )
 
@@ -57,12 +66,15 @@ LONGER = 0.5
 DEVIATIONS = 6
 FEWEST = 3
 REGULAR = 0.75
+MINORITY = 1 / 3
 CATCH_UP = 8
 WARM_UP = 10
 BURST = 16
 MOST = 0.5
+SMALLEST_BYTES = 1 << 20
 
 _AFTER_WINDOW = 4  # steps after the traced ones: the profiler stops, waits are sought
+_HOST_CAUSES = ("python", "io", "sync", "unknown")
 _CAUSES = (
     (RangeKind.CHECKPOINT, "a checkpoint is written", ("async-checkpoint",)),
     (RangeKind.INPUT, "the loader is waited for, as when an epoch starts", ("persistent-workers", "loader-workers")),
@@ -78,6 +90,8 @@ class _Log:
     start_ns: Int64
     end_ns: Int64
     usable: np.typing.NDArray[np.bool_]
+    live: bool = False
+    """Whether a live run logged them, rather than that they are those of a recording."""
 
     @property
     def length_ns(self) -> Int64:
@@ -94,33 +108,36 @@ class _Stalls:
 
 
 def check(measures: Measures) -> Iterator[Claim | CannotTell]:
-    """Long steps at regular distances, and what happens in them."""
+    """Long steps at regular distances, and what happens in them; in a short recording, a single one."""
     log = _log(measures)
+    if log is None or not log.live:
+        alone = _alone(measures) if log is None or _stalls(measures, log) is None else None
+        if alone is not None:
+            yield alone
+            return
     if log is None:
         yield CannotTell("periodic-stall", "the lengths of many steps: a live run (diagnose run) logs every step")
         return
-    stalls = _stalls(log)
+    stalls = _stalls(measures, log)
     if stalls is None:
         return
     long = Intervals.of(log.start_ns[stalls.rows], log.end_ns[stalls.rows])
     kind, cause, fixers = _cause(measures, log, stalls)
     if kind is RangeKind.INPUT and stalls.period <= BURST:
         return
-    cost = int(stalls.cost_ns.sum())
-    steps = int(log.usable.sum())
-    starts = log.start_ns[stalls.rows]
-    claims = Intervals.of(starts, starts + stalls.cost_ns) & measures.counted
+    per_step = int(stalls.cost_ns.sum()) // int(log.usable.sum())
     inside = Intervals.empty() if kind is None else _ranges(measures, kind) & long
+    claims, gain = _within_counted(measures, _exceptions(measures), int(np.median(stalls.cost_ns)))
     length = float(np.median(log.length_ns[stalls.rows]))
     yield Claim(
         summary=f"one step in {stalls.period} takes {format_ns(length)} instead of {format_ns(stalls.usual_ns)}, "
-        f"{format_ns(cost / steps)} per step on average{f': {cause}' if cause else ''}",
-        recoverable_ns=claims.total_ns,
+        f"{format_ns(per_step)} per step on average{f': {cause}' if cause else ''}",
+        recoverable_ns=min(gain, per_step * measures.step_count),
         claims=claims,
-        unseen_ns=0 if len(claims) else cost // steps,
+        unseen_ns=0 if gain else per_step,
         evidence=[
             Evidence("long steps", len(stalls.rows), "count"),
-            Evidence("steps looked at", steps, "count"),
+            Evidence("steps looked at", int(log.usable.sum()), "count"),
             Evidence("median step", stalls.usual_ns, "ns"),
             Evidence("median excess", int(np.median(stalls.cost_ns)), "ns"),
         ],
@@ -129,30 +146,119 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     )
 
 
+def _alone(measures: Measures) -> Claim | None:
+    """The long steps of a recording too short for a period, if what makes them long is no work of a steady step."""
+    rows = _exceptions(measures)
+    if not len(rows) or not measures.has_device:
+        return None
+    length = measures.steps.length_ns
+    usual = _usual(length)
+    apart = _apart(measures)
+    spent = measures.per_step(apart)
+    more = spent[rows] - _usual(np.delete(spent, rows))
+    if more.sum() < MOST * (length[rows] - usual).sum():
+        return None
+    claims, gain = _within_counted(measures, rows, int(length[rows].max()))
+    copied = _copied(measures, rows)
+    count, steps = len(rows), measures.step_count
+    return Claim(
+        summary=f"{count} of the {steps} recorded steps {'takes' if count == 1 else 'take'} "
+        f"{format_ns(float(np.median(length[rows])))} instead of {format_ns(usual)}, in which the device "
+        f"waits{f' and {format_bytes(copied)} are copied to the host' if copied else ''}",
+        recoverable_ns=gain,
+        claims=claims,
+        confidence=Confidence.BOUND,
+        evidence=[
+            Evidence("long steps", count, "count"),
+            Evidence("steps looked at", steps, "count"),
+            Evidence("median step", usual, "ns"),
+            Evidence("median excess", int(np.median(length[rows])) - usual, "ns"),
+        ],
+        where=measures.places(claims),
+        fixers=("async-checkpoint",) if copied else (),
+        confirm="how often such a step comes: a live run (diagnose run) logs every step",
+    )
+
+
+def _exceptions(measures: Measures) -> Int64:
+    """The counted steps that stand out by their length; none where they are no exception."""
+    length = measures.steps.length_ns
+    if len(length) < FEWEST:
+        return np.empty(0, np.int64)
+    usual = _usual(length)
+    above = length - usual
+    rows = np.flatnonzero(above > max(LONGER * usual, DEVIATIONS * 1.4826 * _usual(np.abs(above))))
+    # What follows a step's last work counts to the next: one stall may make two steps long.
+    stalls = int((np.diff(rows) > 1).sum()) + 1
+    few = stalls <= MINORITY * len(length) and 2 * len(rows) <= len(length)
+    return rows if few else np.empty(0, np.int64)
+
+
+def _usual(values: Int64) -> int:
+    """The median; of an even number, the lesser one of the two: what is to stand out may be half of them."""
+    return int(np.sort(values)[(len(values) - 1) // 2])
+
+
+def _apart(measures: Measures) -> Intervals:
+    """Time in which the device waits for what is no part of training, or does nothing but copy to the host."""
+    copies = measures.rows_within_steps(measures.trace.device.direction == CopyDirection.DEVICE_TO_HOST)
+    return measures.idle_of(*_HOST_CAUSES) | (measures.time_of(copies) - measures.compute - measures.comm)
+
+
+def _copied(measures: Measures, rows: Int64) -> int:
+    """Bytes that a long step copies to the host, where they are what fills most of it."""
+    device = measures.trace.device
+    copies = measures.rows_within_steps((device.direction == CopyDirection.DEVICE_TO_HOST) & (device.size_bytes > 0))
+    step = np.searchsorted(measures.steps.start_ns, device.start_ns[copies], side="right") - 1
+    size = np.bincount(step, weights=device.size_bytes[copies], minlength=measures.step_count)
+    more = float(np.median(size[rows])) - float(np.median(np.delete(size, rows)))
+    return int(more) if more >= SMALLEST_BYTES else 0
+
+
+def _within_counted(measures: Measures, rows: Int64, most_ns: int) -> tuple[Intervals, int]:
+    """The time of long counted steps that is to be had back, and how much of it, at most so much in each."""
+    if not len(rows):
+        return Intervals.empty(), 0
+    starts, ends, length = measures.steps.start_ns[rows], measures.steps.end_ns[rows], measures.steps.length_ns
+    excess = np.minimum(length[rows] - _usual(length), most_ns)
+    apart = _apart(measures) & Intervals.of(starts, ends)
+    inside = apart.covered(starts, ends)
+    if measures.has_device and inside.sum() >= MOST * excess.sum():
+        return apart, int(np.minimum(inside, excess).sum())
+    claims = Intervals.of(ends - excess, ends)
+    return claims, claims.total_ns
+
+
 def _log(measures: Measures) -> _Log | None:
     """The logged steps after the first ones, else the counted ones; None for too few to hold three periods."""
     trace, steps = measures.trace, measures.steps
     ends = np.sort(trace.step_log.end_ns)
     if len(ends) > len(steps) + 1:
-        log = _Log(ends[:-1], ends[1:], np.arange(1, len(ends)) > min(WARM_UP, len(ends) // 4))
+        log = _Log(ends[:-1], ends[1:], np.arange(1, len(ends)) > min(WARM_UP, len(ends) // 4), live=True)
         if trace.window_ns is not None and len(trace.ops) + len(trace.device):
             # The step before the window opens the profiler, those after it close it and look for waits.
             first, last = np.searchsorted(ends, trace.window_ns)
             at = np.arange(1, len(ends))
-            log = _Log(log.start_ns, log.end_ns, log.usable & ((at < first - 1) | (at > last + _AFTER_WINDOW)))
+            log = replace(log, usable=log.usable & ((at < first - 1) | (at > last + _AFTER_WINDOW)))
     else:
         log = _Log(steps.start_ns, steps.end_ns, np.ones(len(steps), np.bool_))
     return log if int(log.usable.sum()) >= FEWEST * FEWEST else None
 
 
-def _stalls(log: _Log) -> _Stalls | None:
+def _stalls(measures: Measures, log: _Log) -> _Stalls | None:
     """The steps that stand out at regular distances, with what each costs; None where there are none."""
     length = log.length_ns
     usual = float(np.median(length[log.usable]))
     deviation = 1.4826 * float(np.median(np.abs(length[log.usable] - usual)))
+    if measures.has_device and measures.step_count:
+        # A host that runs ahead is done with a step long before the device is.
+        usual = max(usual, float(np.median(measures.busy_ns)))
     above = length - usual
     rows = np.flatnonzero(log.usable & (above > max(LONGER * usual, DEVIATIONS * deviation)))
     period = _period(rows)
+    if period is None and len(rows) and rows[0] == 0:
+        rows = rows[1:]  # opening the profiler makes a first step long
+        period = _period(rows)
     if period is None:
         return None
     short = np.where(log.usable, np.minimum(above, 0), 0)
@@ -230,6 +336,14 @@ _FIRES = (
         repeat=4,
         stacks={"x": [("torch/serialization.py", 800, "save"), ("train.py", 70, "main")]},
     ),
+    # Of four recorded steps, one copies its weights to the host and writes them to disk.
+    drawn(
+        """
+        host: olsssssss olsssssss olcccccccccccccc        olsssssss
+        gpu :   kkkkkkkk  kkkkkkkk  kkkkkkkkdddddd          kkkkkkkk
+        step: |         |         |                       |         |
+        """,
+    ),
 )
 
 _SILENT = (
@@ -240,6 +354,22 @@ _SILENT = (
         host: oooooooooooooooooooooooooooooooooooooooooooooooooooooooooooo
         """,
         step_log=_logged(40, 60),
+    ),
+    # One step has more to compute.
+    drawn(
+        """
+        host: ol        ol        ol                 ol
+        gpu :   kkkkkkkk  kkkkkkkk  kkkkkkkkkkkkkkkkk  kkkkkkkk
+        step: |         |         |                  |         |
+        """,
+    ),
+    # One step uses an operator for the first time, which gets ready for it.
+    drawn(
+        """
+        host: ol        ol        oooooooooool       ol
+        gpu :   kkkkkkkk  kkkkkkkk            kkkkkkk  kkkkkkkk
+        step: |         |         |                  |         |
+        """,
     ),
     # Steps that vary.
     drawn(
@@ -257,5 +387,5 @@ RULE = Rule(
     fixers=("async-checkpoint", "persistent-workers"),
     fires=_FIRES,
     silent=_SILENT,
-    nearness=25,
+    nearness=16,
 )
