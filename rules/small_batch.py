@@ -10,17 +10,20 @@ Why it costs
 What proves it
     The grids of the kernels: the share of the multiprocessors that they fill, weighed by their time, optimizer and
     collectives left out. Without grids, the counter of the multiprocessors' activity on a live run. The recoverable
-    time is an upper bound, per unit of work: with a batch so many times as large that kernels fill the device on
-    average, or as the memory holds, each kernel still takes as long as it needs to be full, the optimizer as long as
-    before. Where the host cannot keep up, that is `launch-bound` or another cause, and this rule says nothing; it says
-    nothing either where one kernel alone leaves the device empty (`kernel-hotspot`).
+    time is an upper bound, per unit of work: with a batch so many times as large that nearly all kernels fill the
+    device, or as the memory holds, each kernel takes, for each unit, the part of its time in which it fills the device
+    now; the optimizer, the gaps between kernels and the host come once for all of them. Where the host cannot keep up,
+    that is `launch-bound` or another cause, and this rule says nothing; it says nothing either where one kernel alone
+    leaves the device empty (`kernel-hotspot`).
 
 What fixes it
     A bigger microbatch (`bigger-microbatch`), fewer accumulation steps; where the batch may not grow, a smaller device.
 
 Thresholds
-    FILLED 0.4: the average fill below which a device counts as underfilled. Training runs on record that are not meant
-    to be small fill 0.88 to 1.00 of their devices, small ones 0.01 to 0.25.
+    FILLED 0.7: the average fill below which a device counts as underfilled. Training runs on record that are not meant
+    to be small fill 0.88 to 1.00 of their devices, small ones 0.01 to 0.60.
+    NEARLY 0.9: of the kernels' time, the part that is to be full with the larger batch.
+    ONE 0.75: the part of the empty device that is one kernel's, where the others together fill it.
     diagnose.measure.fill.FULL_WARPS: how many warps fill a multiprocessor for a kernel that waits for memory.
     HOST 0.25: the share of the step from which on a device that waits for its host is the host's matter.
     BUSY 0.6: the share of the step in which the device must work, whatever it waits for in the rest. Kernels of 3 µs in
@@ -40,6 +43,7 @@ from diagnose.rule import (
     CannotTell,
     Claim,
     Confidence,
+    Cut,
     Evidence,
     Facts,
     Int64,
@@ -54,7 +58,9 @@ from diagnose.rule import (
     sped_up,
 )
 
-FILLED = 0.4
+FILLED = 0.7
+NEARLY = 0.9
+ONE = 0.75
 HOST = 0.25
 BUSY = 0.6
 ROOM = 1.5
@@ -87,7 +93,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     if filled > FILLED or waiting > HOST or measures.share(measures.busy) < BUSY:
         return
     room = _memory_room(measures)
-    growth = min(1 / max(filled, 0.01), room or np.inf)
+    growth = min(1 / _emptiest(length[known], fill[known]), room or np.inf)
     if growth < ROOM or _is_one_kernel(measures, rows[known], length[known], fill[known]):
         return
     yield from _claim(measures, rows, np.where(known, fill, 1.0), filled, growth, room)
@@ -101,21 +107,27 @@ def _claim(
     growth: float,
     room: float | None,
 ) -> Iterator[Claim]:
-    # For each unit of work: a kernel shrinks with the batch's growth until it is full.
-    left = np.maximum(1 / growth, fill)
-    device = measures.trace.device
-    length = (device.end_ns - device.start_ns)[rows]
     time = measures.time_of(rows)
-    cut = sped_up(measures, rows, left)
-    gain = gained_ns(measures, cut, int(time.total_ns * float((length * (1 - left)).sum() / length.sum())))
+    optimizer = measures.rows_within_steps(measures.classes == KernelClass.OPTIMIZER)
+    changed = np.concatenate((rows, optimizer))
+    left = np.concatenate((np.maximum(1 / growth, fill), np.full(len(optimizer), 1 / growth)))
+    device = measures.trace.device
+    length = (device.end_ns - device.start_ns)[changed]
+    gap = _gap_before(measures, changed)
+    saved = length * (1 - left) + gap * (1 - 1 / growth)
+    # The host's work, too, is that of one batch, however large.
+    cut = sped_up(measures, changed, np.clip(1 - saved / np.maximum(length, 1), 0.01, 1)) | Cut(host=measures.counted)
+    side_by_side = measures.time_of(changed).total_ns / max(length.sum(), 1)
+    gain = gained_ns(measures, cut, int(float(saved.sum()) * min(side_by_side, 1.0)))
     if gain == 0:
         return
+    length = length[: len(rows)]
     free = "" if room is None else f"; memory has room for {room:.2g} times the batch"
     yield Claim(
-        summary=f"kernels fill {format_share(filled)} of the device: a batch {growth:.2g} times as large would take "
-        f"little longer{free}",
+        summary=f"kernels fill {format_share(filled)} of the device: with a batch {growth:.2g} times as large, the "
+        f"same work would take at least {format_share(1 - gain / measures.total_ns)} of the time{free}",
         recoverable_ns=gain,
-        claims=time,
+        claims=time | measures.time_of(optimizer) | (measures.idle["dependency"] & measures.counted),
         cut=cut,
         confidence=Confidence.BOUND,
         evidence=[
@@ -126,6 +138,22 @@ def _claim(
         ],
         confirm="the time per sample with twice the batch" + ("" if room else "; whether memory holds it is not known"),
     )
+
+
+def _emptiest(length: Int64, fill: np.typing.NDArray[np.float64]) -> float:
+    """The fill that all but the emptiest kernels have, which take the rest of the time."""
+    order = np.argsort(fill)
+    time = np.cumsum(length[order])
+    return max(float(fill[order][np.searchsorted(time, (1 - NEARLY) * time[-1])]), 0.01)
+
+
+def _gap_before(measures: Measures, rows: Int64) -> Int64:
+    """Per row, how long the device idled before it, though it had been launched."""
+    idle, start = measures.idle["dependency"], measures.trace.device.start_ns[rows]
+    if not len(idle):
+        return np.zeros(len(rows), np.int64)
+    at = np.minimum(np.searchsorted(idle.ends, start), len(idle) - 1)
+    return np.where(idle.ends[at] == start, idle.lengths_ns[at], 0)
 
 
 def _filled(measures: Measures, rows: Int64, length: Int64, fill: np.typing.NDArray[np.float64]) -> float:
@@ -152,11 +180,13 @@ def _memory_room(measures: Measures) -> float | None:
 
 
 def _is_one_kernel(measures: Measures, rows: Int64, length: Int64, fill: np.typing.NDArray[np.float64]) -> bool:
-    """Whether the device is full but for one kernel, by name."""
+    """Whether the device is full but for one kernel, by name, and most of what is empty is that one's doing."""
     names = measures.trace.device.name[rows]
     most = np.bincount(names[names >= 0], weights=(length * (1 - fill))[names >= 0])
     others = names != int(most.argmax()) if len(most) else np.ones(len(rows), np.bool_)
-    return bool(len(most)) and float((length * fill)[others].sum()) > FILLED * float(length[others].sum()) > 0
+    if not len(most) or most.max() < ONE * most.sum():
+        return False
+    return float((length * fill)[others].sum()) > FILLED * float(length[others].sum()) > 0
 
 
 def _filling(trace: Trace, blocks: float) -> Trace:
