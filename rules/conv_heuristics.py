@@ -11,8 +11,9 @@ Why it costs
 
 What proves it
     The kernels' names, the operands' formats, and the setting where a live run recorded it. The time is what these
-    kernels take beyond what the same arithmetic takes on tensor cores at REACHED of their ceiling, or its bytes at
-    REACHED_BYTES of the memory's: an upper bound, as there may be no better engine for a shape.
+    kernels take beyond what the same arithmetic takes on tensor cores at REACHED of their ceiling, in whole tiles of
+    TILE channels, or its bytes at REACHED_BYTES of the memory's: an upper bound, as there may be no better engine for a
+    shape.
 
     A search that is off, and convolutions which run on tensor cores all the same, are a note without a figure: what a
     search would find is not known before it is made. Where the setting is not recorded, nothing is said of those.
@@ -26,11 +27,15 @@ Thresholds
     SLOW (2 %): share of the steps in general engines below which there is nothing to find (severity low begins there).
     REACHED (30 %), REACHED_BYTES (60 %): what convolutions of middling sizes reach of a device's ceilings; NVIDIA's own
     figures for ResNet-50 in training come to a third of the data sheet.
+    TILE (64): channels that the smallest of cuDNN's tensor-core engines multiply at a time. Narrower layers leave the
+    tile empty: on an H200 grouped convolutions with 16 channels a group reached 2 to 4 % of the ceiling, and for a
+    first layer of one channel the search itself chose a general engine.
     SIZES (3): a convolution's operator with more than so many sizes per place has no fixed shapes.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 
@@ -53,12 +58,14 @@ from diagnose.rule import (
     format_share,
     places_of_ops,
     recoverable_ns,
+    shapes_of,
 )
 
 DOMINATE = 0.30
 SLOW = 0.02
 REACHED = 0.30
 REACHED_BYTES = 0.60
+TILE = 64
 SIZES = 3
 
 # cuDNN's engines for any shape: no tensor cores in them.
@@ -165,8 +172,24 @@ def _needed_ns(measures: Measures, slow: Int64) -> np.typing.NDArray[np.float64]
     per_second = np.array([rate.get(name, np.inf) for name in names])
     arithmetic = work.flops[op] / (REACHED * per_second) * 1e9
     moving = np.maximum(work.bytes[op], 0) / (REACHED_BYTES * ceilings.bytes_per_s) * 1e9
+    arithmetic *= _emptiness(measures, op)
     needed = np.maximum(arithmetic, moving) * length / np.maximum(per_op[op], 1)
     return np.where(known, needed, length)
+
+
+def _emptiness(measures: Measures, ops: Int64) -> np.typing.NDArray[np.float64]:
+    """Per operator, the size of the tiles over what of them its channels fill; 1.0 where its shapes are not known."""
+    factor = {-1: 1.0}
+    for op in np.unique(ops[ops >= 0]).tolist():
+        shapes = [shape for shape in shapes_of(measures.trace, op) or () if shape is not None and len(shape) >= 3]
+        factor[op] = 1.0
+        if len(shapes) >= 2:
+            # Input (n, c, …) and weight (o, c / groups, …) are last: before them comes the gradient of the output.
+            image, weight = shapes[-2], shapes[-1]
+            groups = max(image[1] // max(weight[1], 1), 1)
+            widths = (weight[1], max(weight[0] // groups, 1))
+            factor[op] = math.prod(-(-width // TILE) * TILE / max(width, 1) for width in widths)
+    return np.array([factor[op] for op in ops.tolist()], np.float64)
 
 
 def _changes(measures: Measures, rows: Int64) -> bool:

@@ -21,8 +21,11 @@ Thresholds
     SHARE 0.05: of the step; what a finding of medium severity must give back.
     LONG_NS 50 µs: shorter kernels spend their time starting and ending, whatever they do.
     FAR 0.1: of the nearer ceiling. Elementwise kernels, reductions and normalisations of PyTorch reach 0.5 to 0.9 on an
-    H200, sorting and attention's backward pass 0.2 to 0.3. FAR_MATRIX 0.05 for products and convolutions, which are
-    slow for many reasons that have rules of their own.
+    H200, sorting and attention's backward pass 0.2 to 0.3. FAR_PRODUCT 0.05 for products, which are slow for many
+    reasons that have rules of their own.
+    FAR_LAYER 0.01: for convolutions and normalisations, of which a program takes what the library has for their shape:
+    on an H200 grouped convolutions of volumes, with the best engine that cuDNN found, reached 0.02 to 0.04, PyTorch's
+    batch normalisation of volumes in channels-last format 0.05. Up to FAR they are a note whose cost is not known.
     REACHED 0.6: of the nearer ceiling, by a good kernel.
     EMPTY 0.25: of the multiprocessors filled; below, the others wait. The rest of the kernels must fill OTHERS 0.5, or
     it is the batch that is small (`small-batch`).
@@ -41,6 +44,7 @@ from diagnose.rule import (
     Confidence,
     Evidence,
     Int64,
+    Intervals,
     KernelClass,
     Measures,
     Rule,
@@ -56,12 +60,16 @@ from diagnose.rule import (
 
 SHARE = 0.05
 LONG_NS = 50_000
-FAR, FAR_MATRIX = 0.1, 0.05
+FAR, FAR_PRODUCT, FAR_LAYER = 0.1, 0.05, 0.01
 REACHED = 0.6
 EMPTY = 0.25
 OTHERS = 0.5
 _KNOWN = 0.5  # the part of the kernel's time that must be modelled
-_MATRIX = (KernelClass.MATMUL, KernelClass.CONVOLUTION)
+_FAR = {
+    KernelClass.MATMUL: FAR_PRODUCT,
+    KernelClass.CONVOLUTION: FAR_LAYER,
+    KernelClass.NORM: FAR_LAYER,
+}
 _LEFT_OUT = (KernelClass.COLLECTIVE, KernelClass.ATTENTION)
 _LONGEST_NAME = 60
 
@@ -77,17 +85,23 @@ class _Kernel:
     """Of the nearer ceiling; None where nobody knows."""
     fill: float | None
     """Of the multiprocessors, on average; None where nobody knows."""
-    is_matrix: bool
+    kind: KernelClass
 
     @property
     def left(self) -> float:
         """The part of its time that a good kernel would take; 1.0 where this one is good enough, or nobody knows."""
         by_work = self.reached / REACHED if self.reached is not None else None
-        if by_work is not None and self.reached is not None and self.reached < (FAR_MATRIX if self.is_matrix else FAR):
+        if by_work is not None and self.reached is not None and self.reached < _FAR.get(self.kind, FAR):
             return by_work
         if self.fill is not None and self.fill < EMPTY:
             return min(max(self.fill, by_work or 0.0), 1.0)
         return 1.0
+
+    @property
+    def is_what_there_is(self) -> bool:
+        """Whether it is slow for its arithmetic and bytes, but the library has no better one for this layer."""
+        slow = self.reached is not None and self.reached < FAR
+        return slow and self.left == 1.0 and self.kind in (KernelClass.CONVOLUTION, KernelClass.NORM)
 
 
 def check(measures: Measures) -> Iterator[Claim | CannotTell]:
@@ -102,7 +116,9 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         yield CannotTell("kernel-hotspot", "shapes of the operators (record_shapes=True), on a device whose data sheet "
                          "is known")  # fmt: skip
     for one in large:
-        if one.left < 1 and _others_fill(measures, rows, one):
+        if one.is_what_there_is:
+            yield _note(measures, one)
+        elif one.left < 1 and _others_fill(measures, rows, one):
             yield from _claim(measures, one)
 
 
@@ -123,7 +139,7 @@ def _large(measures: Measures, rows: Int64) -> Iterator[_Kernel]:
             int(length[mine].sum()),
             _reached(measures, rows[mine], length[mine]),
             _fill(measures, rows[mine], length[mine]),
-            kind in _MATRIX,
+            KernelClass(kind),
         )
 
 
@@ -154,13 +170,39 @@ def _others_fill(measures: Measures, rows: Int64, one: _Kernel) -> bool:
     return fill is None or fill >= OTHERS
 
 
+def _note(measures: Measures, one: _Kernel) -> Claim:
+    return Claim(
+        summary=f"{_described(measures, one)}: a library's kernel for such a layer, so that another shape, format or "
+        "layer may be what helps",
+        recoverable_ns=0,
+        claims=Intervals.empty(),
+        confidence=Confidence.HINT,
+        evidence=_evidence(measures, one),
+        where=places_of_ops(measures, measures.op_of_work[one.rows]),
+        confirm=_counters(one),
+    )
+
+
 def _claim(measures: Measures, one: _Kernel) -> Iterator[Claim]:
     time = measures.time_of(one.rows)
     cut = sped_up(measures, one.rows, one.left)
     gain = gained_ns(measures, cut, int(time.total_ns * (1 - one.left)))
     if gain == 0:
         return
-    ops = measures.op_of_work[one.rows]
+    yield Claim(
+        summary=_described(measures, one),
+        recoverable_ns=gain,
+        claims=time,
+        cut=cut,
+        confidence=Confidence.BOUND,
+        evidence=_evidence(measures, one),
+        where=places_of_ops(measures, measures.op_of_work[one.rows]),
+        confirm=_counters(one),
+    )
+
+
+def _described(measures: Measures, one: _Kernel) -> str:
+    time, ops = measures.time_of(one.rows), measures.op_of_work[one.rows]
     names = [measures.trace.names[name] for name in np.unique(measures.trace.ops.name[ops[ops >= 0]]).tolist()]
     short = one.name if len(one.name) <= _LONGEST_NAME else f"{one.name[: _LONGEST_NAME - 1]}…"
     caller = f" of {', '.join(names[:2])}" if names else ""
@@ -169,22 +211,23 @@ def _claim(measures: Measures, one: _Kernel) -> Iterator[Claim]:
         parts.append(f"reaches {format_share(one.reached)} of what the device could do for it")
     if one.fill is not None and one.fill < EMPTY:
         parts.append(f"fills {format_share(one.fill)} of the device")
-    yield Claim(
-        summary=f"the kernel {short}{caller} takes {format_ns(time.total_ns / measures.step_count)} per step "
-        f"({format_share(measures.share(time))}) and {' and '.join(parts)}",
-        recoverable_ns=gain,
-        claims=time,
-        cut=cut,
-        confidence=Confidence.BOUND,
-        evidence=[
-            Evidence("runs per step", len(one.rows) / measures.step_count, "count", tuple(one.rows[:5].tolist())),
-            Evidence("mean run", one.length_ns // len(one.rows), "ns"),
-            *([] if one.reached is None else [Evidence(_ceiling(measures), one.reached, "share")]),
-            *([] if one.fill is None else [Evidence("multiprocessors filled", one.fill, "share")]),
-        ],
-        where=places_of_ops(measures, ops),
-        confirm=f"ncu --set full --kernel-name regex:{_pattern(one.name)} --launch-count 3 on the program",
+    return (
+        f"the kernel {short}{caller} takes {format_ns(time.total_ns / measures.step_count)} per step "
+        f"({format_share(measures.share(time))}) and {' and '.join(parts)}"
     )
+
+
+def _evidence(measures: Measures, one: _Kernel) -> list[Evidence]:
+    return [
+        Evidence("runs per step", len(one.rows) / measures.step_count, "count", tuple(one.rows[:5].tolist())),
+        Evidence("mean run", one.length_ns // len(one.rows), "ns"),
+        *([] if one.reached is None else [Evidence(_ceiling(measures), one.reached, "share")]),
+        *([] if one.fill is None else [Evidence("multiprocessors filled", one.fill, "share")]),
+    ]
+
+
+def _counters(one: _Kernel) -> str:
+    return f"ncu --set full --kernel-name regex:{_pattern(one.name)} --launch-count 3 on the program"
 
 
 def _ceiling(measures: Measures) -> str:
