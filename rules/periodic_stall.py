@@ -14,7 +14,7 @@ What proves it
     are shorter then: what they save is taken off. Recorded ranges (checkpoints, loader waits, collections, compiling)
     and stack samples inside the long steps say what happens in them. Steps while the profiler was at work are left out.
 
-    Waits for the loader every few steps are bursts of its workers, which is `input-bound`.
+    Waits for the loader every few steps are bursts of its workers, which is `input-bound`; compiling is `recompiling`.
 
     A short recording may hold a single long step. It is an ailment where what makes it long is what a steady step has
     not: Python, waits, files and copies to the host, while the device does nothing else. How often such a step comes is
@@ -78,7 +78,7 @@ _HOST_CAUSES = ("python", "io", "sync", "unknown")
 _CAUSES = (
     (RangeKind.CHECKPOINT, "a checkpoint is written", ("async-checkpoint",)),
     (RangeKind.INPUT, "the loader is waited for, as when an epoch starts", ("persistent-workers", "loader-workers")),
-    (RangeKind.COMPILE, "code is compiled", ()),
+    (RangeKind.COMPILE, "", ()),
     (RangeKind.GC, "Python collects garbage", ("gc-schedule",)),
 )
 
@@ -123,7 +123,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         return
     long = Intervals.of(log.start_ns[stalls.rows], log.end_ns[stalls.rows])
     kind, cause, fixers = _cause(measures, log, stalls)
-    if kind is RangeKind.INPUT and stalls.period <= BURST:
+    if kind is RangeKind.COMPILE or (kind is RangeKind.INPUT and stalls.period <= BURST):
         return
     per_step = int(stalls.cost_ns.sum()) // int(log.usable.sum())
     inside = Intervals.empty() if kind is None else _ranges(measures, kind) & long

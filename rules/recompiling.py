@@ -13,7 +13,8 @@ What proves it
     as far as the device idles in them (on a CPU-only run, the training thread). First calls compile, and that is
     how it should be: without a log of the steps before, compilations which cease are no finding.
 
-    Compilations after the first steps, but outside the recorded ones, are a hint without a figure.
+    Compilations after the first steps, but outside the recorded ones, are told by the log of steps: what the average
+    step is longer than the usual one, as far as it compiles. Without a longer step they are a hint without a figure.
 
 What fixes it
     `torch._dynamo.mark_dynamic` (`mark-dynamic`); lengths padded to a few sizes (`pad-lengths`).
@@ -51,6 +52,7 @@ from diagnose.rule import (
 
 FEWEST_STEPS = 3
 WARM_UP = 10
+_AFTER_WINDOW = 4  # steps after the traced ones: the profiler stops, waits are sought
 
 _CHANGING = re.compile(r"(?<=expected )\S+(?=,)|(?<=actual )\S+|(?<=== )-?[\d.]+(?:e-?\d+)?")
 
@@ -156,24 +158,48 @@ def _outside(measures: Measures) -> Claim | None:
     if len(trace.step_log) <= WARM_UP:
         return None
     rows = (trace.ranges.kind == RangeKind.COMPILE) & (trace.ranges.start_ns >= trace.step_log.end_ns[WARM_UP - 1])
-    count = int(rows.sum())
+    time = Intervals.of(trace.ranges.start_ns[rows], trace.ranges.end_ns[rows])
+    count = len(time)
     if count == 0:
         return None
-    time = Intervals.of(trace.ranges.start_ns[rows], trace.ranges.end_ns[rows])
-    later = len(trace.step_log) - WARM_UP
+    unseen = _unseen_ns(measures, time)
+    cost = f", {format_ns(unseen)} per step on average" if unseen else ""
     return Claim(
         summary=f"code was compiled {count} times more after the first {WARM_UP} steps, {format_ns(time.total_ns)} in "
-        f"all and none of it in the recorded steps{_guards(measures)}",
+        f"all and none of it in the recorded steps{cost}{_guards(measures)}",
         recoverable_ns=0,
         claims=Intervals.empty(),
-        confidence=Confidence.HINT,
+        unseen_ns=unseen,
+        confidence=Confidence.BOUND if unseen else Confidence.HINT,
         evidence=[
             Evidence("compilations after the first steps", count, "count"),
-            Evidence("time per later step", time.total_ns // later, "ns"),
+            Evidence("time per later step", time.total_ns // (len(trace.step_log) - WARM_UP), "ns"),
         ],
         where=_where(measures, time),
         confirm="TORCH_LOGS=recompiles: it names the guard that fails",
     )
+
+
+def _unseen_ns(measures: Measures, compiling: Intervals) -> int:
+    """What the average logged step loses to compiling: its length beyond that of usual steps, as far as it compiles.
+
+    A host that is ahead of the device compiles under its work. Steps with the profiler at work are left out.
+    """
+    trace, ends = measures.trace, np.sort(measures.trace.step_log.end_ns)
+    starts, ends = ends[WARM_UP - 1 : -1], ends[WARM_UP:]
+    if trace.window_ns is not None:
+        before, after = np.searchsorted(ends, trace.window_ns)
+        at = np.arange(len(ends))
+        usable = (at < before - 1) | (at > after + _AFTER_WINDOW)
+        starts, ends = starts[usable], ends[usable]
+    if len(ends) == 0:
+        return 0
+    length = ends - starts
+    usual = float(np.median(length))
+    if measures.has_device and measures.step_count:
+        usual = max(usual, float(np.median(measures.busy_ns)))
+    spent = int(compiling.covered(starts, ends).sum()) // len(ends)
+    return max(min(int(length.mean() - usual), spent), 0)
 
 
 def _where(measures: Measures, time: Intervals) -> list[Place]:
