@@ -27,7 +27,7 @@ from diagnose.measure.recording import Records, records_of
 from diagnose.measure.replay_build import replay_graph
 from diagnose.measure.replay_cuts import Cut, changed
 from diagnose.measure.replay_graph import NEVER, NodeKind, ReplayGraph, solved
-from diagnose.measure.replay_overhead import cost_between, part_left, scale_of
+from diagnose.measure.replay_overhead import SPREAD, cost_between, part_left, scale_of
 from diagnose.measure.steps import StepSpans
 from diagnose.trace import Trace
 from diagnose.trace.intervals import Intervals
@@ -112,6 +112,15 @@ class Replay:
         return scale_of(
             lambda scale: self._steady(self._solved(Cut(), scale), Cut()), self.records.scale, self._watched_ns
         )
+
+    @cached_property
+    def doubtful_ns(self) -> int:
+        """By how much shorter all counted steps together might be yet without the profiler: what its records cost is
+        known to a factor of `SPREAD`, but where a live run told it."""
+        scale = self.recording_scale
+        if scale == 0 or self._watched_ns is not None:
+            return 0
+        return max(self.base_ns - self._steady(self._solved(Cut(), scale * SPREAD), Cut()), 0)
 
     @cached_property
     def _watched_ns(self) -> int | None:
@@ -218,8 +227,17 @@ class Replay:
         as_recorded, length = self._length(self.unchanged, Cut()), self._length(times, cut)
         if self._steps.found_by in _OF_DEVICE or len(self.graph.on_training) == 1:
             return length
-        first, last = self._host(times, self._since), self._host(times, int(self._steps.host_end_ns[-1]))
-        return max(length, min(last - first, as_recorded))
+        end = int(self._steps.host_end_ns[-1])
+        first, last = self._host(times, self._since), self._host(times, end)
+        return max(length, min(last - first - self._waited_ns(times, self._since, end), as_recorded))
+
+    def _waited_ns(self, times: Int64, begin_ns: int, end_ns: int) -> int:
+        """How long the host waited for the device between two moments: that its lead runs out so is no work of its."""
+        graph = self.graph
+        node = np.flatnonzero((graph.kind == NodeKind.WAIT) & (graph.second > 0))
+        observed = graph.observed_ns[node] + graph.origin_ns
+        node = node[(observed >= begin_ns) & (observed < end_ns)]
+        return int(np.maximum(times[node] - times[graph.first[node]] - graph.first_ns[node], 0).sum())
 
     def _length(self, times: Int64, cut: Cut) -> int:
         first, last = self._borders
