@@ -33,6 +33,7 @@ from diagnose.measure.recoverable import (
     scaled_ns,
     sped_up,
     without,
+    without_host_ns,
     without_waiting_ns,
     without_waits,
 )
@@ -122,6 +123,7 @@ __all__ = [
     "sped_up",
     "without",
     "without_collectives",
+    "without_host_ns",
     "without_waiting_ns",
     "without_waits",
 ]

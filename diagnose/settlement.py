@@ -4,9 +4,10 @@ First by the accounting. Of every nanosecond, the claim nearest its source gets 
 next one its part of what that leaves, and so on: a garbage collection within a stretch of Python is the collection's,
 two accelerations of one kernel multiply.
 
-Then by the replay, where it is to be trusted: the largest claim first, all together are given no more than the step
-would be shorter by if the causes of all of them were gone. What one cure makes needless is not counted for the next:
-a host that waits no more runs ahead, and hides its own Python.
+Then by the replay, where it is to be trusted: the largest claim first, but after those nearer its source that claim
+much of its time; all together are given no more than the step would be shorter by if the causes of all of them were
+gone. What one cure makes needless is not counted for the next: a host that waits no more runs ahead, and hides its own
+Python.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def settled(claims: Iterable[tuple[Rule, Claim]], measures: Measures) -> list[Se
     shares = _shared_out(nearest, measures)
     ordered = sorted(shares, key=lambda one: (-one.settled.recoverable_ns, one.settled.rule.nearness))
     if replayed(measures):
-        ordered = _replayed(ordered, measures)
+        ordered = _replayed(_after_nearer(ordered, shares, measures), measures)
     return [one.settled for one in sorted(ordered, key=lambda one: -one.settled.recoverable_ns)]
 
 
@@ -101,6 +102,27 @@ def _overlaps(at: int, shares: list[_Share], wanted: list[Intervals]) -> tuple[t
         if both and (took or covered):
             found[share.settled.rule.name] = found.get(share.settled.rule.name, 0) + both
     return tuple(found.items())
+
+
+def _after_nearer(ordered: list[_Share], nearest: list[_Share], measures: Measures) -> list[_Share]:
+    """The same order, but every claim after the nearer ones with which it competes for much of either's time."""
+    wanted = [share.settled.claim.claims & measures.counted for share in nearest]
+    place = {id(share): at for at, share in enumerate(nearest)}
+    found: list[_Share] = []
+
+    def add(share: _Share) -> None:
+        if any(one is share for one in found):
+            return
+        at = place[id(share)]
+        for nearer in range(at):
+            both = (wanted[at] & wanted[nearer]).total_ns
+            if both and both >= _NAMED * min(wanted[at].total_ns, wanted[nearer].total_ns):
+                add(nearest[nearer])
+        found.append(share)
+
+    for share in ordered:
+        add(share)
+    return found
 
 
 def _replayed(ordered: list[_Share], measures: Measures) -> list[_Share]:

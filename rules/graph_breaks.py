@@ -9,9 +9,11 @@ Why it costs
     calls, forward and backward. Nothing is fused across a break. Where the device is faster than the host, it waits.
 
 What proves it
-    Compiled regions that lie inside others without being called by a graph: Dynamo continues so after a break. The
-    time is what the device idles while the host is between the graphs of one function or calls the further ones: an
-    upper bound, as a faster host may meet another limit. What fusing across the break would give back is not in it.
+    Compiled regions that lie inside others without being called by a graph: Dynamo continues so after a break. Without
+    the breaks, the host's time between the graphs of one function is gone and what each further graph does before its
+    first operator and after its last one, in both passes; the replay without it says how much shorter the step would
+    be, up to the time for which the device waits in these functions. A bound: what fusing across the break would
+    give back is not in it.
 
     Lines and reasons are Dynamo's own on a live run; in a recording with stacks, they are where the functions begin
     that continue. On a live run, a function that Dynamo gave up because it breaks in a loop is told as a hint.
@@ -32,6 +34,7 @@ from diagnose.rule import (
     CannotTell,
     Claim,
     Confidence,
+    Cut,
     Evidence,
     Facts,
     Intervals,
@@ -41,7 +44,7 @@ from diagnose.rule import (
     Site,
     drawn,
     format_ns,
-    recoverable_ns,
+    without_host_ns,
 )
 
 _RESUME = re.compile(r"^(?P<file>.+)\(\d+\): torch_dynamo_resume_in_(?P<function>.+)_at_(?P<line>\d+)$")
@@ -64,10 +67,9 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
             yield _given_up([site for site in sites if site.arguments.get("skipped")] or sites)
         return
     waited = measures.idle_of() - measures.idle_of("input", "compile", "io")
-    idle = waited & regions.between
     # Without a device, what the host does between the graphs is the step's own time.
-    claims = (idle if measures.has_device else regions.between) & measures.counted
-    gain = recoverable_ns(measures, claims)
+    claims = (waited & regions.split if measures.has_device else regions.between) & measures.counted
+    gain = without_host_ns(measures, regions.between, claims)
     count = breaks / measures.step_count
     pieces = f"{calls / measures.step_count:.3g} graphs instead of {(calls - breaks) / measures.step_count:.3g}"
     cost = (
@@ -81,6 +83,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         summary=f"compiled functions break {count:.3g} times per step, into {pieces}: {cost}{_reasons(sites)}",
         recoverable_ns=gain,
         claims=claims if gain else Intervals.empty(),
+        cut=Cut(host=regions.between) if measures.has_device else None,
         confidence=Confidence.BOUND if gain else Confidence.HINT,
         evidence=[
             Evidence("breaks per step", count, "count"),

@@ -30,7 +30,7 @@ HIDDEN = """
     op  : rrrrrrr
     op  :  gg gg
     op  :    qqq
-    host:   l  l
+    host:   l  l  sssssssssssssss
     gpu :    kkkkkkkkkkKKKKKKKKKK
     step:                        |
 """
@@ -45,6 +45,37 @@ def test_time_between_graphs_begins_after_the_first_and_ends_with_the_last() -> 
     compiled = Measures(drawn(SPLIT, ops=OPS)).compiled_regions
     assert compiled.resumed.tolist() == [False, True]
     assert list(compiled.between) == [(4_000_000, 11_000_000)]
+
+
+def test_what_each_graph_does_around_its_operators_is_done_once_without_a_break() -> None:
+    """One graph has two operators, the other one: what lies around them, until the last, is lost to the break."""
+    drawing = """
+        op  : rrrrrrrrrrrrrrrrrr
+        op  :  gggggg   ggggggg
+        op  :   oo o      oo
+        op  :          qqqqqqqq
+        host:   l  l      l
+        gpu :    kk kkk    kkkk
+        step:                    |
+    """
+    compiled = Measures(drawn(drawing, ops=OPS | {"o": "triton_poi_fused_add_0"})).compiled_regions
+    assert list(compiled.split) == [(0, 18_000_000)]
+    assert list(compiled.between) == [(6_000_000, 12_000_000)]
+
+
+def test_a_host_that_is_behind_gains_all_that_breaks_cost_it_also_while_the_device_works() -> None:
+    split = """
+        op  : rrrrrrrrrrrrrrr
+        op  :  ggg       ggg
+        op  :         qqqqqq
+        host:   l         l
+        gpu :    kkkk      kkkk
+        step:               |
+    """
+    measures = Measures(drawn(split, repeat=4, ops=OPS))
+    (claim,) = claims("graph-breaks", measures.trace)
+    between, idle = measures.compiled_regions.between, measures.idle_of()
+    assert claim.recoverable_ns > (between & idle).total_ns
 
 
 def test_a_break_under_device_work_is_a_hint_without_a_figure() -> None:

@@ -8,10 +8,13 @@ Dynamo marks each call of compiled bytecode (`Torch-Compiled Region: 3/0`). Wher
 calls a function that continues after the break, whose region then lies inside the first one:
 
     Torch-Compiled Region: 0/0  |-----------------------------------------------|
-    graph (CompiledFunction)        |=========|
-    Torch-Compiled Region: 1/0                   break, guards, |---------------|
-    graph                                                           |=======|
-    between                                   |---------------------|
+    graph (CompiledFunction)       |==[kernels]==|
+    Torch-Compiled Region: 1/0                    break, guards, |--------------|
+    graph                                                          |==[kernels]=|
+    between                                   |-----------------------|
+
+What a graph does before it issues its first operator and after its last one, each graph does for itself; in one graph
+it is done once. The backward pass calls the graphs one by one as well.
 
 A region inside a graph is something else: compiled code that a custom operator calls.
 """
@@ -34,6 +37,11 @@ _REGION = re.compile(r"^Torch-Compiled Region")
 _GRAPH = re.compile(r"^CompiledFunction$")
 _BACKWARD = re.compile(r"^CompiledFunctionBackward$")
 _CODE = re.compile(r"^## Call CompiledFxGraph")
+_OWN = re.compile(
+    r"^(Torch-Compiled Region|CompiledFunction|## Call CompiledFxGraph|Pregraph bytecode|AOTDispatcher|TorchDynamo"
+    r"|autograd::engine::|ProfilerStep#|Optimizer\.)"
+)
+"""Operators that call graphs, or prepare it, and are not part of what a graph computes."""
 _DEEPEST = 64
 """Breaks in one function that are followed; each lies inside the one before."""
 
@@ -46,8 +54,10 @@ class CompiledRegions:
     """Rows of `trace.ops`."""
     resumed: Bool
     """Per region, whether it continues a function after a break."""
+    split: Intervals
+    """Host time in the functions that are split, and in their backward passes."""
     between: Intervals
-    """Host time that would go if no function were split."""
+    """The part of it that would go if no function were split."""
 
 
 def compiled_regions(trace: Trace, tree: OpTree) -> CompiledRegions:
@@ -56,14 +66,17 @@ def compiled_regions(trace: Trace, tree: OpTree) -> CompiledRegions:
     region = named(trace.names, ops.name, _REGION)
     rows = np.flatnonzero(region)
     if len(rows) == 0:
-        return CompiledRegions(rows, np.empty(0, np.bool_), Intervals.empty())
+        return CompiledRegions(rows, np.empty(0, np.bool_), Intervals.empty(), Intervals.empty())
     graphs = _graphs(trace)
     within = _inside(graphs, ops.thread[rows], ops.start_ns[rows])
     around = np.where(within, MISSING, _nearest(tree, tree.nesting.parent[rows], region))
     resumed = around != MISSING
     first = np.setdiff1d(around[resumed], rows[resumed])
-    parts = [_between(graphs, trace, first), _backward(trace, tree, region, rows[resumed])]
-    return CompiledRegions(rows, resumed, Intervals.union(parts))
+    issuing = _issuing(trace, tree)
+    forward = _between(graphs, issuing, trace, first)
+    whole, backward = _backward(trace, tree, issuing, region, np.union1d(first, rows[resumed]), rows[resumed])
+    called = Intervals.of(ops.start_ns[first], ops.end_ns[first])
+    return CompiledRegions(rows, resumed, called | whole, forward | backward)
 
 
 def _nearest(tree: OpTree, ops: Int64, wanted: Bool) -> Int64:
@@ -78,17 +91,39 @@ def _nearest(tree: OpTree, ops: Int64, wanted: Bool) -> Int64:
 
 
 def _graphs(trace: Trace) -> dict[int, Intervals]:
-    """Per thread, the time in compiled graphs: what inductor marks, else the whole of the autograd functions."""
+    """Per thread, the time in compiled graphs of a forward pass: autograd's functions, else what inductor marks."""
     ops, ranges = trace.ops, trace.ranges
-    code = named(trace.names, ranges.name, _CODE)
-    function = named(trace.names, ops.name, _GRAPH)
+    function, code = named(trace.names, ops.name, _GRAPH), named(trace.names, ranges.name, _CODE)
+    called = named(trace.names, ops.name, _CODE)
     found = {}
     for thread in threads_in(ops.thread):
-        marked = code & (ranges.thread == thread)
-        whole = function & (ops.thread == thread)
-        table, mask = (ranges, marked) if marked.any() else (ops, whole)
-        found[thread] = Intervals.of(table.start_ns[mask], table.end_ns[mask])
+        one, other, marked = function & (ops.thread == thread), called & (ops.thread == thread), code.copy()
+        marked &= ranges.thread == thread
+        if one.any() or not marked.any():
+            chosen = one if one.any() else other
+            found[thread] = Intervals.of(ops.start_ns[chosen], ops.end_ns[chosen])
+        else:
+            found[thread] = Intervals.of(ranges.start_ns[marked], ranges.end_ns[marked])
     return found
+
+
+def _issuing(trace: Trace, tree: OpTree) -> Intervals:
+    """From the first operator that each graph issues to the end of its last one."""
+    ops = trace.ops
+    order = tree.nesting.order
+    computes = order[~named(trace.names, ops.name, _OWN)[order]]
+    graphs = np.flatnonzero(named(trace.names, ops.name, _GRAPH) | named(trace.names, ops.name, _BACKWARD))
+    parts = []
+    for thread in threads_in(ops.thread):
+        mine, graph = computes[ops.thread[computes] == thread], graphs[ops.thread[graphs] == thread]
+        low = np.searchsorted(ops.start_ns[mine], ops.start_ns[graph], side="left")
+        high = np.searchsorted(ops.start_ns[mine], ops.end_ns[graph], side="left")
+        low, high = low[high > low], high[high > low]
+        if len(low):
+            ends = np.append(ops.end_ns[mine], 0)  # every second reduction is of what lies between two graphs
+            last = np.maximum.reduceat(ends, np.stack((low, high), axis=1).ravel())[::2]
+            parts.append(Intervals.of(ops.start_ns[mine][low], last))
+    return Intervals.union(parts)
 
 
 def _inside(graphs: dict[int, Intervals], thread: np.typing.NDArray[np.int32], time_ns: Int64) -> Bool:
@@ -99,25 +134,35 @@ def _inside(graphs: dict[int, Intervals], thread: np.typing.NDArray[np.int32], t
     return result
 
 
-def _between(graphs: dict[int, Intervals], trace: Trace, split: Int64) -> Intervals:
-    """From the first graph of each split function to its last one, without the graphs."""
+def _between(graphs: dict[int, Intervals], issuing: Intervals, trace: Trace, split: Int64) -> Intervals:
+    """From the first graph of each split function to its last one, without what the graphs issue."""
     parts = []
     for thread, times in graphs.items():
         mine = split[trace.ops.thread[split] == thread]
         low = np.searchsorted(times.starts, trace.ops.start_ns[mine], side="left")
         high = np.searchsorted(times.starts, trace.ops.end_ns[mine], side="left") - 1
-        several = high > low
-        parts.append(Intervals.of(times.ends[low[several]], times.starts[high[several]]) - times)
+        low, high = low[high > low], high[high > low]
+        issued = times & issuing
+        # Where a graph's operators are not recorded, all of it counts as issued.
+        unknown = issued.covered(times.starts, times.ends) == 0
+        issued = issued | Intervals.of(times.starts[unknown], times.ends[unknown])
+        begin = issued.ends[np.searchsorted(issued.starts, times.ends[low], side="left") - 1]
+        end = issued.starts[np.searchsorted(issued.ends, times.starts[high], side="right")]
+        parts.append(Intervals.of(begin, end) - issued)
     return Intervals.union(parts)
 
 
-def _backward(trace: Trace, tree: OpTree, region: Bool, resumed: Int64) -> Intervals:
-    """What calling the further graphs costs in the backward pass: the autograd functions without the graphs."""
+def _backward(
+    trace: Trace, tree: OpTree, issuing: Intervals, region: Bool, all_parts: Int64, resumed: Int64
+) -> tuple[Intervals, Intervals]:
+    """The backward passes of split functions, and of them what calling the further graphs costs besides issuing."""
     ops = trace.ops
     rows = np.flatnonzero(named(trace.names, ops.name, _BACKWARD))
-    rows = rows[np.isin(_nearest(tree, tree.forward[rows], region), resumed)]
-    marked = named(trace.names, trace.ranges.name, _CODE)
-    if len(rows) == 0 or not marked.any():
-        return Intervals.empty()
-    code = Intervals.of(trace.ranges.start_ns[marked], trace.ranges.end_ns[marked])
-    return Intervals.of(ops.start_ns[rows], ops.end_ns[rows]) - code
+    of = _nearest(tree, tree.forward[rows], region)
+    rows, of = rows[np.isin(of, all_parts)], of[np.isin(of, all_parts)]
+    around = np.where(tree.nesting.parent[rows] == MISSING, rows, tree.nesting.parent[rows])
+    whole = Intervals.of(ops.start_ns[around], ops.end_ns[around])
+    further = np.isin(of, resumed)
+    known = issuing.covered(ops.start_ns[rows], ops.end_ns[rows]) > 0
+    costs = around[further & known]
+    return whole, Intervals.of(ops.start_ns[costs], ops.end_ns[costs]) - issuing

@@ -7,6 +7,7 @@ to wait for then. Without a device, or where the replay misses, the accounting a
 
     recoverable_ns(measures, stretches)            # idle and busy time gone
     without_waiting_ns(measures, stretches)        # no wait for the device any more
+    without_host_ns(measures, host, stretches)     # no such work of the host any more
     gained_ns(measures, cut, at_most_ns)           # any other change; `without`, `without_waits`, `sped_up` make them
 """
 
@@ -48,6 +49,17 @@ def without_waiting_ns(measures: Measures, intervals: Intervals) -> int:
     room = steps.length_ns - np.maximum(measures.host_work_ns - read, measures.busy_ns)
     most = int(np.minimum(_per_step(measures, intervals), np.maximum(room, 0)).sum())
     return gained_ns(measures, without_waits(measures), most) if most else 0
+
+
+def without_host_ns(measures: Measures, host: Intervals, idle: Intervals) -> int:
+    """Time that all counted steps together would lose if the host did nothing in `host`, at most what is `idle`.
+
+    Also of what the host does while the device works: coming to the next launch sooner, it is less late there.
+    """
+    if not replayed(measures):
+        return recoverable_ns(measures, host & idle)
+    most = min(int(_per_step(measures, host).sum()), int(_per_step(measures, idle).sum()))
+    return gained_ns(measures, Cut(host=host), most)
 
 
 def scaled_ns(measures: Measures, scale: Float64) -> int | None:
