@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 import tomllib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,8 @@ class Program:
     """Processes of the healthy program, where they are others than `ranks`."""
     work_ratio: float = 1
     """Work of a step of the healthy program, in steps of the ailing one."""
+    environment: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Environment variables by arm, for what must be known before torch is imported."""
 
     @property
     def name(self) -> str:

@@ -104,6 +104,7 @@ class Recorder:
         target = self._out / task.program.name / task.arm / task.kind
         shutil.rmtree(target, ignore_errors=True)
         environment = dict(os.environ, PYTHONPATH=os.pathsep.join(python_path()))
+        environment.update(task.program.environment.get(task.arm, {}))
         lock = []
         if ordinal is not None:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(ordinal.split(",")[: task.program.gpus])

@@ -23,15 +23,15 @@ class Recordings(Dataset):
         self.count = count
         time_s = np.arange(samples, dtype=np.float32)[:, None] / 16_000
         phases = 2 * np.pi * time_s * np.linspace(50, 8_000, BANDS, dtype=np.float32)
-        self.cosines, self.sines = np.cos(phases), np.sin(phases)
+        self.waves = np.concatenate([np.cos(phases), np.sin(phases)], axis=1)
 
     def __len__(self) -> int:
         return self.count
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
         frames = np.random.default_rng(index).random(self.shape, dtype=np.float32)
-        energy = (frames @ self.cosines) ** 2 + (frames @ self.sines) ** 2
-        return np.log(energy + 1e-6), index % 10
+        cosines, sines = np.split(frames @ self.waves, 2, axis=1)
+        return np.log(cosines**2 + sines**2 + 1e-6), index % 10
 
 
 class Classifier(nn.Module):

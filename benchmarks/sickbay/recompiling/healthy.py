@@ -53,6 +53,7 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     torch.manual_seed(0)
+    torch.backends.cuda.enable_cudnn_sdp(False)  # cuDNN makes a new plan for every length
     batch, width, layers = (4, 256, 1) if args.tiny else (32, 4096, 2)
     activation = torch.compile(gated, dynamic=True, backend="eager" if args.tiny else "inductor")
     with device:
