@@ -1,4 +1,4 @@
-"""A deep byte-level GPT with compiled blocks under bfloat16 autocast; random bytes stand in for text."""
+"""A compiled byte-level GPT, weights in bfloat16; random bytes stand in for text."""
 
 import argparse
 import logging
@@ -26,13 +26,14 @@ class Block(nn.Module):
     def attend(self, x: torch.Tensor) -> torch.Tensor:
         batch, length, width = x.shape
         q, k, v = self.qkv(x).view(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        logger.debug("queries: %s of %s", tuple(q.shape), q.dtype)
         attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        logger.debug("attended: %s of %s", tuple(attended.shape), attended.dtype)
         return self.out(attended.transpose(1, 2).reshape(batch, length, width))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        attended = self.attend(self.attention_norm(x))
-        logger.debug("attended: %s of %s", tuple(attended.shape), attended.dtype)
-        x = x + attended
+        x = x + self.attend(self.attention_norm(x))
+        logger.debug("after attention: %s of %s", tuple(x.shape), x.dtype)
         hidden = F.gelu(self.up(self.feed_forward_norm(x)))
         logger.debug("hidden: %s of %s", tuple(hidden.shape), hidden.dtype)
         return x + self.down(hidden)
@@ -64,20 +65,18 @@ def main() -> None:
 
     torch.manual_seed(0)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    batch, length, width, heads, layers = (2, 16, 32, 2, 1) if args.tiny else (4, 1024, 768, 12, 32)
+    batch, length, width, heads, layers = (2, 16, 32, 2, 1) if args.tiny else (8, 1024, 1024, 16, 12)
     with device:
-        model = GPT(256, length, width, heads, layers)
+        model = GPT(256, length, width, heads, layers).bfloat16()
         bytes_read = torch.randint(256, (16, batch, length + 1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     if device.type == "cuda":
-        for block in model.blocks:
-            block.compile()
+        model.compile()
 
     for step in range(args.steps):
         sequences = bytes_read[step % len(bytes_read)]
-        with torch.autocast(device.type, dtype=torch.bfloat16):
-            logits = model(sequences[:, :-1])
-            loss = F.cross_entropy(logits.flatten(0, 1), sequences[:, 1:].flatten())
+        logits = model(sequences[:, :-1])
+        loss = F.cross_entropy(logits.flatten(0, 1).float(), sequences[:, 1:].flatten())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

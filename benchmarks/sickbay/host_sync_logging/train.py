@@ -44,7 +44,7 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     torch.manual_seed(0)
-    batch, length, width, layers, properties = (8, 32, 128, 2, 8) if args.tiny else (64, 64, 4096, 2, 64)
+    batch, length, width, layers, properties = (8, 32, 128, 2, 8) if args.tiny else (192, 64, 4096, 2, 64)
     with device:
         atoms = torch.randint(0, 128, (8, batch, length))
         targets = torch.rand(8, batch, properties, dtype=dtype)

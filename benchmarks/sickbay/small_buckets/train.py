@@ -1,4 +1,4 @@
-"""A deep and narrow byte-level GPT with compiled blocks, data-parallel; random bytes stand in for text."""
+"""Predicts the next readings of many sensors, each with a projection of its own, data-parallel; random readings."""
 
 import argparse
 import os
@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 class Block(nn.Module):
-    """Attention and a feed-forward network, each behind a normalisation."""
+    """Attention over the sensors and a feed-forward network, each behind a normalisation."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class Block(nn.Module):
     def attend(self, x: torch.Tensor) -> torch.Tensor:
         batch, length, width = x.shape
         q, k, v = self.qkv(x).view(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
-        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        attended = F.scaled_dot_product_attention(q, k, v)
         return self.out(attended.transpose(1, 2).reshape(batch, length, width))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -34,22 +34,19 @@ class Block(nn.Module):
         return x + self.down(F.gelu(self.up(self.feed_forward_norm(x))))
 
 
-class GPT(nn.Module):
-    def __init__(self, vocabulary: int, length: int, width: int, heads: int, layers: int) -> None:
-        super().__init__()
-        self.token = nn.Embedding(vocabulary, width)
-        self.position = nn.Embedding(length, width)
-        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
-        self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, vocabulary, bias=False)
-        nn.init.normal_(self.token.weight, std=0.02)
-        nn.init.normal_(self.position.weight, std=0.02)
+class SensorModel(nn.Module):
+    """Readings (n, sensors, samples) to the readings that follow, of the same shape."""
 
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        x = self.token(tokens) + self.position.weight[: tokens.shape[1]]
-        for block in self.blocks:
-            x = block(x)
-        return self.head(self.norm(x))
+    def __init__(self, sensors: int, samples: int, width: int, heads: int, layers: int) -> None:
+        super().__init__()
+        self.projections = nn.ParameterList(torch.randn(samples, width) / samples**0.5 for _ in range(sensors))
+        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(layers)))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, samples, bias=False)
+
+    def forward(self, readings: torch.Tensor) -> torch.Tensor:
+        projected = [x @ w for x, w in zip(readings.unbind(1), self.projections, strict=True)]
+        return self.head(self.norm(self.blocks(torch.stack(projected, dim=1))))
 
 
 def main() -> None:
@@ -65,27 +62,24 @@ def main() -> None:
     dist.init_process_group("nccl" if on_gpu else "gloo", device_id=device if on_gpu else None)
     rank = dist.get_rank()
     torch.manual_seed(0)
-    batch, length, width, heads, layers = (2, 16, 32, 2, 1) if args.tiny else (32, 512, 384, 6, 32)
+    batch, sensors, width, heads, layers = (2, 8, 32, 2, 1) if args.tiny else (64, 256, 2048, 16, 4)
+    samples = 32
     with device:
-        model = GPT(256, length, width, heads, layers)
+        model = SensorModel(sensors, samples, width, heads, layers).bfloat16()
         generator = torch.Generator(device).manual_seed(1 + rank)
-        bytes_read = torch.randint(256, (16, batch, length + 1), generator=generator)
-    if on_gpu:
-        for block in model.blocks:
-            block.compile()
+        recorded = torch.randn(17, batch, sensors, samples, generator=generator).bfloat16()
     model = DistributedDataParallel(model, device_ids=[device.index] if on_gpu else None, bucket_cap_mb=0.1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
     for step in range(args.steps):
-        sequences = bytes_read[step % len(bytes_read)]
-        with torch.autocast(device.type, dtype=torch.bfloat16):
-            logits = model(sequences[:, :-1])
-            loss = F.cross_entropy(logits.flatten(0, 1), sequences[:, 1:].flatten())
+        now = step % (len(recorded) - 1)
+        loss = F.mse_loss(model(recorded[now]).float(), recorded[now + 1].float())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
     if rank == 0:
         print(f"loss {loss.item():.3f}")
+    dist.barrier()  # nobody leaves while others still send
     dist.destroy_process_group()
 
 
