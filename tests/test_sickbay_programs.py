@@ -65,9 +65,17 @@ AILMENTS = frozenset(
 )
 """All that have a name; rules that find them may come later."""
 NO_PROGRAM = frozenset(
-    {"kernel-hotspot", "throttled", "shared-device", "slow-link", "memory-pressure", "fragmented-memory"}
+    {
+        "kernel-hotspot",
+        "throttled",
+        "shared-device",
+        "slow-link",
+        "memory-pressure",
+        "fragmented-memory",
+        "conv-heuristics",
+    }
 )
-"""Faults of a machine or of one kernel, or found only near the limit of a device's memory."""
+"""Faults of a machine, of a library or of one kernel, or found only near the limit of a device's memory."""
 
 
 def named(program: Program) -> str:
