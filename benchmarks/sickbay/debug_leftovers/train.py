@@ -58,7 +58,7 @@ def main() -> None:
     torch.manual_seed(0)
     torch.autograd.set_detect_anomaly(True)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    batch, length, width, heads, layers = (2, 16, 32, 2, 1) if args.tiny else (8, 1024, 1024, 8, 12)
+    batch, length, width, heads, layers = (2, 16, 32, 2, 1) if args.tiny else (8, 1024, 2048, 16, 4)
     with device:
         model = GPT(256, length, width, heads, layers).bfloat16()
         bytes_read = torch.randint(256, (16, batch, length + 1))

@@ -90,6 +90,7 @@ def main() -> None:
         align_replicas(model)
     if rank == 0:
         print(f"loss {loss.item():.3f}")
+    dist.barrier()  # nobody leaves while others still send
     dist.destroy_process_group()
 
 

@@ -87,6 +87,7 @@ def main() -> None:
         optimizer.step()
     if rank == 0:
         print(f"loss {loss.item():.3f}")
+    dist.barrier()  # nobody leaves while others still send
     dist.destroy_process_group()
 
 

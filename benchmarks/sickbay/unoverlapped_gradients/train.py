@@ -70,7 +70,7 @@ def main() -> None:
     dist.init_process_group("nccl" if on_gpu else "gloo", device_id=device if on_gpu else None)
     rank = dist.get_rank()
     torch.manual_seed(0)
-    batch, length, width, heads, layers = (2, 16, 32, 2, 1) if args.tiny else (4, 2048, 4096, 32, 2)
+    batch, length, width, heads, layers = (2, 16, 32, 2, 1) if args.tiny else (2, 2048, 4096, 32, 4)
     with device:
         model = GPT(256, length, width, heads, layers)
         generator = torch.Generator(device).manual_seed(1 + rank)
@@ -88,6 +88,7 @@ def main() -> None:
         optimizer.step()
     if rank == 0:
         print(f"loss {loss.item():.3f}")
+    dist.barrier()  # nobody leaves while others still send
     dist.destroy_process_group()
 
 
