@@ -9,7 +9,7 @@ is left is divided by the steps. `diagnose.engine` makes a diagnosis of the dige
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -168,7 +168,7 @@ def _finding(one: Settled, measures: Measures, catalogue: Catalogue) -> Finding:
     evidence += [Evidence(f"also claimed by {name}", length // count, "ns") for name, length in one.shared]
     return Finding(
         rule=one.rule.name,
-        severity=Severity.of_share(share),
+        severity=Severity.of_share(_sure_share(one, measures)),
         rank=measures.trace.rank,
         recoverable_ns=per_step,
         share=share,
@@ -187,6 +187,21 @@ def _share(one: Settled, measures: Measures) -> float:
     return min(one.recoverable_ns / length, 1.0) if length else 0.0
 
 
+def _sure_share(one: Settled, measures: Measures) -> float:
+    """The share that comes back even if the profiler cost the host more than is usual."""
+    length = untraced_ns(measures)
+    doubtful = _doubtful_ns(one.claim, measures)
+    return max(_share(one, measures) - doubtful / length, 0.0) if doubtful and length else _share(one, measures)
+
+
+def _doubtful_ns(claim: Claim, measures: Measures) -> int:
+    """What of a claim to time in which the device idles may be the profiler's."""
+    if claim.recoverable_ns == 0 or not replayed(measures) or measures.replay.doubtful_ns == 0:
+        return 0
+    idle = (claim.claims - measures.busy).total_ns
+    return measures.replay.doubtful_ns if idle > claim.claims.total_ns / 2 else 0
+
+
 def _unreplayed(claim: Claim, measures: Measures) -> bool:
     """Whether the accounting alone answers for a claim, though a device ran ahead of its host."""
     return claim.recoverable_ns > 0 and measures.has_device and not replayed(measures)
@@ -197,7 +212,7 @@ def _confidence(claim: Claim, measures: Measures) -> Confidence:
     the unchanged recording misses the steps: then what would be without the cause is not known either."""
     if claim.confidence is not Confidence.MEASURED:
         return claim.confidence
-    if _unreplayed(claim, measures):
+    if _unreplayed(claim, measures) or _doubtful_ns(claim, measures) > _DOUBT * claim.recoverable_ns:
         return Confidence.BOUND
     doubted = (claim.claims & measures.doubt).total_ns
     return Confidence.BOUND if doubted > _DOUBT * claim.claims.total_ns else Confidence.MEASURED
@@ -210,6 +225,8 @@ def _confirm(one: Settled, measures: Measures) -> str | None:
         said.append(
             f"an upper limit: a replay of what was recorded misses the steps by {format_share(measures.replay.off)}"
         )
+    if _doubtful_ns(one.claim, measures) > _DOUBT * one.claim.recoverable_ns:
+        said.append("a recording with neither stacks nor shapes, or a live run: this one slowed the host itself")
     if noise is not None and one.recoverable_ns < noise * measures.step_count:
         said.append(f"the measured steps vary by ±{format_ns(noise)}, more than this: trace more steps")
     return "; ".join(said) or None
@@ -253,15 +270,7 @@ def _warnings(measures: Measures) -> list[str]:
         found.append("no steps are marked and none repeat: the whole recording counts as one step")
     elif measures.steps.found_by == "period":
         found.append("no steps are marked: they were inferred from the period with which the kernels repeat")
-    watched, traced = trace.facts.step_ns_watched, _steps(measures).median_ns
-    if watched and traced and traced > _OVERHEAD * watched:
-        weighs = "causes on the host weigh more here than without it"
-        if measures.replay.recording_scale:
-            weighs = "savings are predicted without it"
-        found.append(
-            f"the profiler made steps {traced / watched:.2f} times as long ({format_ns(traced)} against "
-            f"{format_ns(watched)}): {weighs}"
-        )
+    found += _lengthened(measures)
     noise = _noise_ns(measures)
     if noise is not None and noise > _LOW * measures.mean_ns:
         found.append(
@@ -269,3 +278,23 @@ def _warnings(measures: Measures) -> list[str]:
             f"±{format_share(noise / measures.mean_ns)} (two standard errors from the median absolute deviation)"
         )
     return found
+
+
+def _lengthened(measures: Measures) -> Iterator[str]:
+    """By how much the profiler lengthened the steps, where it matters."""
+    watched, traced = measures.trace.facts.step_ns_watched, _steps(measures).median_ns
+    if watched and traced and traced > _OVERHEAD * watched:
+        weighs = "causes on the host weigh more here than without it"
+        if measures.replay.recording_scale:
+            weighs = "savings are predicted without it"
+        yield (
+            f"the profiler made steps {traced / watched:.2f} times as long ({format_ns(traced)} against "
+            f"{format_ns(watched)}): {weighs}"
+        )
+    elif not watched and measures.step_count and measures.total_ns > _OVERHEAD * untraced_ns(measures):
+        mean_ns = measures.total_ns / measures.step_count
+        yield (
+            f"the profiler made steps about {measures.total_ns / untraced_ns(measures):.2f} times as long "
+            f"({format_ns(mean_ns)}), as its {len(measures.replay.records):,} records usually cost: savings are "
+            "predicted without it"
+        )

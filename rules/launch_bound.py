@@ -12,7 +12,7 @@ What proves it
     Idle gaps cut at the launch of the work that ends them, whose host side is dispatch or launch; queue depth at the
     launches; kernels shorter, on average, than the host's time to issue one. Where issuing takes less time than the
     device's work, the host could be ahead, something else holds it up (`host-sync`, `input-bound`), and this rule says
-    nothing.
+    nothing. What the profiler's own records cost the host (diagnose.measure.recording) is no part of issuing.
 
 What fixes it
     Fewer, larger launches: `compile-model`, `cuda-graphs`, `fused-optimizer`, a bigger batch.
@@ -48,7 +48,8 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     gaps = measures.issue_gaps
     gain = recoverable_ns(measures, gaps)
     shallow = float((measures.queue_depth[rows] <= 1).mean())
-    host, device = int(measures.issuing_ns.sum()), int(measures.busy_ns.sum())
+    host = int((measures.issuing_ns - measures.recording_ns).sum())
+    device = int(measures.busy_ns.sum())
     if gain == 0 or host < device:
         return
     lengths = (measures.trace.device.end_ns - measures.trace.device.start_ns)[rows]

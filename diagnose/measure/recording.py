@@ -10,13 +10,14 @@ of them of compiled code). Constants are from the low end of what the fit gives 
     its shapes, where recorded         800     300 to 1,250         200 to 350 more pass between two
     call that launches work            4,000   3,700 to 9,700       CUPTI notes the call and the kernel
     other call                         1,000   100 to 4,500
-    Python frame                       280     100 to 390           140 to 270 pass between two built-in functions
-    compiled kernel (Triton)           4,000   9,000 to 19,000      inductor writes out its arguments under a profiler
+    Python frame                       300     100 to 390           140 to 270 pass between two built-in functions
+    compiled kernel (Triton)           9,000   9,000 to 19,000      inductor writes out its arguments under a profiler
 
 A recording shows how fast its host was at this: the time between two operators that one operator calls, both of them
 C++, is hardly more than what the profiler needs to end one record and to begin the next. A tenth of those gaps are
-shorter than `_GAP_NS`, or `_GAP_WITH_SHAPES_NS`, on the host above; another host's costs are scaled by its own.
-A recording with too few of them, such as those of other profilers, does not show what it cost: nothing is known then.
+shorter than `_GAP_NS`, or `_GAP_WITH_SHAPES_NS`, on the host above, give or take a third; where they are longer or
+shorter than that, the host is slower or faster, and so were the records. A recording with too few of them, such as
+those of other profilers, does not show what it cost: nothing is known then.
 """
 
 from __future__ import annotations
@@ -36,17 +37,18 @@ OP_NS = 500
 SHAPES_NS = 800
 LAUNCH_NS = 4_000
 CALL_NS = 1_000
-FRAME_NS = 280
-COMPILED_NS = 4_000
+FRAME_NS = 300
+COMPILED_NS = 9_000
 
 _GAP_NS = 560
 _GAP_WITH_SHAPES_NS = 830
 _PERCENTILE = 10
 _FEWEST = 20
 """Gaps from which the host's speed can be told."""
-_SLOWEST = 1.5
-_FASTEST = 0.5
-"""Hosts differ by less than this: gaps beyond it are the program's own time."""
+_LIKE = 4 / 3
+"""Gaps of recordings on one host differ by this factor either way, and what records cost there does not go with it."""
+_MOST = 2.0
+"""Hosts differ by less than this factor: gaps beyond it are the program's own time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +103,8 @@ def _scale(trace: Trace, nesting: Nesting) -> float:
     if len(gaps) < _FEWEST:
         return 0.0
     usual = float(np.where(of_shapes, _GAP_WITH_SHAPES_NS, _GAP_NS).mean())
-    return float(np.clip(np.percentile(gaps, _PERCENTILE) / usual, _FASTEST, _SLOWEST))
+    slower = float(np.clip(np.percentile(gaps, _PERCENTILE) / usual, 1 / _MOST, _MOST))
+    return max(slower / _LIKE, 1.0) if slower >= 1 else min(slower * _LIKE, 1.0)
 
 
 def _gaps(trace: Trace, nesting: Nesting) -> tuple[Int64, Bool]:
