@@ -1,7 +1,7 @@
 """How often the diagnosis is right, on the programs of the sick bay.
 
     python benchmarks/accuracy.py record OUT [--only NAME …] [--part I/N] [--device cuda|cpu] [--ranks N]
-    python benchmarks/accuracy.py score OUT [--only NAME …] [--json]
+    python benchmarks/accuracy.py score OUT [--only NAME …] [--without NAME …] [--json | --markdown]
     python benchmarks/accuracy.py pack OUT FOLDER        # in few small files, on the machine with the device
     python benchmarks/accuracy.py unpack FOLDER OUT      # beside what is there, on the one without
 
@@ -17,14 +17,16 @@ import dataclasses
 import json
 import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from accuracy_markdown import markdown
 from accuracy_pack import pack, unpack
 from accuracy_programs import SICKBAY, Program, programs
 from accuracy_record import Recorder
-from accuracy_score import score, table
+from accuracy_score import Answer, score, table
 
 
 def main() -> int:
@@ -34,6 +36,7 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("target", type=Path, nargs="?", help="of pack and unpack")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="these programs alone")
+    parser.add_argument("--without", nargs="+", default=[], metavar="NAME", help="not these, as they changed since")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--part", default="1/1", metavar="I/N", help="record one of N parts of the programs")
     parser.add_argument("--ranks", type=int, default=1, help="record the programs that need this many devices")
@@ -41,6 +44,7 @@ def main() -> int:
     parser.add_argument("--lanes", type=int, default=3, help="programs per device: one runs, the others get ready")
     parser.add_argument("--programs", type=Path, default=SICKBAY, help="another sick bay")
     parser.add_argument("--json", action="store_true", help="print the answers as JSON")
+    parser.add_argument("--markdown", action="store_true", help="print them as the tables of benchmarks/RESULTS.md")
     args = parser.parse_args()
     if args.action in ("pack", "unpack") and args.target is None:
         parser.error(f"{args.action} needs a folder to write to")
@@ -51,14 +55,20 @@ def main() -> int:
     if args.action == "unpack":
         unpack(args.folder.glob("recorded-*"), args.target)
         return 0
-    chosen = programs(args.only, args.programs)
+    chosen = [program for program in programs(args.only, args.programs) if program.name not in args.without]
     if args.action == "score":
-        answers = score(args.folder, chosen)
-        print(json.dumps([dataclasses.asdict(answer) for answer in answers], indent=1) if args.json else table(answers))
+        print(told(score(args.folder, chosen), as_json=args.json, as_markdown=args.markdown))
         return 0
     part, parts = map(int, args.part.split("/"))
     fitting = [program for program in chosen if fits(program, args.device, args.ranks)][part - 1 :: parts]
     return 0 if Recorder(args.folder, args.device, args.lanes, args.seconds).record(fitting) else 1
+
+
+def told(answers: Sequence[Answer], *, as_json: bool, as_markdown: bool) -> str:
+    """The answers as text."""
+    if as_json:
+        return json.dumps([dataclasses.asdict(answer) for answer in answers], indent=1)
+    return markdown(answers) if as_markdown else table(answers)
 
 
 def fits(program: Program, device: str, ranks: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -152,7 +153,13 @@ def _row(answer: Answer) -> str:
 
 
 def totals(answers: Sequence[Answer]) -> Iterator[str]:
-    """The published figures, by view."""
+    """The published figures, a line a view."""
+    for view, named in figures(answers):
+        yield f"{view:<6} {', '.join(f'{name} {figure}' for name, figure in named.items())}"
+
+
+def figures(answers: Sequence[Answer]) -> Iterator[tuple[str, dict[str, str]]]:
+    """The published figures by view, each with its name."""
     for view in VIEWS:
         of_view = [answer for answer in answers if answer.view == view]
         ailing = [answer for answer in of_view if answer.ailment]
@@ -161,12 +168,15 @@ def totals(answers: Sequence[Answer]) -> Iterator[str]:
         pointed = [answer for answer in ailing if answer.is_line_right is not None]
         errors = [abs(answer.saving_error) for answer in ailing if answer.is_hit and answer.saving_error is not None]
         yield (
-            f"{view:<6} first {_share(ailing, lambda answer: answer.is_hit)}, "
-            f"found {_share(ailing, lambda answer: answer.place is not None)}, "
-            f"line {_share(pointed, lambda answer: answer.is_line_right)}, "
-            f"false on healthy {_share([a for a in of_view if a.false is not None], lambda answer: answer.false)}, "
-            f"saving off by {statistics.median(errors) if errors else float('nan'):.0%} (median of {len(errors)}), "
-            f"beyond a factor of two {_share(ailing, _is_beyond_two)}"
+            view,
+            {
+                "first": _share(ailing, lambda answer: answer.is_hit),
+                "found": _share(ailing, lambda answer: answer.place is not None),
+                "line": _share(pointed, lambda answer: answer.is_line_right),
+                "false on healthy": _share([a for a in of_view if a.false is not None], lambda answer: answer.false),
+                "saving off by": f"{statistics.median(errors) if errors else math.nan:.0%} (median of {len(errors)})",
+                "beyond a factor of two": _share(ailing, _is_beyond_two),
+            },
         )
 
 
