@@ -16,12 +16,19 @@ What proves it
     What the late rank did instead is its own finding, which becomes part of this one, or else the class of its time
     that exceeds the others'.
 
+    A rank that was given more work than the others gives back what lies above their mean: dealt out evenly, the others
+    get what it loses, and of a gap between N ranks, one N-th stays. A rank that does the same work and is late for
+    another reason gives back the whole gap. Which it is shows in its arithmetic where shapes were recorded; where they
+    were not, one that computes longer, without a finding of its own, is taken to have more to compute.
+
 What fixes it
     What fixes the late rank's own finding; dealing the work out evenly.
 
 Thresholds
     2 % of the step, 3.5 modified z-scores of eight ranks or more, one in ten as the probability of chance, or a tenth
-    of the step in each of three steps: see diagnose/measure/ranks.py.
+    of the step in each of three steps: see diagnose/measure/ranks.py. ALIKE (2 %): work of ranks that differs by less
+    is the same. A rank whose host is late by less than RECORDED (half) of what the profiler's own records cost it is
+    not named: how fast processes on one server write these down differs by a third (diagnose/measure/recording.py).
 """
 
 from __future__ import annotations
@@ -48,6 +55,12 @@ from diagnose.rule import (
 
 _REASON = 0.25
 """A reason explains at least this part of the time for which a rank is late."""
+
+ALIKE = 0.02
+RECORDED = 0.5
+
+_WORK = frozenset({"compute", "exposed_copy", "dependency"})
+"""Classes of time in which the device works or waits for itself; all others are the host's."""
 
 _DOES = {
     "compute": "computes longer",
@@ -77,7 +90,16 @@ def check_job(job: Job, findings: Sequence[Sequence[Finding]]) -> Iterator[JobCl
             yield CannotTell("straggler", "collectives that the recordings of all ranks have in common")
         return
     for late in job.stragglers:
-        yield _claim(job, late, findings)
+        cost, excess = sum(late.cost_ns) // len(late.cost_ns), _excess(job, late.member)
+        recording = job.table[late.member].recording_ns or 0
+        if cost < RECORDED * recording and sum(time for name, time in excess.items() if name not in _WORK) >= cost / 2:
+            yield CannotTell(
+                "straggler",
+                f"rank {late.rank} without Python stacks and shapes: writing them down costs its host "
+                f"{format_ns(recording)} per step, and it is late by {format_ns(cost)}",
+            )
+        else:
+            yield _claim(job, late, findings)
 
 
 def _claim(job: Job, late: Lateness, findings: Sequence[Sequence[Finding]]) -> JobClaim:
@@ -89,6 +111,12 @@ def _claim(job: Job, late: Lateness, findings: Sequence[Sequence[Finding]]) -> J
     if does is not None and excess[does] >= _REASON * cost:
         more = f"it {_DOES.get(does, 'does something else')}, {format_ns(excess[does])} per step more than the others"
         why = f"{more} ({why})" if why else more
+    times = _times_as_much(job, late.member)
+    uneven = times > 1 + ALIKE if times is not None else reason is None
+    more_work = min(max(excess.get("compute", 0), 0), cost) if uneven else 0
+    back = cost - more_work // len(job.table)
+    if more_work:
+        why += f"; dealt out evenly, that gives back {format_ns(back)}"
     row = job.table[late.member]
     others = [one.rank for one in job.table if one is not row and one.rank is not None]
     evidence = [
@@ -98,6 +126,8 @@ def _claim(job: Job, late: Lateness, findings: Sequence[Sequence[Finding]]) -> J
         Evidence("collectives in which it came last", row.last or 0, "count"),
     ]
     evidence += [Evidence(f"more {name} than the others", time, "ns") for name, time in excess.items() if time > 0][:3]
+    if times is not None:
+        evidence.append(Evidence("its arithmetic, as a multiple of the others'", round(times, 3), "share"))
     if reason:
         evidence.append(Evidence(f"{reason.rule} on it", reason.recoverable_ns, "ns"))
     return JobClaim(
@@ -105,8 +135,8 @@ def _claim(job: Job, late: Lateness, findings: Sequence[Sequence[Finding]]) -> J
         f"{format_ns(cost)} per step ({format_share(late.share)})" + (f"; {why}" if why else ""),
         rank=late.rank,
         member=late.member,
-        recoverable_ns=cost,
-        share=late.share,
+        recoverable_ns=back,
+        share=late.share * back / max(cost, 1),
         evidence=evidence,
         where=reason.where if reason else (),
         fixers=reason.fixers if reason else (),
@@ -127,6 +157,14 @@ def _own_finding(job: Job, late: Lateness, findings: Sequence[Sequence[Finding]]
         if more >= most:
             best, most = finding, more
     return best
+
+
+def _times_as_much(job: Job, member: int) -> float | None:
+    """A rank's arithmetic as a multiple of the others' median; None where it is not known."""
+    mine = job.table[member].flop
+    theirs = [row.flop for at, row in enumerate(job.table) if at != member]
+    known = [flop for flop in theirs if flop]
+    return mine / median(known) if mine and len(known) == len(theirs) else None
 
 
 def _excess(job: Job, member: int) -> Mapping[str, int]:

@@ -192,7 +192,7 @@ class Exchange:
         moved = int(np.maximum(self.communication.size_bytes[rows], 0).sum())
         most = int(max(_TAIL, min(BUCKET_BYTES / moved, 1.0) if moved else 0.0) * needed.sum())
         before = np.cumsum(needed) - needed
-        return np.clip(most - before, 0, needed)
+        return np.asarray(np.clip(most - before, 0, needed), np.int64)
 
     @cached_property
     def _wire_share(self) -> np.typing.NDArray[np.float64]:

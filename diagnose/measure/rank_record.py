@@ -30,6 +30,10 @@ class RankRecord:
     """The collectives of each group."""
     computing: Intervals
     """Compute beside collectives."""
+    flop: float | None = None
+    """The arithmetic of a step, as far as shapes were recorded."""
+    recording_ns: int | None = None
+    """What the profiler's own records cost the host, per step."""
 
     @property
     def step_ns(self) -> Int64:
@@ -50,4 +54,13 @@ def record_of(measures: Measures) -> RankRecord:
         accounting=measures.accounting,
         sequences=sequences,
         computing=measures.compute & within,
+        flop=None if measures.step_work is None else float(measures.step_work.flops_per_step),
+        recording_ns=_recording_ns(measures),
     )
+
+
+def _recording_ns(measures: Measures) -> int | None:
+    if not measures.has_device or measures.step_count == 0 or not measures.replay.recording_scale:
+        return None
+    steps = Intervals.of(measures.steps.host_start_ns, measures.steps.host_end_ns)
+    return measures.replay.records.within(steps, measures.replay.recording_scale) // measures.step_count

@@ -61,6 +61,10 @@ class JobRow:
     """The part of it in which it did not compute either."""
     last: int | None
     """In how many collectives it was the last to arrive."""
+    flop: float | None = None
+    """The arithmetic of a step, as far as it is known."""
+    recording_ns: int | None = None
+    """What the profiler's own records cost its host, per step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +233,8 @@ def _row(member: int, record: RankRecord, matched: Sequence[Matched], waits: Seq
         else None,
         exposed_wait_ns=sum(int(wait[:, column].sum()) for _, wait, column in mine) if mine else None,
         last=sum(int((group.last == column).sum()) for group, _, column in mine) if mine else None,
+        flop=record.flop,
+        recording_ns=record.recording_ns,
     )
 
 
