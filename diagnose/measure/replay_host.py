@@ -91,7 +91,8 @@ def _blocked_launches(trace: Trace, launches: Launches) -> Bool:
     device, linked = trace.device, launches.linked
     blocked = waits_for_room(trace, launches)
     staged = (device.direction == CopyDirection.HOST_TO_DEVICE) & (device.host_memory == Memory.PAGEABLE) & linked
-    staged &= device.end_ns <= launches.end_ns + CLOCK_SLACK_NS
+    # It may return while the last piece is still on its way, but not before the device has come to the copy.
+    staged &= (device.start_ns <= launches.end_ns) & (launches.end_ns - launches.start_ns > REFILL_NS)
     blocked[launches.call[staged]] = True
     return blocked
 
