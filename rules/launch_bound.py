@@ -25,11 +25,25 @@ Thresholds
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from diagnose.rule import CannotTell, Claim, Evidence, KernelClass, Measures, Rule, drawn, format_ns, recoverable_ns
+from diagnose.rule import (
+    CannotTell,
+    Claim,
+    Evidence,
+    Int64,
+    Intervals,
+    KernelClass,
+    Measures,
+    Place,
+    Rule,
+    drawn,
+    format_ns,
+    places_of_ops,
+    recoverable_ns,
+)
 
 LINKED = 0.5
 
@@ -66,8 +80,14 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
             Evidence("median kernel", int(np.median(lengths)), "ns", tuple(rows[:3].tolist())),
             Evidence("launches into an empty queue", shallow, "share"),
         ],
-        where=measures.places(gaps),
+        where=_where(measures, rows, gaps),
     )
+
+
+def _where(measures: Measures, rows: Int64, gaps: Intervals) -> Sequence[Place]:
+    """The lines whose operators launch the work that is late, in the backward pass those that it goes back to."""
+    late = rows[np.isin(measures.trace.device.start_ns[rows], gaps.ends)]
+    return places_of_ops(measures, measures.op_of_work[late]) or measures.places(gaps)
 
 
 _FIRES = (

@@ -22,7 +22,7 @@ _FEWEST_SAMPLES = 5
 _MOST_PLACES = 5
 _SMALLEST_SHARE = 0.05
 _FRAME = re.compile(r"^(?P<file>.+\.py)\((?P<line>\d+)\): (?P<function>.+)$")
-_INSTALLED = re.compile(r"site-packages/|dist-packages/|^<|/lib/python3|/lib64/python3")
+_INSTALLED = re.compile(r"site-packages/|dist-packages/|^<|/lib/python3|/lib64/python3|torchinductor_\w*/")
 _LIBRARIES = frozenset(
     {
         "PIL", "accelerate", "cv2", "datasets", "deepspeed", "diffusers", "einops", "lightning", "numpy", "pandas",
