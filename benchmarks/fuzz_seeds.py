@@ -261,6 +261,7 @@ _RUN = {
     "rank0/ranges.jsonl": '{"k": "input", "s": 1711964646000100000, "e": 1711964646000100900, "n": "next", "t": 9}\n',
     "rank0/stacks.jsonl": '{"i": 0, "f": [["train.py", 4, "step"]]}\n',
     "rank0/samples.jsonl": '{"t": [1711964646000100000, 10], "s": [0, 0]}\n',
+    "rank0/lines.json.gz": '{"start_ns": 1711964646000100000, "frames": [["a.py", 4, "f", -1]], "t": [0], "f": [0]}',
     "rank0/sites.jsonl": '{"kind": "loader", "file": "train.py", "line": 4, "arguments": {"num_workers": 0}}\n',
     "rank0/syncs.jsonl": '{"file": "train.py", "line": 4, "function": "step", "count": 3, "steps": 3}\n',
     "rank0/counters.jsonl": '{"t": 1711964646000100000, "d": 0, "v": {"gpu.utilization": 50}}\n',

@@ -61,7 +61,8 @@ def test_the_window_covers_whole_steady_steps(plain: Ran, traced_events: list[di
     assert marks == [f"ProfilerStep#{first + number}" for number in range(4)]
     # The lead-in step is in the trace as well, so that the first counted step has a step before it.
     optimizer = [event for event in traced_events if event.get("name") == "Optimizer.step#SGD.step"]
-    assert len(optimizer) == 5
+    # So is the lead-out step, in which lines are followed.
+    assert len(optimizer) == 6
     assert all(event["dur"] > 0 for event in optimizer)
 
 

@@ -42,8 +42,21 @@ FACTS = {
     "device_capability": [9, 0],
 }
 
+LINES = gzip.compress(
+    json.dumps(
+        {
+            "start_ns": BASE + 9100,
+            "whole": True,
+            "frames": [["/home/u/train.py", 8, "main", -1], ["/home/u/train.py", 3, "loss", 0]],
+            "t": [0, 100, 50, 150],
+            "f": [0, 1, 0, -1],
+        }
+    ).encode()
+)
+
 FILES: dict[str, str | bytes] = {
     records.TRACE: kineto(OP),
+    records.LINES: LINES,
     records.WINDOW: json.dumps(WINDOW),
     records.STEPS: lines({"t": BASE + 10, "b": 2, "w": 3}, {"t": BASE + 20, "b": 1, "w": 4}),
     records.RANGES: lines(
@@ -76,7 +89,19 @@ def opened(tmp_path: Path, files: dict[str, str | bytes]) -> Trace:
 
 
 def test_the_reader_and_the_writer_mean_the_same_files() -> None:
-    for name in ("TRACE", "WINDOW", "STEPS", "RANGES", "STACKS", "SAMPLES", "SITES", "SYNCS", "COUNTERS", "FACTS"):
+    for name in (
+        "TRACE",
+        "WINDOW",
+        "LINES",
+        "STEPS",
+        "RANGES",
+        "STACKS",
+        "SAMPLES",
+        "SITES",
+        "SYNCS",
+        "COUNTERS",
+        "FACTS",
+    ):
         assert getattr(run_records, name) == getattr(records, name)
 
 
@@ -223,3 +248,19 @@ def test_without_roots_what_is_not_installed_is_owned() -> None:
     ownership = run_records.Ownership.of(None)
     assert ownership("/anywhere/train.py")
     assert not ownership("/x/site-packages/y.py")
+
+
+def test_followed_lines_are_stacks_with_the_callers(tmp_path: Path) -> None:
+    trace = opened(tmp_path, FILES)
+    assert (trace.lines.time_ns - BASE).tolist() == [9100, 9200, 9250, 9400]
+    assert [[frame.line for frame in trace.stacks[stack]] for stack in trace.lines.stack] == [[8], [3, 8], [8], []]
+
+
+@pytest.mark.parametrize(
+    "damaged", [b"", b"no gzip", LINES[:-9], gzip.compress(b'{"frames": []}'), gzip.compress(b"[" * 100_000)]
+)
+def test_damaged_lines_cost_only_themselves(tmp_path: Path, damaged: bytes) -> None:
+    trace = opened(tmp_path, FILES | {records.LINES: damaged})
+    assert len(trace.lines) == 0
+    assert len(trace.samples) == 2
+    assert [warning for warning in trace.warnings if records.LINES in warning]

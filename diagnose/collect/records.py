@@ -5,6 +5,9 @@ thread; `trace.readers.run_folder` reads them into a `Trace`. All times are nano
 
     trace.json.gz    the torch.profiler window, as Kineto wrote it
     window.json      {"start_ns", "end_ns", "first_step", "steps", "steady"}: the window, and why it began when it did
+    lines.json.gz    {"start_ns", "whole", "frames": [[file, line, function, caller], …], "t": [ns, …], "f": [place, …]}:
+                     the user's lines that the training thread was at in the step after the window, which is in
+                     trace.json.gz as well; `t` since the entry before, `f` and `caller` places in `frames`, -1 none
     steps.jsonl      {"t": end_ns, "b": backwards, "w": input_ns}, a line a step
     ranges.jsonl     {"k": kind, "s": start_ns, "e": end_ns, "n": name, "t": thread id}
                      kind: input | gc | compile | checkpoint
@@ -26,6 +29,7 @@ from __future__ import annotations
 
 TRACE = "trace.json.gz"
 WINDOW = "window.json"
+LINES = "lines.json.gz"
 STEPS = "steps.jsonl"
 RANGES = "ranges.jsonl"
 STACKS = "stacks.jsonl"

@@ -25,6 +25,7 @@ from diagnose.measure.communication import Communication, communication_of
 from diagnose.measure.compiled import CompiledRegions, compiled_regions
 from diagnose.measure.exchange import Exchange
 from diagnose.measure.fill import fill_of
+from diagnose.measure.followed import FollowedLines, followed_lines
 from diagnose.measure.host import host_idle, host_occupation
 from diagnose.measure.idle import CAUSES, ISSUE_NS, LATENCY_NS, REFILL_NS, device_idle
 from diagnose.measure.kernels import KernelClass, classes_of
@@ -36,7 +37,7 @@ from diagnose.measure.marks import training_thread
 from diagnose.measure.memory import MemoryUse, main_memory, memory_use
 from diagnose.measure.optimizer_work import launched_by_optimizer
 from diagnose.measure.optree import OpTree, op_tree
-from diagnose.measure.places import places_of
+from diagnose.measure.places import places_of, ranked_places
 from diagnose.measure.pointwise_chains import COMPOSITES, Chain, chained, loose, pointwise_chains
 from diagnose.measure.products import Products, products_of
 from diagnose.measure.program_order import ProgramOrder, program_order
@@ -57,6 +58,9 @@ from diagnose.trace.intervals import Intervals
 from diagnose.trace.schema import Bool, Float64, Int64, RangeKind, WorkKind
 
 __all__ = ["Measures"]
+
+_KNOWN_SHARE = 0.5
+"""Of some time: below it, most passed in steps that do something else than the one whose lines were followed."""
 
 
 class Measures:
@@ -393,6 +397,11 @@ class Measures:
         return late_gradients(self)
 
     @cached_property
+    def followed(self) -> FollowedLines:
+        """The lines that the training thread went through in the counted steps, where the run followed them."""
+        return followed_lines(self.trace, self.thread, self.steps)
+
+    @cached_property
     def replay(self) -> Replay:
         """The counted steps, to be replayed with something changed."""
         return Replay(self.trace, self.launches, self.rows, self.steps, self.thread, self.op_tree)
@@ -470,8 +479,13 @@ class Measures:
     def places(self, intervals: Intervals, cause: str | None = None) -> tuple[Place, ...]:
         """The lines of source that some time belongs to, the biggest share first; empty where nothing tells.
 
-        Given the `cause`, samples of the whole recording help out where too few fall into the intervals.
+        Lines that were followed tell best, but not of waits for data or files, which differ from step to step. Given
+        the `cause`, samples of the whole recording help out where too few fall into the intervals.
         """
+        if self.followed and cause in (None, "python", "sync", "gc"):
+            shares = self.followed.shares(intervals)
+            if shares.total() >= _KNOWN_SHARE * intervals.total_ns:
+                return ranked_places(shares, self.trace)
         return places_of(self.trace, intervals, cause, {self.thread} - {-1})
 
     def rows_within_steps(self, mask: Bool) -> Int64:

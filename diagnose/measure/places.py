@@ -42,7 +42,7 @@ def places_of(trace: Trace, intervals: Intervals, cause: str | None, threads: se
         if len(inside) < _FEWEST_SAMPLES and cause is not None:
             alike = [index for index, stack in enumerate(trace.stacks) if _shows(stack, cause)]
             inside = trace.samples.stack[np.isin(trace.samples.stack, alike)]
-        places = _ranked(Counter({index: int(count) for index, count in _counts(inside)}), trace)
+        places = ranked_places(Counter({index: int(count) for index, count in _counts(inside)}), trace)
         if places:
             return places
     return _framed(trace, intervals, threads)
@@ -65,7 +65,8 @@ def _counts(stacks: np.typing.NDArray[np.int32]) -> list[tuple[int, int]]:
     return list(zip(values.tolist(), counts.tolist(), strict=True))
 
 
-def _ranked(samples: Counter[int], trace: Trace) -> tuple[Place, ...]:
+def ranked_places(samples: Counter[int], trace: Trace) -> tuple[Place, ...]:
+    """The innermost owned lines of some stacks by how much each counts, the biggest share first."""
     total = sum(samples.values())
     lines: Counter[tuple[str, int, str]] = Counter()
     for index, count in samples.items():

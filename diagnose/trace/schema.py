@@ -233,9 +233,9 @@ class Ranges(Table):
 
 @dataclass(frozen=True, eq=False)
 class Samples(Table):
-    """Python stacks of the training thread, sampled at about 200 Hz on a live run."""
+    """Python stacks of the training thread of a live run, sampled at about 200 Hz or noted at each of its lines."""
 
-    time_ns: Int64 = column(np.int64, "ns", "when the stack was read")
+    time_ns: Int64 = column(np.int64, "ns", "when the stack was read, or began to hold")
     stack: Int32 = column(np.int32, "index into Trace.stacks", "the stack, innermost frame first")
 
 

@@ -37,11 +37,30 @@ class Ownership:
         self._machinery = [_OURS, *(getattr(torch, "__path__", None) or ())]
         self._answers: dict[str, bool] = {}
 
+    @property
+    def inside(self) -> tuple[str, ...]:
+        """What the paths of the user's files begin with."""
+        return tuple(root.rstrip(os.sep) + os.sep for root in self.roots)
+
+    @property
+    def outside(self) -> tuple[str, ...]:
+        """What those of others begin with, even below a folder of the user's."""
+        return tuple(folder.rstrip(os.sep) + os.sep for folder in (*self._library, *self._machinery))
+
+    def of_modules(self) -> dict[str, bool]:
+        """The answers for the files of all loaded modules but the installed ones."""
+        for module in list(sys.modules.values()):
+            file = getattr(module, "__dict__", {}).get("__file__")  # without waking a module that loads itself late
+            if isinstance(file, str) and not file.startswith(self.outside) and "-packages" not in file:
+                self.owns(file)
+        return dict(self._answers)
+
     def owns(self, file: str) -> bool:
         """Whether `file` is the user's own."""
         answer = self._answers.get(file)
         if answer is None:
-            answer = self._answers[file] = self._decide(os.path.realpath(file))
+            # Generated code is named in angle brackets; as a path, that would lie in the working directory.
+            answer = self._answers[file] = not file.startswith("<") and self._decide(os.path.realpath(file))
         return answer
 
     def _decide(self, file: str) -> bool:

@@ -1,9 +1,11 @@
 """Traces a few steady steps, once: when to begin, the window, and the search for waits after it.
 
-    warming up → (agreeing with the other ranks) → lead-in step → traced steps → two steps under sync-debug → done
+    warming up → (agreeing with the other ranks) → lead-in step → traced steps → lead-out step
+        → two steps under sync-debug → done
 
 All of it is decided at the ends of steps on the training thread. The lead-in step is recorded but not counted: it
 takes the profiler's own start, and a device that the host runs ahead of needs the end of the step before the first.
+The lead-out step is not counted either: it is slower than the others, because the program's lines are followed.
 """
 
 from __future__ import annotations
@@ -14,9 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..records import SYNCS, TRACE
+from ..records import LINES, SYNCS, TRACE
 from .guard import guarded
 from .hub import Hub
+from .lines import LineLog
 from .ownership import Ownership
 from .steady import MOST_NS, MOST_STEPS, Steadiness
 from .syncs import SyncWatch
@@ -48,6 +51,7 @@ class Tracing:
         self._ownership = ownership
         self._wanted = max(1, int(recipe.get("steps", 4)))
         self._window = Window()
+        self._lines = LineLog(ownership)
         self._tries = 0
         self._open_at: int | None = None
         self._exporter: threading.Thread | None = None
@@ -77,12 +81,13 @@ class Tracing:
         if not self._saved or self._syncs is not None or self._phase == self._before_syncs:
             return None
         steady = self.steady.reason
-        if self._window.displaced:
+        if self._window.displaced and self._record["steps"] < self._wanted:
             steady = f"{steady}; cut short by the program's own profiler"
         return {**self._record, "steady": steady}
 
     def close(self) -> None:
         """Stop whatever is open and save it; on the training thread, or at the process's end."""
+        self._lines.end(whole=False)
         if self._window.is_open:
             self._window.stop()
             self._termination.disarm()
@@ -160,6 +165,14 @@ class Tracing:
             if self._record["steps"] < self._wanted:
                 self._window.mark_step(index + 1)
                 return
+            self._window.mark_step(None)
+            if guarded(self._lines.begin)(self.steady.step_ns or 0):
+                self._phase = self._leading_out
+                return
+        self._finish()
+
+    def _leading_out(self, _: int) -> None:
+        self._lines.end()
         self._finish()
 
     def _finish(self) -> None:
@@ -192,6 +205,7 @@ class Tracing:
         return self._hub.folder.parent / WINDOW_AT
 
     def _save(self) -> None:
+        guarded(self._lines.save)(self._hub.folder / LINES)
         self._window.save(self._hub.folder / TRACE)
         self._saved = True
 

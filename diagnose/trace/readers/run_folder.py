@@ -89,6 +89,7 @@ def _read_rank(folder: Path, read_profile: ReadProfile) -> Trace:
         window_ns=records.window_ns if records.window_ns and trace.window_ns else trace.window_ns,
         ranges=ranges,
         samples=Samples.build({"time_ns": records.sample_times, "stack": records.sample_stacks}).sorted_by_start(),
+        lines=Samples.build({"time_ns": records.line_times, "stack": records.line_stacks}),
         counters=counters,
         step_log=StepLog.build(
             {

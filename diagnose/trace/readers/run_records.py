@@ -11,13 +11,16 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
+from diagnose.errors import NotATrace
 from diagnose.model import Facts, Site, SyncSite
 from diagnose.trace import StackFrame
+from diagnose.trace.readers.run_lines import read_lines
 from diagnose.trace.schema import MISSING, RangeKind
 
 # `diagnose.collect.records` names the same files to those who write them; a test compares the two.
 TRACE = "trace.json.gz"
 WINDOW = "window.json"
+LINES = "lines.json.gz"
 STEPS = "steps.jsonl"
 RANGES = "ranges.jsonl"
 STACKS = "stacks.jsonl"
@@ -126,6 +129,8 @@ class RankRecords:
     stacks: tuple[tuple[StackFrame, ...], ...] = ()
     sample_times: Sequence[int] = ()
     sample_stacks: Sequence[int] = ()
+    line_times: Sequence[int] = ()
+    line_stacks: Sequence[int] = ()
     sites: tuple[Site, ...] = ()
     sync_sites: tuple[SyncSite, ...] | None = None
     counters: Sequence[Reading] = ()
@@ -145,6 +150,7 @@ class RankRecords:
             for line in records._lines(folder / RANGES, _RangeLine)
         ]
         records._take_samples(folder, owned)
+        records._take_lines(folder / LINES)
         records.sites = tuple(
             Site(line.kind, line.file, line.line, line.function, _scalars(line.arguments), owned(line.file))
             for line in records._lines(folder / SITES, _SiteLine)
@@ -195,6 +201,19 @@ class RankRecords:
                     times.append(time_ns)
                     used.append(numbers[stack_id])
         self.stacks, self.sample_times, self.sample_stacks = tuple(stacks), times, used
+
+    def _take_lines(self, path: Path) -> None:
+        """The lines that were followed, their stacks added to those of the samples."""
+        if not path.is_file():
+            return
+        try:
+            followed = read_lines(path)
+        except NotATrace as error:
+            self.warnings.append(str(error))
+            return
+        self.line_times = followed.times
+        self.line_stacks = [len(self.stacks) + stack for stack in followed.places]
+        self.stacks = (*self.stacks, *followed.stacks)
 
     def _object(self, path: Path) -> dict[str, Any]:
         if not path.is_file():
