@@ -226,7 +226,7 @@ def _confirm(one: Settled, measures: Measures) -> str | None:
             f"an upper limit: a replay of what was recorded misses the steps by {format_share(measures.replay.off)}"
         )
     if _doubtful_ns(one.claim, measures) > _DOUBT * one.claim.recoverable_ns:
-        said.append("a recording with neither stacks nor shapes, or a live run: this one slowed the host itself")
+        said.append("a live run (diagnose run) knows the steps without the profiler, which slowed the host here")
     if noise is not None and one.recoverable_ns < noise * measures.step_count:
         said.append(f"the measured steps vary by ±{format_ns(noise)}, more than this: trace more steps")
     return "; ".join(said) or None
