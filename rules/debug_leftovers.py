@@ -5,7 +5,8 @@ What it finds
     Deterministic algorithms are a note only: whoever asked for them may need them.
 
 Why it costs
-    Anomaly detection reads every gradient back to see whether it is a number, and the host waits for each answer.
+    Anomaly detection reads every gradient back to see whether it is a number, and the host waits for each answer; in
+    the forward pass it writes down the Python stack of every operator, which takes the host some 0.1 ms each.
     Blocking launches let the host issue nothing while the device works. A profiler writes down every call, and what it
     has recorded is saved in the loop.
 
@@ -13,7 +14,8 @@ What proves it
     Anomaly detection: backward operators whose results are tested with `isnan` and waited for. Blocking launches:
     launch calls that last until their kernels have ended. A profiler: stack samples inside it while the device idles.
     The time is that of the tests, and idle time that waits and late launches cause; an upper bound, as a host that need
-    not wait may still be slower than the device.
+    not wait may still be slower than the device. A live run saw the line that turns anomaly detection on; a recording
+    with stacks names the one where gradients are tested.
 
 What fixes it
     Removing the setting (`drop-debug`).
@@ -28,7 +30,7 @@ Thresholds
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -40,11 +42,11 @@ from diagnose.rule import (
     Evidence,
     Intervals,
     Measures,
+    Place,
     Rule,
     WorkKind,
     drawn,
     format_ns,
-    format_share,
     recoverable_ns,
     sampled,
 )
@@ -84,6 +86,7 @@ def _anomaly(measures: Measures) -> Iterator[Claim]:
     after = np.searchsorted(ops.start_ns[answers], ops.start_ns[tests])
     tests, after = tests[after < len(answers)], after[after < len(answers)]
     asked = Intervals.of(ops.start_ns[tests], ops.end_ns[answers[after]])
+    tested = measures.places(asked & measures.counted)
     if measures.has_device:
         rows = measures.rows_within_steps(asked.contains(measures.launches.start_ns))
         claims = measures.time_of(rows) | _late(measures)
@@ -94,7 +97,14 @@ def _anomaly(measures: Measures) -> Iterator[Claim]:
         "anomaly detection tests every gradient and waits for the answer",
         claims,
         Evidence("tested gradients per step", len(tests) / measures.step_count, "count", tuple(tests[:3].tolist())),
+        [*_asked_for(measures), *tested],
     )
+
+
+def _asked_for(measures: Measures) -> list[Place]:
+    """The user's lines that turn anomaly detection on, where a live run saw them."""
+    sites = [site for site in measures.trace.sites if site.kind == "anomaly" and site.arguments.get("enabled")]
+    return [Place(site.file, site.line, None, site.function) for site in sites if site.owned]
 
 
 def _blocking(measures: Measures) -> Iterator[Claim]:
@@ -133,17 +143,18 @@ def _profiler(measures: Measures) -> Iterator[Claim]:
         yield _note("a profiler of the program's own records all the time", "recording")
 
 
-def _claim(measures: Measures, what: str, claims: Intervals, evidence: Evidence) -> Iterator[Claim]:
+def _claim(
+    measures: Measures, what: str, claims: Intervals, evidence: Evidence, where: Sequence[Place] = ()
+) -> Iterator[Claim]:
     gain = recoverable_ns(measures, claims)
     if gain:
         yield Claim(
-            summary=f"{what}: {format_ns(gain / measures.step_count)} per step "
-            f"({format_share(gain / measures.total_ns)})",
+            summary=f"{what}: {format_ns(gain / measures.step_count)} per step",
             recoverable_ns=gain,
             claims=claims,
             confidence=Confidence.BOUND,
             evidence=[evidence],
-            where=measures.places(claims),
+            where=where or measures.places(claims),
             confirm="a run without it: what the host cannot issue fast enough by itself remains",
         )
 

@@ -41,6 +41,9 @@ class Sites:
         self._after_init(torch.nn.parallel.DistributedDataParallel, "DistributedDataParallel", _ddp)
         self._after_init(torch.nn.DataParallel, "DataParallel", _data_parallel)
         self._after_init(torch.amp.GradScaler, "GradScaler", _scaler)
+        self._after_init(torch.autograd.set_detect_anomaly, "anomaly", _anomaly)
+        # Not its constructor: that warns at the line that called it.
+        self._after(torch.autograd.detect_anomaly, "__enter__", "anomaly", _anomaly)
         self._compile(torch)
         self._autocast(torch)
         after_import("torch.distributed.fsdp", self._fsdp)
@@ -74,15 +77,19 @@ class Sites:
         yield SITES, "".join(new)
 
     def _after_init(self, owner: Any, kind: str, describe: Describe) -> None:
-        init = owner.__init__
+        self._after(owner, "__init__", kind, describe)
+
+    def _after(self, owner: Any, method: str, kind: str, describe: Describe) -> None:
+        original = getattr(owner, method)
         record = guarded(lambda self_, args, kwargs: self.record(kind, describe(self_, args, kwargs)))
 
-        @functools.wraps(init)
-        def watched_init(self_: Any, *args: Any, **kwargs: Any) -> None:
-            init(self_, *args, **kwargs)
+        @functools.wraps(original)
+        def watched(self_: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(self_, *args, **kwargs)
             record(self_, args, kwargs)
+            return result
 
-        owner.__init__ = watched_init
+        setattr(owner, method, watched)
 
     def _compile(self, torch: Any) -> None:
         compile_ = torch.compile
@@ -189,6 +196,12 @@ def _data_parallel(wrapper: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any]
 def _fsdp(wrapper: Any, _args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     named = {name: str(value) for name, value in kwargs.items() if name in ("sharding_strategy", "backward_prefetch")}
     return {"name": type(wrapper).__name__, **named, "use_orig_params": kwargs.get("use_orig_params")}
+
+
+def _anomaly(_switch: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> dict[str, Any]:
+    import torch
+
+    return {"enabled": torch.is_anomaly_enabled()}
 
 
 def _scaler(scaler: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> dict[str, Any]:
