@@ -124,10 +124,17 @@ def hta(python: str, path: Path, folder: Path) -> str:
     answer = _asked([python, str(_HTA), str(copy)])
     if answer is None:
         return "failed"
-    text = f"compute {answer['compute']:.0f} %, other work {answer['non_compute']:.0f} %, idle {answer['idle']:.0f} %"
-    if answer.get("failed"):
-        return f"{text}; idle breakdown failed"
-    return f"{text}; of idle: host {answer['host_wait']:.0f} %, between kernels {answer['kernel_wait']:.0f} %"
+    time = (
+        f"its breakdown failed ({answer['time_failed']})"
+        if "time_failed" in answer
+        else f"compute {answer['compute']:.0f} %, other work {answer['non_compute']:.0f} %, idle {answer['idle']:.0f} %"
+    )
+    idle = (
+        f"its idle breakdown failed ({answer['idle_failed']})"
+        if "idle_failed" in answer
+        else f"of idle: host {answer['host_wait']:.0f} %, between kernels {answer['kernel_wait']:.0f} %"
+    )
+    return f"{time}; {idle}"
 
 
 def _asked(command: Sequence[str]) -> Any:

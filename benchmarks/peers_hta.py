@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+_TIME = ("compute", "non_compute", "idle")
 _IDLE = ("host_wait", "kernel_wait", "other")
 
 
@@ -30,18 +31,21 @@ def main() -> int:
     return 0
 
 
-def _time(analysis: Any) -> dict[str, float]:
-    row = analysis.get_temporal_breakdown(visualize=False).iloc[0]
-    return {name: float(row[f"{name}_time_pctg"]) for name in ("compute", "non_compute", "idle")}
+def _time(analysis: Any) -> dict[str, float | str | None]:
+    try:
+        row = analysis.get_temporal_breakdown(visualize=False).iloc[0]
+    except Exception as error:  # noqa: BLE001 - another's tool may fail in any way: that it did is the answer
+        return {**dict.fromkeys(_TIME), "time_failed": type(error).__name__}
+    return {name: float(row[f"{name}_time_pctg"]) for name in _TIME}
 
 
 def _idle(analysis: Any) -> dict[str, float | str | None]:
     try:
         frame = analysis.get_idle_time_breakdown(ranks=[0], visualize=False, show_idle_interval_stats=False)[0]
-        total = float(frame["idle_time"].sum())
-        parts = frame.groupby("idle_category")["idle_time"].sum()
-    except Exception as error:  # noqa: BLE001 - another's tool may fail in any way: that it did is the answer
-        return {**dict.fromkeys(_IDLE), "failed": f"{type(error).__name__}: {error}"[:80]}
+    except Exception as error:  # noqa: BLE001 - as above
+        return {**dict.fromkeys(_IDLE), "idle_failed": type(error).__name__}
+    total = float(frame["idle_time"].sum())
+    parts = frame.groupby("idle_category")["idle_time"].sum()
     return {name: 100 * float(parts.get(name, 0.0)) / total if total else 0.0 for name in _IDLE}
 
 
