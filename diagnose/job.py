@@ -3,8 +3,10 @@
     together(digests, plugins.load())  →  Together
 
 A rank that waits in a collective lost no time to communication: what its findings claim of that time is taken from
-them. Rules that look at all ranks (`Rule.check_job`) then say who is to blame; what the blamed rank's own findings
-claim of the same time becomes part of that, so that no nanosecond is found twice.
+them. Nor does a job lose more to a collective that all ranks share than the rank that loses least: where that one
+computes beside it, the others come to wait for its compute instead. Rules that look at all ranks (`Rule.check_job`)
+then say who is to blame; what the blamed rank's own findings claim of the same time becomes part of that, so that no
+nanosecond is found twice.
 """
 
 from __future__ import annotations
@@ -19,6 +21,9 @@ from diagnose.model import CannotTell, Evidence, Finding, Severity
 from diagnose.plugins import Catalogue
 from diagnose.rule import JobClaim, Rule
 from diagnose.units import format_ns
+
+_IN_COLLECTIVES = 0.9
+"""A finding that claims this part of its time while collectives run, and nothing else, is one of their exposure."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,9 @@ def together(digests: Sequence[Digest], catalogue: Catalogue) -> Together:
     job = job_of_records([digest.record for digest in digests])
     for member, number in enumerate(job.given):
         own[number] = _without_waiting(digests[number], job, member)
+    if job.matched and all(len(group.members) == len(job.table) for group in job.matched):
+        for number, findings in zip(job.given, _shared_evenly([own[at] for at in job.given], digests), strict=True):
+            own[number] = findings
     joint: list[Finding] = []
     unknown: list[CannotTell] = []
     failures: list[str] = []
@@ -74,6 +82,24 @@ def _without_waiting(digest: Digest, job: Job, member: int) -> tuple[Finding, ..
         said = f"{finding.summary}; {format_ns(waited / steps)} of it is waiting for other ranks"
         left += _less(replace(finding, summary=said, evidence=(*finding.evidence, note)), gone)
     return tuple(left)
+
+
+def _shared_evenly(own: Sequence[tuple[Finding, ...]], digests: Sequence[Digest]) -> list[tuple[Finding, ...]]:
+    """The ranks' findings; those of exposed collectives with no more than the rank has that loses least."""
+    of_exposure = {
+        finding.rule
+        for digest in digests
+        for finding, (claimed, whole) in zip(digest.findings, digest.in_collectives, strict=True)
+        if whole and (claimed - digest.record.computing).total_ns >= _IN_COLLECTIVES * whole
+    }
+    shared: list[list[Finding]] = [[] for _ in own]
+    for rank, findings in zip(shared, own, strict=True):
+        for finding in findings:
+            least = finding.recoverable_ns
+            if finding.rule in of_exposure:
+                least = min(sum(one.recoverable_ns for one in theirs if one.rule == finding.rule) for theirs in own)
+            rank += _less(finding, finding.recoverable_ns - least) if least < finding.recoverable_ns else [finding]
+    return [tuple(findings) for findings in shared]
 
 
 def _without_reason(own: Sequence[tuple[Finding, ...]], number: int, claim: JobClaim) -> tuple[Finding, ...]:
