@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from diagnose.measure import Measures
 from diagnose.measure.activity import ALLOCATIONS
 from diagnose.measure.alignment import Misaligned
+from diagnose.measure.collective_cost import held_share
 from diagnose.measure.comm_places import issuing_of
 from diagnose.measure.communication import SMALL_BYTES, Phase
 from diagnose.measure.exchange import BUCKET_BYTES, Waste
-from diagnose.measure.growth import growth
+from diagnose.measure.growth import growth, growth_between
 from diagnose.measure.idle import LATENCY_NS, REFILL_NS
 from diagnose.measure.kept_memory import backward_begins, kept_by, places_by_stack
 from diagnose.measure.kernels import KernelClass, matmul_format
@@ -105,6 +106,8 @@ __all__ = [
     "format_share",
     "gained_ns",
     "growth",
+    "growth_between",
+    "held_share",
     "issuing_of",
     "kept_by",
     "listed",
@@ -150,6 +153,8 @@ class Claim:
     confirm: str | None = None
     unseen_ns: int = 0
     """Besides, per step: what a live run loses in steps that are not among the counted ones, averaged over all."""
+    ends_run: bool = False
+    """Whether the run ends of it, or did: then it comes before what only costs little."""
     cut: Cut | None = field(default=None, repr=False)
     """What of the run changes without the cause, for claims that come after this one; None: `claims` are gone."""
 

@@ -11,8 +11,10 @@ Why it costs
 What proves it
     The collectives' beginning against the compute that the backward pass issued, and the time from the first to the
     last of them in which nothing is computed. Waiting for other ranks at the first one is not counted. The recoverable
-    time is what is left if they ran beside the backward pass: all but the gradients that become ready last, and what
-    does not fit beside it. Where each parameter is a collective of its own, this includes their latency.
+    time is what is left if they ran beside the backward pass: all but the gradients that become ready last, what does
+    not fit beside it, what computing beside them loses, and what copying gradients out of buckets takes. Where each
+    parameter is a collective of its own, this includes their latency. An upper bound: a device at its power limit
+    computes more slowly when it no longer rests while gradients travel.
 
 What fixes it
     `DistributedDataParallel` (`use-ddp`), or smaller buckets (`ddp-buckets`).
@@ -21,8 +23,9 @@ Thresholds
     LAST (a quarter, and at least 25 MiB): the bytes that are reduced when nothing is left to compute, however they are
     arranged. 25 MiB are the default bucket of DistributedDataParallel, a quarter is about what an embedding is of a
     small language model, whose gradient is ready last.
-    BESIDE (0.2): the part of a hidden transfer that computing beside it loses. NCCL's kernels hold 24 to 32 of the 132
-    multiprocessors of an H200 over NVLink.
+    COPIES (three quarters): the part of a device's memory bandwidth that plain copies reach; an H200 copies buckets
+    back into gradients at 3.5 of 4.8 TB/s. What a hidden transfer takes from compute is in
+    diagnose/measure/collective_cost.py.
 """
 
 from __future__ import annotations
@@ -45,12 +48,13 @@ from diagnose.rule import (
     format_bytes,
     format_ns,
     format_share,
+    held_share,
     issuing_of,
     shortened,
 )
 
 LAST = 0.25
-BESIDE = 0.2
+COPIES = 0.75
 
 
 def check(measures: Measures) -> Iterator[Claim | CannotTell]:
@@ -68,7 +72,8 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         return
     moved, transfer, ready_last = _per_step(measures)
     hideable = np.clip(transfer - ready_last, 0, late.hidden_ns)
-    left = np.minimum(transfer - hideable + BESIDE * hideable, wanted)
+    beside = float(held_share(measures)[late.rows].max())
+    left = np.minimum(transfer - hideable + beside * hideable + _copied_back_ns(measures, moved), wanted)
     part = float(left.sum() / max(int(wanted.sum()), 1))
     most = int(wanted.sum() - left.sum())
     whole = shortened(measures, comm.transfer_ns * late.rows, np.zeros(len(comm), np.int64))
@@ -108,6 +113,12 @@ def _per_step(measures: Measures) -> tuple[Int64, Int64, Int64]:
         transfer = np.where(moved > 0, np.minimum(transfer, merged), transfer).astype(np.int64)
     share = np.where(moved > 0, np.clip(BUCKET_BYTES / np.maximum(moved, 1), LAST, 1.0), LAST)
     return moved, transfer, (share * transfer).astype(np.int64)
+
+
+def _copied_back_ns(measures: Measures, moved: Int64) -> np.typing.NDArray[np.float64]:
+    """Per step, what copying gradients of so many bytes out of buckets takes; 0 where the device is not known."""
+    rate = measures.ceilings.bytes_per_s if measures.ceilings else np.inf
+    return np.asarray(2 * moved / (COPIES * rate) * 1e9, np.float64)
 
 
 def _partly(scale: np.typing.NDArray[np.float64], part: float) -> np.typing.NDArray[np.float64]:
