@@ -81,3 +81,21 @@ def test_what_belongs_to_python_or_a_package_is_not_the_users() -> None:
     assert is_library("/venv/lib/python3.11/site-packages/x/y.py")
     assert not is_library("train.py")
     assert not is_library("/home/me/project/model.py")
+
+
+def test_samples_that_show_elsewhere_in_the_window_do_not_help_out() -> None:
+    # Line 82 waits for the device inside of a call; from its frames alone it could be Python just as well.
+    measures = Measures(
+        drawn(
+            """
+            host: ol ssssss        ol ssssss        ol ssssss        
+            gpu :   kkkkkkk          kkkkkkk          kkkkkkk        
+            line:     t t    m         t t    m         t t        
+            step:                 |                |                |
+            """,
+            stacks={"t": [owned("train.py", 82)], "m": [owned("train.py", 50)]},
+        )
+    )
+    stalls = measures.idle["python"]
+    assert len(stalls)
+    assert [place.line for place in measures.places(stalls, "python")] == [50]

@@ -5,7 +5,7 @@ thread; `trace.readers.run_folder` reads them into a `Trace`. All times are nano
 
     trace.json.gz    the torch.profiler window, as Kineto wrote it
     window.json      {"start_ns", "end_ns", "first_step", "steps", "steady"}: the window, and why it began when it did
-    lines.json.gz    {"start_ns", "whole", "frames": [[file, line, function, caller], …], "t": [ns, …], "f": [place, …]}:
+    lines.json.gz    {"start_ns", "whole", "frames": [[file, line, function, caller], …], "t": [ns], "f": [place]}:
                      the user's lines that the training thread was at in the step after the window, which is in
                      trace.json.gz as well; `t` since the entry before, `f` and `caller` places in `frames`, -1 none
     steps.jsonl      {"t": end_ns, "b": backwards, "w": input_ns}, a line a step

@@ -16,7 +16,7 @@ from diagnose.measure.samples import Stack, cause_of, owned_frame
 from diagnose.model import Place
 from diagnose.trace import Trace
 from diagnose.trace.intervals import Intervals
-from diagnose.trace.schema import Int64
+from diagnose.trace.schema import Bool, Int64
 
 _FEWEST_SAMPLES = 5
 _MOST_PLACES = 5
@@ -38,10 +38,13 @@ def places_of(trace: Trace, intervals: Intervals, cause: str | None, threads: se
     With too few samples inside them, samples of the whole recording that show the same `cause` are used.
     """
     if len(trace.samples):
-        inside = trace.samples.stack[intervals.contains(trace.samples.time_ns)]
+        within = intervals.contains(trace.samples.time_ns)
+        inside = trace.samples.stack[within]
         if len(inside) < _FEWEST_SAMPLES and cause is not None:
-            alike = [index for index, stack in enumerate(trace.stacks) if _shows(stack, cause)]
-            inside = trace.samples.stack[np.isin(trace.samples.stack, alike)]
+            alike = {index for index, stack in enumerate(trace.stacks) if _shows(stack, cause)}
+            if cause == "python":
+                alike -= _elsewhere(trace, within)
+            inside = trace.samples.stack[np.isin(trace.samples.stack, sorted(alike))]
         places = ranked_places(Counter({index: int(count) for index, count in _counts(inside)}), trace)
         if places:
             return places
@@ -58,6 +61,20 @@ def _shows(stack: Stack, cause: str) -> bool:
     if cause == "python":
         return bool(stack) and stack[0].owned and cause_of(stack) is None
     return cause_of(stack) == cause
+
+
+def _elsewhere(trace: Trace, within: Bool) -> set[int]:
+    """Stacks that samples of the recorded window show outside of what is asked about more often than in it.
+
+    A call that waits for the device looks like the user's own Python as well.
+    """
+    if trace.window_ns is None:
+        return set()
+    times, stacks = trace.samples.time_ns, trace.samples.stack
+    recorded = (times >= trace.window_ns[0]) & (times < trace.window_ns[1])
+    count = len(trace.stacks)
+    beside = np.bincount(stacks[recorded & ~within], minlength=count)
+    return set(np.flatnonzero(beside > np.bincount(stacks[within], minlength=count)).tolist())
 
 
 def _counts(stacks: np.typing.NDArray[np.int32]) -> list[tuple[int, int]]:
