@@ -178,6 +178,7 @@ def _finding(one: Settled, measures: Measures, catalogue: Catalogue) -> Finding:
         where=tuple(one.claim.where),
         fixers=tuple(name for name in fixers if catalogue.offers(name)),
         confirm=_confirm(one, measures),
+        ends_run=one.claim.ends_run,
     )
 
 
@@ -227,7 +228,7 @@ def _confirm(one: Settled, measures: Measures) -> str | None:
         )
     if _doubtful_ns(one.claim, measures) > _DOUBT * one.claim.recoverable_ns:
         said.append("a live run (diagnose run) knows the steps without the profiler, which slowed the host here")
-    if noise is not None and one.recoverable_ns < noise * measures.step_count:
+    if noise is not None and 0 < one.recoverable_ns < noise * measures.step_count:
         said.append(f"the measured steps vary by ±{format_ns(noise)}, more than this: trace more steps")
     return "; ".join(said) or None
 

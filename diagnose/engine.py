@@ -17,7 +17,7 @@ from pathlib import Path
 from diagnose.digest import SMALLEST_SHARE, Digest, digest_of
 from diagnose.job import Together, together
 from diagnose.measure.ranks import listed, roll_call
-from diagnose.model import SCHEMA, Accounting, CannotTell, Diagnosis, Finding, Place, RankAccounting, Steps
+from diagnose.model import SCHEMA, Accounting, CannotTell, Diagnosis, Finding, Place, RankAccounting, Severity, Steps
 from diagnose.plugins import Catalogue
 from diagnose.trace import Trace
 
@@ -122,7 +122,13 @@ def _merged(whole: Together) -> list[Finding]:
         others = sorted(finding.rank for finding in group if finding is not worst and finding.rank is not None)
         also = f"; also on rank {listed(others)}" if others else ""
         merged.append(replace(worst, summary=worst.summary + also))
-    return sorted(merged, key=lambda finding: (-finding.recoverable_ns, finding.rule))
+    return sorted(merged, key=_place)
+
+
+def _place(finding: Finding) -> tuple[bool, bool, int, str]:
+    """What costs much comes first, then what ends the run, then what costs little."""
+    is_minor = finding.severity in (Severity.LOW, Severity.NOTE)
+    return is_minor, is_minor and not finding.ends_run, -finding.recoverable_ns, finding.rule
 
 
 def _warnings(digests: Sequence[Digest], catalogue: Catalogue) -> Iterable[str]:

@@ -95,6 +95,8 @@ class Finding:
     fixers: tuple[str, ...] = ()
     confirm: str | None = None
     """What would confirm it, where the confidence is less than measured."""
+    ends_run: bool = False
+    """Whether the run ends of it sooner or later, or did, whatever it costs per step."""
 
 
 @dataclass(frozen=True, slots=True)

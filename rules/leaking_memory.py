@@ -26,6 +26,8 @@ Thresholds
     SOON (100,000): steps within which memory must run out, at this rate, for the growth to matter; few runs are longer.
     FEW_BYTES (1 MiB): growth per step that matters where nobody knows how much memory there is.
     SEEN_BYTES (32 MiB): resident memory of a process moves by less for many reasons.
+    Fewer readings than FEWEST (4) count from step WARM_UP (10) on, four steps apart or more, if the peak of memory rose
+    by as much, give or take ALIKE (a fifth): what swings with the length of sequences moves the two differently.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ from diagnose.rule import (
     Confidence,
     Evidence,
     Facts,
+    Int64,
     Intervals,
     Measures,
     Place,
@@ -52,6 +55,7 @@ from diagnose.rule import (
     format_bytes,
     format_ns,
     growth,
+    growth_between,
     kept_by,
     places_by_stack,
     recoverable_ns,
@@ -60,6 +64,9 @@ from diagnose.rule import (
 SOON = 100_000
 FEW_BYTES = 1 << 20
 SEEN_BYTES = 32 << 20
+FEWEST = 4
+WARM_UP = 10
+ALIKE = 0.2
 
 _KEEPS = "keeps graphs"
 
@@ -69,6 +76,8 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     grown = _logged(measures) or _traced(measures) or _recorded(measures)
     takes = measures.has_device and measures.device_allocation.grows
     if grown is None and not takes:
+        if measures.has_device and not len(measures.memory.allocated):
+            yield CannotTell("leaking-memory", _RECORD)
         return
     idle = measures.idle["allocator"]
     gain = recoverable_ns(measures, idle) if takes else 0
@@ -84,11 +93,12 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         confidence=Confidence.MEASURED if gain and grown else Confidence.BOUND if gain else Confidence.HINT,
         evidence=[*evidence, *([Evidence("calls that take memory, per step", calls, "count")] if takes else [])],
         where=_places(measures, grown),
-        confirm=None if gain and grown else "more steps: memory must go on growing" + ("" if grown else _RECORD),
+        confirm=None if gain and grown else "more steps: memory must go on growing" + ("" if grown else f"; {_RECORD}"),
+        ends_run=grown is not None and measures.memory.capacity_bytes is not None,
     )
 
 
-_RECORD = ", as diagnose run or profile_memory=True record"
+_RECORD = "how much memory is in use: a live run (diagnose run), or profile_memory=True"
 
 
 @dataclass(frozen=True)
@@ -109,15 +119,24 @@ def _logged(measures: Measures) -> _Growth | None:
     if len(log) < 2 or len(series) < 2 or len(measures.trace.memory):
         return None
     step = np.searchsorted(log, series.time_ns, side="right")
-    # One reading a step at most, the last; readings before the first step's end are not of steady ones.
-    last = np.append(step[1:] != step[:-1], True) & (step > 0)
-    step, value = step[last], series.value[last]
-    rise = growth(value) if len(step) > 1 else None
-    if rise is None:
+    # One reading a step at most, the last; those before the first step's end and after the last one's are of no step.
+    last = np.append(step[1:] != step[:-1], True) & (step > 0) & (series.time_ns <= log[-1])
+    step, value, time = step[last], series.value[last], series.time_ns[last]
+    if len(step) < 2:
         return None
-    per_step = rise * (len(step) - 1) / (step[-1] - step[0])
-    found = _Growth(per_step, int(step[-1] - step[0]))
-    return found if _matters(measures, found) else None
+    per_step = _of_few(measures, step, value, time) if len(step) < FEWEST else growth_between(step, value)
+    found = _Growth(per_step, int(step[-1] - step[0])) if per_step else None
+    return found if found and _matters(measures, found) else None
+
+
+def _of_few(measures: Measures, step: Int64, value: Int64, time_ns: Int64) -> float | None:
+    """The growth per step of two or three readings: what stays after a step must raise the peak in steps as well."""
+    peaks = measures.memory.peaks
+    if step[0] < WARM_UP or step[-1] - step[0] < FEWEST or np.diff(value).min() <= 0 or not len(peaks):
+        return None
+    before, after = peaks.at(time_ns[[0, -1]])
+    risen = float(value[-1] - value[0])
+    return risen / float(step[-1] - step[0]) if abs(after - before - risen) <= ALIKE * risen else None
 
 
 def _traced(measures: Measures) -> _Growth | None:
@@ -126,7 +145,12 @@ def _traced(measures: Measures) -> _Growth | None:
     if not len(measures.trace.memory) or not len(series) or measures.step_count < 2:
         return None
     starts, ends = steps.host_start_ns, steps.host_end_ns
-    rise = growth(series.least_within(starts, ends))
+    least = series.least_within(starts, ends)
+    rise = growth(least)
+    if rise is None and len(least) == FEWEST - 1:
+        # Every allocation is recorded: two rises that are the same are no accident.
+        first, second = np.diff(least).tolist()
+        rise = float(first) if first > 0 and abs(second - first) <= ALIKE * first else None
     found = _Growth(rise, len(steps), int(starts[0]), int(ends[-2])) if rise is not None else None
     return found if found and _matters(measures, found) else None
 

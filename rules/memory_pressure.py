@@ -104,6 +104,7 @@ def _death(measures: Measures, site: Site) -> Claim:
         evidence=[*([Evidence("allocation that failed", size, "bytes")] if asked else []), *_totals(measures)],
         where=[Place(site.file, site.line, function=site.function)] if site.line > 0 else (),
         confirm="a smaller batch: how far memory is short",
+        ends_run=True,
     )
 
 

@@ -1,6 +1,7 @@
 """Whether a quantity grows from step to step, and by how much: a trend that noise and a saturating start do not make.
 
-    growth(values)      # one value per step, in order → growth per step, or None
+    growth(values)                  # one value per step, in order → growth per step, or None
+    growth_between(steps, values)   # values that were read at some steps only
 
 A few values (a trace of some steps) must all rise, by about as much. Many (a step log) are cut into blocks whose least
 values must rise; what grew only while the run warmed up does not count.
@@ -45,3 +46,14 @@ def growth(values: Int64) -> float | None:
     if usual <= 0 or (rises > 0).sum() < _RISING or not goes_on:
         return None
     return usual / length
+
+
+def growth_between(steps: Int64, values: Int64) -> float | None:
+    """The growth per step of values that were read at the ends of some steps, in order."""
+    if len(values) < FEWEST:
+        return None
+    if len(values) >= MANY:
+        rise = growth(values)
+        return None if rise is None else rise * (len(steps) - 1) / float(steps[-1] - steps[0])
+    rates = np.diff(values) / np.diff(steps)
+    return growth(np.concatenate(([0], np.rint(np.cumsum(rates)))).astype(np.int64))

@@ -73,6 +73,8 @@ class MemoryUse:
     """Bytes in use by tensors; of the host: resident."""
     reserved: Series
     """Bytes that the allocator holds of the device, in use or not."""
+    peaks: Series
+    """The most that was in use so far, where somebody counted."""
     retries: Series
     """How often, so far, the allocator gave back what it had cached and tried again."""
     failed_allocations: int
@@ -100,6 +102,7 @@ def memory_use(trace: Trace, device: int) -> MemoryUse:
         device=device,
         allocated=allocated,
         reserved=reserved,
+        peaks=_counter(trace, _PEAK_ALLOCATED, device),
         retries=_counter(trace, _RETRIES, device),
         failed_allocations=max(_counter(trace, _FAILURES, device).most or 0, _failed(trace)),
         peak_allocated_bytes=peak_allocated,

@@ -3,6 +3,7 @@
 `losses.append(loss)` keeps all activations of every step; so does `total += loss`. A few times in a run, the owned
 frames of the training thread are looked through twice, `APART` steps apart: a list, deque or dict whose tensors with a
 graph, or a sum whose graph, grew meanwhile by about as much as steps went by, is noted with the line that adds to it.
+The first two looks are over before tracing may begin.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from typing import Any
 
 from .sites import Sites
 
+EARLY = (4, 9)
 FIRST = 16
 APART = 8
 _LOOKS = 4
-"""The first look, and so many more, each after twice as many steps."""
+"""The first look in earnest, and so many more, each after twice as many steps."""
 _FEWEST = APART // 2
 _DEEPEST = 100_000
 KEEPS = "keeps graphs"
@@ -37,7 +39,7 @@ class Keeping:
     def __init__(self, sites: Sites) -> None:
         self._sites = sites
         self._before: dict[Key, int] = {}
-        self._looks = {(FIRST << k) + extra for k in range(_LOOKS + 1) for extra in (0, APART)}
+        self._looks = {*EARLY, *((FIRST << k) + extra for k in range(_LOOKS + 1) for extra in (0, APART))}
 
     def step_ended(self, index: int, torch: Any) -> None:
         """After step `index` (0-based), in a frame that the training loop called."""

@@ -1,7 +1,7 @@
 """Reads what the process holds in memory, at the ends of steps: always at the same place, so that growth shows.
 
 The caching allocator's figures of the device in use, and the resident memory of the process. A reading takes some 30 µs
-and is made every `EVERY_NS` at most.
+and is made every `EVERY_NS` at most, but at the end of each of the first steps: runs may be short.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from .hub import Hub
 from .writer import encode
 
 EVERY_NS = 50_000_000
+FIRST = 10
+"""Readings that are made at every step: as many as there are steps before tracing may begin."""
 HOST = -1
 """The device number of counters that belong to the host."""
 
@@ -38,6 +40,7 @@ class MemoryReadings:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self._last_ns = 0
+        self._count = 0
         self._new: list[str] = []
         self._page_bytes = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
         self._statm: int | None = None
@@ -46,12 +49,13 @@ class MemoryReadings:
         self.step_ended: Callable[[int], None] = guarded(self._step_ended)
 
     def _step_ended(self, end_ns: int) -> None:
-        if end_ns - self._last_ns >= EVERY_NS:
+        if self._count < FIRST or end_ns - self._last_ns >= EVERY_NS:
             self.read(end_ns)
 
     def read(self, now_ns: int | None = None) -> None:
         """Read now; times of readings at ends of steps are those of the steps."""
         now = self._last_ns = now_ns if now_ns is not None else time.time_ns()
+        self._count += 1
         figures = statistics(self._hub.torch)
         if figures:
             device = int(self._hub.torch.cuda.current_device())  # type: ignore[union-attr]  # it has figures
