@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from diagnose import plugins
+from diagnose.engine import diagnose
 from diagnose.measure import Measures
 from diagnose.measure.launch import launches_of
 from diagnose.measure.optree import op_tree
 from diagnose.measure.recording import FRAME_NS, LAUNCH_NS, OP_NS, SHAPES_NS, Records, records_of
+from diagnose.model import Confidence, Severity
 from diagnose.trace import Thread, Trace
 from diagnose.trace.intervals import Intervals
 from diagnose.trace.schema import DeviceWork, Frames, HostCalls, Int64, Ops, RangeKind, Ranges
@@ -97,3 +102,25 @@ def test_a_step_is_told_what_its_records_cost() -> None:
     # Four-fifths of the host's time are the most that is believed.
     assert measures.recording_ns.tolist() == [5 * (4 * OP_NS + LAUNCH_NS)] * measures.step_count
     assert Measures(traced(560, device=False)).recording_ns.sum() == 0
+
+
+def test_by_how_much_records_lengthened_the_steps_is_said_and_taken_off() -> None:
+    trace = traced(560)
+    measures = Measures(trace)
+    # Between two launches lie 20 µs of the host, of which four operators and a launch call cost 6 µs.
+    assert measures.replay.base_ns / measures.step_count == pytest.approx(70 * US, rel=0.02)
+    said = [text for text in diagnose([trace], plugins.load_rules()).warnings if "the profiler made steps" in text]
+    assert len(said) == 1
+    assert said[0].startswith("the profiler made steps about 1.4")
+
+
+def test_what_the_host_costs_is_a_bound_where_records_may_have_cost_much_of_it() -> None:
+    (finding,) = diagnose([traced(560)], plugins.load_rules()).findings
+    assert (finding.rule, finding.confidence) == ("launch-bound", Confidence.BOUND)
+
+
+def test_a_host_that_is_ahead_without_its_records_is_healthy() -> None:
+    trace = traced(560)
+    device = trace.device
+    busy = replace(trace, device=replace(device, end_ns=device.start_ns + 18 * US))
+    assert [one.rule for one in diagnose([busy], plugins.load_rules()).findings if one.severity != Severity.NOTE] == []
