@@ -82,9 +82,13 @@ def test_shapes_and_frames_cost_besides() -> None:
 
 
 def test_gaps_between_operators_in_one_tell_how_fast_the_host_is() -> None:
-    scales = [records(traced(gap_ns)).scale for gap_ns in (100, 420, 560, 740, 840, 5 * US)]
+    scales = [records(traced(gap_ns)).scale for gap_ns in (100, 420, 560, 740, 840, 5 * US + 1)]
     assert scales == pytest.approx([2 / 3, 1.0, 1.0, 1.0, 1.125, 1.5])
     assert records(traced(830, shapes=True)).scale == 1.0
+
+
+def test_a_clock_of_whole_microseconds_leaves_the_usual_cost() -> None:
+    assert [records(traced(gap_ns)).scale for gap_ns in (0, US, 5 * US)] == [1.0, 1.0, 1.0]
 
 
 def test_gaps_in_python_tell_nothing() -> None:

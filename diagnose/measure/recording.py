@@ -45,6 +45,7 @@ _GAP_WITH_SHAPES_NS = 830
 _PERCENTILE = 10
 _FEWEST = 20
 """Gaps from which the host's speed can be told."""
+_COARSE_NS = 1_000
 _LIKE = 4 / 3
 """Gaps of recordings on one host differ by this factor either way, and what records cost there does not go with it."""
 _MOST = 2.0
@@ -102,6 +103,8 @@ def _scale(trace: Trace, nesting: Nesting) -> float:
     gaps, of_shapes = _gaps(trace, nesting)
     if len(gaps) < _FEWEST:
         return 0.0
+    if not (gaps % _COARSE_NS).any():
+        return 1.0  # a clock of whole microseconds cannot tell
     usual = float(np.where(of_shapes, _GAP_WITH_SHAPES_NS, _GAP_NS).mean())
     slower = float(np.clip(np.percentile(gaps, _PERCENTILE) / usual, 1 / _MOST, _MOST))
     return max(slower / _LIKE, 1.0) if slower >= 1 else min(slower * _LIKE, 1.0)
