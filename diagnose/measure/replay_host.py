@@ -8,6 +8,7 @@ training thread did last has woken it.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,10 +17,12 @@ from diagnose.measure.activity import calls_of, ops_of, waits_of
 from diagnose.measure.full_queue import waits_for_room
 from diagnose.measure.idle import REFILL_NS
 from diagnose.measure.launch import Launches
+from diagnose.measure.named import named
 from diagnose.trace import Trace
 from diagnose.trace.intervals import Intervals
 from diagnose.trace.schema import MISSING, Bool, CopyDirection, Int64, Memory
 
+_FREES = re.compile(r"^(cuda|hip)Free$")
 _TURNS = 0.1  # threads of which less than this part of the shorter one's time overlaps take turns
 CLOCK_SLACK_NS = 5_000
 """Host and device clocks are aligned by the profiler to a few microseconds: a wait may seem to end before its work."""
@@ -49,7 +52,7 @@ def host_nodes(trace: Trace, launches: Launches, main: int) -> HostNodes:
     launching[launches.call[launches.linked]] = True
     turns = _taking_turns(trace, launching, main)
     training = np.isin(calls.thread, [*turns, MISSING])
-    waiting = (waits_of(trace) | _blocked_launches(trace, launches)) & training
+    waiting = (waits_of(trace) | _blocked_launches(trace, launches) | _long_frees(trace)) & training
     rows = np.flatnonzero(launching | waiting)
     ends = np.flatnonzero(waiting)
     target = _targets(trace, launches, ends)
@@ -95,6 +98,12 @@ def _blocked_launches(trace: Trace, launches: Launches) -> Bool:
     staged &= (device.start_ns <= launches.end_ns) & (launches.end_ns - launches.start_ns > REFILL_NS)
     blocked[launches.call[staged]] = True
     return blocked
+
+
+def _long_frees(trace: Trace) -> Bool:
+    """Calls that give memory back to the device, which first finishes all it has to do."""
+    calls = trace.calls
+    return named(trace.names, calls.name, _FREES) & (calls.end_ns - calls.start_ns > REFILL_NS)
 
 
 def _before(trace: Trace, time: Int64, line: Int64) -> Int64:
