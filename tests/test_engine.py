@@ -40,6 +40,14 @@ def found(*rules: Rule, trace: Trace = TEN_MS) -> list[tuple[str, int]]:
     return [(finding.rule, finding.recoverable_ns // MS) for finding in diagnose([trace], catalogue(*rules)).findings]
 
 
+def test_what_ends_the_run_comes_before_what_costs_little() -> None:
+    leak = claiming("leak", 0, 0, confidence=Confidence.HINT, ends_run=True)
+    mere_hint = claiming("hint", 0, 0, confidence=Confidence.HINT)
+    little = drawn("gpu : " + "k" * 100)
+    costs = claiming("heavy", 0, 6), claiming("light", 10, 13)
+    assert [rule for rule, _ in found(leak, mere_hint, *costs, trace=little)] == ["heavy", "leak", "light", "hint"]
+
+
 def test_findings_are_sorted_by_what_they_give_back() -> None:
     assert found(claiming("small", 0, 1), claiming("large", 5, 9)) == [("large", 4), ("small", 1)]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from diagnose.measure import Measures
-from diagnose.measure.growth import growth
+from diagnose.measure.growth import growth, growth_between
 from diagnose.measure.kept_memory import backward_begins, kept_by, places_by_stack
 from diagnose.measure.memory import Series, memory_use
 from diagnose.measure.memory_history import alive, history
@@ -122,6 +122,20 @@ class TestMemoryUse:
 )
 def test_growth(values: list[int], per_step: float | None) -> None:
     found = growth(np.array(values, np.int64))
+    assert found == (None if per_step is None else pytest.approx(per_step, rel=0.1))
+
+
+@pytest.mark.parametrize(
+    ("steps", "values", "per_step"),
+    [
+        ([10, 15, 22, 40], [100, 150, 220, 400], 10),  # read at uneven distances
+        ([10, 15, 22, 40], [100, 150, 150, 150], None),
+        ([10, 15, 22], [100, 150, 220], None),
+        (list(range(0, 200, 5)), [10 * at for at in range(0, 200, 5)], 10),
+    ],
+)
+def test_growth_between_steps_that_were_read(steps: list[int], values: list[int], per_step: float | None) -> None:
+    found = growth_between(np.array(steps, np.int64), np.array(values, np.int64))
     assert found == (None if per_step is None else pytest.approx(per_step, rel=0.1))
 
 
