@@ -216,6 +216,11 @@ _STEP = """
     gpu :     kkkkkkkk
     step:             |
     """
+_RUN = """
+    host: ol
+    gpu :   kkkkkkkkkk
+    step:             |
+    """
 _LOG = StepLog.build({"end_ns": range(12_000_000, 492_000_000, 12_000_000)})
 _FIRES = (
     # Each step takes memory from the device, and none is ever given back.
@@ -228,6 +233,17 @@ _FIRES = (
         step_log=_LOG,
         counted={"allocator.allocated_bytes": [10**9 + at * 268_000_000 for at in range(41)]},
         sites=(Site(_KEEPS, "train.py", 61, "main", {"name": "history"}),),
+    ),
+    # Two readings at ends of steps alone, between which the peak rises by as much.
+    drawn(
+        _RUN,
+        repeat=40,
+        facts=_H200,
+        step_log=_LOG,
+        counted={
+            "allocator.allocated_bytes": [0, 4 * 10**9, 8 * 10**9, 5 * 10**9],
+            "allocator.peak_allocated_bytes": [0, 9 * 10**9, 13 * 10**9, 13 * 10**9],
+        },
     ),
     # On a CPU alone: resident memory.
     drawn(
@@ -261,6 +277,17 @@ _SILENT = (
         facts=_H200,
         step_log=_LOG,
         counted={"allocator.allocated_bytes": [(20 + at * 7 % 11) * 10**9 for at in range(41)]},
+    ),
+    # Two readings after steps of different lengths: the peak rose by far more than what stays.
+    drawn(
+        _RUN,
+        repeat=40,
+        facts=_H200,
+        step_log=_LOG,
+        counted={
+            "allocator.allocated_bytes": [0, 4 * 10**9, 5 * 10**9, 5 * 10**9],
+            "allocator.peak_allocated_bytes": [0, 9 * 10**9, 20 * 10**9, 20 * 10**9],
+        },
     ),
     # A cache that fills and is full.
     drawn(
