@@ -186,7 +186,7 @@ def _is_beyond_two(answer: Answer) -> bool:
 
 
 def _share(answers: Sequence[Answer], holds: Callable[[Answer], object]) -> str:
-    return f"{sum(bool(holds(answer)) for answer in answers)} of {len(answers)}"
+    return f"{sum(bool(holds(answer)) for answer in answers)} of {len(answers)}" if answers else "-"
 
 
 def _ms(time_ns: int | None) -> str:
