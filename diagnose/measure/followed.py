@@ -6,7 +6,7 @@
 
 A watched run follows its lines in one step beside the counted ones, because that makes a step slow. A program does the
 same thing in each step: operators and waits of a counted step are matched with those of the followed one, in order, by
-name and shapes; what passes between two of them passes between the same two there.
+name and, unless each step has its own, by shapes; what passes between two of them passes between the same two there.
 """
 
 from __future__ import annotations
@@ -83,12 +83,12 @@ def followed_lines(trace: Trace, thread: int, steps: StepSpans) -> FollowedLines
     mine = mine[np.lexsort((-ops.end_ns[mine], ops.start_ns[mine]))]
     there = mine[_is_followed(lines, ops.start_ns[mine])]
     of_op[there] = lines.stack[np.searchsorted(lines.time_ns, ops.start_ns[there], side="right") - 1]
-    key = _keys(trace, mine)
+    shaped = _with_shapes(trace, mine)
     waits = np.flatnonzero(waits_of(trace) & ((trace.calls.thread == thread) | (trace.calls.thread == MISSING)))
     known = []
     for begin, end in zip(steps.host_start_ns.tolist(), steps.host_end_ns.tolist(), strict=True):
         own = mine[(ops.start_ns[mine] >= begin) & (ops.start_ns[mine] < end)]
-        place = matched(key[own], key[there])
+        place = _matched(trace, shaped, own, there)
         found = place != MISSING
         if np.count_nonzero(found) < _FEWEST_MATCHED * max(len(own), 1):
             continue
@@ -110,7 +110,15 @@ def _is_followed(lines: Samples, moments: Int64) -> Bool:
     return np.asarray((moments >= lines.time_ns[0]) & (moments < lines.time_ns[-1]), np.bool_)
 
 
-def _keys(trace: Trace, rows: Int64) -> Int64:
+def _matched(trace: Trace, shaped: Int64, own: Int64, there: Int64) -> Int64:
+    """Per operator of a counted step the place in `there` of its like; by names alone where shapes differ by step."""
+    place = matched(shaped[own], shaped[there])
+    if np.count_nonzero(place != MISSING) >= _FEWEST_MATCHED * len(own):
+        return place
+    return matched(trace.ops.name[own].astype(np.int64), trace.ops.name[there].astype(np.int64))
+
+
+def _with_shapes(trace: Trace, rows: Int64) -> Int64:
     """Per operator (only of `rows`) a number that stands for its name and its shapes."""
     result = np.full(len(trace.ops), MISSING, np.int64)
     result[rows] = trace.ops.name[rows].astype(np.int64) * (len(trace.texts) + 1) + trace.ops.shapes[rows]
