@@ -10,9 +10,10 @@ Why it costs
 What proves it
     Bytes over the bus per second (the message times 2 (n − 1) / n for an all-reduce of n ranks, (n − 1) / n for what
     gathers or scatters) of the fastest collective of 4 MiB or more, against the rate that the device's maker states.
-    The fastest one has waited least, so that waiting for other ranks is not taken for slowness. Nothing is said of jobs
-    whose ranks do not all fit on one host: networks are slower. The recoverable time is that of the step with
-    transfers at half of the link's rate, as the replay says.
+    The fastest one has waited least, so that waiting for other ranks is not taken for slowness; where a collective
+    takes longer than one of twice its bytes, all have waited. Nothing is said of jobs whose ranks do not all fit on one
+    host: networks are slower. The recoverable time is that of the step with transfers at half of the link's rate, as
+    the replay says.
 
 What fixes it
     Nothing in the program: `NCCL_P2P_DISABLE`, `NCCL_SHM_DISABLE` and `NCCL_SOCKET_IFNAME` in the environment,

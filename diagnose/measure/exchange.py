@@ -111,7 +111,22 @@ class Exchange:
         best = np.zeros(len(sizes))
         np.maximum.at(best, same.reshape(-1), self._bus_rates[large])
         best = best[best > 0]
-        return int(large.sum()) >= _FEWEST_LARGE and bool(best.min() >= _EVEN * rate)
+        even = int(large.sum()) >= _FEWEST_LARGE and bool(best.min() >= _EVEN * rate)
+        return even and not self._smaller_take_longer
+
+    @cached_property
+    def _smaller_take_longer(self) -> bool:
+        """Whether the fastest collective of some size takes longer than one of twice the bytes: no link does that, a
+        late rank does."""
+        comm = self.communication
+        sizes, first = np.unique(comm.size_bytes[comm.size_bytes >= SMALL_BYTES], return_index=True)
+        if len(sizes) < 2:
+            return False
+        fastest = comm.transfer_ns[comm.size_bytes >= SMALL_BYTES][first]
+        quickest_from = np.minimum.accumulate(fastest[::-1])[::-1]
+        twice = np.searchsorted(sizes, 2 * sizes)
+        has = twice < len(sizes)
+        return bool((fastest[has] > quickest_from[twice[has]]).any())
 
     @cached_property
     def cost_of_size(self) -> tuple[float, float] | None:
