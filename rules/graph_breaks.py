@@ -88,6 +88,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         evidence=[
             Evidence("breaks per step", count, "count"),
             Evidence("compiled calls per step", calls / measures.step_count, "count"),
+            Evidence("device waits in split functions", claims.total_ns // measures.step_count, "ns"),
             Evidence("host between graphs", (regions.between & measures.counted).total_ns // measures.step_count, "ns"),
         ],
         where=_where(measures, sites),

@@ -20,6 +20,8 @@ What fixes it
 Thresholds
     diagnose.measure.idle.ISSUE_NS (1 ms): time in operators counts as issuing only if at least one operator or call
     begins in each millisecond of it; else something was loaded, initialised or locked.
+    BREAKS: in compiled functions of which graph breaks take a fifth of the host's time, the gaps are left to
+    `graph-breaks`: one graph has fewer kernels, and what launching them costs is told once it is one.
     LINKED: at least half of the work must be linked to its launch call, or the gaps cannot be attributed.
 """
 
@@ -45,6 +47,7 @@ from diagnose.rule import (
     recoverable_ns,
 )
 
+BREAKS = 0.2
 LINKED = 0.5
 
 
@@ -59,7 +62,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     if measures.launches.linked[rows].mean() < LINKED:
         yield CannotTell("launch-bound", "the launch calls of the kernels (correlation ids)")
         return
-    gaps = measures.issue_gaps
+    gaps = _late(measures)
     gain = recoverable_ns(measures, gaps)
     shallow = float((measures.queue_depth[rows] <= 1).mean())
     host = int((measures.issuing_ns - measures.recording_ns).sum())
@@ -82,6 +85,14 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         ],
         where=_where(measures, rows, gaps),
     )
+
+
+def _late(measures: Measures) -> Intervals:
+    """Idle time while the host issues work, but for functions whose graph breaks are to be mended first."""
+    regions = measures.compiled_regions
+    split, breaks = regions.split & measures.counted, regions.between & measures.counted
+    mended_first = len(split) > 0 and breaks.total_ns >= BREAKS * split.total_ns
+    return measures.issue_gaps - split if mended_first else measures.issue_gaps
 
 
 def _where(measures: Measures, rows: Int64, gaps: Intervals) -> Sequence[Place]:

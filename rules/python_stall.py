@@ -12,8 +12,11 @@ What proves it
     Idle time of the device before a launch call with nothing else on the launching thread; on a CPU-only run, time of
     the training thread outside operators and loader. Samples name the line.
 
-    Where a recording has runtime calls but no operators and no stacks, nothing tells Python from the framework's own
-    work: the time is a bound then, and said to be of the host.
+    The framework's own Python is not the user's: calls of the optimizer, the start of a backward pass, and what the
+    recorded stacks show to be in its files. Where a recording has operators but no stacks, whatever else holds the
+    thread up outside the framework (garbage collection, files, a lock) looks the same, and the text says so. Where it
+    has runtime calls but no operators and no stacks, nothing tells Python from the framework's own work: the time is a
+    bound then, and said to be of the host.
 
 What fixes it
     Nothing automatic: the line is shown. Move the work out of the loop, into a worker, or make it cheaper.
@@ -42,12 +45,9 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         return
     places = measures.places(stalls, "python")
     who = "the device idles" if measures.has_device else "the training thread spends"
-    what = (
-        "in Python outside the framework" if _host_is_known(measures) else "while the host does what was not recorded"
-    )
     at = f", most of it at {PurePath(places[0].file).name}:{places[0].line}" if places else ""
     yield Claim(
-        summary=f"{who} {format_ns(gain / measures.step_count)} per step {what}{at}",
+        summary=f"{who} {format_ns(gain / measures.step_count)} per step {_doing(measures)}{at}",
         recoverable_ns=gain,
         claims=stalls,
         confidence=Confidence.BOUND if measures.blind or not _host_is_known(measures) else Confidence.MEASURED,
@@ -58,6 +58,15 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         where=places,
         confirm=_confirm(measures, bool(places)),
     )
+
+
+def _doing(measures: Measures) -> str:
+    """What the host does meanwhile, as far as the recording tells."""
+    if not _host_is_known(measures):
+        return "while the host does what was not recorded"
+    if len(measures.trace.frames) + len(measures.trace.samples):
+        return "in Python outside the framework"
+    return "while the host is outside the framework: Python, garbage collection, files or a lock, which is not recorded"
 
 
 def _host_is_known(measures: Measures) -> bool:

@@ -26,6 +26,7 @@ from diagnose.measure.compiled import CompiledRegions, compiled_regions
 from diagnose.measure.exchange import Exchange
 from diagnose.measure.fill import fill_of
 from diagnose.measure.followed import FollowedLines, followed_lines
+from diagnose.measure.framework_python import framework_python
 from diagnose.measure.host import host_idle, host_occupation
 from diagnose.measure.idle import CAUSES, ISSUE_NS, LATENCY_NS, REFILL_NS, device_idle
 from diagnose.measure.kernels import KernelClass, classes_of
@@ -279,8 +280,9 @@ class Measures:
 
     @cached_property
     def python_stalls(self) -> Intervals:
-        """Idle time in Python, of stretches too long to be the Python around one operator."""
-        return self.idle["python"].at_least(REFILL_NS)
+        """Idle time in the program's Python, of stretches too long to be the Python around one operator."""
+        long = self.idle["python"].at_least(REFILL_NS)
+        return (long - framework_python(self.trace, self.thread, long)).at_least(REFILL_NS)
 
     @cached_property
     def issue_gaps(self) -> Intervals:
@@ -382,9 +384,7 @@ class Measures:
     @cached_property
     def communication(self) -> Communication:
         """The collectives of the counted steps."""
-        return communication_of(
-            self.trace, self.launches, self.classes, self.rows, self.steps, self.backward_passes
-        )
+        return communication_of(self.trace, self.launches, self.classes, self.rows, self.steps, self.backward_passes)
 
     @cached_property
     def exchange(self) -> Exchange:
