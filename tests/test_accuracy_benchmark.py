@@ -15,6 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
+from accuracy_markdown import markdown  # noqa: E402
 from accuracy_pack import pack, unpack  # noqa: E402
 from accuracy_programs import Program, programs  # noqa: E402
 from accuracy_record import visible_devices  # noqa: E402
@@ -116,6 +117,21 @@ def test_the_table_tells_hits_from_misses() -> None:
     assert "first 1 of 2, found 2 of 2, line 1 of 2, false on healthy 0 of 2, saving off by 10%" in text
     assert "-10%" in text
     assert "ailing: launch-bound; line: train.py:3" in text
+
+
+def test_the_published_tables_say_what_is_missed_in_words() -> None:
+    hit = answer(first="host-sync", place=1, is_line_right=True, predicted_ns=9_000_000, measured_ns=10_000_000)
+    second = answer(view="bare", first="launch-bound", place=2, is_line_right=None, others=("launch-bound",))
+    text = markdown([hit, second])
+    assert "| first | 1 of 1 | 0 of 1 |" in text
+    assert "| line | 1 of 1 | - |" in text
+    assert "| first, -10% | 2., after `launch-bound` | bare: launch-bound |" in text
+
+
+def test_variables_of_programs_are_those_of_an_arm() -> None:
+    found = {program.name: program.environment for program in PROGRAMS if program.environment}
+    assert found["cpu_contention"]["healthy"]["OPENBLAS_NUM_THREADS"] == "1"
+    assert all(set(arms) <= {"train", "healthy"} for arms in found.values())
 
 
 def test_without_a_device_nobody_waits_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
