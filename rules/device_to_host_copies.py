@@ -50,6 +50,7 @@ from diagnose.rule import (
     drawn,
     format_bytes,
     format_ns,
+    places_of_ops,
     recoverable_ns,
 )
 
@@ -125,10 +126,12 @@ def _sizes(measures: Measures, rows: _Rows) -> list[Evidence]:
 
 
 def _where(measures: Measures, rows: _Rows) -> list[Place]:
-    """Lines in the copying calls; where none was sampled there, the lines known to wait, the most frequent first."""
+    """Lines that were followed, else those in the copying calls; where none was sampled there, the lines known to
+    wait, the most frequent first."""
     linked = rows[measures.launches.linked[rows]]
     calls = Intervals.of(measures.launches.start_ns[linked], measures.launches.end_ns[linked])
-    places = measures.places(calls & measures.waits) or measures.places(calls)
+    followed = places_of_ops(measures, measures.op_of_work[rows]) if measures.followed else ()
+    places = followed or measures.places(calls & measures.waits) or measures.places(calls)
     if places:
         return list(places)
     waiting = sorted(measures.trace.sync_sites or (), key=lambda site: (-site.per_step, site.file, site.line))

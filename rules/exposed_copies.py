@@ -46,6 +46,7 @@ from diagnose.rule import (
     format_bytes,
     format_ns,
     format_share,
+    places_of_ops,
     recoverable_ns,
 )
 
@@ -88,7 +89,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
             Evidence("copies per step", len(rows) / steps, "count"),
             Evidence("copied per step", _bytes(measures, rows) // steps, "bytes"),
         ],
-        where=measures.places(_called(measures, rows)),
+        where=places_of_ops(measures, measures.op_of_work[rows]) or measures.places(_called(measures, rows)),
         confirm=f"hiding them gives back at most {format_ns(hidden / steps)} per step, the rest only copying less",
     )
 

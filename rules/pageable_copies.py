@@ -47,6 +47,7 @@ from diagnose.rule import (
     format_bytes,
     format_ns,
     gained_ns,
+    places_of_ops,
     sped_up,
 )
 
@@ -99,7 +100,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
             Evidence("copied per step", size // measures.step_count, "bytes"),
             Evidence("bandwidth", size / lengths if lengths else 0.0, "GB/s"),
         ],
-        where=measures.places(claims),
+        where=places_of_ops(measures, measures.op_of_work[rows]) or measures.places(claims),
         confirm="a trial with pinned memory and non-blocking copies",
     )
 
