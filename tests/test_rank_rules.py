@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -235,6 +236,24 @@ def test_each_collective_has_one_cause() -> None:
     assert Measures(trace).exchange.waste[:2].tolist() == [Waste.REPEATED, Waste.SLOW]
 
 
+def test_a_small_collective_that_takes_longer_than_a_large_one_is_no_slow_link() -> None:
+    trace = drawn(
+        """
+        gpu   : kkkbbb         x
+        gpu 20:       sssggbb
+        bwd   :    BBBBBB
+        opt   :                O
+        """,
+        repeat=4,
+        kernels=MODEL,
+        comms={"s": all_reduce(1 << 20), "g": all_reduce(1 << 24), "b": all_reduce(1 << 24)},
+        device_names=("NVIDIA H200", "NVIDIA H200"),
+    )
+    assert not Measures(trace).exchange.slow
+    plain = replace(trace, collectives=(*trace.collectives[:1], all_reduce(1 << 24), *trace.collectives[2:]))
+    assert Measures(plain).exchange.slow
+
+
 EARLY = """
     gpu   : kkkk
     gpu 20:     cccccccc
@@ -262,6 +281,42 @@ def test_the_late_ranks_own_finding_becomes_the_reason() -> None:
     assert "input-bound" not in {one.rule for one in diagnosis.findings}
     (exposed,) = [one for one in diagnosis.findings if one.rule == "exposed-communication"]
     assert exposed.recoverable_ns == pytest.approx(2 * MS, rel=0.01), "what is left is the transfer"
+
+
+BUSY = """
+    gpu   : kkkkkkkkkk
+    gpu 20:           cc
+    opt   :             O
+"""
+
+
+def test_of_uneven_work_what_lies_above_the_mean_comes_back() -> None:
+    early, _ = pair()
+    busy = drawn(BUSY, repeat=5, rank=1, world_size=2)
+    straggler = diagnose([early, busy], plugins.load_rules()).findings[0]
+    assert (straggler.rule, straggler.rank) == ("straggler", 1)
+    assert "waits for it 6.00 ms" in straggler.summary
+    assert straggler.recoverable_ns == pytest.approx(3 * MS, rel=0.01)
+
+
+def test_what_one_rank_hides_no_rank_gets_back() -> None:
+    exposed = """
+        gpu   : kkkbbb      x
+        gpu 20:       wwwwww
+        bwd   :    BBB
+        opt   :             O
+    """
+    hidden = exposed.replace("kkkbbb      ", "kkkbbbbbbbbb")
+    comms = {"w": Collective("broadcast", 96 << 20, 2, "default_pg")}
+    ranks = [
+        drawn(picture, repeat=4, kernels=MODEL, comms=comms, rank=rank, world_size=2)
+        for rank, picture in enumerate((exposed, hidden))
+    ]
+    catalogue = plugins.load_rules()
+    assert "exposed-communication" in {one.rule for one in diagnose(ranks[:1], catalogue).findings}
+    assert "exposed-communication" not in {one.rule for one in diagnose(ranks, catalogue).findings}
+    both = [ranks[0], replace(ranks[0], rank=1)]
+    assert "exposed-communication" in {one.rule for one in diagnose(both, catalogue).findings}
 
 
 def test_alone_each_rank_says_what_it_sees() -> None:

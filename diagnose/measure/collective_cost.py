@@ -64,7 +64,7 @@ def packing(measures: Measures, rows: Bool) -> Bool:
         found |= linked & before & mine.next_wanted(launched)
         found |= linked & _inside(measures, unpacks) & mine.last_wanted(launched)
     found[comm.row] = False
-    return found & measures.rows
+    return found & measures.rows & _host_counted(measures).contains(launched)
 
 
 class _Issued:
@@ -120,7 +120,7 @@ def issuing(measures: Measures, rows: Bool) -> Intervals:
             chosen |= named(trace.names, table.name, packs) & mine.next_wanted(table.start_ns)
             chosen |= named(trace.names, table.name, unpacks) & mine.last_wanted(table.start_ns)
         found.append(Intervals.of(table.start_ns[chosen], table.end_ns[chosen]))
-    return Intervals.union(found)
+    return Intervals.union(found) & _host_counted(measures)
 
 
 def held_share(measures: Measures) -> Float64:
@@ -131,6 +131,11 @@ def held_share(measures: Measures) -> Float64:
     blocks = measures.trace.device.blocks_per_sm[comm.row].astype(np.float64)
     known = blocks > 0
     return np.where(known, np.minimum(_CLUSTERS * np.round(blocks, 3), _MOST_HELD), BESIDE)
+
+
+def _host_counted(measures: Measures) -> Intervals:
+    """The time in which the host issued the counted steps."""
+    return Intervals.of(measures.steps.host_start_ns, measures.steps.host_end_ns)
 
 
 def _inside(measures: Measures, pattern: re.Pattern[str]) -> Bool:
