@@ -286,12 +286,12 @@ class Measures:
 
     @cached_property
     def issue_gaps(self) -> Intervals:
-        """Idle time in which the host was issuing work: dispatch, launch calls, short Python, and the latency after."""
+        """Idle time in which the host was issuing work: dispatch, launch calls, its Python, and the latency after."""
         dependency, launch = self.idle["dependency"], self._brisk(self.idle["launch"])
         follows = np.isin(dependency.starts, launch.ends, assume_unique=True) & (dependency.lengths_ns <= LATENCY_NS)
         latency = Intervals(dependency.starts[follows], dependency.ends[follows])
-        short = self.idle["python"] - self.python_stalls
-        return Intervals.union((self._brisk(self.idle["dispatch"]), launch, short, latency))
+        python = self._brisk(self.idle["python"] - self.python_stalls)
+        return Intervals.union((self._brisk(self.idle["dispatch"]), launch, python, latency))
 
     def _brisk(self, pieces: Intervals) -> Intervals:
         """Without pieces in which hardly anything was issued: loading a module, starting the runtime, a lock."""
