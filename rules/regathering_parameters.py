@@ -74,8 +74,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         evidence=[
             Evidence("gathered again per step", moved, "bytes"),
             Evidence("exposed time of these", gone.exposed.total_ns // steps, "ns"),
-            Evidence("copies in and out for these", gone.packing_ns // steps, "ns"),
-            Evidence("by which these slow the compute beside them", gone.slowing_ns // steps, "ns"),
+            *gone.beside(steps, "copies in and out for these"),
             *([Evidence("peak memory", facts.peak_memory_bytes or 0, "bytes")] if known else []),
         ],
         where=[Place(site.file, site.line, function=site.function) for site in sites]

@@ -14,6 +14,7 @@ import numpy as np
 from diagnose.measure.collective_cost import issuing, packing, slowed
 from diagnose.measure.recoverable import gained_ns
 from diagnose.measure.replay import Cut
+from diagnose.model import Evidence
 from diagnose.trace.intervals import Intervals
 from diagnose.trace.schema import Bool
 
@@ -41,6 +42,15 @@ class Needless:
     """By which they slow the compute beside them."""
     cut: Cut | None
     """The change itself; None without a device."""
+
+    def beside(self, steps: int, copies: str) -> tuple[Evidence, ...]:
+        """What they cost besides their own time, per step; nothing where no device shows it. `copies` names those."""
+        if self.cut is None:
+            return ()
+        return (
+            Evidence(copies, self.packing_ns // steps, "ns"),
+            Evidence("by which these slow the compute beside them", self.slowing_ns // steps, "ns"),
+        )
 
 
 def without_collectives(measures: Measures, rows: Bool) -> Needless:
