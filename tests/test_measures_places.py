@@ -79,6 +79,7 @@ def test_what_belongs_to_python_or_a_package_is_not_the_users() -> None:
     assert is_library("/usr/lib/python3.11/threading.py")
     assert is_library("threading.py")
     assert is_library("/venv/lib/python3.11/site-packages/x/y.py")
+    assert is_library("/tmp/torchinductor_me/xd/cxdelfijtn27.py")
     assert not is_library("train.py")
     assert not is_library("/home/me/project/model.py")
 

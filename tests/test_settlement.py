@@ -83,6 +83,19 @@ def test_what_one_cure_makes_needless_is_not_counted_for_the_next() -> None:
     assert sum(found.recoverable_ns for found in settled(pairs, measures)) <= saved
 
 
+def test_of_causes_of_the_same_time_the_nearest_is_replayed_first() -> None:
+    """Both would bring all of it, the general one a little more: it gets what is left."""
+    measures = Measures(WAITING)
+    waits = Cut(waits=np.ones(len(measures.trace.calls), np.bool_))
+    saved, idle = measures.replay.saved_ns(waits), measures.idle_of() & measures.counted
+    near = Rule("near", lambda _: (), nearness=10), Claim("waits", saved, idle, cut=waits)
+    far = Rule("far", lambda _: (), nearness=60), Claim("all", idle.total_ns, idle)
+    found = {one.rule.name: one.recoverable_ns for one in settled([far, near], measures)}
+    assert 0 < saved < idle.total_ns
+    assert found["near"] == saved
+    assert found["near"] + found["far"] <= idle.total_ns
+
+
 def test_faster_kernels_are_worth_what_the_host_lets_them_be() -> None:
     trace = drawn(
         """
@@ -145,6 +158,38 @@ COMPETING: dict[str, tuple[tuple[str, str], dict[str, Any]]] = {
             gpu :   kkkddddd   kkk
             step:                 |
             """,
+        },
+    ),
+    # The host has more to do than the device, and yet most of what it loses it loses by waiting.
+    "host-sync before launch-bound": (
+        ("host-sync", "launch-bound"),
+        {
+            "text": """
+            host: ooolsssooolsss
+            gpu :     kkk    kkk
+            step:               |
+            """,
+            "unit_ns": 40_000,
+        },
+    ),
+    "graph-breaks before launch-bound": (
+        ("graph-breaks", "launch-bound"),
+        {
+            "text": """
+            op  : rrrrrrrrrrrrrrrrr
+            op  :  gggg       ggggg
+            op  :          qqqqqqqq
+            host:  ol         olol
+            gpu :    kk          kK
+            step:                  |
+            """,
+            "unit_ns": 40_000,
+            "kernels": {"K": "other_kernel"},
+            "ops": {
+                "r": "Torch-Compiled Region: 0/0",
+                "q": "Torch-Compiled Region: 1/0",
+                "g": "CompiledFunction",
+            },
         },
     ),
     "cpu-contention before input-bound": (

@@ -1,0 +1,32 @@
+"""What launches cost, and where: the lines whose operators launch the late work."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from diagnose import plugins
+from diagnose.measure import Measures
+from diagnose.rule import Claim, drawn
+
+
+def test_late_work_of_a_backward_pass_is_the_forward_lines() -> None:
+    """The backward pass takes most of the time; the line is that of the operator which it goes back to."""
+    trace = drawn(
+        """
+        call: uuuuuuuuuuuuuuuuuu
+        call: ffff
+        host: nl bl bl bl bl bl
+        gpu :   k  k  k  k  k  k
+        step:                   |
+        """,
+        repeat=4,
+        unit_ns=10_000,
+        ops={"n": "aten::linear", "b": "AddmmBackward0"},
+        frames={"u": "train.py(46): main", "f": "model.py(17): forward"},
+    )
+    number = np.where(trace.ops.end_ns > trace.ops.start_ns, 7, -1)
+    trace = replace(trace, ops=replace(trace.ops, sequence=number))
+    (claim,) = (a for a in plugins.load().rules["launch-bound"].check(Measures(trace)) if isinstance(a, Claim))
+    assert [place.file for place in claim.where] == ["model.py"]
