@@ -82,12 +82,21 @@ Fix this first
      would try   loader-workers
 
 Cannot tell   from this recording; what it would take
-  fp32-matmul  shapes in the trace
+  shapes in the trace
+      fp32-matmul
 
 Next   diagnose fix SCRIPT
        tries loader-workers on a copy and measures each
 """
     )
+
+
+def test_what_several_rules_lack_is_said_once() -> None:
+    needs = "a recording of the device's work"
+    blind = replace(SMALL, cannot_tell=tuple(CannotTell(rule, needs) for rule in ("host-sync", "fp32-matmul")))
+    said = text.render(blind)
+    assert said.count(needs) == 1
+    assert "\n      host-sync, fp32-matmul\n" in said
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120])

@@ -18,6 +18,7 @@ from diagnose.report.phrases import (
     quiet_news,
     sentence,
     together,
+    unsure,
 )
 from diagnose.report.phrases import particulars as verdict_particulars
 from diagnose.report.predictions import summed_up
@@ -85,8 +86,8 @@ def _finding(number: int, finding: Finding, root: str | None) -> list[str]:
 def _cannot_tell(state: State) -> list[str]:
     if state.diagnosis is None or not state.diagnosis.cannot_tell:
         return []
-    rows = [(item.rule, item.needs) for item in state.diagnosis.cannot_tell]
-    return ["## Cannot tell", _table(("rule", "what it would take"), rows)]
+    rows = [(rules, needs) for needs, rules in unsure(state.diagnosis).items()]
+    return ["## Cannot tell", _table(("rules", "what it would take"), rows)]
 
 
 def _warnings(state: State) -> list[str]:

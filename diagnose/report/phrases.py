@@ -135,6 +135,14 @@ def arithmetic(diagnosis: Diagnosis) -> str:
     )
 
 
+def unsure(diagnosis: Diagnosis) -> dict[str, str]:
+    """What rules would have needed to decide, and the names of those that lacked it, in one text: `a-rule, b-rule`."""
+    lacking: dict[str, list[str]] = {}
+    for answer in diagnosis.cannot_tell:
+        lacking.setdefault(answer.needs, []).append(answer.rule)
+    return {needs: ", ".join(rules) for needs, rules in lacking.items()}
+
+
 def gain(finding: Finding) -> str:
     """What fixing it gives back: time and share of a step, and what the figure rests on."""
     if finding.confidence is Confidence.HINT and finding.recoverable_ns <= 0:

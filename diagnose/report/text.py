@@ -9,7 +9,7 @@ from __future__ import annotations
 from rich.text import Text
 
 from diagnose.report import Report, Subject, as_state
-from diagnose.report.phrases import arithmetic, identity, is_healthy, is_quiet, next_command, quiet_news
+from diagnose.report.phrases import arithmetic, identity, is_healthy, is_quiet, next_command, quiet_news, unsure
 from diagnose.report.slices import bar, legend, slices
 from diagnose.report.styled import heading, printed, styled
 from diagnose.report.text_findings import finding_lines
@@ -107,15 +107,12 @@ def _findings(state: State, width: int) -> list[Text]:
 
 
 def _cannot_tell(state: State, width: int) -> list[Text]:
-    unsure = state.diagnosis.cannot_tell if state.diagnosis else ()
-    if not unsure:
+    if state.diagnosis is None or not state.diagnosis.cannot_tell:
         return []
     lines = [heading("Cannot tell", "from this recording; what it would take", width)]
-    name_width = min(max(len(item.rule) for item in unsure), 24)
-    for item in unsure:
-        first, *rest = wrap(item.needs, width - name_width - 4)
-        lines.append(styled(f"  {item.rule:<{name_width}}  ", MUTED).append(first, "default"))
-        lines += [styled(" " * (name_width + 4) + more) for more in rest]
+    for needs, rules in unsure(state.diagnosis).items():
+        lines += [styled(f"  {line}") for line in wrap(needs, width - 2)]
+        lines += [styled(f"      {line}", MUTED) for line in wrap(rules, width - 6)]
     return lines
 
 

@@ -13,7 +13,7 @@ from textual.widgets import OptionList
 
 from diagnose.model import Diagnosis, Finding, Place
 from diagnose.report.paths import clipped, clipped_path, place
-from diagnose.report.phrases import gain, is_healthy, measure, sentence, value
+from diagnose.report.phrases import gain, is_healthy, measure, sentence, unsure, value
 from diagnose.report.styled import styled
 from diagnose.report.vocabulary import GOOD, MUTED, SEVERITIES
 from diagnose.report.wrapping import wrap
@@ -187,6 +187,9 @@ def _without_finding(diagnosis: Diagnosis, width: int) -> list[Text]:
         lines += [styled("✓ Nothing was found that costs time.", f"bold {GOOD}"), Text()]
     if diagnosis.cannot_tell:
         lines += [styled("Rules that could not decide on this recording", "bold"), Text()]
-    for item in diagnosis.cannot_tell:
-        lines += [styled(item.rule), *(styled(f"  {line}", FAINT) for line in wrap(f"needs {item.needs}", width - 2))]
+    for needs, rules in unsure(diagnosis).items():
+        lines += [styled(line) for line in wrap(rules, width)]
+        lines += [
+            styled(f"  {line}", FAINT) for line in wrap(f"{'need' if ',' in rules else 'needs'} {needs}", width - 2)
+        ]
     return lines
