@@ -89,9 +89,9 @@ def test_samples_that_show_elsewhere_in_the_window_do_not_help_out() -> None:
     measures = Measures(
         drawn(
             """
-            host: ol ssssss        ol ssssss        ol ssssss        
-            gpu :   kkkkkkk          kkkkkkk          kkkkkkk        
-            line:     t t    m         t t    m         t t        
+            host: ol ssssss        ol ssssss        ol ssssss
+            gpu :   kkkkkkk          kkkkkkk          kkkkkkk
+            line:     t t    m         t t    m         t t
             step:                 |                |                |
             """,
             stacks={"t": [owned("train.py", 82)], "m": [owned("train.py", 50)]},
