@@ -236,7 +236,7 @@ class Replay:
         graph = self.graph
         node = np.flatnonzero((graph.kind == NodeKind.WAIT) & (graph.second > 0))
         observed = graph.observed_ns[node] + graph.origin_ns
-        node = node[(observed >= begin_ns) & (observed < end_ns)]
+        node = node[(observed > begin_ns) & (observed <= end_ns)]
         return int(np.maximum(times[node] - times[graph.first[node]] - graph.first_ns[node], 0).sum())
 
     def _length(self, times: Int64, cut: Cut) -> int:
