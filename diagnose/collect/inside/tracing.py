@@ -64,6 +64,8 @@ class Tracing:
 
     def restart(self) -> None:
         """Wait for steady steps from the beginning (unless the window has been)."""
+        self._lines.end(whole=False)
+        self._lines = LineLog(self._ownership)
         self.steady = Steadiness(
             warmup=int(self._recipe.get("warmup", 10)),
             most_steps=int(self._recipe.get("most_warmup_steps", MOST_STEPS)),
@@ -206,6 +208,7 @@ class Tracing:
 
     def _save(self) -> None:
         guarded(self._lines.save)(self._hub.folder / LINES)
+        self._lines = LineLog(self._ownership)  # without what is on disk now
         self._window.save(self._hub.folder / TRACE)
         self._saved = True
 
