@@ -56,6 +56,10 @@ def test_saving_and_logging_through_the_framework_stay_the_programs_own() -> Non
     assert not stalled(frames={"u": USER, "t": "/venv/site-packages/torch/nn/modules/module.py(1783): _call_impl"})
 
 
+def test_a_thread_that_is_held_up_for_long_is_not_in_the_frameworks_python() -> None:
+    assert stalled(frames={"u": USER, "t": TORCH}, unit_ns=3 * MS)
+
+
 def test_without_stacks_the_start_of_a_backward_pass_is_known_by_its_operators() -> None:
     trace = drawn(
         """
