@@ -88,12 +88,18 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         evidence=[
             Evidence("breaks per step", count, "count"),
             Evidence("compiled calls per step", calls / measures.step_count, "count"),
-            Evidence("device waits in split functions", claims.total_ns // measures.step_count, "ns"),
+            *_waiting(measures, claims),
             Evidence("host between graphs", (regions.between & measures.counted).total_ns // measures.step_count, "ns"),
         ],
         where=_where(measures, sites),
         confirm=_CONFIRM,
     )
+
+
+def _waiting(measures: Measures, claims: Intervals) -> list[Evidence]:
+    if not measures.has_device:
+        return []
+    return [Evidence("device waits in split functions", claims.total_ns // measures.step_count, "ns")]
 
 
 def _given_up(sites: list[Site]) -> Claim:
