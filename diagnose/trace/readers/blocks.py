@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib
 import zlib
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from diagnose.errors import InputError
+from diagnose.trace.readers.ahead import ahead
 from diagnose.trace.readers.limits import at_most
 from diagnose.trace.readers.reader import HEAD_BYTES
 from diagnose.units import format_bytes
@@ -52,10 +52,10 @@ class Blocks:
     def __iter__(self) -> Iterator[bytes]:
         with self.path.open("rb") as file:
             if _is_gzip(file):
-                yield from _ahead(_behind(self._inflated(file), self.begin))
+                yield from ahead(_behind(self._inflated(file), self.begin))
             else:
                 file.seek(self.begin)
-                yield from _ahead(iter(partial(file.read, BLOCK_BYTES), b""))
+                yield from ahead(iter(partial(file.read, BLOCK_BYTES), b""))
 
     def _inflated(self, file: BinaryIO) -> Iterator[bytes]:
         try:
@@ -160,15 +160,6 @@ def _behind(blocks: Iterator[bytes], begin: int) -> Iterator[bytes]:
         if begin < len(block):
             yield block[begin:]
         begin = max(0, begin - len(block))
-
-
-def _ahead(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """The same blocks, each made in a thread while the one before is used: reading and inflating hold no GIL."""
-    with ThreadPoolExecutor(1, thread_name_prefix="inflate") as pool:
-        coming = pool.submit(next, blocks, None)
-        while (block := coming.result()) is not None:
-            coming = pool.submit(next, blocks, None)
-            yield block
 
 
 def read_whole(path: Path, most_bytes: int, remedy: str) -> bytes:

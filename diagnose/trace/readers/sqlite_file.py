@@ -103,8 +103,9 @@ def table_names(path: Path) -> frozenset[str]:
 
 
 def _connection(path: Path) -> sqlite3.Connection:
-    # immutable: no locks and no journal beside somebody else's file. The path is quoted by as_uri.
-    connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
+    # immutable: no locks and no journal beside somebody else's file. The path is quoted by as_uri. Numbers are fetched
+    # in a thread beside the one that parses them.
+    connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False)
     # Not every text in such files is UTF-8.
     connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_VALUE_BYTES)

@@ -1,8 +1,9 @@
 """Reads whole-number columns of an SQLite table into arrays, several times as fast as row by row.
 
 Making a Python tuple and an integer object for every cell is what reading rows costs. Here SQLite itself strings the
-numbers of a few thousand rows together, one text a column, and numpy reads the text. What is no whole number in a
-stretch shows in the counts, and that stretch alone is read again with care.
+numbers of a few thousand rows together, one text a column, and numpy reads the text while SQLite is at the next ones.
+What is no whole number in a stretch shows in its greatest value and in the counts: that stretch alone is read again
+with care.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ from __future__ import annotations
 import sqlite3
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from diagnose.trace.readers.ahead import ahead
 from diagnose.trace.readers.sqlite_file import Database, quoted
 from diagnose.trace.schema import Int64
 
@@ -45,10 +49,12 @@ def numbers(database: Database, table: str, columns: Sequence[str]) -> Iterator[
     if not chosen or order is None:
         return
     try:
-        for values in _stretches(database, table, chosen, order):
-            absent = np.full(len(values[0]), ABSENT, np.int64)
-            by_name = dict(zip(chosen, values, strict=True))
-            yield tuple(by_name.get(name, absent) for name in columns)
+        with closing(ahead(_stretches(database, table, chosen, order))) as stretches:
+            for stretch in stretches:
+                values = _parsed(stretch) or _carefully(database, chosen, stretch.source)
+                absent = np.full(stretch.rows, ABSENT, np.int64)
+                by_name = dict(zip(chosen, values, strict=True))
+                yield tuple(by_name.get(name, absent) for name in columns)
     except sqlite3.Error as error:
         raise Damaged(str(error)) from error
 
@@ -63,8 +69,20 @@ def file_bytes(database: Database) -> int:
     return _one(database, "PRAGMA page_count") * _one(database, "PRAGMA page_size")
 
 
-def _stretches(database: Database, table: str, columns: Sequence[str], order: str) -> Iterator[list[Int64]]:
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """Some rows of a table, as SQLite strings them together."""
+
+    source: str
+    """SQL that names the rows."""
+    rows: int
+    columns: tuple[tuple[str | None, str], ...]
+    """Of each column, the numbers with commas between them, NULLs left out; and the type of the greatest."""
+
+
+def _stretches(database: Database, table: str, columns: Sequence[str], order: str) -> Iterator[_Stretch]:
     most, source = most_rows(database), quoted(table)
+    texts = ", ".join(f"group_concat({name}), typeof(max({name}))" for name in map(quoted, columns))
     last, read = None, 0
     while True:
         after = "" if last is None else f"WHERE {order} > {last}"
@@ -73,11 +91,11 @@ def _stretches(database: Database, table: str, columns: Sequence[str], order: st
         )
         bounds = [f"{order} > {last}"] if last is not None else []
         bounds += [f"{order} <= {end}"] if end is not None else []
-        where = f"WHERE {' AND '.join(bounds)}" if bounds else ""
-        values = _plainly(database, columns, f"{source} {where}") or _carefully(database, columns, f"{source} {where}")
-        if len(values[0]):
-            yield values
-        read += len(values[0])
+        these = f"{source} WHERE {' AND '.join(bounds)}" if bounds else source
+        *listed, rows = _row(database, f"SELECT {texts}, count(*) FROM {these}")
+        if rows:
+            yield _Stretch(these, rows, tuple(zip(listed[::2], listed[1::2], strict=True)))
+        read += rows
         if read > most:
             raise Damaged("it has more rows than the file can hold")
         if end is None:
@@ -87,24 +105,22 @@ def _stretches(database: Database, table: str, columns: Sequence[str], order: st
         last = end
 
 
-def _plainly(database: Database, columns: Sequence[str], source: str) -> list[Int64] | None:
+def _parsed(stretch: _Stretch) -> list[Int64] | None:
     """The numbers of a stretch, or None where one of its columns does not hold numbers throughout, or none at all."""
-    # Text may spell a number, or with a comma two of them: only the type of every cell tells.
-    texts = ", ".join(f"group_concat({name}), sum(typeof({name}) = 'integer')" for name in map(quoted, columns))
-    *listed, count = _row(database, f"SELECT {texts}, count(*) FROM {source}")
     values = []
-    for text, whole in zip(listed[::2], listed[1::2], strict=True):
-        if text is not None and whole != count:
+    for text, greatest in stretch.columns:
+        # Text may spell a number, or with a comma two of them; but in SQLite's order it is greater than any number.
+        if greatest not in ("integer", "null"):
             return None
-        value = np.full(count, ABSENT, np.int64) if text is None else _parsed(text)
-        if value is None or len(value) != count:
+        value = np.full(stretch.rows, ABSENT, np.int64) if text is None else _numbers_in(text)
+        if value is None or len(value) != stretch.rows:
             return None
         values.append(value)
     return values
 
 
-def _parsed(text: str) -> Int64 | None:
-    """The numbers in a text, or None where something in it is no number: there numpy stops, and only warns."""
+def _numbers_in(text: str) -> Int64 | None:
+    """The numbers in a text, or None where something in it is no whole number: there numpy stops, and only warns."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", DeprecationWarning)
         try:
