@@ -5,36 +5,12 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
+from profiler_events import KERNEL, complete, only, opened, written
 
-from diagnose.trace import Thread, Trace
-from diagnose.trace.readers import open_traces
+from diagnose.trace import Thread
 from diagnose.trace.schema import CopyDirection, Memory, RangeKind, WorkKind
-
-
-def written(tmp_path: Path, text: str | bytes, name: str = "trace.json") -> Path:
-    path = tmp_path / name
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return path
-
-
-def opened(tmp_path: Path, events: list[Any], name: str = "trace.json", **header: Any) -> Trace:
-    document = {"schemaVersion": 1, **header, "traceEvents": events}
-    return only(written(tmp_path, json.dumps(document), name))
-
-
-def only(path: Path) -> Trace:
-    (trace,) = open_traces([path])
-    return trace
-
-
-def complete(cat: str, name: str, ts: object, dur: object, **rest: Any) -> dict[str, Any]:
-    return {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": 1, "ts": ts, "dur": dur, **rest}
-
-
-KERNEL = {"device": 0, "stream": 7, "correlation": 9, "External id": 4}
 
 
 class TestTimes:
