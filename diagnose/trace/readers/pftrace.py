@@ -18,7 +18,7 @@ from diagnose.trace.readers.limits import at_most
 from diagnose.trace.readers.protobuf_wire import Malformed, Span, fields, text
 from diagnose.trace.readers.reader import Reader
 from diagnose.trace.readers.rocm_meaning import direction_of
-from diagnose.trace.readers.rocm_recording import Agent, Recording
+from diagnose.trace.readers.rocm_recording import Recording
 from diagnose.trace.schema import MISSING, CopyDirection
 
 LARGEST_BYTES = 1 << 30
@@ -200,24 +200,16 @@ def _record(recording: Recording, category: str, slices: Sequence[_Slice]) -> No
     names, call = [one.name for one in slices], [one.number("corr_id") for one in slices]
     stream = [one.number("stream_id") for one in slices]
     if category == "kernel_dispatch":
-        agents = _ordinals(recording, [one.number("agent") for one in slices])
+        agents = recording.numbered([one.number("agent") for one in slices])
         process.add_kernels(begin, end, names, agents, stream, [one.number("queue") for one in slices], call)
     elif category == "memory_copy":
         sides = ("dst_agent", "src_agent")
         order = [sides[::-1] if direction_of(name) is CopyDirection.DEVICE_TO_HOST else sides for name in names]
-        agents = _ordinals(recording, [one.number(*chosen) for one, chosen in zip(slices, order, strict=True)])
+        agents = recording.numbered([one.number(*chosen) for one, chosen in zip(slices, order, strict=True)])
         size = [one.number("copy_bytes") for one in slices]
         process.add_copies(begin, end, names, agents, stream, call, size)
     elif category.endswith("_api"):
         process.add_host(category, begin, end, names, [one.number("tid") for one in slices], call)
-
-
-def _ordinals(recording: Recording, agents: list[int]) -> list[int]:
-    """The number of the agent, which counts processors too: the file does not list them."""
-    for agent in set(agents):
-        if agent >= 0:
-            recording.agents.setdefault(agent, Agent(agent))
-    return recording.ordinals(agents)
 
 
 def _why_empty(reading: _Reading) -> str:

@@ -13,7 +13,7 @@ from diagnose.errors import InputError, NotATrace
 from diagnose.model import Facts
 from diagnose.trace import Thread, Trace
 from diagnose.trace.readers.kineto_meaning import range_kind
-from diagnose.trace.readers.kineto_tables import Growing
+from diagnose.trace.readers.kineto_tables import Growing, ids_of
 from diagnose.trace.readers.rocm_meaning import rccl_kind
 from diagnose.trace.readers.rocm_rccl import collectives_of
 from diagnose.trace.readers.rocm_rows import Process, Values
@@ -55,6 +55,14 @@ class Recording:
         """The ordinals of the GPUs that the file refers to as `keys`."""
         agents, unknown = self.agents, Agent(MISSING)
         return [agents.get(key, unknown).ordinal for key in keys]
+
+    def numbered(self, numbers: Values) -> list[int]:
+        """The same, of a file that numbers GPUs, or all agents, and lists none: each number is an ordinal."""
+        keys = ids_of(numbers).tolist()
+        for number in set(keys):
+            if number >= 0:
+                self.agents.setdefault(number, Agent(number))
+        return self.ordinals(keys)
 
     def traces(self, nothing: str) -> list[Trace]:
         """One trace for each process that recorded anything, in the order of their ids; `nothing` says why none."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from diagnose.trace import Trace
 from diagnose.trace.readers.kineto_tables import ids_of
 from diagnose.trace.readers.reader import Reader
-from diagnose.trace.readers.rocm_recording import Agent, Recording
+from diagnose.trace.readers.rocm_recording import Recording
 from diagnose.trace.readers.rocm_rows import Process, Values
 from diagnose.trace.readers.sqlite_file import MAGIC, Columns, Database, opened, table_names
 from diagnose.trace.schema import MISSING
@@ -49,7 +49,7 @@ def _read_kernels(recording: Recording, database: Database) -> None:
     def add(process: Process, part: Columns) -> None:
         _, begin, end, name, gpu, queue = part
         unknown = (None,) * len(begin)
-        process.add_kernels(begin, end, name, _devices(recording, gpu), unknown, queue, unknown)
+        process.add_kernels(begin, end, name, recording.numbered(gpu), unknown, queue, unknown)
 
     each_process(recording, database.batches("KERN", columns), add)
 
@@ -60,14 +60,14 @@ def _read_ops(recording: Recording, database: Database) -> bool:
 
     def add_kernels(process: Process, part: Columns) -> None:
         _, begin, end, name, gpu, stream, queue, index = part
-        process.add_kernels(begin, end, name, _devices(recording, gpu), stream, queue, index)
+        process.add_kernels(begin, end, name, recording.numbered(gpu), stream, queue, index)
 
     def add_copies(process: Process, part: Columns) -> None:
         _, begin, end, name, gpu, stream, _, index = part
         ids = ids_of(index).tolist()
         if not database.has("COPY", "dev-id"):  # seen by HSA
             ids = [number + _HSA_IDS for number in ids]
-        process.add_copies(begin, end, name, _devices(recording, gpu), stream, ids, (None,) * len(begin))
+        process.add_copies(begin, end, name, recording.numbered(gpu), stream, ids, (None,) * len(begin))
 
     if database.has("COPY", *_TIMES):
         each_process(recording, database.batches("COPY", columns), add_copies)
@@ -102,14 +102,6 @@ def each_process(recording: Recording, batches: Iterable[Columns], add: Add, oth
             part = batch if len(rows) == 1 else tuple(tuple(column[row] for row in mine) for column in batch)
             add(recording.process(pid), part)
     return count
-
-
-def _devices(recording: Recording, numbers: Values) -> list[int]:
-    ordinals = ids_of(numbers).tolist()
-    for number in set(ordinals):
-        if number >= 0:
-            recording.agents.setdefault(number, Agent(number))
-    return recording.ordinals(ordinals)
 
 
 def _sniffs(head: bytes, path: Path) -> bool:

@@ -23,7 +23,7 @@ from diagnose.trace.readers.json_cut import decode_whole
 from diagnose.trace.readers.kineto_tables import ids_of
 from diagnose.trace.readers.limits import at_most
 from diagnose.trace.readers.reader import Reader
-from diagnose.trace.readers.rocm_recording import Agent, Recording
+from diagnose.trace.readers.rocm_recording import Recording
 from diagnose.trace.schema import MISSING
 
 LARGEST_BYTES = 2 << 30
@@ -115,7 +115,7 @@ def _take(recording: Recording, kind: str, pid: int, events: Sequence[_Event], b
     names = [event.name for event in events]
     if kind in ("kernel", "copy"):
         numbers = [event.pid for event in events] if bare else [_first(one.gpu, one.device) for one in args]
-        devices = _devices(recording, numbers)
+        devices = recording.numbered(numbers)
         queues = [event.tid if bare else one.queue for event, one in zip(events, args, strict=True)]
         streams = [one.stream for one in args]
         # A copy without a device was seen by HSA, whose calls are numbered apart from those of HIP.
@@ -142,14 +142,6 @@ def _whole_microseconds(events: Sequence[_Event]) -> tuple[list[int], list[int]]
     pairs = zip(starts.tolist(), lengths.tolist(), known.tolist(), strict=True)
     times = [(start * 1000, (start + length) * 1000) if good else (MISSING, MISSING) for start, length, good in pairs]
     return [start for start, _ in times], [end for _, end in times]
-
-
-def _devices(recording: Recording, numbers: Sequence[Scalar]) -> list[int]:
-    ordinals = ids_of(numbers).tolist()
-    for number in set(ordinals):
-        if number >= 0:
-            recording.agents.setdefault(number, Agent(number))
-    return recording.ordinals(ordinals)
 
 
 def _first(one: Scalar, other: Scalar) -> Scalar:

@@ -14,9 +14,8 @@ from typing import Any
 
 from diagnose.errors import InputError
 from diagnose.trace import Trace
-from diagnose.trace.readers.kineto_tables import ids_of
 from diagnose.trace.readers.reader import Reader
-from diagnose.trace.readers.rocm_recording import Agent, Recording
+from diagnose.trace.readers.rocm_recording import Recording
 from diagnose.trace.readers.rocm_rows import Process
 from diagnose.trace.readers.rocprof_db import each_process
 from diagnose.trace.readers.sqlite_file import MAGIC, Columns, Database, opened, table_names
@@ -69,10 +68,10 @@ def _read_ops(recording: Recording, database: Database, strings: dict[Any, Any])
         ]
         _, begin, end, gpu, queue, names, _, call, _ = _rows(part, kernels)
         name = [strings.get(number) or "unknown kernel" for number in names]
-        process.add_kernels(begin, end, name, _devices(recording, gpu), queue, queue, call)
+        process.add_kernels(begin, end, name, recording.numbered(gpu), queue, queue, call)
         _, begin, end, gpu, queue, _, _, call, size = _rows(part, copies)
         # Sizes over 2 GB are empty in the file.
-        process.add_copies(begin, end, [types[row] for row in copies], _devices(recording, gpu), queue, call, size)
+        process.add_copies(begin, end, [types[row] for row in copies], recording.numbered(gpu), queue, call, size)
 
     # Work that no call is known for is the only process's, where there is but one.
     pids = [process.pid for process in recording.processes.values()]
@@ -102,15 +101,6 @@ def _read_calls(recording: Recording, database: Database, strings: dict[Any, Any
 
 def _rows(part: Columns, rows: list[int]) -> Columns:
     return tuple(tuple(column[row] for row in rows) for column in part)
-
-
-def _devices(recording: Recording, numbers: tuple[Any, ...]) -> list[int]:
-    """The file numbers GPUs as the driver does, and names none."""
-    ordinals = ids_of(numbers).tolist()
-    for number in set(ordinals):
-        if number >= 0:
-            recording.agents.setdefault(number, Agent(number))
-    return recording.ordinals(ordinals)
 
 
 def _sniffs(head: bytes, path: Path) -> bool:
