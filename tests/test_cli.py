@@ -193,3 +193,10 @@ def test_explain_lists_and_prints(capsys: pytest.CaptureFixture[str]) -> None:
     assert "input-bound" in capsys.readouterr().out
     assert main(["explain", "loader-workers"]) == 0
     assert "Fix safety" in capsys.readouterr().out
+
+
+def test_explain_says_which_fixes_are_tried(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "device-to-host-copies"]) == 0  # names keep-on-device as well, which nobody has written
+    assert capsys.readouterr().out.endswith("Tried by `diagnose fix`\n    defer-item\n")
+    assert main(["explain", "small-batch"]) == 0
+    assert capsys.readouterr().out.endswith("to be fixed by hand.\n")

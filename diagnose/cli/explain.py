@@ -5,9 +5,14 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
+from typing import TYPE_CHECKING
 
 from diagnose.cli.streams import result
 from diagnose.errors import UsageError
+
+if TYPE_CHECKING:
+    from diagnose.plugins import Catalogue
+    from diagnose.rule import Rule
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -35,8 +40,15 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         result(json.dumps({"name": args.name, "kind": kind, "text": doc}, indent=2, ensure_ascii=False))
     else:
-        result(f"{args.name} ({kind})\n\n{doc}")
+        rule = catalogue.rules.get(args.name) if kind == "rule" else None
+        result(f"{args.name} ({kind})\n\n{doc}{_tried(rule, catalogue) if rule else ''}")
     return 0
+
+
+def _tried(rule: Rule, catalogue: Catalogue) -> str:
+    """Which of the fixes in the text are made by a fixer: a rule may name some that nobody has written yet."""
+    there = [name for name in rule.fixers if catalogue.offers(name)]
+    return f"\n\nTried by `diagnose fix`\n    {', '.join(there) or 'Nothing yet: this is to be fixed by hand.'}"
 
 
 def _listing(docs: dict[str, tuple[str, str]], as_json: bool) -> str:
