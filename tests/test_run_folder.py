@@ -257,7 +257,9 @@ def test_followed_lines_are_stacks_with_the_callers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "damaged", [b"", b"no gzip", LINES[:-9], gzip.compress(b'{"frames": []}'), gzip.compress(b"[" * 100_000)]
+    "damaged",
+    [b"", b"no gzip", LINES[:-9], gzip.compress(b'{"frames": []}'), gzip.compress(b"[" * 100_000)],
+    ids=["empty", "no gzip", "cut short", "without lines", "deeply nested"],
 )
 def test_damaged_lines_cost_only_themselves(tmp_path: Path, damaged: bytes) -> None:
     trace = opened(tmp_path, FILES | {records.LINES: damaged})
