@@ -12,7 +12,8 @@ Why it costs
 What proves it
     The time of collectives outside compute, and the replay of the step without them. Two things are not counted,
     because no better plan removes them: the end of each round of gradients, which become ready when nothing is left
-    to compute (at most a quarter of the round, or 25 MiB), and the first parameters that FSDP gathers in a step.
+    to compute (a quarter of the round at most, or 25 MiB where that is more), and the first parameters that FSDP
+    gathers in a step.
     Nor is waiting for other ranks: by one rank's recording that is what a collective takes longer than the fastest of
     its kind, size and group; by several, what it takes longer than on the rank that came last. The rest is an upper
     bound: it goes if the collective is hidden or not needed.
