@@ -22,6 +22,7 @@ from diagnose.measure.growth import growth, growth_between
 from diagnose.measure.idle import LATENCY_NS, REFILL_NS
 from diagnose.measure.kept_memory import backward_begins, kept_by, places_by_stack
 from diagnose.measure.kernels import KernelClass, matmul_format
+from diagnose.measure.long_steps import Stalls, StepTimes, exceptional_steps, median_low, stalls_of, step_times
 from diagnose.measure.named import named
 from diagnose.measure.needless import without_collectives
 from diagnose.measure.op_places import places_of_ops
@@ -90,7 +91,9 @@ __all__ = [
     "Scalar",
     "Site",
     "StackFrame",
+    "Stalls",
     "StepLog",
+    "StepTimes",
     "SyncSite",
     "Trace",
     "Waste",
@@ -101,6 +104,7 @@ __all__ = [
     "best_rate",
     "drawn",
     "dtypes_of",
+    "exceptional_steps",
     "format_bytes",
     "format_ns",
     "format_share",
@@ -112,6 +116,7 @@ __all__ = [
     "kept_by",
     "listed",
     "matmul_format",
+    "median_low",
     "named",
     "nothing_alone",
     "places_by_stack",
@@ -124,6 +129,8 @@ __all__ = [
     "shapes_of",
     "shortened",
     "sped_up",
+    "stalls_of",
+    "step_times",
     "without",
     "without_collectives",
     "without_host_ns",

@@ -25,13 +25,9 @@ What fixes it
     (`persistent-workers`).
 
 Thresholds
-    LONGER (half): a long step exceeds the median by this share of it, and by
-    DEVIATIONS (6) standard deviations, estimated from the median absolute deviation: of normally spread steps, not one
-    in 10⁸ does.
-    FEWEST (3) long steps, of whose distances REGULAR (three in four) are multiples of the period, within a tenth.
-    MINORITY (a third): more steps than this are no exceptions, but steps of two kinds.
-    CATCH_UP (8): steps in which the host may catch up.
-    WARM_UP (10): steps that are left out at the beginning, as many as a live run waits before it calls steps steady.
+    A long step exceeds the median by half of it and by six standard deviations, estimated from the median absolute
+    deviation: of normally spread steps, not one in 10⁸ does. Three of them at least, of whose distances three in four
+    are multiples of the period; the rest is in diagnose/measure/long_steps.py.
     BURST (16): a period up to this, in which the loader is waited for, is that of its workers taking turns.
     MOST (half): what explains this part of the excess is named as its cause.
     SMALLEST_BYTES (1 MiB): copies to the host that are more than a few numbers.
@@ -40,7 +36,6 @@ Thresholds
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -56,24 +51,22 @@ from diagnose.rule import (
     Place,
     RangeKind,
     Rule,
+    Stalls,
     StepLog,
+    StepTimes,
     drawn,
+    exceptional_steps,
     format_bytes,
     format_ns,
+    median_low,
+    stalls_of,
+    step_times,
 )
 
-LONGER = 0.5
-DEVIATIONS = 6
-FEWEST = 3
-REGULAR = 0.75
-MINORITY = 1 / 3
-CATCH_UP = 8
-WARM_UP = 10
 BURST = 16
 MOST = 0.5
 SMALLEST_BYTES = 1 << 20
 
-_AFTER_WINDOW = 4  # steps after the traced ones: the profiler stops, waits are sought
 _HOST_CAUSES = ("python", "io", "sync", "unknown")
 _CAUSES = (
     (RangeKind.CHECKPOINT, "a checkpoint is written", ("async-checkpoint",)),
@@ -83,42 +76,16 @@ _CAUSES = (
 )
 
 
-@dataclass(frozen=True, eq=False)
-class _Log:
-    """Steps one after the other; those that say nothing are not `usable`."""
-
-    start_ns: Int64
-    end_ns: Int64
-    usable: np.typing.NDArray[np.bool_]
-    live: bool = False
-    """Whether a live run logged them, rather than that they are those of a recording."""
-
-    @property
-    def length_ns(self) -> Int64:
-        return self.end_ns - self.start_ns
-
-
-@dataclass(frozen=True, eq=False)
-class _Stalls:
-    period: int
-    usual_ns: int
-    rows: Int64
-    cost_ns: Int64
-    """Per long step, its excess without what the following steps catch up."""
-
-
 def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     """Long steps at regular distances, and what happens in them; in a short recording, a single one."""
-    log = _log(measures)
-    if log is None or not log.live:
-        alone = _alone(measures) if log is None or _stalls(measures, log) is None else None
-        if alone is not None:
-            yield alone
-            return
+    log = step_times(measures.trace, measures.steps)
+    stalls = _stalls(measures, log) if log is not None else None
+    if stalls is None and (log is None or not log.live) and (alone := _alone(measures)) is not None:
+        yield alone
+        return
     if log is None:
         yield CannotTell("periodic-stall", "the lengths of many steps: a live run (diagnose run) logs every step")
         return
-    stalls = _stalls(measures, log)
     if stalls is None:
         return
     long = Intervals.of(log.start_ns[stalls.rows], log.end_ns[stalls.rows])
@@ -127,7 +94,9 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         return
     per_step = int(stalls.cost_ns.sum()) // int(log.usable.sum())
     inside = Intervals.empty() if kind is None else _ranges(measures, kind) & long
-    claims, gain = _within_counted(measures, _exceptions(measures), int(np.median(stalls.cost_ns)))
+    claims, gain = _within_counted(
+        measures, exceptional_steps(measures.steps.length_ns), int(np.median(stalls.cost_ns))
+    )
     length = float(np.median(log.length_ns[stalls.rows]))
     yield Claim(
         summary=f"one step in {stalls.period} takes {format_ns(length)} instead of {format_ns(stalls.usual_ns)}, "
@@ -148,14 +117,14 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
 
 def _alone(measures: Measures) -> Claim | None:
     """The long steps of a recording too short for a period, if what makes them long is no work of a steady step."""
-    rows = _exceptions(measures)
+    rows = exceptional_steps(measures.steps.length_ns)
     if not len(rows) or not measures.has_device:
         return None
     length = measures.steps.length_ns
-    usual = _usual(length)
+    usual = median_low(length)
     apart = _apart(measures)
     spent = measures.per_step(apart)
-    more = spent[rows] - _usual(np.delete(spent, rows))
+    more = spent[rows] - median_low(np.delete(spent, rows))
     if more.sum() < MOST * (length[rows] - usual).sum():
         return None
     claims, gain = _within_counted(measures, rows, int(length[rows].max()))
@@ -180,25 +149,6 @@ def _alone(measures: Measures) -> Claim | None:
     )
 
 
-def _exceptions(measures: Measures) -> Int64:
-    """The counted steps that stand out by their length; none where they are no exception."""
-    length = measures.steps.length_ns
-    if len(length) < FEWEST:
-        return np.empty(0, np.int64)
-    usual = _usual(length)
-    above = length - usual
-    rows = np.flatnonzero(above > max(LONGER * usual, DEVIATIONS * 1.4826 * _usual(np.abs(above))))
-    # What follows a step's last work counts to the next: one stall may make two steps long.
-    stalls = int((np.diff(rows) > 1).sum()) + 1
-    few = stalls <= MINORITY * len(length) and 2 * len(rows) <= len(length)
-    return rows if few else np.empty(0, np.int64)
-
-
-def _usual(values: Int64) -> int:
-    """The median; of an even number, the lesser one of the two: what is to stand out may be half of them."""
-    return int(np.sort(values)[(len(values) - 1) // 2])
-
-
 def _apart(measures: Measures) -> Intervals:
     """Time in which the device waits for what is no part of training, or does nothing but copy to the host."""
     copies = measures.rows_within_steps(measures.trace.device.direction == CopyDirection.DEVICE_TO_HOST)
@@ -220,7 +170,7 @@ def _within_counted(measures: Measures, rows: Int64, most_ns: int) -> tuple[Inte
     if not len(rows):
         return Intervals.empty(), 0
     starts, ends, length = measures.steps.start_ns[rows], measures.steps.end_ns[rows], measures.steps.length_ns
-    excess = np.minimum(length[rows] - _usual(length), most_ns)
+    excess = np.minimum(length[rows] - median_low(length), most_ns)
     apart = _apart(measures) & Intervals.of(starts, ends)
     inside = apart.covered(starts, ends)
     if measures.has_device and inside.sum() >= MOST * excess.sum():
@@ -229,65 +179,12 @@ def _within_counted(measures: Measures, rows: Int64, most_ns: int) -> tuple[Inte
     return claims, claims.total_ns
 
 
-def _log(measures: Measures) -> _Log | None:
-    """The logged steps after the first ones, else the counted ones; None for too few to hold three periods."""
-    trace, steps = measures.trace, measures.steps
-    ends = np.sort(trace.step_log.end_ns)
-    if len(ends) > len(steps) + 1:
-        log = _Log(ends[:-1], ends[1:], np.arange(1, len(ends)) > min(WARM_UP, len(ends) // 4), live=True)
-        if trace.window_ns is not None and len(trace.ops) + len(trace.device):
-            # The step before the window opens the profiler, those after it close it and look for waits.
-            first, last = np.searchsorted(ends, trace.window_ns)
-            at = np.arange(1, len(ends))
-            log = replace(log, usable=log.usable & ((at < first - 1) | (at > last + _AFTER_WINDOW)))
-    else:
-        log = _Log(steps.start_ns, steps.end_ns, np.ones(len(steps), np.bool_))
-    return log if int(log.usable.sum()) >= FEWEST * FEWEST else None
+def _stalls(measures: Measures, log: StepTimes) -> Stalls | None:
+    known = measures.has_device and measures.step_count
+    return stalls_of(log, int(np.median(measures.busy_ns)) if known else 0)
 
 
-def _stalls(measures: Measures, log: _Log) -> _Stalls | None:
-    """The steps that stand out at regular distances, with what each costs; None where there are none."""
-    length = log.length_ns
-    usual = float(np.median(length[log.usable]))
-    deviation = 1.4826 * float(np.median(np.abs(length[log.usable] - usual)))
-    if measures.has_device and measures.step_count:
-        # A host that runs ahead is done with a step long before the device is.
-        usual = max(usual, float(np.median(measures.busy_ns)))
-    above = length - usual
-    rows = np.flatnonzero(log.usable & (above > max(LONGER * usual, DEVIATIONS * deviation)))
-    period = _period(rows)
-    if period is None and len(rows) and rows[0] == 0:
-        rows = rows[1:]  # opening the profiler makes a first step long
-        period = _period(rows)
-    if period is None:
-        return None
-    short = np.where(log.usable, np.minimum(above, 0), 0)
-    caught_up = np.concatenate(([0.0], np.cumsum(short)))
-    until = np.minimum(np.minimum(rows + 1 + CATCH_UP, np.append(rows[1:], len(length))), len(length))
-    # Steps vary by chance too: half of them are shorter than the median, normally spread ones by 0.8 σ on average.
-    chance = 0.4 * deviation * (until - rows - 1)
-    saved = np.maximum(caught_up[rows + 1] - caught_up[until] - chance, 0)
-    cost = np.maximum(above[rows] - saved, 0).astype(np.int64)
-    # A long step at the very end: nobody saw what was caught up after it.
-    seen = until - rows - 1 >= min(CATCH_UP, period - 1)
-    cost = np.where(seen, cost, np.minimum(cost, int(np.median(cost[seen])) if seen.any() else 0))
-    return _Stalls(period, int(usual), rows, cost) if cost.sum() > 0 else None
-
-
-def _period(rows: Int64) -> int | None:
-    """Every how many steps the chosen ones come; None where they come irregularly, too seldom, or are no exception."""
-    if len(rows) < FEWEST:
-        return None
-    distances = np.diff(rows)
-    period = int(np.median(distances))
-    if period < FEWEST:
-        return None
-    multiple = np.maximum(np.rint(distances / period), 1)
-    regular = np.abs(distances - multiple * period) <= max(1, 0.1 * period)
-    return period if regular.mean() >= REGULAR else None
-
-
-def _cause(measures: Measures, log: _Log, stalls: _Stalls) -> tuple[RangeKind | None, str, tuple[str, ...]]:
+def _cause(measures: Measures, log: StepTimes, stalls: Stalls) -> tuple[RangeKind | None, str, tuple[str, ...]]:
     """What takes up most of the excess, beyond what it takes of the usual steps."""
     excess = float(log.length_ns[stalls.rows].sum()) - stalls.usual_ns * len(stalls.rows)
     for kind, words, fixers in _CAUSES:
@@ -298,7 +195,7 @@ def _cause(measures: Measures, log: _Log, stalls: _Stalls) -> tuple[RangeKind | 
     return None, "", ()
 
 
-def _standing_out(measures: Measures, log: _Log, stalls: _Stalls) -> list[Place]:
+def _standing_out(measures: Measures, log: StepTimes, stalls: Stalls) -> list[Place]:
     """Lines that take longer in the long steps than in the usual ones."""
     usual = log.usable.copy()
     usual[stalls.rows] = False

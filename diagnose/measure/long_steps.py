@@ -1,0 +1,139 @@
+"""Steps that take much longer than the others: which they are, how regularly they come, and what each costs.
+
+    times = step_times(trace, steps)        # of all steps that a live run logged, else of the counted ones
+    stalls_of(times, busy_ns)               # those at regular distances; None where there are none
+    exceptional_steps(steps.length_ns)      # those of a recording too short for that
+
+Times are integer nanoseconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from diagnose.measure.steps import StepSpans
+from diagnose.trace import Trace
+from diagnose.trace.schema import Bool, Int64
+
+LONGER = 0.5
+"""A long step exceeds the usual one by this share of it at least, and by"""
+DEVIATIONS = 6
+"""this many standard deviations, estimated from the median absolute deviation: of normally spread steps, not one in 10⁸
+does."""
+FEWEST = 3
+"""Long steps, of whose distances this part are multiples of the period, within a tenth:"""
+REGULAR = 0.75
+MINORITY = 1 / 3
+"""More steps than this are no exceptions, but steps of two kinds."""
+CATCH_UP = 8
+"""Steps after a long one in which a host that had run ahead catches up."""
+WARM_UP = 10
+"""Steps that are left out at the beginning, as many as a live run waits before it calls steps steady."""
+
+_AFTER_WINDOW = 4  # steps after the traced ones: the profiler stops, waits are sought
+
+
+@dataclass(frozen=True, eq=False)
+class StepTimes:
+    """Steps one after the other; those that say nothing are not `usable`."""
+
+    start_ns: Int64
+    end_ns: Int64
+    usable: Bool
+    live: bool = False
+    """Whether a live run logged them, rather than that they are those of a recording."""
+
+    @property
+    def length_ns(self) -> Int64:
+        return self.end_ns - self.start_ns
+
+
+@dataclass(frozen=True, eq=False)
+class Stalls:
+    """Long steps at regular distances."""
+
+    period: int
+    """Every how many steps one comes."""
+    usual_ns: int
+    rows: Int64
+    """The long steps, as rows of the step times."""
+    cost_ns: Int64
+    """Per long step, its excess without what the following steps catch up."""
+
+
+def step_times(trace: Trace, steps: StepSpans) -> StepTimes | None:
+    """The logged steps after the first ones, else the counted `steps`; None for too few to hold three periods."""
+    ends = np.sort(trace.step_log.end_ns)
+    if len(ends) > len(steps) + 1:
+        log = StepTimes(ends[:-1], ends[1:], np.arange(1, len(ends)) > min(WARM_UP, len(ends) // 4), live=True)
+        if trace.window_ns is not None and len(trace.ops) + len(trace.device):
+            # The step before the window opens the profiler, those after it close it and look for waits.
+            first, last = np.searchsorted(ends, trace.window_ns)
+            at = np.arange(1, len(ends))
+            log = replace(log, usable=log.usable & ((at < first - 1) | (at > last + _AFTER_WINDOW)))
+    else:
+        log = StepTimes(steps.start_ns, steps.end_ns, np.ones(len(steps), np.bool_))
+    return log if int(log.usable.sum()) >= FEWEST * FEWEST else None
+
+
+def stalls_of(log: StepTimes, busy_ns: int) -> Stalls | None:
+    """The steps that stand out at regular distances, with what each costs; None where there are none.
+
+    `busy_ns` is the device's work of a step, 0 where none is known: no step is usually shorter.
+    """
+    length = log.length_ns
+    usual = float(np.median(length[log.usable]))
+    deviation = 1.4826 * float(np.median(np.abs(length[log.usable] - usual)))
+    usual = max(usual, busy_ns)  # a host that runs ahead is done with a step long before the device is
+    above = length - usual
+    rows = np.flatnonzero(log.usable & (above > max(LONGER * usual, DEVIATIONS * deviation)))
+    period = _period(rows)
+    if period is None and len(rows) and rows[0] == 0:
+        rows = rows[1:]  # opening the profiler makes a first step long
+        period = _period(rows)
+    if period is None:
+        return None
+    short = np.where(log.usable, np.minimum(above, 0), 0)
+    caught_up = np.concatenate(([0.0], np.cumsum(short)))
+    until = np.minimum(np.minimum(rows + 1 + CATCH_UP, np.append(rows[1:], len(length))), len(length))
+    # Steps vary by chance too: half of them are shorter than the median, normally spread ones by 0.8 σ on average.
+    chance = 0.4 * deviation * (until - rows - 1)
+    saved = np.maximum(caught_up[rows + 1] - caught_up[until] - chance, 0)
+    cost = np.maximum(above[rows] - saved, 0).astype(np.int64)
+    # A long step at the very end: nobody saw what was caught up after it.
+    seen = until - rows - 1 >= min(CATCH_UP, period - 1)
+    cost = np.where(seen, cost, np.minimum(cost, int(np.median(cost[seen])) if seen.any() else 0))
+    return Stalls(period, int(usual), rows, cost) if cost.sum() > 0 else None
+
+
+def _period(rows: Int64) -> int | None:
+    """Every how many steps the chosen ones come; None where they come irregularly, too seldom, or are no exception."""
+    if len(rows) < FEWEST:
+        return None
+    distances = np.diff(rows)
+    period = int(np.median(distances))
+    if period < FEWEST:
+        return None
+    multiple = np.maximum(np.rint(distances / period), 1)
+    regular = np.abs(distances - multiple * period) <= max(1, 0.1 * period)
+    return period if regular.mean() >= REGULAR else None
+
+
+def exceptional_steps(length: Int64) -> Int64:
+    """The rows of steps that stand out by their length; none where they are no exception."""
+    if len(length) < FEWEST:
+        return np.empty(0, np.int64)
+    usual = median_low(length)
+    above = length - usual
+    rows = np.flatnonzero(above > max(LONGER * usual, DEVIATIONS * 1.4826 * median_low(np.abs(above))))
+    # What follows a step's last work counts to the next: one stall may make two steps long.
+    stalls = int((np.diff(rows) > 1).sum()) + 1
+    few = stalls <= MINORITY * len(length) and 2 * len(rows) <= len(length)
+    return rows if few else np.empty(0, np.int64)
+
+
+def median_low(values: Int64) -> int:
+    """The median; of an even number, the lesser one of the two: what is to stand out may be half of them."""
+    return int(np.sort(values)[(len(values) - 1) // 2])
