@@ -123,8 +123,10 @@ def _ask(measures: Measures, catalogue: Catalogue, failures: list[str]) -> list[
 
 
 def _settle(claims: Iterable[tuple[Rule, Claim]], measures: Measures) -> list[Settled]:
-    """The findings: claims that still weigh enough once no time is given to two of them."""
-    return [one for one in _with_unseen(settled(claims, measures), measures) if _counts(one, measures)]
+    """The findings: claims that still weigh enough once no time is given to two of them, naming none that do not."""
+    found = [one for one in _with_unseen(settled(claims, measures), measures) if _counts(one, measures)]
+    names = {one.rule.name for one in found}
+    return [replace(one, shared=tuple(other for other in one.shared if other[0] in names)) for one in found]
 
 
 def _with_unseen(claims: list[Settled], measures: Measures) -> list[Settled]:

@@ -65,6 +65,11 @@ def test_of_equal_claims_the_one_nearest_the_source_wins() -> None:
     assert diagnosis.findings[1].evidence == (Evidence("also claimed by near", 2 * MS, "ns"),)
 
 
+def test_a_finding_names_no_claim_that_came_to_nothing() -> None:
+    (finding,) = diagnose([TEN_MS], catalogue(claiming("far", 2, 6), claiming("near", 2, 6))).findings
+    assert (finding.rule, finding.evidence) == ("near", ())
+
+
 def test_a_claim_that_loses_half_its_time_loses_half_its_gain() -> None:
     assert found(claiming("whole", 0, 6), claiming("half", 2, 10, recoverable_ns=4 * MS)) == [("whole", 6), ("half", 2)]
 
