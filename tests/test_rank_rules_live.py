@@ -28,7 +28,7 @@ torch.set_num_threads(1)
 layers = nn.Sequential(*(nn.Linear(128, 128) for _ in range(6)))
 model = DistributedDataParallel(layers, find_unused_parameters=True)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for step in range(24):
+for step in range(2000):
     optimizer.zero_grad()
     for micro_step in range(3):
         model(torch.ones(8, 128)).square().mean().backward()
@@ -42,7 +42,17 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("gloo")
     (folder / "train.py").write_text(PROGRAM)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
-    command = [sys.executable, "-m", "diagnose", "run", "--", *launcher, "--standalone", "train.py"]
+    command = [
+        sys.executable,
+        "-m",
+        "diagnose",
+        "run",
+        "--stop-after-trace",
+        "--",
+        *launcher,
+        "--standalone",
+        "train.py",
+    ]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     (found,) = (folder / ".diagnose" / "runs").iterdir()
