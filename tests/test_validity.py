@@ -17,7 +17,7 @@ from diagnose.rule import Claim, Rule
 from diagnose.trace import Collective, Trace
 from diagnose.trace.drawn import drawn
 from diagnose.trace.readers import open_traces
-from diagnose.trace.schema import DeviceWork, HostCalls, Ops
+from diagnose.trace.schema import DeviceWaits, DeviceWork, HostCalls, Ops, WaitKind
 
 ROOT = Path(__file__).resolve().parents[2] / "shared" / "traces"
 
@@ -140,6 +140,49 @@ def test_backward_operators_that_share_a_number() -> None:
     assert check(backward(0, 0)) == ()
 
 
+def waiting(kind: WaitKind, **columns: int) -> Trace:
+    """The sound recording, whose second launch is an event's record, and a wait from 9 to 10 ms."""
+    names = (*SOUND.names, "cudaEventRecord")
+    name = SOUND.calls.name.copy()
+    name[0] = len(SOUND.names)
+    wait = {
+        "start_ns": 9_000_000,
+        "end_ns": 10_000_000,
+        "kind": int(kind),
+        "device": int(SOUND.device.device[0]),
+    } | columns
+    waits = DeviceWaits.build({column: [value] for column, value in wait.items()})
+    return replace(SOUND, names=names, calls=replace(SOUND.calls, name=name), waits=waits)
+
+
+def test_a_wait_for_an_event_of_which_nothing_is_known() -> None:
+    found = violation(waiting(WaitKind.STREAM_FOR_EVENT), "wait-without-record")
+    assert (found.count, found.share) == (1, 1.0)
+    assert violation(waiting(WaitKind.HOST_FOR_EVENT), "wait-without-record").count == 1
+    assert check(waiting(WaitKind.HOST_FOR_DEVICE)) == ()
+    assert check(waiting(WaitKind.STREAM_FOR_EVENT, wait_on_stream=7)) == ()  # as profilers of 2023 wrote it
+    assert check(waiting(WaitKind.STREAM_FOR_EVENT, start_ns=-5)) == ()  # perhaps recorded before the recording
+
+
+def test_a_stream_that_waits_for_an_event_of_the_future() -> None:
+    record = int(SOUND.calls.correlation[0])
+    begin = int(SOUND.calls.start_ns[0])
+    early = waiting(WaitKind.STREAM_FOR_EVENT, wait_on_correlation=record, start_ns=begin - 2_000)
+    assert violation(early, "wait-for-later-record").count == 1
+    for after in (-900, 0, 5_000):
+        sound = waiting(WaitKind.STREAM_FOR_EVENT, wait_on_correlation=record, start_ns=begin + after)
+        assert check(sound) == ()
+
+
+def test_a_wait_for_a_stream_that_ends_before_its_work_does() -> None:
+    stream, end = int(SOUND.device.stream[-1]), int(SOUND.device.end_ns[-1])
+    begin = int(SOUND.device.start_ns[-1])
+    early = waiting(WaitKind.HOST_FOR_STREAM, stream=stream, start_ns=begin, end_ns=end - 5_000)
+    assert violation(early, "sync-before-end").count == 1
+    assert check(waiting(WaitKind.HOST_FOR_STREAM, stream=stream, start_ns=begin, end_ns=end)) == ()
+    assert check(waiting(WaitKind.HOST_FOR_STREAM, stream=stream + 1, start_ns=begin, end_ns=end - 5_000)) == ()
+
+
 def test_a_hole_longer_than_all_the_rest() -> None:
     after = 3_600_000_000_000
     moved = replace(
@@ -168,10 +211,12 @@ def test_a_hole_longer_than_all_the_rest() -> None:
             "facebookresearch__HolisticTraceAnalysis/tests/data/negative_queue_length_values_check/rank0.json.gz",
             {"work-without-launch"},
         ),
+        ("pytorch__kineto/docs/traces/before_fix_trace.json", set()),
+        ("pytorch__kineto/docs/traces/after_fix_trace.json", set()),
         ("facebookresearch__HolisticTraceAnalysis/tests/data/nccl_parser_config/nccl_data.json.gz", set()),
         ("NVIDIA__Megatron-LM/tp2/result/0/9c44bd29b3f0_1375.1724066820235157909.pt.trace.json.gz", set()),
     ],
-    ids=["skewed clocks", "unseen launches", "sound", "sound too"],
+    ids=["skewed clocks", "unseen launches", "no record seen", "known records", "sound", "sound too"],
 )
 def test_real_recordings(path: str, expected: set[str]) -> None:
     if not (ROOT / path).is_file():

@@ -21,13 +21,15 @@ from diagnose.measure.launch import Launches, launches_of
 from diagnose.measure.named import named
 from diagnose.trace import Trace
 from diagnose.trace.intervals import Intervals
-from diagnose.trace.schema import MISSING, Int64, WorkKind
+from diagnose.trace.schema import MISSING, Int64, WaitKind, WorkKind
 from diagnose.units import NS_PER_S, NS_PER_US, format_ns, format_share
 
 _LAUNCHES = re.compile(r"^(cuda|hip|cu|hipExt|hipModule|hipExtModule|cuda\w*)LaunchKernel|^(cuda|hip)LaunchCooperative")
 _GRAPHS = re.compile(r"Graph")
 _CAPTURES = re.compile(r"StreamBeginCapture|GraphInstantiate|StreamEndCapture")
 _EVALUATES = re.compile(r"^autograd::engine::evaluate_function: ")
+
+_RECORDS = re.compile(r"^(cuda|cu|hip)EventRecord")
 
 _CLOCKS_NS = NS_PER_US
 """Host and device clocks are put together with an error of about this much: a kernel may seem this early."""
@@ -235,6 +237,80 @@ def _shared_sequence_numbers(view: _View) -> Iterator[Violation]:
         )
 
 
+def _waits_without_record(view: _View) -> Iterator[Violation]:
+    """Waits for an event of which neither record nor stream is known, although events were recorded before."""
+    waits = view.trace.waits
+    records = view.trace.calls.start_ns[named(view.trace.names, view.trace.calls.name, _RECORDS)]
+    for_event = (waits.kind == WaitKind.STREAM_FOR_EVENT) | (waits.kind == WaitKind.HOST_FOR_EVENT)
+    if not len(records) or not for_event.any():
+        return
+    # What was recorded before the recording began is never known.
+    for_event &= waits.start_ns >= records.min()
+    rows = np.flatnonzero(for_event & (waits.wait_on_correlation < 0) & (waits.wait_on_stream < 0))
+    share = _share(len(rows), int(for_event.sum()))
+    if share > _TOLERATED:
+        yield Violation(
+            "wait-without-record",
+            len(rows),
+            share,
+            f"{len(rows)} waits for events ({format_share(share)}) do not say where the event was recorded: what they "
+            "waited for is unknown",
+            view.gaps_at(waits.end_ns[rows]),
+        )
+
+
+def _waits_for_later_records(view: _View) -> Iterator[Violation]:
+    """A stream that waits for an event which is recorded only afterwards."""
+    waits, calls = view.trace.waits, view.trace.calls
+    records = np.flatnonzero(named(view.trace.names, calls.name, _RECORDS) & (calls.correlation >= 0))
+    rows = np.flatnonzero((waits.kind == WaitKind.STREAM_FOR_EVENT) & (waits.wait_on_correlation >= 0))
+    if not len(records) or not len(rows):
+        return
+    ids, first = np.unique(calls.correlation[records], return_index=True)
+    at = np.minimum(np.searchsorted(ids, waits.wait_on_correlation[rows]), len(ids) - 1)
+    known = ids[at] == waits.wait_on_correlation[rows]
+    rows, recorded = rows[known], calls.start_ns[records[first[at[known]]]]
+    checked = len(rows)
+    rows = rows[recorded - waits.start_ns[rows] > _CLOCKS_NS]
+    share = _share(len(rows), checked)
+    if share > _TOLERATED:
+        yield Violation(
+            "wait-for-later-record",
+            len(rows),
+            share,
+            f"{len(rows)} waits of streams ({format_share(share)}) name an event that is recorded only later: they "
+            "waited for another one",
+            view.gaps_at(waits.end_ns[rows]),
+        )
+
+
+def _stream_syncs_that_return_early(view: _View) -> Iterator[Violation]:
+    """The host waited for a stream, and work that was launched there before still runs when the wait is over."""
+    waits, device = view.trace.waits, view.trace.device
+    syncs = np.flatnonzero((waits.kind == WaitKind.HOST_FOR_STREAM) & (waits.stream >= 0))
+    early = np.zeros(len(syncs), np.bool_)
+    for place, stream in np.unique(np.stack((waits.device[syncs], waits.stream[syncs])), axis=1).T.tolist():
+        mine = (waits.device[syncs] == place) & (waits.stream[syncs] == stream)
+        work = np.flatnonzero((device.device == place) & (device.stream == stream) & view.launches.linked)
+        if not len(work):
+            continue
+        work = work[np.argsort(view.launches.end_ns[work], kind="stable")]
+        reach = np.maximum.accumulate(device.end_ns[work])
+        last = np.searchsorted(view.launches.end_ns[work], waits.start_ns[syncs[mine]], side="right") - 1
+        early[mine] = (last >= 0) & (reach[np.maximum(last, 0)] > waits.end_ns[syncs[mine]] + 2 * _CLOCKS_NS)
+    rows = syncs[early]
+    share = _share(len(rows), len(syncs))
+    if share > _TOLERATED:
+        yield Violation(
+            "sync-before-end",
+            len(rows),
+            share,
+            f"{len(rows)} waits of the host for a stream ({format_share(share)}) end while work launched before still "
+            "runs there: the clocks of host and device disagree, or the stream is another one",
+            view.gaps_at(waits.end_ns[rows]),
+        )
+
+
 def _holes(view: _View) -> Iterator[Violation]:
     """A stretch without any event that is longer than all the rest: a clock was set, or two recordings were joined."""
     trace = view.trace
@@ -268,6 +344,9 @@ _CHECKS: tuple[Callable[[_View], Iterator[Violation]], ...] = (
     _several_kernels_of_one_launch,
     _collectives_without_description,
     _shared_sequence_numbers,
+    _waits_without_record,
+    _waits_for_later_records,
+    _stream_syncs_that_return_early,
     _holes,
 )
 

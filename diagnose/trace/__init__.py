@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from diagnose.model import Facts, Site, SyncSite
 from diagnose.trace.schema import (
     Counters,
+    DeviceWaits,
     DeviceWork,
     Frames,
     HostCalls,
@@ -83,6 +84,7 @@ class Trace:
     frames: Frames = field(default_factory=Frames.build)
     ranges: Ranges = field(default_factory=Ranges.build)
     device_ranges: Ranges = field(default_factory=Ranges.build)
+    waits: DeviceWaits = field(default_factory=DeviceWaits.build)
     samples: Samples = field(default_factory=Samples.build)
     lines: Samples = field(default_factory=Samples.build)
     """Of one step beside the counted ones: where the training thread came to another line of the user's."""

@@ -70,6 +70,17 @@ class RangeKind(enum.IntEnum):
     """The host side of a collective call."""
 
 
+class WaitKind(enum.IntEnum):
+    """What waits for what."""
+
+    UNKNOWN = 0
+    STREAM_FOR_EVENT = 1
+    """Work of a stream for an event; the host goes on."""
+    HOST_FOR_STREAM = 2
+    HOST_FOR_EVENT = 3
+    HOST_FOR_DEVICE = 4
+
+
 class MemoryAction(enum.IntEnum):
     """What happened to a piece of device memory."""
 
@@ -232,6 +243,20 @@ class Ranges(Table):
 
 
 @dataclass(frozen=True, eq=False)
+class DeviceWaits(Table):
+    """Waits for the device, as its driver reports them beside the calls that ask for them."""
+
+    start_ns: Int64 = column(np.int64, "ns", "the wait was asked for")
+    end_ns: Int64 = column(np.int64, "ns", "the call returned")
+    kind: UInt8 = column(np.uint8, "WaitKind", "what waits for what", missing=0)
+    device: Int32 = column(np.int32, "ordinal", "the device")
+    stream: Int64 = column(np.int64, "id", "the stream that waits, or that the host waits for")
+    correlation: Int64 = column(np.int64, "id", "joins with HostCalls.correlation, the call that asked")
+    wait_on_stream: Int64 = column(np.int64, "id", "the stream on which the awaited event was recorded")
+    wait_on_correlation: Int64 = column(np.int64, "id", "joins with HostCalls.correlation, the event's record")
+
+
+@dataclass(frozen=True, eq=False)
 class Samples(Table):
     """Python stacks of the training thread of a live run, sampled at about 200 Hz or noted at each of its lines."""
 
@@ -303,6 +328,7 @@ TABLES: tuple[type[Table], ...] = (
     Ops,
     Frames,
     Ranges,
+    DeviceWaits,
     Samples,
     Counters,
     StepLog,

@@ -42,6 +42,8 @@ class Args(Struct, gc=False, frozen=True):
     values: Raw = field(default=ABSENT, name="Concrete Inputs")
     blocks_per_sm: Scalar = field(default=-1, name="blocks per SM")
     warps_per_sm: Scalar = field(default=-1, name="warps per SM")
+    wait_on_stream: Scalar = -1
+    wait_on_correlation: Scalar = field(default=-1, name="wait_on_cuda_event_record_corr_id")
     rank: Scalar = None
     """Of a merged file."""
     pid_raw: Scalar = None

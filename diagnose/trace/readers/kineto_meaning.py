@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from diagnose.trace import Collective
 from diagnose.trace.readers.kineto_events import Args, Scalar
-from diagnose.trace.schema import CopyDirection, Memory, RangeKind
+from diagnose.trace.schema import CopyDirection, Memory, RangeKind, WaitKind
 
 _KNOWN = 1 << 16  # names whose meaning is remembered: a trace has thousands, a damaged one might have any number
 
@@ -29,6 +29,7 @@ class Lane(enum.IntEnum):
     DEVICE_RANGE = 9
     MEMORY = 10
     """What the allocator did: instants, which no other table has."""
+    WAIT = 11
 
 
 _LANES = {
@@ -47,7 +48,7 @@ _LANES = {
     "gpu_user_annotation": Lane.DEVICE_RANGE,
     "trace": Lane.UNUSED,
     "overhead": Lane.UNUSED,
-    "cuda_sync": Lane.UNUSED,
+    "cuda_sync": Lane.WAIT,
     "cuda_profiler_range": Lane.UNUSED,
     "cpu_instant_event": Lane.MEMORY,
 }
@@ -89,6 +90,22 @@ def is_mark(name: str) -> bool:
     """Whether an event filed as an operator is an annotation: old profilers made no difference, the compiler of new
     releases reports its phases that way."""
     return range_kind(name) in (RangeKind.STEP, RangeKind.OPTIMIZER, RangeKind.INPUT, RangeKind.COMPILE)
+
+
+_WAITS = (
+    ("stream wait event", WaitKind.STREAM_FOR_EVENT),
+    ("stream sync", WaitKind.HOST_FOR_STREAM),
+    ("event sync", WaitKind.HOST_FOR_EVENT),
+    ("context sync", WaitKind.HOST_FOR_DEVICE),
+    ("device sync", WaitKind.HOST_FOR_DEVICE),
+)
+
+
+@lru_cache(maxsize=_KNOWN)
+def wait_kind(name: str) -> WaitKind:
+    """What waits for what, by the name of a `cuda_sync` event: `Stream Sync`, `Stream Synchronize`, …"""
+    lowered = name.lower()
+    return next((kind for prefix, kind in _WAITS if lowered.startswith(prefix)), WaitKind.UNKNOWN)
 
 
 _DEPENDS = re.compile(r"conv|attention", re.IGNORECASE)

@@ -90,6 +90,7 @@ _SHAPES: Mapping[Lane, type[Struct]] = {
     Lane.RANGE: _Complete,
     Lane.DEVICE_RANGE: _Complete,
     Lane.MEMORY: _Instant,
+    Lane.WAIT: _Work,
 }
 
 

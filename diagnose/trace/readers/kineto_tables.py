@@ -16,17 +16,25 @@ from msgspec import Raw
 from diagnose.trace import Collective
 from diagnose.trace.readers.kineto_columns import Growing, Interned, Texts, ThreadIds, amounts_of, ids_of
 from diagnose.trace.readers.kineto_events import ABSENT, Args, ExactInstant, ExactX, Instant, Metadata, Scalar, X
-from diagnose.trace.readers.kineto_meaning import Lane, collective_of, copy_path, depends_on_values, is_mark, lane_of
+from diagnose.trace.readers.kineto_meaning import (
+    Lane,
+    collective_of,
+    copy_path,
+    depends_on_values,
+    is_mark,
+    lane_of,
+    wait_kind,
+)
 from diagnose.trace.readers.kineto_memory import MemoryInstants, add_memory, of_memory
 from diagnose.trace.readers.kineto_regular import lane_by_type
 from diagnose.trace.readers.kineto_time import UNREADABLE, nanoseconds
-from diagnose.trace.schema import MISSING, DeviceWork, Frames, HostCalls, Int64, Ops, Ranges, WorkKind
+from diagnose.trace.schema import MISSING, DeviceWaits, DeviceWork, Frames, HostCalls, Int64, Ops, Ranges, WorkKind
 
 __all__ = ["Growing", "Interned", "RankTables", "ids_of"]
 
 _ORDER = tuple(lane for lane in Lane if lane not in (Lane.UNUSED, Lane.UNKNOWN, Lane.MEMORY))
 _LANES = lane_by_type()
-_GROWING = ("device", "calls", "ops", "frames", "ranges", "device_ranges", "memory")
+_GROWING = ("device", "calls", "ops", "frames", "ranges", "device_ranges", "memory", "waits")
 _DEVICE_KINDS = {Lane.KERNEL: WorkKind.KERNEL, Lane.COPY: WorkKind.COPY, Lane.SET: WorkKind.SET}
 
 
@@ -46,6 +54,7 @@ class RankTables:
     ranges: Growing = field(default_factory=lambda: Growing(Ranges))
     device_ranges: Growing = field(default_factory=lambda: Growing(Ranges))
     memory: Growing = field(default_factory=lambda: Growing(MemoryInstants))
+    waits: Growing = field(default_factory=lambda: Growing(DeviceWaits))
     unknown: Counter[str] = field(default_factory=Counter)
     """Events left out, by category."""
     without_time: int = 0
@@ -138,6 +147,8 @@ class RankTables:
                 self._add_host(table, groups[lane])
         if (rows := groups[Lane.DEVICE_RANGE]).events:
             self.device_ranges.append(len(rows.events), **rows.times(), thread=MISSING)
+        if groups[Lane.WAIT].events:
+            self._add_waits(groups[Lane.WAIT])
 
     def _marks(self, names: Int64) -> npt.NDArray[np.bool_]:
         """Which of the names are annotations, even where they are filed as operators."""
@@ -221,6 +232,20 @@ class RankTables:
             thread=self._threads(rows.events),
             correlation=ids_of([a.correlation for a in args]),
             external_id=_external_ids(args),
+        )
+
+    def _add_waits(self, rows: _Rows) -> None:
+        args = [event.args for event in rows.events]
+        self.waits.append(
+            len(rows.events),
+            start_ns=rows.starts,
+            end_ns=rows.ends,
+            kind=np.asarray([wait_kind(event.name) for event in rows.events], np.int64),
+            device=_ordinals(ids_of([a.device for a in args])),
+            stream=_streams(ids_of([a.stream for a in args])),
+            correlation=ids_of([a.correlation for a in args]),
+            wait_on_stream=_streams(ids_of([a.wait_on_stream for a in args])),
+            wait_on_correlation=ids_of([a.wait_on_correlation for a in args]),
         )
 
     def _add_ops(self, rows: _Rows) -> None:
@@ -307,6 +332,11 @@ def _shapes(args: Sequence[Args]) -> list[Raw]:
 def _ordinals(devices: Int64) -> Int64:
     """Ordinals of devices; an id that is far from one (a process's, a handle) is unknown."""
     return np.where((devices >= 0) & (devices < 1 << 16), devices, MISSING)
+
+
+def _streams(ids: Int64) -> Int64:
+    """Streams; Kineto writes -1, also as 32 bits without a sign, for none."""
+    return np.where((ids < 0) | (ids == (1 << 32) - 1), MISSING, ids)
 
 
 def _stream(tid: Scalar) -> Scalar:

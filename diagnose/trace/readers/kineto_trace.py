@@ -18,7 +18,7 @@ from diagnose.trace.readers.kineto_columns import Growing, ids_of
 from diagnose.trace.readers.kineto_meaning import range_kind
 from diagnose.trace.readers.kineto_memory import memory_of
 from diagnose.trace.readers.kineto_tables import RankTables
-from diagnose.trace.schema import MISSING, DeviceWork, Frames, HostCalls, Ops, Ranges, Table
+from diagnose.trace.schema import MISSING, DeviceWaits, DeviceWork, Frames, HostCalls, Ops, Ranges, Table
 
 _LATEST_BASE_NS = 4_000_000_000_000_000_000
 _RANK_IN_NAME = re.compile(r"(?:^|[._-])(?:rank|worker)[._-]?(\d+)(?!\d)", re.IGNORECASE)
@@ -76,6 +76,7 @@ def trace_of(path: Path, tables: RankTables, header: Header, rank: int | None) -
     frames: Frames = _table(tables.frames, base_ns)
     ranges: Ranges = _table(tables.ranges, base_ns, kinds)
     device_ranges: Ranges = _table(tables.device_ranges, base_ns, kinds)
+    waits: DeviceWaits = _table(tables.waits, base_ns)
     memory, counters = memory_of(tables.memory, base_ns, names)
     devices = _used_first(header.devices, device)
     return Trace(
@@ -94,6 +95,7 @@ def trace_of(path: Path, tables: RankTables, header: Header, rank: int | None) -
         frames=frames,
         ranges=ranges,
         device_ranges=device_ranges,
+        waits=waits,
         counters=counters,
         memory=memory,
         facts=_facts(devices[0]) if devices and len(device) else Facts(),
