@@ -1,10 +1,13 @@
-"""The time for which a process's first thread was ready and had no core."""
+"""Readings of a process from outside: the time for which it was ready and had no core, and that it has ended."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from diagnose.collect.host import Host
@@ -22,3 +25,15 @@ def test_where_the_kernel_does_not_count_it_nothing_is_said(monkeypatch: pytest.
 
     monkeypatch.setattr("diagnose.collect.host.Path.read_text", refuse)
     assert "host.queued" not in Host(os.getpid()).read()
+
+
+def test_a_process_that_has_ended_has_no_readings() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    host = Host(child.pid)
+    assert host.read()["host.rss_bytes"] > 1 << 20
+    assert child.stdin is not None
+    child.stdin.close()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # ended, but still in the process table
+    with pytest.raises(psutil.NoSuchProcess):
+        host.read()
+    child.wait()

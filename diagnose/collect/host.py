@@ -33,6 +33,9 @@ class Host:
         """The counters since the last call. Raises psutil.NoSuchProcess when the process has gone."""
         self._readings += 1
         self._fresh.clear()
+        rss = self._root.memory_info().rss
+        if rss == 0:  # it has ended, and nobody has waited for it yet
+            raise psutil.NoSuchProcess(self._root.pid)
         if self._readings % _TREE_EVERY == 0:
             self._find_workers()
         own = self._root.cpu_percent(None)
@@ -44,7 +47,7 @@ class Host:
             "host.cpu": tree,
             "host.process_cpu": own,
             "host.others_cpu": max(0.0, machine - tree),
-            "host.rss_bytes": float(self._root.memory_info().rss + sum(rss for _, rss in workers.values())),
+            "host.rss_bytes": float(rss + sum(memory for _, memory in workers.values())),
             "host.workers": float(len(workers)),
             "host.load": os.getloadavg()[0],
         }
