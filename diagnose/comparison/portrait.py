@@ -14,7 +14,6 @@ import numpy as np
 
 from diagnose.comparison.identity import Identity, identity_of
 from diagnose.measure import Measures
-from diagnose.measure.optree import op_tree
 from diagnose.model import Accounting, Diagnosis, Finding
 from diagnose.trace.schema import Int32, Int64
 
@@ -111,16 +110,15 @@ def _kernels(measures: Measures) -> dict[str, Spent]:
 
 
 def _operators(measures: Measures) -> dict[str, Spent]:
-    trace = measures.trace
-    ops, tree = trace.ops, op_tree(trace, measures.launches)
+    trace, ops = measures.trace, measures.trace.ops
     if len(ops) == 0 or measures.step_count == 0:
         return {}
     if not measures.has_device:
         inside = measures.counted.contains(ops.start_ns)
-        return _summed(measures, ops.name[inside], tree.nesting.self_ns[inside])
-    rows = measures.rows_within_steps(measures.rows & (tree.of_work >= 0))
+        return _summed(measures, ops.name[inside], measures.op_tree.nesting.self_ns[inside])
+    rows = measures.rows_within_steps(measures.rows & (measures.op_of_work >= 0))
     length = (trace.device.end_ns - trace.device.start_ns)[rows]
-    return _summed(measures, ops.name[tree.of_work[rows]], length)
+    return _summed(measures, ops.name[measures.op_of_work[rows]], length)
 
 
 def _summed(measures: Measures, names: Int32, length_ns: Int64) -> dict[str, Spent]:
