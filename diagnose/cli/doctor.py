@@ -6,7 +6,6 @@ import argparse
 import importlib.metadata
 import importlib.util
 import json
-import os
 import platform
 import shutil
 import subprocess
@@ -48,20 +47,17 @@ def run(args: argparse.Namespace) -> int:
 
 def look() -> list[Check]:
     """Everything that a command may need, in the order in which a user would miss it."""
+    from diagnose.collect.inside.facts import usable_cores
+
     return [
         Check("Python", platform.python_version(), "nothing works"),
         Check("PyTorch", _version("torch"), "run, fix and demo need it; analyze does not"),
         Check("GPU", _gpus(), "rules about the device cannot tell; host rules can"),
         Check("NVML", _nvml(), "no utilisation or memory counters on the screen"),
-        Check("CPU cores", _cores(), "unknown"),
+        Check("CPU cores", str(usable_cores()), "unknown"),
         Check("C++ compiler", _first_tool("c++", "g++", "clang++"), "torch.compile cannot build CPU code"),
         Check("git", _first_tool("git"), "patches are applied without it"),
     ]
-
-
-def _cores() -> str:
-    """How many this process may use, which a container may have limited."""
-    return str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
 def _version(distribution: str) -> str | None:
