@@ -17,6 +17,7 @@ import numpy as np
 from diagnose.measure import Measures
 from diagnose.measure.rank_record import RankRecord, record_of
 from diagnose.measure.recoverable import replayed, untraced_ns
+from diagnose.measure.spread import standard_deviation
 from diagnose.model import Accounting, CannotTell, Confidence, Evidence, Finding, Severity, Steps, StepWork
 from diagnose.plugins import Catalogue
 from diagnose.rule import Claim, Rule
@@ -157,8 +158,7 @@ def _noise_ns(measures: Measures) -> float | None:
     lengths = measures.steps.length_ns
     if len(lengths) < 3:
         return None
-    deviation = float(np.median(np.abs(lengths - np.median(lengths))))
-    return 2 * 1.4826 * deviation / math.sqrt(len(lengths))
+    return 2 * standard_deviation(lengths) / math.sqrt(len(lengths))
 
 
 def _finding(one: Settled, measures: Measures, catalogue: Catalogue) -> Finding:

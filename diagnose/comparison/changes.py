@@ -16,14 +16,14 @@ import numpy as np
 
 from diagnose.comparison.identity import differences
 from diagnose.comparison.portrait import Portrait, Spent
+from diagnose.measure.spread import standard_deviation
 from diagnose.model import Accounting, Finding
 
 PROCESSES = 0.01
 """Runs of one program that differ by less than this part of the step are alike: what a fix must bring to be kept."""
 _WORTH_TELLING = 0.002
 """Of the step: kernels and operators that moved by less are left out."""
-_DEVIATION = 1.4826  # of a normal distribution, over its median absolute deviation
-_MEDIAN = 1.2533  # the standard error of a median over that of a mean, likewise
+_MEDIAN = 1.2533  # the standard error of a median over that of a mean, for a normal distribution
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +152,7 @@ def _noise(lengths_ns: Sequence[int]) -> float:
     if len(lengths_ns) < 3:
         return 0.0
     middle = float(np.median(lengths_ns))
-    deviation = _DEVIATION * float(np.median(np.abs(np.asarray(lengths_ns) - middle)))
-    return 2 * _MEDIAN * deviation / math.sqrt(len(lengths_ns)) / middle if middle else 0.0
+    return 2 * _MEDIAN * standard_deviation(lengths_ns) / math.sqrt(len(lengths_ns)) / middle if middle else 0.0
 
 
 def _classes(before: Accounting, after: Accounting) -> tuple[Moved, ...]:

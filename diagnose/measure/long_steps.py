@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from diagnose.measure.spread import standard_deviation
 from diagnose.measure.steps import StepSpans
 from diagnose.trace import Trace
 from diagnose.trace.schema import Bool, Int64
@@ -84,9 +85,9 @@ def stalls_of(log: StepTimes, busy_ns: int) -> Stalls | None:
     `busy_ns` is the device's work of a step, 0 where none is known: no step is usually shorter.
     """
     length = log.length_ns
-    usual = float(np.median(length[log.usable]))
-    deviation = 1.4826 * float(np.median(np.abs(length[log.usable] - usual)))
-    usual = max(usual, busy_ns)  # a host that runs ahead is done with a step long before the device is
+    deviation = standard_deviation(length[log.usable])
+    # A host that runs ahead is done with a step long before the device is.
+    usual = max(float(np.median(length[log.usable])), busy_ns)
     above = length - usual
     rows = np.flatnonzero(log.usable & (above > max(LONGER * usual, DEVIATIONS * deviation)))
     period = _period(rows)
