@@ -177,5 +177,9 @@ class Fixer:
     order: int = 50
     """Order class of composition: 10 environment, 20 syncs, 30 input, 40 precision, 50 kernels, 60 compile, 70 memory,
     80 communication, 90 graph capture."""
+    conflicts: tuple[str, ...] = ()
+    """Fixers that are never kept beside this one; it is enough that one of the two says so."""
+    after: tuple[str, ...] = ()
+    """Fixers that have their turn first, where they are candidates too: this one rests on what they do."""
     doc: str = ""
     """Filled by the loader from the module's docstring."""
