@@ -114,7 +114,7 @@ def test_a_termination_is_the_programs_to_handle(tmp_path: Path, capfd: pytest.C
 
     def listen(text: str) -> None:
         output.append(text)
-        if "ready" in "".join(output):
+        if "ready\n" in "".join(output):  # with its end: the handler may run between the two writes of a print
             ready.set()
 
     def terminate() -> None:
