@@ -120,6 +120,8 @@ class Edits:
     files: Mapping[str, str]
     summary: str
     """What was changed, in one line, for people."""
+    gate: Gate | None = None
+    """What these edits promise about the numbers, where it is not what the fixer promises of all its edits."""
 
 
 @dataclass(frozen=True)

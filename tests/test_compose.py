@@ -124,6 +124,20 @@ def test_what_changes_the_training_is_tried_only_when_allowed(tmp_path: Path) ->
     assert allowed.run().verdicts[0].decision is Decision.UNVERIFIED
 
 
+def test_an_answer_may_promise_less_or_more_than_its_fixer_does(tmp_path: Path) -> None:
+    def edit(request: Request) -> Edits:
+        gate = Gate.TRAINING if request.setting["size"] == 2 else None
+        return Edits({path: text + f"# {request.setting}\n" for path, text in request.sources.items()}, "more", gate)
+
+    two = fixer("microbatch", edit, settings=lambda _request: ({"size": 2}, {"size": 4}))
+    stage = Stage(tmp_path, [two], [finding("a", 9, "microbatch")], {"microbatch": Decision.KEPT})
+    (verdict,) = stage.run().verdicts
+    assert verdict.setting == {"size": 4}
+    only = fixer("microbatch", edit, settings=lambda _request: ({"size": 2},))
+    stage = Stage(tmp_path, [only], [finding("a", 9, "microbatch")], {"microbatch": Decision.KEPT})
+    assert stage.run().verdicts[0].decision is Decision.NOT_TRIED
+
+
 def test_what_the_budget_does_not_reach_is_said_to_be_not_tried(tmp_path: Path) -> None:
     stage = Stage(tmp_path, [LOADER], [finding("a", 9, "faster-loader")], budget=Deadline(at_ns=0))
     (verdict,) = stage.run().verdicts

@@ -49,6 +49,12 @@ class Outcome:
 class _Variant:
     setting: Mapping[str, Scalar]
     answer: Edits
+    fixer: Fixer
+    """With the promise of this very answer."""
+
+    @classmethod
+    def of(cls, fixer: Fixer, setting: Mapping[str, Scalar], answer: Edits) -> _Variant:
+        return cls(setting, answer, replace(fixer, gate=answer.gate) if answer.gate else fixer)
 
 
 class Composition:
@@ -125,19 +131,20 @@ class Composition:
             self._done.add(fixer.name)
             self._tell(Verdict(fixer.name, Decision.FAILED, f"the fixer itself failed: {error!r}"), candidate)
             return []
-        variants = [_Variant(setting, answer) for setting, answer in answers if isinstance(answer, Edits)]
+        variants = [_Variant.of(fixer, setting, answer) for setting, answer in answers if isinstance(answer, Edits)]
+        allowed = [variant for variant in variants if variant.fixer.gate in self._allow]
         reason = None
         if not variants:
             advice = next((answer.text for _, answer in answers if isinstance(answer, Advice)), None)
             if advice is not None and advice not in self._advised:
                 self._advised.add(advice)
                 self._tell(Verdict(fixer.name, Decision.ADVICE, advice), candidate)
-        elif fixer.gate not in self._allow:
+        elif not allowed:
             reason = "it changes the training itself, and was not allowed"
         elif self._deadline.passed:
             reason = "the budget ran out"
         if reason is None:
-            return variants
+            return allowed
         self._done.add(fixer.name)
         self._give_up(candidate, reason, variants[0].answer)
         return []
@@ -166,6 +173,7 @@ class Composition:
         copies = [self._copy(self._stack, fixer.name, variant.answer) for variant in variants]
         chosen = self._choose(fixer, [variant.setting for variant in variants], copies)
         setting, answer, patched = variants[chosen].setting, variants[chosen].answer, copies[chosen]
+        fixer = variants[chosen].fixer
         diff = self._stack.diff(answer)
         self._journal.record(
             TrialStarted(
@@ -202,7 +210,7 @@ class Composition:
 
     def _accept(self, candidate: Candidate, variant: _Variant) -> None:
         lines = LineMap.between(self._stack.texts, variant.answer.files)
-        self._stack = self._stack.with_fix(candidate.fixer, candidate.finding, variant.setting, variant.answer)
+        self._stack = self._stack.with_fix(variant.fixer, candidate.finding, variant.setting, variant.answer)
         self._queue = [replace(one, finding=moved(one.finding, lines, self._stack.texts)) for one in self._queue]
         self._journal.record(PatchAccepted(diff=self._stack.patch.text, fixers=list(self._stack.names)))
 
