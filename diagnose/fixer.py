@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from diagnose.model import Confidence, Facts, Finding, Gate, Place, Scalar, Severity, Site
 from diagnose.program.arguments import argument, has_star, set_keywords
+from diagnose.program.built import Built, built_model
 from diagnose.program.edit import (
     Source,
     Splice,
@@ -43,11 +44,13 @@ from diagnose.program.flow import (
     within,
 )
 from diagnose.program.reads import is_read, log_branch, outcome, tensor_of, training_reads, trains, trains_within
+from diagnose.program.training import TrainingStep, training_steps
 from diagnose.program.values import Setting, number, setting_of
 
 __all__ = [
     "STEADY_UPDATES",
     "Advice",
+    "Built",
     "Edits",
     "Example",
     "Facts",
@@ -61,10 +64,12 @@ __all__ = [
     "Site",
     "Source",
     "Splice",
+    "TrainingStep",
     "Uses",
     "argument",
     "asks_nothing",
     "binds",
+    "built_model",
     "call_at",
     "call_name",
     "ensure_import",
@@ -90,6 +95,7 @@ __all__ = [
     "tensor_of",
     "top_of_program",
     "training_reads",
+    "training_steps",
     "trains",
     "trains_within",
     "updates",

@@ -1,0 +1,168 @@
+"""The parts of a training step, found in programs as people write them, and where their model is built."""
+
+from __future__ import annotations
+
+import pytest
+
+from diagnose.model import Site
+from diagnose.program.built import built_model
+from diagnose.program.training import TrainingStep, training_steps
+
+FLAT = """
+model = Net()
+model = model.to(device)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in loader:
+    opt.zero_grad()
+    loss = criterion(model(x.to(device)), y)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    opt.step()
+    scheduler.step()
+"""
+FUNCTIONS = """
+def train(args, model, loader, optimizer, epoch):
+    model.train()
+    for index, (data, target) in enumerate(loader):
+        output = model(data)
+        loss = F.nll_loss(output, target)
+        loss.backward()
+        optimizer.step()
+
+
+def main():
+    net = Net().to("cuda")
+    for epoch in range(args.epochs):
+        train(args, net, loader, optimizer, epoch)
+"""
+ACCUMULATING = """
+model = GPT(config)
+if compile:
+    model = torch.compile(model)
+X, Y = get_batch("train")
+while True:
+    for micro_step in range(accumulation):
+        with ctx:
+            logits, loss = model(X, Y)
+            loss = loss / accumulation
+        X, Y = get_batch("train")
+        scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    optimizer.zero_grad(set_to_none=True)
+"""
+TRAINER = """
+class Trainer:
+    def __init__(self, model, config):
+        self.model = model
+        self.opt = torch.optim.AdamW(model.parameters())
+
+    def step(self, batch):
+        out = self.model(**batch)
+        loss = out.loss
+        (loss / self.every).backward()
+        self.opt.step()
+
+    def fit(self):
+        for batch in self.loader:
+            self.step(batch)
+
+
+net = Net()
+Trainer(net, config).fit()
+"""
+ADVERSARIES = """
+netD.zero_grad()
+for data in loader:
+    output = netD(data)
+    real = criterion(output, label)
+    real.backward()
+    fake = netG(noise)
+    output = netD(fake)
+    wrong = criterion(output, label)
+    wrong.backward()
+    optimizerG.step()
+"""
+
+
+def only(text: str, sites: list[Site] | None = None) -> TrainingStep:
+    (step,) = training_steps({"train.py": text}, sites or [])
+    return step
+
+
+def codes(step: TrainingStep, calls: tuple[object, ...]) -> list[str]:
+    return [step.source.code(call) for call in calls]  # type: ignore[arg-type]
+
+
+def built(text: str) -> str | None:
+    found = built_model(only(text), {"train.py": text})
+    return found.source.code(found.statement) if found else None
+
+
+def test_a_flat_script() -> None:
+    step = only(FLAT)
+    assert (step.loss, step.model, step.batch) == ("loss", "model", ("x", "y"))
+    assert codes(step, step.forward) == ["model(x.to(device))"]
+    assert codes(step, step.optimizer_steps) == ["opt.step()"]
+    assert len(step.clips) == len(step.zero_grads) == 1
+
+
+def test_a_loop_in_a_function_whose_model_is_passed_to_it() -> None:
+    step = only(FUNCTIONS)
+    assert (step.loss, step.model, step.batch) == ("loss", "model", ("data", "target"))
+    assert built(FUNCTIONS) == 'net = Net().to("cuda")'
+
+
+def test_gradients_that_are_accumulated_under_a_scaler() -> None:
+    step = only(ACCUMULATING)
+    assert (step.loss, step.model, step.batch) == ("loss", "model", ("X", "Y"))
+    assert codes(step, step.forward) == ["model(X, Y)"]
+    assert codes(step, step.optimizer_steps) == ["scaler.step(optimizer)"]
+
+
+def test_what_happens_under_a_condition_does_not_build_the_model() -> None:
+    found = built_model(only(ACCUMULATING), {"train.py": ACCUMULATING})
+    assert found is not None
+    assert len(found.assigned) == 2
+    assert found.source.code(found.statement) == "model = GPT(config)"
+
+
+def test_a_trainer_class_whose_model_is_handed_to_its_constructor() -> None:
+    step = only(TRAINER)
+    assert (step.loss, step.model, step.loop) == ("loss", "self.model", None)
+    assert codes(step, step.forward) == ["self.model(**batch)"]
+    assert built(TRAINER) == "net = Net()"
+
+
+def test_of_two_losses_each_has_the_calls_it_is_computed_from() -> None:
+    first, second = training_steps({"train.py": ADVERSARIES})
+    assert codes(first, first.forward) == ["netD(data)"]
+    assert codes(second, second.forward) == ["netG(noise)", "netD(fake)"]
+
+
+def test_a_function_that_is_given_the_model_counts_as_its_call() -> None:
+    step = only("for batch in loader:\n    loss = loss_of(model, batch)\n    accelerator.backward(loss)\n")
+    assert codes(step, step.forward) == ["loss_of(model, batch)"]
+    assert (step.loss, step.model) == ("loss", "model")
+
+
+def test_the_recorded_line_decides_where_the_name_says_nothing() -> None:
+    text = "for x in data:\n    z = prepare(x)\n    y = thing(z)\n    loss = y.mean()\n    loss.backward()\n"
+    assert only(text).forward == ()
+    step = only(text, [Site("forward", "train.py", 3)])
+    assert codes(step, step.forward) == ["thing(z)"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x = 1\n",
+        "class Double(torch.autograd.Function):\n    def backward(ctx, g):\n        return inner.backward(g)\n",
+        "def broken(:\n    loss.backward()\n",
+    ],
+)
+def test_what_is_no_training_step_is_none(text: str) -> None:
+    assert training_steps({"train.py": text}) == ()
+
+
+def test_a_model_from_elsewhere_is_not_guessed() -> None:
+    assert built("from zoo import model\nfor x in data:\n    loss = model(x)\n    loss.backward()\n") is None
