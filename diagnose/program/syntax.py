@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, TypeVar, cast
 
 import libcst as cst
@@ -49,6 +49,7 @@ def splice(text: str, splices: list[Splice]) -> str:
     return "".join([*parts, text[at:]])
 
 
+@lru_cache(maxsize=128)  # every fixer asks for the same few files
 def parse(text: str) -> Source | None:
     """The source parsed, or None where it is no Python that LibCST can read."""
     try:

@@ -1,0 +1,118 @@
+"""An argument of a call, set where the program keeps it: in the call, in its `**options`, or further away."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import libcst as cst
+
+from diagnose.model import Scalar
+from diagnose.program.arguments import argument, set_keywords
+from diagnose.program.edit import replace
+from diagnose.program.literals import number, written
+from diagnose.program.mappings import Layer, layers_of, set_key
+from diagnose.program.syntax import Source, Splice
+from diagnose.program.values import Setting, setting_of
+
+__all__ = ["CallOptions", "Placed"]
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Edits by file. Without a `reason` none means that the argument has the value already."""
+
+    edits: Mapping[str, Sequence[Splice]] = field(default_factory=dict)
+    fixed: bool = True
+    """Whether the value holds whatever comes from outside; a default may be overridden."""
+    reason: str | None = None
+    """Why it cannot be set."""
+
+
+@dataclass(frozen=True)
+class CallOptions:
+    """A call in the user's files, with what the run recorded of it."""
+
+    path: str
+    source: Source
+    node: cst.Call
+    sources: Mapping[str, str]
+    configs: Mapping[str, str] = field(default_factory=dict)
+    words: Sequence[str] = ()
+    recorded: Mapping[str, Scalar] = field(default_factory=dict)
+    """Arguments as they took effect in the run."""
+    positions: Mapping[str, int] = field(default_factory=dict)
+    """Of parameters that may be passed without their name."""
+
+    def given(self, name: str) -> cst.BaseExpression | None:
+        """The expression that the call, or the dictionary that it takes, gives for a parameter."""
+        there = argument(self.node, name, self.positions.get(name))
+        if there is not None:
+            return there.value
+        found = self._layer_with(name)
+        return found[1] if found is not None else None
+
+    def setting(self, name: str, *, trusted: bool = True) -> Setting | None:
+        """What sets an argument; `trusted`: the recorded value holds still (no fix has touched it)."""
+        there = argument(self.node, name, self.positions.get(name))
+        recorded = self.recorded.get(name) if trusted else None
+        if there is not None:
+            return self._follow(there.value, self.path, self.source, recorded)
+        found = self._layer_with(name)
+        return self._follow(found[1], found[0].path, found[0].source, recorded) if found is not None else None
+
+    def value(self, name: str) -> Scalar:
+        """The value that the text gives an argument where it can be told, else the recorded one."""
+        setting = self.setting(name, trusted=False)
+        return setting.value if setting is not None else self.recorded.get(name)
+
+    def place(self, name: str, value: Scalar, *, code: str | None = None) -> Placed:
+        """Set an argument. `code` is written instead of the value where a new argument is put into the call."""
+        expression = self.given(name)
+        if expression is not None:
+            return self._replaced(name, expression, value)
+        code = written(value) if code is None else code
+        stars = [arg for arg in self.node.args if arg.star == "**"]
+        if not stars:
+            keyword = set_keywords(self.source, self.node, {name: code}, positions=self.positions)
+            return Placed({self.path: keyword})
+        layers = layers_of(stars[-1].value, self.path, self.source, self.sources)
+        if layers:
+            likely = [layer for layer in layers if any(layer.value(known) is not None for known in _BESIDE)]
+            layer = (likely or layers)[-1]
+            return Placed({layer.path: set_key(layer, name, code)})
+        star = stars[-1]
+        merged = f'{{**{self.source.code(star.value)}, "{name}": {code}}}'
+        return Placed({self.path: [replace(self.source, star.value, merged)]})
+
+    def _replaced(self, name: str, expression: cst.BaseExpression, value: Scalar) -> Placed:
+        setting = self.setting(name)
+        if setting is not None:
+            edits = {setting.path: [setting.to(value)]} if setting.value != value else {}
+            return Placed(edits, setting.fixed)
+        code = self.source.code(expression)
+        there = argument(self.node, name, self.positions.get(name))
+        if there is None or not isinstance(value, int) or isinstance(value, bool):
+            line = self.source.lines_of(self.node)[0]
+            return Placed(reason=f"{self.path}:{line} gives {name}={code}, which comes from elsewhere: set it there.")
+        if isinstance(expression, cst.Call) and self.source.code(expression.func) == "max":
+            raised = expression.args[-1].value
+            if number(raised) is not None:
+                same = number(raised) == value
+                return Placed({} if same else {self.path: [replace(self.source, raised, str(value))]})
+        # It comes from outside (a command line, a file): what is asked for there still counts when it is more.
+        return Placed({self.path: [replace(self.source, expression, f"max({code}, {value})")]})
+
+    def _follow(self, node: cst.BaseExpression, path: str, source: Source, recorded: Scalar) -> Setting | None:
+        return setting_of(node, path, source, self.sources, recorded, configs=self.configs, words=self.words)
+
+    def _layer_with(self, name: str) -> tuple[Layer, cst.BaseExpression] | None:
+        for star in reversed([arg for arg in self.node.args if arg.star == "**"]):
+            for layer in reversed(layers_of(star.value, self.path, self.source, self.sources) or []):
+                value = layer.value(name)
+                if value is not None:
+                    return layer, value
+        return None
+
+
+_BESIDE = ("num_workers", "pin_memory", "shuffle", "batch_size")
