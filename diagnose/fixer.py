@@ -11,8 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import libcst as cst
+
 from diagnose.model import Confidence, Facts, Finding, Gate, Place, Scalar, Severity, Site
 from diagnose.program.arguments import argument, has_star, set_keywords
+from diagnose.program.bindings import binding_of
 from diagnose.program.built import Built, built_model
 from diagnose.program.edit import (
     Source,
@@ -43,6 +46,8 @@ from diagnose.program.flow import (
     uses_of,
     within,
 )
+from diagnose.program.loaders import Loader, LoadersFound, find_loaders
+from diagnose.program.options import CallOptions, Placed
 from diagnose.program.reads import is_read, log_branch, outcome, tensor_of, training_reads, trains, trains_within
 from diagnose.program.training import TrainingStep, training_steps
 from diagnose.program.values import Setting, number, setting_of
@@ -51,13 +56,17 @@ __all__ = [
     "STEADY_UPDATES",
     "Advice",
     "Built",
+    "CallOptions",
     "Edits",
     "Example",
     "Facts",
     "Finding",
     "Fixer",
     "Gate",
+    "Loader",
+    "LoadersFound",
     "Loop",
+    "Placed",
     "Request",
     "Scalar",
     "Setting",
@@ -68,12 +77,14 @@ __all__ = [
     "Uses",
     "argument",
     "asks_nothing",
+    "binding_of",
     "binds",
     "built_model",
     "call_at",
     "call_name",
     "ensure_import",
     "example_request",
+    "find_loaders",
     "free_name",
     "gate",
     "has_star",
@@ -117,6 +128,18 @@ class Request:
     """One of the settings that `Fixer.settings` proposed; empty for a fixer without knobs."""
     entry: str | None = None
     """The script that was started, a key of `sources`; None for a module or a launcher whose file is unknown."""
+    configs: Mapping[str, str] = field(default_factory=dict)
+    """Config files of the user's that the program names (YAML, JSON, TOML): path → text."""
+    words: Sequence[str] = ()
+    """The command line of the program; what is given there wins over any default."""
+
+    def set_by(self, value: cst.BaseExpression, path: str, source: Source, recorded: Scalar = None) -> Setting | None:
+        """What sets an expression of a file: `setting_of` with all that this request knows."""
+        return setting_of(value, path, source, self.sources, recorded, configs=self.configs, words=self.words)
+
+    def loaders(self) -> LoadersFound:
+        """The data loaders that the finding is about, else those that feed training."""
+        return find_loaders(self.sources, self.sites, self.finding.where, self.configs, self.words)
 
 
 @dataclass(frozen=True)
