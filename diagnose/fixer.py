@@ -17,6 +17,7 @@ from diagnose.model import Confidence, Facts, Finding, Gate, Place, Scalar, Seve
 from diagnose.program.arguments import argument, has_star, set_keywords
 from diagnose.program.bindings import binding_of
 from diagnose.program.built import Built, built_model
+from diagnose.program.device_type import device_type
 from diagnose.program.edit import (
     Source,
     Splice,
@@ -48,9 +49,11 @@ from diagnose.program.flow import (
 )
 from diagnose.program.loaders import Loader, LoadersFound, find_loaders
 from diagnose.program.options import CallOptions, Placed
+from diagnose.program.forward_region import ForwardRegion, forward_region
 from diagnose.program.reads import is_read, log_branch, outcome, tensor_of, training_reads, trains, trains_within
 from diagnose.program.training import TrainingStep, training_steps
 from diagnose.program.values import Setting, number, setting_of
+from diagnose.program.wrapped import block_of, wrapped
 
 __all__ = [
     "STEADY_UPDATES",
@@ -62,6 +65,7 @@ __all__ = [
     "Facts",
     "Finding",
     "Fixer",
+    "ForwardRegion",
     "Gate",
     "Loader",
     "LoadersFound",
@@ -79,12 +83,15 @@ __all__ = [
     "asks_nothing",
     "binding_of",
     "binds",
+    "block_of",
     "built_model",
     "call_at",
     "call_name",
+    "device_type",
     "ensure_import",
     "example_request",
     "find_loaders",
+    "forward_region",
     "free_name",
     "gate",
     "has_star",
@@ -112,6 +119,7 @@ __all__ = [
     "updates",
     "uses_of",
     "within",
+    "wrapped",
 ]
 
 

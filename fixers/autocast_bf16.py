@@ -1,0 +1,346 @@
+"""Runs the forward pass in bfloat16 where that is safe, through autocast.
+
+What it changes
+    Puts `with torch.autocast(…, dtype=torch.bfloat16):` around the forward pass and the loss of each training step; the
+    backward pass follows the formats of the forward one and stays outside, as torch asks. The device is named as the
+    program names it. Where the program has autocast already but keeps it in float32 (a `nullcontext`, a dtype or a flag
+    that it sets), that setting is changed instead. In programs of Lightning, Accelerate and the Trainer of Hugging
+    Face, the change goes into their own argument.
+
+Why it helps
+    Tensor cores multiply bfloat16 at twice the rate of TF32 and many times that of plain float32, and
+    activations take half the memory and half the time to move. Autocast leaves parameters, sums, normalisations and
+    losses in float32.
+
+Fix safety
+    Training: products and activations keep 8 bits of mantissa, so the course of the training changes, if seldom its
+    end. It is tried only when that is allowed. bfloat16 has float32's range, so no GradScaler is needed. Left alone:
+    programs that choose number formats themselves, float16 with a GradScaler, `BCELoss` (which refuses autocast), CUDA
+    graphs that the program captures, values that go to NumPy, which has no bfloat16. It does all that allowing TF32
+    does for products, and more; where both are possible, this one is tried first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from diagnose.fixer import (
+    Advice,
+    Answer,
+    Edits,
+    Example,
+    Facts,
+    Fixer,
+    ForwardRegion,
+    Gate,
+    Request,
+    Scalar,
+    Setting,
+    Source,
+    Splice,
+    TrainingStep,
+    argument,
+    binding_of,
+    call_name,
+    device_type,
+    ensure_import,
+    example_request,
+    forward_region,
+    free_name,
+    has_star,
+    insert_before,
+    parse,
+    replace,
+    set_keywords,
+    setting_of,
+    splice,
+    training_steps,
+    wrapped,
+)
+
+_FIRST_WITH_BFLOAT16 = (8, 0)
+_OWN_FORMATS = re.compile(
+    r"\.bfloat16\(\)|\.half\(\)|torch\.(?:bfloat16|float16|half)\b|set_default_dtype|model\w*\.double\(\)|MixedPrecision"
+)
+_REFUSES = re.compile(r"\bBCELoss\(|\bbinary_cross_entropy\(")
+_CAPTURED = re.compile(r"make_graphed_callables|CUDAGraph\(|cuda\.graph\(")
+_TO_BFLOAT16 = {
+    "TrainingArguments": ("bf16", "True", ("False", "None")),
+    "Seq2SeqTrainingArguments": ("bf16", "True", ("False", "None")),
+    "SFTConfig": ("bf16", "True", ("False", "None")),
+    "Accelerator": ("mixed_precision", '"bf16"', ('"no"', "'no'", "None")),
+    "Trainer": ("precision", '"bf16-mixed"', ("32", '"32"', "'32'", '"32-true"', "'32-true'", "None")),
+    "Fabric": ("precision", '"bf16-mixed"', ("32", '"32"', "'32'", '"32-true"', "'32-true'", "None")),
+}  # fmt: skip
+_ON = "let the program's own autocast be on, in bfloat16"
+_TRAINERS = re.compile(r"^(lightning|pytorch_lightning|transformers|accelerate|trl)\b")
+
+
+def rewrite(request: Request) -> Answer:
+    """Autocast where the program's own switch for it is, else around the forward pass."""
+    facts = request.facts
+    if facts.autocast_dtype == "bfloat16":
+        return None
+    if facts.device_capability is not None and facts.device_capability < _FIRST_WITH_BFLOAT16:
+        return Advice(f"{facts.device_name} has no bfloat16; autocast to float16, with a GradScaler, is for it.")
+    sources = {path: source for path, text in request.sources.items() if (source := parse(text)) is not None}
+    for library in _library(sources):
+        return library
+    scaled = any(site.kind == "GradScaler" and site.arguments.get("enabled") is not False for site in request.sites)
+    if facts.autocast_dtype == "float16" or (scaled and facts.autocast_dtype is not None):
+        return Advice(
+            "The program trains in float16: bfloat16 is as fast and needs no GradScaler; change both by hand."
+        )
+    for switch in _switch(request, sources):
+        return switch
+    return _around(request, sources)
+
+
+def _library(sources: dict[str, Source]) -> Iterator[Answer]:
+    """What to do with the argument of a library that holds the training loop; nothing where none does."""
+    for path, source in sources.items():
+        for call in source.every(cst.Call):
+            keyword, wanted, plain = _TO_BFLOAT16.get(call_name(call), ("", "", ()))
+            known = any(_TRAINERS.match(name) for name in source.names(call.func))
+            if not keyword or not known or (call_name(call) == "Trainer" and _is_hugging_face(source, call)):
+                continue
+            given = argument(call, keyword)
+            code = source.code(given.value) if given is not None else None
+            where = f"{path}:{source.lines_of(call)[0]}"
+            if code == wanted or (code is not None and "bf16" in code):
+                yield None
+            elif has_star(call) or (code is not None and code not in plain):
+                yield Advice(f"{where} takes {keyword} from elsewhere: set it to {wanted} there.")
+            elif argument(call, "fp16") is not None:
+                yield Advice(f"{where} sets fp16: bf16=True in its place needs no loss scaling.")
+            else:
+                edits = set_keywords(source, call, {keyword: wanted})
+                yield Edits({path: splice(source.text, edits)}, f"train in bfloat16 through {keyword}={wanted}")
+
+
+def _is_hugging_face(source: Source, call: cst.Call) -> bool:
+    return any(name.startswith(("transformers", "trl")) for name in source.names(call.func))
+
+
+def _switch(request: Request, sources: dict[str, Source]) -> Iterator[Answer]:
+    """What to do with autocast that is there; nothing where there is none."""
+    for path, source in sources.items():
+        for call in source.every(cst.Call):
+            if call_name(call) == "autocast":
+                yield _switched(request, path, source, call)
+
+
+def _switched(request: Request, path: str, source: Source, call: cst.Call) -> Answer:
+    dtype, enabled = argument(call, "dtype", 1), argument(call, "enabled")
+    bfloat16 = dtype is not None and source.code(dtype.value).endswith("bfloat16")
+    if bfloat16 and enabled is None:
+        return None
+    found: Setting | None = None
+    plain: Scalar = None
+    wanted: Scalar = None
+    if enabled is not None and bfloat16:
+        found, plain, wanted = setting_of(enabled.value, path, source, request.sources, False), False, True
+    elif enabled is None and dtype is not None:
+        name = _chosen_by(source, dtype.value)
+        literal = _value_of(source, name) if name is not None else None
+        if isinstance(literal, cst.SimpleString) and literal.evaluated_value == "float32":
+            code = source.code(literal).replace("float32", "bfloat16")
+            return Edits({path: splice(source.text, [replace(source, literal, code)])}, _ON)
+        found = setting_of(name, path, source, request.sources, "float32") if name is not None else None
+        plain, wanted = "float32", "bfloat16"
+    if found is None or found.value != plain:
+        where = f"{path}:{source.lines_of(call)[0]}"
+        return Advice(f"{where} has autocast already: let it be on, with dtype=torch.bfloat16 and no GradScaler.")
+    text = request.sources[found.path]
+    return Edits({found.path: splice(text, [found.to(wanted)])}, _ON)
+
+
+def _chosen_by(source: Source, dtype: cst.BaseExpression) -> cst.BaseExpression | None:
+    """`name` where a dtype is `{"bfloat16": torch.bfloat16, …}[name]` or `getattr(torch, name)`."""
+    value = _value_of(source, dtype)
+    if isinstance(value, cst.Subscript) and isinstance(value.slice[0].slice, cst.Index):
+        return value.slice[0].slice.value
+    if isinstance(value, cst.Call) and source.code(value.func) == "getattr" and len(value.args) == 2:
+        return value.args[1].value
+    return None
+
+
+def _value_of(source: Source, node: cst.BaseExpression) -> cst.BaseExpression | None:
+    """What a variable was bound to, once; any other expression itself."""
+    if not isinstance(node, cst.Name):
+        return node
+    binding = binding_of(source, node)
+    return binding.value if binding is not None else None
+
+
+def _around(request: Request, sources: dict[str, Source]) -> Answer:
+    """Autocast around the forward pass and the loss of the training steps that ran."""
+    text = "\n".join(request.sources.values())
+    for pattern, reason in (
+        (_REFUSES, "its BCELoss refuses autocast: use BCEWithLogitsLoss, without the sigmoid, first"),
+        (_CAPTURED, "it captures CUDA graphs: autocast belongs into the capture, with cache_enabled=False"),
+        (_OWN_FORMATS, "it chooses number formats of its own"),
+    ):
+        found = pattern.search(text)
+        if found is not None:
+            return Advice(f"Autocast to bfloat16 is not put into this program: {reason} (`{found[0]}`).")
+    files: dict[str, str] = {}
+    reasons: list[str] = []
+    for path, steps in _steps(request, sources).items():
+        splices: list[Splice] = []
+        done: list[cst.CSTNode] = []
+        for step in steps:
+            edits = _wrap(step, done)
+            if isinstance(edits, str):
+                reasons.append(f"{path}:{step.source.lines_of(step.backward)[0]}: {edits}.")
+            else:
+                splices += [edit for edit in edits if edit not in splices]
+        if splices and not reasons:
+            files[path] = splice(request.sources[path], splices)
+    if reasons:
+        by_hand = 'Put `with torch.autocast("cuda", dtype=torch.bfloat16):` around forward pass and loss by hand'
+        return Advice(f"{by_hand}: {' '.join(reasons)}")
+    return Edits(files, "compute forward pass and loss in bfloat16 where autocast holds it safe") if files else None
+
+
+def _steps(request: Request, sources: dict[str, Source]) -> dict[str, list[TrainingStep]]:
+    """By file: those that the run recorded, else those of the script, else all."""
+    steps = training_steps(request.sources, request.sites)
+    ran = [(site.file, site.line) for site in request.sites if site.kind == "backward"]
+    seen = [step for step in steps if any(_covers(step, *place) for place in ran)]
+    chosen = seen or [step for step in steps if step.path == request.entry] or list(steps)
+    return {path: [step for step in chosen if step.path == path] for path in sources}
+
+
+def _covers(step: TrainingStep, path: str, line: int) -> bool:
+    first, last = step.source.lines_of(step.backward)
+    return step.path == path and first <= line <= last
+
+
+def _wrap(step: TrainingStep, done: list[cst.CSTNode]) -> list[Splice] | str:
+    source = step.source
+    region = forward_region(step)
+    if isinstance(region, str):
+        return region
+    if any(statement in done for statement in region.statements):
+        return [] if all(statement in done for statement in region.statements) else "two losses share a part of it"
+    if _goes_to_numpy(step, region):
+        return "a value of the forward pass goes to NumPy, which has no bfloat16: .float() it there first"
+    done += region.statements
+    torch, imports = ensure_import(source, "torch")
+    header = f"with {torch}.autocast({device_type(step)}, dtype={torch}.bfloat16):"
+    context = _null_context(source, region)
+    if context is not None:
+        return [*imports, replace(source, context, header.removeprefix("with ").removesuffix(":"))]
+    if region.expression is None:
+        return [*imports, *wrapped(source, region.statements, header)]
+    loss = free_name(source, "loss")
+    code = source.code(region.expression)
+    lines = [header, f"{source.module.default_indent}{loss} = {code}"]
+    return [*imports, insert_before(source, region.backward, lines), replace(source, region.expression, loss)]
+
+
+def _null_context(source: Source, region: ForwardRegion) -> cst.Call | None:
+    """The `nullcontext()` of a variable that the program already keeps around its forward pass, and nothing else."""
+    for statement in region.statements:
+        for around in (statement, *source.ancestors(statement)):
+            items = around.items if isinstance(around, cst.With) else ()
+            for item in items:
+                value = _value_of(source, item.item) if isinstance(item.item, cst.Name) else None
+                if isinstance(value, cst.Call) and call_name(value) == "nullcontext" and not value.args:
+                    return value
+    return None
+
+
+def _goes_to_numpy(step: TrainingStep, region: ForwardRegion) -> bool:
+    source = step.source
+    made = {
+        name.value
+        for statement in region.statements
+        for target in source.every(cst.AssignTarget, statement)
+        for name in source.every(cst.Name, target)
+    }
+    return any(
+        call_name(call) == "numpy"
+        and ".float()" not in source.code(call)
+        and made.intersection(name.value for name in source.every(cst.Name, call))
+        for call in source.every(cst.Call, step.scope)
+    )
+
+
+_IMPORT = "import torch\nimport torch.nn.functional as F\n"
+_LOOP = "for x, y in loader:\n"
+_WITH = 'with torch.autocast("cuda", dtype=torch.bfloat16):\n'
+_REST = "    loss.backward()\n    optimizer.step()\n"
+
+
+def _recorded(text: str) -> Request:
+    return example_request("fp32-matmul", text, facts=Facts(autocast_dtype="none", device_capability=(9, 0)))
+
+
+def _left_alone(text: str) -> Example:
+    return Example(text, None, _recorded)
+
+
+FIXER = Fixer(
+    name="autocast-bf16",
+    rewrite=rewrite,
+    gate=Gate.TRAINING,
+    mechanism="compute",
+    order=40,
+    examples=(
+        Example(
+            before=_IMPORT + _LOOP + "    # Forward\n    out = model(x)  # logits\n    loss = F.cross_entropy(out, y)\n"
+            "    optimizer.zero_grad()\n" + _REST,
+            after=_IMPORT + _LOOP + "    # Forward\n    " + _WITH + "        out = model(x)  # logits\n"
+            "        loss = F.cross_entropy(out, y)\n    optimizer.zero_grad()\n" + _REST,
+            request=_recorded,
+        ),
+        Example(
+            before="import torch\n\n\ndef train(model, loader, optimizer, device):\n    for x, y in loader:\n"
+            "        x = x.to(device)\n        loss = (model(x) - y).square().mean()\n        loss.backward()\n"
+            "        optimizer.step()\n\n\ndevice = torch.device('cuda')\n",
+            after="import torch\n\n\ndef train(model, loader, optimizer, device):\n    for x, y in loader:\n"
+            "        x = x.to(device)\n        with torch.autocast(device.type, dtype=torch.bfloat16):\n"
+            "            loss = (model(x) - y).square().mean()\n        loss.backward()\n"
+            "        optimizer.step()\n\n\ndevice = torch.device('cuda')\n",
+            request=_recorded,
+        ),
+        Example(
+            before=_IMPORT + _LOOP + "    F.mse_loss(model(x), y).backward()\n    optimizer.step()\n",
+            after=_IMPORT + _LOOP + "    " + _WITH + "        loss = F.mse_loss(model(x), y)\n" + _REST,
+            request=_recorded,
+        ),
+        Example(
+            before="import torch\nfrom contextlib import nullcontext\nctx = nullcontext()\n"
+            + _LOOP
+            + "    with ctx:\n        logits, loss = model(x, y)\n"
+            + _REST,
+            after="import torch\nfrom contextlib import nullcontext\n"
+            'ctx = torch.autocast("cuda", dtype=torch.bfloat16)\n'
+            + _LOOP
+            + "    with ctx:\n        logits, loss = model(x, y)\n"
+            + _REST,
+            request=_recorded,
+        ),
+        Example(
+            before="from accelerate import Accelerator\naccelerator = Accelerator()\n",
+            after='from accelerate import Accelerator\naccelerator = Accelerator(mixed_precision="bf16")\n',
+            request=_recorded,
+        ),
+        _left_alone(_IMPORT + _LOOP + "    loss = torch.nn.BCELoss()(model(x), y)\n" + _REST),
+        _left_alone(_IMPORT + "model = model.bfloat16()\n" + _LOOP + "    loss = model(x).sum()\n" + _REST),
+        _left_alone(
+            _IMPORT
+            + _LOOP
+            + "    with torch.autocast('cuda', enabled=args.amp):\n        loss = model(x).sum()\n"
+            + _REST
+        ),
+        _left_alone(_IMPORT + _LOOP + "    out = model(x)\n    loss = out.sum()\n    log(out.cpu().numpy())\n" + _REST),
+        _left_alone("from lightning import Trainer\ntrainer = Trainer(precision='bf16-mixed')\n"),
+        _left_alone(_IMPORT + _LOOP + "    loss = model(x).sum()\n"),
+    ),
+)
