@@ -27,8 +27,9 @@ from diagnose.plugins import Catalogue
 from diagnose.program import Program
 from diagnose.session import AnyEvent
 from diagnose.trace import Trace
-from diagnose.trial.bench import Control, OnSetting, Trial
+from diagnose.trial.bench import Control, Trial
 from diagnose.trial.duel import OnPair
+from diagnose.trial.knobs import OnSetting
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.verdict import Pair
 
@@ -45,6 +46,12 @@ class FakeBench:
     """Fixer, text of the baseline, text of the patched program."""
     copies: dict[Path, str] = field(default_factory=dict)
     best_setting: int = 0
+    scales: list[bool] = field(default_factory=list)
+    """Per choice between settings, whether they are on a scale."""
+    trial_takes_ns: int = 0
+    """For each setting."""
+    check_takes_ns: int = 0
+    final_takes_ns: int = 0
     numbers: list[str] = field(default_factory=list)
     """Per attempt, the text of the program whose numbers the patched one was held against."""
     runs_control: bool = True
@@ -66,7 +73,8 @@ class FakeBench:
         assert self.copies[original.root] == self.copies[twin.root] == SOURCE
         return Control(Interval(0.0, -0.01, 0.01), 0.01, 8, 2, 20_000_000) if self.runs_control else None
 
-    def choose(self, candidates: Sequence[Program], on_try: OnSetting) -> int:
+    def choose(self, candidates: Sequence[Program], on_try: OnSetting, *, scale: bool = False) -> int:
+        self.scales.append(scale)
         for number, _ in enumerate(candidates[1:], 1):
             on_try(number, 0, Interval(0.1, 0.1, 0.1))
         return self.best_setting
@@ -96,6 +104,15 @@ class FakeBench:
     def gate(self, gate: Gate, original: Program, patched: Program, rounds_to: str | None = None) -> GateResult:
         self.gates.append((gate, self.copies[original.root], self.copies[patched.root], rounds_to))
         return GateResult(gate, self.gate_passes, "as gated")
+
+    def trial_ns(self, fixer: Fixer, settings: int) -> int:
+        return settings * self.trial_takes_ns
+
+    def check_ns(self) -> int:
+        return self.check_takes_ns
+
+    def final_ns(self) -> int:
+        return self.final_takes_ns
 
     def step_alone(self, program: Program, name: str, steps: int) -> int | None:
         return 20_000_000 if self.copies[program.root] == SOURCE else 10_000_000

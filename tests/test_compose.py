@@ -285,3 +285,128 @@ def test_the_merged_diff_applies_to_the_users_files(tmp_path: Path) -> None:
     outcome = stage.run()
     assert outcome.patch is not None
     patch.check(outcome.patch)
+
+
+def test_a_fix_that_excludes_a_kept_one_is_told_and_not_run(tmp_path: Path) -> None:
+    graphs = fixer("graphs", replacing("model = 3", "model = 30"), conflicts=("no-item",))
+    for one, other in ((graphs, ITEM), (ITEM, graphs)):
+        findings = [finding("a", 9, one.name), finding("b", 3, other.name)]
+        folder = tmp_path / one.name
+        folder.mkdir()
+        stage = Stage(folder, [graphs, ITEM], findings, {one.name: Decision.KEPT})
+        verdict = stage.run().verdicts[1]
+        assert [name for name, _, _ in stage.bench.attempts] == [one.name]
+        assert (verdict.fixer, verdict.decision) == (other.name, Decision.NOT_TRIED)
+        assert verdict.summary == f"it excludes {one.name}, which is kept"
+        assert verdict.diff != ""
+
+
+def test_one_that_was_not_kept_excludes_nobody(tmp_path: Path) -> None:
+    graphs = fixer("graphs", replacing("model = 3", "model = 30"), conflicts=("no-item",))
+    findings = [finding("a", 9, "graphs"), finding("b", 3, "no-item")]
+    decisions = {"graphs": Decision.SLOWER, "no-item": Decision.KEPT}
+    stage = Stage(tmp_path, [graphs, ITEM], findings, decisions)
+    assert [verdict.decision for verdict in stage.run().verdicts] == [Decision.SLOWER, Decision.KEPT]
+
+
+def test_an_excluded_fixer_gives_no_advice_either(tmp_path: Path) -> None:
+    by_hand = fixer("by-hand", lambda _request: Advice("do the other thing"), conflicts=("no-item",))
+    findings = [finding("a", 9, "no-item"), finding("b", 3, "by-hand")]
+    stage = Stage(tmp_path, [by_hand, ITEM], findings, {"no-item": Decision.KEPT})
+    assert [verdict.fixer for verdict in stage.run().verdicts] == ["no-item"]
+
+
+def attempted(stage: Stage) -> list[str]:
+    stage.run()
+    return [name for name, _, _ in stage.bench.attempts]
+
+
+def test_among_the_fixers_of_one_finding_the_order_class_decides(tmp_path: Path) -> None:
+    late = fixer("late", replacing("model = 3", "model = 30"), order=60)
+    early = fixer("early", replacing("loss = 2", "loss = 20"), order=20)
+    none = dict.fromkeys(("late", "early"), Decision.NO_CHANGE)
+    assert attempted(Stage(tmp_path, [late, early], [finding("a", 9, "late", "early")], none)) == ["early", "late"]
+
+
+def test_what_a_fixer_rests_on_has_its_turn_first_where_it_is_a_candidate(tmp_path: Path) -> None:
+    graphs = fixer("graphs", replacing("model = 3", "model = 30"), after=("no-item", "unheard-of"))
+    findings = [finding("a", 9, "graphs"), finding("b", 5, "faster-loader"), finding("c", 3, "no-item")]
+    decisions = dict.fromkeys(("graphs", "faster-loader", "no-item"), Decision.NO_CHANGE)
+    stage = Stage(tmp_path, [graphs, LOADER, ITEM], findings, decisions)
+    assert attempted(stage) == ["no-item", "graphs", "faster-loader"]
+
+
+def test_fixers_that_wait_for_each_other_still_have_their_turns(tmp_path: Path) -> None:
+    one = fixer("one", replacing("model = 3", "model = 30"), after=("two",))
+    two = fixer("two", replacing("loss = 2", "loss = 20"), after=("one",))
+    decisions = dict.fromkeys(("one", "two"), Decision.NO_CHANGE)
+    stage = Stage(tmp_path, [one, two], [finding("a", 9, "one"), finding("b", 3, "two")], decisions)
+    assert sorted(attempted(stage)) == ["one", "two"]
+
+
+def test_a_fixer_that_serves_two_findings_is_predicted_to_save_their_sum(tmp_path: Path) -> None:
+    findings = [finding("a", 4, "no-item"), finding("b", 5, "faster-loader"), finding("c", 3, "no-item", line=2)]
+    decisions = dict.fromkeys(("faster-loader", "no-item"), Decision.KEPT)
+    stage = Stage(tmp_path, [LOADER, ITEM], findings, decisions)
+    first = stage.run().verdicts[0]
+    assert (first.fixer, first.predicted_ns) == ("no-item", 7_000_000)
+    assert [place.line for place in first.where] == [3, 2]
+
+
+def test_the_sum_is_no_surer_than_its_least_sure_part(tmp_path: Path) -> None:
+    bound = replace(finding("b", 3, "no-item"), confidence=Confidence.BOUND)
+    stage = Stage(tmp_path, [ITEM], [finding("a", 4, "no-item"), bound], {"no-item": Decision.KEPT})
+    (verdict,) = stage.run().verdicts
+    assert (verdict.predicted_ns, verdict.prediction) == (7_000_000, Confidence.BOUND)
+
+
+def test_a_fixer_that_treats_less_than_it_was_proposed_for_goes_back_into_the_queue(tmp_path: Path) -> None:
+    picky = fixer("picky", lambda request: ITEM.rewrite(request) if request.finding.rule == "c" else None)
+    findings = [finding("a", 4, "picky"), finding("b", 5, "faster-loader"), finding("c", 3, "picky")]
+    decisions = dict.fromkeys(("faster-loader", "picky"), Decision.NO_CHANGE)
+    stage = Stage(tmp_path, [LOADER, picky], findings, decisions)
+    assert attempted(stage) == ["faster-loader", "picky"]
+    assert stage.run().verdicts[1].predicted_ns == 3_000_000
+
+
+def test_edits_for_several_findings_are_tried_together(tmp_path: Path) -> None:
+    def by_rule(request: Request) -> Edits | None:
+        old, new = {"a": ("loss = 2", "loss = 20"), "b": ("model = 3", "model = 30")}[request.finding.rule]
+        (path,) = request.sources
+        text = request.sources[path]
+        return Edits({path: text.replace(old, new)}, f"{old} becomes {new}") if new not in text else None
+
+    both = fixer("both", by_rule)
+    stage = Stage(tmp_path, [both], [finding("a", 4, "both"), finding("b", 3, "both")], {"both": Decision.KEPT})
+    (verdict,) = stage.run().verdicts
+    patched = SOURCE.replace("loss = 2", "loss = 20").replace("model = 3", "model = 30")
+    assert stage.bench.attempts == [("both", SOURCE, patched)]
+    assert verdict.predicted_ns == 7_000_000
+
+
+def test_nothing_is_begun_that_cannot_end_before_the_last_runs(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, [LOADER], [finding("a", 9, "faster-loader")], budget=Deadline(10, clock=lambda: 0))
+    stage.bench.trial_takes_ns, stage.bench.final_takes_ns = 7, 4
+    (verdict,) = stage.run().verdicts
+    assert stage.bench.attempts == []
+    assert (verdict.decision, verdict.summary) == (
+        Decision.NOT_TRIED,
+        "the budget leaves 6 ns before the last runs, and this is expected to take 7 ns",
+    )
+
+
+def test_a_short_budget_leaves_a_knob_fewer_settings(tmp_path: Path) -> None:
+    def settings(_request: Request) -> list[Mapping[str, Scalar]]:
+        return [{"num_workers": 1 << power} for power in range(5)]
+
+    knob = fixer("workers", replacing("loader = 1", "loader = "), settings=settings)
+    stage = Stage(
+        tmp_path,
+        [knob],
+        [finding("a", 9, "workers")],
+        {"workers": Decision.KEPT},
+        budget=Deadline(10, clock=lambda: 0),
+    )
+    stage.bench.trial_takes_ns, stage.bench.best_setting = 3, 2
+    assert stage.run().verdicts[0].setting == {"num_workers": 16}
+    assert stage.bench.scales == [True]

@@ -1,9 +1,9 @@
-"""One greedy pass over the findings, largest predicted saving first.
+"""One greedy pass over the fixers that the findings name, largest predicted saving first.
 
-A fix is measured against the program with everything kept so far, so that two cures of one ailment are not both kept.
-After each kept fix its own profiler window is read again: the findings of the new state decide what is tried next, and
-what is gone is said to be gone. What is left in the end is checked as a whole, and the number reported is that of the
-patched program alone against the original alone.
+What fixers ask of each other is looked at before anything runs. A fix is measured against the program with everything
+kept so far, so that two cures of one ailment are not both kept. After each kept fix its own profiler window is read
+again: the findings of the new state decide what is tried next, and what is gone is said to be gone. What is left in the
+end is checked as a whole, and the number reported is that of the patched program alone against the original alone.
 """
 
 from __future__ import annotations
@@ -12,20 +12,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from diagnose.compose.candidates import Candidate, candidates, review
+from diagnose.compose.answers import Answers, Variant, ask
+from diagnose.compose.budget import OUT_OF_BUDGET, Budget
+from diagnose.compose.candidates import candidates, review
+from diagnose.compose.contracts import excluded_by
 from diagnose.compose.final import Final
 from diagnose.compose.journal import Journal, Record
 from diagnose.compose.knowledge import Known
 from diagnose.compose.leave_one_out import LeaveOneOut
+from diagnose.compose.proposals import Proposal, next_up
 from diagnose.compose.stack import Stack, moved
 from diagnose.compose.trials import Trials
-from diagnose.fixer import Advice, Edits, Fixer
+from diagnose.fixer import Edits, Fixer
 from diagnose.model import Decision, Diagnosis, Gate, Interval, Scalar, Verdict
 from diagnose.plugins import Catalogue
 from diagnose.program import Program, patch
 from diagnose.program.moved import LineMap
 from diagnose.session import ControlMeasured, FinalMeasured, PatchAccepted, TrialStarted
 from diagnose.trial.bench import Control
+from diagnose.trial.knobs import is_scale
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.units import format_share
 
@@ -43,18 +48,6 @@ class Outcome:
     """All kept fixes together; None when none was kept."""
     control: Control | None = None
     final: FinalMeasured | None = None
-
-
-@dataclass(frozen=True)
-class _Variant:
-    setting: Mapping[str, Scalar]
-    answer: Edits
-    fixer: Fixer
-    """With the promise of this very answer."""
-
-    @classmethod
-    def of(cls, fixer: Fixer, setting: Mapping[str, Scalar], answer: Edits) -> _Variant:
-        return cls(setting, answer, replace(fixer, gate=answer.gate) if answer.gate else fixer)
 
 
 class Composition:
@@ -78,6 +71,7 @@ class Composition:
         self._bench = bench
         self._schedule = schedule
         self._deadline = deadline
+        self._budget = Budget(bench, deadline)
         self._allow = allow
         self._queue = list(candidates(program, diagnosis.findings, catalogue))
         self._stack = Stack.of(program, known)
@@ -89,28 +83,28 @@ class Composition:
         """Try everything that is worth it and allowed, then judge what was kept as a whole."""
         original, control = None, None
         while self._queue:
-            candidate = self._queue.pop(0)
-            if candidate.fixer.name in self._done:
+            ready = self._ready(next_up(self._queue))
+            if ready is None:
                 continue
-            variants = self._variants(candidate)
-            if not variants:
-                continue
-            self._done.add(candidate.fixer.name)
             if original is None:
                 original = self._copy(self._stack, "original")
                 patched = original
                 control = self._control(original)
             if control is None:
-                self._give_up(candidate, "the program ends before it could be measured", variants[0].answer)
+                self._give_up(ready, "the program ends before it could be measured")
                 continue
-            patched = self._try(candidate, variants, original, patched) or patched
+            ready, reason = self._budget.affordable(ready)
+            if reason is not None:
+                self._give_up(ready, reason)
+                continue
+            patched = self._try(ready, original, patched) or patched
         if original is None or control is None or not self._stack.kept:
             return Outcome(self._journal.verdicts, None, control)
         return self._finish(original, patched, control)
 
     def _finish(self, original: Program, patched: Program, control: Control) -> Outcome:
         """Take out what is no longer needed, then judge the rest together."""
-        check = LeaveOneOut(self._bench, self._copy, self._journal, self._deadline)
+        check = LeaveOneOut(self._bench, self._copy, self._journal, self._budget)
         stack, patched = check.run(self._stack, patched)
         final = Final(self._bench, self._journal, self._schedule)
         gate = final.gate(stack, original, patched)
@@ -119,35 +113,50 @@ class Composition:
         measured = final.alone(original, patched, control.step_ns, gate)
         return Outcome(self._journal.verdicts, stack.patch, control, measured)
 
-    def _variants(self, candidate: Candidate) -> list[_Variant]:
-        """What the fixer would do, by setting; what stands against trying it is told."""
-        fixer = candidate.fixer
-        request = self._stack.request(candidate.finding)
+    def _ready(self, proposal: Proposal) -> Answers | None:
+        """What the fixer would do, where that is to be tried now; what stands against it is told."""
+        fixer = proposal.fixer
         try:
-            answers = [
-                (setting, fixer.rewrite(replace(request, setting=setting))) for setting in fixer.settings(request)
-            ]
+            found = ask(self._stack, proposal)
         except Exception as error:  # noqa: BLE001 - a fixer may be the user's own; a broken one must not hide the others
-            self._done.add(fixer.name)
-            self._tell(Verdict(fixer.name, Decision.FAILED, f"the fixer itself failed: {error!r}"), candidate)
-            return []
-        variants = [_Variant.of(fixer, setting, answer) for setting, answer in answers if isinstance(answer, Edits)]
-        allowed = [variant for variant in variants if variant.fixer.gate in self._allow]
+            self._settle(fixer)
+            self._tell(Verdict(fixer.name, Decision.FAILED, f"the fixer itself failed: {error!r}"), proposal)
+            return None
+        rival = excluded_by(fixer, [kept.fixer for kept in self._stack.kept])
+        if rival is None:
+            self._advise(found)
+        allowed = tuple(variant for variant in found.variants if variant.fixer.gate in self._allow)
+        treated = {finding.rule for finding in found.proposal.findings}
+        self._queue = [one for one in self._queue if one.fixer.name != fixer.name or one.finding.rule in treated]
+        if not found.variants:
+            return None
+        if next_up(self._queue).fixer.name != fixer.name:
+            return None  # it treats less than it was proposed for, and others promise more now
+        self._settle(fixer)
         reason = None
-        if not variants:
-            advice = next((answer.text for _, answer in answers if isinstance(answer, Advice)), None)
-            if advice is not None and advice not in self._advised:
-                self._advised.add(advice)
-                self._tell(Verdict(fixer.name, Decision.ADVICE, advice), candidate)
+        if rival is not None:
+            reason = f"it excludes {rival}, which is kept"
         elif not allowed:
             reason = "it changes the training itself, and was not allowed"
         elif self._deadline.passed:
-            reason = "the budget ran out"
-        if reason is None:
-            return allowed
+            reason = OUT_OF_BUDGET
+        if reason is not None:
+            self._give_up(found, reason)
+            return None
+        return replace(found, variants=allowed)
+
+    def _settle(self, fixer: Fixer) -> None:
+        """It has had its turn: no finding names it any more."""
         self._done.add(fixer.name)
-        self._give_up(candidate, reason, variants[0].answer)
-        return []
+        self._queue = [one for one in self._queue if one.fixer.name != fixer.name]
+
+    def _advise(self, found: Answers) -> None:
+        """Tell what is left to the user, each text once."""
+        fixer = found.proposal.fixer
+        for finding, text in found.advice:
+            if text not in self._advised:
+                self._advised.add(text)
+                self._tell(Verdict(fixer.name, Decision.ADVICE, text), Proposal(fixer, (finding,)))
 
     def _control(self, original: Program) -> Control | None:
         self._journal.phase("measuring what this machine can resolve", "original against itself")
@@ -165,33 +174,31 @@ class Composition:
                 self._journal.warn("two copies do not fit on the device together; they run in alternation")
         return control
 
-    def _try(
-        self, candidate: Candidate, variants: Sequence[_Variant], original: Program, baseline: Program
-    ) -> Program | None:
+    def _try(self, ready: Answers, original: Program, baseline: Program) -> Program | None:
         """Choose the setting, run the trial, take the fix into the stack if it holds; the new baseline if so."""
-        fixer, finding = candidate.fixer, candidate.finding
-        copies = [self._copy(self._stack, fixer.name, variant.answer) for variant in variants]
-        chosen = self._choose(fixer, [variant.setting for variant in variants], copies)
-        setting, answer, patched = variants[chosen].setting, variants[chosen].answer, copies[chosen]
-        fixer = variants[chosen].fixer
-        diff = self._stack.diff(answer)
+        proposal, variants = ready.proposal, ready.variants
+        copies = [self._copy(self._stack, proposal.fixer.name, variant.answer) for variant in variants]
+        chosen = self._choose(proposal.fixer, [variant.setting for variant in variants], copies)
+        variant, patched = variants[chosen], copies[chosen]
+        fixer = variant.fixer
+        diff = self._stack.diff(variant.answer)
         self._journal.record(
             TrialStarted(
                 fixer=fixer.name,
-                setting=dict(setting),
-                predicted_ns=finding.recoverable_ns,
-                summary=answer.summary,
+                setting=dict(variant.setting),
+                predicted_ns=proposal.predicted_ns,
+                summary=variant.answer.summary,
                 diff=diff,
-                where=list(finding.where),
+                where=list(proposal.where),
             )
         )
         # With only bitwise fixes below it, the original has the numbers of the baseline, and is captured already.
         numbers = original if self._stack.bitwise else baseline
         trial = self._bench.attempt(fixer, baseline, patched, self._journal.telling(fixer.name), numbers)
-        self._tell(replace(trial.verdict, setting=dict(setting), diff=diff), candidate)
+        self._tell(replace(trial.verdict, setting=dict(variant.setting), diff=diff), proposal)
         if trial.verdict.decision is not Decision.KEPT:
             return None
-        self._accept(candidate, variants[chosen])
+        self._accept(proposal, variant)
         self._look_again(fixer, trial.traces, _patched_ns(trial.verdict))
         return patched
 
@@ -206,36 +213,37 @@ class Composition:
             detail = f"{_described(settings[number])}: {found}"
             self._journal.phase(f"choosing the setting of {fixer.name}", detail)
 
-        return self._bench.choose(copies, tried)
+        return self._bench.choose(copies, tried, scale=is_scale(settings))
 
-    def _accept(self, candidate: Candidate, variant: _Variant) -> None:
+    def _accept(self, proposal: Proposal, variant: Variant) -> None:
         lines = LineMap.between(self._stack.texts, variant.answer.files)
-        self._stack = self._stack.with_fix(variant.fixer, candidate.finding, variant.setting, variant.answer)
+        self._stack = self._stack.with_fix(variant.fixer, proposal.findings, variant.setting, variant.answer)
         self._queue = [replace(one, finding=moved(one.finding, lines, self._stack.texts)) for one in self._queue]
         self._journal.record(PatchAccepted(diff=self._stack.patch.text, fixers=list(self._stack.names)))
 
     def _look_again(self, fixer: Fixer, windows: Sequence[Path], step_ns: int | None) -> None:
         """Let the findings of the new state, whose untraced step is known from its trial, decide what is tried next."""
         seen = review(self._queue, windows, self._program, self._stack.known, self._catalogue, step_ns)
-        self._queue = list(seen.queue)
+        self._queue = [one for one in seen.queue if one.fixer.name not in self._done]
         for candidate, fate in seen.gone:
             if candidate.fixer.name not in self._done:
-                self._done.add(candidate.fixer.name)
-                self._give_up(candidate, f"{fate} since {fixer.name} was kept")
+                self._settle(candidate.fixer)
+                reason = f"{fate} since {fixer.name} was kept"
+                self._give_up(Answers(Proposal(candidate.fixer, (candidate.finding,))), reason)
 
     def _copy(self, stack: Stack, name: str, answer: Edits | None = None) -> Program:
         """A copy of the program with a stack in it, and perhaps one answer more."""
         self._copies += 1
         return self._bench.copy({**stack.edited, **(answer.files if answer else {})}, f"copy-{self._copies}-{name}")
 
-    def _give_up(self, candidate: Candidate, reason: str, answer: Edits | None = None) -> None:
-        verdict = Verdict(candidate.fixer.name, Decision.NOT_TRIED, reason)
-        self._tell(replace(verdict, diff=self._stack.diff(answer)) if answer else verdict, candidate)
+    def _give_up(self, found: Answers, reason: str) -> None:
+        verdict = Verdict(found.proposal.fixer.name, Decision.NOT_TRIED, reason)
+        diff = self._stack.diff(found.variants[0].answer) if found.variants else ""
+        self._tell(replace(verdict, diff=diff), found.proposal)
 
-    def _tell(self, verdict: Verdict, candidate: Candidate) -> None:
-        finding = candidate.finding
-        predicted = replace(verdict, predicted_ns=finding.recoverable_ns, prediction=finding.confidence)
-        self._journal.tell(replace(predicted, where=finding.where))
+    def _tell(self, verdict: Verdict, proposal: Proposal) -> None:
+        predicted = replace(verdict, predicted_ns=proposal.predicted_ns, prediction=proposal.prediction)
+        self._journal.tell(replace(predicted, where=proposal.where))
 
 
 def _patched_ns(verdict: Verdict) -> int | None:

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from diagnose.compose.budget import Budget
 from diagnose.compose.journal import Journal
 from diagnose.compose.stack import Kept, Stack
 from diagnose.compose.trials import Trials
 from diagnose.model import Decision, Verdict
 from diagnose.program import Program, patch
 from diagnose.session import PatchAccepted, TrialStarted
-from diagnose.trial.schedule import Deadline
 
 CHECK = "leave-one-out check"
 _NOT_NEEDED = frozenset({Decision.NO_CHANGE, Decision.SLOWER})
@@ -30,13 +30,14 @@ class LeaveOneOut:
     copy: Callable[[Stack, str], Program]
     """A copy of the program with a stack in it."""
     journal: Journal
-    deadline: Deadline
+    budget: Budget
 
     def run(self, stack: Stack, patched: Program) -> tuple[Stack, Program]:
         """What is left of the stack, with a copy of the program that has just that in it."""
         for name in stack.names[:-1]:
-            if self.deadline.passed:
-                self.journal.warn(f"the budget ran out before the {CHECK} of {name}: it stays on its own trial's word")
+            refused = self.budget.refused_check()
+            if refused is not None:
+                self.journal.warn(f"no {CHECK} of {name}, which stays on its own trial's word: {refused}")
                 continue
             rest = stack.without(name)
             if rest is None:
@@ -74,7 +75,7 @@ class LeaveOneOut:
                 predicted_ns=None,
                 summary=f"{CHECK}: {_list(rest.names)} without it against all together",
                 diff=patch.diff({**rest.texts}, {**stack.texts}, stack.program.root),
-                where=list(kept.finding.where),
+                where=list(kept.where),
             )
         )
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from diagnose.compose.knowledge import Known
-from diagnose.fixer import Edits, Fixer, Request
-from diagnose.model import Finding, Gate, Scalar
+from diagnose.fixer import Answer, Edits, Fixer, Request
+from diagnose.model import Finding, Gate, Place, Scalar
 from diagnose.program import Program, patch
 from diagnose.program.moved import LineMap
 
@@ -17,11 +17,16 @@ class Kept:
     """A fix in the stack, with what it takes to make its edits again."""
 
     fixer: Fixer
-    finding: Finding
-    """Its places are lines of `below`."""
+    findings: tuple[Finding, ...]
+    """What it treats, the heaviest first; their places are lines of `below`."""
     setting: Mapping[str, Scalar]
     below: Stack
     """What it was put on."""
+
+    @property
+    def where(self) -> tuple[Place, ...]:
+        """The places of all its findings, each once."""
+        return tuple(dict.fromkeys(place for finding in self.findings for place in finding.where))
 
 
 @dataclass(frozen=True)
@@ -68,11 +73,40 @@ class Stack:
         entry = str(self.program.entry) if self.program.entry else None
         return Request(finding, self.texts, self.known.sites, self.known.facts, setting or {}, entry)
 
-    def with_fix(self, fixer: Fixer, finding: Finding, setting: Mapping[str, Scalar], answer: Edits) -> Stack:
+    def answer(self, fixer: Fixer, findings: Sequence[Finding], setting: Mapping[str, Scalar]) -> Answer:
+        """What a fixer does for all of these findings together: an edit unlike the first is made on top of it.
+
+        Advice or None only where it edits for none of them. Raises whatever the fixer raises.
+        """
+        made: Edits | None = None
+        other: Answer = None
+        for finding in findings:
+            alone = fixer.rewrite(self.request(finding, setting))
+            if not isinstance(alone, Edits):
+                other = other or alone
+            elif made is None:
+                made = alone
+            elif dict(alone.files) != dict(made.files):
+                made = self._on_top(fixer, made, finding, setting)
+        return made or other
+
+    def _on_top(self, fixer: Fixer, made: Edits, finding: Finding, setting: Mapping[str, Scalar]) -> Edits:
+        above = self.with_fix(fixer, (finding,), setting, made)
+        there = moved(finding, LineMap.between(self.texts, made.files), above.texts)
+        more = fixer.rewrite(above.request(there, setting))
+        if not isinstance(more, Edits):
+            return made
+        summary = made.summary if more.summary == made.summary else f"{made.summary}; {more.summary}"
+        boldest = max((made.gate or fixer.gate, more.gate or fixer.gate), key=list(Gate).index)
+        return Edits({**made.files, **more.files}, summary, boldest)
+
+    def with_fix(
+        self, fixer: Fixer, findings: tuple[Finding, ...], setting: Mapping[str, Scalar], answer: Edits
+    ) -> Stack:
         """One fix more."""
         lines = LineMap.between(self.texts, answer.files)
         sites = tuple(replace(site, line=lines.line(site.file, site.line)) for site in self.known.sites)
-        kept = (*self.kept, Kept(fixer, finding, setting, self))
+        kept = (*self.kept, Kept(fixer, findings, setting, self))
         return replace(self, known=replace(self.known, sites=sites), texts={**self.texts, **answer.files}, kept=kept)
 
     def without(self, name: str) -> Stack | None:
@@ -85,12 +119,13 @@ class Stack:
 
     def _again(self, kept: Kept) -> Stack | None:
         others = {path: text for path, text in self.texts.items() if text != kept.below.texts.get(path)}
-        finding = moved(kept.finding, LineMap.between(kept.below.texts, others), self.texts)
+        lines = LineMap.between(kept.below.texts, others)
+        findings = tuple(moved(finding, lines, self.texts) for finding in kept.findings)
         try:
-            answer = kept.fixer.rewrite(self.request(finding, kept.setting))
+            answer = self.answer(kept.fixer, findings, kept.setting)
         except Exception:  # noqa: BLE001 - a fixer may be the user's own; what it cannot do here is answer enough
             return None
-        return self.with_fix(kept.fixer, finding, kept.setting, answer) if isinstance(answer, Edits) else None
+        return self.with_fix(kept.fixer, findings, kept.setting, answer) if isinstance(answer, Edits) else None
 
 
 def moved(finding: Finding, lines: LineMap, texts: Mapping[str, str]) -> Finding:

@@ -8,8 +8,9 @@ from typing import Protocol
 from diagnose.fixer import Fixer
 from diagnose.model import Gate, GateResult
 from diagnose.program import Program
-from diagnose.trial.bench import Control, OnSetting, Trial
+from diagnose.trial.bench import Control, Trial
 from diagnose.trial.duel import OnPair
+from diagnose.trial.knobs import OnSetting
 
 
 class Trials(Protocol):
@@ -17,7 +18,7 @@ class Trials(Protocol):
 
     def copy(self, texts: Mapping[str, str], name: str) -> Program: ...
     def control(self, original: Program, twin: Program, on_pair: OnPair | None = None) -> Control | None: ...
-    def choose(self, candidates: Sequence[Program], on_try: OnSetting) -> int: ...
+    def choose(self, candidates: Sequence[Program], on_try: OnSetting, *, scale: bool = False) -> int: ...
     def attempt(
         self,
         fixer: Fixer,
@@ -29,3 +30,15 @@ class Trials(Protocol):
     def leave_out(self, fixer: Fixer, without: Program, stack: Program, on_pair: OnPair | None = None) -> Trial: ...
     def gate(self, gate: Gate, original: Program, patched: Program, rounds_to: str | None = None) -> GateResult: ...
     def step_alone(self, program: Program, name: str, steps: int) -> int | None: ...
+
+    def trial_ns(self, fixer: Fixer, settings: int) -> int:
+        """How long a trial of a fix is expected to take, with the choice between its settings and its gate."""
+        ...
+
+    def check_ns(self) -> int:
+        """The same of a leave-one-out check."""
+        ...
+
+    def final_ns(self) -> int:
+        """The same of the gate of the whole stack and the last runs."""
+        ...

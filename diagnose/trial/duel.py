@@ -52,8 +52,8 @@ class Comparison:
     peak_bytes: tuple[int, int] | None = None
     memory: Memory | None = None
     """Of the original after its warm-up."""
-    start_ns: int = 0
-    """The longest way from the start of a process to the end of its warm-up."""
+    starts_ns: tuple[list[int], list[int]] = field(default_factory=lambda: ([], []))
+    """Of each process in turn: from its start to the end of its warm-up."""
     traces: tuple[list[Path], list[Path]] = field(default_factory=lambda: ([], []))
     stopped_early: bool = False
     alternated: bool = False
@@ -63,6 +63,11 @@ class Comparison:
     """The side that failed, and how; a program that came to its end is no failure."""
     ended_after: int | None = None
     """Steps of a program that came to its own end, where it said."""
+
+    @property
+    def start_ns(self) -> int:
+        """The longest way from the start of a process to the end of its warm-up; 0 where none got there."""
+        return max((start for side in self.starts_ns for start in side), default=0)
 
     @property
     def saving(self) -> Interval | None:
@@ -176,7 +181,7 @@ class _Run:
         except _SideFailed as failure:
             failure.starting = True
             raise
-        self.found.start_ns = max(self.found.start_ns, ready.started_ns)
+        self.found.starts_ns[side].append(ready.started_ns)
         return ready
 
     def settle(self, arms: Sequence[LiveArm]) -> None:
@@ -238,7 +243,7 @@ class _Run:
         if self.duel.on_pair is not None:
             self.duel.on_pair(len(pairs) - 1, pairs[-1], estimate(pairs) if len(pairs) >= LEAST_PAIRS else None)
         smallest = self.duel.resolution
-        if smallest is not None and len(pairs) < self.schedule.pairs and len(pairs) % self.schedule.look_every == 0:
+        if smallest is not None and self.schedule.looks_after(len(pairs)):
             self.found.stopped_early = hopeless(pairs, smallest, self.schedule.looks)
 
     def block(self, side: int, arm: LiveArm, steps: int) -> Block:

@@ -24,8 +24,10 @@ class Schedule:
     least_steps: int = 5
     usual_steps: int = 10
     most_steps: int = 1000
+    screen_pairs: int = 4
+    """After so many, the first look at whether the trial is hopeless: most fixes that lose end here."""
     look_every: int = 5
-    """Pairs between two looks at whether the trial is hopeless."""
+    """Pairs between the later looks."""
     sweep_pairs: int = 4
     """For each setting of a knob, before the full trial of the chosen one."""
     trace_steps: int = 4
@@ -61,7 +63,13 @@ class Schedule:
     @property
     def looks(self) -> int:
         """How often a trial is looked at, the end included."""
-        return max(1, math.ceil(self.pairs / self.look_every))
+        return 1 + sum(self.looks_after(pairs) for pairs in range(1, self.pairs))
+
+    def looks_after(self, pairs: int) -> bool:
+        """Whether to ask, after so many pairs, if the trial is hopeless. At its end it is judged instead."""
+        if pairs >= self.pairs:
+            return False
+        return pairs == self.screen_pairs or (pairs > self.screen_pairs and pairs % self.look_every == 0)
 
     def block_steps(self, step_ns: int) -> int:
         """Measured steps in a block of a program whose step takes `step_ns`."""
@@ -101,6 +109,15 @@ class Deadline:
     def passed(self) -> bool:
         """Whether the time is up."""
         return self.at_ns is not None and self.clock() >= self.at_ns
+
+    @property
+    def left_ns(self) -> int | None:
+        """The time until then, never below zero; None: no end."""
+        return None if self.at_ns is None else max(0, self.at_ns - self.clock())
+
+    def earlier(self, by_ns: int) -> Deadline:
+        """The deadline of a part that must leave `by_ns` to what comes after it."""
+        return self if self.at_ns is None else replace(self, at_ns=self.at_ns - by_ns)
 
     def limit_ns(self, limit_ns: int) -> int:
         """The shorter of a limit and the time left (a second at least, so that an arm can still be ended)."""

@@ -1,0 +1,62 @@
+"""The user's budget: what still fits into it, with the time of the last runs set aside.
+
+Nothing is begun that cannot end. How long a trial will take is told by those before it: a start with its warm-up, the
+blocks of its turns, the captures of its gate. The first trials of a session rest on the control alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from diagnose.compose.answers import Answers
+from diagnose.compose.trials import Trials
+from diagnose.trial.schedule import Deadline
+from diagnose.units import format_ns
+
+OUT_OF_BUDGET = "the budget ran out"
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a bench may still begin before a deadline."""
+
+    bench: Trials
+    deadline: Deadline
+
+    def affordable(self, ready: Answers) -> tuple[Answers, str | None]:
+        """The fix with as many of its settings as there is time for; else why it is not tried."""
+        patched = ready.variants[0].fixer
+        reason = self._refused(self.bench.trial_ns(patched, 1))
+        if reason is not None:
+            return ready, reason
+        count = len(ready.variants)
+        while count > 1 and self._refused(self.bench.trial_ns(patched, count)) is not None:
+            count -= 1
+        return replace(ready, variants=tuple(ready.variants[at] for at in spread(len(ready.variants), count))), None
+
+    def refused_check(self) -> str | None:
+        """Why there is no time for one more leave-one-out check; None where there is."""
+        return self._refused(self.bench.check_ns())
+
+    def _refused(self, needed_ns: int) -> str | None:
+        left_ns = self.deadline.left_ns
+        if left_ns is None:
+            return None
+        if left_ns == 0:
+            return OUT_OF_BUDGET
+        left_ns = max(0, left_ns - self.bench.final_ns())
+        if needed_ns <= left_ns:
+            return None
+        return (
+            f"the budget leaves {format_ns(left_ns)} before the last runs, and this is expected to take "
+            f"{format_ns(needed_ns)}"
+        )
+
+
+def spread(count: int, wanted: int) -> list[int]:
+    """`wanted` of `count` places in even distances, the ends among them; of one, the first, which is the cheapest."""
+    if wanted >= count:
+        return list(range(count))
+    if wanted <= 1:
+        return [0]
+    return [round(at * (count - 1) / (wanted - 1)) for at in range(wanted)]

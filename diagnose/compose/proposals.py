@@ -1,0 +1,66 @@
+"""What comes next: a fixer with all the findings that name it, largest predicted saving first.
+
+What a fixer is predicted to save is the sum over the findings that it treats: settlement lets no nanosecond be claimed
+by two findings, so nothing counts twice. Whether it does treat a finding is known only once it has been asked; until
+then the sum is an upper limit. That is enough for a greedy order, as long as a fixer whose sum turns out smaller goes
+back into the queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from diagnose.compose.candidates import Candidate
+from diagnose.compose.contracts import goes_first
+from diagnose.fixer import Fixer
+from diagnose.model import Confidence, Finding, Place
+
+_SURENESS = (Confidence.HINT, Confidence.BOUND, Confidence.MEASURED)
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A fixer for one or more findings, the heaviest first."""
+
+    fixer: Fixer
+    findings: tuple[Finding, ...]
+
+    @property
+    def predicted_ns(self) -> int:
+        """Per step, if all of its findings were gone."""
+        return sum(finding.recoverable_ns for finding in self.findings)
+
+    @property
+    def prediction(self) -> Confidence:
+        """What the sum rests on: no surer than the least sure of its parts."""
+        return min((finding.confidence for finding in self.findings), key=_SURENESS.index)
+
+    @property
+    def where(self) -> tuple[Place, ...]:
+        """The places of all its findings, each once."""
+        return tuple(dict.fromkeys(place for finding in self.findings for place in finding.where))
+
+
+def proposals(queue: Sequence[Candidate]) -> list[Proposal]:
+    """One for each fixer: by predicted saving, then by order class, then as the findings came.
+
+    Among the fixers of one finding, which promise the same, the order class decides.
+    """
+    findings: dict[str, list[Finding]] = {}
+    fixers: dict[str, Fixer] = {}
+    for candidate in queue:
+        fixers[candidate.fixer.name] = candidate.fixer
+        findings.setdefault(candidate.fixer.name, []).append(candidate.finding)
+    made = [
+        Proposal(fixers[name], tuple(sorted(of, key=lambda finding: -finding.recoverable_ns)))
+        for name, of in findings.items()
+    ]
+    return sorted(made, key=lambda one: (-one.predicted_ns, one.fixer.order))
+
+
+def next_up(queue: Sequence[Candidate]) -> Proposal:
+    """The one that promises most, or what must have its turn before it. Raises IndexError for an empty queue."""
+    made = proposals(queue)
+    first = goes_first(made[0].fixer, [one.fixer for one in made])
+    return next(one for one in made if one.fixer.name == first.name)

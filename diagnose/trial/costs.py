@@ -1,0 +1,84 @@
+"""How long the next trial will take, told by those before it. Pure: fed with what was measured, asked for estimates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from diagnose.trial.duel import ORIGINAL, PATCHED, Comparison
+from diagnose.trial.schedule import Schedule
+from diagnose.units import NS_PER_S
+from diagnose.verdict import LEAST_PAIRS
+
+FIRST_COMPILE_NS = 60 * NS_PER_S
+"""What compiling a training step takes, where this session has not seen it yet: models of a few hundred operators take
+half a minute to a minute and a half with inductor."""
+FINAL_BLOCKS = 5
+"""As many steps as this many blocks of a trial are run alone in the end."""
+_MOST_SLACK = 3.0
+
+
+@dataclass
+class Costs:
+    """What the trials of one program have taken so far. Times are nanoseconds; zero is not known yet."""
+
+    schedule: Schedule
+    start_ns: int = 0
+    """From the start of a process to the end of its warm-up: that of the newest original."""
+    step_ns: int = 0
+    compile_ns: int = 0
+    """By how much the start of a program that compiles was longer, at most."""
+    gate_ns: int = 0
+    """The longest look at a patched program's numbers."""
+    alternates: bool = False
+    """Two do not fit side by side: processes come one after the other."""
+    slack: float = 1.0
+    """By what factor the last complete comparison took longer than its parts explain."""
+
+    def saw(self, found: Comparison, took_ns: int, *, compiles: bool = False) -> None:
+        """Learn from a comparison that took `took_ns`."""
+        originals, patched = found.starts_ns[ORIGINAL], found.starts_ns[PATCHED]
+        if originals:
+            self.start_ns = max(originals)
+        if compiles and patched:
+            self.compile_ns = max(self.compile_ns, max(patched) - self.start_ns)
+        if found.step_ns > 0:
+            self.step_ns = found.step_ns
+        if found.pairs:
+            self.alternates = found.alternated
+        if len(found.pairs) >= self.schedule.pairs and not compiles:
+            self.slack = min(_MOST_SLACK, max(1.0, took_ns / max(1, self._turns_ns(self.schedule))))
+
+    def saw_gate(self, took_ns: int) -> None:
+        """Learn from a look at the numbers."""
+        self.gate_ns = max(self.gate_ns, took_ns)
+
+    def trial_ns(self, settings: int, *, compiles: bool = False) -> int:
+        """A whole trial: the choice between settings, the turns, the numbers."""
+        more_ns = (self.compile_ns or FIRST_COMPILE_NS) if compiles and self.start_ns else 0
+        sweep_ns = 0
+        if settings > 1:
+            one_ns = self._turns_ns(self.schedule.sweep()) + more_ns
+            sweep_ns = (settings - 1) * round(self.slack * one_ns)
+        return sweep_ns + self.check_ns() + more_ns + self._gate_ns
+
+    def check_ns(self) -> int:
+        """The turns alone, as in a leave-one-out check."""
+        return round(self.slack * self._turns_ns(self.schedule))
+
+    def final_ns(self) -> int:
+        """The numbers of the whole stack, and the last runs of the original and of the patched program."""
+        run_ns = self.start_ns + FINAL_BLOCKS * self._block_ns
+        return self._gate_ns + 2 * self.schedule.final_runs * run_ns
+
+    @property
+    def _gate_ns(self) -> int:
+        return self.gate_ns or 2 * self.start_ns  # two captures, each a start and a few steps
+
+    @property
+    def _block_ns(self) -> int:
+        return (self.schedule.block_steps(self.step_ns) + self.schedule.drop_steps) * self.step_ns
+
+    def _turns_ns(self, schedule: Schedule) -> int:
+        if self.alternates:
+            return 2 * max(LEAST_PAIRS, schedule.pairs // 2) * (self.start_ns + 2 * self._block_ns)
+        return schedule.generations * (self.start_ns + 2 * (1 + schedule.pairs_per_generation) * self._block_ns)
