@@ -8,13 +8,15 @@ Shared tests run them all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import libcst as cst
 
 from diagnose.model import Confidence, Facts, Finding, Gate, Place, Scalar, Severity, Site
-from diagnose.program.arguments import argument, has_star, set_keywords
+from diagnose.program.arguments import argument, has_star, remove_argument, set_keywords
+from diagnose.program.attention import Refused, WrittenAttention, mentions_fused, written_attentions
+from diagnose.program.attention_call import CannotFuse, fused_call
 from diagnose.program.bindings import binding_of
 from diagnose.program.built import Built, built_model
 from diagnose.program.device_type import device_type
@@ -32,6 +34,7 @@ from diagnose.program.edit import (
     splice,
     top_of_program,
 )
+from diagnose.program.every_step import EveryStep, Stretch, is_occasional
 from diagnose.program.flow import (
     STEADY_UPDATES,
     Loop,
@@ -47,11 +50,16 @@ from diagnose.program.flow import (
     uses_of,
     within,
 )
+from diagnose.program.forward_region import ForwardRegion, forward_region
+from diagnose.program.functional import call_in_place, functional
+from diagnose.program.hooks import is_watching_hook
 from diagnose.program.loaders import Loader, LoadersFound, find_loaders
 from diagnose.program.options import CallOptions, Placed
-from diagnose.program.forward_region import ForwardRegion, forward_region
 from diagnose.program.reads import is_read, log_branch, outcome, tensor_of, training_reads, trains, trains_within
+from diagnose.program.removal import take_out, unread_after, without_import
+from diagnose.program.remove import remove_call, remove_import, remove_statements
 from diagnose.program.training import TrainingStep, training_steps
+from diagnose.program.unwrap import unwrap
 from diagnose.program.values import Setting, number, setting_of
 from diagnose.program.wrapped import block_of, wrapped
 
@@ -60,7 +68,9 @@ __all__ = [
     "Advice",
     "Built",
     "CallOptions",
+    "CannotFuse",
     "Edits",
+    "EveryStep",
     "Example",
     "Facts",
     "Finding",
@@ -71,14 +81,17 @@ __all__ = [
     "LoadersFound",
     "Loop",
     "Placed",
+    "Refused",
     "Request",
     "Scalar",
     "Setting",
     "Site",
     "Source",
     "Splice",
+    "Stretch",
     "TrainingStep",
     "Uses",
+    "WrittenAttention",
     "argument",
     "asks_nothing",
     "binding_of",
@@ -86,6 +99,7 @@ __all__ = [
     "block_of",
     "built_model",
     "call_at",
+    "call_in_place",
     "call_name",
     "device_type",
     "ensure_import",
@@ -93,33 +107,47 @@ __all__ = [
     "find_loaders",
     "forward_region",
     "free_name",
+    "functional",
+    "fused_call",
     "gate",
     "has_star",
     "insert_after",
     "insert_before",
     "is_after",
     "is_append",
+    "is_occasional",
     "is_read",
+    "is_watching_hook",
     "log_branch",
     "loops_around",
+    "mentions_fused",
     "number",
     "outcome",
     "parse",
+    "remove_argument",
+    "remove_call",
+    "remove_import",
+    "remove_statements",
     "replace",
     "scope_of",
     "set_keywords",
     "setting_of",
     "splice",
+    "take_out",
     "tensor_of",
     "top_of_program",
     "training_reads",
     "training_steps",
     "trains",
     "trains_within",
+    "unread_after",
+    "unwrap",
     "updates",
     "uses_of",
     "within",
+    "without_import",
     "wrapped",
+    "written_attentions",
 ]
 
 
@@ -144,6 +172,14 @@ class Request:
     def set_by(self, value: cst.BaseExpression, path: str, source: Source, recorded: Scalar = None) -> Setting | None:
         """What sets an expression of a file: `setting_of` with all that this request knows."""
         return setting_of(value, path, source, self.sources, recorded, configs=self.configs, words=self.words)
+
+    def edited(self, edits: Iterable[tuple[str, Sequence[Splice]]]) -> dict[str, str]:
+        """The new texts of the files that have edits, each edit made once."""
+        by_file: dict[str, dict[Splice, None]] = {}
+        for path, splices in edits:
+            by_file.setdefault(path, {}).update(dict.fromkeys(splices))
+        texts = {**self.sources, **self.configs}
+        return {path: splice(texts[path], list(splices)) for path, splices in by_file.items() if splices}
 
     def loaders(self) -> LoadersFound:
         """The data loaders that the finding is about, else those that feed training."""

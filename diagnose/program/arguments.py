@@ -9,7 +9,7 @@ import libcst as cst
 from diagnose.program.edit import replace
 from diagnose.program.syntax import Source, Splice
 
-__all__ = ["argument", "has_star", "set_keywords"]
+__all__ = ["argument", "has_star", "remove_argument", "set_keywords"]
 
 _USUAL_LINE = 100
 _LONGEST_LINE = 120
@@ -63,6 +63,11 @@ def set_keywords(
     if gone:
         splices.append(_without(source, call, gone[0]))
     return splices + (_with(source, call, new, _growth(splices)) if new else [])
+
+
+def remove_argument(source: Source, call: cst.Call, arg: cst.Arg) -> Splice:
+    """Take an argument out of a call, with its comma, and with its line where it has one of its own."""
+    return _without(source, call, arg)
 
 
 def _arg_span(source: Source, arg: cst.Arg) -> tuple[int, int]:

@@ -6,6 +6,7 @@ Every function returns splices of the text; `splice` makes them. New text follow
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Collection, Sequence
 
 import libcst as cst
@@ -92,8 +93,14 @@ def ensure_import(source: Source, module: str) -> tuple[str, list[Splice]]:
                     return alias.asname.name.value, []
                 if alias.asname is None and _dotted(alias.name).split(".")[0] == module:
                     return module, []
-    anchor = top_of_program(source)
     line = [f"import {module}"]
+    neighbours = _standard_imports(source) if module in sys.stdlib_module_names else []
+    if neighbours:  # in the order of the alphabet, as import sorters keep it
+        later = next((name for name, statement in neighbours if name > module), None)
+        if later is not None:
+            return module, [insert_before(source, dict(neighbours)[later], line)]
+        return module, [insert_after(source, neighbours[-1][1], line)]
+    anchor = top_of_program(source)
     if anchor is not None:
         return module, [insert_after(source, anchor, line)]
     return module, [insert_before(source, source.module.body[0], line)] if source.module.body else []
@@ -122,6 +129,20 @@ def free_name(source: Source, name: str, taken: Collection[str] = ()) -> str:
     while name in taken or re.search(rf"\b{name}\b", source.text):
         name += "_"
     return name
+
+
+def _standard_imports(source: Source) -> list[tuple[str, cst.SimpleStatementLine]]:
+    """The plain imports of the standard library at the top of a file, with the module of each."""
+    found: list[tuple[str, cst.SimpleStatementLine]] = []
+    for statement in source.module.body:
+        if isinstance(statement, cst.FunctionDef | cst.ClassDef | cst.For | cst.While | cst.With):
+            break
+        first = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
+        if isinstance(first, cst.Import) and isinstance(statement, cst.SimpleStatementLine):
+            name = _dotted(first.names[0].name)
+            if name.split(".")[0] in sys.stdlib_module_names:
+                found.append((name, statement))
+    return found
 
 
 def _plain(source: Source) -> list[cst.BaseSmallStatement]:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast
 
 import libcst as cst
 from libcst.metadata import (
+    CodePosition,
     CodeRange,
     MetadataWrapper,
     ParentNodeProvider,
@@ -101,8 +102,12 @@ class Source:
         return self._offsets(self._wide_positions[node])
 
     def _offsets(self, position: CodeRange) -> tuple[int, int]:
-        start, end = position.start, position.end
-        return self._line_starts[start.line - 1] + start.column, self._line_starts[end.line - 1] + end.column
+        return self._offset(position.start), self._offset(position.end)
+
+    def _offset(self, position: CodePosition) -> int:
+        # A block that ends a file without a line end is said to end on the line after it.
+        beyond = position.line > len(self._line_starts)
+        return len(self.text) if beyond else self._line_starts[position.line - 1] + position.column
 
     def code(self, node: cst.CSTNode) -> str:
         """The text of a node, with its parentheses."""
