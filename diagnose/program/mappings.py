@@ -13,7 +13,7 @@ from diagnose.program.edit import parse
 from diagnose.program.literals import string
 from diagnose.program.syntax import Source, Splice
 
-__all__ = ["Layer", "layers_of", "set_key"]
+__all__ = ["Layer", "layers_of", "set_keys"]
 
 _LONGEST_LINE = 100
 _DEEPEST = 4
@@ -47,9 +47,9 @@ def layers_of(
         for element in node.elements:
             if isinstance(element, cst.StarredDictElement):
                 below = layers_of(element.value, path, source, sources, depth + 1)
-                if below is None:
-                    return None
-                inner += below
+                if below is None and element is not node.elements[0]:
+                    return None  # it may win over what is written out here
+                inner += below or []
         return [*inner, Layer(path, source, node)]
     if isinstance(node, cst.Call) and isinstance(node.func, cst.Name) and node.func.value == "dict":
         return [Layer(path, source, node)] if not any(arg.star or arg.keyword is None for arg in node.args) else None
@@ -85,34 +85,32 @@ def _of_name(node: cst.Name, path: str, source: Source, sources: Mapping[str, st
     return found
 
 
-def set_key(layer: Layer, key: str, code: str) -> list[Splice]:
-    """Put a key that is not there yet at the end of a dictionary, in its own quotes and layout."""
+def set_keys(layer: Layer, codes: Mapping[str, str]) -> list[Splice]:
+    """Put keys that are not there yet at the end of a dictionary, in its own quotes and layout."""
     source, node = layer.source, layer.node
     if isinstance(node, cst.Call):
-        return set_keywords(source, node, {key: code})
+        return set_keywords(source, node, codes)
     elements = [each for each in node.elements if isinstance(each, cst.DictElement)]
-    single = bool(elements) and source.code(elements[0].key).startswith("'")
-    new = f"'{key}': {code}" if single else f'"{key}": {code}'
+    quote = "'" if elements and source.code(elements[0].key).startswith("'") else '"'
+    new = [f"{quote}{key}{quote}: {code}" for key, code in codes.items()]
     start, end = source.span(node)
     if not node.elements:
-        return [Splice(end - 1, end - 1, new)]
+        return [Splice(end - 1, end - 1, ", ".join(new))]
     last = node.elements[-1]
-    at = source.wide_span(last.value)[1]
-    begin = source.wide_span(last)[0]
+    at, begin = source.wide_span(last.value)[1], source.wide_span(last)[0]
     comma = source.span(last.comma)[1] if isinstance(last.comma, cst.Comma) else None
-    lead = source.text[source.line_start(begin) : begin]
+    lead = source.newline + source.text[source.line_start(begin) : begin]
     if not lead.strip():
         line_end = source.line_end(comma or at)
-        beyond = min(line_end, end - 1) if source.text[comma or at : min(line_end, end - 1)].strip() else (comma or at)
-        if comma is None:
-            return _joined(at, beyond, source.newline + lead + new)
-        return [Splice(beyond, beyond, source.newline + lead + new + ",")]
-    row = Splice(comma, comma, f" {new},") if comma is not None else Splice(at, at, f", {new}")
+        beyond = line_end if line_end < end - 1 else (comma or at)
+        block = "".join(f"{lead}{text}," for text in new)
+        return [Splice(beyond, beyond, block)] if comma is not None else _joined(at, beyond, block[:-1])
+    row = "".join(f" {text}," for text in new)
     first, final = source.lines_of(node)
-    if first == final and len(source.line_text(final)) + len(row.text) > _LONGEST_LINE:
+    if first == final and len(source.line_text(final)) + len(row) > _LONGEST_LINE:
         column = source.wide_span(node.elements[0])[0] - source.line_start(start)
-        return [Splice(comma or at, comma or at, ("" if comma else ",") + source.newline + " " * column + new)]
-    return [row]
+        row = "".join(f"{source.newline}{' ' * column}{text}," for text in new)
+    return [Splice(comma, comma, row)] if comma is not None else [Splice(at, at, "," + row[:-1])]
 
 
 def _joined(at: int, beyond: int, added: str) -> list[Splice]:

@@ -10,8 +10,8 @@ import libcst as cst
 from diagnose.model import Scalar
 from diagnose.program.arguments import argument, set_keywords
 from diagnose.program.edit import replace
-from diagnose.program.literals import number, written
-from diagnose.program.mappings import Layer, layers_of, set_key
+from diagnose.program.literals import literal, number, written
+from diagnose.program.mappings import Layer, layers_of, set_keys
 from diagnose.program.syntax import Source, Splice
 from diagnose.program.values import Setting, setting_of
 
@@ -67,23 +67,33 @@ class CallOptions:
         return setting.value if setting is not None else self.recorded.get(name)
 
     def place(self, name: str, value: Scalar, *, code: str | None = None) -> Placed:
-        """Set an argument. `code` is written instead of the value where a new argument is put into the call."""
+        """Set an argument. `code` is written instead of the value where the call or its dictionary says it itself."""
         expression = self.given(name)
-        if expression is not None:
-            return self._replaced(name, expression, value)
-        code = written(value) if code is None else code
+        if expression is None:
+            return Placed(self.add({name: written(value) if code is None else code}))
+        if code is not None and literal(expression) is not None:
+            there = argument(self.node, name, self.positions.get(name))
+            layer = self._layer_with(name) if there is None else None
+            path, source = (layer[0].path, layer[0].source) if layer is not None else (self.path, self.source)
+            same = source.code(expression) == code
+            return Placed({} if same else {path: [replace(source, expression, code)]})
+        return self._replaced(name, expression, value)
+
+    def add(self, codes: Mapping[str, str]) -> dict[str, list[Splice]]:
+        """Give parameters that have no argument yet one each: in the call, or in the dictionary that it takes."""
         stars = [arg for arg in self.node.args if arg.star == "**"]
+        if not codes:
+            return {}
         if not stars:
-            keyword = set_keywords(self.source, self.node, {name: code}, positions=self.positions)
-            return Placed({self.path: keyword})
+            return {self.path: set_keywords(self.source, self.node, codes, positions=self.positions)}
         layers = layers_of(stars[-1].value, self.path, self.source, self.sources)
         if layers:
             likely = [layer for layer in layers if any(layer.value(known) is not None for known in _BESIDE)]
             layer = (likely or layers)[-1]
-            return Placed({layer.path: set_key(layer, name, code)})
-        star = stars[-1]
-        merged = f'{{**{self.source.code(star.value)}, "{name}": {code}}}'
-        return Placed({self.path: [replace(self.source, star.value, merged)]})
+            return {layer.path: set_keys(layer, codes)}
+        listed = ", ".join(f'"{name}": {code}' for name, code in codes.items())
+        star = stars[-1].value
+        return {self.path: [replace(self.source, star, f"{{**{self.source.code(star)}, {listed}}}")]}
 
     def _replaced(self, name: str, expression: cst.BaseExpression, value: Scalar) -> Placed:
         setting = self.setting(name)
