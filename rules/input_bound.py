@@ -189,7 +189,7 @@ _SILENT = (
 RULE = Rule(
     "input-bound",
     check,
-    fixers=("loader-workers", "loader-pin", "loader-prefetch", "cache-decoded"),
+    fixers=("loader-workers", "loader-pin", "loader-prefetch", "persistent-workers", "cache-decoded"),
     fires=_FIRES,
     silent=_SILENT,
     nearness=10,

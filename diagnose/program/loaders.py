@@ -41,6 +41,22 @@ class Loader:
         return count if isinstance(count, int) else 0
 
     @property
+    def has_workers(self) -> str:
+        """Code that says whether it has any: `True`, or a comparison where that is decided elsewhere."""
+        given = self.options.given("num_workers")
+        setting = self.options.setting("num_workers", trusted=False)
+        if given is None or (setting is not None and setting.fixed):
+            return "True"
+        code = self.options.source.code(given)
+        return "True" if code.startswith("max(") else f"{code} > 0"
+
+    @property
+    def uses_device(self) -> bool:
+        """Whether its dataset makes tensors on a CUDA device."""
+        found = self._dataset()
+        return found is not None and _DEVICE.search(found[0].code(found[1])) is not None
+
+    @property
     def made_in_a_loop(self) -> bool:
         """Whether it is built anew in each turn of a loop, so that its workers cannot live on."""
         for above in self.options.source.ancestors(self.options.node):
@@ -62,7 +78,7 @@ class Loader:
                 "feeds an IterableDataset that does not ask torch.utils.data.get_worker_info() which part is its own: "
                 "workers would each yield all samples. Split the samples in its __iter__ first."
             )
-        if _DEVICE.search(code):
+        if self.uses_device:
             return "feeds a dataset that uses the CUDA device, which worker processes cannot: move data after loading."
         return None
 

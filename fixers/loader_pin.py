@@ -1,0 +1,127 @@
+"""Lets the data loader hand out batches in pinned memory.
+
+What it changes
+    Sets `pin_memory=True` for the training `DataLoader`, where the program sets it: in the call, in the dictionary of
+    options that the call takes, in a constant, a default or a config file.
+
+Why it helps
+    The device reads pinned memory only. A batch in ordinary memory is copied into a pinned buffer first, piece by
+    piece, by the thread that launches all other work, and that thread waits for it. Pinned by the loader, in a thread
+    of its own, the batch goes to the device in one copy, which `non_blocking=True` lets run beside the host.
+
+Fix safety
+    Bitwise: the same bytes reach the device. As many batches as the loader holds ready are kept in memory that cannot
+    be swapped. Left alone: loaders whose datasets make CUDA tensors, which cannot be pinned, and programs without a
+    CUDA device. Batches of a class of the program's own are pinned only where that class has a `pin_memory` method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from diagnose.fixer import (
+    Advice,
+    Answer,
+    Edits,
+    Example,
+    Facts,
+    Fixer,
+    Gate,
+    Request,
+    Scalar,
+    Site,
+    Splice,
+    example_request,
+)
+
+
+def rewrite(request: Request) -> Answer:
+    """Pin the batches of the loaders that feed training."""
+    if request.facts.device_name is None:
+        return None
+    edits: list[tuple[str, Sequence[Splice]]] = []
+    found = request.loaders()
+    reasons = [
+        f"{site.file}:{site.line} builds a DataLoader in code that is not yours to edit: pass pin_memory=True on."
+        for site in found.foreign
+        if site.arguments.get("pin_memory") is not True
+    ]
+    for loader in found.loaders:
+        if loader.options.value("pin_memory") is True:
+            continue
+        if loader.uses_device:
+            reasons.append(f"{loader.where} feeds a dataset that uses the CUDA device: its tensors cannot be pinned.")
+            continue
+        placed = loader.options.place("pin_memory", True)
+        edits += placed.edits.items()
+        reasons += [placed.reason] if placed.reason else []
+    files = request.edited(edits)
+    if files:
+        return Edits(files, "let the loader hand out batches in pinned memory")
+    return Advice(" ".join(reasons)) if reasons else None
+
+
+def _recorded(text: str, cuda: bool = True, **arguments: Scalar) -> Request:
+    line = next(number for number, line in enumerate(text.splitlines(), 1) if "DataLoader(" in line)
+    site = Site("DataLoader", "train.py", line, arguments={"pin_memory": "memory=True" in text, **arguments})
+    facts = Facts(device_name="NVIDIA H200" if cuda else None)
+    return example_request("pageable-copies", text, sites=[site], facts=facts)
+
+
+_IMPORT = "from torch.utils.data import DataLoader\n"
+
+FIXER = Fixer(
+    name="loader-pin",
+    rewrite=rewrite,
+    gate=Gate.BITWISE,
+    mechanism="exposed_copy+idle",
+    order=30,
+    examples=(
+        Example(
+            before=_IMPORT + "loader = DataLoader(data, 8, shuffle=True)\n",
+            after=_IMPORT + "loader = DataLoader(data, 8, shuffle=True, pin_memory=True)\n",
+            request=_recorded,
+        ),
+        Example(
+            before=_IMPORT + "loader = DataLoader(\n    data,\n    pin_memory=False,  # for now\n)\n",
+            after=_IMPORT + "loader = DataLoader(\n    data,\n    pin_memory=True,  # for now\n)\n",
+            request=_recorded,
+        ),
+        Example(
+            before=_IMPORT + "options = dict(batch_size=8)\nloader = DataLoader(data, **options)\n",
+            after=_IMPORT + "options = dict(batch_size=8, pin_memory=True)\nloader = DataLoader(data, **options)\n",
+            request=_recorded,
+        ),
+        Example(
+            before=_IMPORT + "options = {'batch_size': 8, 'pin_memory': False}\nloader = DataLoader(data, **options)\n",
+            after=_IMPORT + "options = {'batch_size': 8, 'pin_memory': True}\nloader = DataLoader(data, **options)\n",
+            request=lambda text: _recorded(text, pin_memory="': True" in text),
+        ),
+        Example(
+            before=_IMPORT + "class Config:\n    pin: bool = False\n\nloader = DataLoader(data, pin_memory=cfg.pin)\n",
+            after=_IMPORT + "class Config:\n    pin: bool = True\n\nloader = DataLoader(data, pin_memory=cfg.pin)\n",
+            request=lambda text: _recorded(text, pin_memory="= True" in text),
+        ),
+        Example(
+            before=_IMPORT + "loader = DataLoader(data, pin_memory=torch.cuda.is_available())\n",
+            after=None,
+            request=lambda text: _recorded(text, pin_memory=True),
+        ),
+        Example(
+            before=_IMPORT + "loader = DataLoader(data, pin_memory=wanted())\n",
+            after=None,
+            request=_recorded,
+        ),
+        Example(
+            before=_IMPORT + "class D(Dataset):\n    def __getitem__(self, i):\n        return x[i].cuda()\n\n"
+            "data = D()\nloader = DataLoader(data)\n",
+            after=None,
+            request=_recorded,
+        ),
+        Example(
+            before=_IMPORT + "loader = DataLoader(data)\n",
+            after=None,
+            request=lambda text: _recorded(text, cuda=False),
+        ),
+    ),
+)

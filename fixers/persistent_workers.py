@@ -1,0 +1,121 @@
+"""Keeps the worker processes of the data loader from one epoch to the next.
+
+What it changes
+    Sets `persistent_workers=True` for the training `DataLoader` that has workers, where the program sets its options.
+
+Why it helps
+    Without it all workers end with an epoch. The next one starts them anew, each with its copy of the dataset, and the
+    first batches come only when they have done their first work, while the device waits.
+
+Fix safety
+    Changes the training: each epoch draws one random number less from the generator of the loader, so that from the
+    second epoch on samples come in another random order, as they would with another seed. Left alone: a program that
+    changes its dataset between epochs (`set_epoch`, an attribute that is set), since workers that live on would not see
+    it; a loader that is built anew in each epoch. Kept workers keep their memory too, also during an evaluation.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from diagnose.fixer import (
+    Advice,
+    Answer,
+    Edits,
+    Example,
+    Fixer,
+    Gate,
+    Loader,
+    Request,
+    Site,
+    Splice,
+    example_request,
+)
+
+_CHANGES = re.compile(r"(?:dataset|data|ds|trainset|train_set)\w*\.(?:set_epoch\(|(?!self)\w+\s*=[^=])")
+
+
+def rewrite(request: Request) -> Answer:
+    """Keep the workers of the loaders that feed training."""
+    edits: list[tuple[str, Sequence[Splice]]] = []
+    reasons: list[str] = []
+    for loader in request.loaders().loaders:
+        if loader.workers == 0 or loader.options.value("persistent_workers") is True:
+            continue
+        reason = _why_not(request, loader)
+        if reason:
+            reasons.append(f"{loader.where} {reason}")
+            continue
+        placed = loader.options.place("persistent_workers", True, code=loader.has_workers)
+        edits += placed.edits.items()
+        reasons += [placed.reason] if placed.reason else []
+    files = request.edited(edits)
+    if files:
+        return Edits(files, "keep the loader's workers from one epoch to the next")
+    return Advice(" ".join(reasons)) if reasons else None
+
+
+def _why_not(request: Request, loader: Loader) -> str | None:
+    if loader.made_in_a_loop:
+        return "is built anew in each turn of a loop: build it before the loop, with persistent_workers=True."
+    lines = [line.split("#")[0].strip() for text in request.sources.values() for line in text.splitlines()]
+    if any(_CHANGES.search(line) for line in lines if not line.startswith(("self.", "import ", "from "))):
+        return "feeds a dataset that the program changes between epochs, which workers that live on would not see."
+    return None
+
+
+def _recorded(text: str, workers: int = 2) -> Request:
+    line = next(number for number, line in enumerate(text.splitlines(), 1) if "DataLoader(" in line)
+    persistent = "workers=True" in text or "workers > 0" in text or "s': True" in text
+    arguments = {"num_workers": workers, "persistent_workers": persistent}
+    site = Site("DataLoader", "train.py", line, arguments=arguments)
+    return example_request("periodic-stall", text, sites=[site])
+
+
+_IMPORT = "from torch.utils.data import DataLoader\n"
+_ARGPARSE = 'parser.add_argument("--workers", type=int, default=2)\n'
+
+FIXER = Fixer(
+    name="persistent-workers",
+    rewrite=rewrite,
+    gate=Gate.TRAINING,
+    mechanism="idle.input",
+    order=30,
+    after=("loader-workers",),
+    examples=(
+        Example(
+            before=_IMPORT + "loader = DataLoader(data, num_workers=2)\n",
+            after=_IMPORT + "loader = DataLoader(data, num_workers=2, persistent_workers=True)\n",
+            request=_recorded,
+        ),
+        Example(
+            before=_IMPORT + _ARGPARSE + "loader = DataLoader(\n    data,\n    num_workers=args.workers,\n)\n",
+            after=_IMPORT + _ARGPARSE + "loader = DataLoader(\n    data,\n    num_workers=args.workers,\n"
+            "    persistent_workers=args.workers > 0,\n)\n",
+            request=_recorded,
+        ),
+        Example(
+            before=_IMPORT + "more = {'num_workers': 2,\n        'shuffle': True}\nloader = DataLoader(data, **more)\n",
+            after=_IMPORT + "more = {'num_workers': 2,\n        'shuffle': True,\n"
+            "        'persistent_workers': True}\nloader = DataLoader(data, **more)\n",
+            request=_recorded,
+        ),
+        Example(
+            before=_IMPORT + "loader = DataLoader(data)\n",
+            after=None,
+            request=lambda text: _recorded(text, workers=0),
+        ),
+        Example(
+            before=_IMPORT + "for epoch in range(9):\n    loader = DataLoader(data, num_workers=2)\n",
+            after=None,
+            request=_recorded,
+        ),
+        Example(
+            before=_IMPORT + "loader = DataLoader(dataset, num_workers=2)\nfor epoch in range(9):\n"
+            "    dataset.set_epoch(epoch)\n",
+            after=None,
+            request=_recorded,
+        ),
+    ),
+)
