@@ -65,7 +65,18 @@ def load(extra_rules: Path | None = None, extra_fixers: Path | None = None) -> C
     fixers: dict[str, Fixer] = {}
     for package in _packages("fixers", extra_fixers):
         fixers |= {fixer.name: fixer for fixer in _collect(package, "FIXER", Fixer, problems)}
+    problems += (problem for name in list(fixers) if (problem := _refused(fixers, name)))
     return Catalogue(rules, fixers, tuple(problems))
+
+
+def _refused(fixers: dict[str, Fixer], name: str) -> Problem | None:
+    """Take out a fixer that stands against itself. Names that nobody bears are allowed: they may be somebody's own."""
+    fixer = fixers[name]
+    for relation, others in (("conflicts with", fixer.conflicts), ("waits for", fixer.after)):
+        if name in others:
+            del fixers[name]
+            return Problem(name, f"the fixer {relation} itself")
+    return None
 
 
 def _rules(extra: Path | None, problems: list[Problem]) -> dict[str, Rule]:

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from diagnose import plugins
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -35,3 +37,23 @@ def test_analyzing_imports_nothing_that_only_fixing_needs() -> None:
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[-1] == "[]"
     assert done.stdout
+
+
+FIXER = """\"\"\"Does nothing.\"\"\"
+from diagnose.fixer import Fixer, Gate
+FIXER = Fixer({name!r}, lambda request: None, Gate.BITWISE, "compute", {relation}=({other!r},))
+"""
+
+
+@pytest.mark.parametrize(
+    ("relation", "words"),
+    [("conflicts", "the fixer conflicts with itself"), ("after", "the fixer waits for itself")],
+)
+def test_a_fixer_that_stands_against_itself_is_refused_and_told(tmp_path: Path, relation: str, words: str) -> None:
+    for name, other in ((f"{relation}-mine", f"{relation}-mine"), (f"{relation}-theirs", "unheard-of")):
+        file = tmp_path / f"{name.replace('-', '_')}.py"
+        file.write_text(FIXER.format(name=name, relation=relation, other=other))
+    catalogue = plugins.load(extra_fixers=tmp_path)
+    assert f"{relation}-theirs" in catalogue.fixers
+    assert f"{relation}-mine" not in catalogue.fixers
+    assert [problem.message for problem in catalogue.problems if problem.module == f"{relation}-mine"] == [words]

@@ -30,6 +30,8 @@ class Machine:
     """The side that fails in its third block, and how."""
     hangs: Collection[int] = ()
     """Processes, counted from 0, that never get ready."""
+    starts_ns: Sequence[int] = ()
+    """How long each process takes to start, in the order of their starts."""
     diary: list[str] = field(default_factory=list)
     alive: int = 0
 
@@ -53,7 +55,8 @@ class FakeArm:
         if self.number in self.machine.hangs:
             raise ArmFailed(Trouble.HUNG, "no answer in time")
         self.walk(5)
-        return Ready(5, round(self.machine.step_ns(self.side)), self.machine.memory, 0)
+        start_ns = self.machine.starts_ns[self.number] if self.machine.starts_ns else 0
+        return Ready(5, round(self.machine.step_ns(self.side)), self.machine.memory, start_ns)
 
     def run(self, steps: int, drop: int, limit_ns: int) -> Block:
         assert limit_ns > 0
@@ -121,6 +124,20 @@ def test_a_clear_loser_is_stopped_at_the_first_look() -> None:
     found = Machine(step_ns=lambda side: 10e6 if side == ORIGINAL else 12e6).run(resolution=0.01)
     assert found.stopped_early
     assert len(found.pairs) == 4
+
+
+def test_the_first_look_comes_after_a_few_pairs_and_none_at_the_end() -> None:
+    schedule = Schedule()
+    assert [pairs for pairs in range(1, 30) if schedule.looks_after(pairs)] == [4, 10, 16]
+    assert schedule.looks == 4
+    assert Schedule.quick().looks == 2
+
+
+def test_the_start_of_every_process_is_kept_by_its_side() -> None:
+    machine = Machine(starts_ns=[10, 30, 25, 12])
+    found = machine.run()
+    assert found.starts_ns == ([10, 12], [30, 25])
+    assert found.start_ns == 30
 
 
 def test_nothing_stops_early_while_the_resolution_is_being_measured() -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from diagnose.model import Interval, Scalar
 
 NEAR_BEST = 0.02
-"""Of the settings of a knob, the cheapest whose saving is within this share of the best is taken."""
+"""Of the settings of a knob, the cheapest whose step is at most this share longer than the shortest is taken."""
 _ALL = 4
 """So many settings are tried one by one."""
 _NOTHING = Interval(0.0, 0.0, 0.0)
@@ -100,7 +100,7 @@ def next_setting(count: int, scale: bool, known: set[int], best: int) -> int | N
     distance = 1
     while scale and count > _ALL * distance:
         distance *= 2
-    grid = sorted({*range(0, count, distance), count - 1})
+    grid: list[int] = sorted({*range(0, count, distance), count - 1})
     while True:
         left = [number for number in grid if number not in known]
         if left:
@@ -112,13 +112,13 @@ def next_setting(count: int, scale: bool, known: set[int], best: int) -> int | N
 
 
 def cheapest_near_best(savings: Mapping[int, Interval]) -> int:
-    """The first whose saving is within `NEAR_BEST` of the best."""
-    most = max(saving.estimate for saving in savings.values())
-    return min(number for number, saving in savings.items() if saving.estimate >= most - NEAR_BEST)
+    """The first whose step is at most `NEAR_BEST` longer than that of the best."""
+    shortest = min(1 - saving.estimate for saving in savings.values())
+    return min(number for number, saving in savings.items() if 1 - saving.estimate <= shortest * (1 + NEAR_BEST))
 
 
 def close(savings: Mapping[int, Interval]) -> list[int]:
-    """The best, then those that may be better than it by more than `NEAR_BEST`; by estimate."""
+    """The best, then those whose step may be shorter than its by more than `NEAR_BEST`; by estimate."""
     order = sorted(savings, key=lambda number: -savings[number].estimate)
-    best = savings[order[0]]
-    return [order[0], *(number for number in order[1:] if savings[number].high > max(best.low, 0.0) + NEAR_BEST)]
+    longest = 1 - savings[order[0]].low
+    return [order[0], *(number for number in order[1:] if 1 - savings[number].high < longest * (1 - NEAR_BEST))]

@@ -26,8 +26,8 @@ class Schedule:
     most_steps: int = 1000
     screen_pairs: int = 4
     """After so many, the first look at whether the trial is hopeless: most fixes that lose end here."""
-    look_every: int = 5
-    """Pairs between the later looks."""
+    look_every: int = 6
+    """Pairs between the later looks; the first of them is at the end of the first generation."""
     sweep_pairs: int = 4
     """For each setting of a knob, before the full trial of the chosen one."""
     trace_steps: int = 4
@@ -69,7 +69,7 @@ class Schedule:
         """Whether to ask, after so many pairs, if the trial is hopeless. At its end it is judged instead."""
         if pairs >= self.pairs:
             return False
-        return pairs == self.screen_pairs or (pairs > self.screen_pairs and pairs % self.look_every == 0)
+        return pairs >= self.screen_pairs and (pairs - self.screen_pairs) % self.look_every == 0
 
     def block_steps(self, step_ns: int) -> int:
         """Measured steps in a block of a program whose step takes `step_ns`."""

@@ -1,0 +1,73 @@
+"""How long the next trial is expected to take, told by those before it."""
+
+from __future__ import annotations
+
+from diagnose.trial.costs import FIRST_COMPILE_NS, Costs
+from diagnose.trial.duel import Comparison
+from diagnose.trial.schedule import Schedule
+from diagnose.units import NS_PER_MS, NS_PER_S
+from diagnose.verdict import Pair
+
+SCHEDULE = Schedule(pairs=8, generations=2, block_ns=200 * NS_PER_MS, usual_steps=8, drop_steps=2)
+BLOCK_NS = 12 * 20 * NS_PER_MS  # 10 steps fill 200 ms, and 2 are dropped
+TURNS_NS = 2 * (5 * NS_PER_S + 10 * BLOCK_NS)
+
+
+def comparison(original_s: float = 5, patched_s: float = 5, pairs: int = 8) -> Comparison:
+    found = Comparison(pairs=[Pair(0, 2e7, 2e7)] * pairs, step_ns=20 * NS_PER_MS)
+    found.starts_ns[0].append(round(original_s * NS_PER_S))
+    found.starts_ns[1].append(round(patched_s * NS_PER_S))
+    return found
+
+
+def costs(took_ns: int = TURNS_NS) -> Costs:
+    known = Costs(SCHEDULE)
+    known.saw(comparison(), took_ns)
+    return known
+
+
+def test_nothing_is_expected_of_a_session_that_has_measured_nothing() -> None:
+    fresh = Costs(SCHEDULE)
+    assert (fresh.trial_ns(4, compiles=True), fresh.check_ns(), fresh.final_ns()) == (0, 0, 0)
+
+
+def test_a_trial_takes_its_starts_its_blocks_and_its_captures() -> None:
+    known = costs()
+    assert known.check_ns() == TURNS_NS
+    assert known.trial_ns(1) == TURNS_NS + 10 * NS_PER_S
+    known.saw_gate(4 * NS_PER_S)
+    known.saw_gate(3 * NS_PER_S)
+    assert known.trial_ns(1) == TURNS_NS + 4 * NS_PER_S
+
+
+def test_every_further_setting_costs_a_start_and_a_few_pairs() -> None:
+    known = costs()
+    one_ns = 5 * NS_PER_S + 2 * (1 + SCHEDULE.sweep_pairs) * BLOCK_NS
+    assert known.trial_ns(4) - known.trial_ns(1) == 3 * one_ns
+
+
+def test_compiling_is_guessed_until_it_was_seen() -> None:
+    known = costs()
+    assert known.trial_ns(1, compiles=True) - known.trial_ns(1) == FIRST_COMPILE_NS
+    known.saw(comparison(patched_s=25), TURNS_NS, compiles=True)
+    assert known.trial_ns(1, compiles=True) - known.trial_ns(1) == 20 * NS_PER_S
+
+
+def test_a_comparison_that_took_longer_than_its_parts_makes_the_next_estimate_longer() -> None:
+    assert costs(2 * TURNS_NS).check_ns() == 2 * TURNS_NS
+    assert costs(TURNS_NS // 2).check_ns() == TURNS_NS
+    stopped = Costs(SCHEDULE)
+    stopped.saw(comparison(pairs=4), 10 * TURNS_NS)
+    assert stopped.check_ns() == TURNS_NS
+
+
+def test_programs_that_alternate_start_for_every_block() -> None:
+    known = costs()
+    alternating = comparison(pairs=4)
+    alternating.alternated = True
+    known.saw(alternating, TURNS_NS)
+    assert known.check_ns() == 8 * (5 * NS_PER_S + 2 * BLOCK_NS)
+
+
+def test_the_last_runs_are_whole_processes_and_the_numbers_once_more() -> None:
+    assert costs().final_ns() == 10 * NS_PER_S + 4 * (5 * NS_PER_S + 5 * BLOCK_NS)
