@@ -63,6 +63,18 @@ def test_the_step_after_the_window_is_followed_whole(plain: Ran) -> None:
     )
 
 
+def test_the_line_that_calls_the_model_is_a_site_and_those_within_it_are_none(plain: Ran) -> None:
+    (site,) = (site for site in plain.lines("sites.jsonl") if site["kind"] == "forward")
+    assert (site["line"], site["arguments"]) == (line_of("(call(x) - x)"), {"name": "Gate"})
+    assert site["owned"]
+
+
+def test_the_files_that_the_program_imported_are_known(plain: Ran) -> None:
+    files = [site["file"] for site in plain.lines("sites.jsonl") if site["kind"] == "source"]
+    assert str(PROGRAMS / PROGRAM) in files
+    assert not any("site-packages" in file for file in files)
+
+
 def test_nothing_of_it_stays(plain: Ran) -> None:
     assert (plain.returncode, plain.stdout, plain.stderr) == (0, "False\n", "")
     assert plain.record("facts.json")["watcher_failures"] == []

@@ -43,6 +43,7 @@ class LineLog:
         self._trace: _Trace | None = None
         self._usual: _Trace | None = None
         self._until_ns = 0
+        self._called: dict[tuple[CodeType, int, str], None] = {}
         self.is_whole = False
         """Whether the whole step was followed."""
 
@@ -75,6 +76,10 @@ class LineLog:
         self._times.append(_clock())
         self._places.append(_NOWHERE)
         self.is_whole = whole
+
+    def forward_calls(self) -> list[tuple[str, int, str, str]]:
+        """File, line and function at which the user's code called a module from outside of any other, and its class."""
+        return [(code.co_filename, line, code.co_qualname, name) for code, line, name in self._called]
 
     def save(self, path: Path) -> None:
         """Write what was seen to `path` (gzip), whole or not at all; nothing where nothing was."""
@@ -117,6 +122,7 @@ class LineLog:
         until_ns, most = self._until_ns, MOST_MOMENTS
         answers = self._ownership.of_modules()
         inside, outside = self._ownership.inside, self._ownership.outside
+        of_modules, found = _calls_of_modules(), self._called
 
         def arrived(frame: FrameType, event: str, _: Any) -> Any:
             """At a line of the user's, or the return from a function of his."""
@@ -148,6 +154,13 @@ class LineLog:
                 if owned:
                     callers.append(places[-1])
                     return arrived
+                if frame.f_code in of_modules and (back := frame.f_back) and answers.get(back.f_code.co_filename):
+                    key = (back.f_code, back.f_lineno, type(frame.f_locals.get("self")).__name__)
+                    above = back
+                    while above is not None and above.f_code not in of_modules:
+                        above = above.f_back
+                    if above is None:
+                        found[key] = None
                 if _clock() > until_ns:
                     self.end(whole=False)
             except Exception as error:  # noqa: BLE001 - it would be raised into the program
@@ -157,6 +170,14 @@ class LineLog:
 
         self._usual = arrived
         return called
+
+
+def _calls_of_modules() -> frozenset[CodeType]:
+    """The functions of torch that run when a module is called."""
+    names = (("torch.nn.modules.module", "Module"), ("torch._dynamo.eval_frame", "OptimizedModule"))
+    classes = [getattr(sys.modules.get(module), name, None) for module, name in names]
+    calls = [getattr(each, "__call__", None) for each in classes]  # noqa: B004 - the function itself is wanted
+    return frozenset(call.__code__ for call in calls if hasattr(call, "__code__"))
 
 
 def _hidden_from_compiler(functions: Iterable[object]) -> bool:

@@ -20,7 +20,7 @@ from ..records import LINES, SYNCS, TRACE
 from .guard import guarded
 from .hub import Hub
 from .lines import LineLog
-from .ownership import Ownership
+from .sites import Sites
 from .steady import MOST_NS, MOST_STEPS, Steadiness
 from .syncs import SyncWatch
 from .termination import Termination
@@ -28,6 +28,10 @@ from .window import Window
 from .writer import encode
 
 SYNC_STEPS = 2
+FORWARD = "forward"
+"""The kind of site at which the program calls its model."""
+SOURCE = "source"
+"""The kind of site that names a file of the user's which the program has imported."""
 WINDOW_AT = "window_at"
 """Rank 0 writes the step at which all ranks open their windows into this file of the run folder."""
 _AHEAD = 3
@@ -43,15 +47,14 @@ _Phase = Callable[[int], None]
 class Tracing:
     """Recipe: `steps` to trace, `warmup` steps at least, `most_warmup_steps`, `most_warmup_ns`."""
 
-    def __init__(
-        self, recipe: dict[str, Any], hub: Hub, ownership: Ownership, on_terminated: Callable[[], object]
-    ) -> None:
+    def __init__(self, recipe: dict[str, Any], hub: Hub, sites: Sites, on_terminated: Callable[[], object]) -> None:
         self._recipe = recipe
         self._hub = hub
-        self._ownership = ownership
+        self._sites = sites
+        self._ownership = sites.ownership
         self._wanted = max(1, int(recipe.get("steps", 4)))
         self._window = Window()
-        self._lines = LineLog(ownership)
+        self._lines = LineLog(self._ownership)
         self._tries = 0
         self._open_at: int | None = None
         self._exporter: threading.Thread | None = None
@@ -175,7 +178,15 @@ class Tracing:
 
     def _leading_out(self, _: int) -> None:
         self._lines.end()
+        guarded(self._note_calls)()
         self._finish()
+
+    def _note_calls(self) -> None:
+        for file, line, function, name in self._lines.forward_calls():
+            self._sites.add(FORWARD, file, line, function, {"name": name})
+        for file, owned in self._ownership.of_modules().items():
+            if owned:
+                self._sites.add(SOURCE, file, 1, None, {})
 
     def _finish(self) -> None:
         self._phase = self._before_syncs if self._hub.uses_cuda else self._done

@@ -47,7 +47,7 @@ class Watch:
         self._hub = hub
         self._sites = Sites()
         self._ranges = RangeLog(hub)
-        self._tracing = Tracing(recipe, hub, self._sites.ownership, self._terminated)
+        self._tracing = Tracing(recipe, hub, self._sites, self._terminated)
         self._torch: Any = None
         self._writer: Writer | None = None
         self._sampler: Sampler | None = None
