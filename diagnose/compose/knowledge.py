@@ -10,6 +10,7 @@ from pathlib import Path
 from diagnose.errors import InputError
 from diagnose.model import Diagnosis, Facts, Site
 from diagnose.program import Program
+from diagnose.program.reached import reached
 from diagnose.program.source import read_source
 from diagnose.trace import Trace
 
@@ -19,14 +20,14 @@ class Known:
     """The user's files, construct sites and facts."""
 
     sources: Mapping[str, str]
-    """The user's own files: absolute path → text."""
+    """The user's own files, also the config files that the program names: absolute path → text."""
     sites: tuple[Site, ...] = ()
     facts: Facts = field(default_factory=Facts)
     traces: tuple[Trace, ...] = ()
 
 
 def knowledge(program: Program, diagnosis: Diagnosis, traces: Sequence[Trace]) -> Known:
-    """What fixers may look at: the user's files that the run touched, construct sites and facts."""
+    """What fixers may look at: the user's files that the run touched or reaches, construct sites and facts."""
     recorded = (replace(site, file=absolute(program, site.file)) for trace in traces for site in trace.sites)
     unique = tuple({_identity(site): site for site in recorded}.values())
     paths: dict[str, None] = {}
@@ -45,6 +46,7 @@ def knowledge(program: Program, diagnosis: Diagnosis, traces: Sequence[Trace]) -
                 sources[path] = read_source(Path(path)).text
             except InputError:
                 continue  # a frame may name a file that is no file: `<string>`, a notebook cell
+    sources |= reached(program, sources)
     facts = traces[0].facts if traces else Facts()
     return Known(sources, unique, facts, tuple(traces))
 

@@ -9,6 +9,7 @@ from diagnose.compose.knowledge import Known
 from diagnose.fixer import Answer, Edits, Fixer, Request
 from diagnose.model import Finding, Gate, Place, Scalar
 from diagnose.program import Program, patch
+from diagnose.program.configs import form_of
 from diagnose.program.moved import LineMap
 
 
@@ -71,7 +72,11 @@ class Stack:
     def request(self, finding: Finding, setting: Mapping[str, Scalar] | None = None) -> Request:
         """What a fixer may look at."""
         entry = str(self.program.entry) if self.program.entry else None
-        return Request(finding, self.texts, self.known.sites, self.known.facts, setting or {}, entry)
+        configs = {path: text for path, text in self.texts.items() if form_of(path) is not None}
+        sources = {path: text for path, text in self.texts.items() if path not in configs}
+        return Request(
+            finding, sources, self.known.sites, self.known.facts, setting or {}, entry, configs, self.program.words
+        )
 
     def answer(self, fixer: Fixer, findings: Sequence[Finding], setting: Mapping[str, Scalar]) -> Answer:
         """What a fixer does for all of these findings together: an edit unlike the first is made on top of it.
