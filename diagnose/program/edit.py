@@ -100,6 +100,9 @@ def ensure_import(source: Source, module: str) -> tuple[str, list[Splice]]:
         if later is not None:
             return module, [insert_before(source, dict(neighbours)[later], line)]
         return module, [insert_after(source, neighbours[-1][1], line)]
+    first = _first_import(source)
+    if first is not None and module in sys.stdlib_module_names:
+        return module, [insert_before(source, first, [*line, ""])]
     anchor = top_of_program(source)
     if anchor is not None:
         return module, [insert_after(source, anchor, line)]
@@ -143,6 +146,18 @@ def _standard_imports(source: Source) -> list[tuple[str, cst.SimpleStatementLine
             if name.split(".")[0] in sys.stdlib_module_names:
                 found.append((name, statement))
     return found
+
+
+def _first_import(source: Source) -> cst.SimpleStatementLine | None:
+    """The first import of a file that does not change the language."""
+    for statement in source.module.body:
+        if isinstance(statement, cst.SimpleStatementLine):
+            first = statement.body[0]
+            if isinstance(first, cst.ImportFrom) and first.module is not None and _dotted(first.module) == "__future__":
+                continue
+            if isinstance(first, cst.Import | cst.ImportFrom):
+                return statement
+    return None
 
 
 def _plain(source: Source) -> list[cst.BaseSmallStatement]:

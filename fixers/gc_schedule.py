@@ -1,0 +1,177 @@
+"""Keeps Python's garbage collector from walking over everything that is alive while training.
+
+What it changes
+    Before the training loop, `gc.collect()` and `gc.freeze()` set aside what is alive by then. `gc.collect()` in the
+    code that runs in every step goes. One of its settings also switches the automatic collector off, and collects
+    every hundredth step instead.
+
+Why it helps
+    A collection of the oldest generation looks at every container object of the program: data sets, vocabularies and
+    the modules of all libraries that were imported, again and again, while the device runs out of work. Frozen
+    objects are not looked at.
+
+Fix safety
+    Bitwise: collections free memory and compute nothing. What is frozen is freed by its reference count as ever, but
+    not if it is part of a cycle. Cycles that are made while training are still collected, by Python's own schedule or
+    every hundredth step; those that hold tensors keep their memory until then. A program that arranges its own
+    collections (`gc.freeze`, `gc.disable`, thresholds) is left alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import libcst as cst
+
+from diagnose.fixer import (
+    Advice,
+    Answer,
+    Edits,
+    EveryStep,
+    Example,
+    Fixer,
+    Gate,
+    Request,
+    Scalar,
+    Source,
+    Splice,
+    Stretch,
+    ensure_import,
+    example_request,
+    insert_after,
+    insert_before,
+    loops_around,
+    remove_statements,
+    splice,
+)
+
+_ARRANGED = re.compile(r"\bgc\.(freeze|disable|set_threshold)\(|\bfrom gc import\b")
+_ABOUT = r"garbage|collect|memory|\bgc\b|\bfree"
+_EVERY = 100
+
+
+def settings(request: Request) -> Sequence[Mapping[str, Scalar]]:
+    """Freeze alone; then also collect by the number of steps, where the loop counts them."""
+    loop = _loop(EveryStep(request.sources, request.finding.where))
+    counted = loop is not None and _counter(loop) is not None
+    return [{"every": 0}, {"every": _EVERY}] if counted else [{"every": 0}]
+
+
+def rewrite(request: Request) -> Answer:
+    """Set aside what is alive before the loop, and collect less in it."""
+    if any(_ARRANGED.search(text) for text in request.sources.values()):
+        return None
+    code = EveryStep(request.sources, request.finding.where)
+    loop = _loop(code)
+    gone = _collections(code)
+    if loop is None:
+        return Advice(
+            "The training loop is in no file that we can edit: call gc.collect() and gc.freeze() before it starts."
+        )
+    edits: dict[str, list[Splice]] = {}
+    for path, statements in gone.items():
+        edits[path] = remove_statements(code.sources[path], statements, _ABOUT)
+    source = loop.source
+    gc, imports = ensure_import(source, "gc")
+    every = request.setting.get("every", 0)
+    edits[loop.path] = [*edits.get(loop.path, []), *imports, *_schedule(source, loop, gc, every)]
+    what = f"collect garbage every {every} steps" if every else "set aside what is alive before training"
+    less = ", and do not collect garbage in every step" if gone else ""
+    return Edits({path: splice(code.sources[path].text, splices) for path, splices in edits.items()}, what + less)
+
+
+def _loop(code: EveryStep) -> Stretch | None:
+    return next((stretch for stretch in code.stretches if stretch.loop is not None), None)
+
+
+def _collections(code: EveryStep) -> dict[str, list[cst.Expr]]:
+    """Calls of `gc.collect()` in every step, by file."""
+    found: dict[str, list[cst.Expr]] = {}
+    for stretch, call in code.calls():
+        statement = stretch.source.parent(call)
+        if stretch.source.code(call.func) == "gc.collect" and isinstance(statement, cst.Expr):
+            found.setdefault(stretch.path, []).append(statement)
+    return found
+
+
+def _schedule(source: Source, stretch: Stretch, gc: str, every: Scalar) -> list[Splice]:
+    assert stretch.loop is not None  # `_loop` chose one
+    outermost = [stretch.loop, *loops_around(source, stretch.loop)][-1]
+    lines = [f"{gc}.collect()", f"{gc}.freeze()  # what is alive now stays: collections need not walk over it"]
+    counter = _counter(stretch)
+    body = stretch.loop.body
+    if not every or counter is None or not isinstance(body, cst.IndentedBlock):
+        return [insert_before(source, outermost, lines)]
+    turn = [f"if {counter} % {every} == 0:", f"{source.module.default_indent}{gc}.collect()"]
+    return [
+        insert_before(source, outermost, [*lines, f"{gc}.disable()"]),
+        insert_after(source, body.body[-1], turn),
+    ]
+
+
+def _counter(stretch: Stretch) -> str | None:
+    """The name that counts the turns of the loop."""
+    loop = stretch.loop
+    if loop is None or not isinstance(loop.body, cst.IndentedBlock):
+        return None
+    if isinstance(loop, cst.For):
+        target = loop.target
+        over = stretch.source.code(loop.iter)
+        if isinstance(target, cst.Tuple) and "enumerate(" in over and isinstance(target.elements[0].value, cst.Name):
+            return target.elements[0].value.value
+        if isinstance(target, cst.Name) and re.match(r"(\w+\.)*t?range\(|tqdm\((\w+\.)*range\(", over):
+            return target.value
+    for line in loop.body.body:
+        for small in line.body if isinstance(line, cst.SimpleStatementLine) else ():
+            counts = isinstance(small, cst.AugAssign) and isinstance(small.operator, cst.AddAssign)
+            if counts and stretch.source.code(small.value) == "1" and isinstance(small.target, cst.Name):
+                return small.target.value
+    return None
+
+
+def _recorded(text: str, every: int = 0) -> Request:
+    return example_request("gc-pause", text, setting={"every": every})
+
+
+_TOP = "import torch\n\nbase = load()\n"
+_STEP = "    model(x).sum().backward()\n    optimizer.step()\n"
+_FREEZE = "gc.collect()\ngc.freeze()  # what is alive now stays: collections need not walk over it\n"
+
+FIXER = Fixer(
+    name="gc-schedule",
+    rewrite=rewrite,
+    gate=Gate.BITWISE,
+    mechanism="idle",
+    settings=settings,
+    order=20,
+    examples=(
+        Example(
+            before="import gc\n" + _TOP + "for x in loader:\n" + _STEP + "    gc.collect()  # keeps memory down\n",
+            after="import gc\n" + _TOP + _FREEZE + "for x in loader:\n" + _STEP,
+            request=_recorded,
+        ),
+        Example(
+            before=_TOP + "for epoch in range(3):\n    for i, x in enumerate(loader):\n        train(x)\n\n"
+            "def train(x):\n    model(x).sum().backward()\n",
+            after="import gc\n\nimport torch\n\nbase = load()\n"
+            + _FREEZE
+            + "for epoch in range(3):\n    for i, x in enumerate(loader):\n        train(x)\n\n"
+            "def train(x):\n    model(x).sum().backward()\n",
+            request=_recorded,
+        ),
+        Example(
+            before="import os\nimport torch\n\nfor i, x in enumerate(loader):\n" + _STEP,
+            after="import gc\nimport os\nimport torch\n\n"
+            + _FREEZE
+            + "gc.disable()\nfor i, x in enumerate(loader):\n"
+            + _STEP
+            + "    if i % 100 == 0:\n        gc.collect()\n",
+            request=lambda text: _recorded(text, 100),
+        ),
+        Example(
+            before="import gc\n" + _TOP + "gc.disable()\nfor x in loader:\n" + _STEP, after=None, request=_recorded
+        ),
+        Example(before="import lightning\ntrainer.fit(model)\n", after=None, request=_recorded),
+    ),
+)
