@@ -182,6 +182,29 @@ def test_a_small_tensor_is_judged_by_the_typical_error_where_its_own_is_lucky() 
     assert not gates.rounding(original, capture({"big": [1.0 + 1e-4] * 2000, "bias": [1.01]}), reference).passed
 
 
+def parameters(first: np.ndarray, second: np.ndarray) -> Capture:
+    """Two steps of a parameter, with the loss and the gradient that every capture has."""
+    kinds = {(0, 0, "loss", "l"): np.ones(1), (0, 0, "gradient", "g"): np.ones(1)}
+    values = {**kinds, (0, 0, "parameter", "p"): first, (0, 1, "parameter", "p"): second}
+    tensors = {key: Tensor(*key[1:], (len(value),), True, "", len(value)) for key, value in values.items()}
+    return Capture(tensors, values)
+
+
+def test_a_step_made_out_of_rounding_is_excused_in_one_element_of_a_thousand_and_no_further_than_a_step() -> None:
+    ideal = np.full(4096, 0.1), np.full(4096, 0.101)  # steps of 0.001
+    exact = parameters(*ideal)
+
+    def off(elements: int, by: float) -> GateResult:
+        changed = [values.copy() for values in ideal]
+        for values in changed:
+            values[:elements] += by
+        return gates.rounding(exact, parameters(*changed), exact)
+
+    assert off(4, 0.0015).passed is True
+    assert off(5, 0.0015).passed is False
+    assert off(4, 0.0025).passed is False
+
+
 def test_a_reference_that_does_not_follow_the_program_verifies_nothing() -> None:
     answer = gates.rounding(capture({"w": [1.0] * 9}), capture({"w": [1.0] * 9}), capture({"w": [-1.0] * 9}))
     assert answer.passed is None

@@ -24,6 +24,8 @@ ROUNDING_STEPS = 2
 _DETERMINISTIC = {"PYTHONHASHSEED": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 # Captures that share the cores must not spin on them while they wait for their own threads.
 _PATIENT = {"OMP_WAIT_POLICY": "PASSIVE"}
+# The float64 reference is made operator by operator; what is compiled would be out of its reach.
+_EAGER = {"TORCHDYNAMO_DISABLE": "1"}
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,8 @@ class Gatekeeper:
         folder = place.folder / f"capture-{self._started}-{re.sub(r'[^a-z0-9-]', '-', wanted.name)}"
         whole = {**place.recipe, **wanted.recipe, "mode": "capture", "folder": str(folder), "seed": 0}
         variables = environment(whole, _PATIENT | place.environment_of(program) | _DETERMINISTIC)
+        if "precision" in wanted.recipe:
+            variables |= _EAGER
         group = place.groups.start(program.command(place.python), program.cwd, variables, folder / "program")
         stack.callback(group.end)
         return folder, group

@@ -13,6 +13,10 @@ original, and a fix that changes the format at most three times as wrong as that
 gradient, a wrong scale or another batch is wrong by far more. A tensor of few elements has an error that is luck: for
 it, the typical relative error of all gradients (of the larger of the two captures) stands in where its own is smaller.
 
+Optimizers that divide a gradient by its own size, as Adam does, make a whole step of an element whose gradient is zero
+but for rounding. Of a parameter's elements, one in a thousand may therefore be off by up to two such steps in either
+program; the rest is compared as above. What gradients are held to knows no such exception.
+
 NaN and infinity never pass. What cannot be compared is "unverified" (`passed` None), never passed.
 """
 
@@ -30,6 +34,8 @@ from diagnose.trial.captures import Capture, Tensor
 FACTOR = 3.0
 FEW_ELEMENTS = 1024
 """Below this, the root mean square error of one rounding is too much of a lottery to divide by."""
+AMPLIFIED = 1e-3
+"""Share of a parameter's elements of which an optimizer may have made a whole step out of rounding."""
 _FLOAT32_ROUNDING = 2.0**-23
 _STRAYED = 0.1  # relative: a reference this far from the original does not compute the same thing
 
@@ -96,14 +102,36 @@ def _errors(
     for key, tensor in original.tensors.items():
         ideal = reference.values[key]
         size = _rms(ideal)
-        own = _rms(original.values[key] - ideal)
+        step = _largest_step(reference, key)
+        own = _rms(_unamplified(original.values[key] - ideal, step))
         base = own
         if rounded is not None and key in rounded.values:
-            base = max(base, _rms(rounded.values[key] - ideal))
+            base = max(base, _rms(_unamplified(rounded.values[key] - ideal, step)))
         if len(ideal) < FEW_ELEMENTS:
             base = max(base, typical * size)
         allowed = FACTOR * base + _FLOAT32_ROUNDING * size
-        yield _Error(tensor.title, _rms(patched.values[key] - ideal), own, allowed)
+        yield _Error(tensor.title, _rms(_unamplified(patched.values[key] - ideal, step)), own, allowed)
+
+
+def _largest_step(reference: Capture, key: tuple[int, int, str, str]) -> float:
+    """How far the optimizer moves an element of a parameter at most, per step; 0 where that is not known."""
+    rank, step, kind, name = key
+    if kind != "parameter":
+        return 0.0
+    here = reference.values[key]
+    others = (reference.values.get((rank, step + by, kind, name)) for by in (-1, 1))
+    return max((float(np.abs(here - other).max(initial=0.0)) for other in others if other is not None), default=0.0)
+
+
+def _unamplified(errors: Float64, step: float) -> Float64:
+    """The errors without the few largest, as far as these may be steps that an optimizer made out of rounding."""
+    few = int(AMPLIFIED * len(errors))
+    if few == 0 or step == 0.0:
+        return errors
+    sizes = np.abs(errors)
+    excused = np.zeros(len(errors), np.bool_)
+    excused[np.argpartition(sizes, -few)[-few:]] = True
+    return errors[~(excused & (sizes <= 2 * step))]
 
 
 def _typical(capture: Capture, reference: Capture) -> float:

@@ -26,6 +26,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..records import NUMBERS, VALUES
+from .compiling import Compiling
+from .imports import after_import
 from .originals import protect
 
 if TYPE_CHECKING:
@@ -62,6 +64,7 @@ class _Capture:
         self._updates: dict[int, int] = {}
         self._lines: list[dict[str, Any]] = []
         self._values: list[bytes] = []
+        Compiling(hub)  # keeps the hooks on the optimizers
 
     def torch_imported(self, torch: ModuleType) -> None:
         try:
@@ -79,6 +82,7 @@ class _Capture:
             from .reference import install
 
             install(torch, self._recipe.get("rounds_to"))
+        after_import("torch._inductor.config", _draw_as_eager_does)
         self._watch(self._torch)
 
     def step_ended(self, index: int) -> None:
@@ -179,6 +183,11 @@ class _Capture:
         else:
             line["sha256"] = hashlib.sha256(_bytes_of(tensor)).hexdigest()
         self._lines.append(line)
+
+
+def _draw_as_eager_does(config: Any) -> None:
+    """Let compiled code take its random numbers from the generator of eager code: other dropout is no other result."""
+    config.fallback_random = True
 
 
 def _bytes_of(tensor: Any) -> bytes:

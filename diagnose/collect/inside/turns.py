@@ -30,6 +30,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from .compiling import Compiling
 from .originals import protect
 from .window import Window
 
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
 
 WARM_UP_STEPS = 5
 """Unless the recipe says otherwise: allocator pools, kernel choices and DDP's buckets have settled by then."""
+QUIET_STEPS = 3
+"""In which nothing was compiled: the warm-up lasts until they have been, but no longer than MOST_WARM_UP_STEPS."""
+MOST_WARM_UP_STEPS = 60
 
 
 def start(recipe: dict[str, Any], hub: Hub) -> None:
@@ -58,6 +62,8 @@ class _Turns:
         self._received = b""
         self._steps = 0
         self._warming = max(1, warmup)
+        self._compiling = Compiling(hub)
+        self._compiled = 0
         self._dropping = 0
         self._wanted = 0
         self._marks: list[int] = []
@@ -116,6 +122,10 @@ class _Turns:
     def _warm_up(self, now: int) -> None:
         self._marks.append(now)
         self._warming -= 1
+        times = self._compiling.times
+        if times != self._compiled and self._steps < MOST_WARM_UP_STEPS:
+            self._warming = max(self._warming, QUIET_STEPS)
+        self._compiled = times
         if self._warming:
             return
         self._hub.synchronize()
