@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -17,10 +19,12 @@ from diagnose.model import Decision, Gate, GateResult, Interval, Verdict
 from diagnose.program import Program, guard, patch
 from diagnose.program.copy import copy_environment, copy_program
 from diagnose.trial.arms import Arm, ArmFailed, Trouble, Workplace
+from diagnose.trial.costs import Costs
 from diagnose.trial.duel import ORIGINAL, Comparison, Duel, OnPair, Starter
 from diagnose.trial.gatekeeper import Gatekeeper
 from diagnose.trial.groups import Groups
 from diagnose.trial.kept import KeptArm
+from diagnose.trial.knobs import OnSetting, Sweep, YardstickFailed
 from diagnose.trial.mechanism import mechanism
 from diagnose.trial.memory import Memory, at_once
 from diagnose.trial.schedule import Deadline, Schedule
@@ -35,14 +39,9 @@ from diagnose.verdict import (
     saved,
 )
 
+_COMPILING_ORDERS = frozenset({*range(60, 70), *range(90, 100)})
+"""Order classes of fixers whose programs take long to start: compilation, graph capture."""
 _COMPILES = re.compile(r"(?<!\bre)\.compile\(|make_graphed_callables\(")
-NEAR_BEST = 0.02
-"""Of the settings of a knob, the cheapest whose saving is within this share of the best is taken."""
-
-
-OnSetting = Callable[[int, int, Interval | None], None]
-"""Told of each setting of a knob: its number, the number of the one it was measured against, and how much less time it
-takes than that one; None where it gave no answer."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +91,9 @@ class Bench:
         self._control: Control | None = None
         self._started = 0
         self._start_ns = 0
+        self._first_start_ns: dict[Path, int] = {}
+        self._newest_original: Path | None = None
+        self._costs = Costs(schedule)
         self._groups = Groups()
         protect = {"module": str(Path(guard.__file__)), "originals": [str(program.root)], "copy": str(folder)}
         self._place = Workplace(self._groups, folder, python, self._environment_of, {"guard": protect})
@@ -134,36 +136,36 @@ class Bench:
         )
         return self._control
 
-    def choose(self, candidates: Sequence[Program], on_try: OnSetting) -> int:
-        """The cheapest of several settings (in their order) that is near the best.
+    def choose(self, candidates: Sequence[Program], on_try: OnSetting, *, scale: bool = False) -> int:
+        """The cheapest of several settings (in their order) that is near the best; `scale`: they are a rising number.
 
         The first that runs is the yardstick for the others. Its process is kept from one to the next, resting.
         """
-        first = 0
-        savings = {first: 0.0}
-        kept = KeptArm(self._starter(candidates[first], "sweep"))
+        kept: dict[int, KeptArm] = {}
+        short = self._schedule.sweep()
+
+        def compare(yardstick: int, number: int, pairs: int) -> Interval | None:
+            for other in kept.keys() - {yardstick}:
+                kept.pop(other).end()
+            arm = kept.setdefault(yardstick, KeptArm(self._starter(candidates[yardstick], "sweep")))
+            # Where two do not fit, a resting one would hold the memory that the other needs.
+            start = self._starter(candidates[yardstick], "sweep") if self._fits is False else arm.start
+            duel = replace(self._duel(), schedule=replace(short, pairs=pairs), resolution=None, trace=False)
+            if self._compiling.intersection((candidates[number].root, candidates[yardstick].root)):
+                duel = replace(duel, start_limit_ns=self._schedule.start_limit_ns)
+            found = duel.run(start, self._starter(candidates[number], "sweep"))
+            self._note_starts(found, candidates[yardstick], candidates[number])
+            if found.failed is not None and found.failed[0] == ORIGINAL:
+                raise YardstickFailed
+            return found.saving if found.failed is None else None
+
+        # With fewer pairs than an interval needs, a run-off would be called for every time.
+        most_pairs = self._schedule.pairs // 2 if short.pairs >= LEAST_PAIRS else short.pairs
         try:
-            for number, candidate in enumerate(candidates[1:], 1):
-                # Where two do not fit, a resting one would hold the memory that the other needs.
-                yardstick = self._starter(candidates[first], "sweep") if self._fits is False else kept.start
-                duel = replace(self._duel(), schedule=self._schedule.sweep(), resolution=None, trace=False)
-                if self._compiling.intersection((candidate.root, candidates[first].root)):
-                    duel = replace(duel, start_limit_ns=self._schedule.start_limit_ns)
-                found = duel.run(yardstick, self._starter(candidate, "sweep"))
-                if found.failed is not None and found.failed[0] == ORIGINAL:
-                    on_try(first, number, None)
-                    kept.end()
-                    first, savings = number, {number: 0.0}
-                    kept = KeptArm(self._starter(candidate, "sweep"))
-                    continue
-                usable = found.saving if found.failed is None else None
-                if usable is not None:
-                    savings[number] = usable.estimate
-                on_try(number, first, usable)
+            return Sweep(len(candidates), scale, compare, on_try, short.pairs, most_pairs).best()
         finally:
-            kept.end()
-        best = max(savings.values())
-        return min(number for number, saving in savings.items() if saving >= best - NEAR_BEST)
+            for arm in kept.values():
+                arm.end()
 
     def attempt(
         self,
@@ -180,7 +182,11 @@ class Bench:
         found = self._compare(self._duel(on_pair), original, patched, fixer.name)
         if found.failed is not None and found.failed[0] == ORIGINAL:
             raise _original_failed(found.failed[1])
-        verdict = self._judged(_measured(fixer, found, self._smallest), fixer, found, numbers or original, patched)
+        measured = self._with_startup(_measured(fixer, found, self._smallest), original, patched)
+        # Trajectories are long: those of the baseline, which is faster, are taken rather than the first original's.
+        if numbers is None or fixer.gate is Gate.TRAINING:
+            numbers = original
+        verdict = self._judged(measured, fixer, found, numbers, patched)
         return Trial(verdict, found.traces[1])
 
     def leave_out(self, fixer: Fixer, without: Program, stack: Program, on_pair: OnPair | None = None) -> Trial:
@@ -198,9 +204,30 @@ class Bench:
             answer = Ruling(Decision.KEPT, saved(found.saving, verdict.pairs))
         return Trial(replace(verdict, decision=answer.decision, summary=answer.summary))
 
-    def gate(self, gate: Gate, original: Program, patched: Program, rounds_to: str | None = None) -> GateResult:
-        """Whether a patched program keeps a promise about its numbers, as `attempt` asks too."""
-        return self._gatekeeper.check(gate, original, patched, rounds_to)
+    def gate(
+        self, gate: Gate, original: Program, patched: Program, rounds_to: str | None = None, *, asked: bool = True
+    ) -> GateResult:
+        """Whether a patched program keeps a promise about its numbers, as `attempt` asks too.
+
+        `asked` False: no fix promised it, and it is looked at only where that is cheap.
+        """
+        began_ns = time.monotonic_ns()
+        found = self._gatekeeper.check(gate, original, patched, rounds_to, asked=asked)
+        self._costs.saw_gate(time.monotonic_ns() - began_ns)
+        return found
+
+    def trial_ns(self, fixer: Fixer, settings: int) -> int:
+        """How long a trial of a fix is expected to take, with the choice between its settings and its gate."""
+        compiles = fixer.order in _COMPILING_ORDERS or self._newest_original in self._compiling
+        return self._costs.trial_ns(settings, compiles=compiles)
+
+    def check_ns(self) -> int:
+        """The same of a leave-one-out check."""
+        return self._costs.check_ns()
+
+    def final_ns(self) -> int:
+        """The same of the gate of the whole stack and the last runs."""
+        return self._costs.final_ns()
 
     def step_alone(self, program: Program, name: str, steps: int) -> int | None:
         """The mean step of a program that runs alone, in ns, with nothing inside but the clock of its steps.
@@ -223,10 +250,18 @@ class Bench:
             return replace(verdict, decision=early.decision, summary=early.summary)
         assert found.saving is not None  # or the times would have settled it
         moved = mechanism(fixer.mechanism, found)
-        gate = self._gatekeeper.check(fixer.gate, original, patched, fixer.rounds_to)
+        gate = self.gate(fixer.gate, original, patched, fixer.rounds_to)
         memory_bytes = found.memory.device_bytes if found.memory else None
         final = ruling(found.saving, verdict.pairs, gate, moved, found.peak_bytes, memory_bytes)
         return replace(verdict, decision=final.decision, summary=final.summary, gate=gate, mechanism=moved)
+
+    def _with_startup(self, verdict: Verdict, original: Program, patched: Program) -> Verdict:
+        """The first start of each beside the figures, and when the fix has earned back what it adds to it."""
+        before, after = (self._first_start_ns.get(program.root) for program in (original, patched))
+        if before is None or after is None:
+            return verdict
+        pays = pays_after(after - before, verdict.saving_ns or 0)
+        return replace(verdict, startup_ns=(before, after), pays_after_steps=pays)
 
     @staticmethod
     def _ruling_on_time(verdict: Verdict, found: Comparison) -> Ruling | None:
@@ -251,19 +286,32 @@ class Bench:
     def _duel(self, on_pair: OnPair | None = None) -> Duel:
         """As far as the earlier ones have shown how to run one."""
         limit = self._schedule.next_start_limit_ns(self._start_ns)
-        return Duel(self._schedule, self._deadline, self._smallest, self._fits, on_pair, start_limit_ns=limit)
+        deadline = self._deadline.earlier(self._costs.final_ns())  # the last runs have their time
+        return Duel(self._schedule, deadline, self._smallest, self._fits, on_pair, start_limit_ns=limit)
 
     def _compare(self, duel: Duel, original: Program, patched: Program, name: str) -> Comparison:
         if patched.root in self._compiling:  # no start so far shows how long it takes to compile
             duel = replace(duel, start_limit_ns=self._schedule.start_limit_ns)
         starters = self._starter(original, f"{name}-original"), self._starter(patched, f"{name}-patched")
+        began_ns = time.monotonic_ns()
         found = duel.run(*starters)
-        self._start_ns = max(self._start_ns, found.start_ns)
+        self._costs.saw(found, time.monotonic_ns() - began_ns, compiles=patched.root in self._compiling)
+        self._newest_original = original.root
+        self._note_starts(found, original, patched)
         if found.pairs:
             self._fits = not found.alternated
         if found.memory is not None:
             self._gatekeeper.memory = found.memory
+        if self._gatekeeper.step_ns <= 0:
+            self._gatekeeper.step_ns = found.step_ns
         return found
+
+    def _note_starts(self, found: Comparison, original: Program, patched: Program) -> None:
+        """Remember the first start of each program, which had to compile what later ones found compiled."""
+        self._start_ns = max(self._start_ns, found.start_ns)
+        for program, starts in zip((original, patched), found.starts_ns, strict=True):
+            if starts:
+                self._first_start_ns.setdefault(program.root, starts[0])
 
     def _starter(self, program: Program, name: str) -> Starter:
         def start(_number: int) -> Arm:
@@ -289,6 +337,11 @@ def _measured(fixer: Fixer, found: Comparison, smallest: float) -> Verdict:
         generations=found.generations,
         peak_memory_bytes=found.peak_bytes,
     )
+
+
+def pays_after(more_ns: int, saving_ns: int) -> int | None:
+    """After how many steps a start that takes `more_ns` longer is earned back; None if steps save nothing."""
+    return math.ceil(max(0, more_ns) / saving_ns) if saving_ns > 0 else None
 
 
 def _failure(failure: ArmFailed) -> Ruling:
