@@ -156,7 +156,7 @@ class LineLog:
                     return arrived
                 if frame.f_code in of_modules and (back := frame.f_back) and answers.get(back.f_code.co_filename):
                     key = (back.f_code, back.f_lineno, type(frame.f_locals.get("self")).__name__)
-                    above = back
+                    above: FrameType | None = back
                     while above is not None and above.f_code not in of_modules:
                         above = above.f_back
                     if above is None:
@@ -176,8 +176,8 @@ def _calls_of_modules() -> frozenset[CodeType]:
     """The functions of torch that run when a module is called."""
     names = (("torch.nn.modules.module", "Module"), ("torch._dynamo.eval_frame", "OptimizedModule"))
     classes = [getattr(sys.modules.get(module), name, None) for module, name in names]
-    calls = [getattr(each, "__call__", None) for each in classes]  # noqa: B004 - the function itself is wanted
-    return frozenset(call.__code__ for call in calls if hasattr(call, "__code__"))
+    codes = [getattr(getattr(each, "__call__", None), "__code__", None) for each in classes]  # noqa: B004 - not whether
+    return frozenset(code for code in codes if isinstance(code, CodeType))
 
 
 def _hidden_from_compiler(functions: Iterable[object]) -> bool:
