@@ -1,0 +1,49 @@
+"""What the class around a piece of code keeps under `self.name`: its one binding, or the buffer registered for it."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from diagnose.program.syntax import Source
+
+__all__ = ["class_of", "member", "members_named"]
+
+
+def class_of(source: Source, node: cst.CSTNode) -> cst.ClassDef | None:
+    """The class whose method a node lies in."""
+    return source.inside(node, cst.ClassDef)
+
+
+def member(source: Source, node: cst.BaseExpression) -> cst.BaseExpression | None:
+    """The expression that `self.name` was given, where the class gives it one only."""
+    if not isinstance(node, cst.Attribute) or not isinstance(node.value, cst.Name) or node.value.value != "self":
+        return None
+    around = class_of(source, node)
+    found = members_named(source, around, node.attr.value) if around is not None else []
+    return found[0] if len(found) == 1 else None
+
+
+def members_named(source: Source, around: cst.ClassDef, name: str) -> list[cst.BaseExpression]:
+    """All that a class binds to `self.name`, or registers as its buffer, and the default in the class's body."""
+    found: list[cst.BaseExpression] = []
+    for node in source.walk(around.body):
+        if isinstance(node, cst.Assign):
+            found += [node.value for target in node.targets if _is_self(target.target, name)]
+        elif isinstance(node, cst.AnnAssign | cst.AugAssign):
+            if _is_self(node.target, name) and node.value is not None:
+                found.append(node.value)
+        elif isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+            registers = node.func.attr.value in {"register_buffer", "register_parameter"}
+            if registers and len(node.args) > 1 and isinstance(node.args[0].value, cst.SimpleString):
+                if node.args[0].value.evaluated_value == name:
+                    found.append(node.args[1].value)
+    return found
+
+
+def _is_self(target: cst.BaseExpression, name: str) -> bool:
+    return (
+        isinstance(target, cst.Attribute)
+        and target.attr.value == name
+        and isinstance(target.value, cst.Name)
+        and target.value.value == "self"
+    )

@@ -1,0 +1,77 @@
+"""Taking statements out of a file: whole lines, the notes above them, and imports that nobody needs any more."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+import libcst as cst
+
+from diagnose.program.flow import scope_of
+from diagnose.program.reaching import names_in
+from diagnose.program.syntax import Source, Splice, splice
+
+__all__ = ["take_out", "unread_after", "without_import"]
+
+
+def take_out(source: Source, statements: Iterable[cst.CSTNode]) -> list[Splice]:
+    """Take out statements with their lines; comments right above the first of them stay, those above others go."""
+    ordered = sorted({id(one): one for one in statements}.values(), key=lambda one: source.span(one)[0])
+    splices: list[Splice] = []
+    for number, statement in enumerate(ordered):
+        start, end = source.span(statement)
+        start = source.line_start(start)
+        if number:
+            start = _above_comments(source, start)
+        splices.append(Splice(start, source.after_line(end), ""))
+    return splices
+
+
+def _above_comments(source: Source, start: int) -> int:
+    while start:
+        before = source.line_start(start - 1 - (source.text[start - 2 : start] == "\r\n"))
+        if not source.text[before:start].lstrip().startswith("#"):
+            break
+        start = before
+    return start
+
+
+def unread_after(
+    source: Source, candidates: Sequence[tuple[cst.CSTNode, str]], gone: Sequence[cst.CSTNode]
+) -> list[cst.CSTNode]:
+    """Those statements whose names nothing reads once `gone` (statements and expressions) is gone, and they with it."""
+    removed = list(gone)
+    found: list[cst.CSTNode] = []
+    progress = True
+    while progress:
+        progress = False
+        for statement, name in candidates:
+            if any(statement is one for one in removed) or not isinstance(statement, cst.SimpleStatementLine):
+                continue
+            scope = scope_of(source, statement)
+            if not isinstance(scope, cst.FunctionDef):
+                continue
+            there = [node for node in names_in(source, scope) if node.value == name]
+            inside = {id(one) for one in [*removed, statement]}
+            outside = [
+                node
+                for node in there
+                if id(node) not in inside and not any(id(above) in inside for above in source.ancestors(node))
+            ]
+            if not outside:
+                removed.append(statement)
+                found.append(statement)
+                progress = True
+    return found
+
+
+def without_import(source: Source, splices: list[Splice], module: str) -> list[Splice]:
+    """The splices, with the line `import module` taken out too where they leave nobody who names the module."""
+    text = splice(source.text, splices)
+    if len(re.findall(rf"\b{module}\b", text)) != 1:
+        return splices
+    for statement in source.module.body:
+        if isinstance(statement, cst.SimpleStatementLine) and source.code(statement) == f"import {module}":
+            start, end = source.span(statement)
+            return [*splices, Splice(source.line_start(start), source.after_line(end), "")]
+    return splices

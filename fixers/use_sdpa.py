@@ -1,0 +1,166 @@
+"""Lets one fused kernel compute attention that the program writes out.
+
+What it changes
+    `softmax(q @ k.transpose(-2, -1) * scale + mask) @ v`, however it is written (`matmul`, `bmm`, `einsum`, over
+    several statements), becomes `F.scaled_dot_product_attention(q, k, v, …)`. A mask that is provably causal (`tril`
+    of ones, a buffer that holds it) becomes `is_causal=True`; any other is passed as `attn_mask`. A scale that is
+    not the kernel's own 1/√width is passed as `scale`. Statements that made scores, weights or a causal mask go.
+
+Why it helps
+    Written out, scores and weights are length × length numbers for each head, and every operator reads and writes
+    them all. The fused kernel never writes them to memory, forward or backward, and skips what a causal mask hides.
+
+Fix safety
+    Rounding: the same mathematics with sums in another order. Where weights are dropped at random, the fused kernel
+    draws other numbers: that changes the training, and is tried only if it is allowed. Left alone: attention whose
+    scores or weights are used elsewhere or returned (no fused kernel has them), a branch beside one that calls the
+    fused kernel already, masks and scales that are not understood. A mask with a finite fill value stays one, so that
+    a row of which nothing is seen keeps its even weights. A buffer that holds a mask stays, for old checkpoints.
+"""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from diagnose.fixer import (
+    Advice,
+    Answer,
+    CannotFuse,
+    Edits,
+    Example,
+    Fixer,
+    Gate,
+    Refused,
+    Request,
+    Source,
+    Splice,
+    WrittenAttention,
+    call_in_place,
+    example_request,
+    free_name,
+    functional,
+    fused_call,
+    insert_before,
+    mentions_fused,
+    parse,
+    take_out,
+    replace,
+    splice,
+    unread_after,
+    without_import,
+    written_attentions,
+)
+
+
+def rewrite(request: Request) -> Answer:
+    """Replace every attention of the program's files that can be replaced."""
+    files: dict[str, str] = {}
+    reasons: list[str] = []
+    drops = False
+    for path, text in request.sources.items():
+        source = parse(text) if "softmax" in text.lower() else None
+        if source is None:
+            continue
+        splices: list[Splice] = []
+        for found in written_attentions(source):
+            if isinstance(found, Refused):
+                reasons.append(f"{path}:{source.lines_of(found.node)[0]}: {found.reason}.")
+                continue
+            if mentions_fused(source, found.product):
+                reasons.append(f"{path}:{source.lines_of(found.product)[0]}: the fused kernel is in the other branch.")
+                continue
+            try:
+                made, random = _edits(source, found, request)
+            except CannotFuse as reason:
+                reasons.append(f"{path}:{source.lines_of(found.product)[0]}: {reason}.")
+                continue
+            splices += [edit for edit in made if edit not in splices]
+            drops = drops or random
+        if splices:
+            files[path] = splice(text, without_import(source, splices, "math"))
+    if files:
+        summary = "compute attention in one fused kernel" + (", which drops other weights at random" if drops else "")
+        return Edits(files, summary, Gate.TRAINING if drops else None)
+    if not reasons:
+        return None
+    return Advice(
+        "Attention is written out, but torch's fused kernel cannot simply take its place: " + " ".join(reasons)
+    )
+
+
+def _edits(source: Source, found: WrittenAttention, request: Request) -> tuple[list[Splice], bool]:
+    call = fused_call(found, request.sources)
+    name, imports = functional(source)
+    fused = f"{name}.scaled_dot_product_attention"
+    code = call_in_place(source, found.product, fused, call.arguments, after=call.after)
+    splices = [*imports, replace(source, found.product, code)]
+    statement = source.statement(found.product)
+    if source.newline in code and isinstance(statement, cst.SimpleStatementLine) and not _is_value(source, found):
+        attended = free_name(source, "attended")
+        row = f"{fused}({', '.join(call.arguments)}){call.after}"
+        splices = [*imports, insert_before(source, statement, [f"{attended} = {row}"])]
+        splices.append(replace(source, found.product, attended))
+    gone = [statement for statement, _ in found.steps]
+    gone += unread_after(source, call.unneeded, [*gone, found.product])
+    return [*splices, *take_out(source, gone)], call.drops
+
+
+def _is_value(source: Source, found: WrittenAttention) -> bool:
+    """Whether the product is all that its statement assigns or returns: a long call may stand there by itself."""
+    return isinstance(source.parent(found.product), cst.Assign | cst.Return)
+
+
+def _recorded(text: str) -> Request:
+    return example_request("unfused-attention", text)
+
+
+def _left_alone(text: str) -> Example:
+    return Example(text, None, _recorded)
+
+
+_IMPORT = "import math\n\nimport torch\nimport torch.nn.functional as F\n\n\n"
+
+FIXER = Fixer(
+    name="use-sdpa",
+    rewrite=rewrite,
+    gate=Gate.ROUNDING,
+    mechanism="compute",
+    order=50,
+    examples=(
+        Example(
+            before=_IMPORT + "def attend(q, k, v):\n    scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))\n"
+            "    length = q.size(-2)\n    # nobody sees the future\n"
+            "    mask = torch.triu(torch.ones(length, length, dtype=torch.bool, device=q.device), diagonal=1)\n"
+            '    return scores.masked_fill(mask, float("-inf")).softmax(dim=-1) @ v  # mixed\n',
+            after=_IMPORT.replace("import math\n\n", "\n") + "def attend(q, k, v):\n    length = q.size(-2)\n"
+            "    return F.scaled_dot_product_attention(q, k, v, is_causal=True)  # mixed\n",
+            request=_recorded,
+        ),
+        Example(
+            before="import torch\nfrom torch import nn\n\n\nclass Attention(nn.Module):\n"
+            "    def __init__(self, width, heads):\n        super().__init__()\n"
+            "        self.scale = (width // heads) ** -0.5\n        self.drop = nn.Dropout(0.1)\n\n"
+            "    def forward(self, q, k, v, mask=None):\n"
+            "        scores = torch.matmul(q, k.transpose(2, 3)) * self.scale\n"
+            "        if mask is not None:\n            scores = scores + mask\n"
+            "        weights = self.drop(torch.softmax(scores, dim=-1))\n        out = torch.matmul(weights, v)\n"
+            "        return out\n",
+            after="import torch\nfrom torch import nn\n\n\nclass Attention(nn.Module):\n"
+            "    def __init__(self, width, heads):\n        super().__init__()\n"
+            "        self.scale = (width // heads) ** -0.5\n        self.drop = nn.Dropout(0.1)\n\n"
+            "    def forward(self, q, k, v, mask=None):\n"
+            "        out = nn.functional.scaled_dot_product_attention(\n            q,\n            k,\n            v,\n"
+            "            attn_mask=mask,\n"
+            "            dropout_p=self.drop.p if self.training else 0.0,\n            scale=self.scale,\n        )\n"
+            "        return out\n",
+            request=_recorded,
+        ),
+        _left_alone("def attend(q, k, v):\n    w = (q @ k.transpose(-2, -1)).softmax(-1)\n    return w @ v, w\n"),
+        _left_alone("def attend(q, k, v):\n    return (q @ k.transpose(-2, -1)).softmax(dim=-2) @ v\n"),
+        _left_alone(
+            "import torch.nn.functional as F\n\ndef attend(q, k, v):\n    if FUSED:\n"
+            "        y = F.scaled_dot_product_attention(q, k, v)\n    else:\n"
+            "        y = (q @ k.transpose(-2, -1)).softmax(-1) @ v\n    return y\n"
+        ),
+    ),
+)

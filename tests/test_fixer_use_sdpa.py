@@ -1,0 +1,429 @@
+"""use-sdpa on programs as people write them: the same outputs and gradients, and look-alikes left alone."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+import pytest
+import torch
+
+from diagnose.fixer import Advice, Answer, Edits, Gate, example_request
+from diagnose.plugins import load
+
+FIXER = load().fixers["use-sdpa"]
+HEAD = "import math\nimport torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n\n"
+FORWARD = "scaled_dot_product_attention("
+
+
+def rewrite(code: str) -> Answer:
+    return FIXER.rewrite(example_request("unfused-attention", HEAD + textwrap.dedent(code)))
+
+
+def results(text: str, call: str) -> list[torch.Tensor]:
+    """Output and gradients of `model` on `call`, in float64."""
+    names: dict[str, Any] = {}
+    torch.manual_seed(0)
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        exec(compile(text, "train.py", "exec"), names)
+        torch.manual_seed(1)
+        model = eval(call.partition("|")[0], names)
+        inputs = eval(call.partition("|")[2], names)
+        leaves = [each.requires_grad_() for each in inputs if each.is_floating_point()]
+        output = model(*inputs)
+        (output * torch.sin(torch.arange(output.numel()).double()).view_as(output)).sum().backward()
+    finally:
+        torch.set_default_dtype(default)
+    parameters = list(model.parameters()) if isinstance(model, torch.nn.Module) else []
+    return [output, *(each.grad for each in [*leaves, *parameters] if each.grad is not None)]
+
+
+def agrees(code: str, call: str, wanted: str) -> None:
+    answer = rewrite(code)
+    assert isinstance(answer, Edits), answer
+    text = answer.files["train.py"]
+    assert wanted in text, text
+    assert "softmax(" not in text, text
+    before, after = results(HEAD + textwrap.dedent(code), call), results(text, call)
+    assert len(before) == len(after) > 1
+    for one, other in zip(before, after, strict=True):
+        exact = {} if ".float()" in code else {"rtol": 1e-9, "atol": 1e-11}
+        torch.testing.assert_close(one.float() if not exact else one, other.float() if not exact else other, **exact)
+
+
+PROGRAMS = {
+    "mingpt": (
+        """
+        class CausalSelfAttention(nn.Module):
+            def __init__(self, config=None):
+                super().__init__()
+                self.c_attn = nn.Linear(8, 24)
+                self.c_proj = nn.Linear(8, 8)
+                self.attn_dropout = nn.Dropout(0.0)
+                self.resid_dropout = nn.Dropout(0.0)
+                self.register_buffer("bias", torch.tril(torch.ones(16, 16)).view(1, 1, 16, 16))
+                self.n_head = 2
+                self.n_embd = 8
+
+            def forward(self, x):
+                B, T, C = x.size() # batch size, sequence length, embedding dimensionality (n_embd)
+                q, k, v  = self.c_attn(x).split(self.n_embd, dim=2)
+                k = k.view(B, T, self.n_head, C // self.n_head).transpose(1, 2) # (B, nh, T, hs)
+                q = q.view(B, T, self.n_head, C // self.n_head).transpose(1, 2) # (B, nh, T, hs)
+                v = v.view(B, T, self.n_head, C // self.n_head).transpose(1, 2) # (B, nh, T, hs)
+                # causal self-attention; Self-attend: (B, nh, T, hs) x (B, nh, hs, T) -> (B, nh, T, T)
+                att = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(k.size(-1)))
+                att = att.masked_fill(self.bias[:,:,:T,:T] == 0, float('-inf'))
+                att = F.softmax(att, dim=-1)
+                att = self.attn_dropout(att)
+                y = att @ v # (B, nh, T, T) x (B, nh, T, hs) -> (B, nh, T, hs)
+                y = y.transpose(1, 2).contiguous().view(B, T, C) # re-assemble all head outputs side by side
+                y = self.resid_dropout(self.c_proj(y))
+                return y
+        """,
+        "CausalSelfAttention()|[torch.randn(2, 6, 8)]",
+        "y = F.scaled_dot_product_attention(q, k, v, is_causal=True) # (B, nh, T, T)",
+    ),
+    "lecture": (
+        """
+        head_size, n_embd, block_size = 4, 8, 16
+
+        class Head(nn.Module):
+            def __init__(self, head_size):
+                super().__init__()
+                self.key = nn.Linear(n_embd, head_size, bias=False)
+                self.query = nn.Linear(n_embd, head_size, bias=False)
+                self.value = nn.Linear(n_embd, head_size, bias=False)
+                self.register_buffer('tril', torch.tril(torch.ones(block_size, block_size)))
+                self.dropout = nn.Dropout(0.0)
+
+            def forward(self, x):
+                B,T,C = x.shape
+                k = self.key(x)   # (B,T,hs)
+                q = self.query(x) # (B,T,hs)
+                # compute attention scores ("affinities")
+                wei = q @ k.transpose(-2,-1) * k.shape[-1]**-0.5 # (B, T, hs) @ (B, hs, T) -> (B, T, T)
+                wei = wei.masked_fill(self.tril[:T, :T] == 0, float('-inf')) # (B, T, T)
+                wei = F.softmax(wei, dim=-1) # (B, T, T)
+                wei = self.dropout(wei)
+                # perform the weighted aggregation of the values
+                v = self.value(x) # (B,T,hs)
+                out = wei @ v # (B, T, T) @ (B, T, hs) -> (B, T, hs)
+                return out
+        """,
+        "Head(4)|[torch.randn(2, 6, 8)]",
+        ").squeeze(0) # (B, T, T) @",
+    ),
+    "vit": (
+        """
+        class Attention(nn.Module):
+            def __init__(self, dim, num_heads=2):
+                super().__init__()
+                self.num_heads = num_heads
+                head_dim = dim // num_heads
+                self.scale = head_dim ** -0.5
+                self.qkv = nn.Linear(dim, dim * 3)
+                self.attn_drop = nn.Dropout(0.)
+                self.proj = nn.Linear(dim, dim)
+
+            def forward(self, x):
+                B, N, C = x.shape
+                qkv = self.qkv(x).reshape(B, N, 3, self.num_heads, C // self.num_heads).permute(2, 0, 3, 1, 4)
+                q, k, v = qkv[0], qkv[1], qkv[2]
+                attn = (q @ k.transpose(-2, -1)) * self.scale
+                attn = attn.softmax(dim=-1)
+                attn = self.attn_drop(attn)
+                x = (attn @ v).transpose(1, 2).reshape(B, N, C)
+                x = self.proj(x)
+                return x
+        """,
+        "Attention(8)|[torch.randn(2, 6, 8)]",
+        "scale=self.scale",
+    ),
+    "scaled query": (
+        """
+        class Attention(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.scale = 0.3
+                self.to_qkv = nn.Linear(8, 24)
+
+            def forward(self, x):
+                q, k, v = self.to_qkv(x).view(2, 6, 3, 2, 4).permute(2, 0, 3, 1, 4).unbind(0)
+                q = q * self.scale
+                attn = q @ k.transpose(-2, -1)
+                attn = attn.softmax(dim=-1)
+                return attn @ v
+        """,
+        "Attention()|[torch.randn(2, 6, 8)]",
+        "F.scaled_dot_product_attention(q, k, v, scale=1.0)",
+    ),
+    "optional mask": (
+        """
+        class MultiHead(nn.Module):
+            def forward(self, query, key, value, mask=None):
+                d_k = query.size(-1)
+                scores = torch.matmul(query, key.transpose(-2, -1)) / math.sqrt(d_k)
+                if mask is not None:
+                    scores = scores.masked_fill(mask == 0, -1e9)
+                p_attn = torch.softmax(scores, dim=-1)
+                return torch.matmul(p_attn, value)
+        """,
+        "MultiHead()|[*(torch.randn(2, 3, 5, 4) for _ in range(3)), (torch.arange(10).view(2, 1, 1, 5) % 3 > 0).long()]",
+        "attn_mask=None if mask is None else torch.where(mask == 0, -1e9, 0.0).to(query.dtype)",
+    ),
+    "additive mask and float32 softmax": (
+        """
+        def attend(xq, keys, values, mask):
+            scores = torch.matmul(xq, keys.transpose(2, 3)) / math.sqrt(4)
+            scores = scores + mask  # (bs, n_local_heads, slen, cache_len + slen)
+            scores = F.softmax(scores.float(), dim=-1).type_as(xq)
+            output = torch.matmul(scores, values)
+            return output
+        """,
+        "attend|[*(torch.randn(2, 3, 5, 4) for _ in range(3)), torch.randn(5, 5)]",
+        "attn_mask=mask",
+    ),
+    "einsum over lists": (
+        """
+        class SelfAttention(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.embed_size = 12
+
+            def forward(self, values, keys, queries, mask):
+                N = queries.shape[0]
+                energy = torch.einsum("nqhd,nkhd->nhqk", [queries, keys])
+                if mask is not None:
+                    energy = energy.masked_fill(mask == 0, float("-1e20"))
+                attention = torch.softmax(energy / (self.embed_size ** (1 / 2)), dim=3)
+                out = torch.einsum("nhql,nlhd->nqhd", [attention, values]).reshape(N, 5, 12)
+                return out
+        """,
+        "SelfAttention()|[*(torch.randn(2, 5, 3, 4) for _ in range(3)), torch.ones(5, 5).tril()]",
+        "transpose(1, 2)",
+    ),
+    "heads in the batch": (
+        """
+        def attend(q, k, v):
+            w = torch.bmm(q, k.transpose(1, 2)) / math.sqrt(q.shape[-1])
+            w = F.softmax(w, dim=2)
+            return torch.bmm(w, v)
+        """,
+        "attend|[torch.randn(6, 5, 4) for _ in range(3)]",
+        "F.scaled_dot_product_attention(q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0)).squeeze(0)",
+    ),
+    "one expression": (
+        """
+        def attend(q, k, v, dim: int = 4):
+            return F.softmax((q * dim ** -0.5).matmul(k.mT), -1).matmul(v)
+        """,
+        "attend|[torch.randn(2, 3, 5, 4) for _ in range(3)]",
+        "return F.scaled_dot_product_attention(q, k, v, scale=dim ** -0.5)",
+    ),
+    "buffer of booleans, in place": (
+        """
+        class Attention(nn.Module):
+            def __init__(self, context_length=16):
+                super().__init__()
+                self.register_buffer("mask", torch.triu(torch.ones(context_length, context_length), diagonal=1))
+
+            def forward(self, queries, keys, values):
+                num_tokens = queries.shape[2]
+                attn_scores = queries @ keys.transpose(2, 3)
+                mask_bool = self.mask.bool()[:num_tokens, :num_tokens]
+                attn_scores.masked_fill_(mask_bool, -torch.inf)
+                attn_weights = torch.softmax(attn_scores / keys.shape[-1]**0.5, dim=-1)
+                context_vec = (attn_weights @ values).transpose(1, 2)
+                return context_vec
+        """,
+        "Attention()|[torch.randn(2, 3, 5, 4) for _ in range(3)]",
+        "F.scaled_dot_product_attention(queries, keys, values, is_causal=True)",
+    ),
+    "where, finfo": (
+        """
+        class Attention(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.bias = torch.tril(torch.ones((16, 16), dtype=torch.bool)).view(1, 1, 16, 16)
+
+            def forward(self, query, key, value):
+                attn_weights = torch.matmul(query, key.transpose(-1, -2))
+                attn_weights = attn_weights / (value.size(-1) ** 0.5)
+                query_length, key_length = query.size(-2), key.size(-2)
+                causal_mask = self.bias[:, :, key_length - query_length : key_length, :key_length]
+                mask_value = torch.finfo(attn_weights.dtype).min
+                attn_weights = torch.where(causal_mask, attn_weights, mask_value)
+                attn_weights = nn.functional.softmax(attn_weights, dim=-1)
+                attn_weights = attn_weights.type(value.dtype)
+                attn_output = torch.matmul(attn_weights, value)
+                return attn_output
+        """,
+        "Attention()|[torch.randn(2, 3, 5, 4) for _ in range(3)]",
+        "attn_mask=",
+    ),
+    "two masks": (
+        """
+        def attend(q, k, v, padding):
+            T = q.size(2)
+            causal = torch.tril(torch.ones(T, T, dtype=torch.bool))
+            scores = q @ k.transpose(-2, -1) * 0.5
+            scores = scores.masked_fill(~causal, float("-inf"))
+            scores = scores.masked_fill(padding, float("-inf"))
+            return scores.softmax(-1) @ v
+        """,
+        "attend|[*(torch.randn(2, 3, 5, 4) for _ in range(3)), (torch.arange(5) > 3).view(1, 1, 1, 5)]",
+        "attn_mask=causal & ~padding",
+    ),
+    "added triangle": (
+        """
+        def attend(q, k, v):
+            B, nh, T, hs = q.shape
+            att = torch.matmul(q, k.transpose(2, 3)) / math.sqrt(hs) + torch.triu(
+                torch.full((T, T), float("-inf"), device=q.device), diagonal=1
+            )
+            return torch.softmax(att, dim=-1) @ v
+        """,
+        "attend|[torch.randn(2, 3, 5, 4) for _ in range(3)]",
+        "is_causal=True",
+    ),
+    "transposed keys": (
+        """
+        class Attention(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.q, self.k, self.v = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+                self.softmax = nn.Softmax(dim=-1)
+
+            def forward(self, x):
+                q = self.q(x).view(2, 6, 2, 4).transpose(1, 2)
+                k_t = self.k(x).view(2, 6, 2, 4).permute(0, 2, 3, 1)
+                v = self.v(x).view(2, 6, 2, 4).transpose(1, 2)
+                score = (q @ k_t) / math.sqrt(4)
+                score = self.softmax(score)
+                v = score @ v
+                return v
+        """,
+        "Attention()|[torch.randn(2, 6, 8)]",
+        "F.scaled_dot_product_attention(q, k_t.transpose(-2, -1), v)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_same_numbers_come_out(name: str) -> None:
+    code, call, wanted = PROGRAMS[name]
+    agrees(code, call, wanted)
+
+
+LEFT_ALONE = {
+    "weights returned": """
+        def attend(q, k, v):
+            attn = (q @ k.transpose(-2, -1) / 2).softmax(-1)
+            return attn @ v, attn
+        """,
+    "weights kept": """
+        class Attention(nn.Module):
+            def forward(self, q, k, v):
+                attn = (q @ k.transpose(-2, -1) / 2).softmax(-1)
+                self.last = attn
+                return attn @ v
+        """,
+    "scores kept": """
+        def attend(q, k, v, log):
+            scores = q @ k.transpose(-2, -1)
+            log.append(scores.max())
+            return scores.softmax(-1) @ v
+        """,
+    "softmax over queries": """
+        def attend(q, k, v):
+            return (q @ k.transpose(-2, -1)).softmax(dim=-2) @ v
+        """,
+    "scores capped": """
+        def attend(q, k, v):
+            scores = 30.0 * torch.tanh(q @ k.transpose(-2, -1) / 30.0)
+            return scores.softmax(-1) @ v
+        """,
+    "learned temperature": """
+        class Attention(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.temperature = nn.Parameter(torch.ones(1))
+
+            def forward(self, q, k, v):
+                return (q @ k.transpose(-2, -1) * self.temperature).softmax(-1) @ v
+        """,
+    "fused already, by choice": """
+        def attend(q, k, v, flash):
+            if flash:
+                y = F.scaled_dot_product_attention(q, k, v)
+            else:
+                att = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(k.size(-1)))
+                att = F.softmax(att, dim=-1)
+                y = att @ v
+            return y
+        """,
+    "a mixture of experts": """
+        def mix(gates, outputs):
+            return torch.softmax(gates, dim=-1) @ outputs
+        """,
+    "not masked much": """
+        def attend(q, k, v, mask):
+            return (q @ k.transpose(-2, -1)).masked_fill(mask, -1.0).softmax(-1) @ v
+        """,
+    "heads mixed": """
+        class Talking(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.mix = nn.Linear(4, 4)
+
+            def forward(self, q, k, v):
+                attn = self.mix(q @ k.transpose(-2, -1)).softmax(-1)
+                return attn @ v
+        """,
+    "keys change": """
+        def attend(q, k, v):
+            scores = q @ k.transpose(-2, -1)
+            k = k + 1
+            return scores.softmax(-1) @ v, k
+        """,
+}
+
+
+@pytest.mark.parametrize("name", LEFT_ALONE)
+def test_what_a_fused_kernel_cannot_do_is_left_alone(name: str) -> None:
+    assert not isinstance(rewrite(LEFT_ALONE[name]), Edits)
+
+
+def test_weights_that_are_returned_are_named_as_the_reason() -> None:
+    answer = rewrite(LEFT_ALONE["weights returned"])
+    assert isinstance(answer, Advice)
+    assert "used elsewhere" in answer.text
+
+
+DROPS = """
+class Attention(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, q, k, v):
+        attn = self.dropout((q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))).softmax(-1))
+        return attn @ v
+"""
+
+
+def test_dropout_of_weights_changes_the_training() -> None:
+    answer = rewrite(DROPS)
+    assert isinstance(answer, Edits)
+    assert answer.gate is Gate.TRAINING
+    assert "dropout_p=self.dropout.p if self.training else 0.0" in answer.files["train.py"]
+
+
+def test_a_dropout_that_is_set_to_zero_is_none() -> None:
+    answer = rewrite("class Config:\n    dropout: float = 0.0\n" + DROPS)
+    assert isinstance(answer, Edits)
+    assert answer.gate is None
+    assert "dropout_p" not in answer.files["train.py"]
