@@ -119,7 +119,7 @@ def test_what_the_backward_pass_does_belongs_to_the_line_that_it_differentiates(
 
 
 def test_python_between_operators_is_found_where_it_runs(tmp_path: Path) -> None:
-    ran = run(tmp_path, PROGRAM, "--slow-python", "2000")
+    ran = run(tmp_path, PROGRAM, "--slow-python", "20000")
     (trace,) = open_traces([ran.folder])
     slow = Measures(trace)
     assert slow.places(slow.counted)[0].line in (line_of("total += one"), line_of("for one in range"))
