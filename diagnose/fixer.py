@@ -55,6 +55,8 @@ from diagnose.program.functional import call_in_place, functional
 from diagnose.program.hooks import is_watching_hook
 from diagnose.program.loaders import Loader, LoadersFound, find_loaders
 from diagnose.program.options import CallOptions, Placed
+from diagnose.program.optimizer_formula import known_optimizer
+from diagnose.program.own_optimizer import replaced_by_torchs
 from diagnose.program.reads import is_read, log_branch, outcome, tensor_of, training_reads, trains, trains_within
 from diagnose.program.removal import take_out, unread_after, without_import
 from diagnose.program.remove import remove_call, remove_import, remove_statements
@@ -118,6 +120,7 @@ __all__ = [
     "is_occasional",
     "is_read",
     "is_watching_hook",
+    "known_optimizer",
     "log_branch",
     "loops_around",
     "mentions_fused",
@@ -129,6 +132,7 @@ __all__ = [
     "remove_import",
     "remove_statements",
     "replace",
+    "replaced_by_torchs",
     "scope_of",
     "set_keywords",
     "setting_of",

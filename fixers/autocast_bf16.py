@@ -55,7 +55,6 @@ from diagnose.fixer import (
     parse,
     replace,
     set_keywords,
-    setting_of,
     splice,
     training_steps,
     wrapped,
@@ -142,20 +141,19 @@ def _switched(request: Request, path: str, source: Source, call: cst.Call) -> An
     plain: Scalar = None
     wanted: Scalar = None
     if enabled is not None and bfloat16:
-        found, plain, wanted = setting_of(enabled.value, path, source, request.sources, False), False, True
+        found, plain, wanted = request.set_by(enabled.value, path, source, False), False, True
     elif enabled is None and dtype is not None:
         name = _chosen_by(source, dtype.value)
         literal = _value_of(source, name) if name is not None else None
         if isinstance(literal, cst.SimpleString) and literal.evaluated_value == "float32":
             code = source.code(literal).replace("float32", "bfloat16")
             return Edits({path: splice(source.text, [replace(source, literal, code)])}, _ON)
-        found = setting_of(name, path, source, request.sources, "float32") if name is not None else None
+        found = request.set_by(name, path, source, "float32") if name is not None else None
         plain, wanted = "float32", "bfloat16"
     if found is None or found.value != plain:
         where = f"{path}:{source.lines_of(call)[0]}"
         return Advice(f"{where} has autocast already: let it be on, with dtype=torch.bfloat16 and no GradScaler.")
-    text = request.sources[found.path]
-    return Edits({found.path: splice(text, [found.to(wanted)])}, _ON)
+    return Edits(request.edited([(found.path, [found.to(wanted)])]), _ON)
 
 
 def _chosen_by(source: Source, dtype: cst.BaseExpression) -> cst.BaseExpression | None:
@@ -289,6 +287,7 @@ FIXER = Fixer(
     name="autocast-bf16",
     rewrite=rewrite,
     gate=Gate.TRAINING,
+    rounds_to="bf16",
     mechanism="compute",
     order=40,
     examples=(

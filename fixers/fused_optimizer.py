@@ -2,7 +2,9 @@
 
 What it changes
     Passes `fused=True` where the program builds its Adam, AdamW, SGD or Adagrad. `foreach` gives way, since the two
-    exclude each other.
+    exclude each other. Where the program has a class of its own that computes what torch's AdamW, Adam or SGD does,
+    torch's takes its place, fused, and the class goes if nothing else uses it. For the Trainer of Hugging Face it is
+    `optim="adamw_torch_fused"`.
 
 Why it helps
     Without it, torch updates parameters with a dozen elementwise operations for each tensor, or for each group of
@@ -12,8 +14,10 @@ Why it helps
 
 Fix safety
     Rounding. The same formulas, evaluated in another order inside one kernel. Left alone: sparse gradients and
-    `differentiable=True`, which the fused form does not take; optimizers that have no fused form; classes of the
-    program's own. A checkpoint of the optimizer's state loads in either form.
+    `differentiable=True`, which the fused form does not take; optimizers that have no fused form. A checkpoint of the
+    optimizer's state loads in either form. A class of the program's own is replaced only if its `step`, followed on
+    single numbers in double precision, ends where torch's formulas end, and if nothing reads or stores its state, whose
+    names are others. With a GradScaler, the fused form takes the scale into its kernel, and the host need not wait.
 """
 
 from __future__ import annotations
@@ -33,59 +37,89 @@ from diagnose.fixer import (
     Splice,
     argument,
     call_at,
+    call_name,
     example_request,
     has_star,
+    known_optimizer,
     parse,
+    replace,
+    replaced_by_torchs,
     set_keywords,
-    splice,
 )
 
 _FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 _FOREACH_POSITION = {"Adagrad": 6}
+_FORMS = frozenset({"fused", "foreach"})
 
 
 def rewrite(request: Request) -> Answer:
     """Set `fused=True` at every recorded optimizer of the user's that has that form."""
-    by_file: dict[str, list[Splice]] = {}
+    edits: list[tuple[str, list[Splice]]] = []
     reasons: list[str] = []
-    sites = [site for site in request.sites if site.kind == "optimizer"]
-    for site in sites:
+    for site in _sites(request):
         found = _edit(request, site)
         if isinstance(found, str):
             reasons.append(found)
-        elif found:
-            by_file[site.file] = by_file.get(site.file, []) + found
-    if by_file:
-        files = {path: splice(request.sources[path], splices) for path, splices in by_file.items()}
+        else:
+            edits += found
+    files = request.edited(edits)
+    if files:
         return Edits(files, "use the fused form of the optimizer")
     return Advice(" ".join(dict.fromkeys(reasons))) if reasons else None
 
 
-def _edit(request: Request, site: Site) -> list[Splice] | str:
+def _sites(request: Request) -> list[Site]:
+    """The recorded optimizers, else all of torch's that have the form and that the text builds."""
+    sites = [site for site in request.sites if site.kind == "optimizer"]
+    if sites:
+        return sites
+    built = []
+    for path, text in request.sources.items():
+        source = parse(text) if "optim" in text else None
+        for call in source.every(cst.Call) if source is not None else ():
+            if source is not None and _kind(source, call) in _FUSED:
+                built.append(Site("optimizer", path, source.lines_of(call)[0]))
+    return built
+
+
+def _kind(source: Source, call: cst.Call) -> str | None:
+    """The name of torch's optimizer that a call builds."""
+    names = (name for name in source.names(call.func) if name.startswith("torch.optim."))
+    return next((name.rpartition(".")[2] for name in names), None)
+
+
+def _edit(request: Request, site: Site) -> list[tuple[str, list[Splice]]] | str:
     """The edits of one site, or why there are none; an empty list where it is fused already."""
     where = f"{site.file}:{site.line}"
     name = str(site.arguments.get("name", ""))
     if site.arguments.get("fused") is True:
         return []
+    if not site.owned:
+        return _in_a_library(request, where, name)
     source = parse(request.sources.get(site.file, ""))
-    call = call_at(source, site.line, {*_FUSED, name} - {""}) if source is not None and site.owned else None
+    own = _own_class(source, site) if source is not None else None
+    if own is not None:
+        return _in_place_of_own(request, *own)
+    call = call_at(source, site.line, {*_FUSED, name} - {""}) if source is not None else None
     if source is None or call is None:
         return f"{where} is not a line that we can edit: pass fused=True to {name or 'the optimizer'} there."
-    if not any(found.startswith("torch.optim.") for found in source.names(call.func)):
+    kind = _kind(source, call)
+    if kind is None:
         return (
             f"{where} builds {name or 'an optimizer'}, which is not torch's own: torch.optim.AdamW(…, fused=True) is."
         )
-    kind = next(found.rpartition(".")[2] for found in source.names(call.func) if found.startswith("torch.optim."))
     if kind not in _FUSED:
         return f"{where}: {kind} has no fused form."
-    return _set_fused(request, source, call, kind, where)
+    found = _set_fused(request, site, source, call, kind)
+    return found if isinstance(found, str) else [(site.file, found)]
 
 
-def _set_fused(request: Request, source: Source, call: cst.Call, kind: str, where: str) -> list[Splice] | str:
-    if has_star(call):
-        return f"{where} takes its arguments from elsewhere: put fused=True where they are made."
-    if any("sparse=True" in text for text in request.sources.values()):
+def _set_fused(request: Request, site: Site, source: Source, call: cst.Call, kind: str) -> list[Splice] | str:
+    where = f"{site.file}:{site.line}"
+    if _is_sparse(request):
         return f"{where}: the fused form does not take sparse gradients, and the program has a sparse embedding."
+    if has_star(call):
+        return _over_options(site, source, call)
     for keyword, literal in (("differentiable", "False"), ("foreach", None), ("fused", "False")):
         given = argument(call, keyword, _FOREACH_POSITION.get(kind) if keyword == "foreach" else None)
         code = source.code(given.value) if given is not None else None
@@ -97,6 +131,65 @@ def _set_fused(request: Request, source: Source, call: cst.Call, kind: str, wher
     if position is not None and argument(call, "foreach", position) is not argument(call, "foreach"):
         return f"{where} passes foreach by its position: name it, then fused=True can take its place."
     return set_keywords(source, call, {"fused": "True"}, remove=["foreach"])
+
+
+def _is_sparse(request: Request) -> bool:
+    return any("sparse=True" in text for text in request.sources.values())
+
+
+def _over_options(site: Site, source: Source, call: cst.Call) -> list[Splice] | str:
+    """`**options`: put ours over them, where the run recorded that nothing in them stands against it."""
+    stars = [arg for arg in call.args if arg.star == "**"]
+    recorded = {"fused", "foreach", "differentiable"} <= set(site.arguments)
+    against = any(site.arguments.get(name) for name in ("foreach", "differentiable"))
+    code = source.code(stars[0].value) if len(stars) == 1 else ""
+    decides = any("fused" in source.code(each.value) for each in source.every(cst.Assign) if _binds(source, each, code))
+    named = any(arg.keyword is not None and arg.keyword.value in _FORMS for arg in call.args)
+    if not recorded or against or not code or decides or named or any(arg.star == "*" for arg in call.args):
+        return f"{site.file}:{site.line} takes its arguments from elsewhere: put fused=True where they are made."
+    return [replace(source, stars[0].value, f'{{**{code}, "fused": True}}')]
+
+
+def _binds(source: Source, assign: cst.Assign, code: str) -> bool:
+    return any(source.code(target.target) == code for target in assign.targets)
+
+
+def _in_a_library(request: Request, where: str, name: str) -> list[tuple[str, list[Splice]]] | str:
+    """The argument of Hugging Face's Trainer, which builds the optimizer itself."""
+    for path, text in request.sources.items():
+        source = parse(text) if "TrainingArguments" in text else None
+        for call in source.every(cst.Call) if source is not None else ():
+            if source is None or not any(name.startswith("transformers.") for name in source.names(call.func)):
+                continue
+            given = argument(call, "optim")
+            plain = given is None or source.code(given.value).strip("\"'") in {"adamw_torch", "adamw_hf"}
+            if call_name(call).endswith("TrainingArguments") and plain and not has_star(call):
+                return [(path, set_keywords(source, call, {"optim": '"adamw_torch_fused"'}))]
+    return f"{where} is not a line that we can edit: pass fused=True to {name or 'the optimizer'} there."
+
+
+def _own_class(source: Source, site: Site) -> tuple[Source, cst.ClassDef, Site] | None:
+    """The program's own class in whose constructor an optimizer was recorded, as its base class was built."""
+    for written in source.every(cst.ClassDef):
+        first, last = source.lines_of(written)
+        if written.name.value == site.arguments.get("name") and first <= site.line <= last:
+            return source, written, site
+    return None
+
+
+def _in_place_of_own(
+    request: Request, source: Source, written: cst.ClassDef, site: Site
+) -> list[tuple[str, list[Splice]]] | str:
+    """Torch's own optimizer instead of a class that computes the same."""
+    name = written.name.value
+    where = f"{site.file}:{source.lines_of(written)[0]}"
+    known = known_optimizer(source, written)
+    if known is None:
+        return f"{where} has {name}, whose formulas are not one of torch's own: torch.optim.AdamW(…, fused=True) is."
+    if _is_sparse(request):
+        return f"{where} has {name}, and the program a sparse embedding: the fused form takes no sparse gradients."
+    found = replaced_by_torchs(request.sources, site.file, source, written, known)
+    return found if not isinstance(found, str) else f"{where} computes what torch.optim.{known.kind} does, but {found}."
 
 
 def _recorded(text: str) -> Request:
