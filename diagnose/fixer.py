@@ -54,15 +54,17 @@ from diagnose.program.forward_region import ForwardRegion, forward_region
 from diagnose.program.functional import call_in_place, functional
 from diagnose.program.hooks import is_watching_hook
 from diagnose.program.loaders import Loader, LoadersFound, find_loaders
-from diagnose.program.options import CallOptions, Placed
 from diagnose.program.optimizer_formula import known_optimizer
+from diagnose.program.options import CallOptions, Placed
 from diagnose.program.own_optimizer import replaced_by_torchs
 from diagnose.program.reads import is_read, log_branch, outcome, tensor_of, training_reads, trains, trains_within
 from diagnose.program.removal import take_out, unread_after, without_import
 from diagnose.program.remove import remove_call, remove_import, remove_statements
+from diagnose.program.shim import add_to_shim, import_for_effect, import_from_shim, is_shim
 from diagnose.program.training import TrainingStep, training_steps
 from diagnose.program.unwrap import unwrap
 from diagnose.program.values import Setting, number, setting_of
+from diagnose.program.vocabulary import OutputLayer, output_layers
 from diagnose.program.wrapped import block_of, wrapped
 
 __all__ = [
@@ -82,6 +84,7 @@ __all__ = [
     "Loader",
     "LoadersFound",
     "Loop",
+    "OutputLayer",
     "Placed",
     "Refused",
     "Request",
@@ -94,6 +97,7 @@ __all__ = [
     "TrainingStep",
     "Uses",
     "WrittenAttention",
+    "add_to_shim",
     "argument",
     "asks_nothing",
     "binding_of",
@@ -113,12 +117,15 @@ __all__ = [
     "fused_call",
     "gate",
     "has_star",
+    "import_for_effect",
+    "import_from_shim",
     "insert_after",
     "insert_before",
     "is_after",
     "is_append",
     "is_occasional",
     "is_read",
+    "is_shim",
     "is_watching_hook",
     "known_optimizer",
     "log_branch",
@@ -126,6 +133,7 @@ __all__ = [
     "mentions_fused",
     "number",
     "outcome",
+    "output_layers",
     "parse",
     "remove_argument",
     "remove_call",
@@ -172,6 +180,8 @@ class Request:
     """Config files of the user's that the program names (YAML, JSON, TOML): path → text."""
     words: Sequence[str] = ()
     """The command line of the program; what is given there wins over any default."""
+    home: str | None = None
+    """The folder in which the program finds modules of its own first, where a new file can be put; None: unknown."""
 
     def set_by(self, value: cst.BaseExpression, path: str, source: Source, recorded: Scalar = None) -> Setting | None:
         """What sets an expression of a file: `setting_of` with all that this request knows."""
@@ -234,7 +244,7 @@ def example_request(
     """The request that a run of `train.py` with this text would lead to; `lines` are those that the finding names."""
     where = tuple(Place("train.py", line) for line in lines)
     finding = Finding(rule, Severity.HIGH, 0, 10_000_000, 0.5, Confidence.MEASURED, "as recorded", where=where)
-    return Request(finding, {"train.py": text}, sites, facts or Facts(), setting or {}, "train.py")
+    return Request(finding, {"train.py": text}, sites, facts or Facts(), setting or {}, "train.py", home="")
 
 
 @dataclass(frozen=True)
@@ -251,7 +261,8 @@ class Fixer:
     settings: Callable[[Request], Sequence[Mapping[str, Scalar]]] = lambda _request: ({},)
     """The settings of its knobs that are worth a trial, cheapest first."""
     rounds_to: str | None = None
-    """For the rounding gate: the number format that matrix operands are rounded to (`tf32`), when the fix does that."""
+    """The number format that matrix operands are rounded to (`tf32`), when the fix does that: for the rounding gate, and
+    beside the training gate, which then also refuses what is wrong by far more than that."""
     examples: tuple[Example, ...] = field(default=(), repr=False)
     order: int = 50
     """Order class of composition: 10 environment, 20 syncs, 30 input, 40 precision, 50 kernels, 60 compile, 70 memory,

@@ -122,11 +122,12 @@ def _counter(stretch: Stretch) -> str | None:
             return target.elements[0].value.value
         if isinstance(target, cst.Name) and re.match(r"(\w+\.)*t?range\(|tqdm\((\w+\.)*range\(", over):
             return target.value
-    for line in loop.body.body:
-        for small in line.body if isinstance(line, cst.SimpleStatementLine) else ():
-            counts = isinstance(small, cst.AugAssign) and isinstance(small.operator, cst.AddAssign)
-            if counts and stretch.source.code(small.value) == "1" and isinstance(small.target, cst.Name):
-                return small.target.value
+    lines = [line for line in loop.body.body if isinstance(line, cst.SimpleStatementLine)]
+    for small in (small for line in lines for small in line.body):
+        if not isinstance(small, cst.AugAssign) or not isinstance(small.operator, cst.AddAssign):
+            continue
+        if stretch.source.code(small.value) == "1" and isinstance(small.target, cst.Name):
+            return small.target.value
     return None
 
 

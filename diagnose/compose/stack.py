@@ -74,12 +74,21 @@ class Stack:
         entry = str(self.program.entry) if self.program.entry else None
         configs = {path: text for path, text in self.texts.items() if form_of(path) is not None}
         sources = {path: text for path, text in self.texts.items() if path not in configs}
+        home = str(self.program.home) if self.program.home else None
         return Request(
-            finding, sources, self.known.sites, self.known.facts, setting or {}, entry, configs, self.program.words
+            finding,
+            sources,
+            self.known.sites,
+            self.known.facts,
+            setting or {},
+            entry,
+            configs,
+            self.program.words,
+            home,
         )
 
     def answer(self, fixer: Fixer, findings: Sequence[Finding], setting: Mapping[str, Scalar]) -> Answer:
-        """What a fixer does for all of these findings together: an edit unlike the first is made on top of it.
+        """What a fixer does for all of these findings: an edit unlike the first is made on top of it.
 
         Advice or None only where it edits for none of them. Raises whatever the fixer raises.
         """

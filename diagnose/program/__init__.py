@@ -62,6 +62,14 @@ class Program:
         return self.entry.stem if self.entry else Path(self.words[0]).stem
 
     @property
+    def home(self) -> Path | None:
+        """The user's folder from which the interpreter imports first: the script's, or for `-m` where it was started."""
+        by_path = self.entry is not None and any(_absolute(self.cwd / word) == self.entry for word in self.words)
+        if self.kind == "script" or by_path:
+            return self.entry.parent if self.entry else None
+        return self.cwd if self.owned(self.cwd / "__init__.py") else None
+
+    @property
     def typed(self) -> str:
         """What the user typed after the options, as one line of shell."""
         return {"script": "", "module": "-m ", "launcher": "-- "}[self.kind] + shlex.join(self.words)

@@ -1,0 +1,270 @@
+"""Writes checkpoints while training goes on.
+
+What it changes
+    `torch.save(state, path)` in the training loop becomes `save_in_background(state, path)`, from a small file
+    `diagnose_fixes.py` that the fix adds beside the script: it copies the state to the host in the step and writes it
+    in a thread. `finish_saving()` after the loop waits for the last one.
+
+Why it helps
+    `torch.save` copies every tensor to the host and writes the file while the device waits. The copy is needed, but
+    from pinned memory it takes a tenth of the time, and the file system need not be waited for.
+
+Fix safety
+    Bitwise: the state is copied before the next operation can change it, and training does not depend on the file. A
+    file appears under its name only when it is whole. One save waits for the one before it; an error of the thread is
+    raised by the next save, or after the loop. Tensors in the file are on the CPU: `torch.load` without
+    `map_location` gives them there. Memory of the size of the state is held on the host. Left alone, with advice: a
+    file that the program reads again, a state that is no dictionary, `torch.distributed.checkpoint`, which has
+    `async_save` of its own.
+"""
+
+from __future__ import annotations
+
+import re
+
+import libcst as cst
+
+from diagnose.fixer import (
+    Advice,
+    Answer,
+    Edits,
+    EveryStep,
+    Example,
+    Fixer,
+    Gate,
+    Loop,
+    Request,
+    Source,
+    Splice,
+    Stretch,
+    add_to_shim,
+    call_name,
+    example_request,
+    import_from_shim,
+    insert_after,
+    loops_around,
+    replace,
+    scope_of,
+    splice,
+    within,
+)
+
+_IMPORTS = ("import collections", "import copy", "import os", "import threading", "import torch")
+_CODE = '''
+class _Save(threading.Thread):
+    """One file that is being written."""
+
+    def __init__(self, state, path, copied):
+        super().__init__(name="save_in_background")
+        self.state, self.path, self.copied, self.error = state, os.fspath(path), copied, None
+
+    def run(self):
+        try:
+            if self.copied is not None:
+                self.copied.synchronize()
+            torch.save(self.state, f"{self.path}.unfinished")
+            os.replace(f"{self.path}.unfinished", self.path)
+        except BaseException as error:
+            self.error = error
+        self.state = None
+
+
+_saving = []
+
+
+def save_in_background(state, path):
+    """As torch.save(state, path), but the file is written while training goes on.
+
+    The tensors are copied to the host first, so that training may change them; they are on the CPU in the file.
+    """
+    finish_saving()
+    copies = {}
+    state = _copied(state, copies)
+    copied = None
+    if any(tensor.is_cuda for tensor, _ in copies.values()):
+        copied = torch.cuda.Event()
+        copied.record()
+    _saving.append(_Save(state, path, copied))
+    _saving[0].start()
+
+
+def finish_saving():
+    """Wait until the last file is written; raises what went wrong with it."""
+    while _saving:
+        save = _saving.pop()
+        save.join()
+        if save.error is not None:
+            raise save.error
+
+
+def _copied(value, copies):
+    if type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout is torch.strided:
+        key = (value.data_ptr(), value.dtype, value.shape, value.stride()) if value.numel() else id(value)
+        if key not in copies:  # tensors that share their memory do so in the file
+            value = value.detach()
+            on_host = torch.empty_like(value, device="cpu", pin_memory=value.is_cuda)
+            copies[key] = value, on_host.copy_(value, non_blocking=value.is_cuda)
+        return copies[key][1]
+    if type(value) in (dict, collections.OrderedDict):
+        new = type(value)((key, _copied(item, copies)) for key, item in value.items())
+        if hasattr(value, "_metadata"):
+            new._metadata = value._metadata
+        return new
+    if type(value) in (list, tuple):
+        return type(value)(_copied(item, copies) for item in value)
+    return copy.deepcopy(value)
+'''
+_ABOUT_DCP = (
+    "saves with torch.distributed.checkpoint: its async_save(state, checkpoint_id=path) returns a future; wait for the "
+    "one before with .result(), and build the process group with a backend for the CPU (cpu:gloo,cuda:nccl)."
+)
+
+
+def rewrite(request: Request) -> Answer:
+    """Replace every save of the training loop that can be."""
+    code = EveryStep(request.sources, request.finding.where)
+    edits: dict[str, dict[Splice, None]] = {}
+    reasons: list[str] = []
+    used: dict[str, set[str]] = {}
+    for stretch in code.stretches:
+        if stretch.loop is None:
+            continue
+        for path, source, call in _saves(code, stretch, stretch.loop):
+            reason = _why_not(request, source, call)
+            if reason is not None:
+                reasons.append(f"{path}:{source.lines_of(call)[0]} {reason}")
+                continue
+            edits.setdefault(path, {})[replace(source, call.func, "save_in_background")] = None
+            used.setdefault(path, set()).add("save_in_background")
+            outermost = [stretch.loop, *loops_around(stretch.source, stretch.loop)][-1]
+            edits.setdefault(stretch.path, {})[insert_after(stretch.source, outermost, ["finish_saving()"])] = None
+            used.setdefault(stretch.path, set()).add("finish_saving")
+    if not edits:
+        return Advice(" ".join(dict.fromkeys(reasons))) if reasons else None
+    home = request.home
+    if home is None:
+        return Advice("Copy the state to pinned memory in the step and write it in a thread: the script is not ours.")
+    for path, names in used.items():
+        edits[path] |= dict.fromkeys(import_from_shim(code.sources[path], sorted(names)))
+    files = {path: splice(code.sources[path].text, list(splices)) for path, splices in edits.items()}
+    shim = add_to_shim(home, request.sources, _IMPORTS, _CODE)
+    return Edits({**files, shim.path: shim.text}, "write checkpoints in a thread, by a new file diagnose_fixes.py")
+
+
+def _saves(code: EveryStep, stretch: Stretch, loop: Loop) -> list[tuple[str, Source, cst.Call]]:
+    """The saves in a loop, and in functions of the program's own that it calls."""
+    found = [(stretch.path, stretch.source, call) for call in _saves_below(stretch.source, loop)]
+    called = {call_name(call) for call in stretch.source.every(cst.Call, loop)}
+    for path, source in code.sources.items():
+        for function in source.every(cst.FunctionDef):
+            if function.name.value in called and not within(source, function, loop):
+                found += [(path, source, call) for call in _saves_below(source, function)]
+    return found
+
+
+def _saves_below(source: Source, node: cst.CSTNode) -> list[cst.Call]:
+    calls = source.every(cst.Call, node)
+    return [call for call in calls if call_name(call) == "save" and _library(source, call) is not None]
+
+
+def _library(source: Source, call: cst.Call) -> str | None:
+    names = source.names(call.func)
+    if "torch.save" in names:
+        return "torch"
+    return "dcp" if any("distributed.checkpoint" in name for name in names) else None
+
+
+def _why_not(request: Request, source: Source, call: cst.Call) -> str | None:
+    """Why a save stays as it is; None where it need not."""
+    if _library(source, call) == "dcp":
+        return _ABOUT_DCP
+    if len(call.args) != 2 or any(arg.star or arg.keyword for arg in call.args):
+        return "passes more than a state and a path to torch.save: write it in a thread by hand."
+    if not isinstance(source.parent(call), cst.Expr):
+        return "is a part of an expression: write it in a thread by hand."
+    if not _is_state(source, call, call.args[0].value):
+        return "saves what is not seen to be a dictionary of tensors: save a state_dict() in a thread by hand."
+    if _is_read_again(request, source, call):
+        return "writes a file that the program reads again: wait for a thread that writes it before that, by hand."
+    return None
+
+
+def _is_state(source: Source, call: cst.Call, value: cst.BaseExpression) -> bool:
+    if isinstance(value, cst.Dict):
+        return True
+    if isinstance(value, cst.Call):
+        return call_name(value) in {"state_dict", "dict"}
+    if isinstance(value, cst.Name):
+        assigned = [
+            assign.value
+            for assign in source.every(cst.Assign, scope_of(source, call))
+            if isinstance(assign.targets[0].target, cst.Name) and assign.targets[0].target.value == value.value
+        ]
+        return bool(assigned) and all(
+            isinstance(each, cst.Dict | cst.Call) and _is_state(source, call, each) for each in assigned
+        )
+    return False
+
+
+def _is_read_again(request: Request, source: Source, call: cst.Call) -> bool:
+    """Whether anything after the save may open the file: a load, a copy, another use of the name of its path."""
+    after = source.text[source.span(call)[1] :]
+    if re.search(r"\btorch\.load\(|\.load_checkpoint\(|\bload_checkpoint\(", after):
+        return True
+    path = call.args[1].value
+    names = {path.value} if isinstance(path, cst.Name) else set()
+    uses = source.every(cst.Name, scope_of(source, call))
+    end = source.span(call)[1]
+    later = [use for use in uses if use.value in names and source.span(use)[0] > end]
+    return any(
+        isinstance(above, cst.Call) and call_name(above) not in {"print", "info", "save", "join"}
+        for use in later
+        for above in source.ancestors(use)
+        if not isinstance(above, cst.FunctionDef | cst.Module)
+    )
+
+
+def _recorded(text: str) -> Request:
+    return example_request("periodic-stall", text)
+
+
+_TOP = "import torch\n"
+_LOOP = "for step in range(9):\n    model(x).sum().backward()\n    optimizer.step()\n    if step % 3 == 0:\n"
+_IMPORT = "\nfrom diagnose_fixes import finish_saving, save_in_background\n"
+
+FIXER = Fixer(
+    name="async-checkpoint",
+    rewrite=rewrite,
+    gate=Gate.BITWISE,
+    mechanism="idle+exposed_copy",
+    order=20,
+    examples=(
+        Example(
+            before=_TOP + _LOOP + "        state = {'step': step, 'model': model.state_dict()}\n"
+            "        torch.save(state, folder / 'latest.pt')  # to resume\nprint('done')\n",
+            after=_TOP + _IMPORT + _LOOP + "        state = {'step': step, 'model': model.state_dict()}\n"
+            "        save_in_background(state, folder / 'latest.pt')  # to resume\nfinish_saving()\nprint('done')\n",
+            request=_recorded,
+        ),
+        Example(
+            before=_TOP + "def keep(path):\n    torch.save(model.state_dict(), path)\n\n"
+            "def main():\n    for x in loader:\n        model(x).sum().backward()\n        keep('last.pt')\n",
+            after=_TOP + _IMPORT + "def keep(path):\n    save_in_background(model.state_dict(), path)\n\n"
+            "def main():\n    for x in loader:\n        model(x).sum().backward()\n        keep('last.pt')\n"
+            "    finish_saving()\n",
+            request=_recorded,
+        ),
+        Example(_TOP + _LOOP + "        torch.save(model, 'model.pt')\n", None, _recorded),
+        Example(
+            _TOP + _LOOP + "        torch.save(model.state_dict(), name)\n        shutil.copyfile(name, 'best.pt')\n",
+            None,
+            _recorded,
+        ),
+        Example(_TOP + _LOOP + "        print(step)\ntorch.save(model.state_dict(), 'model.pt')\n", None, _recorded),
+        Example(
+            "import torch.distributed.checkpoint as dcp\n" + _LOOP + "        dcp.save(state, checkpoint_id='last')\n",
+            None,
+            _recorded,
+        ),
+    ),
+)
