@@ -9,6 +9,7 @@ fresh processes, and the interval resamples generations as well as pairs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -86,17 +87,21 @@ def floor(smallest: float) -> float:
 
 
 def hopeless(pairs: Sequence[Pair], smallest: float, looks: int) -> bool:
-    """Whether a trial may stop early because the fix cannot be kept any more.
+    """Whether a trial may stop early because the fix cannot be kept any more: how losers are screened out.
 
     The interval of the pairs so far is taken at confidence 1 - 0.05 / `looks` (Bonferroni over all looks, the last one
-    included), so that looking often does not drop a good fix more often than looking once. The trial stops when even
-    the upper bound, granted the resolution once more for the luck of these processes, stays below what must be
-    exceeded: a clear loss or a clear "no change". A fix is never *kept* early, so looking cannot make a false keep.
+    included), so that looking often does not drop a good fix more often than looking once. Pairs of one generation say
+    nothing of the luck of its processes, which the control has seen as part of the resolution; the two errors are
+    independent, so they add as squares. The trial stops when even that upper bound stays below what must be exceeded: a
+    clear loss or a clear "no change".
+
+    Looking cannot make a false keep. A fix is never kept early: the decision to keep is taken once, on all pairs of the
+    full trial, those of the first look among them, and stopping can only take trials away from those that reach it.
     """
     if len(pairs) < LEAST_PAIRS:
         return False
     seen = estimate(pairs, 1 - (1 - CONFIDENCE) / max(1, looks))
-    return seen.high + smallest < floor(smallest)
+    return seen.estimate + math.hypot(seen.high - seen.estimate, smallest) < floor(smallest)
 
 
 def ruling_on_time(

@@ -115,6 +115,7 @@ def test_a_run_is_one_object_with_the_same_diagnosis_inside() -> None:
         "runs": 3,
         "how": "each program alone, without diagnose",
         "gate": {"gate": "bitwise", "passed": True, "detail": "125 losses and gradients are equal bit for bit"},
+        "interaction": None,
     }
 
 

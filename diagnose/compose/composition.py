@@ -110,7 +110,7 @@ class Composition:
         gate = final.gate(stack, original, patched)
         if gate.passed is False:
             return Outcome(self._journal.verdicts, None, control)
-        measured = final.alone(original, patched, control.step_ns, gate)
+        measured = final.alone(stack, original, patched, control.step_ns, gate)
         return Outcome(self._journal.verdicts, stack.patch, control, measured)
 
     def _ready(self, proposal: Proposal) -> Answers | None:

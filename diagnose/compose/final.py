@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from diagnose.compose.journal import Journal
 from diagnose.compose.stack import Stack
 from diagnose.compose.trials import Trials
-from diagnose.model import Decision, Gate, GateResult
+from diagnose.model import Decision, Gate, GateResult, Verdict
 from diagnose.program import Program
 from diagnose.session import FinalMeasured, PatchAccepted
+from diagnose.trial.costs import FINAL_BLOCKS
 from diagnose.trial.schedule import Schedule
 
 _COARSEST_FIRST = ("bf16", "fp16", "tf32")
-_BLOCKS = 5
-"""As many steps as this many blocks of a trial are run alone."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,12 @@ class Final:
             self.journal.warn(f"the numbers of all kept fixes together could not be checked: {found.detail}")
         return found
 
-    def alone(self, original: Program, patched: Program, step_ns: int, gate: GateResult) -> FinalMeasured | None:
+    def alone(
+        self, stack: Stack, original: Program, patched: Program, step_ns: int, gate: GateResult
+    ) -> FinalMeasured | None:
         """The patched program alone against the original alone, in turns of whole processes."""
         runs = self.schedule.final_runs
-        steps = _BLOCKS * self.schedule.block_steps(step_ns)
+        steps = FINAL_BLOCKS * self.schedule.block_steps(step_ns)
         self.journal.phase("running the patched program alone", f"{steps} steps, {runs} runs each")
         befores: list[int] = []
         afters: list[int] = []
@@ -58,9 +61,11 @@ class Final:
         if not befores or not afters:
             self.journal.warn("the last run of the patched program alone did not come to its end")
             return None
+        before_ns, after_ns = sum(befores) // len(befores), sum(afters) // len(afters)
         final = FinalMeasured(
-            original_ns=sum(befores) // len(befores),
-            patched_ns=sum(afters) // len(afters),
+            original_ns=before_ns,
+            patched_ns=after_ns,
+            interaction=interaction(after_ns / before_ns, [self.journal.verdict_on(name) for name in stack.names]),
             runs=min(len(befores), len(afters)),
             how=f"each program alone, mean of {steps} steps after {self.schedule.warmup_steps} of warm-up; "
             "nothing of diagnose inside but the clock that sees steps end",
@@ -77,3 +82,14 @@ class Final:
             summary = f"not kept{beside}: with all kept fixes together the numbers change: {found.detail}"
             self.journal.tell(replace(before, decision=Decision.CHANGES_NUMBERS, summary=summary, gate=found))
         self.journal.record(PatchAccepted(diff="", fixers=[]))
+
+
+def interaction(patched_share: float, verdicts: Sequence[Verdict]) -> float | None:
+    """How far the kept fixes, measured together, are from what their own trials multiply to, as a logarithm.
+
+    `patched_share` is the patched step over the original's. None for fewer than two fixes, or where one has no saving.
+    """
+    savings = [verdict.saving.estimate for verdict in verdicts if verdict.saving is not None]
+    if len(savings) < 2 or len(savings) < len(verdicts) or patched_share <= 0 or max(savings) >= 1:
+        return None
+    return math.log(patched_share) - sum(math.log1p(-saving) for saving in savings)

@@ -12,6 +12,7 @@ from diagnose.report.phrases import (
     final,
     gain,
     identity,
+    interplay,
     interval,
     is_quiet,
     next_command,
@@ -113,7 +114,11 @@ def _fixes(state: State) -> list[str]:
     if predicted := summed_up(state.verdicts):
         blocks.append(predicted)
     if state.final is not None:
-        rests = [f"{state.final.how}, {named_count(state.final.runs, 'run')} of each", together(state)]
+        rests = [
+            f"{state.final.how}, {named_count(state.final.runs, 'run')} of each",
+            together(state),
+            interplay(state),
+        ]
         how = f" ({'; '.join(filter(None, rests))})"
         blocks += ["## Result", f"**{final(state)}**{how}"]
     if state.patch is not None and state.patch.diff:

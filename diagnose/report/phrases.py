@@ -5,6 +5,7 @@ No percentage stands without what it is a percentage of, and no figure claims mo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -25,9 +26,10 @@ from diagnose.report.predictions import compared
 from diagnose.report.slices import slices
 from diagnose.report.vocabulary import CLASSES, FOUND_BY, class_look, named_count
 from diagnose.session import State
-from diagnose.units import format_flops, format_ns, format_share, format_value
+from diagnose.units import NS_PER_S, format_flops, format_ns, format_share, format_value
 
 MINUS = "−"
+_LONGER_START = 0.2  # of the original's: less is the luck of a process
 
 
 def identity(state: State) -> list[str]:
@@ -209,6 +211,31 @@ def together(state: State) -> str:
     return f"numbers {_equality(gate)}: {gate.detail}" if gate else ""
 
 
+def interplay(state: State) -> str:
+    """What the kept fixes save together beside what their own trials multiply to. Empty for a single one."""
+    said = state.final
+    if said is None or said.interaction is None or said.original_ns <= 0:
+        return ""
+    share = said.patched_ns / said.original_ns
+    single = 1 - share * math.exp(-said.interaction)
+    return (
+        f"one by one, each on top of those before, the kept fixes were measured to save {format_share(single)} "
+        f"(interaction, as a logarithm: {said.interaction:+.3f})".replace("-", MINUS)
+    )
+
+
+def startup(verdict: Verdict) -> str:
+    """How much longer the patched program takes to get going, and when that is earned back. Empty if hardly."""
+    if verdict.startup_ns is None:
+        return ""
+    before, after = verdict.startup_ns
+    if after - before < max(NS_PER_S, before * _LONGER_START):
+        return ""
+    said = f"{format_ns(before)} → {format_ns(after)} until the end of warm-up"
+    steps = verdict.pays_after_steps
+    return f"{said}, earned back after {named_count(steps, 'step')}" if steps is not None else said
+
+
 def _equality(gate: GateResult) -> str:
     if gate.passed is None:
         return "not verified"
@@ -230,6 +257,8 @@ def particulars(verdict: Verdict) -> list[tuple[str, str]]:
         said.append(("numbers", f"{numbers(verdict)}: {verdict.gate.detail}"))
     if verdict.mechanism is not None:
         said.append(("mechanism", _mechanism(verdict.mechanism)))
+    if start := startup(verdict):
+        said.append(("start-up", start))
     if verdict.peak_memory_bytes is not None:
         before, after = (format_value(size, "bytes") for size in verdict.peak_memory_bytes)
         said.append(("peak memory", f"{before} → {after}"))

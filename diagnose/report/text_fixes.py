@@ -6,7 +6,7 @@ from rich.text import Text
 
 from diagnose.model import Decision, Verdict
 from diagnose.report.paths import clipped
-from diagnose.report.phrases import final, interval, particulars, sentence, together
+from diagnose.report.phrases import final, interplay, interval, particulars, sentence, together
 from diagnose.report.predictions import summed_up
 from diagnose.report.styled import heading, styled
 from diagnose.report.vocabulary import DECISIONS, GOOD, MUTED, named_count
@@ -33,7 +33,9 @@ def fix_lines(state: State, width: int) -> list[Text]:
     if state.final is not None:
         lines += [Text(), heading("Result", state.final.how, width)]
         lines += [styled(f"  {line}", f"bold {GOOD}") for line in wrap(final(state), width - 2)]
-        rests = "; ".join(filter(None, [f"{named_count(state.final.runs, 'run')} of each", together(state)]))
+        rests = "; ".join(
+            filter(None, [f"{named_count(state.final.runs, 'run')} of each", together(state), interplay(state)])
+        )
         lines += [styled(f"  {line}", MUTED) for line in wrap(rests, width - 2)]
     if state.patch is not None and state.patch.diff:
         lines += [Text(), heading("Diff", ", ".join(state.patch.fixers), width)]

@@ -134,6 +134,9 @@ class FinalMeasured(Event, frozen=True, tag=True, kw_only=True):
     how: str
     gate: GateResult | None = None
     """What the numerics gate saw of all kept fixes together, against the original."""
+    interaction: float | None = None
+    """Logarithm of patched over original step, less the sum of the same over the kept fixes' own trials: above zero
+    where they save less together than they were measured to one by one. None for a single fix."""
 
 
 class Warned(Event, frozen=True, tag=True, kw_only=True):
