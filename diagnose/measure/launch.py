@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from diagnose.trace import Trace
-from diagnose.trace.schema import MISSING, Bool, Int64, WorkKind
+from diagnose.trace.schema import MISSING, Bool, Ids, Int64, WorkKind
 
 _DENSE = 8  # a dense table may be this many times longer than the rows it joins
 
@@ -45,8 +45,10 @@ def launches_of(trace: Trace) -> Launches:
     )
 
 
-def joined(wanted: Int64, keys: Int64, order: Int64) -> Int64:
+def joined(wanted: Ids, keys: Ids, order: Int64) -> Int64:
     """For each wanted id (positive) the row of `keys` that holds it (of several, the smallest `order`), or -1."""
+    width = np.result_type(wanted, keys)
+    wanted, keys = wanted.astype(width, copy=False), keys.astype(width, copy=False)
     rows = np.flatnonzero(keys > 0)
     result = np.full(len(wanted), MISSING, np.int64)
     if len(rows) == 0 or len(wanted) == 0:

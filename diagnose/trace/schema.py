@@ -3,6 +3,10 @@
 A table is a set of equally long numpy arrays, one row an event. Readers fill what their format has; a column that a
 format lacks holds its *missing* value (`-1` for ids and sizes), never zero. All times are int64 nanoseconds on one
 clock (since the epoch where the format says so). Rows are sorted by `start_ns`.
+
+Ids are held with 32 bits where those hold them all, and with 64 where they do not (streams of ROCm are addresses): most
+of a table is ids, and half of them would be zeros. They are for comparing and joining, which numpy does across widths;
+whoever computes with one widens it first.
 """
 
 from __future__ import annotations
@@ -17,6 +21,9 @@ import numpy.typing as npt
 
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
+Ids = npt.NDArray[np.signedinteger[Any]]
+"""Whole numbers with 32 or 64 bits, as `narrowed` has chosen."""
+IDS = np.signedinteger
 UInt8 = npt.NDArray[np.uint8]
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
@@ -116,8 +123,22 @@ class MemoryCategory(enum.IntEnum):
 
 
 def column(dtype: type[np.generic], unit: str, meaning: str, missing: int = MISSING) -> Any:
-    """Declare a column: its dtype, its unit, what it means, and the value of an unknown entry."""
-    return field(metadata={"dtype": dtype, "unit": unit, "meaning": meaning, "missing": missing})
+    """Declare a column: its dtype (`IDS` for ids), its unit, what it means, and the value of an unknown entry."""
+    is_narrowed = dtype is IDS
+    widest = np.int64 if is_narrowed else dtype
+    described = {"dtype": widest, "is_narrowed": is_narrowed, "unit": unit, "meaning": meaning, "missing": missing}
+    return field(metadata=described)
+
+
+def narrowed(values: npt.ArrayLike) -> Ids:
+    """The same numbers with 32 bits where those hold them all, else with 64."""
+    if isinstance(values, np.ndarray) and values.dtype == np.int32:
+        return values
+    wide = np.asarray(values, np.int64)
+    return wide if len(wide) and not _LEAST <= wide.min() <= wide.max() <= _MOST else wide.astype(np.int32)
+
+
+_LEAST, _MOST = np.iinfo(np.int32).min, np.iinfo(np.int32).max
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +161,8 @@ class Table:
         for spec in cls.columns():
             dtype, missing = spec.metadata["dtype"], spec.metadata["missing"]
             raw = given.pop(spec.name, None)
-            arrays[spec.name] = np.full(rows, missing, dtype) if raw is None else np.asarray(raw, dtype)
+            raw = np.full(rows, missing, dtype) if raw is None else raw
+            arrays[spec.name] = narrowed(raw) if spec.metadata["is_narrowed"] else np.asarray(raw, dtype)
             if len(arrays[spec.name]) != rows:
                 raise ValueError(f"{cls.__name__}.{spec.name} has {len(arrays[spec.name])} rows, expected {rows}")
         if given:
@@ -179,14 +201,14 @@ class DeviceWork(Table):
     kind: UInt8 = column(np.uint8, "WorkKind", "kernel, copy or set", missing=0)
     name: Int32 = column(np.int32, "index into Trace.names", "the kernel's name as the profiler wrote it")
     device: Int32 = column(np.int32, "ordinal", "which device of the process")
-    stream: Int64 = column(np.int64, "id", "the stream or queue")
-    correlation: Int64 = column(np.int64, "id", "joins with HostCalls.correlation, the call that launched it")
-    external_id: Int64 = column(np.int64, "id", "joins with Ops.external_id, the operator that caused it")
+    stream: Ids = column(IDS, "id", "the stream or queue")
+    correlation: Ids = column(IDS, "id", "joins with HostCalls.correlation, the call that launched it")
+    external_id: Ids = column(IDS, "id", "joins with Ops.external_id, the operator that caused it")
     size_bytes: Int64 = column(np.int64, "bytes", "moved by a copy or a set")
     direction: UInt8 = column(np.uint8, "CopyDirection", "of a copy", missing=0)
     host_memory: UInt8 = column(np.uint8, "Memory", "pageable or pinned, of a copy's host side", missing=0)
     collective: Int32 = column(np.int32, "index into Trace.collectives", "what the kernel communicates")
-    graph: Int64 = column(np.int64, "id", "the CUDA graph that replayed it")
+    graph: Ids = column(IDS, "id", "the CUDA graph that replayed it")
     blocks_per_sm: Float32 = column(np.float32, "blocks", "of a kernel's grid over the device's multiprocessors")
     warps_per_sm: Float32 = column(np.float32, "warps", "the same in warps; waiting ones too")
 
@@ -199,8 +221,8 @@ class HostCalls(Table):
     end_ns: Int64 = column(np.int64, "ns", "the call returned")
     name: Int32 = column(np.int32, "index into Trace.names", "the function")
     thread: Int32 = column(np.int32, "index into Trace.threads", "the calling thread")
-    correlation: Int64 = column(np.int64, "id", "joins with DeviceWork.correlation")
-    external_id: Int64 = column(np.int64, "id", "joins with Ops.external_id")
+    correlation: Ids = column(IDS, "id", "joins with DeviceWork.correlation")
+    external_id: Ids = column(IDS, "id", "joins with Ops.external_id")
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,9 +233,9 @@ class Ops(Table):
     end_ns: Int64 = column(np.int64, "ns", "the operator returned")
     name: Int32 = column(np.int32, "index into Trace.names", "the operator")
     thread: Int32 = column(np.int32, "index into Trace.threads", "the calling thread")
-    external_id: Int64 = column(np.int64, "id", "joins with DeviceWork.external_id")
-    sequence: Int64 = column(np.int64, "number", "autograd sequence number: joins forward with backward")
-    forward_thread: Int64 = column(np.int64, "id", "of a backward operator: the thread that ran the forward")
+    external_id: Ids = column(IDS, "id", "joins with DeviceWork.external_id")
+    sequence: Ids = column(IDS, "number", "autograd sequence number: joins forward with backward")
+    forward_thread: Ids = column(IDS, "id", "of a backward operator: the thread that ran the forward")
     shapes: Int32 = column(np.int32, "index into Trace.texts", "`Input Dims` as JSON text")
     dtypes: Int32 = column(np.int32, "index into Trace.texts", "`Input type` as JSON text")
     values: Int32 = column(
@@ -250,10 +272,10 @@ class DeviceWaits(Table):
     end_ns: Int64 = column(np.int64, "ns", "the call returned")
     kind: UInt8 = column(np.uint8, "WaitKind", "what waits for what", missing=0)
     device: Int32 = column(np.int32, "ordinal", "the device")
-    stream: Int64 = column(np.int64, "id", "the stream that waits, or that the host waits for")
-    correlation: Int64 = column(np.int64, "id", "joins with HostCalls.correlation, the call that asked")
-    wait_on_stream: Int64 = column(np.int64, "id", "the stream on which the awaited event was recorded")
-    wait_on_correlation: Int64 = column(np.int64, "id", "joins with HostCalls.correlation, the event's record")
+    stream: Ids = column(IDS, "id", "the stream that waits, or that the host waits for")
+    correlation: Ids = column(IDS, "id", "joins with HostCalls.correlation, the call that asked")
+    wait_on_stream: Ids = column(IDS, "id", "the stream on which the awaited event was recorded")
+    wait_on_correlation: Ids = column(IDS, "id", "joins with HostCalls.correlation, the event's record")
 
 
 @dataclass(frozen=True, eq=False)
@@ -292,7 +314,7 @@ class MemoryEvents(Table):
     address: Int64 = column(np.int64, "address", "where the piece begins, the 64 bits read as signed")
     size_bytes: Int64 = column(np.int64, "bytes", "of the piece; a change of category may be negative")
     device: Int32 = column(np.int32, "ordinal", "the device")
-    stream: Int64 = column(np.int64, "id", "the stream that the piece belongs to")
+    stream: Ids = column(IDS, "id", "the stream that the piece belongs to")
     stack: Int32 = column(np.int32, "index into Trace.stacks", "who asked, innermost frame first")
     category: UInt8 = column(np.uint8, "MemoryCategory", "what it serves as", missing=0)
 
@@ -307,7 +329,7 @@ class Segments(Table):
     active_bytes: Int64 = column(np.int64, "bytes", "in use, or given back and still waiting for a stream")
     largest_free_bytes: Int64 = column(np.int64, "bytes", "the largest free block")
     device: Int32 = column(np.int32, "ordinal", "the device")
-    stream: Int64 = column(np.int64, "id", "the stream that it serves")
+    stream: Ids = column(IDS, "id", "the stream that it serves")
     expandable: UInt8 = column(np.uint8, "flag", "1 where the segment can grow", missing=0)
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from msgspec import Raw
 
 from diagnose.trace.readers.kineto_events import ABSENT, Scalar
-from diagnose.trace.schema import MISSING, Float32, Int64, Table
+from diagnose.trace.schema import MISSING, Float32, Int64, Table, narrowed
 
 
 class Interned(dict[Any, int]):
@@ -105,7 +105,13 @@ class Growing:
     def take_sorted(self) -> dict[str, npt.NDArray[Any]]:
         """The columns, ordered by start; they are given away one by one, so that nothing is held twice."""
         order = np.argsort(self.column("start_ns"), kind="stable")
-        return {name: self._columns.pop(name)[: self.rows][order] for name in list(self._columns)}
+        ids = {spec.name for spec in self.table.columns() if spec.metadata["is_narrowed"]}
+
+        def taken(name: str) -> npt.NDArray[Any]:
+            held = self._columns.pop(name)[: self.rows]
+            return (narrowed(held) if name in ids else held)[order]
+
+        return {name: taken(name) for name in list(self._columns)}
 
 
 def _plain(part: Scalar) -> Scalar:
