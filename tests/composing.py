@@ -48,6 +48,8 @@ class FakeBench:
     best_setting: int = 0
     scales: list[bool] = field(default_factory=list)
     """Per choice between settings, whether they are on a scale."""
+    saving: Interval | None = None
+    """Of every attempt."""
     trial_takes_ns: int = 0
     """For each setting."""
     check_takes_ns: int = 0
@@ -92,7 +94,8 @@ class FakeBench:
         if on_pair is not None:
             on_pair(0, Pair(0, 2e7, 1e7), Interval(0.5, 0.4, 0.6))
         traces = [Path(f"after-{fixer.name}")]
-        return Trial(Verdict(fixer.name, self.decisions[fixer.name], "as told", saving_ns=1), traces)
+        decided = self.decisions[fixer.name]
+        return Trial(Verdict(fixer.name, decided, "as told", saving=self.saving, saving_ns=1), traces)
 
     def leave_out(self, fixer: Fixer, without: Program, stack: Program, on_pair: OnPair | None = None) -> Trial:
         self.checks.append((fixer.name, self.copies[without.root], self.copies[stack.root]))
@@ -101,7 +104,9 @@ class FakeBench:
         found = self.left_out.get(fixer.name, Decision.KEPT)
         return Trial(Verdict(fixer.name, found, "as checked", saving=Interval(0.001, -0.01, 0.01), saving_ns=2))
 
-    def gate(self, gate: Gate, original: Program, patched: Program, rounds_to: str | None = None) -> GateResult:
+    def gate(
+        self, gate: Gate, original: Program, patched: Program, rounds_to: str | None = None, *, asked: bool = True
+    ) -> GateResult:
         self.gates.append((gate, self.copies[original.root], self.copies[patched.root], rounds_to))
         return GateResult(gate, self.gate_passes, "as gated")
 

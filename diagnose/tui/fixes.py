@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.text import Text
 from textual import on
@@ -11,7 +11,7 @@ from textual.containers import Container
 from textual.reactive import reactive
 from textual.widgets import OptionList
 
-from diagnose.model import Interval, Verdict
+from diagnose.model import Decision, Interval, Verdict
 from diagnose.report.paths import clipped
 from diagnose.report.phrases import interval
 from diagnose.report.styled import styled
@@ -59,10 +59,17 @@ class Fix:
 
 def fixes_of(state: State) -> list[Fix]:
     """What was tried in order, then what was judged without a trial, then what is still to come."""
-    fixes = []
+    tried: dict[str, Fix] = {}
     for number, trial in enumerate(state.trials):
+        name = trial.started.fixer
         look = DECISIONS[trial.verdict.decision] if trial.verdict else TRYING
-        fixes.append(Fix(f"trial-{number}", trial.started.fixer, look, trial, trial.verdict))
+        before = tried.get(name)
+        if before is not None and trial.verdict is not None and trial.verdict.decision is Decision.KEPT:
+            # Checked again and still needed: the figures stay those of its own trial, and so do its pairs.
+            tried[name] = replace(before, look=look, verdict=trial.verdict)
+        else:
+            tried[name] = Fix(before.key if before else f"trial-{number}", name, look, trial, trial.verdict)
+    fixes = list(tried.values())
     shown = [trial.verdict for trial in state.trials]
     for number, verdict in enumerate(state.verdicts):
         if not any(verdict is other for other in shown):
