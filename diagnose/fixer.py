@@ -19,6 +19,7 @@ from diagnose.program.attention import Refused, WrittenAttention, mentions_fused
 from diagnose.program.attention_call import CannotFuse, fused_call
 from diagnose.program.bindings import binding_of
 from diagnose.program.built import Built, built_model
+from diagnose.program.compiled import Compiled, ModelClass, compilations, model_class
 from diagnose.program.device_type import device_type
 from diagnose.program.edit import (
     Source,
@@ -73,6 +74,7 @@ __all__ = [
     "Built",
     "CallOptions",
     "CannotFuse",
+    "Compiled",
     "Edits",
     "EveryStep",
     "Example",
@@ -84,6 +86,7 @@ __all__ = [
     "Loader",
     "LoadersFound",
     "Loop",
+    "ModelClass",
     "OutputLayer",
     "Placed",
     "Refused",
@@ -107,6 +110,7 @@ __all__ = [
     "call_at",
     "call_in_place",
     "call_name",
+    "compilations",
     "device_type",
     "ensure_import",
     "example_request",
@@ -131,6 +135,7 @@ __all__ = [
     "log_branch",
     "loops_around",
     "mentions_fused",
+    "model_class",
     "number",
     "outcome",
     "output_layers",

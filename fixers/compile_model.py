@@ -1,0 +1,300 @@
+"""Compiles the model, whole or block by block.
+
+What it changes
+    Adds `model.compile()` after the lines that build the model and before it is wrapped for several devices, or a
+    loop that compiles each of its repeated blocks. Which of the two, and whether launches are recorded as CUDA graphs
+    (`mode="reduce-overhead"`), is chosen by trial. Where the program has a switch for it that is off, its default is
+    turned on instead. `Module.compile` leaves the module what it is, so that checkpoints keep their keys, which
+    `model = torch.compile(model)` would not. Arguments of Hugging Face's Trainer get `torch_compile=True`.
+
+Why it helps
+    Eager code launches a kernel for every operator. Each reads its operands from memory and writes its result back,
+    and each costs the host some microseconds to launch. Compiled code does chains of them in one kernel, and calls
+    them from a loop that does nothing else.
+
+Fix safety
+    Rounding. The same operators, evaluated in another order and with intermediate results kept in wider formats; the
+    gate compares with float64. Dropout draws from a generator of its own: the same distribution, other numbers.
+    Compiling takes a part of the first steps, from seconds to minutes. Left alone: programs that compile already;
+    gradients of gradients, which compiled code does not have; models that are called by another name than their own,
+    and those that a library trains.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import libcst as cst
+
+from diagnose.fixer import (
+    Advice,
+    Answer,
+    Built,
+    Compiled,
+    Edits,
+    Example,
+    Facts,
+    Fixer,
+    Gate,
+    Request,
+    Scalar,
+    Site,
+    Splice,
+    argument,
+    built_model,
+    call_name,
+    compilations,
+    example_request,
+    free_name,
+    has_star,
+    insert_after,
+    insert_before,
+    model_class,
+    parse,
+    set_keywords,
+    training_steps,
+)
+
+_WRAPPERS = frozenset({"DistributedDataParallel", "DDP", "FullyShardedDataParallel", "FSDP", "DataParallel", "prepare"})
+_PADS = re.compile(r"\bpad_sequence\(|padding\s*=\s*(?:True\b|[\"']longest)")
+_TWICE = re.compile(r"create_graph\s*=\s*True|torch\.func\.|\bfunctorch\b")
+_BY_HAND = "Compile by hand where it is built: `model.compile()`."
+
+
+def settings(request: Request) -> Sequence[Mapping[str, Scalar]]:
+    """Whole or by block; for a program that waits for launches also with CUDA graphs."""
+    models = _models(request)
+    if compilations(request.sources) or not models:
+        return ({},)
+    tried: list[Mapping[str, Scalar]] = [{"compile": "whole"}]
+    if all(_blocks(request, built) for built in models):
+        tried.append({"compile": "blocks"})
+    waits = request.finding.rule == "launch-bound" and request.facts.device_name is not None
+    if waits and not _lengths_vary(request):
+        tried.append({"compile": "whole", "mode": "reduce-overhead"})
+    return tried
+
+
+def rewrite(request: Request) -> Answer:
+    """Compile every model that a training step calls."""
+    present = compilations(request.sources)
+    if any(site.kind == "compile" for site in request.sites):
+        return None
+    if present:
+        return _switched_on(request, present)
+    if any(_TWICE.search(text) for text in request.sources.values()):
+        return Advice(
+            f"Gradients of gradients do not go through compiled code. {_BY_HAND} Leave those parts out of it."
+        )
+    models = _models(request)
+    if not models:
+        return _library(request)
+    if any("torch.jit." in text for text in request.sources.values()):
+        return Advice("The program uses TorchScript, which excludes torch.compile: take torch.jit out first.")
+    edits: list[tuple[str, Sequence[Splice]]] = []
+    for built in models:
+        lines = _lines(request, built)
+        if isinstance(lines, Advice):
+            return lines
+        edits.append((built.path, [_placed(built, lines)]))
+    how = "each block of the model" if request.setting.get("compile") == "blocks" else "the model"
+    mode = " and record its launches as CUDA graphs" if request.setting.get("mode") == "reduce-overhead" else ""
+    return Edits(request.edited(edits), f"compile {how}{mode}")
+
+
+def _models(request: Request) -> list[Built]:
+    """Where the models of all training steps are built, each once."""
+    found: dict[tuple[str, str], Built] = {}
+    for step in training_steps(request.sources, request.sites):
+        built = built_model(step, request.sources)
+        if built is not None:
+            found.setdefault((built.path, built.name), built)
+    return list(found.values())
+
+
+def _blocks(request: Request, built: Built) -> str | None:
+    made = model_class(built, request.sources)
+    return made.repeated_blocks(request.sources) if made is not None else None
+
+
+def _lengths_vary(request: Request) -> bool:
+    return any(_PADS.search(text) for text in request.sources.values())
+
+
+def _lines(request: Request, built: Built) -> list[str] | Advice:
+    """What to insert, without indentation."""
+    made = model_class(built, request.sources)
+    own = made is not None and any(
+        isinstance(each, cst.FunctionDef) and each.name.value == "compile" for each in made.definition.body.body
+    )
+    if own:
+        assert made is not None  # it has a method
+        return Advice(f"{made.name} has a method `compile` of its own. Wrap the model: `torch.compile({built.name})`.")
+    if any(site.kind == "DataParallel" and site.arguments.get("devices") not in (0, 1) for site in request.sites):
+        return Advice(
+            "DataParallel copies the model in every step, compiled or not: use DistributedDataParallel first."
+        )
+    dynamic = "dynamic=True" if _lengths_vary(request) else ""
+    mode = request.setting.get("mode")
+    options = ", ".join(filter(None, [f'mode="{mode}"' if mode else "", dynamic]))
+    if request.setting.get("compile") != "blocks":
+        return [f"{built.name}.compile({options})"]
+    path = _blocks(request, built)
+    if path is None:
+        return Advice(f"No list of blocks is found in the model. {_BY_HAND}")
+    block = free_name(built.source, "block") if isinstance(built.scope, cst.Module) else "block"
+    indent = built.source.module.default_indent
+    return [f"for {block} in {built.name}.{path}:", f"{indent}{block}.compile({options})"]
+
+
+def _placed(built: Built, lines: Sequence[str]) -> Splice:
+    """After the model is built and before it is wrapped, beside the statement that holds the branches of either."""
+    source = built.source
+    wraps = next((each for each in built.assigned if _wraps(built, each)), None)
+    builds = [each for each in built.assigned if wraps is None or source.span(each)[0] < source.span(wraps)[0]]
+    after = _outer(built, builds[-1]) if builds else None
+    if wraps is not None:
+        before = _outer(built, wraps)
+        if after is None or (after is not before and source.parent(after) is source.parent(before)):
+            return insert_before(source, before, lines)
+    assert after is not None  # a model that is never wrapped is built somewhere
+    return insert_after(source, after, lines)
+
+
+def _wraps(built: Built, statement: cst.Assign | cst.AnnAssign) -> bool:
+    calls = built.source.every(cst.Call, statement.value) if statement.value is not None else ()
+    return any(
+        call_name(call) in _WRAPPERS and any(built.source.code(arg.value) == built.name for arg in call.args)
+        for call in calls
+    )
+
+
+def _outer(built: Built, statement: cst.CSTNode) -> cst.CSTNode:
+    """The statement of the block that runs in any case: around branches, and around a `with` that only builds."""
+    source = built.source
+    outer = source.statement(statement)
+    assert outer is not None  # an assignment lies in a statement
+    for above in source.ancestors(outer):
+        if above is built.scope or isinstance(above, cst.For | cst.While | cst.FunctionDef):
+            break
+        if isinstance(above, cst.With) and _used_after(built, statement, above):
+            break
+        elif_ = isinstance(above, cst.If) and isinstance(source.parent(above), cst.If)
+        if isinstance(above, cst.If | cst.Try | cst.With) and not elif_:
+            outer = above
+    return outer
+
+
+def _used_after(built: Built, statement: cst.CSTNode, block: cst.With) -> bool:
+    end = built.source.span(statement)[1]
+    root = built.name.removeprefix("self.")
+    return any(
+        name.value == root and built.source.span(name)[0] > end for name in built.source.every(cst.Name, block.body)
+    )
+
+
+def _switched_on(request: Request, present: Sequence[Compiled]) -> Answer:
+    """The program has a switch that was off in this run: turn its default on."""
+    for compiled in present:
+        condition = compiled.condition
+        if condition is None or isinstance(compiled.node, cst.Decorator):
+            continue
+        test = condition.test
+        for operand in (test, *(compiled.source.every(cst.BooleanOperation, test))):
+            parts = [operand.left, operand.right] if isinstance(operand, cst.BooleanOperation) else [operand]
+            for part in parts:
+                setting = request.set_by(part, compiled.path, compiled.source, False)
+                if setting is not None and setting.value is False:
+                    edits = request.edited([(setting.path, [setting.to(True)])])
+                    return Edits(edits, f"turn on the program's own switch for torch.compile, line {setting.line}")
+        where = f"{compiled.path}:{compiled.source.lines_of(compiled.node)[0]}"
+        return Advice(f"{where} compiles {compiled.target} only if `{compiled.source.code(test)}`: run it so.")
+    return None
+
+
+def _library(request: Request) -> Answer:
+    """A library's loop: its own argument where there is one."""
+    for path, text in request.sources.items():
+        source = parse(text) if "TrainingArguments(" in text else None
+        for call in source.every(cst.Call) if source is not None else ():
+            if source is None or not call_name(call).endswith("TrainingArguments") or has_star(call):
+                continue
+            given = argument(call, "torch_compile")
+            if given is not None and source.code(given.value) != "False":
+                return None
+            edits = request.edited([(path, set_keywords(source, call, {"torch_compile": "True"}))])
+            return Edits(edits, "let the Trainer compile the model")
+    if any(re.search(r"\bdef training_step\(", text) for text in request.sources.values()):
+        return Advice("Pass `torch.compile(model)` to `fit`: the loop that calls the model is Lightning's.")
+    return Advice(f"The call of the model in a training step was not found in your files. {_BY_HAND}")
+
+
+_HEAD = "import torch\nfrom torch import nn\n\n\nclass Net(nn.Module):\n    pass\n\n\n"
+_LOOP = (
+    "opt = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+    "for x in batches:\n    loss = model(x).mean()\n    loss.backward()\n"
+)
+_EITHER = "if big:\n    model = Net(9)\nelse:\n    model = Net()\n"
+_GPT = (
+    "import torch\nfrom torch import nn\n\n\nclass Block(nn.Module):\n    pass\n\n\nclass GPT(nn.Module):\n"
+    "    def __init__(self, n):\n        super().__init__()\n"
+    "        self.transformer = nn.ModuleDict(dict(h=nn.ModuleList([Block() for _ in range(n)])))\n\n\n"
+)
+
+
+def _recorded(text: str, **setting: Scalar) -> Request:
+    # What a run of the outcome records, so that it is left alone.
+    lines = [number for number, line in enumerate(text.splitlines(), 1) if ".compile(" in line and " if " not in line]
+    off = "default=False" in text or "action=" in text
+    sites = [] if off else [Site("compile", "train.py", line) for line in lines]
+    facts = Facts(device_name="NVIDIA H200", device_capability=(9, 0))
+    return example_request("unfused-pointwise", text, sites=sites, facts=facts, setting=setting)
+
+
+def _compiled(before: str, after: str, **setting: Scalar) -> Example:
+    return Example(before, after, lambda text: _recorded(text, **setting))
+
+
+FIXER = Fixer(
+    name="compile-model",
+    rewrite=rewrite,
+    gate=Gate.ROUNDING,
+    mechanism="compute+idle.dispatch+idle.launch+idle.python",
+    settings=settings,
+    order=60,
+    examples=(
+        _compiled(
+            _HEAD + "model = Net().to('cuda')  # large\n" + _LOOP,
+            _HEAD + "model = Net().to('cuda')  # large\nmodel.compile()\n" + _LOOP,
+        ),
+        _compiled(
+            _GPT + "model = GPT(4)\nmodel.to('cuda')\n" + _LOOP,
+            _GPT + "model = GPT(4)\nfor block in model.transformer.h:\n    block.compile()\nmodel.to('cuda')\n" + _LOOP,
+            compile="blocks",
+        ),
+        _compiled(
+            _HEAD + _EITHER + "model = nn.parallel.DistributedDataParallel(model)\n" + _LOOP,
+            _HEAD + _EITHER + "model.compile()\nmodel = nn.parallel.DistributedDataParallel(model)\n" + _LOOP,
+        ),
+        _compiled(
+            _HEAD + "with torch.device('cuda'):\n    model = Net()\n    data = 1\n" + _LOOP,
+            _HEAD
+            + "with torch.device('cuda'):\n    model = Net()\n    data = 1\nmodel.compile(mode=\"reduce-overhead\")\n"
+            + _LOOP,
+            mode="reduce-overhead",
+        ),
+        Example(_HEAD + "model = torch.compile(Net())\n" + _LOOP, None, _recorded),
+        Example(_HEAD + "model = Net()\nmodel.compile()\n" + _LOOP, None, _recorded),
+        Example(
+            _HEAD + "model = Net()\n" + _LOOP.replace("backward()", "backward(create_graph=True)"), None, _recorded
+        ),
+        Example(_HEAD + "model = torch.jit.script(Net())\n" + _LOOP, None, _recorded),
+        Example(
+            _HEAD.replace("    pass", "    def compile(self):\n        pass") + "model = Net()\n" + _LOOP,
+            None,
+            _recorded,
+        ),
+        Example("import re\nPATTERN = re.compile('x')\nfit(PATTERN)\n", None, _recorded),
+    ),
+)
