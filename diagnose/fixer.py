@@ -63,6 +63,7 @@ from diagnose.program.removal import take_out, unread_after, without_import
 from diagnose.program.remove import remove_call, remove_import, remove_statements
 from diagnose.program.shim import add_to_shim, import_for_effect, import_from_shim, is_shim
 from diagnose.program.training import TrainingStep, training_steps
+from diagnose.program.transfers import Origin, Transfer, cuda_test, made_on_host, transfers
 from diagnose.program.unwrap import unwrap
 from diagnose.program.values import Setting, number, setting_of
 from diagnose.program.vocabulary import OutputLayer, output_layers
@@ -87,6 +88,7 @@ __all__ = [
     "LoadersFound",
     "Loop",
     "ModelClass",
+    "Origin",
     "OutputLayer",
     "Placed",
     "Refused",
@@ -98,6 +100,7 @@ __all__ = [
     "Splice",
     "Stretch",
     "TrainingStep",
+    "Transfer",
     "Uses",
     "WrittenAttention",
     "add_to_shim",
@@ -111,6 +114,7 @@ __all__ = [
     "call_in_place",
     "call_name",
     "compilations",
+    "cuda_test",
     "device_type",
     "ensure_import",
     "example_request",
@@ -134,6 +138,7 @@ __all__ = [
     "known_optimizer",
     "log_branch",
     "loops_around",
+    "made_on_host",
     "mentions_fused",
     "model_class",
     "number",
@@ -157,6 +162,7 @@ __all__ = [
     "training_steps",
     "trains",
     "trains_within",
+    "transfers",
     "unread_after",
     "unwrap",
     "updates",

@@ -1,0 +1,164 @@
+"""Computes the scores over a vocabulary of odd size as if it were rounded up to a multiple of 64.
+
+What it changes
+    Where the program calls its output layer, `self.head(x)`, the layer's weight is padded with rows of zeros up to a
+    multiple of 64 for the product, and the scores of the added rows are cut off again. Parameters, their initial
+    values and the shape of what comes out stay what they are.
+
+Why it helps
+    Tensor cores are fed by loads of 16 bytes. With 50257 columns rows begin at other addresses, and all three products
+    over the vocabulary run on kernels that load element by element, several times slower. Padding copies the weight
+    once a step, which is little beside the products.
+
+Fix safety
+    Rounding: other kernels, other order of sums. The scores of the added rows never reach the loss: that, the random
+    numbers drawn for initial values, checkpoints and the tokenizer's size are why the parameter itself is not made
+    larger, as one would do in a new program. The layer's own `forward` is no longer called, so a layer with hooks
+    or adapters is left alone. Scores are a view of a wider tensor: `.view(-1, size)` works, `.view(-1)` would not.
+"""
+
+from __future__ import annotations
+
+import re
+
+import libcst as cst
+
+from diagnose.fixer import (
+    Advice,
+    Answer,
+    Edits,
+    Example,
+    Fixer,
+    Gate,
+    OutputLayer,
+    Request,
+    Source,
+    Splice,
+    example_request,
+    free_name,
+    functional,
+    insert_before,
+    output_layers,
+    parse,
+    replace,
+    splice,
+)
+
+_ROWS = 64
+_ADAPTED = re.compile(r"\b(?:get_peft_model|inject_adapter|register_forward_(?:pre_)?hook|quantize_)\b")
+
+
+def rewrite(request: Request) -> Answer:
+    """Pad at every call of an output layer that training goes through."""
+    if any(_ADAPTED.search(text) for text in request.sources.values()):
+        return Advice("Round the vocabulary up to a multiple of 64 by hand: layers are wrapped or hooked here.")
+    files: dict[str, str] = {}
+    there = False
+    for path, text in request.sources.items():
+        source = parse(text) if "Linear" in text else None
+        if source is None:
+            continue
+        splices: list[Splice] = []
+        for layer in output_layers(source):
+            if layer.size is not None and layer.size % 8 == 0:
+                continue
+            there = there or f"self.{layer.name}.weight, (0, 0, 0," in text
+            for call in _in_training(request, path, source, layer):
+                splices += [edit for edit in _edits(source, layer, call) if edit not in splices]
+        if splices:
+            files[path] = splice(text, splices)
+    if files:
+        return Edits(files, f"pad the vocabulary to a multiple of {_ROWS} for the product over it")
+    if there or request.finding.rule != "misaligned-matmul":
+        return None
+    return Advice(
+        "A matrix product has an odd size, and no output layer over a vocabulary is found in these files: round the "
+        "size up to a multiple of 64 where the layer is built, and mask what the added outputs would do to the loss."
+    )
+
+
+def _in_training(request: Request, path: str, source: Source, layer: OutputLayer) -> list[cst.Call]:
+    """The calls on lines that the finding names; without such, all but those for the last position alone."""
+    if layer.bias is None:
+        return []
+    lines = {place.line for place in request.finding.where if place.file == path}
+    named = [call for call in layer.calls if source.lines_of(call)[0] in lines]
+    return named or [call for call in layer.calls if "-1" not in source.code(call.args[0].value)]
+
+
+def _edits(source: Source, layer: OutputLayer, call: cst.Call) -> list[Splice]:
+    statement = source.statement(call)
+    deferred = source.inside(call, cst.BaseComp) or source.inside(call, cst.Lambda)
+    if not isinstance(statement, cst.SimpleStatementLine) or deferred:
+        return []
+    name, imports = functional(source)
+    head = f"self.{layer.name}"
+    weight = free_name(source, "padded")
+    operands = [source.code(call.args[0].value), weight]
+    lines = [f"{weight} = {name}.pad({head}.weight, (0, 0, 0, -{head}.out_features % {_ROWS}))  # aligned rows"]
+    if layer.bias:
+        bias = free_name(source, "padded_bias")
+        lines.append(f"{bias} = {name}.pad({head}.bias, (0, -{head}.out_features % {_ROWS}))")
+        operands.append(bias)
+    code = f"{name}.linear({', '.join(operands)}).split({head}.out_features, dim=-1)[0]"
+    return [*imports, insert_before(source, statement, lines), replace(source, call, code)]
+
+
+def _recorded(text: str) -> Request:
+    return example_request("misaligned-matmul", text)
+
+
+_MODEL = (
+    "import torch.nn.functional as F\nfrom torch import nn\n\n\nclass GPT(nn.Module):\n"
+    "    def __init__(self, vocabulary, width):\n        super().__init__()\n"
+    "        self.token = nn.Embedding(vocabulary, width)\n"
+    "        self.head = nn.Linear(width, vocabulary, bias={bias})\n\n"
+    "    def forward(self, tokens):\n        x = self.token(tokens)\n{rest}"
+)
+_PADDED = "        padded = F.pad(self.head.weight, (0, 0, 0, -self.head.out_features % 64))  # aligned rows\n"
+
+FIXER = Fixer(
+    name="pad-vocabulary",
+    rewrite=rewrite,
+    gate=Gate.ROUNDING,
+    mechanism="compute",
+    order=50,
+    examples=(
+        Example(
+            before=_MODEL.format(bias="False", rest="        return self.head(x)\n"),
+            after=_MODEL.format(
+                bias="False",
+                rest=_PADDED + "        return F.linear(x, padded).split(self.head.out_features, dim=-1)[0]\n",
+            ),
+            request=_recorded,
+        ),
+        Example(
+            before=_MODEL.format(
+                bias="True", rest="        last = self.head(x[:, [-1]])\n        return self.head(x), last\n"
+            ),
+            after=_MODEL.format(
+                bias="True",
+                rest="        last = self.head(x[:, [-1]])\n"
+                + _PADDED
+                + "        padded_bias = F.pad(self.head.bias, (0, -self.head.out_features % 64))\n"
+                "        return F.linear(x, padded, padded_bias).split(self.head.out_features, dim=-1)[0], last\n",
+            ),
+            request=_recorded,
+        ),
+        Example(before=_MODEL.format(bias="bias", rest="        return self.head(x)\n"), after=None, request=_recorded),
+        Example(
+            before=_MODEL.format(bias="False", rest="        return self.head(x)\n")
+            .replace("vocabulary)", "50304)")
+            .replace("(vocabulary, width)", "(50304, width)")
+            .replace("width, vocabulary,", "width, 50304,"),
+            after=None,
+            request=_recorded,
+        ),
+        Example(
+            before=_MODEL.format(bias="False", rest="        return self.head(x)\n")
+            + "\n\nmodel.head.register_forward_hook(watch)\n",
+            after=None,
+            request=_recorded,
+        ),
+    ),
+)
