@@ -1,0 +1,296 @@
+"""Lets batches go to the device without the host waiting for them.
+
+What it changes
+    Passes `non_blocking=True` where a training step moves its batch to the device, and sees to it that the batch lies
+    in pinned memory: from the loader (`pin_memory=True`), or, where the program makes its batches itself, by
+    `pin_memory()`, once for data that is made before the loop, else for each batch.
+
+Why it helps
+    A plain copy to the device holds the host until the copy is over, and with it all work that the host would have
+    launched. From ordinary memory it is slower besides. A copy from pinned memory that nobody waits for runs while the
+    host goes on; work on the device that needs the batch comes behind it on the same stream.
+
+Fix safety
+    Bitwise: the device does the same work in the same order. torch keeps pinned memory from being used again until the
+    copy is over. Left alone: tensors that are copied to the host, where reading too early would give wrong numbers;
+    buffers of the program's own that it writes to again, since the copy could read the next batch; tensors whose
+    origin is not clear; batches that are no plain tensors. Pinned memory cannot be swapped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import libcst as cst
+
+from diagnose.fixer import (
+    Advice,
+    Answer,
+    Edits,
+    EveryStep,
+    Example,
+    Facts,
+    Fixer,
+    Gate,
+    Origin,
+    Request,
+    Site,
+    Source,
+    Splice,
+    Transfer,
+    cuda_test,
+    ensure_import,
+    example_request,
+    insert_after,
+    insert_before,
+    replace,
+    set_keywords,
+    transfers,
+)
+
+
+@dataclass
+class _Plan:
+    edits: list[tuple[str, Sequence[Splice]]] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+    pinned: set[cst.CSTNode] = field(default_factory=set)
+    """Statements that were seen to already."""
+
+
+def rewrite(request: Request) -> Answer:
+    """Make every copy of a batch to the device one that nobody waits for."""
+    if request.facts.device_name is None:
+        return None
+    plan = _Plan()
+    found = list(transfers(EveryStep(request.sources, request.finding.where)))
+    named = {(place.file, place.line) for place in request.finding.where}
+    fed = [each for each in found if each.origin is Origin.LOADER and each.waits and not _is_whole_batch(each)]
+    if fed and _loader_is_pinned(request, plan):
+        for each in fed:
+            _do_not_wait(plan, each)
+    for each in found:
+        if each.origin in (Origin.KEPT, Origin.MADE) and each.waits is not None and not _is_constant(each):
+            _pin(plan, each, [other for other in found if other is not each])
+        elif each.origin is Origin.UNKNOWN and each.waits and (each.path, _line(each)) in named:
+            plan.reasons.append(f"{_where(each)} copies a tensor whose origin is not clear: pin it and do not wait.")
+    files = request.edited(plan.edits)
+    if files:
+        return Edits(files, "copy batches to the device from pinned memory, without waiting")
+    return Advice(" ".join(dict.fromkeys(plan.reasons))) if plan.reasons else None
+
+
+def _line(transfer: Transfer) -> int:
+    return transfer.source.lines_of(transfer.call)[0]
+
+
+def _where(transfer: Transfer) -> str:
+    return f"{transfer.path}:{_line(transfer)}"
+
+
+def _loader_is_pinned(request: Request, plan: _Plan) -> bool:
+    """Whether the loaders hand out pinned batches, or will after edits that this adds."""
+    loaders = request.loaders()
+    if loaders.foreign and not loaders.loaders:
+        return all(site.arguments.get("pin_memory") is True for site in loaders.foreign)
+    for loader in loaders.loaders:
+        if loader.options.value("pin_memory") is True:
+            continue
+        placed = loader.options.place("pin_memory", True)
+        if loader.uses_device or placed.reason:
+            plan.reasons.append(placed.reason or f"{loader.where} feeds a dataset that uses the CUDA device.")
+            return False
+        plan.edits += placed.edits.items()
+    if not loaders.loaders:
+        plan.reasons.append("Batches come from a loader that is not torch's: see that it hands them out pinned first.")
+    return bool(loaders.loaders)
+
+
+def _is_whole_batch(transfer: Transfer) -> bool:
+    """Whether what is moved is a dictionary or an object, whose `to` may take no `non_blocking`."""
+    source, moved = transfer.source, transfer.moved
+    if not isinstance(moved, cst.Name):
+        return False
+    for node in source.every(cst.Name):
+        if node.value != moved.value:
+            continue
+        parent = source.parent(node)
+        if isinstance(parent, cst.Arg) and parent.star == "**":
+            return True
+        keys = parent.slice if isinstance(parent, cst.Subscript) and parent.value is node else ()
+        if any(isinstance(each, cst.SimpleString) for part in keys for each in source.walk(part)):
+            return True
+    return False
+
+
+def _is_constant(transfer: Transfer) -> bool:
+    """Whether a tensor is the same in every step: it need not be copied at all."""
+    made = transfer.made_by
+    if transfer.origin is Origin.KEPT or made is None:
+        return False
+    names = {name.value for name in transfer.source.every(cst.Name, made)}
+    return isinstance(made, cst.Call) and not names - {"torch", "np", "numpy", *_called(transfer.source, made)}
+
+
+def _called(source: Source, node: cst.CSTNode) -> set[str]:
+    attributes = {each.attr.value for each in source.every(cst.Attribute, node)}
+    keywords = {each.keyword.value for each in source.every(cst.Arg, node) if each.keyword is not None}
+    return attributes | keywords
+
+
+def _do_not_wait(plan: _Plan, transfer: Transfer) -> None:
+    if transfer.waits:
+        edits = set_keywords(transfer.source, transfer.call, {"non_blocking": "True"})
+        plan.edits.append((transfer.path, edits))
+
+
+def _pin(plan: _Plan, transfer: Transfer, others: Sequence[Transfer]) -> None:
+    source = transfer.source
+    if transfer.made_by is None:
+        return
+    statement = source.statement(transfer.made_by if transfer.origin is Origin.KEPT else transfer.call)
+    if statement is None:
+        return
+    test = cuda_test(source, transfer, statement)
+    if transfer.origin is Origin.KEPT:
+        root = next(iter(source.every(cst.Name, transfer.moved)))
+        names = [root.value]
+        if test == "True":
+            _inline(plan, transfer, transfer.made_by)
+        elif statement not in plan.pinned:
+            _guarded(plan, transfer, statement, names, test, after=True)
+    elif test == "True":
+        _inline(plan, transfer, transfer.moved)
+    elif isinstance(transfer.moved, cst.Name):
+        beside = [
+            other for other in others if other.origin is Origin.MADE and source.statement(other.call) is statement
+        ]
+        names = [each.moved.value for each in [transfer, *beside] if isinstance(each.moved, cst.Name)]
+        ordered = [name for name in _in_order(source, statement) if name in names]
+        if statement not in plan.pinned:
+            _guarded(plan, transfer, statement, list(dict.fromkeys(ordered)), test, after=False)
+    else:
+        plan.reasons.append(f"{_where(transfer)} makes its batch in the line that copies it: give it a name first.")
+        return
+    plan.pinned.add(statement)
+    _do_not_wait(plan, transfer)
+
+
+def _in_order(source: Source, statement: cst.CSTNode) -> list[str]:
+    return [name.value for name in source.every(cst.Name, statement)]
+
+
+def _inline(plan: _Plan, transfer: Transfer, expression: cst.BaseExpression) -> None:
+    code = transfer.source.code(expression)
+    if not code.endswith(".pin_memory()"):
+        plan.edits.append((transfer.path, [replace(transfer.source, expression, f"{code}.pin_memory()")]))
+
+
+def _guarded(
+    plan: _Plan, transfer: Transfer, statement: cst.CSTNode, names: Sequence[str], test: str, *, after: bool
+) -> None:
+    """Pin variables where the device is one that needs it, beside what the program pins itself."""
+    source = transfer.source
+    line = f"{', '.join(names)} = {', '.join(f'{name}.pin_memory()' for name in names)}"
+    there = _pinning(source, statement) if after else None
+    if there is not None:
+        plan.edits.append((transfer.path, [insert_before(source, there, [line])]))
+        return
+    if test.startswith("torch."):
+        torch, imports = ensure_import(source, "torch")
+        test = test.replace("torch", torch, 1)
+        plan.edits.append((transfer.path, imports))
+    lines = [f"if {test}:", source.module.default_indent + line]
+    insert = insert_after if after else insert_before
+    plan.edits.append((transfer.path, [insert(source, statement, lines)]))
+
+
+def _pinning(source: Source, statement: cst.CSTNode) -> cst.CSTNode | None:
+    """The first statement of an `if` behind this one, in the same block, that pins other tensors already."""
+    block = source.parent(statement)
+    siblings = list(block.body) if isinstance(block, cst.IndentedBlock | cst.Module) else []
+    for later in siblings[siblings.index(statement) + 1 :]:  # type: ignore[arg-type]
+        body = later.body if isinstance(later, cst.If) and later.orelse is None else None
+        if isinstance(body, cst.IndentedBlock) and all(".pin_memory()" in source.code(each) for each in body.body):
+            return body.body[0]
+    return None
+
+
+def _recorded(text: str, cuda: bool = True) -> Request:
+    lines = text.splitlines()
+    sites = [
+        Site("DataLoader", "train.py", number, arguments={"pin_memory": "pin_memory=True" in line})
+        for number, line in enumerate(lines, 1)
+        if "DataLoader(" in line
+    ]
+    named = [number for number, line in enumerate(lines, 1) if ".to(" in line or ".cuda(" in line]
+    facts = Facts(device_name="NVIDIA H200" if cuda else None)
+    return example_request("pageable-copies", text, sites=sites, facts=facts, lines=named)
+
+
+_TOP = "import torch\nfrom torch.utils.data import DataLoader\n\n"
+_DEVICE = 'device = torch.device("cuda" if torch.cuda.is_available() else "cpu")\n'
+_STEP = "    loss = model(x)\n    loss.backward()\n    optimizer.step()\n"
+
+
+def _left_alone(text: str) -> Example:
+    return Example(_TOP + text, None, _recorded)
+
+
+FIXER = Fixer(
+    name="nonblocking-copies",
+    rewrite=rewrite,
+    gate=Gate.BITWISE,
+    mechanism="exposed_copy+idle",
+    order=30,
+    after=("loader-workers", "loader-pin"),
+    examples=(
+        Example(
+            before=_TOP
+            + "loader = DataLoader(data, pin_memory=True)\nfor x, y in loader:\n    x, y = x.to(device), y.cuda(0)\n"
+            + _STEP,
+            after=_TOP + "loader = DataLoader(data, pin_memory=True)\nfor x, y in loader:\n"
+            "    x, y = x.to(device, non_blocking=True), y.cuda(0, non_blocking=True)\n" + _STEP,
+            request=_recorded,
+        ),
+        Example(
+            before=_TOP + "loader = DataLoader(data)\nfor i, batch in enumerate(loader):\n"
+            "    x = batch['x'].to(device, torch.bfloat16, non_blocking=False)\n" + _STEP,
+            after=_TOP + "loader = DataLoader(data, pin_memory=True)\nfor i, batch in enumerate(loader):\n"
+            "    x = batch['x'].to(device, torch.bfloat16, non_blocking=True)\n" + _STEP,
+            request=_recorded,
+        ),
+        Example(
+            before=_TOP
+            + _DEVICE
+            + "data = torch.rand(4, 8)\nfor step in range(9):\n    x = data[step % 4].to(device)\n"
+            + _STEP,
+            after=_TOP + _DEVICE + 'data = torch.rand(4, 8)\nif device.type == "cuda":\n    data = data.pin_memory()\n'
+            "for step in range(9):\n    x = data[step % 4].to(device, non_blocking=True)\n" + _STEP,
+            request=_recorded,
+        ),
+        Example(
+            before=_TOP + "data = torch.rand(4, 8)\nfor step in range(9):\n    x = data[step % 4].cuda()\n" + _STEP,
+            after=_TOP + "data = torch.rand(4, 8).pin_memory()\nfor step in range(9):\n"
+            "    x = data[step % 4].cuda(non_blocking=True)\n" + _STEP,
+            request=_recorded,
+        ),
+        Example(
+            before=_TOP + _DEVICE + "def get_batch():\n    x = torch.stack([torch.from_numpy(data[i]) for i in ix])\n"
+            "    y = torch.from_numpy(labels[ix])\n    x, y = x.to(device), y.to(device)\n    return x, y\n\n"
+            "while True:\n    x, y = get_batch()\n" + _STEP,
+            after=_TOP + _DEVICE + "def get_batch():\n    x = torch.stack([torch.from_numpy(data[i]) for i in ix])\n"
+            '    y = torch.from_numpy(labels[ix])\n    if device.type == "cuda":\n'
+            "        x, y = x.pin_memory(), y.pin_memory()\n"
+            "    x, y = x.to(device, non_blocking=True), y.to(device, non_blocking=True)\n    return x, y\n\n"
+            "while True:\n    x, y = get_batch()\n" + _STEP,
+            request=_recorded,
+        ),
+        _left_alone("for batch in DataLoader(data):\n    x = batch.to(device)\n    y = batch['y']\n" + _STEP),
+        _left_alone("buffer = torch.zeros(8)\nfor y in data:\n    buffer.copy_(y)\n    x = buffer.cuda()\n" + _STEP),
+        _left_alone("for x in DataLoader(data, pin_memory=True):\n    x = x.to(torch.bfloat16).to('cpu')\n" + _STEP),
+        _left_alone("for x in stream():\n    x = x.to(device)\n" + _STEP),
+        _left_alone("for x in DataLoader(data):\n    w = torch.tensor([1.0, 2.0]).cuda()\n" + _STEP),
+        _left_alone("x = torch.rand(9).cuda()\nfor i in range(9):\n" + _STEP),
+    ),
+)
