@@ -282,5 +282,8 @@ class Fixer:
     """Fixers that are never kept beside this one; it is enough that one of the two says so."""
     after: tuple[str, ...] = ()
     """Fixers that have their turn first, where they are candidates too: this one rests on what they do."""
+    completes: tuple[str, ...] = ()
+    """Fixers after which this one is tried even where its finding went with them: what they leave is not seen in the few
+    steps of a window."""
     doc: str = ""
     """Filled by the loader from the module's docstring."""
