@@ -187,3 +187,14 @@ def test_saving_a_checkpoint_over_a_linked_one_writes_the_copy(tmp_path: Path, p
     guard.prepare(str(linked.root / "big.bin"), truncates=True)
     torch.save({"a": 1}, linked.root / "big.bin")
     assert (project / "big.bin").read_text() == "original"
+
+
+def test_copies_below_the_program_itself_hold_no_copies(project: Path) -> None:
+    program = Program.parse(["train.py"], cwd=project)
+    first = copy_program(program, project / "runs" / "copy-1")
+    second = copy_program(program, project / "runs" / "copy-2")
+    beside = copy_program(program, project / "copy-3")
+    for copy in (first, second, beside):
+        assert sorted(path.name for path in copy.root.iterdir() if path.name != "runs") == ["data", "pkg", "train.py"]
+        assert list((copy.root / "runs").glob("*")) == []
+        assert output(copy) == "inside"

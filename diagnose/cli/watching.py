@@ -7,8 +7,9 @@ import importlib.util
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import diagnose
@@ -39,6 +40,10 @@ class Fixing:
     budget_ns: int | None = None
     allow_training: bool = False
     quick: bool = False
+
+    def after(self, spent_ns: int) -> Fixing:
+        """What is left of the budget: it bounds the whole command, from the start of the program."""
+        return self if self.budget_ns is None else replace(self, budget_ns=max(0, self.budget_ns - spent_ns))
 
 
 class _Cancelled(Exception):  # it is no error
@@ -100,6 +105,7 @@ class Watching:
         return code
 
     def _observe_and_fix(self, fixing: Fixing | None, on_screen: bool) -> tuple[int, str]:
+        began_ns = time.monotonic_ns()
         started = RunStarted(
             command=self.command,
             program=self.program.typed,
@@ -112,7 +118,7 @@ class Watching:
         self._returncode = seen.outcome.returncode
         code, message = _judged(seen, self._stop.is_set())
         if code == 0 and fixing is not None:
-            message = self._fix(seen, fixing)
+            message = self._fix(seen, fixing.after(time.monotonic_ns() - began_ns))
         return code, message
 
     def _fix(self, seen: Observation, fixing: Fixing) -> str:

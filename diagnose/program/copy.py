@@ -36,7 +36,7 @@ _LEFT_OUT = frozenset(
 def copy_program(program: Program, folder: Path) -> Program:
     """A copy of the program below `folder`, with entry, working directory and root of its own. Raises InputError."""
     try:
-        _copy_tree(program.root, in_copy(program.root, folder))
+        _copy_tree(program.root, in_copy(program.root, folder), program.root)
         _link_surroundings(program.root, folder)
         if program.root not in (program.cwd, *program.cwd.parents):
             _link_all(program.cwd, folder)
@@ -107,10 +107,11 @@ def _moved_word(word: str, program: Program, folder: Path) -> str:
     return word
 
 
-def _copy_tree(source: Path, target: Path) -> None:
+def _copy_tree(source: Path, target: Path, root: Path) -> None:
+    """Copies of `root` that lie below it, this one among them, are no part of it."""
     target.mkdir(parents=True, exist_ok=True)
-    for item in os.scandir(source):
-        if item.name in _LEFT_OUT or item.name.endswith(".egg-info"):
+    for item in list(os.scandir(source)):
+        if item.name in _LEFT_OUT or item.name.endswith(".egg-info") or in_copy(root, Path(item.path)).is_dir():
             continue
         there = target / item.name
         if item.is_symlink():
@@ -119,7 +120,7 @@ def _copy_tree(source: Path, target: Path) -> None:
             if (Path(item.path) / "pyvenv.cfg").exists() or _is_data(Path(item.path)):
                 there.symlink_to(item.path, target_is_directory=True)
             else:
-                _copy_tree(Path(item.path), there)
+                _copy_tree(Path(item.path), there, root)
         elif item.is_file():
             if item.stat().st_size > LARGEST_COPIED_BYTES:
                 there.symlink_to(item.path)
