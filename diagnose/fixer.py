@@ -283,7 +283,7 @@ class Fixer:
     after: tuple[str, ...] = ()
     """Fixers that have their turn first, where they are candidates too: this one rests on what they do."""
     completes: tuple[str, ...] = ()
-    """Fixers after which this one is tried even where its finding went with them: what they leave is not seen in the few
-    steps of a window."""
+    """Fixers after which this one is tried even where its finding went with them: what they leave over comes too rarely
+    for the few steps of a window."""
     doc: str = ""
     """Filled by the loader from the module's docstring."""
