@@ -83,6 +83,7 @@ FIXER = Fixer(
     mechanism="idle.input",
     order=30,
     after=("loader-workers",),
+    completes=("loader-workers",),
     examples=(
         Example(
             before=_IMPORT + "loader = DataLoader(data, num_workers=2)\n",

@@ -56,10 +56,12 @@ def review(
     known: Known,
     catalogue: Catalogue,
     step_ns: int | None = None,
+    kept: str = "",
 ) -> Review:
     """Let the findings of the new state decide what is tried next; without a readable window all stays as it was.
 
-    `step_ns` is the new state's step without a profiler: what it would save is predicted of that.
+    `step_ns` is the new state's step without a profiler: what it would save is predicted of that. `kept` is the fixer
+    that was kept last.
     """
     try:
         traces = open_traces(windows) if windows else []
@@ -81,7 +83,7 @@ def review(
     for candidate in queue:
         if candidate.finding.rule in seen:
             continue
-        fate = _fate(candidate.finding, now)
+        fate = None if kept in candidate.fixer.completes else _fate(candidate.finding, now)
         if fate is None:
             coming.append(candidate)
         else:
