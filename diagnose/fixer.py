@@ -35,6 +35,7 @@ from diagnose.program.edit import (
     splice,
     top_of_program,
 )
+from diagnose.program.environment import before_imports, variables
 from diagnose.program.every_step import EveryStep, Stretch, is_occasional
 from diagnose.program.flow import (
     STEADY_UPDATES,
@@ -55,6 +56,7 @@ from diagnose.program.forward_region import ForwardRegion, forward_region
 from diagnose.program.functional import call_in_place, functional
 from diagnose.program.hooks import is_watching_hook
 from diagnose.program.loaders import Loader, LoadersFound, find_loaders
+from diagnose.program.norms import WrittenNorm, written_norms
 from diagnose.program.optimizer_formula import known_optimizer
 from diagnose.program.options import CallOptions, Placed
 from diagnose.program.own_optimizer import replaced_by_torchs
@@ -103,9 +105,11 @@ __all__ = [
     "Transfer",
     "Uses",
     "WrittenAttention",
+    "WrittenNorm",
     "add_to_shim",
     "argument",
     "asks_nothing",
+    "before_imports",
     "binding_of",
     "binds",
     "block_of",
@@ -167,10 +171,12 @@ __all__ = [
     "unwrap",
     "updates",
     "uses_of",
+    "variables",
     "within",
     "without_import",
     "wrapped",
     "written_attentions",
+    "written_norms",
 ]
 
 

@@ -130,7 +130,7 @@ def rewrite(request: Request) -> Answer:
         if stretch.loop is None:
             continue
         for path, source, call in _saves(code, stretch, stretch.loop):
-            reason = _why_not(request, source, call)
+            reason = _why_not(source, call)
             if reason is not None:
                 reasons.append(f"{path}:{source.lines_of(call)[0]} {reason}")
                 continue
@@ -174,7 +174,7 @@ def _library(source: Source, call: cst.Call) -> str | None:
     return "dcp" if any("distributed.checkpoint" in name for name in names) else None
 
 
-def _why_not(request: Request, source: Source, call: cst.Call) -> str | None:
+def _why_not(source: Source, call: cst.Call) -> str | None:
     """Why a save stays as it is; None where it need not."""
     if _library(source, call) == "dcp":
         return _ABOUT_DCP
@@ -184,7 +184,7 @@ def _why_not(request: Request, source: Source, call: cst.Call) -> str | None:
         return "is a part of an expression: write it in a thread by hand."
     if not _is_state(source, call, call.args[0].value):
         return "saves what is not seen to be a dictionary of tensors: save a state_dict() in a thread by hand."
-    if _is_read_again(request, source, call):
+    if _is_read_again(source, call):
         return "writes a file that the program reads again: wait for a thread that writes it before that, by hand."
     return None
 
@@ -206,7 +206,7 @@ def _is_state(source: Source, call: cst.Call, value: cst.BaseExpression) -> bool
     return False
 
 
-def _is_read_again(request: Request, source: Source, call: cst.Call) -> bool:
+def _is_read_again(source: Source, call: cst.Call) -> bool:
     """Whether anything after the save may open the file: a load, a copy, another use of the name of its path."""
     after = source.text[source.span(call)[1] :]
     if re.search(r"\btorch\.load\(|\.load_checkpoint\(|\bload_checkpoint\(", after):

@@ -63,7 +63,7 @@ class Program:
 
     @property
     def home(self) -> Path | None:
-        """The user's folder from which the interpreter imports first: the script's, or for `-m` where it was started."""
+        """The user's folder that the interpreter imports from first: the script's, or for `-m` where it was started."""
         by_path = self.entry is not None and any(_absolute(self.cwd / word) == self.entry for word in self.words)
         if self.kind == "script" or by_path:
             return self.entry.parent if self.entry else None

@@ -18,6 +18,7 @@ from diagnose.fixer import Fixer
 from diagnose.model import Decision, Gate, GateResult, Interval, Verdict
 from diagnose.program import Program, guard, patch
 from diagnose.program.copy import copy_environment, copy_program
+from diagnose.program.environment import with_declared
 from diagnose.trial.arms import Arm, ArmFailed, Trouble, Workplace
 from diagnose.trial.costs import Costs
 from diagnose.trial.duel import ORIGINAL, Comparison, Duel, OnPair, Starter
@@ -114,7 +115,9 @@ class Bench:
         patch.apply_edits(texts, root=self._program.root, copy=copied.root)
         # What one process has compiled serves all later ones; the user's own cache is neither needed nor filled.
         cache = {"TORCHINDUCTOR_CACHE_DIR": str(self._folder / "compiled")}
-        self._environments[copied.root] = copy_environment(self._program, folder, self._environment) | cache
+        environment = copy_environment(self._program, folder, self._environment) | cache
+        # A trial imports torch before the program runs, and with it what reads the environment on import.
+        self._environments[copied.root] = with_declared(copied, environment)
         if any(_COMPILES.search(text) for text in texts.values()):
             self._compiling.add(copied.root)
         return copied
