@@ -30,7 +30,13 @@ def test_as_many_run_at_once_as_there_are_cores_and_twice_the_memory_for() -> No
     assert at_once(Memory(host_bytes=40 * GIB), 3) == 1
 
 
-def test_on_a_device_and_where_nothing_is_known_they_run_one_after_the_other() -> None:
+def test_on_a_device_there_must_be_room_for_each_with_its_context() -> None:
+    seen = Memory(host_bytes=GIB // 2, device_bytes=80 * GIB, free_bytes=60 * GIB, reserved_bytes=12 * GIB)
+    assert at_once(seen, 4) == 2
+    assert at_once(seen, 4, 1.0) == 4
+
+
+def test_where_nothing_is_known_they_run_one_after_the_other() -> None:
     assert at_once(Memory(host_bytes=GIB, device_bytes=80 * GIB), 3) == 1
     assert at_once(Memory(), 3) == 1
 

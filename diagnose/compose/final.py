@@ -16,6 +16,8 @@ from diagnose.trial.costs import FINAL_BLOCKS
 from diagnose.trial.schedule import Schedule
 
 _COARSEST_FIRST = ("bf16", "fp16", "tf32")
+_COMPILING = frozenset({60, 90})
+"""Order classes of fixes after which code runs that nobody wrote: compiled, or recorded as a graph."""
 
 
 @dataclass(frozen=True)
@@ -35,13 +37,24 @@ class Final:
         boldest = next(gate for gate in (Gate.TRAINING, Gate.ROUNDING, Gate.BITWISE) if gate in gates)
         formats = {kept.fixer.rounds_to for kept in stack.kept}
         rounds_to = next((name for name in _COARSEST_FIRST if name in formats), None)
+        if any(kept.fixer.gate is Gate.TRAINING and kept.fixer.rounds_to is None for kept in stack.kept):
+            rounds_to = None  # no number format explains what such a fix changes
         self.journal.phase("checking the numbers of all kept fixes together", f"{boldest.value}, against the original")
         found = self.bench.gate(boldest, original, patched, rounds_to)
+        if found.passed and boldest is not Gate.TRAINING and any(kept.fixer.order in _COMPILING for kept in stack.kept):
+            found = self._beside(found, self.bench.gate(Gate.TRAINING, original, patched, asked=False))
         if found.passed is False:
             self._reject(stack, found)
         elif found.passed is None:
             self.journal.warn(f"the numbers of all kept fixes together could not be checked: {found.detail}")
         return found
+
+    @staticmethod
+    def _beside(found: GateResult, trajectory: GateResult) -> GateResult:
+        """What compiled code does later than in the first steps shows in its losses only."""
+        if trajectory.passed is False:
+            return trajectory
+        return replace(found, detail=f"{found.detail}; {trajectory.detail}")
 
     def alone(
         self, stack: Stack, original: Program, patched: Program, step_ns: int, gate: GateResult

@@ -1,4 +1,10 @@
-"""Runs a gate: starts the captures that it needs, each once, side by side where that fits, and compares them."""
+"""Runs a gate: starts the captures that it needs, each once, side by side where that fits, and compares them.
+
+What it costs is bounded: few steps, of which the original's are captured once for all fixes; seeds run side by side
+where memory allows; and a trajectory has no more steps than it takes, or than `TRAJECTORY_NS` holds of them. Where a
+fix that keeps the numbers has been kept, its program stands in for the original, so that the slow original does not run
+`LEAST_STEPS` under every seed if a faster program with its numbers has done so.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +22,19 @@ from diagnose.trial import gates
 from diagnose.trial.arms import Workplace
 from diagnose.trial.captures import Capture, read_capture
 from diagnose.trial.groups import Group
-from diagnose.trial.memory import Memory, at_once
+from diagnose.trial.memory import Memory, at_once, died_of_memory
 from diagnose.trial.schedule import Deadline
+from diagnose.trial.trajectory import LEAST_SEEDS, LEAST_STEPS, Curve, beyond_luck, read_curve, trajectory
+from diagnose.units import NS_PER_S, format_ns
 
 BITWISE_STEPS = 5
 ROUNDING_STEPS = 2
+SEEDS = LEAST_SEEDS
+MOST_STEPS = 200
+TRAJECTORY_NS = 15 * NS_PER_S
+"""For the steps of one program under all seeds, one after the other, where more than LEAST_STEPS fit into it."""
+UNASKED_NS = 60 * NS_PER_S
+"""A trajectory that no fix's promise asks for is taken if the original's steps take no longer than this."""
 _DETERMINISTIC = {"PYTHONHASHSEED": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 # Captures that share the cores must not spin on them while they wait for their own threads.
 _PATIENT = {"OMP_WAIT_POLICY": "PASSIVE"}
@@ -40,6 +54,11 @@ class _Wanted:
     def key(self) -> tuple[Path, str]:
         return (self.program.root, self.name)
 
+    @property
+    def of_luck(self) -> bool:
+        """Whether it is one trajectory of several, under the program's own settings."""
+        return self.recipe.get("mode") == "trajectory"
+
 
 @dataclass
 class Gatekeeper:
@@ -51,21 +70,96 @@ class Gatekeeper:
     deadline: Deadline = field(default_factory=Deadline)
     memory: Memory = field(default_factory=Memory)
     """Of one process of the program."""
-    _taken: dict[tuple[Path, str], Capture | str] = field(default_factory=dict)
+    step_ns: int = -1
+    """Of the slower program, where a trial has measured it."""
+    _taken: dict[tuple[Path, str], Capture | Curve | str] = field(default_factory=dict)
+    _same_numbers: dict[Path, Path] = field(default_factory=dict)
+    """Programs that passed a gate against another, of whose numbers theirs are."""
+    _steps: int = 0
+    """Of a trajectory: the same for all programs."""
     _started: int = 0
 
-    def check(self, gate: Gate, original: Program, patched: Program, rounds_to: str | None = None) -> GateResult:
-        """Whether the patched program keeps the promise `gate`."""
-        if gate is Gate.TRAINING:
-            return GateResult(gate, None, "changes the training itself: no comparison of steps can judge it")
+    def check(
+        self, gate: Gate, original: Program, patched: Program, rounds_to: str | None = None, *, asked: bool = True
+    ) -> GateResult:
+        """Whether the patched program keeps the promise `gate`.
+
+        `asked` False: a trajectory beside the promise of the fixes, not worth more than `UNASKED_NS`.
+        """
         try:
-            if gate is Gate.BITWISE:
-                answer = self._bitwise(original, patched)
-                if answer is not None:
-                    return answer
-            return self._rounding(original, patched, rounds_to, fell_back=gate is Gate.BITWISE)
+            answer = self._checked(gate, original, patched, rounds_to, asked=asked)
         except _NoCaptureError as error:
             return GateResult(gate, None, str(error))
+        if answer.passed and gate is not Gate.TRAINING and self._numbers_of(original.root) != patched.root:
+            self._same_numbers.setdefault(patched.root, original.root)
+        return answer
+
+    def _checked(
+        self, gate: Gate, original: Program, patched: Program, rounds_to: str | None, *, asked: bool
+    ) -> GateResult:
+        if gate is Gate.TRAINING:
+            gross = self._gross(original, patched, rounds_to) if rounds_to else None
+            return gross or self._trajectory(original, patched, asked=asked)
+        if gate is Gate.BITWISE:
+            answer = self._bitwise(original, patched)
+            if answer is not None:
+                return answer
+        return self._rounding(original, patched, rounds_to, fell_back=gate is Gate.BITWISE)
+
+    def _gross(self, original: Program, patched: Program, rounds_to: str) -> GateResult | None:
+        """A failure if the first steps are wrong by far more than rounding to a format explains."""
+        try:
+            base = self._captured_alike(original, patched, ["values", "float64"]) or original
+            captures = self._captures(*self._for_rounding(base, patched, rounds_to))
+        except _NoCaptureError:
+            return None  # the trajectory decides
+        return gates.gross(*captures)
+
+    def _trajectory(self, original: Program, patched: Program, *, asked: bool) -> GateResult:
+        steps = self._steps = self._steps or self._trajectory_steps()
+        first = [f"seed-{seed}" for seed in range(SEEDS)]
+        stands_in = self._captured_alike(original, patched, first) if asked else None
+        cost_ns = LEAST_STEPS * SEEDS * max(self.step_ns, 0)
+        if not asked and cost_ns > UNASKED_NS:
+            reason = f"{LEAST_STEPS} steps of the original under {SEEDS} seeds would take {format_ns(cost_ns)}"
+            return GateResult(Gate.TRAINING, None, f"its trajectory was not compared: {reason}")
+        if self.deadline.passed:
+            return GateResult(Gate.TRAINING, None, f"the budget left no time for {steps} steps under {SEEDS} seeds")
+        original = stands_in or original
+        curves = self._curves(original, patched, SEEDS, steps)
+        answer = trajectory(*curves)
+        if answer.passed is False and beyond_luck(*curves) is None and not self.deadline.passed:
+            with contextlib.suppress(_NoCaptureError):  # then the first answer stands
+                answer = trajectory(*self._curves(original, patched, 2 * SEEDS, steps))
+        return answer
+
+    def _curves(self, original: Program, patched: Program, seeds: int, steps: int) -> tuple[list[Curve], list[Curve]]:
+        wanted = [
+            _Wanted(program, f"seed-{seed}", {"mode": "trajectory", "steps": steps, "seed": seed})
+            for program in (original, patched)
+            for seed in range(seeds)
+        ]
+        curves = [curve for curve in self._found(wanted) if isinstance(curve, Curve)]
+        return curves[:seeds], curves[seeds:]
+
+    def _trajectory_steps(self) -> int:
+        if self.step_ns <= 0:
+            return LEAST_STEPS
+        return min(MOST_STEPS, max(LEAST_STEPS, TRAJECTORY_NS // (SEEDS * self.step_ns)))
+
+    def _captured_alike(self, original: Program, patched: Program, names: Sequence[str]) -> Program | None:
+        """A program with the numbers of `original` of which all these captures are there already."""
+        root = self._numbers_of(original.root)
+        for path in {path: None for path, _ in self._taken if path != patched.root}:
+            taken = [self._taken.get((path, name), "") for name in names]
+            if self._numbers_of(path) == root and not any(isinstance(one, str) for one in taken):
+                return replace(original, root=path)
+        return None
+
+    def _numbers_of(self, root: Path) -> Path:
+        while root in self._same_numbers:
+            root = self._same_numbers[root]
+        return root
 
     def _bitwise(self, original: Program, patched: Program) -> GateResult | None:
         """None where the original does not even equal itself."""
@@ -79,6 +173,16 @@ class Gatekeeper:
         return answer
 
     def _rounding(self, original: Program, patched: Program, rounds_to: str | None, *, fell_back: bool) -> GateResult:
+        wanted = self._for_rounding(original, patched, rounds_to)
+        before, after, reference, *rounded = self._captures(*wanted)
+        answer = gates.rounding(before, after, reference, *rounded)
+        if not fell_back:
+            return answer
+        detail = f"the original is not deterministic, so rounding was judged: {answer.detail}"
+        return GateResult(Gate.ROUNDING, answer.passed, detail)
+
+    @staticmethod
+    def _for_rounding(original: Program, patched: Program, rounds_to: str | None) -> list[_Wanted]:
         recipe = {"steps": ROUNDING_STEPS, "values": True}
         exact = {**recipe, "precision": "float64"}
         wanted = [
@@ -88,56 +192,67 @@ class Gatekeeper:
         ]
         if rounds_to is not None:
             wanted.append(_Wanted(original, f"float64-{rounds_to}", {**exact, "rounds_to": rounds_to}))
-        before, after, reference, *rounded = self._captures(*wanted)
-        answer = gates.rounding(before, after, reference, *rounded)
-        if not fell_back:
-            return answer
-        detail = f"the original is not deterministic, so rounding was judged: {answer.detail}"
-        return GateResult(Gate.ROUNDING, answer.passed, detail)
+        return wanted
 
     def _captures(self, *wanted: _Wanted) -> list[Capture]:
         """What is wanted, in that order. Raises _NoCaptureError for the first that cannot be had."""
+        return [capture for capture in self._found(wanted) if isinstance(capture, Capture)]
+
+    def _found(self, wanted: Sequence[_Wanted]) -> list[Capture | Curve]:
         missing = [one for one in wanted if one.key not in self._taken]
         while missing:
-            some = missing[: at_once(self.memory, len(missing))]
+            # A float64 reference needs twice what was seen of the program.
+            share = 1.3 if missing[0].of_luck else 2.0
+            some = missing[: at_once(self.memory, len(missing), share)]
             del missing[: len(some)]
             self._take(some)
-        taken = [self._taken[one.key] for one in wanted]
-        for capture in taken:
-            if isinstance(capture, str):
-                raise _NoCaptureError(capture)
-        return [capture for capture in taken if isinstance(capture, Capture)]
+        found = []
+        for one in wanted:
+            taken = self._taken[one.key]
+            if isinstance(taken, str):
+                raise _NoCaptureError(taken)
+            found.append(taken)
+        return found
 
     def _take(self, some: Sequence[_Wanted]) -> None:
-        """Run captures side by side."""
-        with contextlib.ExitStack() as stack:
-            running = [(one, *self._start(one, stack)) for one in some]
-            for one, folder, group in running:
-                self._taken[one.key] = self._finish(one, folder, group)
+        """Run captures side by side; one that lacked memory there is run again alone."""
+        alone = [[one] for one in some] if len(some) > 1 else []
+        for these in (some, *alone):
+            again = [one for one in these if self._taken.get(one.key, _LACK) == _LACK]
+            with contextlib.ExitStack() as stack:
+                running = [(one, *self._start(one, stack)) for one in again]
+                for one, folder, group in running:
+                    self._taken[one.key] = self._finish(one, folder, group)
 
     def _start(self, wanted: _Wanted, stack: contextlib.ExitStack) -> tuple[Path, Group]:
         place, program = self.workplace, wanted.program
         self._started += 1
         folder = place.folder / f"capture-{self._started}-{re.sub(r'[^a-z0-9-]', '-', wanted.name)}"
-        whole = {**place.recipe, **wanted.recipe, "mode": "capture", "folder": str(folder), "seed": 0}
-        variables = environment(whole, _PATIENT | place.environment_of(program) | _DETERMINISTIC)
+        whole = {"mode": "capture", "seed": 0, **place.recipe, **wanted.recipe, "folder": str(folder)}
+        settings = {} if wanted.of_luck else _DETERMINISTIC
+        variables = environment(whole, _PATIENT | place.environment_of(program) | settings)
         if "precision" in wanted.recipe:
             variables |= _EAGER
         group = place.groups.start(program.command(place.python), program.cwd, variables, folder / "program")
         stack.callback(group.end)
         return folder, group
 
-    def _finish(self, wanted: _Wanted, folder: Path, group: Group) -> Capture | str:
+    def _finish(self, wanted: _Wanted, folder: Path, group: Group) -> Capture | Curve | str:
         """The capture, or why there is none."""
         returncode = group.wait(self.deadline.limit_ns(self.limit_ns))
         words = group.last_words(4)
         group.end()
-        capture = read_capture(folder)
+        capture = read_curve(folder) if wanted.of_luck else read_capture(folder)
         if returncode is None:
             return f"the program did not finish its first steps in time ({wanted.name})"
         if capture is None or returncode != 0:
+            if died_of_memory(words, returncode):
+                return _LACK
             return f"the program gave no numbers ({wanted.name}): {words or f'exit code {returncode}'}"
         return capture
+
+
+_LACK = "there was too little memory for the program under the gate"
 
 
 class _NoCaptureError(Exception):

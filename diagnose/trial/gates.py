@@ -13,6 +13,9 @@ original, and a fix that changes the format at most three times as wrong as that
 gradient, a wrong scale or another batch is wrong by far more. A tensor of few elements has an error that is luck: for
 it, the typical relative error of all gradients (of the larger of the two captures) stands in where its own is smaller.
 
+A gradient that is zero but for rounding (of a bias before a normalisation) has no size of its own to measure an error
+by: it is measured by the usual size of the others.
+
 Optimizers that divide a gradient by its own size, as Adam does, make a whole step of an element whose gradient is zero
 but for rounding. Of a parameter's elements, one in a thousand may therefore be off by up to two such steps in either
 program; the rest is compared as above. What gradients are held to knows no such exception.
@@ -32,6 +35,8 @@ from diagnose.trace.schema import Float64
 from diagnose.trial.captures import Capture, Tensor
 
 FACTOR = 3.0
+GROSS_FACTOR = 10.0
+"""For a fix that is judged by its trajectory: what is wrong by more than this is no rounding."""
 FEW_ELEMENTS = 1024
 """Below this, the root mean square error of one rounding is too much of a lottery to divide by."""
 AMPLIFIED = 1e-3
@@ -82,8 +87,29 @@ def rounding(original: Capture, patched: Capture, reference: Capture, rounded: C
     return GateResult(Gate.ROUNDING, True, f"{len(errors)} tensors of {_steps(original)} within the bound; {factor}")
 
 
+def gross(original: Capture, patched: Capture, reference: Capture, rounded: Capture) -> GateResult | None:
+    """A failure if losses or gradients are far beyond what the format of `rounded` explains; None otherwise.
+
+    For fixes whose promise is the trajectory, where a dropped gradient may hide within luck for a while.
+    """
+    unusable = _unusable(Gate.TRAINING, original, patched)
+    if unusable is not None:
+        return unusable if unusable.passed is False else None
+    typical = max(_typical(original, reference), _typical(rounded, reference))
+    if not typical < _STRAYED or not original.values.keys() <= reference.values.keys():
+        return None
+    errors = _errors(original, patched, reference, rounded, typical)
+    far = [error for error in errors if error.kind in ("loss", "gradient") and error.excess > GROSS_FACTOR / FACTOR]
+    if not far:
+        return None
+    worst = max(far, key=lambda error: error.excess)
+    detail = f"{worst.title}: error {worst.patched:.2g} against float64, where its number format explains"
+    return GateResult(Gate.TRAINING, False, f"{detail} {worst.allowed / FACTOR:.2g}")
+
+
 @dataclass(frozen=True)
 class _Error:
+    kind: str
     title: str
     patched: float
     original: float
@@ -99,6 +125,7 @@ class _Error:
 def _errors(
     original: Capture, patched: Capture, reference: Capture, rounded: Capture | None, typical: float
 ) -> Iterator[_Error]:
+    usual = _usual_size(reference)
     for key, tensor in original.tensors.items():
         ideal = reference.values[key]
         size = _rms(ideal)
@@ -109,8 +136,10 @@ def _errors(
             base = max(base, _rms(_unamplified(rounded.values[key] - ideal, step)))
         if len(ideal) < FEW_ELEMENTS:
             base = max(base, typical * size)
+        if tensor.kind == "gradient" and own >= size:
+            base = max(base, typical * usual)
         allowed = FACTOR * base + _FLOAT32_ROUNDING * size
-        yield _Error(tensor.title, _rms(_unamplified(patched.values[key] - ideal, step)), own, allowed)
+        yield _Error(tensor.kind, tensor.title, _rms(_unamplified(patched.values[key] - ideal, step)), own, allowed)
 
 
 def _largest_step(reference: Capture, key: tuple[int, int, str, str]) -> float:
@@ -132,6 +161,12 @@ def _unamplified(errors: Float64, step: float) -> Float64:
     excused = np.zeros(len(errors), np.bool_)
     excused[np.argpartition(sizes, -few)[-few:]] = True
     return errors[~(excused & (sizes <= 2 * step))]
+
+
+def _usual_size(reference: Capture) -> float:
+    """The median of the sizes of all gradients."""
+    sizes = [_rms(reference.values[key]) for key, tensor in reference.tensors.items() if tensor.kind == "gradient"]
+    return float(np.median(sizes)) if sizes else 0.0
 
 
 def _typical(capture: Capture, reference: Capture) -> float:

@@ -62,16 +62,22 @@ def while_watched(traces: Sequence[Trace]) -> Memory:
     return Memory(host_bytes=held or None)
 
 
-def at_once(memory: Memory, wanted: int) -> int:
-    """How many processes like this one may run at the same time, up to `wanted`.
+def at_once(memory: Memory, wanted: int, share: float = 2.0) -> int:
+    """How many processes like this one may run at the same time, up to `wanted`; one where nothing is known.
 
-    One on a device, where they would wait for each other and might not fit, and where nothing is known; else as many
-    as there are cores and memory for, with every process taken to need twice what was seen.
+    As many as there are cores and memory for, on the host and on the device, with every process taken to need `share`
+    times what was seen.
     """
-    if memory.device_bytes is not None or not memory.host_bytes:
+    if not memory.host_bytes:
         return 1
-    room = psutil.virtual_memory().available // (2 * memory.host_bytes)
-    return max(1, min(wanted, len(os.sched_getaffinity(0)), room))
+    room = psutil.virtual_memory().available / (share * memory.host_bytes)
+    if memory.device_bytes is not None:
+        if memory.free_bytes is None or memory.reserved_bytes is None:
+            return 1
+        # What was seen held its own part of the device, and is gone.
+        free = memory.free_bytes + memory.reserved_bytes
+        room = min(room, free / (share * memory.reserved_bytes + _CONTEXT_BYTES))
+    return max(1, min(wanted, len(os.sched_getaffinity(0)), int(room)))
 
 
 def died_of_memory(last_words: str, returncode: int | None) -> bool:

@@ -71,7 +71,7 @@ class _Capture:
             self._prepare(torch)
         except Exception as error:  # noqa: BLE001 - half a capture would be worse than none
             print(f"diagnose: the program's numbers cannot be captured: {error!r}", file=sys.stderr)  # noqa: T201
-            _leave(1)
+            leave(1)
 
     def _prepare(self, torch: ModuleType) -> None:
         self._torch = torch
@@ -91,10 +91,10 @@ class _Capture:
             self._record(index)
         except Exception as error:  # noqa: BLE001 - the hub would swallow it, and the program train on to its end
             print(f"diagnose: the step's numbers could not be read: {error!r}", file=sys.stderr)  # noqa: T201
-            _leave(1)
+            leave(1)
         if index + 1 >= self._steps:
             self.write()
-            _leave(0)
+            leave(0)
 
     def clear(self) -> None:
         """Steps turned out to be something else than was thought: what was taken down so far is none."""
@@ -203,7 +203,7 @@ def _seed(seed: int) -> None:
             numpy.random.seed(seed)
 
 
-def _leave(code: int) -> NoReturn:
+def leave(code: int) -> NoReturn:
     """End the process without its own exit code path; its children are ended first, so that none is orphaned."""
     import multiprocessing
 
