@@ -159,7 +159,7 @@ _SILENT = (
 RULE = Rule(
     "launch-bound",
     check,
-    fixers=("compile-model", "cuda-graphs", "fused-optimizer", "bigger-microbatch"),
+    fixers=("compile-model", "cuda-graphs", "fused-optimizer", "bigger-microbatch", "zero-grad-none", "foreach-clip"),
     fires=_FIRES,
     silent=_SILENT,
     nearness=60,

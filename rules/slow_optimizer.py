@@ -263,4 +263,6 @@ _SILENT = (
     ),
 )
 
-RULE = Rule("slow-optimizer", check, fixers=("fused-optimizer",), fires=_FIRES, silent=_SILENT, nearness=35)
+RULE = Rule(
+    "slow-optimizer", check, fixers=("fused-optimizer", "zero-grad-none"), fires=_FIRES, silent=_SILENT, nearness=35
+)

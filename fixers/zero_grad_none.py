@@ -1,0 +1,150 @@
+"""Lets `zero_grad` free the gradients.
+
+What it changes
+    Takes `set_to_none=False` out of `zero_grad(...)`. A loop that fills the gradients of `model.parameters()` with
+    zeros becomes `model.zero_grad()`; one over another list sets `p.grad = None`.
+
+Why it helps
+    Gradients that are set to None are written by the backward pass; gradients that are kept are filled with zeros
+    first, one launch for each tensor or group of tensors, and then read and added to.
+
+Fix safety
+    Bitwise, if every parameter gets a gradient in every step: the optimizer skips one that has none, where it would
+    apply weight decay and momentum to a gradient of zeros. Left alone where the program reads `.grad` without asking
+    whether it is None, and where it captures CUDA graphs, which need gradients that stay where they are.
+"""
+
+from __future__ import annotations
+
+import re
+
+import libcst as cst
+
+from diagnose.fixer import (
+    Advice,
+    Answer,
+    Edits,
+    Example,
+    Fixer,
+    Gate,
+    Request,
+    Source,
+    Splice,
+    argument,
+    call_name,
+    example_request,
+    parse,
+    remove_argument,
+    replace,
+    within,
+)
+
+_CAPTURED = re.compile(r"CUDAGraph\(|cuda\.graph\(")
+_ZEROED = re.compile(r"\.grad(?:\.data)?\.(?:zero_\(\)|fill_\(0(?:\.0?)?\))$")
+_HARMLESS = re.compile(r"\.grad\.(?:detach_\(\)|requires_grad_\(False\))$")
+_NOT_NONE = re.compile(r"^{name}\.grad( is not None)?$".replace("{name}", r"\w+"))
+
+
+def rewrite(request: Request) -> Answer:
+    """Free the gradients wherever they are filled with zeros."""
+    edits: list[tuple[str, list[Splice]]] = []
+    changed: list[cst.CSTNode] = []
+    parsed: list[tuple[str, Source]] = []
+    for path, text in request.sources.items():
+        source = parse(text) if "grad" in text else None
+        if source is None:
+            continue
+        parsed.append((path, source))
+        for call in source.every(cst.Call):
+            given = argument(call, "set_to_none", 0) if call_name(call) == "zero_grad" else None
+            if given is not None and source.code(given.value) == "False":
+                edits.append((path, [remove_argument(source, call, given)]))
+        for loop in source.every(cst.For):
+            found = _loop(source, loop)
+            if found:
+                edits.append((path, found))
+                changed.append(loop)
+    if not edits:
+        return None
+    if any(_CAPTURED.search(text) for text in request.sources.values()):
+        return Advice("The program captures CUDA graphs: they need gradients that stay where they are.")
+    reader = next((place for path, source in parsed if (place := _reader(path, source, changed))), None)
+    if reader is not None:
+        return Advice(f"{reader} reads `.grad` as if it never were None: ask there first, then let zero_grad free it.")
+    return Edits(request.edited(edits), "let zero_grad free the gradients")
+
+
+def _loop(source: Source, loop: cst.For) -> list[Splice]:
+    """The edit of a loop that does nothing but fill gradients with zeros; empty for any other."""
+    body = loop.body.body
+    if isinstance(loop.body, cst.IndentedBlock) and len(body) == 1 and isinstance(body[0], cst.If):
+        branch = body[0]
+        if branch.orelse is not None or not _NOT_NONE.match(source.code(branch.test)):
+            return []
+        body = branch.body.body
+    lines = [small for line in body if isinstance(line, cst.SimpleStatementLine) for small in line.body]
+    codes = [source.code(small) for small in lines]
+    zeroed = [small for small, code in zip(lines, codes, strict=True) if _ZEROED.search(code)]
+    own = isinstance(loop.target, cst.Name) and all(code.startswith(f"{loop.target.value}.grad") for code in codes)
+    others = [code for code in codes if not _ZEROED.search(code) and not _HARMLESS.search(code)]
+    if len(zeroed) != 1 or not own or others or len(lines) != len(body) or loop.orelse is not None:
+        return []
+    owner = re.fullmatch(r"([\w.]+)\.parameters\(\)", source.code(loop.iter))
+    if owner is not None:
+        start, end = source.span(loop)[0], source.span(loop.body)[1]
+        return [Splice(start, start + len(source.text[start:end].rstrip()), f"{owner[1]}.zero_grad()")]
+    assert isinstance(loop.target, cst.Name)
+    return [replace(source, zeroed[0], f"{loop.target.value}.grad = None")] if len(lines) == 1 else []
+
+
+def _reader(path: str, source: Source, changed: list[cst.CSTNode]) -> str | None:
+    """A line that uses a gradient in a function that never asks whether it is None."""
+    for node in source.every(cst.Attribute):
+        if node.attr.value != "grad" or any(within(source, node, loop) for loop in changed):
+            continue
+        if isinstance(node.value, cst.Name) and node.value.value == "autograd":
+            continue
+        called = source.parent(node)
+        if source.code(node) == "torch.autograd.grad" or isinstance(called, cst.Call):
+            continue
+        around = source.inside(node, cst.FunctionDef) or source.module
+        asks = re.search(r"\.grad is (?:not )?None|if \w+\.grad\b(?!\.)|hasattr|getattr", source.code(around))
+        written = isinstance(called, cst.AssignTarget)
+        if not asks and not written:
+            return f"{path}:{source.lines_of(node)[0]}"
+    return None
+
+
+def _recorded(text: str) -> Request:
+    return example_request("slow-optimizer", text)
+
+
+_LOOP = "for p in {}:\n    if p.grad is not None:\n        {}\n"
+
+FIXER = Fixer(
+    name="zero-grad-none",
+    rewrite=rewrite,
+    gate=Gate.BITWISE,
+    mechanism="compute+idle.python+idle.dispatch+idle.launch",
+    order=50,
+    examples=(
+        Example("optimizer.zero_grad(set_to_none=False)\n", "optimizer.zero_grad()\n", _recorded),
+        Example("opt.zero_grad(False)  # reset\n", "opt.zero_grad()  # reset\n", _recorded),
+        Example(
+            "def reset(self):\n    for p in self.model.parameters():\n        p.grad.zero_()\n    return self\n",
+            "def reset(self):\n    self.model.zero_grad()\n    return self\n",
+            _recorded,
+        ),
+        Example(
+            _LOOP.format("model.parameters()", "p.grad.detach_()\n        p.grad.zero_()") + "step()\n",
+            "model.zero_grad()\nstep()\n",
+            _recorded,
+        ),
+        Example(_LOOP.format("weights", "p.grad.zero_()"), _LOOP.format("weights", "p.grad = None"), _recorded),
+        Example("optimizer.zero_grad()\n", None, _recorded),
+        Example("optimizer.zero_grad(set_to_none=args.free)\n", None, _recorded),
+        Example("optimizer.zero_grad(set_to_none=False)\nold = [p.grad.clone() for p in params]\n", None, _recorded),
+        Example("g = torch.cuda.CUDAGraph()\noptimizer.zero_grad(set_to_none=False)\n", None, _recorded),
+        Example("for p in model.parameters():\n    p.grad.zero_()\n    count += 1\n", None, _recorded),
+    ),
+)
