@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from diagnose.model import Confidence, Facts, Finding, Gate, Place, Scalar, Severity, Site
+from diagnose.program.after_build import after_build
 from diagnose.program.arguments import argument, has_star, remove_argument, set_keywords
 from diagnose.program.attention import Refused, WrittenAttention, mentions_fused, written_attentions
 from diagnose.program.attention_call import CannotFuse, fused_call
@@ -107,6 +108,7 @@ __all__ = [
     "WrittenAttention",
     "WrittenNorm",
     "add_to_shim",
+    "after_build",
     "argument",
     "asks_nothing",
     "before_imports",

@@ -15,9 +15,9 @@ Why it helps
 Fix safety
     Rounding. The same operators, evaluated in another order and with intermediate results kept in wider formats; the
     gate compares with float64. Dropout draws from a generator of its own: the same distribution, other numbers.
-    Compiling takes a part of the first steps, from seconds to minutes. Left alone: programs that compile already;
-    gradients of gradients, which compiled code does not have; models that are called by another name than their own,
-    and those that a library trains.
+    Compiling takes a part of the first steps, from seconds to minutes. Left alone: programs that compile already or
+    record CUDA graphs of their own; gradients of gradients, which compiled code does not have; models
+    that are called by another name than their own, and those that a library trains.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from diagnose.fixer import (
     Scalar,
     Site,
     Splice,
+    after_build,
     argument,
     built_model,
     call_name,
@@ -48,17 +49,17 @@ from diagnose.fixer import (
     example_request,
     free_name,
     has_star,
-    insert_after,
-    insert_before,
     model_class,
     parse,
+    replace,
+    scope_of,
     set_keywords,
     training_steps,
 )
 
-_WRAPPERS = frozenset({"DistributedDataParallel", "DDP", "FullyShardedDataParallel", "FSDP", "DataParallel", "prepare"})
 _PADS = re.compile(r"\bpad_sequence\(|padding\s*=\s*(?:True\b|[\"']longest)")
 _TWICE = re.compile(r"create_graph\s*=\s*True|torch\.func\.|\bfunctorch\b")
+_GRAPHED = re.compile(r"\bmake_graphed_callables\(|\bCUDAGraph\(|\bcuda\.graph\(")
 _BY_HAND = "Compile by hand where it is built: `model.compile()`."
 
 
@@ -83,6 +84,8 @@ def rewrite(request: Request) -> Answer:
         return None
     if present:
         return _switched_on(request, present)
+    if any(_GRAPHED.search(text) for text in request.sources.values()):
+        return None
     if any(_TWICE.search(text) for text in request.sources.values()):
         return Advice(
             f"Gradients of gradients do not go through compiled code. {_BY_HAND} Leave those parts out of it."
@@ -97,7 +100,7 @@ def rewrite(request: Request) -> Answer:
         lines = _lines(request, built)
         if isinstance(lines, Advice):
             return lines
-        edits.append((built.path, [_placed(built, lines)]))
+        edits.append((built.path, [after_build(built, lines)]))
     how = "each block of the model" if request.setting.get("compile") == "blocks" else "the model"
     mode = " and record its launches as CUDA graphs" if request.setting.get("mode") == "reduce-overhead" else ""
     return Edits(request.edited(edits), f"compile {how}{mode}")
@@ -148,52 +151,6 @@ def _lines(request: Request, built: Built) -> list[str] | Advice:
     return [f"for {block} in {built.name}.{path}:", f"{indent}{block}.compile({options})"]
 
 
-def _placed(built: Built, lines: Sequence[str]) -> Splice:
-    """After the model is built and before it is wrapped, beside the statement that holds the branches of either."""
-    source = built.source
-    wraps = next((each for each in built.assigned if _wraps(built, each)), None)
-    builds = [each for each in built.assigned if wraps is None or source.span(each)[0] < source.span(wraps)[0]]
-    after = _outer(built, builds[-1]) if builds else None
-    if wraps is not None:
-        before = _outer(built, wraps)
-        if after is None or (after is not before and source.parent(after) is source.parent(before)):
-            return insert_before(source, before, lines)
-    assert after is not None  # a model that is never wrapped is built somewhere
-    return insert_after(source, after, lines)
-
-
-def _wraps(built: Built, statement: cst.Assign | cst.AnnAssign) -> bool:
-    calls = built.source.every(cst.Call, statement.value) if statement.value is not None else ()
-    return any(
-        call_name(call) in _WRAPPERS and any(built.source.code(arg.value) == built.name for arg in call.args)
-        for call in calls
-    )
-
-
-def _outer(built: Built, statement: cst.CSTNode) -> cst.CSTNode:
-    """The statement of the block that runs in any case: around branches, and around a `with` that only builds."""
-    source = built.source
-    outer = source.statement(statement)
-    assert outer is not None  # an assignment lies in a statement
-    for above in source.ancestors(outer):
-        if above is built.scope or isinstance(above, cst.For | cst.While | cst.FunctionDef):
-            break
-        if isinstance(above, cst.With) and _used_after(built, statement, above):
-            break
-        elif_ = isinstance(above, cst.If) and isinstance(source.parent(above), cst.If)
-        if isinstance(above, cst.If | cst.Try | cst.With) and not elif_:
-            outer = above
-    return outer
-
-
-def _used_after(built: Built, statement: cst.CSTNode, block: cst.With) -> bool:
-    end = built.source.span(statement)[1]
-    root = built.name.removeprefix("self.")
-    return any(
-        name.value == root and built.source.span(name)[0] > end for name in built.source.every(cst.Name, block.body)
-    )
-
-
 def _switched_on(request: Request, present: Sequence[Compiled]) -> Answer:
     """The program has a switch that was off in this run: turn its default on."""
     for compiled in present:
@@ -205,12 +162,29 @@ def _switched_on(request: Request, present: Sequence[Compiled]) -> Answer:
             parts = [operand.left, operand.right] if isinstance(operand, cst.BooleanOperation) else [operand]
             for part in parts:
                 setting = request.set_by(part, compiled.path, compiled.source, False)
-                if setting is not None and setting.value is False:
-                    edits = request.edited([(setting.path, [setting.to(True)])])
-                    return Edits(edits, f"turn on the program's own switch for torch.compile, line {setting.line}")
+                found = (setting.path, setting.to(True)) if setting is not None and setting.value is False else None
+                found = found or _global_switch(request, compiled, part)
+                if found is not None:
+                    return Edits(
+                        request.edited([(found[0], [found[1]])]), "turn on the program's own switch for torch.compile"
+                    )
         where = f"{compiled.path}:{compiled.source.lines_of(compiled.node)[0]}"
         return Advice(f"{where} compiles {compiled.target} only if `{compiled.source.code(test)}`: run it so.")
     return None
+
+
+def _global_switch(request: Request, compiled: Compiled, test: cst.BaseExpression) -> tuple[str, Splice] | None:
+    """`compile = False` at the top of a script whose globals may be overridden: it is edited unless they are."""
+    if not isinstance(test, cst.Name) or any(word.startswith(f"--{test.value}=") for word in request.words):
+        return None
+    source = compiled.source
+    values = [
+        assign.value
+        for assign in source.every(cst.Assign)
+        if len(assign.targets) == 1 and source.code(assign.targets[0].target) == test.value
+    ]
+    top = len(values) == 1 and scope_of(source, values[0]) is source.module and scope_of(source, test) is source.module
+    return (compiled.path, replace(source, values[0], "True")) if top and source.code(values[0]) == "False" else None
 
 
 def _library(request: Request) -> Answer:

@@ -1,0 +1,61 @@
+"""Where lines go that need a model as it is built: after the branches that build it, before what wraps it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import libcst as cst
+
+from diagnose.program.built import Built
+from diagnose.program.edit import call_name, insert_after, insert_before
+from diagnose.program.flow import within
+from diagnose.program.syntax import Splice
+
+__all__ = ["after_build"]
+
+_WRAPPERS = frozenset({"DistributedDataParallel", "DDP", "FullyShardedDataParallel", "FSDP", "DataParallel", "prepare"})
+
+
+def after_build(built: Built, lines: Sequence[str]) -> Splice:
+    """Insert lines after the model is built, on every way to it, and before it is wrapped for several devices."""
+    source = built.source
+    wraps = next((each for each in built.assigned if _wraps(built, each)), None)
+    builds = [each for each in built.assigned if wraps is None or source.span(each)[0] < source.span(wraps)[0]]
+    if not builds:
+        return insert_before(source, source.statement(built.assigned[0]) or built.assigned[0], lines)
+    after = _outer(built, builds[-1])
+    if wraps is not None and (after is wraps or within(source, wraps, after)):
+        after = source.statement(builds[-1]) or after
+    return insert_after(source, after, lines)
+
+
+def _wraps(built: Built, statement: cst.Assign | cst.AnnAssign) -> bool:
+    calls = built.source.every(cst.Call, statement.value) if statement.value is not None else ()
+    return any(
+        call_name(call) in _WRAPPERS and any(built.source.code(arg.value) == built.name for arg in call.args)
+        for call in calls
+    )
+
+
+def _outer(built: Built, statement: cst.CSTNode) -> cst.CSTNode:
+    """The statement of the block that runs in any case: around branches, and around a `with` that only builds."""
+    source = built.source
+    outer = source.statement(statement)
+    assert outer is not None  # an assignment lies in a statement
+    for above in source.ancestors(outer):
+        if above is built.scope or isinstance(above, cst.For | cst.While | cst.FunctionDef):
+            break
+        if isinstance(above, cst.With) and _used_after(built, statement, above):
+            break
+        elif_ = isinstance(above, cst.If) and isinstance(source.parent(above), cst.If)
+        if isinstance(above, cst.If | cst.Try | cst.With) and not elif_:
+            outer = above
+    return outer
+
+
+def _used_after(built: Built, statement: cst.CSTNode, block: cst.With) -> bool:
+    end = built.source.span(statement)[1]
+    root = built.name.removeprefix("self.")
+    return any(
+        name.value == root and built.source.span(name)[0] > end for name in built.source.every(cst.Name, block.body)
+    )
