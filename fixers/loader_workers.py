@@ -4,7 +4,8 @@ What it changes
     Gives the training `DataLoader` worker processes: `num_workers` where the program sets it (in the call, in the
     dictionary of options that the call takes, in a constant, an argparse or dataclass default, a config file), and
     `pin_memory=True` where batches go to a CUDA device. The number is chosen by trying: few first, no more than there
-    are cores.
+    are cores. Where a library builds the loader and nobody chose a number, a small file beside the script,
+    `diagnose_fixes.py`, gives `DataLoader` another default.
 
 Why it helps
     Without workers the training process reads and transforms each sample itself, between two steps, while the
@@ -37,10 +38,29 @@ from diagnose.fixer import (
     Scalar,
     Site,
     Splice,
+    add_to_shim,
     example_request,
+    import_for_effect,
+    parse,
+    splice,
 )
 
 _CORES_ASSUMED = 4
+_SHIM = '''
+_plain_loader = torch.utils.data.DataLoader.__init__
+
+
+@functools.wraps(_plain_loader)
+def _loader_with_workers(self, dataset, *args, **options):
+    """A DataLoader for which nobody chose a number of workers has {0}."""
+    chosen = len(args) > 4 or "num_workers" in options
+    if not chosen and not isinstance(dataset, torch.utils.data.IterableDataset):
+        options["num_workers"] = {0}
+    _plain_loader(self, dataset, *args, **options)
+
+
+torch.utils.data.DataLoader.__init__ = _loader_with_workers
+'''
 
 
 def settings(request: Request) -> Sequence[Mapping[str, Scalar]]:
@@ -70,6 +90,8 @@ def rewrite(request: Request) -> Answer:
         elif isinstance(wanted, int):
             edits += _edits(request, loader, wanted)
     files = request.edited(edits)
+    if not files and found.foreign and isinstance(wanted, int):
+        return _from_outside(request, found.foreign, wanted) or Advice(" ".join(reasons))
     if files:
         return Edits(
             files, f"load samples in {wanted} worker process{'es' if wanted != 1 else ''}{_guard_note(request)}"
@@ -91,6 +113,21 @@ def _edits(request: Request, loader: Loader, wanted: int) -> list[tuple[str, Seq
         else:
             edits += options.place("pin_memory", True).edits.items()
     return [*edits, *options.add(new).items()]
+
+
+def _from_outside(request: Request, sites: Sequence[Site], wanted: int) -> Edits | None:
+    """Change what a library's loader has by default, from a file beside the script; None where that cannot be done."""
+    source = parse(request.sources.get(request.entry or "", ""))
+    iterable = any(site.arguments.get("iterable") is not False for site in sites)
+    unset = all(site.arguments.get("num_workers") in (0, None) for site in sites)
+    if source is None or request.home is None or request.entry is None or iterable or not unset:
+        return None
+    shim = add_to_shim(request.home, request.sources, ["import functools", "import torch"], _SHIM.format(wanted))
+    script = splice(source.text, import_for_effect(source, "gives the loaders of libraries worker processes"))
+    return Edits(
+        {request.entry: script, shim.path: shim.text},
+        f"load samples in {wanted} worker processes where a library builds the loader, by a new file diagnose_fixes.py",
+    )
 
 
 def _guard_note(request: Request) -> str:
