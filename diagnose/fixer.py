@@ -57,6 +57,7 @@ from diagnose.program.forward_region import ForwardRegion, forward_region
 from diagnose.program.functional import call_in_place, functional
 from diagnose.program.hooks import is_watching_hook
 from diagnose.program.loaders import Loader, LoadersFound, find_loaders
+from diagnose.program.norm_loop import NormLoop, clipped_by_hand, norm_loops
 from diagnose.program.norms import WrittenNorm, written_norms
 from diagnose.program.optimizer_formula import known_optimizer
 from diagnose.program.options import CallOptions, Placed
@@ -91,6 +92,7 @@ __all__ = [
     "LoadersFound",
     "Loop",
     "ModelClass",
+    "NormLoop",
     "Origin",
     "OutputLayer",
     "Placed",
@@ -119,6 +121,7 @@ __all__ = [
     "call_at",
     "call_in_place",
     "call_name",
+    "clipped_by_hand",
     "compilations",
     "cuda_test",
     "device_type",
@@ -147,6 +150,7 @@ __all__ = [
     "made_on_host",
     "mentions_fused",
     "model_class",
+    "norm_loops",
     "number",
     "outcome",
     "output_layers",

@@ -1,0 +1,101 @@
+"""native-norm on normalisations as people write them: the same outputs and gradients, in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from diagnose.fixer import Edits, example_request
+from diagnose.plugins import load
+
+FIXER = load().fixers["native-norm"]
+
+HEAD = """import torch
+import torch.nn as nn
+
+class Norm(nn.Module):
+    def __init__(self, dim=8, eps=1e-5):
+        super().__init__()
+        self.eps = eps
+        self.gamma = nn.Parameter(torch.ones(dim))
+        self.beta = nn.Parameter(torch.zeros(dim))
+
+    def forward(self, x):
+"""
+
+BODIES = {
+    "one line": "        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.gamma\n",
+    "weight first, cast back": """        dtype = x.dtype
+        x = x.to(torch.float64)
+        variance = x.pow(2).mean(-1, keepdim=True)
+        x = x * torch.rsqrt(variance + self.eps)
+        return self.gamma * x.to(dtype)
+""",
+    "divided by a root": """        rms = torch.sqrt(torch.mean(x ** 2, dim=-1, keepdim=True) + self.eps)
+        x_normed = x / rms
+        return self.gamma * x_normed
+""",
+    "weight in the middle": "        return self.gamma * x * (x.square().mean(dim=-1, keepdim=True) + self.eps) ** -0.5\n",
+    "mean and variance": """        mean = x.mean(-1, keepdim=True)
+        var = x.var(-1, unbiased=False, keepdim=True)
+        # '-1' means last dimension.
+        out = (x - mean) / torch.sqrt(var + self.eps)
+        out = self.gamma * out + self.beta
+        return out
+""",
+    "centred by hand": """        centred = x - x.mean(dim=-1, keepdim=True)
+        variance = (centred * centred).mean(dim=-1, keepdim=True)
+        return centred / torch.sqrt(variance + 1e-5) * self.gamma + self.beta
+""",
+    "without a weight": "        return x * torch.rsqrt(x.pow(2).mean(dim=-1, keepdim=True) + self.eps)\n",
+}
+
+
+def results(text: str) -> list[torch.Tensor]:
+    names: dict[str, Any] = {}
+    torch.manual_seed(0)
+    exec(compile(text, "train.py", "exec"), names)
+    model = names["Norm"]().double()
+    with torch.no_grad():
+        model.gamma.uniform_(0.5, 2)
+        model.beta.normal_()
+    x = torch.randn(3, 5, 8, dtype=torch.float64, requires_grad=True)
+    output = model(x)
+    (output * torch.sin(torch.arange(120.0, dtype=torch.float64)).view_as(output)).sum().backward()
+    return [output, *(each.grad for each in (x, model.gamma, model.beta) if each.grad is not None)]
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_the_same_numbers_come_out(name: str) -> None:
+    answer = FIXER.rewrite(example_request("unfused-pointwise", HEAD + BODIES[name]))
+    assert isinstance(answer, Edits)
+    text = answer.files["train.py"]
+    body = text.partition("def forward(self, x):\n")[2]
+    assert "_norm(" in body
+    assert "mean" not in body
+    before, after = results(HEAD + BODIES[name]), results(text)
+    assert len(before) == len(after) > 1
+    for one, other in zip(before, after, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
+LEFT_ALONE = {
+    "standard deviation": "        std = x.std(-1, keepdim=True)\n"
+    "        return self.gamma * (x - x.mean(-1, keepdim=True)) / (std + self.eps) + self.beta\n",
+    "unbiased": "        var = x.var(-1, keepdim=True)\n"
+    "        return self.gamma * (x - x.mean(-1, keepdim=True)) / torch.sqrt(var + self.eps) + self.beta\n",
+    "over channels": "        return x * torch.rsqrt(x.pow(2).mean(1, keepdim=True) + 1e-6) * self.gamma\n",
+    "epsilon outside": "        return x / (torch.sqrt(x.pow(2).mean(-1, keepdim=True)) + 1e-6) * self.gamma\n",
+    "another tensor's size": "        y = x + 1\n        return y * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)\n",
+    "learned epsilon": "        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.beta) * self.gamma\n",
+    "two draws": "        return torch.rand_like(x) * torch.rsqrt(torch.rand_like(x).pow(2).mean(-1, keepdim=True) + 1e-6)\n",
+    "input changed on the way": "        var = x.pow(2).mean(-1, keepdim=True)\n        x = x + 1\n"
+    "        return x * torch.rsqrt(var + 1e-6)\n",
+}
+
+
+@pytest.mark.parametrize("name", LEFT_ALONE)
+def test_look_alikes_are_left_alone(name: str) -> None:
+    assert FIXER.rewrite(example_request("unfused-pointwise", HEAD + LEFT_ALONE[name])) is None
