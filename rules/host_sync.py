@@ -161,4 +161,11 @@ _SILENT = (
     ),
 )
 
-RULE = Rule("host-sync", check, fixers=("defer-item", "drop-synchronize"), fires=_FIRES, silent=_SILENT, nearness=20)
+RULE = Rule(
+    "host-sync",
+    check,
+    fixers=("foreach-clip", "defer-item", "drop-synchronize"),
+    fires=_FIRES,
+    silent=_SILENT,
+    nearness=20,
+)

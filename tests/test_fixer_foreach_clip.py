@@ -1,0 +1,142 @@
+"""Norms of gradients taken at once: the training is the same, and what is logged is too, up to rounding."""
+
+from __future__ import annotations
+
+import io
+import re
+from contextlib import redirect_stdout
+
+import pytest
+
+from diagnose.fixer import Advice, Edits, Gate, example_request
+from diagnose.plugins import load
+
+torch = pytest.importorskip("torch")
+FIXER = load().fixers["foreach-clip"]
+
+FLAT = """
+import math
+import torch
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.Tanh(), torch.nn.Linear(6, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+for step in range(6):
+    optimizer.zero_grad()
+    (9 * model(torch.randn(5, 6))).square().mean().backward()
+    squares = 0.0
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            squares += parameter.grad.norm().item() ** 2
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    if step % 2 == 0:
+        print(f"gradient norm {math.sqrt(squares):.3f}")
+"""
+
+FUNCTION = """
+import torch
+
+
+def clip(params, max_norm=1.0):
+    total_norm = 0
+    for p in params:
+        if p.grad is None:
+            continue
+        param_norm = p.grad.detach().data.norm(2)
+        total_norm += param_norm.item() ** 2
+    total_norm = total_norm ** 0.5
+    clip_coef = max_norm / (total_norm + 1e-6)
+    if clip_coef < 1:
+        for p in params:
+            if p.grad is not None:
+                p.grad.data.mul_(clip_coef)
+    return total_norm
+
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.Tanh(), torch.nn.Linear(6, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+for step in range(6):
+    optimizer.zero_grad()
+    (9 * model(torch.randn(5, 6))).square().mean().backward()
+    norm = clip(list(model.parameters()))
+    assert isinstance(norm, float)
+    print(f"{norm:.3f}")
+    optimizer.step()
+"""
+
+METHOD = """
+import torch
+
+
+class Trainer:
+    def __init__(self):
+        torch.manual_seed(0)
+        self.model = torch.nn.Linear(6, 2)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.5)
+        self.norms = []
+
+    def fit(self):
+        for step in range(6):
+            self.optimizer.zero_grad()
+            self.model(torch.randn(5, 6)).square().mean().backward()
+            total = 0.
+            for p in self.model.parameters():
+                total += (p.grad ** 2).sum().item()
+            norm = total ** (1. / 2)
+            self.norms.append(norm)
+            self.optimizer.step()
+
+
+trainer = Trainer()
+trainer.fit()
+model = trainer.model
+print(" ".join(f"{norm:.3f}" for norm in trainer.norms))
+"""
+
+
+def outcome(text: str) -> tuple[str, list[float]]:
+    printed = io.StringIO()
+    names: dict[str, object] = {}
+    with redirect_stdout(printed):
+        exec(compile(text, "train.py", "exec", dont_inherit=True), names)
+    model = names["model"]
+    assert isinstance(model, torch.nn.Module)
+    return printed.getvalue(), [value for parameter in model.parameters() for value in parameter.flatten().tolist()]
+
+
+@pytest.mark.parametrize(
+    ("text", "gate"),
+    [(FLAT, Gate.BITWISE), (FUNCTION, Gate.ROUNDING), (METHOD, Gate.BITWISE)],
+    ids=["flat", "function", "method"],
+)
+def test_the_training_is_the_same_and_so_is_the_log(text: str, gate: Gate) -> None:
+    answer = FIXER.rewrite(example_request("host-sync", text))
+    assert isinstance(answer, Edits)
+    assert answer.gate is gate
+    after = answer.files["train.py"]
+    assert not re.search(r"for p\w* in .*:\n", after)
+    before, now = outcome(text), outcome(after)
+    assert before[0] == now[0]
+    assert before[1] == (now[1] if gate is Gate.BITWISE else pytest.approx(now[1], rel=1e-5, abs=1e-6))
+
+
+def test_nothing_is_read_in_a_step_that_is_not_logged() -> None:
+    answer = FIXER.rewrite(example_request("host-sync", FLAT))
+    assert isinstance(answer, Edits)
+    assert "    squares = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0) ** 2\n" in answer.files["train.py"]
+    assert ".item()" not in answer.files["train.py"]
+
+
+@pytest.mark.parametrize(
+    "clipping",
+    [
+        "    if squares > 1:\n        for p in model.parameters():\n            p.grad.mul_(1 / squares)\n",
+        "    for p in model.parameters():\n        p.grad /= squares ** 0.5\n",
+    ],
+)
+def test_another_way_to_clip_is_left_to_people(clipping: str) -> None:
+    text = FLAT.replace("    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n", clipping)
+    answer = FIXER.rewrite(example_request("host-sync", text))
+    assert isinstance(answer, Advice)
+    assert "train.py:10" in answer.text
