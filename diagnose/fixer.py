@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from diagnose.model import Confidence, Facts, Finding, Gate, Place, Scalar, Severity, Site
+from diagnose.program.activations import WrittenActivation, written_activations
 from diagnose.program.after_build import after_build
 from diagnose.program.arguments import argument, has_star, remove_argument, set_keywords
+from diagnose.program.as_torch import Translated, copied, leaf, translated_use
 from diagnose.program.attention import Refused, WrittenAttention, mentions_fused, written_attentions
 from diagnose.program.attention_call import CannotFuse, fused_call
 from diagnose.program.bindings import binding_of
@@ -68,6 +70,7 @@ from diagnose.program.remove import remove_call, remove_import, remove_statement
 from diagnose.program.shim import add_to_shim, import_for_effect, import_from_shim, is_shim
 from diagnose.program.training import TrainingStep, training_steps
 from diagnose.program.transfers import Origin, Transfer, cuda_test, made_on_host, transfers
+from diagnose.program.unchanging import is_unchanging, is_written_to, on_device
 from diagnose.program.unwrap import unwrap
 from diagnose.program.values import Setting, number, setting_of
 from diagnose.program.vocabulary import OutputLayer, output_layers
@@ -106,7 +109,9 @@ __all__ = [
     "Stretch",
     "TrainingStep",
     "Transfer",
+    "Translated",
     "Uses",
+    "WrittenActivation",
     "WrittenAttention",
     "WrittenNorm",
     "add_to_shim",
@@ -123,6 +128,7 @@ __all__ = [
     "call_name",
     "clipped_by_hand",
     "compilations",
+    "copied",
     "cuda_test",
     "device_type",
     "ensure_import",
@@ -143,8 +149,11 @@ __all__ = [
     "is_occasional",
     "is_read",
     "is_shim",
+    "is_unchanging",
     "is_watching_hook",
+    "is_written_to",
     "known_optimizer",
+    "leaf",
     "log_branch",
     "loops_around",
     "made_on_host",
@@ -152,6 +161,7 @@ __all__ = [
     "model_class",
     "norm_loops",
     "number",
+    "on_device",
     "outcome",
     "output_layers",
     "parse",
@@ -173,6 +183,7 @@ __all__ = [
     "trains",
     "trains_within",
     "transfers",
+    "translated_use",
     "unread_after",
     "unwrap",
     "updates",
@@ -181,6 +192,7 @@ __all__ = [
     "within",
     "without_import",
     "wrapped",
+    "written_activations",
     "written_attentions",
     "written_norms",
 ]

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 import libcst as cst
 
 from diagnose.program.flow import scope_of
-from diagnose.program.reaching import names_in
+from diagnose.program.reaching import Bound, names_in, reaching, statement_of
 from diagnose.program.syntax import Source, Splice, splice
 
-__all__ = ["take_out", "unread_after", "without_import"]
+__all__ = ["nothing_else_reads", "take_out", "unread_after", "without_import"]
 
 
 def take_out(source: Source, statements: Iterable[cst.CSTNode]) -> list[Splice]:
@@ -75,3 +75,21 @@ def without_import(source: Source, splices: list[Splice], module: str) -> list[S
             start, end = source.span(statement)
             return [*splices, Splice(source.line_start(start), source.after_line(end), "")]
     return splices
+
+
+def nothing_else_reads(source: Source, root: cst.CSTNode, steps: Sequence[tuple[cst.CSTNode, str]]) -> bool:
+    """Whether what these statements bind is read by themselves and within `root` alone."""
+    removed = {id(statement) for statement, _ in steps}
+    names = {name for _, name in steps}
+    scope = scope_of(source, root)
+    if any(scope_of(source, statement) is not scope for statement, _ in steps):
+        return False
+    for name in names_in(source, scope):
+        if name.value not in names or any(above is root or id(above) in removed for above in source.ancestors(name)):
+            continue
+        if isinstance(source.parent(name), cst.AssignTarget | cst.Param):
+            continue
+        seen = reaching(source, statement_of(source, name), name.value)
+        if seen.bound is Bound.LOST or id(seen.statement) in removed or scope_of(source, name) is not scope:
+            return False
+    return True

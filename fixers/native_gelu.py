@@ -1,0 +1,102 @@
+"""Lets torch's own kernel compute a GELU or SiLU that the program writes out.
+
+What it changes
+    `0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x ** 3)))`, however it is written, becomes
+    `F.gelu(x, approximate="tanh")`; the form with `torch.erf` becomes `F.gelu(x)`; `x * torch.sigmoid(x)` becomes
+    `F.silu(x)`.
+
+Why it helps
+    Written out, each of up to eight operators reads and writes the whole tensor, and most keep one for the backward
+    pass. The kernel reads it once and writes it once, and keeps the input alone.
+
+Fix safety
+    Rounding: the same formula, in one piece. The two forms of GELU differ by up to 5e-4 and are told apart. Left
+    alone: the sigmoid form, `x * torch.sigmoid(1.702 * x)`, which is neither, and arguments that are calls, which
+    may give another value each time.
+"""
+
+from __future__ import annotations
+
+from diagnose.fixer import (
+    Answer,
+    Edits,
+    Example,
+    Fixer,
+    Gate,
+    Request,
+    Splice,
+    call_in_place,
+    example_request,
+    functional,
+    parse,
+    replace,
+    splice,
+    take_out,
+    without_import,
+    written_activations,
+)
+
+_WORDS = ("tanh", "erf", "sigmoid")
+_NAMES = {"tanh": "gelu", "erf": "gelu", "silu": "silu"}
+
+
+def rewrite(request: Request) -> Answer:
+    """Replace every one of the program's files."""
+    files: dict[str, str] = {}
+    for path, text in request.sources.items():
+        source = parse(text) if any(word in text for word in _WORDS) else None
+        if source is None:
+            continue
+        splices: list[Splice] = []
+        for found in written_activations(source):
+            assert found.input is not None
+            name, imports = functional(source)
+            arguments = [source.code(found.input), *(['approximate="tanh"'] if found.kind == "tanh" else [])]
+            code = call_in_place(source, found.root, f"{name}.{_NAMES[found.kind]}", arguments)
+            edits = [*imports, replace(source, found.root, code)]
+            edits += take_out(source, [statement for statement, _ in found.steps])
+            splices += [edit for edit in edits if edit not in splices]
+        if splices:
+            files[path] = splice(text, without_import(source, splices, "math"))
+    return Edits(files, "compute activations in one kernel each") if files else None
+
+
+def _recorded(text: str) -> Request:
+    return example_request("unfused-pointwise", text)
+
+
+def _example(before: str, after: str | None) -> Example:
+    def whole(body: str) -> str:
+        needs_math = "import math\n" if "math." in body else ""
+        return needs_math + f"import torch\nfrom torch.nn import functional as F\n\n\ndef act(x):\n{body}"
+
+    return Example(whole(before), whole(after) if after is not None else None, _recorded)
+
+
+FIXER = Fixer(
+    name="native-gelu",
+    rewrite=rewrite,
+    gate=Gate.ROUNDING,
+    mechanism="compute+idle.dispatch+idle.launch",
+    order=50,
+    examples=(
+        _example(
+            "    return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))\n",
+            '    return F.gelu(x, approximate="tanh")\n',
+        ),
+        _example(
+            "    cdf = 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0)))\n    return x * cdf\n",
+            "    return F.gelu(x)\n",
+        ),
+        _example("    return x * 0.5 * (1.0 + (x * 0.7071).erf())\n", "    return F.gelu(x)\n"),
+        _example(
+            "    return 0.5 * x * (1 + torch.tanh(x * 0.7978845608 * (1 + 0.044715 * x * x)))  # new\n",
+            '    return F.gelu(x, approximate="tanh")  # new\n',
+        ),
+        _example("    return x * torch.sigmoid(x)\n", "    return F.silu(x)\n"),
+        _example("    return x * torch.sigmoid(1.702 * x)\n", None),
+        _example("    return 0.5 * x * (1 + torch.tanh(0.79788 * (x + 0.1 * x ** 3)))\n", None),
+        _example("    g = torch.sigmoid(x)\n    y = x * g\n    return y, g\n", None),
+        _example("    return draw() * torch.sigmoid(draw())\n", None),
+    ),
+)

@@ -1,0 +1,62 @@
+"""native-gelu on activations as people write them: the same outputs and gradients, in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from diagnose.fixer import Edits, example_request
+from diagnose.plugins import load
+
+FIXER = load().fixers["native-gelu"]
+
+PROGRAMS = {
+    "nanogpt": (
+        "import math\nimport torch\nimport torch.nn as nn\n\ndef new_gelu(x):\n    return 0.5 * x * (1.0 + "
+        "torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))\n",
+        "new_gelu",
+        "nn.functional.gelu(x, approximate=",
+    ),
+    "bert": (
+        "import math, torch\n\nclass GELU(torch.nn.Module):\n    def forward(self, input_tensor):\n"
+        "        cdf = 0.5 * (1.0 + torch.erf(input_tensor / math.sqrt(2.0)))\n        return input_tensor * cdf\n"
+        "act = GELU()\n",
+        "act",
+        "torch.nn.functional.gelu(input_tensor)",
+    ),
+    "constants": (
+        "import torch\nfrom torch.nn import functional as F\n\nC = 0.7978845608028654\n\ndef act(h):\n"
+        "    inner = C * (h + 0.044715 * h * h * h)\n    return h / 2 * (torch.tanh(inner) + 1)\n",
+        "act",
+        'F.gelu(h, approximate="tanh")',
+    ),
+    "swish": (
+        "import torch\nfrom torch import nn\n\nclass Swish(nn.Module):\n    def forward(self, x):\n"
+        "        return x * x.sigmoid()\nact = Swish()\n",
+        "act",
+        "nn.functional.silu(x)",
+    ),
+}
+
+
+def results(text: str, name: str) -> list[torch.Tensor]:
+    names: dict[str, Any] = {}
+    exec(compile(text, "train.py", "exec"), names)
+    x = torch.linspace(-6, 6, 101, dtype=torch.float64, requires_grad=True)
+    output = names[name](x)
+    output.sum().backward()
+    assert x.grad is not None
+    return [output, x.grad]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_same_numbers_come_out(name: str) -> None:
+    text, function, wanted = PROGRAMS[name]
+    answer = FIXER.rewrite(example_request("unfused-pointwise", text))
+    assert isinstance(answer, Edits)
+    patched = answer.files["train.py"]
+    assert wanted in patched
+    for one, other in zip(results(text, function), results(patched, function), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
