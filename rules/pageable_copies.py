@@ -177,7 +177,7 @@ _SILENT = (
 RULE = Rule(
     "pageable-copies",
     check,
-    fixers=("loader-pin", "loader-workers", "nonblocking-copies"),
+    fixers=("nonblocking-copies", "loader-pin", "loader-workers", "keep-on-device"),
     fires=_FIRES,
     silent=_SILENT,
     nearness=15,
