@@ -1,0 +1,293 @@
+"""Takes lines out of compiled functions at which the compiler has to stop.
+
+What it changes
+    Messages of level debug within a function that falls into several graphs are removed, with the logger if nothing
+    else uses it. Other messages (`print`, `warnings.warn`, a logger's `info`) are kept for uncompiled runs, behind
+    `if not torch.compiler.is_compiling():`. A decorator that keeps a function of the program's own out of the
+    compiler is removed.
+
+Why it helps
+    At a call that it cannot trace, Dynamo ends its graph, lets Python make the call, and begins another graph after
+    it. Each graph has guards and calls of its own, and nothing is fused across the break.
+
+Fix safety
+    Rounding: one graph in place of several may be fused in another way. Messages take no part in the numbers; they
+    are no longer printed by compiled code. Left alone, with advice: values read from tensors and branches on them,
+    which change what is computed, and calls of other libraries.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import libcst as cst
+
+from diagnose.fixer import (
+    Advice,
+    Answer,
+    Edits,
+    Example,
+    Fixer,
+    Gate,
+    Request,
+    Scalar,
+    Site,
+    Source,
+    Splice,
+    ensure_import,
+    example_request,
+    parse,
+    remove_import,
+    remove_statements,
+    scope_of,
+    within,
+    wrapped,
+)
+
+_LOGGER = re.compile(r"(^|[._])log(ger|ging)?$", re.IGNORECASE)
+_LEVELS = frozenset({"debug", "info", "warning", "warn", "error", "exception", "critical", "log"})
+_DISABLED = frozenset({"torch._dynamo.disable", "torch.compiler.disable", "torch._dynamo.skip"})
+_BRANCH = (
+    "a branch on the value of a tensor ends the graph: choose with torch.where, or decide outside of the compiled "
+    "function. Not by us: both sides would then be computed."
+)
+_READ = (
+    "a value read from a tensor ends the graph: keep it a tensor of one element, which arithmetic takes as well. "
+    "Not by us: what Python does with the number cannot be followed."
+)
+_NUMPY = "NumPy leaves the graph and the device: use the torch function of the same name."
+
+
+@dataclass
+class _Plan:
+    """What is found in one file."""
+
+    source: Source
+    removed: list[cst.BaseSmallStatement] = field(default_factory=list)
+    guarded: list[cst.SimpleStatementLine] = field(default_factory=list)
+    decorators: list[cst.Decorator] = field(default_factory=list)
+    advice: list[str] = field(default_factory=list)
+
+
+def rewrite(request: Request) -> Answer:
+    """Mend every recorded break that is a message or a forgotten decorator."""
+    edits: list[tuple[str, list[Splice]]] = []
+    advice: list[str] = []
+    done: list[str] = []
+    for path, breaks in _lines(request).items():
+        source = parse(request.sources[path])
+        if source is None:
+            continue
+        plan = _plan(source, breaks)
+        advice += [f"{path}:{line}" for line in plan.advice]
+        splices = _splices(plan)
+        if splices:
+            edits.append((path, splices))
+            done += ["messages"] * bool(plan.removed or plan.guarded) + ["decorators"] * bool(plan.decorators)
+    if edits:
+        return Edits(request.edited(edits), f"take {' and '.join(dict.fromkeys(done))} out of compiled functions")
+    return Advice(" ".join(dict.fromkeys(advice))) if advice else None
+
+
+def _lines(request: Request) -> dict[str, dict[int, str]]:
+    """Breaks by file: their lines, with the compiler's reasons where the run recorded them."""
+    found: dict[str, dict[int, str]] = {}
+    for site in request.sites:
+        if site.kind == "graph_break" and site.file in request.sources:
+            found.setdefault(site.file, {})[site.line] = str(site.arguments.get("reason") or "")
+    for place in request.finding.where:
+        if place.file in request.sources:
+            found.setdefault(place.file, {}).setdefault(place.line, "")
+    return found
+
+
+def _plan(source: Source, breaks: dict[int, str]) -> _Plan:
+    plan = _Plan(source)
+    functions: dict[int, cst.CSTNode] = {}
+    for line, reason in breaks.items():
+        statement = _statement_at(source, line)
+        found = statement is not None and _message(source, statement) is not None
+        if statement is not None and not isinstance(statement, cst.FunctionDef):
+            scope = scope_of(source, statement)
+            if isinstance(scope, cst.FunctionDef):
+                functions[id(scope)] = scope
+        found = _decorator(plan, line) or found
+        if not found and statement is not None:
+            why = _why_not(source, statement, reason)
+            plan.advice += [f"{line}: {why}"] if why else []
+    # Dynamo stops at the first break of a function that it gives up: the others lie in the same functions.
+    for function in functions.values():
+        for statement in source.every(cst.SimpleStatementLine, function):
+            kind = _message(source, statement)
+            if kind == "debug":
+                plan.removed += [small for small in statement.body if small not in plan.removed]
+            elif kind is not None and not _guarded(source, statement) and statement not in plan.guarded:
+                plan.guarded.append(statement)
+    return plan
+
+
+def _statement_at(source: Source, line: int) -> cst.SimpleStatementLine | cst.BaseCompoundStatement | None:
+    """The smallest statement that covers a line; of a compound one only its head counts."""
+    best: cst.SimpleStatementLine | cst.BaseCompoundStatement | None = None
+    for node in source.walk():
+        if isinstance(node, cst.SimpleStatementLine | cst.BaseCompoundStatement):
+            first, last = source.lines_of(node)
+            if first <= line <= last:
+                best = node
+    return best
+
+
+def _message(source: Source, statement: cst.CSTNode) -> str | None:
+    """The level of a statement that is nothing but a message; None for any other."""
+    if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) != 1:
+        return None
+    first = statement.body[0]
+    call = first.value if isinstance(first, cst.Expr) else None
+    if not isinstance(call, cst.Call) or any(source.every(cst.NamedExpr, call)):
+        return None
+    names = source.names(call.func)
+    if names & {"builtins.print", "warnings.warn"}:
+        return "print"
+    if not isinstance(call.func, cst.Attribute) or call.func.attr.value not in _LEVELS:
+        return None
+    return call.func.attr.value if _LOGGER.search(source.code(call.func.value)) else None
+
+
+def _guarded(source: Source, statement: cst.CSTNode) -> bool:
+    tests = [above.test for above in source.ancestors(statement) if isinstance(above, cst.If)]
+    return any("is_compiling" in source.code(test) for test in tests)
+
+
+def _decorator(plan: _Plan, line: int) -> bool:
+    """Note the decorator that disables the function which is defined, or called, in a line."""
+    source = plan.source
+    here = _statement_at(source, line)
+    called = {
+        call.func.attr.value if isinstance(call.func, cst.Attribute) else source.code(call.func)
+        for call in (source.every(cst.Call, here) if isinstance(here, cst.SimpleStatementLine) else ())
+    }
+    found = False
+    for decorator in source.every(cst.Decorator):
+        owner = source.parent(decorator)
+        if not isinstance(owner, cst.FunctionDef) or not _disables(source, decorator):
+            continue
+        first, last = source.lines_of(owner)
+        if owner.name.value in called or first <= line <= last:
+            plan.decorators += [decorator] if decorator not in plan.decorators else []
+            found = True
+    return found
+
+
+def _disables(source: Source, decorator: cst.Decorator) -> bool:
+    called = decorator.decorator
+    return bool(source.names(called.func if isinstance(called, cst.Call) else called) & _DISABLED)
+
+
+def _why_not(source: Source, statement: cst.CSTNode, reason: str) -> str | None:
+    head = statement.test if isinstance(statement, cst.If | cst.While) else statement
+    code = source.code(head)
+    if isinstance(statement, cst.If | cst.While) or "branch on the value" in reason:
+        return _BRANCH
+    if re.search(r"\.(item|tolist)\(\)|\b(float|int|bool)\(", code) or "item" in reason:
+        return _READ
+    if re.search(r"\.numpy\(\)|\bnp\.|\bnumpy\.", code):
+        return _NUMPY
+    return f"{reason}: write it in torch, or move it out of the compiled function." if reason else None
+
+
+def _splices(plan: _Plan) -> list[Splice]:
+    source = plan.source
+    splices: list[Splice] = []
+    if plan.removed:
+        gone = [*plan.removed, *_unused_loggers(source, plan.removed)]
+        splices += remove_statements(source, gone)
+        splices += remove_import(source, "logging", gone)
+    for row in _rows(source, plan.guarded):
+        torch, imports = ensure_import(source, "torch")
+        splices += [each for each in imports if each not in splices]
+        splices += wrapped(source, row, f"if not {torch}.compiler.is_compiling():")
+    for decorator in plan.decorators:
+        start, end = source.span(decorator)
+        splices.append(Splice(source.line_start(start), source.after_line(end), ""))
+    return splices
+
+
+def _unused_loggers(source: Source, gone: list[cst.BaseSmallStatement]) -> list[cst.BaseSmallStatement]:
+    """`logger = logging.getLogger(…)` at the top of the file, where only what is gone used it."""
+    found: list[cst.BaseSmallStatement] = []
+    for line in source.module.body:
+        assign = line.body[0] if isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1 else None
+        if not isinstance(assign, cst.Assign) or "logging.getLogger" not in source.code(assign.value):
+            continue
+        target = assign.targets[0].target
+        uses = [node for node in source.every(cst.Name) if isinstance(target, cst.Name) and node.value == target.value]
+        left = [node for node in uses if node is not target and not any(within(source, node, each) for each in gone)]
+        if uses and not left:
+            found.append(assign)
+    return found
+
+
+def _rows(source: Source, statements: list[cst.SimpleStatementLine]) -> Iterator[list[cst.SimpleStatementLine]]:
+    """Statements that follow each other directly, together."""
+    row: list[cst.SimpleStatementLine] = []
+    for statement in sorted(statements, key=lambda each: source.span(each)[0]):
+        block = source.parent(statement)
+        siblings = list(block.body) if isinstance(block, cst.IndentedBlock) else []
+        if row and row[-1] in siblings and siblings.index(statement) == siblings.index(row[-1]) + 1:
+            row.append(statement)
+            continue
+        if row:
+            yield row
+        row = [statement]
+    if row:
+        yield row
+
+
+_HEAD = (
+    "import logging\nimport torch\nfrom torch import nn\n\n{}\n\nclass Net(nn.Module):\n    def forward(self, x):\n{}"
+)
+_LOGS = "logger = logging.getLogger(__name__)\n"
+_REASON: dict[str, Scalar] = {"reason": "Failed to trace builtin operator", "skipped": False}
+
+
+def _recorded(text: str) -> Request:
+    lines = [number for number, line in enumerate(text.splitlines(), 1) if "# here" in line]
+    sites = [Site("graph_break", "train.py", line, arguments=_REASON) for line in lines]
+    return example_request("graph-breaks", text, sites=sites, lines=lines)
+
+
+FIXER = Fixer(
+    name="remove-graph-break",
+    rewrite=rewrite,
+    gate=Gate.ROUNDING,
+    mechanism="compute+idle",
+    order=20,
+    examples=(
+        Example(
+            _HEAD.format(
+                _LOGS, "        logger.debug('in: %s', x.shape)  # here\n        y = x + 1\n        return y\n"
+            ),
+            "import torch\nfrom torch import nn\n\n\nclass Net(nn.Module):\n    def forward(self, x):\n"
+            "        y = x + 1\n        return y\n",
+            _recorded,
+        ),
+        Example(
+            "import torch\n\n\ndef step(x):\n    y = x + 1\n    print('mean', y.mean())  # here\n    print('done')\n"
+            "    return y\n",
+            "import torch\n\n\ndef step(x):\n    y = x + 1\n    if not torch.compiler.is_compiling():\n"
+            "        print('mean', y.mean())  # here\n        print('done')\n    return y\n",
+            _recorded,
+        ),
+        Example(
+            "import torch\n\n\n@torch._dynamo.disable\ndef rope(x):  # here\n    return x + 1\n",
+            "import torch\n\n\ndef rope(x):  # here\n    return x + 1\n",
+            _recorded,
+        ),
+        Example("def step(x):\n    if x.sum() > 0:  # here\n        x = x + 1\n    return x\n", None, _recorded),
+        Example("def step(x):\n    scale = x.max().item()  # here\n    return x / scale\n", None, _recorded),
+        Example("def step(x):\n    print(x)\n    return x\n", None, _recorded),
+        Example("def step(x):\n    return library(x)  # here\n", None, _recorded),
+    ),
+)
