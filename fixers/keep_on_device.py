@@ -57,7 +57,6 @@ from diagnose.fixer import (
     within,
 )
 
-
 _CHANGES = re.compile(r"param|weight|bias|\.grad\b|\.data\b|buffer|state")
 """What a step changes in place: a copy of it on the host stays as it was, the tensor itself does not."""
 

@@ -164,7 +164,7 @@ _SILENT = (
 RULE = Rule(
     "host-sync",
     check,
-    fixers=("foreach-clip", "defer-item", "drop-synchronize"),
+    fixers=("foreach-clip", "defer-item", "drop-synchronize", "keep-on-device"),
     fires=_FIRES,
     silent=_SILENT,
     nearness=20,
