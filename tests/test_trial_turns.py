@@ -75,6 +75,9 @@ def test_a_fix_that_removes_waste_is_kept_and_the_users_files_stay_as_they_were(
     assert verdict.gate is not None
     assert verdict.gate.passed is True
     assert verdict.peak_memory_bytes is not None
+    assert verdict.startup_ns is not None
+    assert min(verdict.startup_ns) > 0
+    assert verdict.pays_after_steps is not None
     assert alone is not None
     (trace,) = open_traces(trial.traces)
     assert int((trace.ranges.kind == RangeKind.STEP).sum()) == SCHEDULE.trace_steps
@@ -89,6 +92,15 @@ def test_a_fix_that_crashes_costs_the_fix_its_chance_and_says_its_last_words(pro
         trial = trials.attempt(FIXER, trials.copy({}, "original"), trials.copy({"train.py": broken}, "patched"))
     assert trial.verdict.decision is Decision.FAILED
     assert trial.verdict.summary == "crashed: the program exited with code 1: ValueError: shapes differ"
+
+
+def test_a_baseline_that_fails_in_a_trial_costs_that_trial_and_nothing_else(project: Path, tmp_path: Path) -> None:
+    with bench(project, tmp_path) as trials:
+        broken = SLOW.replace("for step", "raise ValueError('gone astray')\nfor step", 1)
+        trial = trials.attempt(FIXER, trials.copy({"train.py": broken}, "broken"), trials.copy({}, "patched"))
+    assert trial.verdict.decision is Decision.FAILED
+    assert trial.verdict.summary.startswith("what it was tried against did not run: crashed")
+    assert trial.verdict.summary.endswith("gone astray")
 
 
 def test_a_program_that_writes_into_the_users_folder_is_refused_there(project: Path, tmp_path: Path) -> None:

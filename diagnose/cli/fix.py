@@ -17,7 +17,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "gets a verdict; those that hold become one diff, which `diagnose apply` writes.",
     )
     add_watch_options(parser)
-    parser.add_argument("--budget", metavar="TIME", help="end within this long, for example 10m: best first, and nothing is begun that cannot end")
+    parser.add_argument(
+        "--budget",
+        metavar="TIME",
+        help="end within this long, for example 10m: best first, and nothing is begun that cannot end",
+    )
     parser.add_argument("--allow", choices=("training",), help="also try fixes that change the training itself")
     parser.add_argument("--quick", action="store_true", help="shorter trials that resolve less")
     parser.set_defaults(stop_after_trace=True)

@@ -126,7 +126,7 @@ class Composition:
         if rival is None:
             self._advise(found)
         allowed = tuple(variant for variant in found.variants if variant.fixer.gate in self._allow)
-        treated = {finding.rule for finding in found.proposal.findings}
+        treated = {finding.rule for finding in found.proposal.findings} if found.variants else set()
         self._queue = [one for one in self._queue if one.fixer.name != fixer.name or one.finding.rule in treated]
         if not found.variants:
             return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import sys
@@ -29,6 +28,7 @@ from diagnose.trial.knobs import OnSetting, Sweep, YardstickFailed
 from diagnose.trial.mechanism import mechanism
 from diagnose.trial.memory import Memory, at_once
 from diagnose.trial.schedule import Deadline, Schedule
+from diagnose.trial.startup import Startups
 from diagnose.verdict import (
     LEAST_GENERATIONS,
     LEAST_PAIRS,
@@ -91,8 +91,7 @@ class Bench:
         self._fits = True if at_once(seen, 2) == 2 else None
         self._control: Control | None = None
         self._started = 0
-        self._start_ns = 0
-        self._first_start_ns: dict[Path, int] = {}
+        self._startups = Startups()
         self._newest_original: Path | None = None
         self._costs = Costs(schedule)
         self._groups = Groups()
@@ -157,7 +156,7 @@ class Bench:
             if self._compiling.intersection((candidates[number].root, candidates[yardstick].root)):
                 duel = replace(duel, start_limit_ns=self._schedule.start_limit_ns)
             found = duel.run(start, self._starter(candidates[number], "sweep"))
-            self._note_starts(found, candidates[yardstick], candidates[number])
+            self._startups.saw(found, candidates[yardstick], candidates[number])
             if found.failed is not None and found.failed[0] == ORIGINAL:
                 raise YardstickFailed
             return found.saving if found.failed is None else None
@@ -180,15 +179,16 @@ class Bench:
     ) -> Trial:
         """Try one fix against what it was made from; `numbers` is a program with the same numbers as that.
 
-        Raises ProgramFailed where the original itself fails.
+        Where the original itself fails, which did run in the control, the fix has no trial and the others go on.
         """
         found = self._compare(self._duel(on_pair), original, patched, fixer.name)
-        if found.failed is not None and found.failed[0] == ORIGINAL:
-            raise _original_failed(found.failed[1])
-        measured = self._with_startup(_measured(fixer, found, self._smallest), original, patched)
+        measured = self._startups.beside(_measured(fixer, found, self._smallest), original, patched)
         # Trajectories are long: those of the baseline, which is faster, are taken rather than the first original's.
         if numbers is None or fixer.gate is Gate.TRAINING:
             numbers = original
+        if found.failed is not None and found.failed[0] == ORIGINAL:
+            why = _failure(found.failed[1]).summary
+            return Trial(replace(measured, summary=f"what it was tried against did not run: {why}"))
         verdict = self._judged(measured, fixer, found, numbers, patched)
         return Trial(verdict, found.traces[1])
 
@@ -258,14 +258,6 @@ class Bench:
         final = ruling(found.saving, verdict.pairs, gate, moved, found.peak_bytes, memory_bytes)
         return replace(verdict, decision=final.decision, summary=final.summary, gate=gate, mechanism=moved)
 
-    def _with_startup(self, verdict: Verdict, original: Program, patched: Program) -> Verdict:
-        """The first start of each beside the figures, and when the fix has earned back what it adds to it."""
-        before, after = (self._first_start_ns.get(program.root) for program in (original, patched))
-        if before is None or after is None:
-            return verdict
-        pays = pays_after(after - before, verdict.saving_ns or 0)
-        return replace(verdict, startup_ns=(before, after), pays_after_steps=pays)
-
     @staticmethod
     def _ruling_on_time(verdict: Verdict, found: Comparison) -> Ruling | None:
         """The decision if how it ran, and how fast, settles it."""
@@ -288,7 +280,7 @@ class Bench:
 
     def _duel(self, on_pair: OnPair | None = None) -> Duel:
         """As far as the earlier ones have shown how to run one."""
-        limit = self._schedule.next_start_limit_ns(self._start_ns)
+        limit = self._schedule.next_start_limit_ns(self._startups.longest_ns)
         deadline = self._deadline.earlier(self._costs.final_ns())  # the last runs have their time
         return Duel(self._schedule, deadline, self._smallest, self._fits, on_pair, start_limit_ns=limit)
 
@@ -300,7 +292,7 @@ class Bench:
         found = duel.run(*starters)
         self._costs.saw(found, time.monotonic_ns() - began_ns, compiles=patched.root in self._compiling)
         self._newest_original = original.root
-        self._note_starts(found, original, patched)
+        self._startups.saw(found, original, patched)
         if found.pairs:
             self._fits = not found.alternated
         if found.memory is not None:
@@ -308,13 +300,6 @@ class Bench:
         if self._gatekeeper.step_ns <= 0:
             self._gatekeeper.step_ns = found.step_ns
         return found
-
-    def _note_starts(self, found: Comparison, original: Program, patched: Program) -> None:
-        """Remember the first start of each program, which had to compile what later ones found compiled."""
-        self._start_ns = max(self._start_ns, found.start_ns)
-        for program, starts in zip((original, patched), found.starts_ns, strict=True):
-            if starts:
-                self._first_start_ns.setdefault(program.root, starts[0])
 
     def _starter(self, program: Program, name: str) -> Starter:
         def start(_number: int) -> Arm:
@@ -340,11 +325,6 @@ def _measured(fixer: Fixer, found: Comparison, smallest: float) -> Verdict:
         generations=found.generations,
         peak_memory_bytes=found.peak_bytes,
     )
-
-
-def pays_after(more_ns: int, saving_ns: int) -> int | None:
-    """After how many steps a start that takes `more_ns` longer is earned back; None if steps save nothing."""
-    return math.ceil(max(0, more_ns) / saving_ns) if saving_ns > 0 else None
 
 
 def _failure(failure: ArmFailed) -> Ruling:
