@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from diagnose.model import Confidence, Facts, Finding, Gate, Place, Scalar, Severity, Site
+from diagnose.program.accumulation import Accumulation, Count, accumulation, count_of
 from diagnose.program.activations import WrittenActivation, written_activations
 from diagnose.program.after_build import after_build
 from diagnose.program.arguments import argument, has_star, remove_argument, set_keywords
@@ -23,6 +24,7 @@ from diagnose.program.attention_call import CannotFuse, fused_call
 from diagnose.program.bindings import binding_of
 from diagnose.program.built import Built, built_model
 from diagnose.program.compiled import Compiled, ModelClass, compilations, model_class
+from diagnose.program.deferred import Deferred, LeftAlone, filled_by, keep_on_device, put_off, read_at_once
 from diagnose.program.device_type import device_type
 from diagnose.program.edit import (
     Source,
@@ -39,7 +41,7 @@ from diagnose.program.edit import (
     top_of_program,
 )
 from diagnose.program.environment import before_imports, variables
-from diagnose.program.every_step import EveryStep, Stretch, is_occasional
+from diagnose.program.every_step import EveryStep, Stretch, batch_loops, counter_of, is_occasional
 from diagnose.program.flow import (
     STEADY_UPDATES,
     Loop,
@@ -58,12 +60,15 @@ from diagnose.program.flow import (
 from diagnose.program.forward_region import ForwardRegion, forward_region
 from diagnose.program.functional import call_in_place, functional
 from diagnose.program.hooks import is_watching_hook
+from diagnose.program.images import conv_classes, convolves_first, moved_inputs, uses_convolutions
 from diagnose.program.loaders import Loader, LoadersFound, find_loaders
 from diagnose.program.norm_loop import NormLoop, clipped_by_hand, norm_loops
 from diagnose.program.norms import WrittenNorm, written_norms
 from diagnose.program.optimizer_formula import known_optimizer
 from diagnose.program.options import CallOptions, Placed
 from diagnose.program.own_optimizer import replaced_by_torchs
+from diagnose.program.pending import puts_off
+from diagnose.program.progress import on_progress_bar, show_less_often
 from diagnose.program.reads import is_read, log_branch, outcome, tensor_of, training_reads, trains, trains_within
 from diagnose.program.removal import take_out, unread_after, without_import
 from diagnose.program.remove import remove_call, remove_import, remove_statements
@@ -78,11 +83,14 @@ from diagnose.program.wrapped import block_of, wrapped
 
 __all__ = [
     "STEADY_UPDATES",
+    "Accumulation",
     "Advice",
     "Built",
     "CallOptions",
     "CannotFuse",
     "Compiled",
+    "Count",
+    "Deferred",
     "Edits",
     "EveryStep",
     "Example",
@@ -91,6 +99,7 @@ __all__ = [
     "Fixer",
     "ForwardRegion",
     "Gate",
+    "LeftAlone",
     "Loader",
     "LoadersFound",
     "Loop",
@@ -114,10 +123,12 @@ __all__ = [
     "WrittenActivation",
     "WrittenAttention",
     "WrittenNorm",
+    "accumulation",
     "add_to_shim",
     "after_build",
     "argument",
     "asks_nothing",
+    "batch_loops",
     "before_imports",
     "binding_of",
     "binds",
@@ -128,11 +139,16 @@ __all__ = [
     "call_name",
     "clipped_by_hand",
     "compilations",
+    "conv_classes",
+    "convolves_first",
     "copied",
+    "count_of",
+    "counter_of",
     "cuda_test",
     "device_type",
     "ensure_import",
     "example_request",
+    "filled_by",
     "find_loaders",
     "forward_region",
     "free_name",
@@ -152,6 +168,7 @@ __all__ = [
     "is_unchanging",
     "is_watching_hook",
     "is_written_to",
+    "keep_on_device",
     "known_optimizer",
     "leaf",
     "log_branch",
@@ -159,12 +176,17 @@ __all__ = [
     "made_on_host",
     "mentions_fused",
     "model_class",
+    "moved_inputs",
     "norm_loops",
     "number",
     "on_device",
+    "on_progress_bar",
     "outcome",
     "output_layers",
     "parse",
+    "put_off",
+    "puts_off",
+    "read_at_once",
     "remove_argument",
     "remove_call",
     "remove_import",
@@ -174,6 +196,7 @@ __all__ = [
     "scope_of",
     "set_keywords",
     "setting_of",
+    "show_less_often",
     "splice",
     "take_out",
     "tensor_of",
@@ -187,6 +210,7 @@ __all__ = [
     "unread_after",
     "unwrap",
     "updates",
+    "uses_convolutions",
     "uses_of",
     "variables",
     "within",

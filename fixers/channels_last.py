@@ -1,0 +1,179 @@
+"""Keeps images and the weights of convolutions in the memory format that tensor cores want, channels last.
+
+What it changes
+    Adds `model.to(memory_format=torch.channels_last)` after the lines that build the model, before it is wrapped or
+    compiled, and passes `memory_format` where the loop moves images to the device. Where the program chooses a format
+    itself, `torch.contiguous_format`, that word is changed. In classes with convolutions `.view(…)` becomes
+    `.reshape(…)`, which also takes tensors that are not laid out channels first.
+
+Why it helps
+    Given channels first, cuDNN converts the input and the weight before a convolution and the result after it, each
+    time, forward and backward.
+
+Fix safety
+    Rounding: other kernels for the same convolutions. Values and shapes stay; strides change, in parameters too, which
+    a checkpoint does not keep. Layers without kernels for this format (some normalisations, some upsampling) convert
+    by themselves and can be slower: the trial tells. Left alone: programs that use channels last already.
+"""
+
+from __future__ import annotations
+
+import re
+
+import libcst as cst
+
+from diagnose.fixer import (
+    Advice,
+    Answer,
+    Edits,
+    Example,
+    Fixer,
+    Gate,
+    Request,
+    Source,
+    Splice,
+    after_build,
+    argument,
+    built_model,
+    conv_classes,
+    convolves_first,
+    ensure_import,
+    example_request,
+    moved_inputs,
+    parse,
+    replace,
+    set_keywords,
+    splice,
+    training_steps,
+    uses_convolutions,
+)
+
+_BY_HAND = (
+    "Put `model.to(memory_format=torch.channels_last)` after the model is built and before it is wrapped, and "
+    "`memory_format=torch.channels_last` where images move to the device."
+)
+
+
+def rewrite(request: Request) -> Answer:
+    """Turn the program's own choice of format, or make one."""
+    chosen = _chosen(request)
+    if chosen:
+        return Edits(chosen, "lay images and weights out channels last")
+    if any("channels_last" in text for text in request.sources.values()):
+        return None
+    if not uses_convolutions(request.sources):
+        return Advice(_BY_HAND) if request.finding.rule == "layout-transposes" else None
+    edits: list[tuple[str, list[Splice]]] = []
+    plain = convolves_first(request.sources)
+    for step in training_steps(request.sources, request.sites):
+        built = built_model(step, request.sources)
+        if built is None:
+            continue
+        torch, imports = ensure_import(built.source, "torch")
+        edits.append(
+            (built.path, [*imports, after_build(built, [f"{built.name}.to(memory_format={torch}.channels_last)"])])
+        )
+        torch, imports = ensure_import(step.source, "torch")
+        for call in moved_inputs(step) if plain else ():
+            keywords = {"memory_format": f"{torch}.channels_last"}
+            edits.append((step.path, [*imports, *set_keywords(step.source, call, keywords)]))
+    if not edits:
+        return Advice(_BY_HAND)
+    edits += [(path, _reshaped(source)) for path, source in _sources(request) if _reshaped(source)]
+    return Edits(request.edited(edits), "lay images and weights out channels last")
+
+
+def _sources(request: Request) -> list[tuple[str, Source]]:
+    parsed = [(path, parse(text)) for path, text in request.sources.items() if "Conv2d" in text]
+    return [(path, source) for path, source in parsed if source is not None]
+
+
+def _chosen(request: Request) -> dict[str, str]:
+    """The files in which the program says `torch.contiguous_format` for what it moves."""
+    files: dict[str, str] = {}
+    for path, text in request.sources.items():
+        source = parse(text) if "contiguous_format" in text else None
+        splices = []
+        for node in source.every(cst.Attribute) if source is not None else ():
+            assert source is not None
+            if "torch.contiguous_format" in source.names(node) and _is_for_moves(source, node):
+                splices.append(replace(source, node, source.code(node).replace("contiguous_format", "channels_last")))
+        if splices:
+            files[path] = splice(text, splices)
+    return files
+
+
+def _is_for_moves(source: Source, node: cst.Attribute) -> bool:
+    """Whether a format is passed to `.to(memory_format=…)`, itself or by a name that is only passed there."""
+    parent = source.parent(node)
+    if isinstance(parent, cst.Arg):
+        call = source.parent(parent)
+        return isinstance(call, cst.Call) and source.code(call.func).endswith((".to", ".cuda"))
+    if not isinstance(parent, cst.Assign) or not isinstance(parent.targets[0].target, cst.Name):
+        return False
+    name = parent.targets[0].target.value
+    uses = re.findall(rf"\b{name}\b", source.text)
+    given = [
+        call
+        for call in source.every(cst.Call)
+        if (arg := argument(call, "memory_format")) is not None and source.code(arg.value) == name
+    ]
+    return bool(given) and len(uses) == len(given) + 1
+
+
+def _reshaped(source: Source) -> list[Splice]:
+    splices = []
+    for _, method in conv_classes(source):
+        for call in source.every(cst.Call, method):
+            function = call.func
+            if isinstance(function, cst.Attribute) and function.attr.value == "view" and len(call.args) > 1:
+                splices.append(Splice(*source.span(function.attr), "reshape"))
+    return splices
+
+
+def _recorded(text: str) -> Request:
+    return example_request("layout-transposes", text)
+
+
+_LOOP = (
+    "import torch\nfrom torch import nn\n\n\nclass Net(nn.Module):\n    def __init__(self):\n"
+    "        super().__init__()\n        self.conv = nn.Conv2d(3, 8, 3)\n        self.out = nn.Linear(8, 2)\n\n"
+    "    def forward(self, x):\n        x = self.conv(x){0}\n        return self.out(x.mean((2, 3)))\n\n\n"
+    "def main(device, loader):\n    model = Net().to(device)\n{1}"
+    "    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n    for images, labels in loader:\n"
+    "        images, labels = images.to(device{2}), labels.to(device)\n        loss = model(images).sum()\n"
+    "        optimizer.zero_grad()\n        loss.backward()\n        optimizer.step()\n"
+)
+_ADDED = "    model.to(memory_format=torch.channels_last)\n"
+
+FIXER = Fixer(
+    name="channels-last",
+    rewrite=rewrite,
+    gate=Gate.ROUNDING,
+    mechanism="compute",
+    order=50,
+    examples=(
+        Example(
+            before=_LOOP.format("", "", ""),
+            after=_LOOP.format("", _ADDED, ", memory_format=torch.channels_last"),
+            request=_recorded,
+        ),
+        Example(
+            before=_LOOP.format(".view(-1, 8, 6, 6)", "", ""),
+            after=_LOOP.format(".reshape(-1, 8, 6, 6)", _ADDED, ", memory_format=torch.channels_last"),
+            request=_recorded,
+        ),
+        Example(
+            before="import torch\nlayout = torch.contiguous_format\nmodel = Net().to(memory_format=layout)  # plain\n",
+            after="import torch\nlayout = torch.channels_last\nmodel = Net().to(memory_format=layout)  # plain\n",
+            request=_recorded,
+        ),
+        Example(before=_LOOP.format("", _ADDED, ""), after=None, request=_recorded),
+        Example(
+            before=_LOOP.replace("Conv2d(3, 8, 3)", "Linear(8, 8)").format("", "", ""), after=None, request=_recorded
+        ),
+        Example(
+            before="import torch\nx = x.clone(memory_format=torch.contiguous_format)\n", after=None, request=_recorded
+        ),
+    ),
+)
