@@ -207,4 +207,11 @@ _SILENT = (
     ),
 )
 
-RULE = Rule("unfused-pointwise", check, fixers=("compile-model",), fires=_FIRES, silent=_SILENT, nearness=45)
+RULE = Rule(
+    "unfused-pointwise",
+    check,
+    fixers=("native-norm", "native-gelu", "compile-model"),
+    fires=_FIRES,
+    silent=_SILENT,
+    nearness=45,
+)
