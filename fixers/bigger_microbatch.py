@@ -1,0 +1,204 @@
+"""Computes more samples at once and accumulates over fewer micro-steps.
+
+What it changes
+    In a program that accumulates gradients, the size of the micro-batch is multiplied and the number of micro-steps
+    divided by the same factor, each where the program sets it. What one step of the optimizer sees stays the same.
+
+Why it helps
+    A kernel on few samples leaves multiprocessors empty, and every micro-step costs the launches of a whole forward and
+    backward pass. Half as many micro-steps of twice the size do the same arithmetic in fuller kernels.
+
+Fix safety
+    Rounding, where the loss is a mean over micro-batches of one size: the mean of means is the mean of all. Training,
+    where the samples of an epoch are what is split, since its last batch may be smaller. Left alone: BatchNorm, whose
+    statistics are those of a micro-batch; sums and weighted losses; schedules that count micro-steps. Without
+    accumulation, a larger batch changes the training, and is advice. Activations take as many times the memory.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import libcst as cst
+
+from diagnose.fixer import (
+    Accumulation,
+    Advice,
+    Answer,
+    Count,
+    Edits,
+    Example,
+    Fixer,
+    Gate,
+    Request,
+    Scalar,
+    Source,
+    Splice,
+    TrainingStep,
+    accumulation,
+    count_of,
+    example_request,
+    training_steps,
+    within,
+)
+
+_FACTORS = (2, 4, 8)
+_BATCH = re.compile(r"^(?:micro_?|device_?|per_device_?|train_?)?(?:batch(?:_size)?|bs|bsz)$", re.IGNORECASE)
+_OF_THE_BATCH = re.compile(r"BatchNorm|batch_norm|torchvision\.models|\btimm\b|reduction\s*=\s*[\"']sum|ignore_index")
+
+
+def settings(request: Request) -> Sequence[Mapping[str, Scalar]]:
+    """Factors that divide the number of micro-steps."""
+    found = _found(request)
+    if isinstance(found, str) or found is None:
+        return ({},)
+    return [{"factor": factor} for factor in _FACTORS if found[2].value % factor == 0] or ({},)
+
+
+def rewrite(request: Request) -> Answer:
+    """Multiply the micro-batch, divide the micro-steps."""
+    found = _found(request)
+    if found is None:
+        return None
+    if isinstance(found, str):
+        return Advice(found)
+    way, batch, steps = found
+    factor = request.setting.get("factor", next((each for each in _FACTORS if steps.value % each == 0), None))
+    if not isinstance(factor, int) or steps.value % factor:
+        return None
+    edits: list[tuple[str, list[Splice]]] = [
+        (batch.path, [batch.to(batch.value * factor)]),
+        (steps.path, [steps.to(steps.value // factor)]),
+    ]
+    summary = f"compute {batch.value * factor} samples at once, in {steps.value // factor} micro-steps"
+    return Edits(request.edited(edits), summary, Gate.ROUNDING if way.counted else Gate.TRAINING)
+
+
+def _found(request: Request) -> tuple[Accumulation, Count, Count] | str | None:
+    """The accumulation with what sets its two numbers; or why it is left to people; or nothing to say."""
+    steps = training_steps(request.sources, request.sites)
+    steps = tuple(step for step in steps if step.path == request.entry) or steps
+    if not steps:
+        return None
+    ways = [(step, way) for step in steps if (way := accumulation(step)) is not None]
+    if len(ways) != 1:
+        return (
+            "A larger batch would fill the device better, but changes the training: raise the batch size, and the "
+            "learning rate with it, if your task allows; or accumulate over fewer micro-steps if you do."
+        )
+    step, way = ways[0]
+    where = f"{step.path}:{step.source.lines_of(step.backward)[0]}"
+    text = "\n".join(request.sources.values())
+    coupled = _OF_THE_BATCH.search(text)
+    if coupled is not None:
+        return f"{where} accumulates, but `{coupled[0]}` makes the loss depend on how samples are grouped."
+    if not way.counted and _counts_micro_steps(step):
+        return f"{where} accumulates, but its loop counts micro-steps for other ends too: change both numbers by hand."
+    batch, number = _batch(request, step.source), _set(request, step.path, step.source, way.steps, divisor=True)
+    if batch is None or number is None or number.value < 2:
+        what = "micro-batch" if batch is None else "number of micro-steps"
+        return f"{where} accumulates: let its micro-batch be larger and its micro-steps fewer ({what} not found)."
+    return way, batch, number
+
+
+def _counts_micro_steps(step: TrainingStep) -> bool:
+    """Whether a schedule, or the end of the training, hangs on the number of micro-steps."""
+    source, loop = step.source, step.loop
+    if not isinstance(loop, cst.For) or "range(" in source.code(loop.iter):
+        return True
+    branches = {source.inside(call, cst.If) for call in step.optimizer_steps} - {None}
+    for call in source.every(cst.Call, loop):
+        scheduler = (
+            isinstance(call.func, cst.Attribute) and call.func.attr.value == "step" and "sched" in source.code(call)
+        )
+        if scheduler and not any(branch is not None and within(source, call, branch) for branch in branches):
+            return True
+    return any(isinstance(node, cst.Break) for node in source.walk(loop.body))
+
+
+def _batch(request: Request, source: Source) -> Count | None:
+    loaders = request.loaders().loaders
+    for loader in loaders:
+        given = loader.options.given("batch_size")
+        if given is not None:
+            return _set(request, loader.options.path, loader.options.source, given)
+    names = {
+        source.code(assign.targets[0].target)
+        for assign in source.every(cst.Assign)
+        if _BATCH.match(source.code(assign.targets[0].target))
+    }
+    return count_of(source, request.entry or "", names.pop()) if len(names) == 1 else None
+
+
+def _set(
+    request: Request, path: str, source: Source, value: cst.BaseExpression, *, divisor: bool = False
+) -> Count | None:
+    """Where a number is set; None where the command line has it."""
+    code = source.code(value)
+    if any(word.lstrip("-").partition("=")[0].replace("-", "_") == code for word in request.words):
+        return None
+    if isinstance(value, cst.Name):
+        return count_of(source, path, code, divisor=divisor)
+    setting = request.set_by(value, path, source)
+    if setting is None or not isinstance(setting.value, int) or isinstance(setting.value, bool):
+        return None
+    edit = setting.to(setting.value)
+    return Count(setting.path, edit.start, edit.end, setting.value)
+
+
+def _recorded(text: str) -> Request:
+    already = re.search(r"accumulate = 2(?! \*)", text)
+    return example_request("small-batch", text, setting={"factor": 4 if already else 2})
+
+
+_COUNTED = """import torch
+{numbers}
+for step in range(100):
+    for micro_step in range(accumulate):
+        x, y = get_batch(batch_size)
+        loss = model(x, y) / accumulate
+        loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+_BY_LOADER = """import torch
+from torch.utils.data import DataLoader
+loader = DataLoader(data, batch_size={batch}, shuffle=True)
+accumulate = {accumulate}
+for i, (x, y) in enumerate(loader):
+    loss = criterion(model(x), y)
+    (loss / accumulate).backward()
+    if (i + 1) % accumulate == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+FIXER = Fixer(
+    name="bigger-microbatch",
+    rewrite=rewrite,
+    gate=Gate.ROUNDING,
+    mechanism="compute+idle.python+idle.dispatch+idle.launch",
+    settings=settings,
+    order=70,
+    examples=(
+        Example(
+            _COUNTED.format(numbers="batch_size = 12  # per micro-step\naccumulate = 2 * 2 # steps"),
+            _COUNTED.format(numbers="batch_size = 24  # per micro-step\naccumulate = 2 # steps"),
+            _recorded,
+        ),
+        Example(_BY_LOADER.format(batch=8, accumulate=4), _BY_LOADER.format(batch=16, accumulate=2), _recorded),
+        Example(_COUNTED.format(numbers="batch_size = 12\naccumulate = 3"), None, _recorded),
+        Example(
+            _COUNTED.format(numbers="batch_size = 12\naccumulate = 4\nsteps_per_epoch = len(data) // batch_size"),
+            None,
+            _recorded,
+        ),
+        Example(_COUNTED.format(numbers="batch_size, accumulate = 4, 4"), None, _recorded),
+        Example(
+            _COUNTED.replace(" / accumulate", "").format(numbers="batch_size = 4\naccumulate = 4"), None, _recorded
+        ),
+        Example(_BY_LOADER.format(batch=8, accumulate=4) + "norm = torch.nn.BatchNorm2d(3)\n", None, _recorded),
+        Example(_BY_LOADER.format(batch=8, accumulate=4) + "    scheduler.step()\n", None, _recorded),
+    ),
+)

@@ -1,0 +1,140 @@
+"""Fewer and larger micro-batches: each step of the optimizer does the same, up to rounding."""
+
+from __future__ import annotations
+
+import pytest
+
+from diagnose.fixer import Advice, Edits, Gate, example_request
+from diagnose.plugins import load
+
+torch = pytest.importorskip("torch")
+FIXER = load().fixers["bigger-microbatch"]
+
+GLOBALS = """
+import torch
+torch.manual_seed(0)
+gradient_accumulation_steps = 2 * 4 # used to simulate larger batch sizes
+batch_size = 3 # if gradient_accumulation_steps > 1, this is the micro-batch size
+data = torch.randn(4096, 6)
+samples_per_iter = gradient_accumulation_steps * batch_size
+cursor = 0
+def get_batch():
+    global cursor
+    cursor += batch_size
+    return data[cursor - batch_size:cursor]
+model = torch.nn.Linear(6, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+X = get_batch()
+for iteration in range(5):
+    for micro_step in range(gradient_accumulation_steps):
+        loss = model(X).square().mean()
+        loss = loss / gradient_accumulation_steps # scale the loss to account for gradient accumulation
+        X = get_batch()
+        loss.backward()
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+"""
+
+EPOCHS = """
+import argparse
+import torch
+from torch.utils.data import DataLoader
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--batch-size", type=int, default=4)
+    parser.add_argument("--accumulate", type=int, default=4)
+    args = parser.parse_args([])
+    torch.manual_seed(0)
+    loader = DataLoader(torch.randn(64, 6), batch_size=args.batch_size, shuffle=True, drop_last=True)
+    model = torch.nn.Linear(6, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch in range(2):
+        for i, x in enumerate(loader):
+            loss = model(x).square().mean() / args.accumulate
+            loss.backward()
+            if (i + 1) % args.accumulate == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+    return model
+
+
+model = main()
+"""
+
+METHOD = """
+import torch
+
+
+class Trainer:
+    def __init__(self):
+        torch.manual_seed(0)
+        self.accumulate = 4
+        self.micro_batch = 2
+        self.data = torch.randn(64, 6)
+        self.model = torch.nn.Linear(6, 2)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+
+    def fit(self):
+        batches = iter(self.data.split(self.micro_batch))
+        for step in range(3):
+            for _ in range(self.accumulate):
+                loss = self.model(next(batches)).square().mean()
+                (loss / self.accumulate).backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+
+
+trainer = Trainer()
+trainer.fit()
+model = trainer.model
+"""
+
+
+def trained(text: str) -> list[float]:
+    names: dict[str, object] = {}
+    exec(compile(text, "train.py", "exec", dont_inherit=True), names)
+    model = names["model"]
+    assert isinstance(model, torch.nn.Module)
+    return [value for parameter in model.parameters() for value in parameter.flatten().tolist()]
+
+
+@pytest.mark.parametrize(
+    ("text", "gate"), [(GLOBALS, Gate.ROUNDING), (EPOCHS, Gate.TRAINING)], ids=["globals", "epochs"]
+)
+@pytest.mark.parametrize("factor", [2, 4])
+def test_a_step_of_the_optimizer_does_the_same(text: str, gate: Gate, factor: int) -> None:
+    answer = FIXER.rewrite(example_request("small-batch", text, setting={"factor": factor}))
+    assert isinstance(answer, Edits), answer
+    assert answer.gate is gate
+    assert trained(answer.files["train.py"]) == pytest.approx(trained(text), rel=1e-5, abs=1e-7)
+
+
+def test_the_numbers_are_changed_where_they_are_set() -> None:
+    answer = FIXER.rewrite(example_request("small-batch", GLOBALS, setting={"factor": 4}))
+    assert isinstance(answer, Edits)
+    changed = GLOBALS.replace("steps = 2 * 4 #", "steps = 2 #").replace("batch_size = 3 #", "batch_size = 12 #")
+    assert answer.files["train.py"] == changed
+    assert answer.summary == "compute 12 samples at once, in 2 micro-steps"
+
+
+def test_the_factors_are_those_that_divide_the_micro_steps() -> None:
+    assert FIXER.settings(example_request("small-batch", GLOBALS)) == [{"factor": 2}, {"factor": 4}, {"factor": 8}]
+    assert FIXER.settings(example_request("small-batch", EPOCHS)) == [{"factor": 2}, {"factor": 4}]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (METHOD, "not found"),
+        (GLOBALS.replace("Linear(6, 2)", "Sequential(torch.nn.Linear(6, 6), torch.nn.BatchNorm1d(6))"), "BatchNorm"),
+        (EPOCHS.replace("    return model", "            if i > 99:\n                break\n    return model"), "ends"),
+        (GLOBALS.replace(" / gradient_accumulation_steps", " * 1"), "changes the training"),
+        ("for x in loader:\n    loss = model(x)\n    loss.backward()\n    optimizer.step()\n", "learning rate"),
+    ],
+)  # fmt: skip
+def test_what_is_not_certain_is_advice(text: str, why: str) -> None:
+    answer = FIXER.rewrite(example_request("small-batch", text, setting={"factor": 2}))
+    assert isinstance(answer, Advice)
+    assert why in answer.text
