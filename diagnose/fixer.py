@@ -24,6 +24,7 @@ from diagnose.program.attention_call import CannotFuse, fused_call
 from diagnose.program.bindings import binding_of
 from diagnose.program.built import Built, built_model
 from diagnose.program.compiled import Compiled, ModelClass, compilations, model_class
+from diagnose.program.conv_norms import biased_before_norm
 from diagnose.program.deferred import Deferred, LeftAlone, filled_by, keep_on_device, put_off, read_at_once
 from diagnose.program.device_type import device_type
 from diagnose.program.edit import (
@@ -130,6 +131,7 @@ __all__ = [
     "asks_nothing",
     "batch_loops",
     "before_imports",
+    "biased_before_norm",
     "binding_of",
     "binds",
     "block_of",

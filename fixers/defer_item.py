@@ -22,71 +22,38 @@ Fix safety
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, field
-
 import libcst as cst
 
 from diagnose.fixer import (
-    STEADY_UPDATES,
     Advice,
     Answer,
+    Deferred,
     Edits,
     Example,
     Fixer,
     Gate,
+    LeftAlone,
     Loop,
     Request,
-    Source,
-    Splice,
-    Uses,
-    asks_nothing,
-    binds,
+    batch_loops,
     ensure_import,
     example_request,
-    free_name,
+    filled_by,
     gate,
-    insert_after,
-    insert_before,
-    is_after,
-    is_append,
-    is_read,
-    log_branch,
+    keep_on_device,
     loops_around,
-    outcome,
+    on_progress_bar,
     parse,
-    replace,
+    put_off,
+    puts_off,
+    read_at_once,
     scope_of,
+    show_less_often,
     splice,
-    tensor_of,
     training_reads,
     trains,
     trains_within,
-    updates,
-    uses_of,
-    within,
 )
-
-_COUNTS = re.compile(r"==|!=|\.(?:eq|ne|gt|lt|ge|le|count_nonzero)\(")
-_MEASURES = re.compile(r"loss|norm|mean|error|entropy|criterion|mse|nll|accuracy", re.IGNORECASE)
-
-
-class _LeftAlone(Exception):
-    """Why a read stays where it is."""
-
-
-@dataclass
-class _Plan:
-    """The edits of one file while they are found."""
-
-    source: Source
-    splices: list[Splice] = field(default_factory=list)
-    moved: list[str] = field(default_factory=list)
-    """What was deferred, for the summary."""
-    reasons: list[str] = field(default_factory=list)
-    torch: str = "torch"
-    taken: set[str] = field(default_factory=set)
-    """New names so far."""
 
 
 def rewrite(request: Request) -> Answer:
@@ -95,11 +62,11 @@ def rewrite(request: Request) -> Answer:
     moved: list[str] = []
     reasons: list[str] = []
     places = [place for place in request.finding.where if place.file in request.sources]
-    for path in dict.fromkeys([*(place.file for place in places), *([request.entry] if request.entry else [])]):
-        source = parse(request.sources.get(path, ""))
+    for path, text in request.sources.items():
+        source = parse(text) if ".item()" in text else None
         if source is None:
             continue
-        plan = _Plan(source)
+        plan = Deferred(source)
         plan.torch, imports = ensure_import(source, "torch")
         _plan(plan, {place.line for place in places if place.file == path})
         if any(f"{plan.torch}." in edit.text for edit in plan.splices):
@@ -115,174 +82,44 @@ def rewrite(request: Request) -> Answer:
     return Advice("; ".join(reasons)) if reasons else None
 
 
-def _plan(plan: _Plan, lines: set[int]) -> None:
+def _plan(plan: Deferred, lines: set[int]) -> None:
     source = plan.source
     done: set[tuple[cst.CSTNode, str]] = set()
+    steps = batch_loops(source)
     for read in training_reads(source, lines):
         loops = loops_around(source, read)
         inner = [loop for loop in loops if isinstance(loop, cst.For) and not trains(source, loop)]
-        batch = next((loop for loop in loops if trains(source, loop)), None)
+        batch = next((loop for loop in loops if loop in steps), None)
+        batch = batch or next((loop for loop in loops if trains(source, loop)), None)
+        rare = batch is None or (batch not in steps and trains_within(source, batch))
+        rare = rare or (batch is not None and gate(source, read, batch) is not None)
+        shown = on_progress_bar(source, read)
         before = len(plan.splices)
         try:
-            if inner and (batch is None or inner[-1] is not batch):
-                _read_at_once(plan, read, inner[-1])
-            elif batch is not None and not trains_within(source, batch) and gate(source, read, batch) is None:
-                name = _variable(source, read)
+            if batch is not None and not rare and shown is not None:
+                _show_less_often(plan, shown, batch)
+            elif batch is not None and puts_off(source, read):
+                if not rare:
+                    put_off(plan, read, batch)
+            elif inner and (batch is None or inner[-1] is not batch):
+                read_at_once(plan, read, inner[-1])
+            elif batch is not None and not rare:
+                name = filled_by(source, read)
                 key = (scope_of(source, read), name)
                 if key not in done:
                     done.add(key)
-                    _keep_on_device(plan, read, batch, name)
-        except _LeftAlone as reason:
+                    keep_on_device(plan, read, batch, name)
+        except LeftAlone as reason:
             del plan.splices[before:]
             plan.reasons.append(f"{source.lines_of(read)[0]} is left alone: {reason}")
 
 
-def _variable(source: Source, read: cst.Call) -> str:
-    """The variable that a read goes to. Raises _LeftAlone where it goes elsewhere."""
-    for above in source.ancestors(read):
-        if isinstance(above, cst.AugAssign) and isinstance(above.target, cst.Name):
-            return above.target.value
-        if isinstance(above, cst.Assign) and len(above.targets) == 1:
-            target = above.targets[0].target
-            if isinstance(target, cst.Name):
-                return target.value
-        if is_append(above) and isinstance(above, cst.Call):
-            assert isinstance(above.func, cst.Attribute)
-            return source.code(above.func.value)
-        if isinstance(above, cst.If | cst.While | cst.IfExp | cst.Comparison | cst.Assert | cst.Return):
-            raise _LeftAlone("its value steers the program")
-        if isinstance(above, cst.Call) and source.code(above.func) == "print":
-            raise _LeftAlone("it is printed in every step; print every n-th step only")
-        if isinstance(above, cst.BaseSmallStatement):
-            break
-    raise _LeftAlone("where its value goes is not understood")
-
-
-def _keep_on_device(plan: _Plan, read: cst.Call, batch: Loop, name: str) -> None:
-    """Let a variable of the training loop hold tensors, and read it where it is used."""
-    source = plan.source
-    uses = uses_of(source, scope_of(source, read), name)
-    if uses.lost:
-        raise _LeftAlone(f"`{name}` {uses.lost}")
-    for use in uses.reads:
-        if within(source, use, batch) and not asks_nothing(source, use) and gate(source, use, batch) is None:
-            raise _LeftAlone(f"`{name}` is used in every step, in line {source.lines_of(use)[0]}")
-        if not within(source, use, batch) and not is_after(source, use, batch) and not asks_nothing(source, use):
-            raise _LeftAlone(f"`{name}` is used before the loop, in line {source.lines_of(use)[0]}")
-        part = source.inside(use, cst.FormattedStringExpression)
-        if part is not None and part.equal is not None:
-            raise _LeftAlone(f"`{name}` is printed with its own source text, in line {source.lines_of(use)[0]}")
-    if any(isinstance(value, cst.List) for _, value in uses.assigned):
-        _keep_list(plan, name, uses)
-    elif len(uses.assigned) == 1 and not uses.augmented and uses.assigned[0][1] is read:
-        plan.splices.append(replace(source, read, tensor_of(source, read, "kept")))
-        plan.splices += [replace(source, use, f"{name}.item()") for use in uses.reads]
-    else:
-        _keep_sum(plan, name, uses)
-    plan.moved.append(f"`{name}`")
-
-
-def _keep_sum(plan: _Plan, name: str, uses: Uses) -> None:
-    """A sum or a moving average: float64 on the device, as Python's own floats are; counts stay integers."""
-    source = plan.source
-    values = [value for _, value in uses.assigned] + [statement.value for _, statement in uses.augmented]
-    reads: list[cst.Call] = []
-    for value in values:
-        found = [call for call in source.every(cst.Call, value) if is_read(call)]
-        reads += found
-        if any(updates(source, call) != name for call in found):
-            raise _LeftAlone(f"`{name}` is computed in a way that is not followed, in line {source.lines_of(value)[0]}")
-        plain = isinstance(value, cst.Integer | cst.Float) or source.code(value) == "None"
-        own = any(use.value == name for use in source.every(cst.Name, value))
-        if not found and not plain and not own and not any(value is each.value for _, each in uses.augmented):
-            raise _LeftAlone(f"`{name}` gets a value from elsewhere, in line {source.lines_of(value)[0]}")
-    code = " ".join(source.code(call) for call in reads)
-    operators = [statement.operator for _, statement in uses.augmented]
-    starts = [value for _, value in uses.assigned if isinstance(value, cst.Integer)]
-    counts = bool(starts) and bool(_COUNTS.search(code))
-    if not all(isinstance(each, cst.AddAssign if counts else STEADY_UPDATES) for each in operators):
-        raise _LeftAlone(f"`{name}` is computed in a way that is not followed")
-    measured = _MEASURES.search(name) or all(_MEASURES.search(outcome(source, call)) for call in reads)
-    if starts and not counts and not measured:
-        raise _LeftAlone(f"whether `{name}` is a count or a measure cannot be told from its start at an integer")
-    plan.splices += [replace(source, call, tensor_of(source, call, "" if counts else "added")) for call in reads]
-    into = "int" if counts else "float"
-    for use in uses.reads:
-        parent = source.parent(use)
-        above = source.parent(parent) if parent is not None else None
-        converted = isinstance(above, cst.Call) and source.code(above.func) in {"float", "int"}
-        if not converted and not asks_nothing(source, use):
-            plan.splices.append(replace(source, use, f"{into}({name})"))
-
-
-def _keep_list(plan: _Plan, name: str, uses: Uses) -> None:
-    """A list of values: it holds tensors, and each use reads those that it needs at once."""
-    source = plan.source
-    if uses.augmented or any(not isinstance(value, cst.List) or value.elements for _, value in uses.assigned):
-        raise _LeftAlone(f"`{name}` does not only grow by append")
-    for use in uses.reads:
-        parent = source.parent(use)
-        above = source.parent(parent) if parent is not None else None
-        if isinstance(above, cst.Call) and is_append(above) and isinstance(parent, cst.Attribute):
-            value = above.args[0].value
-            if not isinstance(value, cst.Call) or not is_read(value):
-                raise _LeftAlone(f"`{name}` also takes other values, in line {source.lines_of(use)[0]}")
-            plan.splices.append(replace(source, value, tensor_of(source, value, "kept")))
-        elif asks_nothing(source, use):
-            continue
-        elif isinstance(parent, cst.Subscript) and parent.value is use:
-            plan.splices.append(_read_part(plan, parent))
-        else:
-            plan.splices.append(replace(source, use, f"({plan.torch}.stack({name}).tolist() if {name} else [])"))
-
-
-def _read_part(plan: _Plan, part: cst.Subscript) -> Splice:
-    code = plan.source.code(part)
-    sliced = isinstance(part.slice[0].slice, cst.Slice)
-    return replace(plan.source, part, f"{plan.torch}.stack({code}).tolist()" if sliced else f"{code}.item()")
-
-
-def _read_at_once(plan: _Plan, read: cst.Call, loop: cst.For) -> None:
-    """Collect the tensors of a loop, and run the statement that wanted their values afterwards."""
-    source = plan.source
-    statement = source.statement(read)
-    assert statement is not None  # an expression lies in a statement
-    name = _variable(source, read)
-    if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) != 1 or loop.orelse is not None:
-        raise _LeftAlone("its statement cannot be moved")
-    first = statement.body[0]
-    if not (isinstance(first, cst.AugAssign) or (isinstance(first, cst.Expr) and is_append(first.value))):
-        raise _LeftAlone(f"`{name}` is set anew for each turn of the loop")
-    for node in source.every(cst.Name, loop):
-        if node.value == name and not within(source, node, statement):
-            raise _LeftAlone(f"`{name}` is used within the loop, in line {source.lines_of(node)[0]}")
-    outside = [
-        node for node in source.every(cst.Name, first) if not any(above is read for above in source.ancestors(node))
-    ]
-    others = {node.value for node in outside} - {name}
-    if (
-        any(binds(source, loop, other) for other in others)
-        or len(list(filter(is_read, source.every(cst.Call, first)))) > 1
-    ):
-        raise _LeftAlone("its statement needs more than this one value from the loop")
-    kept, value = free_name(source, f"{name}_values", plan.taken), free_name(source, "value")
-    plan.taken.add(kept)
-    start, end = source.span(read)
-    begin, finish = source.span(first)
-    again = source.text[begin:start] + value + source.text[end:finish]
-    flush = [f"for {value} in {plan.torch}.stack({kept}).tolist() if {kept} else []:", f"{_indent(source)}{again}"]
-    plan.splices.append(insert_before(source, loop, [f"{kept} = []"]))
-    plan.splices.append(Splice(begin, finish, f"{kept}.append({tensor_of(source, read, 'kept')})"))
-    logged = log_branch(source, loop, name) if not others else None
-    if logged is None:
-        plan.splices.append(insert_after(source, loop, flush))
-    else:
-        plan.splices.append(insert_before(source, logged, flush))
-    plan.moved.append(f"`{name}`")
-
-
-def _indent(source: Source) -> str:
-    return source.module.default_indent
+def _show_less_often(plan: Deferred, shown: cst.Expr, batch: Loop) -> None:
+    splices = show_less_often(plan.source, shown, batch)
+    if splices is None:
+        raise LeftAlone("it is shown in every step, and nothing counts the steps; show every n-th only")
+    plan.splices += [edit for edit in splices if edit not in plan.splices]
+    plan.moved.append("what the progress bar shows")
 
 
 def _program(before_loop: str, in_step: str, after: str = "") -> str:
@@ -377,6 +214,31 @@ FIXER = Fixer(
                 "print(norms)\n",
             ),
         ),
+        _deferred(
+            (
+                "import collections\nhistory = collections.defaultdict(list)",
+                "for task in range(2):\n    history[task].append((loss + task).item())\n"
+                "if i % 5 == 0:\n    print(history[0][-1], history[1][-1])",
+            ),
+            (
+                "import collections\nhistory = collections.defaultdict(list)\nhistory_pending = []",
+                "for task in range(2):\n    history_pending.append(((loss + task).detach(), task))\n"
+                "if i % 5 == 0:\n    if history_pending:\n        tensors, *kept = zip(*history_pending)\n"
+                "        for value, task_then in zip(torch.stack(tensors).flatten().tolist(), *kept):\n"
+                "            history[task_then].append(value)\n        history_pending.clear()\n"
+                "    print(history[0][-1], history[1][-1])",
+            ),
+        ),
+        _deferred(
+            ("sums = {'loss': 0.0}", "sums['loss'] += loss.item()", "print(sums['loss'] / 20)\n"),
+            (
+                "sums = {'loss': 0.0}\nsums_pending = []",
+                "sums_pending.append(loss.detach().clone())",
+                "for value in torch.stack(sums_pending).flatten().tolist() if sums_pending else []:\n"
+                "    sums['loss'] += value\nsums_pending.clear()\nprint(sums['loss'] / 20)\n",
+            ),
+        ),
+        _left_alone("history = {0: []}", "history[0].append(loss.item())\nprint(history[0][-1])"),
         _left_alone("", "if loss.item() > 10:\n    break"),
         _left_alone("best = 9.0", "best = min(best, loss.item())", "print(best)\n"),
         _left_alone("", "print(i, loss.item())"),

@@ -37,6 +37,7 @@ from diagnose.fixer import (
     Source,
     Splice,
     Stretch,
+    counter_of,
     ensure_import,
     example_request,
     insert_after,
@@ -54,7 +55,7 @@ _EVERY = 100
 def settings(request: Request) -> Sequence[Mapping[str, Scalar]]:
     """Freeze alone; then also collect by the number of steps, where the loop counts them."""
     loop = _loop(EveryStep(request.sources, request.finding.where))
-    counted = loop is not None and _counter(loop) is not None
+    counted = loop is not None and loop.loop is not None and counter_of(loop.source, loop.loop)
     return [{"every": 0}, {"every": _EVERY}] if counted else [{"every": 0}]
 
 
@@ -99,7 +100,7 @@ def _schedule(source: Source, stretch: Stretch, gc: str, every: Scalar) -> list[
     assert stretch.loop is not None  # `_loop` chose one
     outermost = [stretch.loop, *loops_around(source, stretch.loop)][-1]
     lines = [f"{gc}.collect()", f"{gc}.freeze()  # what is alive now stays: collections need not walk over it"]
-    counter = _counter(stretch)
+    counter = counter_of(source, stretch.loop)
     body = stretch.loop.body
     if not every or counter is None or not isinstance(body, cst.IndentedBlock):
         return [insert_before(source, outermost, lines)]
@@ -108,27 +109,6 @@ def _schedule(source: Source, stretch: Stretch, gc: str, every: Scalar) -> list[
         insert_before(source, outermost, [*lines, f"{gc}.disable()"]),
         insert_after(source, body.body[-1], turn),
     ]
-
-
-def _counter(stretch: Stretch) -> str | None:
-    """The name that counts the turns of the loop."""
-    loop = stretch.loop
-    if loop is None or not isinstance(loop.body, cst.IndentedBlock):
-        return None
-    if isinstance(loop, cst.For):
-        target = loop.target
-        over = stretch.source.code(loop.iter)
-        if isinstance(target, cst.Tuple) and "enumerate(" in over and isinstance(target.elements[0].value, cst.Name):
-            return target.elements[0].value.value
-        if isinstance(target, cst.Name) and re.match(r"(\w+\.)*t?range\(|tqdm\((\w+\.)*range\(", over):
-            return target.value
-    lines = [line for line in loop.body.body if isinstance(line, cst.SimpleStatementLine)]
-    for small in (small for line in lines for small in line.body):
-        if not isinstance(small, cst.AugAssign) or not isinstance(small.operator, cst.AddAssign):
-            continue
-        if stretch.source.code(small.value) == "1" and isinstance(small.target, cst.Name):
-            return small.target.value
-    return None
 
 
 def _recorded(text: str, every: int = 0) -> Request:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from contextlib import redirect_stdout
+from pathlib import Path
 
 import pytest
 
@@ -70,7 +71,7 @@ def test_what_can_be_moved_is_moved_though_a_neighbour_steers() -> None:
         ("if loss.item() > 9: break", "steers"),
         ("print(loss.item())", "printed in every step"),
         ("shown = loss.item()\n    print(shown)", "used in every step, in line 8"),
-        ("bar.set_postfix(loss=loss.item())", "not understood"),
+        ("sink(loss.item())", "not understood"),
     ],
 )
 def test_the_advice_says_why_a_read_stays(step: str, why: str) -> None:
@@ -103,3 +104,70 @@ def test_two_loops_over_one_variable_keep_apart() -> None:
     assert isinstance(answer, Edits)
     assert ".item()" not in answer.files["train.py"]
     assert outcome(answer.files["train.py"]) == outcome(text)
+
+
+IMAGENET = (Path(__file__).parent / "programs" / "meters.py").read_text()
+
+
+def test_meters_of_a_class_are_fed_where_they_are_displayed() -> None:
+    answer = fixed(IMAGENET)
+    assert isinstance(answer, Edits)
+    patched = answer.files["train.py"]
+    assert "losses_pending.append((loss.detach().clone(), images.size(0)))" in patched
+    assert patched.count(".item()") == 1  # that of the validation, which does not train
+    assert outcome(patched) == outcome(IMAGENET)
+
+
+def test_the_loss_of_accumulated_steps_is_kept_on_the_device() -> None:
+    text = (
+        "import torch\nmodel = torch.nn.Linear(2, 2)\nopt = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "running = 0.0\nfor step in range(6):\n    for micro in range(2):\n"
+        "        loss = model(torch.ones(1, 2) * micro).square().sum()\n        loss.backward()\n"
+        "        running += loss.item()\n    opt.step()\n    opt.zero_grad()\n"
+        "    if step % 3 == 0:\n        print(running)\n        running = 0.0\n"
+    )
+    answer = fixed(text)
+    assert isinstance(answer, Edits)
+    assert ".item()" not in answer.files["train.py"]
+    assert outcome(answer.files["train.py"]) == outcome(text)
+
+
+BAR = """\
+import torch
+
+class Bar:
+    n = 0
+    def __init__(self, over): self.over = over
+    def __iter__(self):
+        for each in self.over:
+            yield each
+            self.n += 1
+    def set_postfix(self, **shown): print(self.n, shown)
+
+torch.manual_seed(0)
+model = torch.nn.Linear(2, 2)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+bar = Bar([torch.ones(1, 2)] * 12)
+for x in bar:
+    loss = model(x).square().sum()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    bar.set_postfix(
+        loss=loss.item(),
+        step="a"
+    )
+"""
+
+
+def test_a_progress_bar_is_told_every_tenth_loss() -> None:
+    answer = fixed(BAR)
+    assert isinstance(answer, Edits)
+    assert (
+        '    if bar.n % 10 == 0:\n        bar.set_postfix(\n            loss=loss.item(),\n            step="a"\n        )\n'
+        in answer.files["train.py"]
+    )
+    before, after = outcome(BAR), outcome(answer.files["train.py"])
+    assert after[0].splitlines() == [line for line in before[0].splitlines() if line.startswith(("0 ", "10 "))]
+    assert after[1] == before[1]
+    assert fixed(answer.files["train.py"]) is None

@@ -15,7 +15,7 @@ from diagnose.program.edit import call_name
 from diagnose.program.flow import Loop, loops_around
 from diagnose.program.syntax import Source, parse
 
-__all__ = ["EveryStep", "Stretch", "is_occasional"]
+__all__ = ["EveryStep", "Stretch", "batch_loop", "batch_loops", "counter_of", "is_occasional"]
 
 _Node = TypeVar("_Node", bound=cst.CSTNode)
 _BACKWARD = frozenset({"backward", "manual_backward"})
@@ -176,6 +176,31 @@ def batch_loop(source: Source, call: cst.Call) -> Loop | None:
     while at + 1 < len(loops) and not _updates(source, loops[at]) and _updates(source, loops[at + 1]):
         at += 1
     return loops[at] if loops else None
+
+
+def batch_loops(source: Source) -> set[Loop]:
+    """The loops of a file whose turns are steps."""
+    calls = source.every(cst.Call)
+    passes = (call for call in calls if isinstance(call.func, cst.Attribute) and call.func.attr.value in _BACKWARD)
+    return {loop for loop in (batch_loop(source, call) for call in passes) if loop is not None}
+
+
+def counter_of(source: Source, loop: Loop) -> str | None:
+    """The variable that counts the turns of a loop; None where none does."""
+    if isinstance(loop, cst.For):
+        target = loop.target
+        over = source.code(loop.iter)
+        if isinstance(target, cst.Tuple) and "enumerate(" in over and isinstance(target.elements[0].value, cst.Name):
+            return target.elements[0].value.value
+        if isinstance(target, cst.Name) and re.match(r"(\w+\.)*t?range\(|tqdm\((\w+\.)*range\(", over):
+            return target.value
+    body = loop.body.body if isinstance(loop.body, cst.IndentedBlock) else ()
+    for small in (small for line in body if isinstance(line, cst.SimpleStatementLine) for small in line.body):
+        if not isinstance(small, cst.AugAssign) or not isinstance(small.operator, cst.AddAssign):
+            continue
+        if source.code(small.value) == "1" and isinstance(small.target, cst.Name):
+            return small.target.value
+    return None
 
 
 def _updates(source: Source, loop: Loop) -> bool:
