@@ -16,6 +16,7 @@ from diagnose.trial.arms import Workplace
 from diagnose.trial.captures import Capture, Tensor
 from diagnose.trial.gatekeeper import Gatekeeper
 from diagnose.trial.groups import Groups
+from diagnose.trial.state import states_differ
 
 LIMIT_NS = 120 * 10**9
 
@@ -65,6 +66,47 @@ WRONG = {
     "a loss that is NaN": ("F.cross_entropy(model(x), y)", "F.cross_entropy(model(x), y) * float('nan')"),
 }
 
+NOT_BITWISE = {
+    "every other batch dropped": ("order[step % 8]", "order[2 * step % 8]", "loss backward 0 of step 2 differs"),
+    "other dropout": (
+        "    optimizer.zero_grad()",
+        "    torch.rand(3)\n    optimizer.zero_grad()",
+        "loss backward 0 of step 1 differs",
+    ),
+    "a static input that is not refilled": (
+        "    optimizer.zero_grad()",
+        "    if step == 0: kept = x\n    x = kept\n    optimizer.zero_grad()",
+        "loss backward 0 of step 2 differs",
+    ),
+    "statistics that are not updated": (
+        "    loss.backward()",
+        "    model[1].track_running_stats = False\n    loss.backward()",
+        "buffer BatchNorm1d 0 running_mean of step 2 differs",
+    ),
+    "a parameter left out of the optimizer": (
+        "model.parameters()",
+        "[p for p in model.parameters() if p is not model[4].bias]",
+        "gradient optimizer 0 group 0 parameter 5 update 0 of step 1 is missing",
+    ),
+    "a detached branch": (
+        "model(x)",
+        "model[4](model[:4](x).detach())",
+        "gradient optimizer 0 group 0 parameter 0 update 0 of step 1 is missing",
+    ),
+    "accumulation that is off by one": (
+        "    optimizer.step()",
+        "    if step % 2: continue\n    optimizer.step()",
+        "loss backward 1 of step 2 is new",
+    ),
+    "random numbers of the next epoch": (
+        "    optimizer.step()",
+        "    optimizer.step()\n    import random\n    random.shuffle([1, 2, 3])",
+        "random numbers of Python's random advance differently from step 2 on",
+    ),
+}
+"""With what the gate says of it."""
+WRONG_EPSILON = ("lr=1e-3", "lr=1e-3, eps=1e-9")
+
 Check = Callable[..., GateResult]
 
 
@@ -99,6 +141,20 @@ def test_a_wrong_fix_never_passes(check: Check, gate: Gate, name: str) -> None:
     answer = check(gate, *WRONG[name])
     assert answer.passed is False, answer.detail
     assert answer.gate is gate
+
+
+@pytest.mark.parametrize("name", NOT_BITWISE)
+def test_what_changes_the_training_is_told_by_what_changes_first(check: Check, name: str) -> None:
+    old, new, said = NOT_BITWISE[name]
+    answer = check(Gate.BITWISE, old, new)
+    assert answer.passed is False
+    assert answer.detail == said
+
+
+def test_a_wrong_epsilon_is_seen_before_it_matters(check: Check) -> None:
+    answer = check(Gate.ROUNDING, *WRONG_EPSILON)
+    assert answer.passed is False
+    assert answer.detail == "optimizer 0, group 0: eps is 1e-09, was 1e-08"
 
 
 def test_a_fix_that_changes_no_number_passes_bit_for_bit(check: Check) -> None:
@@ -158,6 +214,34 @@ def capture(values: Mapping[str, list[float]], kind: str = "gradient") -> Captur
         tensors[key] = Tensor(0, kind, name, (len(numbers),), bool(np.isfinite(numbers).all()))
         arrays[key] = np.array(numbers)
     return Capture(tensors, arrays)
+
+
+def stepping(draws: list[str], held: list[int | None] | None = None) -> dict[int, list[dict[str, object]]]:
+    held = held or [None] * len(draws)
+    steps = zip(draws, held, strict=True)
+    return {0: [{"random": {"torch": at}, "optimizers": [], "memory_bytes": size} for at, size in steps]}
+
+
+def test_random_numbers_may_be_drawn_some_steps_ahead_and_not_otherwise() -> None:
+    alone = stepping(["a", "b", "c", "d", "e"])
+    assert not states_differ(alone, stepping(["a", "b", "c", "d", "e"]))
+    assert not states_differ(alone, stepping(["c", "d", "e", "f", "g"]))
+    assert not states_differ(stepping(["c", "d", "e", "f", "g"]), alone)
+    assert "random numbers of torch" in states_differ(alone, stepping(["a", "b", "x", "y", "z"]))
+    assert not states_differ(alone, stepping(["a", "b", "x", "y", "z"]), random=False)
+
+
+def test_memory_that_grows_every_step_on_the_device_is_told() -> None:
+    mib = 1 << 20
+    steady, jumps = [9 * mib] * 5, [9 * mib, 9 * mib, 20 * mib, 20 * mib, 20 * mib]
+    grows = [(9 + step) * mib for step in range(5)]
+    draws = ["a"] * 5
+    assert (
+        states_differ(stepping(draws, [*steady]), stepping(draws, [*grows]))
+        == "the memory held grows by 1.00 MiB every step"
+    )
+    assert not states_differ(stepping(draws, [*steady]), stepping(draws, [*jumps]))
+    assert not states_differ(stepping(draws, [*grows]), stepping(draws, [*grows]))
 
 
 def test_the_bound_is_three_times_the_originals_error() -> None:

@@ -22,8 +22,8 @@ thread; `trace.readers.run_folder` reads them into a `Trace`. All times are nano
     facts.json       the fields of `diagnose.model.Facts`, and "rank", "world_size", "pid", "owned_roots"
     numbers.jsonl    {"step", "kind", "name", "shape", "finite", "sha256" or "elements"}, a line a tensor
     numbers.f64      float64 elements of those tensors, one after the other
-    state.json       {"steps": [{"random": {generator: sha256}, "optimizers": […]}, …], "modules": {name: shape}}: what
-                     else a captured step left behind (`inside.state`)
+    state.json       {"steps": [{"random": {generator: hash}, "optimizers": […], "memory_bytes"}, …]}: what else each
+                     captured step left behind (`inside.state`)
     trajectory.json  {"losses": [loss or null, …], "memory_bytes": […], "optimizers": {step: […]}, "seeds_itself"}: a
                      number a step (`inside.trajectory`)
     end.json         {"reason": "exit" | "exception" | "stopped", "steps": n}

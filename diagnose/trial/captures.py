@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from diagnose.collect.records import NUMBERS, VALUES
+from diagnose.collect.records import NUMBERS, STATE, VALUES
 from diagnose.trace.schema import Float64
 
 
@@ -18,7 +20,7 @@ class Tensor(msgspec.Struct, frozen=True):
 
     step: int
     kind: str
-    """`loss`, `gradient`, `parameter` or `buffer`."""
+    """`loss`, `gradient`, `parameter`, `buffer`, or `state` of an optimizer."""
     name: str
     shape: tuple[int, ...]
     finite: bool
@@ -43,6 +45,8 @@ class Capture:
     tensors: Mapping[tuple[int, int, str, str], Tensor]
     values: Mapping[tuple[int, int, str, str], Float64]
     """Sampled elements, float64, flat; empty where only hashes were kept."""
+    states: Mapping[int, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    """Per rank, step by step: random generators, optimizers, memory (`diagnose.collect.inside.state`)."""
 
     @property
     def steps(self) -> int:
@@ -61,8 +65,11 @@ def read_capture(folder: Path) -> Capture | None:
     """The capture below `folder`, or None where it did not come to its end."""
     tensors: dict[tuple[int, int, str, str], Tensor] = {}
     values: dict[tuple[int, int, str, str], Float64] = {}
+    states: dict[int, list[dict[str, Any]]] = {}
     for index in sorted(folder.glob(f"rank*/{NUMBERS}")):
         rank = int(index.parent.name.removeprefix("rank"))
+        state = index.parent / STATE
+        states[rank] = json.loads(state.read_bytes())["steps"] if state.exists() else []
         stored = np.fromfile(index.parent / VALUES, np.float64)
         at = 0
         for line in index.read_bytes().splitlines():
@@ -72,4 +79,4 @@ def read_capture(folder: Path) -> Capture | None:
             if not tensor.sha256:
                 values[key] = stored[at : at + tensor.elements]
                 at += tensor.elements
-    return Capture(tensors, values) if tensors else None
+    return Capture(tensors, values, states) if tensors else None

@@ -1,7 +1,8 @@
 """The numerics gates: does a patched program still compute what the original computes?
 
 *Bitwise*: loss, gradients, parameters and buffers of the first steps are equal bit for bit under deterministic
-settings. Where the original does not even equal itself, the rounding gate decides instead, and says so.
+settings, and so is what the optimizers keep; the random generators advance alike, perhaps some steps ahead. Where the
+original does not even equal itself, the rounding gate decides instead, and says so.
 
 *Rounding*: with C the same steps in float64 (`diagnose.collect.inside.reference`), for every tensor
 
@@ -20,7 +21,9 @@ Optimizers that divide a gradient by its own size, as Adam does, make a whole st
 but for rounding. Of a parameter's elements, one in a thousand may therefore be off by up to two such steps in either
 program; the rest is compared as above. What gradients are held to knows no such exception.
 
-NaN and infinity never pass. What cannot be compared is "unverified" (`passed` None), never passed.
+For both, the optimizers are made of the same parameters with the same settings, and memory does not grow from step to
+step where the original's does not. NaN and infinity never pass. What cannot be compared is "unverified" (`passed`
+None), never passed.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ import numpy as np
 from diagnose.model import Gate, GateResult
 from diagnose.trace.schema import Float64
 from diagnose.trial.captures import Capture, Tensor
+from diagnose.trial.state import states_differ
 
 FACTOR = 3.0
 GROSS_FACTOR = 10.0
@@ -51,16 +55,17 @@ def bitwise(original: Capture, patched: Capture) -> GateResult:
     if unusable is not None:
         return unusable
     difference = _first_difference(original, patched)
-    if difference is not None:
+    difference = difference or states_differ(original.states, patched.states)
+    if difference:
         return GateResult(Gate.BITWISE, False, difference)
     count = len(original.tensors)
-    detail = f"{count} losses, gradients, parameters and buffers of {_steps(original)} are equal bit for bit"
+    detail = f"{count} losses, gradients, parameters, buffers and states of {_steps(original)} are equal bit for bit"
     return GateResult(Gate.BITWISE, True, detail)
 
 
 def repeats(original: Capture, again: Capture) -> bool:
     """Whether a program gave the same bits twice: only then a difference is the patched program's doing."""
-    return _first_difference(original, again) is None
+    return not (_first_difference(original, again) or states_differ(original.states, again.states))
 
 
 def rounding(original: Capture, patched: Capture, reference: Capture, rounded: Capture | None = None) -> GateResult:
@@ -73,6 +78,9 @@ def rounding(original: Capture, patched: Capture, reference: Capture, rounded: C
     missing = next((key for key in original.values if key not in reference.values), None)
     if missing is not None:
         return _unverified(f"the float64 reference has no {original.tensors[missing].title}")
+    different = states_differ(original.states, patched.states, random=False)
+    if different:
+        return GateResult(Gate.ROUNDING, False, different)
     typical = max(_typical(original, reference), _typical(rounded, reference) if rounded else 0.0)
     if not typical < _STRAYED:
         return _unverified(

@@ -3,8 +3,66 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from typing import Any
+
+from diagnose.units import format_bytes
+
+_AHEAD = 3
+"""Steps by which a program that fetches its input early may be ahead with its random numbers."""
+_GROWS_BYTES = 64 << 10
+"""A step."""
+
+Steps = Sequence[Mapping[str, Any]]
+
+
+def states_differ(before: Mapping[int, Steps], after: Mapping[int, Steps], *, random: bool = True) -> str:
+    """How the steps of two programs leave different states behind, per rank; empty where they do not.
+
+    `random` False: generators are not looked at (compiled code may draw in another order what it uses alike).
+    """
+    for rank, steps in before.items():
+        others = after.get(rank, ())
+        if not steps or not others:
+            continue
+        different = optimizers_differ(steps[-1]["optimizers"], others[-1]["optimizers"]) or _grows(steps, others)
+        if not different and random:
+            different = _random_differs(steps, others)
+        if different:
+            return different
+    return ""
+
+
+def _random_differs(before: Steps, after: Steps) -> str:
+    for generator in before[0]["random"]:
+        mine = [step["random"].get(generator) for step in before]
+        theirs = [step["random"].get(generator) for step in after]
+        if None not in theirs and not any(_shifted(mine, theirs, by) for by in range(-_AHEAD, _AHEAD + 1)):
+            at = next(step for step, (one, other) in enumerate(zip(mine, theirs, strict=False), 1) if one != other)
+            return f"random numbers of {generator} advance differently from step {at} on"
+    return ""
+
+
+def _shifted(mine: Sequence[object], theirs: Sequence[object], by: int) -> bool:
+    """Whether one is the other, `by` steps later; two steps at least must tell."""
+    common = min(len(mine), len(theirs)) - abs(by)
+    late, early = (mine[by:], theirs) if by >= 0 else (mine, theirs[-by:])
+    return common >= min(2, len(mine)) and list(late[:common]) == list(early[:common])
+
+
+def _grows(before: Steps, after: Steps) -> str:
+    """Whether the device holds more after each of the last three steps, and not so in the original."""
+    mine, theirs = _least_growth(before), _least_growth(after)
+    if theirs > _GROWS_BYTES + 2 * max(0, mine):
+        return f"the memory held grows by {format_bytes(theirs)} every step"
+    return ""
+
+
+def _least_growth(steps: Steps) -> int:
+    held = [step["memory_bytes"] for step in steps[-4:]]
+    if len(held) < 4 or None in held:
+        return 0
+    return min(later - earlier for earlier, later in pairwise(held))
 
 
 def optimizers_differ(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]] | None) -> str:

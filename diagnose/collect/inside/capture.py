@@ -1,7 +1,8 @@
 """Mode "capture": records the numbers of the first training steps, then ends the program quietly.
 
 What is recorded, per step: every loss that a backward pass started from, every gradient right before the optimizer's
-step, every parameter after it, and every buffer of the modules that were called. Seeds and deterministic settings are
+step, every parameter after it, every buffer of the program's modules, and, after the last step, what the optimizers
+keep of each parameter; `inside.state` takes down the rest. Seeds and deterministic settings are
 set before the program's own code goes on, so that two captures of one program are equal bit for bit wherever the
 program allows it; a program that sets its own seeds keeps them.
 
@@ -28,7 +29,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from ..records import NUMBERS, VALUES
 from .compiling import Compiling
 from .imports import after_import
+from .modules import Modules
 from .originals import protect
+from .state import State
 
 if TYPE_CHECKING:
     from .hub import Hub
@@ -58,7 +61,8 @@ class _Capture:
         self._keep = bool(recipe.get("values", False))
         self._torch: Any = None
         self._optimizers: list[Any] = []
-        self._modules: dict[int, Any] = {}
+        self._modules: Modules | None = None
+        self._state: State | None = None
         self._losses: list[Any] = []
         self._gradients: list[tuple[str, Any]] = []
         self._updates: dict[int, int] = {}
@@ -88,6 +92,8 @@ class _Capture:
     def step_ended(self, index: int) -> None:
         """Take down what the step left; after the last one, write and leave."""
         try:
+            if self._state is not None:
+                self._state.step_ended()
             self._record(index)
         except Exception as error:  # noqa: BLE001 - the hub would swallow it, and the program train on to its end
             print(f"diagnose: the step's numbers could not be read: {error!r}", file=sys.stderr)  # noqa: T201
@@ -100,11 +106,15 @@ class _Capture:
         """Steps turned out to be something else than was thought: what was taken down so far is none."""
         self._lines, self._values = [], []
         self._losses, self._gradients, self._updates = [], [], {}
+        if self._state is not None:
+            self._state.clear()
 
     def write(self) -> None:
         folder = Path(self._hub.folder)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / VALUES).write_bytes(b"".join(self._values))
+        if self._state is not None:
+            self._state.write(folder)
         text = "".join(json.dumps(line) + "\n" for line in self._lines)
         unfinished = folder / f".{NUMBERS}"
         unfinished.write_text(text)
@@ -123,11 +133,8 @@ class _Capture:
         # `torch.optim` deletes the name of this module.
         optimizers = importlib.import_module("torch.optim.optimizer")
         optimizers.register_optimizer_step_pre_hook(self._before_update)
-        torch.nn.modules.module.register_module_forward_pre_hook(self._before_forward)
-
-    def _before_forward(self, module: Any, _arguments: Any) -> None:
-        if module._buffers:
-            self._modules.setdefault(id(module), module)
+        self._modules = Modules(torch)
+        self._state = State(torch)
 
     def _before_update(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if not any(seen is optimizer for seen in self._optimizers):
@@ -159,10 +166,18 @@ class _Capture:
         for optimizer in self._optimizers:
             for name, parameter in self._parameters(optimizer):
                 self._note(step, "parameter", name, parameter)
-        for place, module in enumerate(self._modules.values()):
+                if step + 1 == self._steps and not self._keep:
+                    self._note_kept(step, name, optimizer.state.get(parameter, {}))
+        for place, module in enumerate(self._modules.with_buffers() if self._modules is not None else ()):
             for name, buffer in module._buffers.items():
                 if buffer is not None:
                     self._note(step, "buffer", f"{type(module).__name__} {place} {name}", buffer)
+
+    def _note_kept(self, step: int, name: str, kept: dict[str, Any]) -> None:
+        """What an optimizer keeps of a parameter; counts of steps are numbers to some optimizers, tensors to others."""
+        for what, value in kept.items():
+            if what != "step" and isinstance(value, self._torch.Tensor):
+                self._note(step, "state", f"{what} of {name}", value)
 
     def _note(self, step: int, kind: str, name: str, tensor: Any) -> None:
         tensor = tensor.detach()

@@ -1,0 +1,65 @@
+"""What a captured step leaves behind beside tensors: where the random generators stand, what the optimizers are made
+of, and how much memory is held.
+
+`state.json` in `rank<k>/` has an entry a step. Generators are told by a hash of their states: two programs that draw
+the same numbers in the same order have the same hashes, and go on to shuffle their next epoch alike.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+from ..records import STATE
+from .optimizers import Optimizers
+
+
+class State:
+    """Takes down the state after each step."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._optimizers = Optimizers()
+        self._steps: list[dict[str, Any]] = []
+
+    def step_ended(self) -> None:
+        """One entry more."""
+        torch = self._torch
+        on_device = torch.cuda.is_available() and torch.cuda.is_initialized()
+        self._steps.append(
+            {
+                "random": self._random(on_device),
+                "optimizers": self._optimizers.made_of(),
+                "memory_bytes": int(torch.cuda.memory_allocated()) if on_device else None,
+            }
+        )
+
+    def clear(self) -> None:
+        """None of the steps so far were steps."""
+        self._steps = []
+
+    def write(self, folder: Path) -> None:
+        """Leave `state.json` there."""
+        (folder / STATE).write_text(json.dumps({"steps": self._steps}))
+
+    def _random(self, on_device: bool) -> dict[str, str]:
+        found = {
+            "Python's random": _hash(repr(random.getstate())),
+            "torch on the CPU": _hash(self._torch.get_rng_state().numpy().tobytes()),
+        }
+        numpy = sys.modules.get("numpy")
+        if numpy is not None and hasattr(numpy, "random"):
+            kind, keys, *rest = numpy.random.get_state()
+            found["numpy.random"] = _hash(f"{kind}{rest}".encode() + keys.tobytes())
+        if on_device:
+            found["torch on the device"] = _hash(self._torch.cuda.get_rng_state().numpy().tobytes())
+        return found
+
+
+def _hash(state: str | bytes) -> str:
+    data = state.encode() if isinstance(state, str) else state
+    return hashlib.sha256(data).hexdigest()[:16]
