@@ -16,7 +16,8 @@ Fix safety
     Rounding. The same operators, evaluated in another order and with intermediate results kept in wider formats; the
     gate compares with float64. Dropout draws from a generator of its own: the same distribution, other numbers.
     Compiling takes a part of the first steps, from seconds to minutes. Left alone: programs that compile already or
-    record CUDA graphs of their own; gradients of gradients, which compiled code does not have; models
+    record CUDA graphs of their own; models that step through time in Python, which the compiler would write out moment
+    by moment, for minutes; gradients of gradients, which compiled code does not have; models
     that are called by another name than their own, and those that a library trains.
 """
 
@@ -60,6 +61,7 @@ from diagnose.fixer import (
 _PADS = re.compile(r"\bpad_sequence\(|padding\s*=\s*(?:True\b|[\"']longest)")
 _TWICE = re.compile(r"create_graph\s*=\s*True|torch\.func\.|\bfunctorch\b")
 _GRAPHED = re.compile(r"\bmake_graphed_callables\(|\bCUDAGraph\(|\bcuda\.graph\(")
+_LOOPS = "CUDA graphs replay it as it is; one kernel for the whole series (nn.LSTM, nn.GRU) is better still."
 _BY_HAND = "Compile by hand where it is built: `model.compile()`."
 
 
@@ -93,6 +95,10 @@ def rewrite(request: Request) -> Answer:
     models = _models(request)
     if not models:
         return _library(request)
+    if any(_steps_through_time(request, built) for built in models):
+        return Advice(
+            f"The model steps through time in Python, which the compiler would write out moment by moment. {_LOOPS}"
+        )
     if any("torch.jit." in text for text in request.sources.values()):
         return Advice("The program uses TorchScript, which excludes torch.compile: take torch.jit out first.")
     edits: list[tuple[str, Sequence[Splice]]] = []
@@ -119,6 +125,17 @@ def _models(request: Request) -> list[Built]:
 def _blocks(request: Request, built: Built) -> str | None:
     made = model_class(built, request.sources)
     return made.repeated_blocks(request.sources) if made is not None else None
+
+
+def _steps_through_time(request: Request, built: Built) -> bool:
+    """Whether the model calls its modules once for each moment of a series."""
+    made = model_class(built, request.sources)
+    for loop in made.source.every(cst.For, made.definition) if made is not None else ():
+        assert made is not None  # it has a loop
+        over = made.source.code(loop.iter)
+        if over.startswith("range(") and re.search(r"\.shape\[|\.size\(|\blen\(\w+\)", over):
+            return any(len(call.args) > 1 for call in made.source.every(cst.Call, loop.body))
+    return False
 
 
 def _lengths_vary(request: Request) -> bool:
@@ -209,6 +226,11 @@ _LOOP = (
     "opt = torch.optim.SGD(model.parameters(), lr=0.1)\n"
     "for x in batches:\n    loss = model(x).mean()\n    loss.backward()\n"
 )
+_RECURRENT = _HEAD.replace(
+    "    pass",
+    "    def forward(self, x):\n        h = x[:, 0]\n        for t in range(x.shape[1]):\n"
+    "            h = self.cell(x[:, t], h)\n        return h",
+)
 _EITHER = "if big:\n    model = Net(9)\nelse:\n    model = Net()\n"
 _GPT = (
     "import torch\nfrom torch import nn\n\n\nclass Block(nn.Module):\n    pass\n\n\nclass GPT(nn.Module):\n"
@@ -269,6 +291,7 @@ FIXER = Fixer(
             None,
             _recorded,
         ),
+        Example(_RECURRENT + "model = Net()\n" + _LOOP, None, _recorded),
         Example("import re\nPATTERN = re.compile('x')\nfit(PATTERN)\n", None, _recorded),
     ),
 )
