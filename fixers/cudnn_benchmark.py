@@ -1,0 +1,147 @@
+"""Lets cuDNN try its algorithms for each convolution and keep the fastest.
+
+What it changes
+    Sets `torch.backends.cudnn.benchmark = True` once, after the imports of the script that is started. Where the
+    program sets it to False, that line is edited instead.
+
+Why it helps
+    cuDNN guesses an algorithm from the sizes of a convolution. For grouped, dilated, three-dimensional and odd ones
+    the guess is often a general engine without tensor cores. A search, once for each new size, finds the best one.
+
+Fix safety
+    Rounding: another algorithm adds in another order, and which one is found can differ from run to run. Left alone:
+    programs that ask for deterministic algorithms, where that is in effect or may be. The first step with
+    each new size takes longer; for images whose sizes keep changing the search costs more than it gives, and
+    the trial tells.
+"""
+
+from __future__ import annotations
+
+import re
+
+import libcst as cst
+
+from diagnose.fixer import (
+    Advice,
+    Answer,
+    Edits,
+    Example,
+    Facts,
+    Fixer,
+    Gate,
+    Request,
+    Source,
+    Splice,
+    ensure_import,
+    example_request,
+    insert_after,
+    parse,
+    splice,
+    top_of_program,
+)
+
+_SETTING = "backends.cudnn.benchmark"
+_DETERMINISTIC = re.compile(r"cudnn\.deterministic\s*=\s*True|use_deterministic_algorithms\(\s*True")
+_LIGHTNING = re.compile(r"\bTrainer\([^)]*\b(?:benchmark|deterministic)\s*=")
+
+
+def rewrite(request: Request) -> Answer:
+    """Turn the search on where the program decides on it, or at the top of the script."""
+    facts = request.facts
+    if facts.cudnn_benchmark:
+        return None
+    if facts.cudnn_deterministic or facts.deterministic:
+        return Advice("The program asks for deterministic algorithms: without that, cuDNN may search for faster ones.")
+    asks = any(_DETERMINISTIC.search(text) for text in request.sources.values())
+    if asks and facts.cudnn_deterministic is None:
+        return Advice("The program can ask for deterministic algorithms: decide there on cudnn.benchmark.")
+    for path, text in request.sources.items():
+        if _LIGHTNING.search(text):
+            return Advice(f"{path} gives its Trainer `benchmark` or `deterministic`: decide there.")
+        source = parse(text) if "benchmark" in text else None
+        decided = _decided(source, asks) if source is not None else False
+        if isinstance(decided, Splice):
+            return Edits({path: splice(text, [decided])}, "let cuDNN search for its fastest algorithms")
+        if decided:
+            return None
+    return _insert(request)
+
+
+def _decided(source: Source, asks: bool) -> Splice | bool:
+    """The edit of the one line that forbids the search; True: another line decides; False: none does."""
+    for assign in source.every(cst.Assign):
+        names = source.names(assign.targets[0].target)
+        if not any(name.endswith("cudnn.benchmark") for name in names):
+            continue
+        if source.code(assign.value) != "False":
+            return True
+        if not asks:  # beside a request for deterministic algorithms, in a branch not taken, it belongs to that
+            return Splice(*source.wide_span(assign.value), "True")
+    return False
+
+
+def _insert(request: Request) -> Answer:
+    text = request.sources.get(request.entry or "")
+    source = parse(text) if text else None
+    anchor = top_of_program(source) if source is not None else None
+    if request.entry is None or source is None or text is None or anchor is None:
+        return Advice(
+            f"Put `torch.{_SETTING} = True` before the first step; the script that starts is not ours to edit."
+        )
+    torch, imports = ensure_import(source, "torch")
+    added = insert_after(source, anchor, [f"{torch}.{_SETTING} = True"])
+    separated = Splice(added.start, added.end, source.newline + added.text)
+    return Edits({request.entry: splice(text, [*imports, separated])}, "let cuDNN search for its fastest algorithms")
+
+
+def _recorded(text: str) -> Request:
+    return example_request("conv-heuristics", text, facts=Facts(cudnn_benchmark=False, cudnn_deterministic=False))
+
+
+FIXER = Fixer(
+    name="cudnn-benchmark",
+    rewrite=rewrite,
+    gate=Gate.ROUNDING,
+    mechanism="compute",
+    order=50,
+    examples=(
+        Example(
+            before="import torch\nfrom torch import nn\n\n\ndef main():\n    pass\n",
+            after="import torch\nfrom torch import nn\n\ntorch.backends.cudnn.benchmark = True\n\n\n"
+            "def main():\n    pass\n",
+            request=_recorded,
+        ),
+        Example(
+            before="import torch\n\ntorch.backends.cudnn.benchmark = False  # for now\n",
+            after="import torch\n\ntorch.backends.cudnn.benchmark = True  # for now\n",
+            request=_recorded,
+        ),
+        Example(
+            before="import torch\nimport torch.backends.cudnn as cudnn\n\nif seed is not None:\n"
+            "    cudnn.deterministic = True\n    cudnn.benchmark = False\n",
+            after="import torch\nimport torch.backends.cudnn as cudnn\n\ntorch.backends.cudnn.benchmark = True\n\n"
+            "if seed is not None:\n    cudnn.deterministic = True\n    cudnn.benchmark = False\n",
+            request=_recorded,
+        ),
+        Example(
+            before="import torch\nimport torch.backends.cudnn as cudnn\n\ncudnn.benchmark = True\n",
+            after=None,
+            request=_recorded,
+        ),
+        Example(
+            before="import torch\n\ntorch.backends.cudnn.deterministic = True\n",
+            after=None,
+            request=lambda text: example_request("conv-heuristics", text),
+        ),
+        Example(
+            before="import torch\nx = 1\n",
+            after=None,
+            request=lambda text: example_request("conv-heuristics", text, facts=Facts(cudnn_benchmark=True)),
+        ),
+        Example(
+            before="import torch\nx = 1\n",
+            after=None,
+            request=lambda text: example_request("conv-heuristics", text, facts=Facts(deterministic=True)),
+        ),
+    ),
+)
