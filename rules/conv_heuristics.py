@@ -248,4 +248,11 @@ _SILENT = (
     drawn(_STEP, repeat=4, ops=_OPS, shapes=_SHAPES, kernels={"k": _FAST, "K": _FAST}),
 )
 
-RULE = Rule("conv-heuristics", check, fixers=("cudnn-benchmark",), fires=_FIRES, silent=_SILENT, nearness=32)
+RULE = Rule(
+    "conv-heuristics",
+    check,
+    fixers=("cudnn-benchmark", "channels-last", "conv-bias-before-norm"),
+    fires=_FIRES,
+    silent=_SILENT,
+    nearness=32,
+)

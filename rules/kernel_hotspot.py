@@ -197,8 +197,16 @@ def _claim(measures: Measures, one: _Kernel) -> Iterator[Claim]:
         confidence=Confidence.BOUND,
         evidence=_evidence(measures, one),
         where=places_of_ops(measures, measures.op_of_work[one.rows]),
+        fixers=("cudnn-benchmark", "channels-last") if _convolves(measures, one) else (),
         confirm=_counters(one),
     )
+
+
+def _convolves(measures: Measures, one: _Kernel) -> bool:
+    """Whether it is a convolution's: the library may have a better one, or one for another format."""
+    ops = measures.op_of_work[one.rows]
+    names = np.unique(measures.trace.ops.name[ops[ops >= 0]]).tolist()
+    return any("convolution" in measures.trace.names[name] for name in names)
 
 
 def _described(measures: Measures, one: _Kernel) -> str:
