@@ -393,6 +393,9 @@ def test_nothing_is_begun_that_cannot_end_before_the_last_runs(tmp_path: Path) -
         Decision.NOT_TRIED,
         "the budget leaves 6 ns before the last runs, and this is expected to take 7 ns",
     )
+    short = Stage(tmp_path, [LOADER], [finding("a", 9, "faster-loader")], budget=Deadline(10, clock=lambda: 0))
+    short.bench.trial_takes_ns, short.bench.final_takes_ns = 7, 40
+    assert short.run().verdicts[0].summary.startswith("the budget leaves no time before the last runs")
 
 
 def test_a_short_budget_leaves_a_knob_fewer_settings(tmp_path: Path) -> None:

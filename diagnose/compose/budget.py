@@ -47,10 +47,8 @@ class Budget:
         left_ns = max(0, left_ns - self.bench.final_ns())
         if needed_ns <= left_ns:
             return None
-        return (
-            f"the budget leaves {format_ns(left_ns)} before the last runs, and this is expected to take "
-            f"{format_ns(needed_ns)}"
-        )
+        rest = format_ns(left_ns) if left_ns else "no time"
+        return f"the budget leaves {rest} before the last runs, and this is expected to take {format_ns(needed_ns)}"
 
 
 def spread(count: int, wanted: int) -> list[int]:
