@@ -50,6 +50,8 @@ class FakeBench:
     """Per choice between settings, whether they are on a scale."""
     saving: Interval | None = None
     """Of every attempt."""
+    by_text: Mapping[str, Decision] = field(default_factory=dict)
+    """What an attempt decides where the patched program holds a text."""
     trial_takes_ns: int = 0
     """For each setting."""
     check_takes_ns: int = 0
@@ -75,11 +77,11 @@ class FakeBench:
         assert self.copies[original.root] == self.copies[twin.root] == SOURCE
         return Control(Interval(0.0, -0.01, 0.01), 0.01, 8, 2, 20_000_000) if self.runs_control else None
 
-    def choose(self, candidates: Sequence[Program], on_try: OnSetting, *, scale: bool = False) -> int:
+    def choose(self, candidates: Sequence[Program], on_try: OnSetting, *, scale: bool = False) -> list[int]:
         self.scales.append(scale)
         for number, _ in enumerate(candidates[1:], 1):
             on_try(number, 0, Interval(0.1, 0.1, 0.1))
-        return self.best_setting
+        return [self.best_setting, *(at for at in range(len(candidates)) if at != self.best_setting)]
 
     def attempt(
         self,
@@ -94,7 +96,8 @@ class FakeBench:
         if on_pair is not None:
             on_pair(0, Pair(0, 2e7, 1e7), Interval(0.5, 0.4, 0.6))
         traces = [Path(f"after-{fixer.name}")]
-        decided = self.decisions[fixer.name]
+        decided = next((self.by_text[key] for key in self.by_text if key in self.copies[patched.root]), None)
+        decided = decided or self.decisions[fixer.name]
         return Trial(Verdict(fixer.name, decided, "as told", saving=self.saving, saving_ns=1), traces)
 
     def leave_out(self, fixer: Fixer, without: Program, stack: Program, on_pair: OnPair | None = None) -> Trial:
@@ -105,7 +108,14 @@ class FakeBench:
         return Trial(Verdict(fixer.name, found, "as checked", saving=Interval(0.001, -0.01, 0.01), saving_ns=2))
 
     def gate(
-        self, gate: Gate, original: Program, patched: Program, rounds_to: str | None = None, *, asked: bool = True
+        self,
+        gate: Gate,
+        original: Program,
+        patched: Program,
+        rounds_to: str | None = None,
+        *,
+        asked: bool = True,
+        fewer: bool = False,
     ) -> GateResult:
         self.gates.append((gate, self.copies[original.root], self.copies[patched.root], rounds_to))
         return GateResult(gate, self.gate_passes, "as gated")

@@ -413,3 +413,27 @@ def test_a_short_budget_leaves_a_knob_fewer_settings(tmp_path: Path) -> None:
     stage.bench.trial_takes_ns, stage.bench.best_setting = 3, 2
     assert stage.run().verdicts[0].setting == {"num_workers": 16}
     assert stage.bench.scales == [True]
+
+
+@pytest.mark.parametrize(
+    ("breaks", "tried"),
+    [
+        (Decision.CHANGES_NUMBERS, ["model = compiled:fast", "model = compiled:safe"]),
+        (Decision.FAILED, ["model = compiled:fast", "model = compiled:safe"]),
+        (Decision.NO_CHANGE, ["model = compiled:fast"]),
+    ],
+)
+def test_where_the_chosen_setting_breaks_down_the_next_best_has_a_trial(
+    tmp_path: Path, breaks: Decision, tried: list[str]
+) -> None:
+    def settings(_request: Request) -> list[Mapping[str, Scalar]]:
+        return [{"mode": "safe"}, {"mode": "fast"}, {"mode": "third"}]
+
+    modes = fixer("modes", replacing("model = 3", "model = compiled:"), settings=settings)
+    stage = Stage(tmp_path, [modes], [finding("a", 9, "modes")], {"modes": Decision.KEPT})
+    stage.bench.best_setting, stage.bench.by_text = 1, {":fast": breaks}
+    (verdict,) = stage.run().verdicts
+    assert [patched.splitlines()[-1] for _, _, patched in stage.bench.attempts] == tried
+    assert verdict.decision is (Decision.KEPT if len(tried) == 2 else breaks)
+    assert verdict.setting == {"mode": "safe" if len(tried) == 2 else "fast"}
+    assert stage.bench.scales == [False]

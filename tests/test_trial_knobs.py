@@ -37,7 +37,7 @@ class Knob:
         def on_try(number: int, against: int, saving: Interval | None) -> None:
             self.told.append((number, against, saving is not None))
 
-        return Sweep(len(self.steps), self.scale, self.compare, on_try, 4, most_pairs).best()
+        return Sweep(len(self.steps), self.scale, self.compare, on_try, 4, most_pairs).ranking()[0]
 
     @property
     def measured(self) -> list[int]:
@@ -76,6 +76,11 @@ def test_a_setting_that_fails_loses_and_ends_nothing_else() -> None:
     knob = Knob([20, 10, None])
     assert knob.best() == 1
     assert knob.told == [(1, 0, True), (2, 0, False)]
+
+
+def test_the_others_follow_by_what_they_save_and_those_that_failed_do_not() -> None:
+    knob = Knob([20, 10.1, 10, None])
+    assert Sweep(4, True, knob.compare, lambda *_: None, 4, 10).ranking() == [1, 2, 0]
 
 
 def test_where_the_first_does_not_run_the_next_is_the_yardstick() -> None:

@@ -141,5 +141,5 @@ def test_settings_are_measured_against_the_first_that_runs_and_the_cheapest_near
     with bench(project, tmp_path) as trials:
         copies = [trials.copy({"train.py": text}, f"setting-{number}") for number, text in enumerate(texts)]
         chosen = trials.choose(copies, lambda *seen: told.append((seen[0], seen[1], seen[2] is not None)))
-    assert chosen == 2
+    assert chosen == [2, 1]
     assert told == [(0, 1, False), (2, 1, True)]

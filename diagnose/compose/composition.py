@@ -29,13 +29,17 @@ from diagnose.plugins import Catalogue
 from diagnose.program import Program, patch
 from diagnose.program.moved import LineMap
 from diagnose.session import ControlMeasured, FinalMeasured, PatchAccepted, TrialStarted
-from diagnose.trial.bench import Control
+from diagnose.trial.bench import Control, Trial
 from diagnose.trial.knobs import is_scale
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.units import format_share
 
 WITHOUT_ASKING = frozenset({Gate.BITWISE, Gate.ROUNDING})
 """Classes of fixes that are tried unless the user says otherwise."""
+
+_BREAKS_DOWN = frozenset({Decision.FAILED, Decision.OUT_OF_MEMORY, Decision.CHANGES_NUMBERS})
+_ATTEMPTS = 2
+"""Settings of one fixer that have a full trial at most."""
 
 
 @dataclass(frozen=True)
@@ -175,13 +179,29 @@ class Composition:
         return control
 
     def _try(self, ready: Answers, original: Program, baseline: Program) -> Program | None:
-        """Choose the setting, run the trial, take the fix into the stack if it holds; the new baseline if so."""
-        proposal, variants = ready.proposal, ready.variants
-        copies = [self._copy(self._stack, proposal.fixer.name, variant.answer) for variant in variants]
-        chosen = self._choose(proposal.fixer, [variant.setting for variant in variants], copies)
-        variant, patched = variants[chosen], copies[chosen]
-        fixer = variant.fixer
-        diff = self._stack.diff(variant.answer)
+        """Choose the setting, run the trial, take the fix into the stack if it holds; the new baseline if so.
+
+        Where the chosen setting breaks down in its trial, the next best has one: what breaks with one mode of a compiler
+        may hold with another.
+        """
+        name, variants = ready.proposal.fixer.name, ready.variants
+        copies = [self._copy(self._stack, name, variant.answer) for variant in variants]
+        ranking = self._choose(ready.proposal.fixer, [variant.setting for variant in variants], copies)
+        for chosen in ranking[:_ATTEMPTS]:
+            trial = self._trial(ready.proposal, variants[chosen], copies[chosen], original, baseline)
+            if trial.verdict.decision is Decision.KEPT:
+                self._accept(ready.proposal, variants[chosen])
+                self._look_again(variants[chosen].fixer, trial.traces, _patched_ns(trial.verdict))
+                return copies[chosen]
+            if trial.verdict.decision not in _BREAKS_DOWN or self._budget.affordable(ready)[1] is not None:
+                return None
+        return None
+
+    def _trial(
+        self, proposal: Proposal, variant: Variant, patched: Program, original: Program, baseline: Program
+    ) -> Trial:
+        """One variant against the stack as it stands; told."""
+        fixer, diff = variant.fixer, self._stack.diff(variant.answer)
         self._journal.record(
             TrialStarted(
                 fixer=fixer.name,
@@ -196,15 +216,11 @@ class Composition:
         numbers = original if self._stack.bitwise else baseline
         trial = self._bench.attempt(fixer, baseline, patched, self._journal.telling(fixer.name), numbers)
         self._tell(replace(trial.verdict, setting=dict(variant.setting), diff=diff), proposal)
-        if trial.verdict.decision is not Decision.KEPT:
-            return None
-        self._accept(proposal, variant)
-        self._look_again(fixer, trial.traces, _patched_ns(trial.verdict))
-        return patched
+        return trial
 
-    def _choose(self, fixer: Fixer, settings: Sequence[Mapping[str, Scalar]], copies: Sequence[Program]) -> int:
+    def _choose(self, fixer: Fixer, settings: Sequence[Mapping[str, Scalar]], copies: Sequence[Program]) -> list[int]:
         if len(copies) == 1:
-            return 0
+            return [0]
         self._journal.phase(f"choosing the setting of {fixer.name}", ", ".join(map(_described, settings)))
 
         def tried(number: int, against: int, saving: Interval | None) -> None:

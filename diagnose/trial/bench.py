@@ -138,8 +138,10 @@ class Bench:
         )
         return self._control
 
-    def choose(self, candidates: Sequence[Program], on_try: OnSetting, *, scale: bool = False) -> int:
-        """The cheapest of several settings (in their order) that is near the best; `scale`: they are a rising number.
+    def choose(self, candidates: Sequence[Program], on_try: OnSetting, *, scale: bool = False) -> list[int]:
+        """The settings that run: the cheapest that is near the best, then the others, the faster first.
+
+        They come in the order of what they cost; `scale` says that they are a rising number.
 
         The first that runs is the yardstick for the others. Its process is kept from one to the next, resting.
         """
@@ -164,7 +166,7 @@ class Bench:
         # With fewer pairs than an interval needs, a run-off would be called for every time.
         most_pairs = self._schedule.pairs // 2 if short.pairs >= LEAST_PAIRS else short.pairs
         try:
-            return Sweep(len(candidates), scale, compare, on_try, short.pairs, most_pairs).best()
+            return Sweep(len(candidates), scale, compare, on_try, short.pairs, most_pairs).ranking()
         finally:
             for arm in kept.values():
                 arm.end()
@@ -208,14 +210,22 @@ class Bench:
         return Trial(replace(verdict, decision=answer.decision, summary=answer.summary))
 
     def gate(
-        self, gate: Gate, original: Program, patched: Program, rounds_to: str | None = None, *, asked: bool = True
+        self,
+        gate: Gate,
+        original: Program,
+        patched: Program,
+        rounds_to: str | None = None,
+        *,
+        asked: bool = True,
+        fewer: bool = False,
     ) -> GateResult:
         """Whether a patched program keeps a promise about its numbers, as `attempt` asks too.
 
-        `asked` False: no fix promised it, and it is looked at only where that is cheap.
+        `asked` False: no fix promised it, and it is looked at only where that is cheap. `fewer`: a fix has taken out
+        parameters.
         """
         began_ns = time.monotonic_ns()
-        found = self._gatekeeper.check(gate, original, patched, rounds_to, asked=asked)
+        found = self._gatekeeper.check(gate, original, patched, rounds_to, asked=asked, fewer=fewer)
         self._costs.saw_gate(time.monotonic_ns() - began_ns)
         return found
 
@@ -253,7 +263,7 @@ class Bench:
             return replace(verdict, decision=early.decision, summary=early.summary)
         assert found.saving is not None  # or the times would have settled it
         moved = mechanism(fixer.mechanism, found)
-        gate = self.gate(fixer.gate, original, patched, fixer.rounds_to)
+        gate = self.gate(fixer.gate, original, patched, fixer.rounds_to, fewer=fixer.fewer_parameters)
         memory_bytes = found.memory.device_bytes if found.memory else None
         final = ruling(found.saving, verdict.pairs, gate, moved, found.peak_bytes, memory_bytes)
         return replace(verdict, decision=final.decision, summary=final.summary, gate=gate, mechanism=moved)

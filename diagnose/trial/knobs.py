@@ -52,8 +52,8 @@ class Sweep:
     lost: set[int] = field(default_factory=set)
     """Those that gave no answer."""
 
-    def best(self) -> int:
-        """The number of the setting to take; the first where none runs."""
+    def ranking(self) -> list[int]:
+        """The settings that ran, the one to take first; where none did, the last that was asked to."""
         while (number := self._next()) is not None:
             self._measure(number, self.pairs)
         pairs = 2 * self.pairs
@@ -62,7 +62,9 @@ class Sweep:
                 if number != self.yardstick:
                     self._measure(number, pairs)
             pairs *= 2
-        return cheapest_near_best(self.savings) if self.savings else 0
+        best = cheapest_near_best(self.savings)
+        others = sorted(self.savings.keys() - {best}, key=lambda number: -self.savings[number].estimate)
+        return [best, *others]
 
     def _next(self) -> int | None:
         known = self.savings.keys() | self.lost
