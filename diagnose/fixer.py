@@ -322,8 +322,10 @@ class Fixer:
     settings: Callable[[Request], Sequence[Mapping[str, Scalar]]] = lambda _request: ({},)
     """The settings of its knobs that are worth a trial, cheapest first."""
     rounds_to: str | None = None
-    """The number format that matrix operands are rounded to (`tf32`), when the fix does that: for the rounding gate, and
-    beside the training gate, which then also refuses what is wrong by far more than that."""
+    """The number format that matrix operands are rounded to (`tf32`), when the fix does that: for the rounding gate,
+    and for the training gate, which then also refuses what is wrong by far more than that."""
+    fewer_parameters: bool = False
+    """The fix takes out parameters without influence: the training gate, which alone allows it, lets them go."""
     examples: tuple[Example, ...] = field(default=(), repr=False)
     order: int = 50
     """Order class of composition: 10 environment, 20 syncs, 30 input, 40 precision, 50 kernels, 60 compile, 70 memory,

@@ -87,6 +87,7 @@ FIXER = Fixer(
     name="conv-bias-before-norm",
     rewrite=rewrite,
     gate=Gate.TRAINING,
+    fewer_parameters=True,
     mechanism="compute+idle.dispatch+idle.launch",
     order=50,
     examples=(

@@ -266,6 +266,20 @@ def test_a_small_tensor_is_judged_by_the_typical_error_where_its_own_is_lucky() 
     assert not gates.rounding(original, capture({"big": [1.0 + 1e-4] * 2000, "bias": [1.01]}), reference).passed
 
 
+def test_the_losses_of_a_step_are_summed_where_it_takes_another_number_of_backward_passes() -> None:
+    def accumulating(losses: list[float]) -> Capture:
+        keys = [(0, 0, "loss", f"backward {at}") for at in range(len(losses))]
+        gradients = capture({"w": [1.0] * 2000})
+        values = {**gradients.values, **{key: np.array([loss]) for key, loss in zip(keys, losses, strict=True)}}
+        tensors = {**gradients.tensors, **{key: Tensor(*key[1:], (), True) for key in keys}}
+        del tensors[0, 0, "loss", "l"], values[0, 0, "loss", "l"]
+        return Capture(tensors, values)
+
+    four = accumulating([0.5, 0.25, 0.75, 0.5])
+    assert gates.rounding(four, accumulating([0.75, 1.25]), four).passed is True
+    assert gates.rounding(four, accumulating([1.5, 2.5]), four).passed is False
+
+
 def parameters(first: np.ndarray, second: np.ndarray) -> Capture:
     """Two steps of a parameter, with the loss and the gradient that every capture has."""
     kinds = {(0, 0, "loss", "l"): np.ones(1), (0, 0, "gradient", "g"): np.ones(1)}

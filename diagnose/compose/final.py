@@ -40,7 +40,8 @@ class Final:
         if any(kept.fixer.gate is Gate.TRAINING and kept.fixer.rounds_to is None for kept in stack.kept):
             rounds_to = None  # no number format explains what such a fix changes
         self.journal.phase("checking the numbers of all kept fixes together", f"{boldest.value}, against the original")
-        found = self.bench.gate(boldest, original, patched, rounds_to)
+        fewer = any(kept.fixer.fewer_parameters for kept in stack.kept)
+        found = self.bench.gate(boldest, original, patched, rounds_to, fewer=fewer)
         if found.passed and boldest is not Gate.TRAINING and any(kept.fixer.order in _COMPILING for kept in stack.kept):
             found = self._beside(found, self.bench.gate(Gate.TRAINING, original, patched, asked=False))
         if found.passed is False:

@@ -80,26 +80,32 @@ class Gatekeeper:
     _started: int = 0
 
     def check(
-        self, gate: Gate, original: Program, patched: Program, rounds_to: str | None = None, *, asked: bool = True
+        self,
+        gate: Gate,
+        original: Program,
+        patched: Program,
+        rounds_to: str | None = None,
+        *,
+        asked: bool = True,
+        fewer: bool = False,
     ) -> GateResult:
         """Whether the patched program keeps the promise `gate`.
 
-        `asked` False: a trajectory beside the promise of the fixes, not worth more than `UNASKED_NS`.
+        `asked` False: a trajectory beside the promise of the fixes, not worth more than `UNASKED_NS`. `fewer`: for
+        the training gate, a fix has taken out parameters.
         """
         try:
-            answer = self._checked(gate, original, patched, rounds_to, asked=asked)
+            if gate is Gate.TRAINING:
+                gross = self._gross(original, patched, rounds_to) if rounds_to and not fewer else None
+                return gross or self._trajectory(original, patched, asked=asked, fewer=fewer)
+            answer = self._equal(gate, original, patched, rounds_to)
         except _NoCaptureError as error:
             return GateResult(gate, None, str(error))
-        if answer.passed and gate is not Gate.TRAINING and self._numbers_of(original.root) != patched.root:
+        if answer.passed and self._numbers_of(original.root) != patched.root:
             self._same_numbers.setdefault(patched.root, original.root)
         return answer
 
-    def _checked(
-        self, gate: Gate, original: Program, patched: Program, rounds_to: str | None, *, asked: bool
-    ) -> GateResult:
-        if gate is Gate.TRAINING:
-            gross = self._gross(original, patched, rounds_to) if rounds_to else None
-            return gross or self._trajectory(original, patched, asked=asked)
+    def _equal(self, gate: Gate, original: Program, patched: Program, rounds_to: str | None) -> GateResult:
         if gate is Gate.BITWISE:
             answer = self._bitwise(original, patched)
             if answer is not None:
@@ -115,7 +121,7 @@ class Gatekeeper:
             return None  # the trajectory decides
         return gates.gross(*captures)
 
-    def _trajectory(self, original: Program, patched: Program, *, asked: bool) -> GateResult:
+    def _trajectory(self, original: Program, patched: Program, *, asked: bool, fewer: bool) -> GateResult:
         steps = self._steps = self._steps or self._trajectory_steps()
         first = [f"seed-{seed}" for seed in range(SEEDS)]
         stands_in = self._captured_alike(original, patched, first) if asked else None
@@ -127,10 +133,10 @@ class Gatekeeper:
             return GateResult(Gate.TRAINING, None, f"the budget left no time for {steps} steps under {SEEDS} seeds")
         original = stands_in or original
         curves = self._curves(original, patched, SEEDS, steps)
-        answer = trajectory(*curves)
-        if answer.passed is False and beyond_luck(*curves) is None and not self.deadline.passed:
+        answer = trajectory(*curves, fewer=fewer)
+        if answer.passed is False and beyond_luck(*curves, fewer=fewer) is None and not self.deadline.passed:
             with contextlib.suppress(_NoCaptureError):  # then the first answer stands
-                answer = trajectory(*self._curves(original, patched, 2 * SEEDS, steps))
+                answer = trajectory(*self._curves(original, patched, 2 * SEEDS, steps), fewer=fewer)
         return answer
 
     def _curves(self, original: Program, patched: Program, seeds: int, steps: int) -> tuple[list[Curve], list[Curve]]:

@@ -70,6 +70,9 @@ def repeats(original: Capture, again: Capture) -> bool:
 
 def rounding(original: Capture, patched: Capture, reference: Capture, rounded: Capture | None = None) -> GateResult:
     """The rounding gate; `rounded` is C' for a fix that declares a number format."""
+    if _losses(original) != _losses(patched):
+        original, patched, reference = _summed(original), _summed(patched), _summed(reference)
+        rounded = rounded and _summed(rounded)
     for capture in (patched, reference, rounded):
         if capture is not None:
             unusable = _unusable(Gate.ROUNDING, original, capture, same=capture is patched)
@@ -169,6 +172,23 @@ def _unamplified(errors: Float64, step: float) -> Float64:
     excused = np.zeros(len(errors), np.bool_)
     excused[np.argpartition(sizes, -few)[-few:]] = True
     return errors[~(excused & (sizes <= 2 * step))]
+
+
+def _losses(capture: Capture) -> list[tuple[int, int, str, str]]:
+    return [key for key, tensor in capture.tensors.items() if tensor.kind == "loss"]
+
+
+def _summed(capture: Capture) -> Capture:
+    """With the losses of a step as one, their sum: the same samples may go through fewer backward passes."""
+    tensors, values = dict(capture.tensors), dict(capture.values)
+    for key in _losses(capture):
+        tensor, value = tensors.pop(key), values.pop(key)
+        total = (*key[:2], "loss", "in all")
+        before = values.get(total, np.zeros(1))
+        finite = tensor.finite and (total not in tensors or tensors[total].finite)
+        tensors[total] = Tensor(tensor.step, "loss", "in all", (), finite)
+        values[total] = before + np.sum(value)
+    return Capture(tensors, values, capture.states)
 
 
 def _usual_size(reference: Capture) -> float:
