@@ -88,7 +88,7 @@ def _in_training(request: Request, path: str, source: Source, layer: OutputLayer
 
 def _edits(source: Source, layer: OutputLayer, call: cst.Call) -> list[Splice]:
     statement = source.statement(call)
-    deferred = source.inside(call, cst.BaseComp) or source.inside(call, cst.Lambda)
+    deferred = any(isinstance(above, cst.BaseComp | cst.Lambda) for above in source.ancestors(call))
     if not isinstance(statement, cst.SimpleStatementLine) or deferred:
         return []
     name, imports = functional(source)

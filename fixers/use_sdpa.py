@@ -43,9 +43,9 @@ from diagnose.fixer import (
     insert_before,
     mentions_fused,
     parse,
-    take_out,
     replace,
     splice,
+    take_out,
     unread_after,
     without_import,
     written_attentions,
@@ -149,7 +149,8 @@ FIXER = Fixer(
             "    def __init__(self, width, heads):\n        super().__init__()\n"
             "        self.scale = (width // heads) ** -0.5\n        self.drop = nn.Dropout(0.1)\n\n"
             "    def forward(self, q, k, v, mask=None):\n"
-            "        out = nn.functional.scaled_dot_product_attention(\n            q,\n            k,\n            v,\n"
+            "        out = nn.functional.scaled_dot_product_attention(\n"
+            "            q,\n            k,\n            v,\n"
             "            attn_mask=mask,\n"
             "            dropout_p=self.drop.p if self.training else 0.0,\n            scale=self.scale,\n        )\n"
             "        return out\n",

@@ -37,7 +37,8 @@ BODIES = {
         x_normed = x / rms
         return self.gamma * x_normed
 """,
-    "weight in the middle": "        return self.gamma * x * (x.square().mean(dim=-1, keepdim=True) + self.eps) ** -0.5\n",
+    "weight in the middle": "        square = x.square()\n"
+    "        return self.gamma * x * (square.mean(dim=-1, keepdim=True) + self.eps) ** -0.5\n",
     "mean and variance": """        mean = x.mean(-1, keepdim=True)
         var = x.var(-1, unbiased=False, keepdim=True)
         # '-1' means last dimension.
@@ -88,9 +89,11 @@ LEFT_ALONE = {
     "        return self.gamma * (x - x.mean(-1, keepdim=True)) / torch.sqrt(var + self.eps) + self.beta\n",
     "over channels": "        return x * torch.rsqrt(x.pow(2).mean(1, keepdim=True) + 1e-6) * self.gamma\n",
     "epsilon outside": "        return x / (torch.sqrt(x.pow(2).mean(-1, keepdim=True)) + 1e-6) * self.gamma\n",
-    "another tensor's size": "        y = x + 1\n        return y * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)\n",
+    "another tensor's size": "        y = x + 1\n"
+    "        return y * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)\n",
     "learned epsilon": "        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.beta) * self.gamma\n",
-    "two draws": "        return torch.rand_like(x) * torch.rsqrt(torch.rand_like(x).pow(2).mean(-1, keepdim=True) + 1e-6)\n",
+    "two draws": "        d = torch.rand_like\n"
+    "        return d(x) * torch.rsqrt(d(x).pow(2).mean(-1, keepdim=True) + 1e-6)\n",
     "input changed on the way": "        var = x.pow(2).mean(-1, keepdim=True)\n        x = x + 1\n"
     "        return x * torch.rsqrt(var + 1e-6)\n",
 }

@@ -1,4 +1,4 @@
-"""pad-vocabulary on differently written models: the same loss and gradients, the same parameters, other shapes inside."""
+"""pad-vocabulary on differently written models: the same loss, gradients and parameters, other shapes inside."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_generation_keeps_its_product_for_one_position() -> None:
     assert "logits = self.lm_head(x[:, [-1], :]) # note" in answer.files["train.py"]
 
 
-def test_the_product_itself_is_aligned() -> None:
+def test_the_product_itself_is_aligned(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = FIXER.rewrite(example_request("misaligned-matmul", NESTED))
     assert isinstance(answer, Edits)
     seen: list[tuple[int, ...]] = []
@@ -146,9 +146,6 @@ def test_the_product_itself_is_aligned() -> None:
         seen.append(tuple(operands[1].shape))
         return linear(*operands)
 
-    torch.nn.functional.linear = watched
-    try:
-        numbers(answer.files["train.py"])
-    finally:
-        torch.nn.functional.linear = linear
+    monkeypatch.setattr(torch.nn.functional, "linear", watched)
+    numbers(answer.files["train.py"])
     assert seen == [(128, 8)]

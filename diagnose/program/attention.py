@@ -271,10 +271,10 @@ def _unscaled(found: WrittenAttention, query: cst.BaseExpression) -> Operand:
 
 def _untransposed(found: WrittenAttention, node: cst.BaseExpression) -> Operand | None:
     made = operation(found.source, node)
-    if made is not None and made.condition is None and made.name in {"transpose", "permute", "mT"}:
-        if _swaps_last(found, made):
-            found.steps += made.through
-            return Operand(made.operands[0])
+    swaps = made is not None and made.condition is None and made.name in {"transpose", "permute", "mT"}
+    if made is not None and swaps and _swaps_last(found, made):
+        found.steps += made.through
+        return Operand(made.operands[0])
     if isinstance(node, cst.Name) and (made is None or made.name in {"permute", "transpose"}):
         return Operand(node, transposed=True)
     return None

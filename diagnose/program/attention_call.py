@@ -14,7 +14,7 @@ from diagnose.program.defaults import assigned, defaults_of
 from diagnose.program.formula import constant, operation
 from diagnose.program.members import member
 from diagnose.program.numeric import canonical, is_number, last_size, root_of
-from diagnose.program.reaching import names_in, same_value
+from diagnose.program.reaching import Bound, names_in, reaching, same_value, statement_of
 from diagnose.program.syntax import Source, parse
 
 __all__ = ["CannotFuse", "FusedCall", "fused_call"]
@@ -64,14 +64,12 @@ def _same(found: WrittenAttention, node: cst.BaseExpression) -> None:
         raise CannotFuse(f"{found.source.code(node)} is changed between its two products")
     gone = {name for _, name in found.steps}
     for name in names_in(found.source, node):
-        if name.value in gone and not same_value_outside(found, name):
+        if name.value in gone and not _stays(found, name):
             raise CannotFuse(f"{name.value} is one of the tensors that would go")
 
 
-def same_value_outside(found: WrittenAttention, name: cst.Name) -> bool:
+def _stays(found: WrittenAttention, name: cst.Name) -> bool:
     """Whether a name that a removed statement binds means, where it is used here, something that stays."""
-    from diagnose.program.reaching import reaching, statement_of
-
     seen = reaching(found.source, statement_of(found.source, name), name.value)
     return all(seen.statement is not statement for statement, _ in found.steps)
 
@@ -118,16 +116,11 @@ def _masks(found: WrittenAttention, unneeded: list[tuple[cst.CSTNode, str]]) -> 
         condition = is_causal[0].condition
         if condition is None:
             return ["is_causal=True"]
-        if isinstance(condition, cst.Name | cst.Attribute) and is_flag(found.source, condition):
+        if isinstance(condition, cst.Name | cst.Attribute):
             return [f"is_causal={found.source.code(condition)}"]
         raise CannotFuse("its mask is causal or not from call to call")
     unneeded.clear()
     return [f"attn_mask={_combined(found, [*is_causal, *plain])}"]
-
-
-def is_flag(source: Source, node: cst.BaseExpression) -> bool:
-    """Whether a condition is one of the program's settings and no tensor."""
-    return isinstance(node, cst.Attribute) or isinstance(node, cst.Name)
 
 
 def _fill(found: WrittenAttention, mask: Mask) -> float:
@@ -254,8 +247,6 @@ def _is_width(found: WrittenAttention, root: cst.BaseExpression) -> bool:
 
 def _unfollowed(source: Source, root: cst.BaseExpression) -> str | None:
     """The tensor whose last size an expression is: `k` for `k.size(-1)`, through a name."""
-    from diagnose.program.reaching import Bound, reaching, statement_of
-
     while isinstance(root, cst.Name):
         seen = reaching(source, statement_of(source, root), root.value)
         if seen.bound is not Bound.ASSIGNED or not isinstance(seen.value, cst.BaseExpression):

@@ -9,12 +9,14 @@ import libcst as cst
 
 from diagnose.program.formula import Operation, constant, integer, operation
 from diagnose.program.members import member
+from diagnose.program.reaching import Bound, reaching, statement_of
 from diagnose.program.syntax import Source
 
 __all__ = ["Polarity", "causal", "fill_value"]
 
 _PASSES = frozenset(
-    "to bool float int long byte type type_as cuda cpu detach contiguous unsqueeze view reshape expand clone".split()
+    {"to", "bool", "float", "int", "long", "byte", "type", "type_as", "cuda", "cpu", "detach", "contiguous"}
+    | {"unsqueeze", "view", "reshape", "expand", "clone"}
 )
 _LARGE = 1e3
 """From this much below the other scores on, a position's weight is zero in every float format."""
@@ -61,7 +63,6 @@ def _through_subscript(
     source: Source, node: cst.BaseExpression, used: list[tuple[cst.CSTNode, str]] | None
 ) -> Polarity | None:
     """A name that stands for a part of a mask, `mask = self.mask[:T, :T]`."""
-    from diagnose.program.reaching import Bound, reaching, statement_of
 
     if not isinstance(node, cst.Name):
         return None
@@ -172,13 +173,12 @@ def fill_value(source: Source, node: cst.BaseExpression | None) -> float | None:
     if made is not None and made.name in {"tensor", "full"} and made.operands:
         return fill_value(source, made.operands[1 if made.name == "full" and len(made.operands) > 1 else 0])
     while isinstance(node, cst.Name):
-        from diagnose.program.reaching import Bound, reaching, statement_of
-
         found = reaching(source, statement_of(source, node), node.value)
         if found.bound is not Bound.ASSIGNED or not isinstance(found.value, cst.BaseExpression):
             return None
         node = found.value
-    if isinstance(node, cst.Attribute) and node.attr.value == "min" and isinstance(node.value, cst.Call):
-        if any(name == "torch.finfo" for name in source.names(node.value.func)):
-            return -3.0e38
+    least = isinstance(node, cst.Attribute) and node.attr.value == "min"
+    holder = node.value if least and isinstance(node, cst.Attribute) else None
+    if isinstance(holder, cst.Call) and "torch.finfo" in source.names(holder.func):
+        return -3.0e38
     return -math.inf if source.code(node) in {"-float('inf')", '-float("inf")', "-float('Inf')"} else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import libcst as cst
 
@@ -42,7 +43,7 @@ def _in_sequence(source: Source, call: cst.Call) -> Iterator[cst.Call]:
     layers = [arg.value for arg in call.args]
     if len(layers) == 1 and isinstance(layers[0], cst.List):
         layers = [element.value for element in layers[0].elements]
-    for layer, after in zip(layers, layers[1:], strict=False):
+    for layer, after in pairwise(layers):
         if isinstance(layer, cst.Call) and _agree(source, layer, after):
             yield layer
 

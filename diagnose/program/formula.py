@@ -7,13 +7,13 @@ followed through plain assignments, `x += …`, `x.masked_fill_(…)` and assign
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import libcst as cst
 
 from diagnose.program.members import member
-from diagnose.program.reaching import Bound, reaching, statement_of
+from diagnose.program.reaching import Bound, in_module, reaching, statement_of
 from diagnose.program.syntax import Source
 
 __all__ = ["Operation", "constant", "integer", "operation"]
@@ -117,9 +117,9 @@ def _written(source: Source, node: cst.CSTNode) -> Operation | None:
         return Operation(name, (node.left, node.right), node) if name else None
     if isinstance(node, cst.AugAssign):
         name = _UPDATES.get(type(node.operator))
-        return Operation(name, (node.target, node.value), node) if name else None  # type: ignore[arg-type]
+        return Operation(name, (node.target, node.value), node) if name else None
     if isinstance(node, cst.UnaryOperation):
-        name = {cst.Minus: "neg", cst.BitInvert: "invert", cst.Not: "not"}.get(type(node.operator))  # type: ignore[call-overload]
+        name = {cst.Minus: "neg", cst.BitInvert: "invert", cst.Not: "not"}.get(type(node.operator))
         return Operation(name, (node.expression,), node) if name else None
     if isinstance(node, cst.Comparison) and len(node.comparisons) == 1:
         name = _COMPARED.get(type(node.comparisons[0].operator))
@@ -218,22 +218,10 @@ def constant(source: Source, node: cst.BaseExpression | None) -> float | None:
 def _bound_constant(source: Source, node: cst.Name) -> float | None:
     found = reaching(source, statement_of(source, node), node.value)
     if found.bound is Bound.OUTER:
-        found = reaching_module(source, node.value)
-    if found is None or found.bound is not Bound.ASSIGNED or not isinstance(found.value, cst.BaseExpression):
+        found = in_module(source, node.value) or found
+    if found.bound is not Bound.ASSIGNED or not isinstance(found.value, cst.BaseExpression):
         return None
     return constant(source, found.value)
-
-
-def reaching_module(source: Source, name: str):  # type: ignore[no-untyped-def]
-    """The binding of a name at the top level of a file, where it is the only one."""
-    from diagnose.program.reaching import Definition, _definition
-
-    found: list[Definition] = []
-    for statement in source.module.body:
-        one = _definition(source, statement, name)
-        if one is not None:
-            found.append(one)
-    return found[0] if len(found) == 1 else None
 
 
 def _computed(source: Source, made: Operation) -> float | None:
@@ -258,7 +246,7 @@ def _computed(source: Source, made: Operation) -> float | None:
         return None
 
 
-_ARITHMETIC = {
+_ARITHMETIC: Mapping[str, Callable[..., float]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
     "mul": lambda a, b: a * b,

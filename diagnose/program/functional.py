@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
@@ -16,34 +16,27 @@ _LINE = 120
 
 def functional(source: Source) -> tuple[str, list[Splice]]:
     """The name by which a file knows `torch.nn.functional`, and the import to be added first, if any."""
-    for statement in source.module.body:
-        for small in statement.body if isinstance(statement, cst.SimpleStatementLine) else ():
-            if isinstance(small, cst.Import):
-                for alias in small.names:
-                    if source.code(alias.name) == "torch.nn.functional" and alias.asname is not None:
-                        return source.code(alias.asname.name), []
-            if isinstance(small, cst.ImportFrom) and not isinstance(small.names, cst.ImportStar):
-                if small.module is None or source.code(small.module) not in {"torch", "torch.nn"}:
-                    continue
-                for alias in small.names:
-                    name = source.code(alias.name)
-                    known = source.code(alias.asname.name) if alias.asname is not None else name
-                    if name == "functional":
-                        return known, []
-    for statement in source.module.body:
-        for small in statement.body if isinstance(statement, cst.SimpleStatementLine) else ():
-            if isinstance(small, cst.ImportFrom) and not isinstance(small.names, cst.ImportStar):
-                if small.module is not None and source.code(small.module) == "torch":
-                    for alias in small.names:
-                        if source.code(alias.name) == "nn":
-                            known = source.code(alias.asname.name) if alias.asname is not None else "nn"
-                            return f"{known}.functional", []
-            if isinstance(small, cst.Import):
-                for alias in small.names:
-                    if source.code(alias.name) == "torch.nn" and alias.asname is not None:
-                        return f"{source.code(alias.asname.name)}.functional", []
+    known = dict(_imported(source))
+    for module, suffix in (("torch.nn.functional", ""), ("torch.nn", ".functional")):
+        if module in known:
+            return known[module] + suffix, []
     torch, splices = ensure_import(source, "torch")
     return f"{torch}.nn.functional", splices
+
+
+def _imported(source: Source) -> Iterator[tuple[str, str]]:
+    """Modules that the top of a file gives a name of one word, with that name."""
+    for statement in source.module.body:
+        for small in statement.body if isinstance(statement, cst.SimpleStatementLine) else ():
+            if isinstance(small, cst.Import):
+                for alias in small.names:
+                    if alias.asname is not None:
+                        yield source.code(alias.name), source.code(alias.asname.name)
+            elif isinstance(small, cst.ImportFrom) and small.module is not None:
+                for alias in () if isinstance(small.names, cst.ImportStar) else small.names:
+                    name = source.code(alias.name)
+                    known = source.code(alias.asname.name) if alias.asname is not None else name
+                    yield f"{source.code(small.module)}.{name}", known
 
 
 def call_in_place(source: Source, node: cst.CSTNode, function: str, arguments: Sequence[str], after: str = "") -> str:

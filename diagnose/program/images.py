@@ -73,9 +73,9 @@ def moved_inputs(step: TrainingStep) -> Iterator[cst.Call]:
             function = call.func
             if not isinstance(function, cst.Attribute) or function.attr.value not in {"to", "cuda"}:
                 continue
-            if source.code(function.value) == name and _gives(source, call, name):
-                if not within(source, call, forward) and source.span(call)[0] < source.span(forward)[0]:
-                    yield call
+            before = not within(source, call, forward) and source.span(call)[0] < source.span(forward)[0]
+            if before and source.code(function.value) == name and _gives(source, call, name):
+                yield call
 
 
 def _gives(source: Source, call: cst.Call, name: str) -> bool:

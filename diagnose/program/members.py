@@ -34,9 +34,9 @@ def members_named(source: Source, around: cst.ClassDef, name: str) -> list[cst.B
                 found.append(node.value)
         elif isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
             registers = node.func.attr.value in {"register_buffer", "register_parameter"}
-            if registers and len(node.args) > 1 and isinstance(node.args[0].value, cst.SimpleString):
-                if node.args[0].value.evaluated_value == name:
-                    found.append(node.args[1].value)
+            first = node.args[0].value if registers and len(node.args) > 1 else None
+            if isinstance(first, cst.SimpleString) and first.evaluated_value == name:
+                found.append(node.args[1].value)
     return found
 
 

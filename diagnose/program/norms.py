@@ -324,7 +324,7 @@ def _check(found: WrittenNorm) -> None:
                 raise _NotOne
     if found.weight is not None and not same_value(source, found.weight, at):
         raise _NotOne
-    _check_reads(found, removed, at)
+    _check_reads(found, removed)
 
 
 def _all_removed_between(found: WrittenNorm, name: str, first: cst.CSTNode | None, at: cst.CSTNode) -> bool:
@@ -341,7 +341,7 @@ def _all_removed_between(found: WrittenNorm, name: str, first: cst.CSTNode | Non
     return False
 
 
-def _check_reads(found: WrittenNorm, removed: set[int], at: cst.CSTNode) -> None:
+def _check_reads(found: WrittenNorm, removed: set[int]) -> None:
     source = found.source
     scope = source.inside(found.root, cst.FunctionDef)
     names = {name for _, name in found.steps}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import libcst as cst
 
-from diagnose.program.formula import constant, integer, operation, reaching_module
+from diagnose.program.formula import constant, integer, operation
 from diagnose.program.members import member
-from diagnose.program.reaching import Bound, reaching, statement_of
+from diagnose.program.reaching import Bound, in_module, reaching, statement_of
 from diagnose.program.syntax import Source
 
 __all__ = ["canonical", "is_number", "last_size", "root_of"]
@@ -66,7 +66,7 @@ def _is_numeric_call(source: Source, call: cst.Call) -> bool:
 def _is_numeric_name(source: Source, node: cst.Name) -> bool:
     found = reaching(source, statement_of(source, node), node.value)
     if found.bound is Bound.OUTER:
-        found = reaching_module(source, node.value) or found
+        found = in_module(source, node.value) or found
     if found.bound is Bound.ASSIGNED and isinstance(found.value, cst.BaseExpression):
         return is_number(source, found.value)
     if found.bound is Bound.UNPACKED and isinstance(found.value, cst.BaseExpression):
@@ -151,9 +151,9 @@ def last_size(source: Source, node: cst.BaseExpression) -> cst.BaseExpression | 
             if len(sizes) == 1 and isinstance(sizes[0], cst.Tuple):
                 sizes = tuple(element.value for element in sizes[0].elements)
             return sizes[-1] if len(sizes) >= axes and integer(sizes[-1]) != -1 else None
-        if made.module is not None and len(made.module.args) > 1 and axes == 2:
-            if any(name == "torch.nn.Linear" for name in source.names(made.module.func)):
-                return made.module.args[1].value
+        linear = made.module is not None and "torch.nn.Linear" in source.names(made.module.func)
+        if linear and made.module is not None and len(made.module.args) > 1 and axes == 2:
+            return made.module.args[1].value
         if not _keeps_last(made.name, made.operands):
             return None
         if made.name == "transpose" and any(integer(axis) == 2 for axis in made.operands[1:]):

@@ -10,7 +10,7 @@ import libcst as cst
 from diagnose.program.flow import binds
 from diagnose.program.syntax import Source
 
-__all__ = ["Bound", "Definition", "names_in", "reaching", "same_value", "statement_of"]
+__all__ = ["Bound", "Definition", "in_module", "names_in", "reaching", "same_value", "statement_of"]
 
 Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 
@@ -67,6 +67,12 @@ def reaching(source: Source, at: cst.CSTNode, name: str) -> Definition:
         if isinstance(owner, cst.With) and any(_touches(source, item, name) for item in owner.items):
             return Definition(Bound.LOST)
         current = owner
+
+
+def in_module(source: Source, name: str) -> Definition | None:
+    """The binding of a name at the top level of a file, where it is the only one."""
+    found = [one for one in (_definition(source, each, name) for each in source.module.body) if one is not None]
+    return found[0] if len(found) == 1 else None
 
 
 def _chain(source: Source, owner: cst.CSTNode) -> cst.CSTNode | None:
