@@ -181,8 +181,8 @@ class Composition:
     def _try(self, ready: Answers, original: Program, baseline: Program) -> Program | None:
         """Choose the setting, run the trial, take the fix into the stack if it holds; the new baseline if so.
 
-        Where the chosen setting breaks down in its trial, the next best has one: what breaks with one mode of a compiler
-        may hold with another.
+        Where the chosen setting breaks down in its trial, the next best has one: what breaks in one mode of a compiler
+        may hold in another.
         """
         name, variants = ready.proposal.fixer.name, ready.variants
         copies = [self._copy(self._stack, name, variant.answer) for variant in variants]
