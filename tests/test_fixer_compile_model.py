@@ -1,0 +1,284 @@
+"""What the compile family of fixers makes of programs runs, and computes what it computed."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from diagnose.fixer import Advice, Edits, Facts, Request, Site, example_request
+from diagnose.plugins import load
+
+torch = pytest.importorskip("torch")
+# Dynamo asks intermediate results for their gradients, of which torch warns.
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+FIXERS = load().fixers
+
+FLAT = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return torch.tanh(self.inner(x)) * 0.5 + x
+
+torch.manual_seed(0)
+model = Net()
+model = model.to("cpu")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+batches = [torch.randn(4, 8) for _ in range(4)]
+for batch in batches:
+    loss = model(batch).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+result, keys = loss.item(), list(model.state_dict())
+"""
+
+TRAINER = """
+import torch
+from torch import nn
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+
+    def forward(self, x):
+        return x + torch.relu(self.linear(x))
+
+class Net(nn.Module):
+    def __init__(self, width, layers):
+        super().__init__()
+        self.blocks = nn.ModuleList([Block(width) for _ in range(layers)])
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+class Trainer:
+    def __init__(self, layers):
+        torch.manual_seed(0)
+        self.model = Net(8, layers).to("cpu")
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+
+    def step(self, batch):
+        self.optimizer.zero_grad()
+        loss = self.model(batch).square().mean()
+        loss.backward()
+        self.optimizer.step()
+        return loss
+
+    def fit(self):
+        for batch in torch.randn(4, 4, 8):
+            loss = self.step(batch)
+        return loss.item()
+
+trainer = Trainer(2)
+result, keys = trainer.fit(), list(trainer.model.state_dict())
+"""
+
+FUNCTIONS = """
+import torch
+from torch import nn
+
+def train(net, critic, batches):
+    for batch in batches:
+        fake = net(batch)
+        cost = critic(fake).mean() - critic(batch.flip(0)).square().mean()
+        cost.backward()
+    return cost
+
+def main():
+    torch.manual_seed(0)
+    wide = True
+    if wide:
+        net = nn.Linear(8, 8)
+    else:
+        net = nn.Linear(8, 4)
+    critic = nn.Sequential(nn.Linear(8, 4), nn.GELU(), nn.Linear(4, 1))
+    return train(net, critic, [torch.randn(4, 8) for _ in range(3)]).item(), list(net.state_dict())
+
+result, keys = main()
+"""
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[object]]:
+    """torch.compile without a C++ compiler; what was compiled."""
+    seen: list[object] = []
+    real = torch.compile
+
+    @functools.wraps(real)
+    def traced(model: Any = None, **options: Any) -> Any:
+        seen.append(model)
+        options.pop("mode", None)
+        return real(model, **{**options, "backend": "aot_eager"})
+
+    monkeypatch.setattr(torch, "compile", traced)
+    torch._dynamo.reset()
+    yield seen
+    torch._dynamo.reset()
+
+
+def run(text: str) -> dict[str, Any]:
+    names: dict[str, Any] = {"__name__": "program"}
+    exec(compile(text, "train.py", "exec", dont_inherit=True), names)
+    return names
+
+
+def request(text: str, rule: str = "unfused-pointwise") -> Request:
+    return example_request(rule, text, facts=Facts(device_name="NVIDIA H200", device_capability=(9, 0)))
+
+
+@pytest.mark.parametrize("program", [FLAT, TRAINER, FUNCTIONS], ids=["flat", "trainer", "functions"])
+def test_a_compiled_program_computes_the_same_and_keeps_the_keys_of_its_checkpoints(
+    compiled: list[object], program: str
+) -> None:
+    fixer, asked = FIXERS["compile-model"], request(program)
+    before = run(program)
+    for setting in fixer.settings(asked):
+        answer = fixer.rewrite(replace(asked, setting=setting))
+        assert isinstance(answer, Edits)
+        compiled.clear()
+        after = run(answer.files["train.py"])
+        assert after["result"] == pytest.approx(before["result"], rel=1e-5)
+        assert after["keys"] == before["keys"]
+        assert compiled
+
+
+def test_each_block_is_compiled_where_blocks_repeat(compiled: list[object]) -> None:
+    fixer, asked = FIXERS["compile-model"], request(TRAINER)
+    assert {"compile": "blocks"} in fixer.settings(asked)
+    answer = fixer.rewrite(replace(asked, setting={"compile": "blocks"}))
+    assert isinstance(answer, Edits)
+    assert "for block in self.model.blocks:\n            block.compile()\n" in answer.files["train.py"]
+    run(answer.files["train.py"])
+    assert len(compiled) == 2
+
+
+def test_graphs_are_a_setting_where_the_device_waits_for_launches_and_lengths_are_fixed() -> None:
+    settings = FIXERS["compile-model"].settings
+    graphs: Mapping[str, str] = {"compile": "whole", "mode": "reduce-overhead"}
+    assert graphs not in settings(request(FLAT))
+    assert graphs in settings(request(FLAT, "launch-bound"))
+    padded = FLAT.replace("batches = [", "collate = nn.utils.rnn.pad_sequence([torch.ones(2)])\nbatches = [")
+    assert graphs not in settings(request(padded, "launch-bound"))
+
+
+def test_lengths_that_vary_are_told_to_the_compiler() -> None:
+    padded = FLAT.replace("batches = [", "collate = nn.utils.rnn.pad_sequence([torch.ones(2)])\nbatches = [")
+    answer = FIXERS["compile-model"].rewrite(request(padded))
+    assert isinstance(answer, Edits)
+    assert "model.compile(dynamic=True)" in answer.files["train.py"]
+
+
+SWITCH = """
+import argparse
+import torch
+parser = argparse.ArgumentParser()
+parser.add_argument("--compile", action="store_true")
+args = parser.parse_args()
+model = torch.nn.Linear(4, 4)
+if args.compile:
+    model = torch.compile(model)
+for batch in data:
+    model(batch).mean().backward()
+"""
+
+
+def test_a_switch_of_the_programs_own_is_turned_on_and_can_still_be_turned_off() -> None:
+    answer = FIXERS["compile-model"].rewrite(request(SWITCH))
+    assert isinstance(answer, Edits)
+    assert "action=argparse.BooleanOptionalAction, default=True" in answer.files["train.py"]
+    assert "model.compile()" not in answer.files["train.py"]
+
+
+GLOBAL = """
+import torch
+compile = False # use PyTorch 2.0 to compile the model to be faster
+exec(open('configurator.py').read())
+model = torch.nn.Linear(4, 4)
+if compile:
+    model = torch.compile(model)
+while True:
+    logits, loss = model(x, y)
+    loss.backward()
+"""
+
+
+def test_a_global_switch_is_turned_on_unless_the_command_line_turns_it_off() -> None:
+    rewrite = FIXERS["compile-model"].rewrite
+    answer = rewrite(request(GLOBAL))
+    assert isinstance(answer, Edits)
+    assert "\ncompile = True # use PyTorch 2.0" in answer.files["train.py"]
+    assert isinstance(rewrite(replace(request(GLOBAL), words=("train.py", "--compile=False"))), Advice)
+
+
+BREAKS = """
+import logging
+import torch
+
+logger = logging.getLogger(__name__)
+
+def forward(x):
+    y = torch.tanh(x)
+    logger.debug("after tanh: %s", tuple(y.shape))
+    y = y * 2
+    print("mean", y.mean())
+    return y + 1
+
+step = torch.compile(forward, fullgraph=FULL)
+x = torch.arange(4.0)
+result = step(x).tolist()
+"""
+
+
+@pytest.mark.usefixtures("compiled")
+def test_a_function_without_its_messages_is_one_graph_with_the_same_values(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [number for number, line in enumerate(BREAKS.splitlines(), 1) if "logger.debug" in line]
+    sites = [Site("graph_break", "train.py", line, arguments={"reason": "logging"}) for line in lines]
+    answer = FIXERS["remove-graph-break"].rewrite(example_request("graph-breaks", BREAKS, sites=sites))
+    assert isinstance(answer, Edits)
+    text = answer.files["train.py"]
+    assert "logging" not in text
+    before = run(BREAKS.replace("FULL", "False"))
+    assert "mean" in capsys.readouterr().out
+    after = run(text.replace("FULL", "True"))  # raises where the graph breaks
+    assert after["result"] == before["result"]
+    assert after["forward"](after["x"]).tolist() == before["result"]
+    assert "mean" in capsys.readouterr().out  # uncompiled, it still speaks
+
+
+SIZES = """
+import torch
+
+def gated(x):
+    return torch.tanh(x) * x
+
+activation = torch.compile(gated, dynamic=False)
+result = [activation(torch.ones(3, length)).sum().item() for length in range(4, 9)]
+graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+"""
+
+
+@pytest.mark.usefixtures("compiled")
+def test_one_compilation_serves_all_sizes() -> None:
+    sites = [Site("recompile", "train.py", 4, function="gated", arguments={"reason": "tensor 'x' size mismatch"})]
+    answer = FIXERS["mark-dynamic"].rewrite(example_request("recompiling", SIZES, sites=sites))
+    assert isinstance(answer, Edits)
+    torch._dynamo.utils.counters.clear()
+    before = run(SIZES)
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    after = run(answer.files["train.py"])
+    assert after["result"] == pytest.approx(before["result"])
+    assert (before["graphs"], after["graphs"]) == (5, 1)
