@@ -70,6 +70,7 @@ from diagnose.program.options import CallOptions, Placed
 from diagnose.program.own_optimizer import replaced_by_torchs
 from diagnose.program.pending import puts_off
 from diagnose.program.progress import on_progress_bar, show_less_often
+from diagnose.program.pure import only_computes
 from diagnose.program.reads import is_read, log_branch, outcome, tensor_of, training_reads, trains, trains_within
 from diagnose.program.removal import take_out, unread_after, without_import
 from diagnose.program.remove import remove_call, remove_import, remove_statements
@@ -183,6 +184,7 @@ __all__ = [
     "number",
     "on_device",
     "on_progress_bar",
+    "only_computes",
     "outcome",
     "output_layers",
     "parse",

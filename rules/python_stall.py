@@ -139,4 +139,4 @@ _SILENT = (
     ),
 )
 
-RULE = Rule("python-stall", check, fires=_FIRES, silent=_SILENT, nearness=40)
+RULE = Rule("python-stall", check, fixers=("guard-metric",), fires=_FIRES, silent=_SILENT, nearness=40)

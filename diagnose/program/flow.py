@@ -61,6 +61,8 @@ def uses_of(source: Source, scope: Scope, name: str) -> Uses:
         parent = source.parent(node)
         above = source.parent(parent) if parent is not None else None
         if _scope_within(source, node) is not scope:
+            if _is_anothers(source, node, scope):
+                continue
             lost = "is used by another function"
         elif isinstance(parent, cst.AssignTarget) and isinstance(above, cst.Assign) and len(above.targets) == 1:
             assigned.append((node, above.value))
@@ -82,6 +84,20 @@ def _scope_within(source: Source, node: cst.CSTNode) -> cst.CSTNode:
         if isinstance(above, cst.FunctionDef | cst.Lambda | cst.ClassDef | cst.Module):
             return above
     return source.module
+
+
+def _is_anothers(source: Source, node: cst.Name, scope: Scope) -> bool:
+    """Whether a name below a scope is a variable of a function in between: a parameter, or bound there."""
+    for above in source.ancestors(node):
+        if above is scope:
+            return False
+        if isinstance(above, cst.FunctionDef | cst.Lambda):
+            if any(param.name.value == node.value for param in source.every(cst.Param, above.params)):
+                return True
+            outside = any(item.name.value == node.value for item in source.every(cst.NameItem, above))
+            if isinstance(above, cst.FunctionDef) and not outside and binds(source, above.body, node.value):
+                return True
+    return False
 
 
 def _is_variable(source: Source, node: cst.Name) -> bool:

@@ -38,7 +38,7 @@ def accuracy(output, target, topk=(1,)):
         return [correct[:k].reshape(-1).float().sum(0, keepdim=True).mul_(100.0 / target.size(0)) for k in topk]
 
 
-def train(train_loader, model, criterion, optimizer, epoch, args):
+def train(train_loader, model, criterion, optimizer, args):
     batch_time = AverageMeter("Time", ":6.3f")
     losses = AverageMeter("Loss", ":.4e")
     top1 = AverageMeter("Acc@1", ":6.2f")
@@ -65,7 +65,7 @@ def train(train_loader, model, criterion, optimizer, epoch, args):
 def validate(loader, model, criterion):
     losses = AverageMeter("Loss", ":.4e")
     with torch.no_grad():
-        for i, (images, target) in enumerate(loader):
+        for images, target in loader:
             losses.update(criterion(model(images), target).item(), images.size(0))
     return losses.avg
 
@@ -79,6 +79,6 @@ model = torch.nn.Linear(4, 8)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 criterion = torch.nn.CrossEntropyLoss()
 loader = [(torch.randn(5 - n % 2, 4), torch.randint(0, 8, (5 - n % 2,))) for n in range(8)]
-for epoch in range(2):
-    train(loader, model, criterion, optimizer, epoch, Args)
+for _ in range(2):
+    train(loader, model, criterion, optimizer, Args)
     print(validate(loader, model, criterion))
