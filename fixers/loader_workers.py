@@ -76,7 +76,10 @@ def rewrite(request: Request) -> Answer:
     found = request.loaders()
     wanted = request.setting.get("num_workers", settings(request)[0].get("num_workers"))
     if (found.loaders or found.foreign) and not isinstance(wanted, int):
-        return Advice("There are as many workers as cores already: what they do for a sample has to become cheaper.")
+        return Advice(
+            "There are as many workers as cores already: what they do for a sample has to become cheaper. Decode once "
+            "and store the result, or keep it in memory where it fits."
+        )
     edits: list[tuple[str, Sequence[Splice]]] = []
     reasons = [
         f"{site.file}:{site.line} builds a DataLoader in code that is not yours to edit: pass num_workers on from "
