@@ -1,0 +1,103 @@
+"""Programs that compile, in trials: their warm-up, their cache, and the gates on their numbers."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from diagnose.collect.inside import turns
+from diagnose.model import Gate
+from diagnose.program import Program
+from diagnose.trial.bench import Bench
+from diagnose.trial.schedule import Deadline, Schedule
+
+PROGRAM = """
+import torch
+from torch import nn
+torch.set_num_threads(1)
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Dropout(0.2), nn.Tanh(), nn.Linear(16, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+x = torch.randn(32, 8)
+for step in range(100_000):
+    optimizer.zero_grad()
+    loss = model(x).square().mean()
+    loss.backward()
+    optimizer.step()
+"""
+COMPILED = PROGRAM.replace("optimizer = torch", 'model.compile(backend="aot_eager")\noptimizer = torch')
+WRONG = COMPILED.replace(".mean()", ".mean() * 1.001")
+
+
+def bench(folder: Path) -> Bench:
+    (folder / "project").mkdir()
+    (folder / "project" / "train.py").write_text(PROGRAM)
+    program = Program.parse(["train.py"], cwd=folder / "project")
+    return Bench(program, folder / "trials", Schedule(), Deadline(), sys.executable, dict(os.environ))
+
+
+def test_compiled_code_with_dropout_and_statistics_passes_the_gate_and_a_wrong_scale_does_not(tmp_path: Path) -> None:
+    with bench(tmp_path) as trials:
+        original = trials.copy({}, "original")
+        right, wrong = trials.copy({"train.py": COMPILED}, "right"), trials.copy({"train.py": WRONG}, "wrong")
+        passed = trials.gate(Gate.ROUNDING, original, right)
+        failed = trials.gate(Gate.ROUNDING, right, wrong)  # the reference of a compiled program is not compiled
+    assert passed.passed is True, passed.detail
+    assert failed.passed is False, failed.detail
+
+
+def test_copies_share_a_cache_of_compiled_code_that_is_not_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "users"))
+    with bench(tmp_path) as trials:
+        copies = [trials.copy({}, "one"), trials.copy({"train.py": COMPILED}, "two")]
+        caches = {trials._environment_of(copy)["TORCHINDUCTOR_CACHE_DIR"] for copy in copies}
+    assert caches == {str(tmp_path / "trials" / "compiled")}
+
+
+class FakeHub:
+    """As much of a hub as a warm-up needs."""
+
+    rank, world_size = 0, 1
+
+    def __init__(self) -> None:
+        self.steps = SimpleNamespace(hook_again=lambda: None)
+
+    def on_torch(self, _callback: object) -> None:
+        """No torch."""
+
+    def synchronize(self) -> None:
+        """No device."""
+
+
+def steps_until_ready(monkeypatch: pytest.MonkeyPatch, compiling: set[int], warmup: int = 5) -> int:
+    """How many steps the warm-up takes where something is compiled in each of `compiling`."""
+    hub: Any = FakeHub()
+    taken = turns._Turns("nowhere", warmup, hub)
+    ready: list[int] = []
+    monkeypatch.setattr(taken, "_connect", lambda: None)
+    monkeypatch.setattr(taken, "_send", lambda _message: ready.append(taken._steps))
+    monkeypatch.setattr(taken, "_wait", lambda: None)
+    for step in range(1, 1000):
+        taken._compiling.times += step in compiling
+        taken._after_step(step)
+        if ready:
+            return step
+    raise AssertionError("never ready")
+
+
+def test_a_warm_up_lasts_until_nothing_has_been_compiled_for_three_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert steps_until_ready(monkeypatch, set()) == 5
+    assert steps_until_ready(monkeypatch, {1, 2}) == 5
+    assert steps_until_ready(monkeypatch, {1, 2, 4}) == 4 + turns.QUIET_STEPS
+    assert steps_until_ready(monkeypatch, {1, 4, 6, 7}) == 7 + turns.QUIET_STEPS
+
+
+def test_a_program_that_never_stops_compiling_becomes_ready_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert steps_until_ready(monkeypatch, set(range(1000))) < turns.MOST_WARM_UP_STEPS + turns.QUIET_STEPS
