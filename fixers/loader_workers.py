@@ -64,8 +64,10 @@ torch.utils.data.DataLoader.__init__ = _loader_with_workers
 
 
 def settings(request: Request) -> Sequence[Mapping[str, Scalar]]:
-    """Numbers of workers to try: powers of two above the present one, up to the cores there are."""
+    """Numbers of workers to try: powers of two above the present one, up to the cores; fewer where cores are short."""
     present = max((loader.workers for loader in request.loaders().loaders), default=0)
+    if request.finding.rule == "cpu-contention":
+        return [{"num_workers": count} for count in dict.fromkeys((present // 2, present // 4)) if count] or [{}]
     cores = request.facts.cpu_count or _CORES_ASSUMED
     counts = sorted({*(1 << power for power in range(8) if 1 << power <= cores), min(cores, 128)})
     return [{"num_workers": count} for count in counts if count > present] or [{}]
@@ -75,6 +77,8 @@ def rewrite(request: Request) -> Answer:
     """Set the workers of the loaders that feed the training loop."""
     found = request.loaders()
     wanted = request.setting.get("num_workers", settings(request)[0].get("num_workers"))
+    if not isinstance(wanted, int) and request.finding.rule == "cpu-contention":
+        return None
     if (found.loaders or found.foreign) and not isinstance(wanted, int):
         return Advice(
             "There are as many workers as cores already: what they do for a sample has to become cheaper. Decode once "
@@ -146,6 +150,12 @@ def _recorded(text: str, cuda: bool = False, workers: int = 0, **arguments: Scal
     return example_request("input-bound", text, sites=[site], facts=facts, setting={"num_workers": 2})
 
 
+def _contended(text: str) -> Request:
+    workers = 4 if "4" in text else 8  # what a run of the example's outcome records
+    site = Site("DataLoader", "train.py", 2, arguments={"num_workers": workers})
+    return example_request("cpu-contention", text, sites=[site], setting={"num_workers": 4})
+
+
 _IMPORT = "from torch.utils.data import DataLoader\n"
 _ARGPARSE = 'parser.add_argument("--num-workers", type=int, default={})\n'
 
@@ -212,6 +222,11 @@ FIXER = Fixer(
             after=_IMPORT + "kwargs = {'batch_size': 8}\nif cuda:\n    more = {'num_workers': 2,\n"
             "            'pin_memory': True}\n    kwargs.update(more)\nloader = DataLoader(data, **kwargs)\n",
             request=lambda text: _recorded(text, cuda=True, workers=1),
+        ),
+        Example(
+            before=_IMPORT + "loader = DataLoader(data, num_workers=os.cpu_count())\n",
+            after=_IMPORT + "loader = DataLoader(data, num_workers=min(os.cpu_count(), 4))\n",
+            request=_contended,
         ),
         Example(
             before=_IMPORT + "class Lines(IterableDataset):\n    pass\n\nloader = DataLoader(Lines())\n",

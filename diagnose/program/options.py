@@ -105,13 +105,16 @@ class CallOptions:
         if there is None or not isinstance(value, int) or isinstance(value, bool):
             line = self.source.lines_of(self.node)[0]
             return Placed(reason=f"{self.path}:{line} gives {name}={code}, which comes from elsewhere: set it there.")
-        if isinstance(expression, cst.Call) and self.source.code(expression.func) == "max":
-            raised = expression.args[-1].value
-            if number(raised) is not None:
-                same = number(raised) == value
-                return Placed({} if same else {self.path: [replace(self.source, raised, str(value))]})
-        # It comes from outside (a command line, a file): what is asked for there still counts when it is more.
-        return Placed({self.path: [replace(self.source, expression, f"max({code}, {value})")]})
+        present = self.recorded.get(name)
+        bound = "min" if isinstance(present, int) and value < present else "max"
+        if isinstance(expression, cst.Call) and self.source.code(expression.func) in {"max", "min"}:
+            limit = expression.args[-1].value
+            if number(limit) == value:
+                return Placed()
+            if number(limit) is not None and self.source.code(expression.func) == bound:
+                return Placed({self.path: [replace(self.source, limit, str(value))]})
+        # It comes from outside (a command line, a file): what is asked for there still counts beyond this value.
+        return Placed({self.path: [replace(self.source, expression, f"{bound}({code}, {value})")]})
 
     def _follow(self, node: cst.BaseExpression, path: str, source: Source, recorded: Scalar) -> Setting | None:
         return setting_of(node, path, source, self.sources, recorded, configs=self.configs, words=self.words)
