@@ -205,6 +205,7 @@ def test_arms_that_do_not_fit_side_by_side_alternate() -> None:
 def test_running_out_of_memory_beside_the_other_arm_is_tried_again_alone() -> None:
     machine = Machine(fails={PATCHED: ArmFailed(Trouble.OUT_OF_MEMORY, "CUDA out of memory")})
     found = machine.run()
+    assert found.crowded
     assert found.alternated
     assert found.failed is None
     assert len(found.pairs) >= 4

@@ -158,6 +158,10 @@ class Bench:
             if self._compiling.intersection((candidates[number].root, candidates[yardstick].root)):
                 duel = replace(duel, start_limit_ns=self._schedule.start_limit_ns)
             found = duel.run(start, self._starter(candidates[number], "sweep"))
+            if found.crowded and not found.pairs:  # a larger setting may fit alone
+                kept.pop(yardstick).end()
+                alone = (self._starter(candidates[at], "sweep") for at in (yardstick, number))
+                found = replace(duel, fits=False).run(*alone)
             self._startups.saw(found, candidates[yardstick], candidates[number])
             if found.failed is not None and found.failed[0] == ORIGINAL:
                 raise YardstickFailed

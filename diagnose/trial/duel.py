@@ -58,6 +58,8 @@ class Comparison:
     stopped_early: bool = False
     alternated: bool = False
     """The arms did not fit side by side: processes alternated instead of taking turns."""
+    crowded: bool = False
+    """Memory ran out while both arms lived."""
     out_of_time: bool = False
     failed: tuple[int, ArmFailed] | None = None
     """The side that failed, and how; a program that came to its end is no failure."""
@@ -278,6 +280,7 @@ class _Run:
             self.found.ended_after = failure.reason.steps
         elif trouble is Trouble.OUT_OF_MEMORY and not self.found.alternated:
             self.fits = False
+            self.found.crowded = True
         elif trouble is Trouble.HUNG and self.duel.deadline.passed:
             self.found.out_of_time = True
         elif trouble is Trouble.HUNG and failure.starting and not self.hung_start and not self.found.alternated:
