@@ -1,7 +1,8 @@
 """Which fixes hold together: tries them one by one, each on top of those already kept, and merges what is left.
 
-`composition` goes through the findings greedily, `leave_one_out` takes away again what the later fixes made needless,
-`final` judges what is left as a whole. `stack` is the program's text with the kept fixes in it.
+`composition` goes through the fixers greedily: `proposals` says which promises most, `contracts` what they ask of each
+other, `answers` what one would do, `budget` what there is time for. `leave_one_out` takes away again what the later
+fixes made needless, `final` judges what is left as a whole. `stack` is the program's text with the kept fixes in it.
 """
 
 from __future__ import annotations
