@@ -429,3 +429,31 @@ def test_a_dropout_that_is_set_to_zero_is_none() -> None:
     assert isinstance(answer, Edits)
     assert answer.gate is None
     assert "dropout_p" not in answer.files["train.py"]
+
+
+def test_gaps_around_what_goes_are_closed_whatever_the_line_ends() -> None:
+    code = """
+        class Attention(nn.Module):
+            def __init__(self, dim_head = 4, dropout = 0.):
+                super().__init__()
+                self.scale = dim_head ** -0.5
+                self.attend = nn.Softmax(dim = -1)
+                self.dropout = nn.Dropout(dropout)
+
+            def forward(self, q, k, v):
+                q = q.contiguous()
+
+                dots = torch.matmul(q, k.transpose(-1, -2)) * self.scale
+
+                attn = self.attend(dots)
+                attn = self.dropout(attn)
+
+                out = torch.matmul(attn, v)
+                return out
+        """
+    text = HEAD + textwrap.dedent(code)
+    wanted = "    q = q.contiguous()\n\n        out = F.scaled_dot_product_attention(q, k, v, scale=self.scale)\n"
+    for newline in ("\n", "\r\n"):
+        answer = FIXER.rewrite(example_request("unfused-attention", text.replace("\n", newline)))
+        assert isinstance(answer, Edits)
+        assert wanted.replace("\n", newline) in answer.files["train.py"]

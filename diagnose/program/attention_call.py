@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import libcst as cst
@@ -14,7 +14,7 @@ from diagnose.program.defaults import assigned, defaults_of
 from diagnose.program.formula import constant, operation
 from diagnose.program.members import member
 from diagnose.program.numeric import canonical, is_number, last_size, root_of
-from diagnose.program.reaching import Bound, names_in, reaching, same_value, statement_of
+from diagnose.program.reaching import Bound, in_module, names_in, reaching, same_value, statement_of
 from diagnose.program.syntax import Source, parse
 
 __all__ = ["CannotFuse", "FusedCall", "fused_call"]
@@ -314,12 +314,24 @@ def _is_zero(source: Source, share: cst.BaseExpression, sources: Mapping[str, st
     )
     if name is None:
         return False
-    found: list[float | None] = []
+    found: list[float] = []
     for text in sources.values():
         other = parse(text) if name in text else None
-        if other is None:
-            continue
-        values = [default.value for default in defaults_of(other, name)]
-        values += [value for value in assigned(other, name) if not isinstance(value, cst.Name | cst.Attribute)]
-        found += [constant(other, value) for value in values]
-    return bool(found) and all(one == 0 for one in found)
+        found += [value for value in (constant(other, each) for each in _given(other, name)) if value is not None]
+    return bool(found) and not any(found)
+
+
+def _given(source: Source | None, name: str) -> Iterator[cst.BaseExpression]:
+    """What a file gives a setting of that name: as a default, in a call, or as a variable of its top level."""
+    if source is None:
+        return
+    yield from (default.value for default in defaults_of(source, name))
+    yield from assigned(source, name)
+    top = in_module(source, name)
+    if top is not None and isinstance(top.value, cst.BaseExpression):
+        yield top.value
+    for parameter in source.every(cst.Param):
+        if parameter.name.value == name and parameter.default is not None:
+            yield parameter.default
+    for call in source.every(cst.Call):
+        yield from (arg.value for arg in call.args if arg.keyword is not None and arg.keyword.value == name)

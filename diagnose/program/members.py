@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import libcst as cst
 
 from diagnose.program.syntax import Source
@@ -28,7 +30,8 @@ def members_named(source: Source, around: cst.ClassDef, name: str) -> list[cst.B
     found: list[cst.BaseExpression] = []
     for node in source.walk(around.body):
         if isinstance(node, cst.Assign):
-            found += [node.value for target in node.targets if _is_self(target.target, name)]
+            for target in node.targets:
+                found += [value for each, value in _pairs(target.target, node.value) if _is_self(each, name)]
         elif isinstance(node, cst.AnnAssign | cst.AugAssign):
             if _is_self(node.target, name) and node.value is not None:
                 found.append(node.value)
@@ -38,6 +41,20 @@ def members_named(source: Source, around: cst.ClassDef, name: str) -> list[cst.B
             if isinstance(first, cst.SimpleString) and first.evaluated_value == name:
                 found.append(node.args[1].value)
     return found
+
+
+def _pairs(
+    target: cst.BaseExpression, value: cst.BaseExpression
+) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression]]:
+    """What an assignment gives to what, `self.a, self.b = x, y` taken apart."""
+    if not isinstance(target, cst.Tuple | cst.List):
+        yield target, value
+        return
+    values = value.elements if isinstance(value, cst.Tuple | cst.List) else ()
+    alike = len(values) == len(target.elements)
+    for at, element in enumerate(target.elements):
+        # Without a value of its own, the whole stands for it: an expression that nobody takes for more than it is.
+        yield element.value, values[at].value if alike else value
 
 
 def _is_self(target: cst.BaseExpression, name: str) -> bool:
