@@ -4,7 +4,7 @@ What it changes
     Passes `fused=True` where the program builds its Adam, AdamW, SGD or Adagrad. `foreach` gives way, since the two
     exclude each other. Where the program has a class of its own that computes what torch's AdamW, Adam or SGD does,
     torch's takes its place, fused, and the class goes if nothing else uses it. For the Trainer of Hugging Face it is
-    `optim="adamw_torch_fused"`.
+    `optim="adamw_torch_fused"`. Of optimizers that have no fused form, `foreach=False` goes.
 
 Why it helps
     Without it, torch updates parameters with a dozen elementwise operations for each tensor, or for each group of
@@ -42,12 +42,14 @@ from diagnose.fixer import (
     has_star,
     known_optimizer,
     parse,
+    remove_argument,
     replace,
     replaced_by_torchs,
     set_keywords,
 )
 
 _FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
+_FOREACH_ONLY = ("Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop")
 _FOREACH_POSITION = {"Adagrad": 6}
 _FORMS = frozenset({"fused", "foreach"})
 
@@ -100,7 +102,7 @@ def _edit(request: Request, site: Site) -> list[tuple[str, list[Splice]]] | str:
     own = _own_class(source, site) if source is not None else None
     if own is not None:
         return _in_place_of_own(request, *own)
-    call = call_at(source, site.line, {*_FUSED, name} - {""}) if source is not None else None
+    call = call_at(source, site.line, {*_FUSED, *_FOREACH_ONLY, name} - {""}) if source is not None else None
     if source is None or call is None:
         return f"{where} is not a line that we can edit: pass fused=True to {name or 'the optimizer'} there."
     kind = _kind(source, call)
@@ -109,6 +111,9 @@ def _edit(request: Request, site: Site) -> list[tuple[str, list[Splice]]] | str:
             f"{where} builds {name or 'an optimizer'}, which is not torch's own: torch.optim.AdamW(…, fused=True) is."
         )
     if kind not in _FUSED:
+        foreach = argument(call, "foreach")
+        if foreach is not None and source.code(foreach.value) == "False":
+            return [(site.file, [remove_argument(source, call, foreach)])]
         return f"{where}: {kind} has no fused form."
     found = _set_fused(request, site, source, call, kind)
     return found if isinstance(found, str) else [(site.file, found)]
@@ -235,6 +240,11 @@ FIXER = Fixer(
         Example(
             before=_IMPORT + "opt = torch.optim.Adam(p for p in model.parameters() if p.requires_grad)\n",
             after=_IMPORT + "opt = torch.optim.Adam((p for p in model.parameters() if p.requires_grad), fused=True)\n",
+            request=_recorded,
+        ),
+        Example(
+            before=_IMPORT + "opt = torch.optim.RMSprop(model.parameters(), foreach=False)\n",
+            after=_IMPORT + "opt = torch.optim.RMSprop(model.parameters())\n",
             request=_recorded,
         ),
         _left_alone(_IMPORT + "opt = torch.optim.Adam(model.parameters(), fused=True)\n"),
