@@ -213,7 +213,7 @@ FIXER = Fixer(
     name="fused-optimizer",
     rewrite=rewrite,
     gate=Gate.ROUNDING,
-    mechanism="compute+idle.dispatch+idle.launch",
+    mechanism="compute+idle.sync+idle.dispatch+idle.launch",
     order=50,
     examples=(
         Example(

@@ -46,6 +46,8 @@ from diagnose.rule import (
 
 _LOOK_BACK = 50  # operators that may have ended between the start of an enclosing one and the wait
 
+_FIXERS = ("foreach-clip", "defer-item", "drop-synchronize", "keep-on-device")
+
 
 def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     """Idle time that waits for the device caused, by line."""
@@ -76,7 +78,13 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
             Evidence("host time in waits", waited // measures.step_count, "ns"),
         ],
         where=_where(measures),
+        fixers=(*_FIXERS, "fused-optimizer") if _scales_losses(measures) else None,
     )
+
+
+def _scales_losses(measures: Measures) -> bool:
+    """Whether a GradScaler reads in each step if gradients overflowed; a fused optimizer asks that on the device."""
+    return any(site.kind == "GradScaler" and site.arguments.get("enabled") is True for site in measures.trace.sites)
 
 
 def _thrown_back(measures: Measures) -> Intervals:
@@ -164,7 +172,7 @@ _SILENT = (
 RULE = Rule(
     "host-sync",
     check,
-    fixers=("foreach-clip", "defer-item", "drop-synchronize", "keep-on-device"),
+    fixers=_FIXERS,
     fires=_FIRES,
     silent=_SILENT,
     nearness=20,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import libcst as cst
 import pytest
 
+from diagnose.engine import diagnose
 from diagnose.fixer import Advice, Answer, Edits, Site, example_request, known_optimizer, parse
 from diagnose.plugins import load
 
@@ -226,3 +228,12 @@ def test_the_trainer_of_hugging_face_is_asked_for_the_fused_form() -> None:
     site = Site("optimizer", "/lib/transformers/trainer.py", 99, owned=False)
     answer = FIXER.rewrite(example_request("slow-optimizer", text, sites=[site]))
     assert "TrainingArguments('out', bf16=True, optim=\"adamw_torch_fused\")" in text_of(answer)
+
+
+def test_where_a_scaler_makes_the_host_wait_the_fused_form_is_offered() -> None:
+    catalogue = load()
+    trace = catalogue.rules["host-sync"].fires[0]
+    for enabled in (True, False):
+        scaler = Site("GradScaler", "train.py", 9, arguments={"enabled": enabled})
+        (finding,) = diagnose([replace(trace, sites=(scaler,))], catalogue).findings
+        assert ("fused-optimizer" in finding.fixers) is enabled
