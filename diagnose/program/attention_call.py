@@ -317,14 +317,13 @@ def _is_zero(source: Source, share: cst.BaseExpression, sources: Mapping[str, st
     found: list[float] = []
     for text in sources.values():
         other = parse(text) if name in text else None
-        found += [value for value in (constant(other, each) for each in _given(other, name)) if value is not None]
+        if other is not None:
+            found += [value for value in (constant(other, each) for each in _given(other, name)) if value is not None]
     return bool(found) and not any(found)
 
 
-def _given(source: Source | None, name: str) -> Iterator[cst.BaseExpression]:
+def _given(source: Source, name: str) -> Iterator[cst.BaseExpression]:
     """What a file gives a setting of that name: as a default, in a call, or as a variable of its top level."""
-    if source is None:
-        return
     yield from (default.value for default in defaults_of(source, name))
     yield from assigned(source, name)
     top = in_module(source, name)
