@@ -2,7 +2,8 @@
 
 What it finds
     `optimizer.step` implemented parameter by parameter (for-loop) or list by list (foreach), where PyTorch has a fused
-    implementation, with a share of the step that matters.
+    implementation, with a share of the step that matters. Where it has none, but one that goes by lists, only the
+    for-loop counts.
 
 Why it costs
     An unfused Adam reads and writes each parameter's state some twenty times, in ten or more kernels; the fused one
@@ -15,14 +16,15 @@ What proves it
     takes the place of all, so that the gaps between them are gone too.
 
 What fixes it
-    `fused=True` (`fused-optimizer`).
+    `fused=True`, or `foreach=True` where there is no fused form (`fused-optimizer`).
 
 Thresholds
     FUSED: share of an unfused step's memory traffic that a fused one still needs. Counted for AdamW on one tensor:
     decay (2), first moment (3), second moment (2 + 3), root (2), quotient (2), sum (2), update (4) = 20 passes over
     memory, against 7 (read parameter, gradient and two moments, write three of them): 0.35.
     BEGIN_NS (1.5 µs): what a kernel takes that moves hardly anything; only what is beyond is memory traffic.
-    FUSABLE: the optimizers for which PyTorch (2.4 and newer) has `fused=True`.
+    FUSABLE: the optimizers for which PyTorch (2.4 and newer) has `fused=True`. LISTED: those that it can at least run
+    by lists (`foreach=True`), which moves as much memory, in a few launches; their traffic is left as it is.
 """
 
 from __future__ import annotations
@@ -60,10 +62,12 @@ from diagnose.rule import (
 FUSED = 0.35
 BEGIN_NS = 1_500
 FUSABLE = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
+LISTED = frozenset({"RAdam", "NAdam", "Adamax", "Adadelta", "ASGD", "Rprop", "RMSprop"})
 _CLASS = re.compile(r"Optimizer\.step#(\w+)\.step")
 _FUSED_KERNEL = re.compile(r"fused_?(adam|sgd|adagrad|lamb|optim)", re.I)
 _FUSED_OP = re.compile(r"aten::_fused_(adam|adamw|sgd|adagrad)_?$")
 _FOREACH_OP = re.compile(r"aten::_foreach_|multi_tensor_apply")
+_BY_PARAMETER = " (one parameter at a time)"
 _NOT_FUSABLE = (KernelClass.MATMUL, KernelClass.CONVOLUTION, KernelClass.ATTENTION, KernelClass.COLLECTIVE)
 
 
@@ -79,22 +83,29 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     ranges = Intervals.of(trace.ranges.start_ns[rows], trace.ranges.end_ns[rows])
     sites = [site for site in trace.sites if site.kind == "optimizer"]
     inside = _ops_inside(measures, ranges)
-    if any(_FUSED_OP.search(name) for name in inside) or (kinds and not kinds & FUSABLE):
+    if any(_FUSED_OP.search(name) for name in inside) or (kinds and not kinds & (FUSABLE | LISTED)):
         return
+    implementation = _implementation(inside, measures)
+    fusable = not kinds or bool(kinds & FUSABLE)
+    if not fusable and implementation != _BY_PARAMETER:
+        return
+    traffic = FUSED if fusable else 1.0
     found = _device_work(measures, ranges) if measures.has_device else _host_work(measures, ranges)
     if found is None:
         return
     rows, work, gaps, count = found
     time = work | gaps
-    cut = _fused(measures, rows, gaps)
-    gain = int(work.total_ns * (1 - FUSED)) + gaps.total_ns if cut is None else gained_ns(measures, cut, time.total_ns)
+    cut = _fused(measures, rows, gaps, traffic)
+    gain = (
+        int(work.total_ns * (1 - traffic)) + gaps.total_ns if cut is None else gained_ns(measures, cut, time.total_ns)
+    )
     if gain == 0:
         return
     pieces = f"{count / measures.step_count:.0f} {'kernels' if measures.has_device else 'operators'}"
     yield Claim(
         summary=f"{' and '.join(sorted(kinds)) or 'the optimizer'}.step takes "
         f"{format_ns(time.total_ns / measures.step_count)} ({format_share(measures.share(time))} of the step) "
-        f"in {pieces}{_implementation(inside, measures)}, where a fused one would do it in a few",
+        f"in {pieces}{implementation}, where {'a fused one' if fusable else 'one by lists'} would do it in a few",
         recoverable_ns=gain,
         claims=time,
         cut=cut,
@@ -102,10 +113,10 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         evidence=[
             Evidence("optimizer.step", time.total_ns // measures.step_count, "ns"),
             Evidence("launched in it, per step", count / measures.step_count, "count"),
-            Evidence("traffic of a fused step over this one", FUSED, "share"),
+            Evidence("traffic of a fused step over this one", traffic, "share"),
         ],
         where=_where(measures, rows, ranges, sites),
-        confirm="a trial with fused=True",
+        confirm=f"a trial with {'fused' if fusable else 'foreach'}=True",
     )
 
 
@@ -126,7 +137,7 @@ def _optimizers(measures: Measures) -> tuple[np.typing.NDArray[np.int64], set[st
         str(site.arguments["name"]) for site in trace.sites if site.kind == "optimizer" and "name" in site.arguments
     }
     keep = [name is None or name in FUSABLE or not kinds & FUSABLE for name in named]
-    return rows[np.array(keep, np.bool_)], kinds & FUSABLE or kinds
+    return rows[np.array(keep, np.bool_)], kinds & FUSABLE or kinds & LISTED or kinds
 
 
 def _ops_inside(measures: Measures, ranges: Intervals) -> set[str]:
@@ -141,21 +152,21 @@ def _implementation(inside: set[str], measures: Measures) -> str:
     if any(_FOREACH_OP.search(name) for name in inside | kernels):
         return " (foreach)"
     settings = [site.arguments.get("foreach") for site in measures.trace.sites if site.kind == "optimizer"]
-    return " (one parameter at a time)" if inside and True not in settings else ""
+    return _BY_PARAMETER if inside and True not in settings else ""
 
 
 _Found = tuple[Int64, Intervals, Intervals, int]
 """Rows of device work, their time, the gaps to do with them, and how many pieces they are."""
 
 
-def _fused(measures: Measures, rows: Int64, gaps: Intervals) -> Cut | None:
+def _fused(measures: Measures, rows: Int64, gaps: Intervals, traffic: float) -> Cut | None:
     """The change that lets one kernel per step do what all of them do; None without a device."""
     if not measures.has_device:
         return None
     device, steps = measures.trace.device, measures.steps
     length = device.end_ns[rows] - device.start_ns[rows]
     step = np.clip(np.searchsorted(steps.start_ns, device.start_ns[rows], side="right") - 1, 0, len(steps) - 1)
-    needed = np.bincount(step, FUSED * np.maximum(length - BEGIN_NS, 0), len(steps)) + BEGIN_NS
+    needed = np.bincount(step, traffic * np.maximum(length - BEGIN_NS, 0), len(steps)) + BEGIN_NS
     needed = np.minimum(needed, np.bincount(step, length, len(steps)))
     last = np.append(step[1:] != step[:-1], True)
     left = np.where(last, needed[step] / np.maximum(length, 1), 0.0)
@@ -216,6 +227,17 @@ _FIRES = (
         },
         **_adamw(foreach=True),
     ),
+    # No fused form, but one by lists.
+    drawn(
+        """
+        host: ol     olololol
+        gpu :   kkkkkkp p p p
+        opt :        OOOOOOOO
+        """,
+        repeat=4,
+        kernels={"p": "void at::native::vectorized_elementwise_kernel<4, at::native::MulFunctor<float>>"},
+        sites=(Site("optimizer", "train.py", 20, "main", {"name": "RAdam", "foreach": False}),),
+    ),
     # On a CPU alone.
     drawn(
         """
@@ -241,6 +263,19 @@ _SILENT = (
             "p": "void at::native::multi_tensor_apply_kernel<FusedOptimizerTensorListMetadata<4>, FusedAdamMathFunctor>"
         },
         **_adamw(fused=True),
+    ),
+    # By lists, where that is the best there is.
+    drawn(
+        """
+        host: olololssssss
+        gpu :   kkkkkkppqq
+        opt :   OOOO
+        """,
+        repeat=4,
+        kernels=dict.fromkeys(
+            "pq", "void at::native::multi_tensor_apply_kernel<TensorListMetadata<2>, BinaryOpScalarFunctor>"
+        ),
+        sites=(Site("optimizer", "train.py", 20, "main", {"name": "RAdam", "foreach": True}),),
     ),
     # An optimizer of matrix products: no fused implementation replaces it.
     drawn(
