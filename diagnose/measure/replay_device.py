@@ -68,7 +68,11 @@ def device_edges(trace: Trace, launches: Launches) -> DeviceEdges:
 
 
 def _before(device: DeviceWork) -> Int64:
-    """The work before on each stream. Where two overlap by more than a half, they ran side by side."""
+    """The work before on each stream. Where two overlap by more than a half, they ran side by side.
+
+    Unless the second began in the latter half of the first and outlasted it: since Hopper a kernel may begin while the
+    last blocks of the one before still run (programmatic dependent launch).
+    """
     before = np.full(len(device), MISSING, np.int64)
     stream = device.stream + (device.device.astype(np.int64) << 40)
     for one in np.unique(stream).tolist():
@@ -77,7 +81,9 @@ def _before(device: DeviceWork) -> Int64:
         start, end = device.start_ns[rows], device.end_ns[rows]
         length = end - start
         before[rows[1:]] = rows[:-1]
-        beside = np.flatnonzero(2 * (end[:-1] - start[1:]) > np.minimum(length[:-1], length[1:])) + 1
+        overlap = end[:-1] - start[1:]
+        followed = (2 * overlap <= length[:-1]) & (end[1:] >= end[:-1])
+        beside = np.flatnonzero((2 * overlap > np.minimum(length[:-1], length[1:])) & ~followed) + 1
         if len(beside):
             order = np.argsort(end, kind="stable")
             place = np.searchsorted(end[order], start[beside], side="right") - 1
