@@ -145,7 +145,8 @@ def _switched(request: Request, path: str, source: Source, call: cst.Call) -> An
     elif enabled is None and dtype is not None:
         name = _chosen_by(source, dtype.value)
         literal = _value_of(source, name) if name is not None else None
-        if isinstance(literal, cst.SimpleString) and literal.evaluated_value == "float32":
+        typed = name is not None and any(word.lstrip("-").startswith(source.code(name)) for word in request.words)
+        if isinstance(literal, cst.SimpleString) and literal.evaluated_value == "float32" and not typed:
             code = source.code(literal).replace("float32", "bfloat16")
             return Edits({path: splice(source.text, [replace(source, literal, code)])}, _ON)
         found = request.set_by(name, path, source, "float32") if name is not None else None

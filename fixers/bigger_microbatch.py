@@ -122,13 +122,24 @@ def _batch(request: Request, source: Source) -> Count | None:
     for loader in loaders:
         given = loader.options.given("batch_size")
         if given is not None:
-            return _set(request, loader.options.path, loader.options.source, given)
+            found = _set(request, loader.options.path, loader.options.source, given)
+            recorded = loader.site.arguments.get("batch_size") if loader.site is not None else None
+            return found if found is not None and recorded in (None, found.value) else None
     names = {
         source.code(assign.targets[0].target)
         for assign in source.every(cst.Assign)
         if _BATCH.match(source.code(assign.targets[0].target))
     }
-    return count_of(source, request.entry or "", names.pop()) if len(names) == 1 else None
+    name = names.pop() if len(names) == 1 else ""
+    return count_of(source, request.entry or "", name) if name and not _from_outside(request, source, name) else None
+
+
+def _from_outside(request: Request, source: Source, name: str) -> bool:
+    """Whether the command line, or a file of settings that it names and the program executes, has the last word."""
+    executed = "exec(" in source.text and any(
+        word.endswith(".py") and not (request.entry or "").endswith(word) for word in request.words
+    )
+    return executed or any(word.lstrip("-").partition("=")[0].replace("-", "_") == name for word in request.words)
 
 
 def _set(
@@ -136,7 +147,7 @@ def _set(
 ) -> Count | None:
     """Where a number is set; None where the command line has it."""
     code = source.code(value)
-    if any(word.lstrip("-").partition("=")[0].replace("-", "_") == code for word in request.words):
+    if _from_outside(request, source, code):
         return None
     if isinstance(value, cst.Name):
         return count_of(source, path, code, divisor=divisor)

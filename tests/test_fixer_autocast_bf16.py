@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -243,3 +244,9 @@ def test_the_advice_says_why_it_is_left_to_people(text: str, why: str) -> None:
     answer = fixed(text)
     assert isinstance(answer, Advice), answer
     assert why in answer.text
+
+
+def test_a_format_that_the_command_line_names_is_advice() -> None:
+    text = NANOGPT.format(setting="dtype = 'float32'")
+    request = replace(example_request("fp32-matmul", text, facts=FLOAT32), words=["--dtype=float32"])
+    assert isinstance(FIXER.rewrite(request), Advice)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from diagnose.fixer import Advice, Edits, Gate, example_request
@@ -138,3 +140,13 @@ def test_what_is_not_certain_is_advice(text: str, why: str) -> None:
     answer = FIXER.rewrite(example_request("small-batch", text, setting={"factor": 2}))
     assert isinstance(answer, Advice)
     assert why in answer.text
+
+
+def test_what_the_command_line_sets_is_not_changed_behind_its_back() -> None:
+    request = example_request("small-batch", GLOBALS, setting={"factor": 2})
+    for words in (["--batch_size=4"], ["--gradient_accumulation_steps=8"]):
+        answer = FIXER.rewrite(replace(request, words=words))
+        assert isinstance(answer, Advice), words
+    executing = replace(request, sources={"train.py": GLOBALS + "exec(open('configurator.py').read())\n"})
+    assert isinstance(FIXER.rewrite(replace(executing, words=["config/small.py"])), Advice)
+    assert isinstance(FIXER.rewrite(replace(executing, words=["train.py", "--log_interval=1"])), Edits)
