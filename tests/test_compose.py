@@ -204,6 +204,17 @@ def test_an_ailment_that_went_away_with_a_kept_fix_is_not_treated(
     assert verdict.summary == "b is gone since faster-loader was kept"
 
 
+def test_what_completes_a_kept_fix_is_tried_though_its_ailment_went_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find_next(monkeypatch)
+    more = fixer("no-item", replacing("item", "none"), completes=("faster-loader",))
+    findings = [finding("a", 9, "faster-loader", "no-item")]
+    stage = Stage(tmp_path, [LOADER, more], findings, dict.fromkeys(("faster-loader", "no-item"), Decision.KEPT))
+    stage.run()
+    assert [name for name, _, _ in stage.bench.attempts] == ["faster-loader", "no-item"]
+
+
 def test_an_ailment_that_only_sank_into_the_noise_of_the_new_window_is_still_treated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

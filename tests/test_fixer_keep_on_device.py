@@ -1,0 +1,57 @@
+"""Programs whose copies were taken out print the same numbers."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+
+import pytest
+
+from diagnose.fixer import Edits
+from diagnose.plugins import load
+
+FIXER = load().fixers["keep-on-device"]
+
+_TOP = "import numpy as np\nimport torch\nfrom torch import nn\n\ntorch.manual_seed(0)\nmodel = nn.Linear(4, 3)\n"
+_OPTIMIZER = "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+_UPDATE = "    optimizer.zero_grad()\n    loss.backward()\n    optimizer.step()\n"
+
+PEAKS = (
+    _TOP + _OPTIMIZER + "peaks = []\nfor step in range(5):\n    hidden = model(torch.randn(8, 4))\n"
+    "    loss = hidden.square().mean()\n"
+    + _UPDATE
+    + "    a = hidden.detach().float().cpu().numpy()\n    peaks.append(float(np.abs(a[:, 0]).max()))\n"
+    "print(peaks, max(peaks))\n"
+)
+COUNTS = (
+    _TOP
+    + _OPTIMIZER
+    + "def train():\n    right = 0\n    for step in range(5):\n        x, y = torch.randn(8, 4), torch.randint(3, (8,))\n"
+    "        out = model(x)\n        loss = nn.functional.cross_entropy(out, y)\n"
+    + "".join("    " + line + "\n" for line in _UPDATE.splitlines())
+    + "        guess = out.argmax(dim=1).cpu().numpy()\n        truth = y.cpu().numpy()\n"
+    "        right += int(np.sum(guess == truth))\n        share = float((guess == truth).mean())\n"
+    "        print(right, share, loss.item())\n\ntrain()\n"
+)
+WEIGHTS = (
+    _TOP + _OPTIMIZER + "device = torch.device('cuda' if torch.cuda.is_available() else 'cpu')\nfor step in range(5):\n"
+    "    x, y = torch.randn(8, 4), torch.randint(3, (8,))\n    rare = torch.tensor([1.0, 2.0, 4.0]).to(device)\n"
+    "    mask = torch.tril(torch.ones(8, 4)).to(x.device)\n"
+    "    loss = nn.functional.cross_entropy(model(x * mask), y, weight=rare)\n" + _UPDATE + "    print(loss.item())\n"
+)
+
+
+def printed(text: str) -> str:
+    told = io.StringIO()
+    with contextlib.redirect_stdout(told):
+        exec(compile(text, "train.py", "exec"), {"__name__": "__main__"})
+    return told.getvalue()
+
+
+@pytest.mark.parametrize("text", [PEAKS, COUNTS, WEIGHTS], ids=["peaks", "counts", "weights"])
+def test_the_patched_program_prints_the_same_numbers(text: str) -> None:
+    answer = FIXER.rewrite(FIXER.examples[0].request(text))
+    assert isinstance(answer, Edits)
+    patched = answer.files["train.py"]
+    assert ".numpy()" not in patched
+    assert printed(patched) == printed(text) != ""
