@@ -320,6 +320,26 @@ def test_the_same_numbers_come_out(name: str) -> None:
     agrees(code, call, wanted)
 
 
+CHANGED = """
+class Attention(nn.Module):
+    def __init__(self, seen=2):
+        super().__init__()
+        self.register_buffer("mask", torch.tril(torch.ones(16, 16)))
+        self.mask[:seen, :seen] = 1
+
+    def forward(self, q, k, v):
+        B, nh, T, hs = q.size()
+        att = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(hs))
+        att = att.masked_fill(self.mask[:T, :T] == 0, float("-inf"))
+        return F.softmax(att, dim=-1) @ v
+"""
+
+
+def test_a_triangle_that_is_changed_is_not_causal() -> None:
+    inputs = "Attention()|[torch.randn(2, 3, 5, 4) for _ in range(3)]"
+    agrees(CHANGED, inputs, "F.scaled_dot_product_attention(q, k, v, attn_mask=self.mask[:T, :T] != 0)")
+
+
 LEFT_ALONE = {
     "weights returned": """
         def attend(q, k, v):

@@ -212,7 +212,7 @@ def _scale(found: WrittenAttention) -> str | None:
         if root is not None and _is_width(found, root):
             return None
         if is_number(source, node):
-            return source.code(node) if kind == "mul" else f"1 / {_in_method(source, node)}"
+            return source.text[slice(*source.span(node))] if kind == "mul" else f"1 / {_in_method(source, node)}"
         if kind == "div" and (inner := _root_of_tensor(source, node)) is not None:
             return f"{_in_method(source, inner)} ** -0.5"
     if any(not is_number(source, node) for _, node in found.factors):
@@ -249,6 +249,8 @@ def _unfollowed(source: Source, root: cst.BaseExpression) -> str | None:
     """The tensor whose last size an expression is: `k` for `k.size(-1)`, through a name."""
     while isinstance(root, cst.Name):
         seen = reaching(source, statement_of(source, root), root.value)
+        if seen.bound is Bound.UNPACKED and isinstance(seen.statement, cst.SimpleStatementLine):
+            return _last_of_shape(source, root.value, seen.statement)
         if seen.bound is not Bound.ASSIGNED or not isinstance(seen.value, cst.BaseExpression):
             return None
         root = seen.value
@@ -257,6 +259,17 @@ def _unfollowed(source: Source, root: cst.BaseExpression) -> str | None:
     if isinstance(root, cst.Subscript) and isinstance(root.value, cst.Attribute) and root.value.attr.value == "shape":
         return source.code(root.value.value) if source.code(root).endswith("[-1]") else None
     return None
+
+
+def _last_of_shape(source: Source, name: str, statement: cst.SimpleStatementLine) -> str | None:
+    """The tensor of `batch, heads, length, name = tensor.shape`."""
+    assign = statement.body[0]
+    target = assign.targets[0].target if isinstance(assign, cst.Assign) else None
+    if not isinstance(assign, cst.Assign) or not isinstance(target, cst.Tuple):
+        return None
+    code = source.code(assign.value)
+    tensor = code.removesuffix(".shape").removesuffix(".size()")
+    return tensor if tensor != code and source.code(target.elements[-1].value) == name else None
 
 
 def _root_of_tensor(source: Source, node: cst.BaseExpression) -> cst.BaseExpression | None:

@@ -46,7 +46,7 @@ def causal(
         return causal(source, node.value, used) if _is_leading_square(source, node) else None
     kept = member(source, node)
     if kept is not None:
-        return causal(source, kept, used)
+        return None if _is_changed(source, node) else causal(source, kept, used)
     made = operation(source, node)
     if made is None or made.condition is not None:
         return _through_subscript(source, node, used)
@@ -57,6 +57,16 @@ def causal(
     if made.name in {"Parameter", "Buffer"} | _PASSES and made.operands:
         return causal(source, made.operands[0], used)
     return _compared(source, made, used)
+
+
+def _is_changed(source: Source, node: cst.BaseExpression) -> bool:
+    """Whether the class changes the tensor that it keeps there in place."""
+    around, code = source.inside(node, cst.ClassDef), source.code(node)
+    for target in source.every(cst.AssignTarget, around):
+        if isinstance(target.target, cst.Subscript) and source.code(target.target.value) == code:
+            return True
+    methods = (call.func for call in source.every(cst.Call, around) if isinstance(call.func, cst.Attribute))
+    return any(each.attr.value.endswith("_") and source.code(each.value) == code for each in methods)
 
 
 def _through_subscript(
