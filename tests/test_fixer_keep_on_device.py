@@ -24,9 +24,8 @@ PEAKS = (
     "print(peaks, max(peaks))\n"
 )
 COUNTS = (
-    _TOP
-    + _OPTIMIZER
-    + "def train():\n    right = 0\n    for step in range(5):\n        x, y = torch.randn(8, 4), torch.randint(3, (8,))\n"
+    _TOP + _OPTIMIZER + "def train():\n    right = 0\n    for step in range(5):\n"
+    "        x, y = torch.randn(8, 4), torch.randint(3, (8,))\n"
     "        out = model(x)\n        loss = nn.functional.cross_entropy(out, y)\n"
     + "".join("    " + line + "\n" for line in _UPDATE.splitlines())
     + "        guess = out.argmax(dim=1).cpu().numpy()\n        truth = y.cpu().numpy()\n"
