@@ -104,6 +104,12 @@ def test_samples_lead_to_the_line_that_sleeps(plain: Ran) -> None:
     assert not any("collect/inside" in frame[0] for frames in stacks.values() for frame in frames)
 
 
+def test_samples_never_show_what_the_watcher_does(plain: Ran) -> None:
+    files = [frame[0] for stack in plain.lines("stacks.jsonl") for frame in stack["f"]]
+    assert files
+    assert not [file for file in files if "torch/profiler/" in file]
+
+
 def test_waits_for_the_loader_are_ranges(plain: Ran) -> None:
     waits = [found for found in plain.lines("ranges.jsonl") if found["k"] == "input"]
     assert {found["n"] for found in waits} == {"DataLoader.__next__", "DataLoader.__iter__"}

@@ -32,6 +32,9 @@ DEPTH = 64
 """Innermost frames kept of a stack."""
 _REVIEW_EVERY = 64
 _OURS = str(Path(__file__).parent) + os.sep
+_WATCHING = _OURS + "watch.py"
+"""What runs below a function of this file is the watcher's doing, such as opening its profiler, not the program's."""
+_NOT_THE_PROGRAM = -1
 _STACKS_KEPT = 20_000
 _COLLECTS_WHILE_LOOKING = sys.version_info < (3, 12)
 """Up to Python 3.11, making the object of another thread's frame may start a garbage collection, whose callbacks let
@@ -106,19 +109,23 @@ class Sampler:
         stack = self._ids.get(tuple(key))
         if stack is None:
             stack = self._intern(tuple(key), frame)
-        self._samples.append((now, stack))
+        if stack != _NOT_THE_PROGRAM:
+            self._samples.append((now, stack))
 
     def _intern(self, key: tuple[int, ...], frame: FrameType) -> int:
         frames: list[tuple[str, int, str]] = []
+        ours = False
         inner: FrameType | None = frame
         while inner is not None and len(frames) < DEPTH:
             code = inner.f_code
             self._codes.append(code)
             if not code.co_filename.startswith(_OURS):
                 frames.append((code.co_filename, inner.f_lineno or code.co_firstlineno, code.co_qualname))
+            elif code.co_filename == _WATCHING:
+                ours = True
             inner = inner.f_back
         lines = tuple(frames)
-        stack = self._lines.get(lines)
+        stack = _NOT_THE_PROGRAM if ours else self._lines.get(lines)
         if stack is None:
             stack = self._lines[lines] = len(self._lines)
             self._new_stacks.append(encode({"i": stack, "f": frames}) + "\n")
