@@ -59,8 +59,8 @@ def _grows(before: Steps, after: Steps) -> str:
 
 
 def _least_growth(steps: Steps) -> int:
-    held = [step["memory_bytes"] for step in steps[-4:]]
-    if len(held) < 4 or None in held:
+    held = [int(step["memory_bytes"]) for step in steps[-4:] if step["memory_bytes"] is not None]
+    if len(held) < 4:
         return 0
     return min(later - earlier for earlier, later in pairwise(held))
 
