@@ -4,8 +4,10 @@ What it changes
     Values that a training loop reads from the device in every step, only to log them, stay on the device until they
     are logged. `running += loss.item()` becomes `running += loss.detach().double()`, and `float(running)` stands
     where the program uses it, in its own `if step % n == 0:` or after the loop. A list of losses holds tensors and
-    is read at once where it is used. A loop that calls `.item()` for every parameter collects its tensors and reads
-    them in one go, in the log branch if that is where the result is used.
+    is read at once where it is used. A statement that fills a dictionary, or a meter of the program's own, is put off
+    until somebody looks at what it fills. A progress bar shows every tenth value. A loop that calls `.item()` for
+    every parameter collects its tensors and reads them in one go, in the log branch if that is where the result is
+    used.
 
 Why it helps
     `.item()` makes the host wait until the device has done all that was asked of it. Until the host has caught up
@@ -21,6 +23,9 @@ Fix safety
 """
 
 from __future__ import annotations
+
+import re
+from collections.abc import Iterator
 
 import libcst as cst
 
@@ -55,6 +60,9 @@ from diagnose.fixer import (
     trains_within,
 )
 
+_DEPENDS = re.compile(r"\.nonzero\(|\bnonzero\(|masked_select\(|\.unique\(|\bunique\(")
+_MASKED = re.compile(r"[\w\]]\[[^\[\]:]*\b(\w*mask\w*|matched|valid|keep|selected|positive)(\[\w+\])?\s*\]")
+
 
 def rewrite(request: Request) -> Answer:
     """Defer every read of the training loop whose value is only logged."""
@@ -79,7 +87,21 @@ def rewrite(request: Request) -> Answer:
         return Edits(
             files, f"read {', '.join(dict.fromkeys(moved))} from the device where it is logged, not in each step"
         )
+    reasons += list(_shapes(request))
     return Advice("; ".join(reasons)) if reasons else None
+
+
+def _shapes(request: Request) -> Iterator[str]:
+    """Lines that read the device without saying so: the size of their result depends on its values."""
+    for place in request.finding.where:
+        lines = request.sources.get(place.file, "").splitlines()
+        code = lines[place.line - 1].split("#")[0] if 0 < place.line <= len(lines) else ""
+        if _DEPENDS.search(code) or _MASKED.search(code):
+            yield (
+                f"{place.file}:{place.line} may read how large its result is: what it picks depends on values of the "
+                "device. With torch.where, or with the mask as a weight (loss of all × mask, divided by mask.sum()), "
+                "sizes stay the same and nobody waits"
+            )
 
 
 def _plan(plan: Deferred, lines: set[int]) -> None:

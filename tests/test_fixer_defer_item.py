@@ -169,3 +169,20 @@ def test_a_progress_bar_is_told_every_tenth_loss() -> None:
     assert after[0].splitlines() == [line for line in before[0].splitlines() if line.startswith(("0 ", "10 "))]
     assert after[1] == before[1]
     assert fixed(answer.files["train.py"]) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("wanted = boxes[image][matched[image]]", True),
+        ("found = x[mask]", True),
+        ("rows = mask.nonzero()", True),
+        ("part = x[:, 3]", False),
+        ("first = batches[step % 4]", False),
+    ],
+)
+def test_a_mask_gets_advice(line: str, told: bool) -> None:
+    answer = FIXER.rewrite(example_request("host-sync", f"import torch\n{line}\n", lines=[2]))
+    assert isinstance(answer, Advice) == told
+    if isinstance(answer, Advice):
+        assert "weight" in answer.text
