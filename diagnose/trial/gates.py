@@ -41,6 +41,8 @@ from diagnose.trial.state import states_differ
 FACTOR = 3.0
 GROSS_FACTOR = 10.0
 """For a fix that is judged by its trajectory: what is wrong by more than this is no rounding."""
+FACTOR_OF_FEW = 8.0
+"""For tensors of few elements, as in torch._dynamo.utils.same: a sum over many rows depends on its order."""
 FEW_ELEMENTS = 1024
 """Below this, the root mean square error of one rounding is too much of a lottery to divide by."""
 AMPLIFIED = 1e-3
@@ -146,7 +148,7 @@ def _errors(
         if rounded is not None and key in rounded.values:
             base = max(base, _rms(_unamplified(rounded.values[key] - ideal, step)))
         if len(ideal) < FEW_ELEMENTS:
-            base = max(base, typical * size)
+            base = max(base, typical * size) * FACTOR_OF_FEW / FACTOR
         if tensor.kind == "gradient" and own >= size:
             base = max(base, typical * usual)
         allowed = FACTOR * base + _FLOAT32_ROUNDING * size
