@@ -71,7 +71,14 @@ def scaled_ns(measures: Measures, scale: Float64) -> int | None:
 
 
 def gained_ns(measures: Measures, cut: Cut, at_most_ns: int) -> int:
-    """Time that all counted steps together would lose under a change, of which the accounting knows an upper bound."""
+    """Time that all counted steps together would lose under a change, of which the accounting knows an upper bound.
+
+    Where a live run knows the step without a profiler, a change that leaves the device's work as it is saves no more
+    of it than the device was idle.
+    """
+    watched_ns = measures.replay.watched_ns if cut.scale is None and measures.has_device else None
+    if watched_ns is not None:
+        at_most_ns = min(at_most_ns, max(watched_ns - int(measures.busy_ns.sum()), 0))
     if at_most_ns <= NEGLIGIBLE * measures.total_ns or not replayed(measures):
         return max(at_most_ns, 0)
     return min(at_most_ns, measures.replay.saved_ns(cut))

@@ -110,7 +110,7 @@ class Replay:
         if not self.trusted or len(self._steps) == 0:
             return 0.0
         return scale_of(
-            lambda scale: self._steady(self._solved(Cut(), scale), Cut()), self.records.scale, self._watched_ns
+            lambda scale: self._steady(self._solved(Cut(), scale), Cut()), self.records.scale, self.watched_ns
         )
 
     @cached_property
@@ -118,12 +118,12 @@ class Replay:
         """By how much shorter all counted steps together might be yet without the profiler: what its records cost is
         known to a factor of `SPREAD`, but where a live run told it."""
         scale = self.recording_scale
-        if scale == 0 or self._watched_ns is not None:
+        if scale == 0 or self.watched_ns is not None:
             return 0
         return max(self.base_ns - self._steady(self._solved(Cut(), scale * SPREAD), Cut()), 0)
 
     @cached_property
-    def _watched_ns(self) -> int | None:
+    def watched_ns(self) -> int | None:
         """What all counted steps would take at the pace of those that a live run watched without a profiler."""
         watched, total = self.trace.facts.step_ns_watched, int(self._steps.length_ns.sum())
         if not watched:
