@@ -73,17 +73,27 @@ class Ownership:
         """Whether code of `file` is torch's, ours or generated, which no finding points at."""
         return file.startswith("<") or "torchinductor_" in file or any(_below(file, top) for top in self._machinery)
 
-    def caller(self, frame: FrameType | None) -> tuple[FrameType | None, FrameType | None]:
-        """The innermost frame outside torch, and the innermost of the user's, from `frame` outwards."""
+    def caller(self, frame: FrameType | None, made: object = None) -> tuple[FrameType | None, FrameType | None]:
+        """The innermost frame outside torch, and the innermost of the user's, from `frame` outwards.
+
+        A library's methods of the object `made` belong to its construction, and are not what builds it.
+        """
         caller: FrameType | None = None
         while frame is not None:
             file = frame.f_code.co_filename
             if not self.is_machinery(file):
-                caller = caller or frame
                 if self.owns(file):
-                    return caller, frame
+                    return caller or frame, frame
+                if made is None or not _is_method_of(made, frame):
+                    caller = caller or frame
             frame = frame.f_back
         return caller, None
+
+
+def _is_method_of(made: object, frame: FrameType) -> bool:
+    """Whether a function got an object first: its own methods, and wrappers that a library puts around them."""
+    code = frame.f_code
+    return code.co_argcount > 0 and frame.f_locals.get(code.co_varnames[0]) is made
 
 
 def _below(file: str, folder: str) -> bool:

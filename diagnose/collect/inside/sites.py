@@ -48,9 +48,9 @@ class Sites:
         self._autocast(torch)
         after_import("torch.distributed.fsdp", self._fsdp)
 
-    def record(self, kind: str, arguments: dict[str, Any]) -> None:
-        """Note the innermost line outside torch that led here."""
-        caller, user = self.ownership.caller(sys._getframe(1))
+    def record(self, kind: str, arguments: dict[str, Any], made: object = None) -> None:
+        """Note the innermost line outside torch that led here, and for an object that was `made`, outside of that."""
+        caller, user = self.ownership.caller(sys._getframe(1), made)
         if caller is None or len(self._seen) >= _SITES_KEPT:
             return
         file, line = caller.f_code.co_filename, caller.f_lineno
@@ -81,7 +81,7 @@ class Sites:
 
     def _after(self, owner: Any, method: str, kind: str, describe: Describe) -> None:
         original = getattr(owner, method)
-        record = guarded(lambda self_, args, kwargs: self.record(kind, describe(self_, args, kwargs)))
+        record = guarded(lambda self_, args, kwargs: self.record(kind, describe(self_, args, kwargs), self_))
 
         @functools.wraps(original)
         def watched(self_: Any, *args: Any, **kwargs: Any) -> Any:
