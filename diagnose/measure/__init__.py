@@ -28,6 +28,7 @@ from diagnose.measure.late_gradients import LateGradients, late_gradients
 from diagnose.measure.layouts import layout_conversions
 from diagnose.measure.loss_work import LossWork, loss_work
 from diagnose.measure.memory import MemoryUse, main_memory, memory_use
+from diagnose.measure.optimizer_work import own_starts_ns
 from diagnose.measure.pointwise_chains import COMPOSITES, Chain, chained, loose, pointwise_chains
 from diagnose.measure.products import Products, products_of
 from diagnose.measure.program_order import ProgramOrder, program_order
@@ -143,6 +144,10 @@ class Measures(HostSide):
     def backward_passes(self) -> BackwardPasses:
         """When the host issued which backward pass."""
         return backward_passes(self.trace)
+
+    def optimizer_starts_ns(self, rows: Int64) -> Int64:
+        """When the optimizer's own work begins in each of its ranges: after the passes of a closure that it calls."""
+        return own_starts_ns(self.trace, rows)
 
     @cached_property
     def communication(self) -> Communication:
