@@ -251,16 +251,16 @@ _FIRES = (
 )
 
 _SILENT = (
-    # A closure runs the forward and backward pass within the optimizer's step, whose own part is a copy.
+    # A closure runs the forward and the backward pass within the optimizer's step.
     drawn(
         """
-        host: ololololbccc
-        gpu :   pp pp pp m
+        host: ololololxlxl
+        gpu :   p p p p p p
         opt : OOOOOOOOOOOO
         """,
         repeat=4,
-        kernels={"p": "void at::native::vectorized_elementwise_kernel<4, at::native::MulFunctor<float>>", "m": "Memcpy"},
-        ops={"b": "autograd::engine::evaluate_function: MulBackward0"},
+        kernels={"p": "void at::native::vectorized_elementwise_kernel<4, at::native::MulFunctor<float>>"},
+        ops={"x": "autograd::engine::evaluate_function: MulBackward0"},
         **_adamw(foreach=False),
     ),
     # Already fused.
