@@ -21,6 +21,8 @@ from diagnose.units import format_bytes, format_share, format_value
 
 LEAST_SAVING = 0.01
 """A fix must save more than this share of the step: less is not worth a line of anyone's source."""
+CLEAR_SAVING = 0.05
+"""A saving beyond this, for certain, need not be measured any finer to be kept."""
 LEAST_PAIRS = 4
 """Fewer pairs give no interval that deserves the name."""
 LEAST_GENERATIONS = 2
@@ -102,6 +104,26 @@ def hopeless(pairs: Sequence[Pair], smallest: float, looks: int) -> bool:
         return False
     seen = estimate(pairs, 1 - (1 - CONFIDENCE) / max(1, looks))
     return seen.estimate + math.hypot(seen.high - seen.estimate, smallest) < floor(smallest)
+
+
+def clear(pairs: Sequence[Pair], smallest: float, looks: int) -> bool:
+    """Whether a saving is so large that the rest of its generation would only repeat it.
+
+    The lower bound, at the confidence of `hopeless` and with the resolution taken off, exceeds `CLEAR_SAVING`: several
+    times what two processes of one program were ever seen to differ by. The next generation is still asked, and the
+    decision to keep is still taken on the usual interval over all generations.
+    """
+    if len(pairs) < LEAST_PAIRS:
+        return False
+    seen = estimate(pairs, 1 - (1 - CONFIDENCE) / max(1, looks))
+    return seen.low - smallest > CLEAR_SAVING
+
+
+def precise(pairs: Sequence[Pair], looks: int) -> bool:
+    """Whether the original against itself shows already that what must be exceeded is `LEAST_SAVING`."""
+    return (
+        len(pairs) >= LEAST_PAIRS and resolution(estimate(pairs, 1 - (1 - CONFIDENCE) / max(1, looks))) < LEAST_SAVING
+    )
 
 
 def ruling_on_time(

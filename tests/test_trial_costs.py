@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from diagnose.trial.costs import FIRST_COMPILE_NS, Costs
 from diagnose.trial.duel import Comparison
 from diagnose.trial.schedule import Schedule
@@ -14,7 +16,8 @@ TURNS_NS = 2 * (5 * NS_PER_S + 10 * BLOCK_NS)
 
 
 def comparison(original_s: float = 5, patched_s: float = 5, pairs: int = 8) -> Comparison:
-    found = Comparison(pairs=[Pair(0, 2e7, 2e7)] * pairs, step_ns=20 * NS_PER_MS)
+    halves = [Pair(number % 2, 2e7, 2e7) for number in range(pairs)]
+    found = Comparison(halves, generations=2, step_ns=20 * NS_PER_MS)
     found.starts_ns[0].append(round(original_s * NS_PER_S))
     found.starts_ns[1].append(round(patched_s * NS_PER_S))
     return found
@@ -71,3 +74,9 @@ def test_programs_that_alternate_start_for_every_block() -> None:
 
 def test_the_last_runs_are_whole_processes_and_the_numbers_once_more() -> None:
     assert costs().final_ns() == 10 * NS_PER_S + 4 * (5 * NS_PER_S + 5 * BLOCK_NS)
+
+
+def test_a_long_schedule_is_expected_to_be_clear_early() -> None:
+    known = Costs(replace(SCHEDULE, pairs=20))
+    known.saw(comparison(), TURNS_NS)
+    assert known.check_ns() == TURNS_NS

@@ -112,12 +112,34 @@ def test_each_arm_is_traced_once_after_its_turns() -> None:
     assert not any(Machine().run(trace=False).traces)
 
 
-def test_blocks_are_long_enough_for_the_clock_and_never_shorter_than_five_steps() -> None:
+def test_blocks_are_long_enough_for_the_clock_and_take_few_of_slow_steps() -> None:
     assert Schedule().block_steps(1 * NS_PER_MS) == 300
     assert Schedule().block_steps(20 * NS_PER_MS) == 15
-    assert Schedule().block_steps(100 * NS_PER_MS) == 10
-    assert Schedule().block_steps(2 * NS_PER_S) == 5
+    assert Schedule().block_steps(90 * NS_PER_MS) == 10
+    assert Schedule().block_steps(150 * NS_PER_MS) == 5
+    assert Schedule().block_steps(400 * NS_PER_MS) == 2
+    assert Schedule().block_steps(2 * NS_PER_S) == 2
     assert Schedule().block_steps(-1) == Schedule().usual_steps
+
+
+def test_a_step_that_outlasts_every_recovery_drops_one_at_the_head_of_a_block() -> None:
+    assert [Schedule().drops(step_ns) for step_ns in (NS_PER_MS, 100 * NS_PER_MS, 400 * NS_PER_MS)] == [2, 2, 1]
+    assert replace(Schedule(), drop_steps=0).drops(NS_PER_S) == 0
+
+
+def test_a_clear_gain_is_asked_of_each_generation_once_and_not_again() -> None:
+    schedule = replace(SCHEDULE, pairs=20, screen_pairs=4)
+    machine = Machine(step_ns=lambda side: 10e6 if side == ORIGINAL else 8e6)
+    found = machine.run(schedule=schedule, resolution=0.01)
+    assert (len(found.pairs), found.generations, found.stopped_early) == (8, 2, False)
+    small = Machine(step_ns=lambda side: 10e6 if side == ORIGINAL else 9.6e6)
+    assert len(small.run(schedule=schedule, resolution=0.01).pairs) == 20
+
+
+def test_a_control_that_is_precise_enough_ends() -> None:
+    schedule = replace(SCHEDULE, pairs=20, screen_pairs=4)
+    quiet = Machine(step_ns=lambda _: 10e6).run(schedule=schedule)
+    assert (len(quiet.pairs), quiet.generations) == (8, 2)
 
 
 def test_a_clear_loser_is_stopped_at_the_first_look() -> None:

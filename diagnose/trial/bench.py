@@ -255,7 +255,7 @@ class Bench:
             with Arm(self._place, program, name, self._schedule.warmup_steps) as arm:
                 ready = arm.ready(self._deadline.limit_ns(self._schedule.start_limit_ns))
                 limit = self._schedule.block_limit_ns(steps, ready.step_ns)
-                return round(arm.run(steps, self._schedule.drop_steps, limit).mean_ns)
+                return round(arm.run(steps, self._schedule.drops(ready.step_ns), limit).mean_ns)
         except ArmFailed:
             return None
 

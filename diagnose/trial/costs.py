@@ -32,7 +32,7 @@ class Costs:
     alternates: bool = False
     """Two do not fit side by side: processes come one after the other."""
     slack: float = 1.0
-    """By what factor the last complete comparison took longer than its parts explain."""
+    """By what factor the last comparison took longer than its parts explain."""
 
     def saw(self, found: Comparison, took_ns: int, *, compiles: bool = False) -> None:
         """Learn from a comparison that took `took_ns`."""
@@ -45,8 +45,9 @@ class Costs:
             self.step_ns = found.step_ns
         if found.pairs:
             self.alternates = found.alternated
-        if len(found.pairs) >= self.schedule.pairs and not compiles:
-            self.slack = min(_MOST_SLACK, max(1.0, took_ns / max(1, self._turns_ns(self.schedule))))
+        if len(found.pairs) >= self._clear_pairs and not compiles:
+            explained_ns = self._turns_ns(found.generations, len(found.pairs))
+            self.slack = min(_MOST_SLACK, max(1.0, took_ns / max(1, explained_ns)))
 
     def saw_gate(self, took_ns: int) -> None:
         """Learn from a look at the numbers."""
@@ -57,13 +58,16 @@ class Costs:
         more_ns = (self.compile_ns or FIRST_COMPILE_NS) if compiles and self.start_ns else 0
         sweep_ns = 0
         if settings > 1:
-            one_ns = self._turns_ns(self.schedule.sweep()) + more_ns
+            one_ns = self._turns_ns(1, self.schedule.sweep_pairs) + more_ns
             sweep_ns = (settings - 1) * round(self.slack * one_ns)
         return sweep_ns + self.check_ns() + more_ns + self._gate_ns
 
     def check_ns(self) -> int:
-        """The turns alone, as in a leave-one-out check."""
-        return round(self.slack * self._turns_ns(self.schedule))
+        """The turns alone, as in a leave-one-out check: as many as a clear answer takes, which most answers are.
+
+        What is not clear takes longer, and ends with the budget.
+        """
+        return round(self.slack * self._turns_ns(self.schedule.generations, self._clear_pairs))
 
     def final_ns(self) -> int:
         """The numbers of the whole stack, and the last runs of the original and of the patched program."""
@@ -71,14 +75,19 @@ class Costs:
         return self._gate_ns + 2 * self.schedule.final_runs * run_ns
 
     @property
+    def _clear_pairs(self) -> int:
+        """After how many pairs, over all generations, a clear answer is accepted."""
+        return min(self.schedule.pairs, self.schedule.generations * self.schedule.screen_pairs)
+
+    @property
     def _gate_ns(self) -> int:
         return self.gate_ns or 2 * self.start_ns  # two captures, each a start and a few steps
 
     @property
     def _block_ns(self) -> int:
-        return (self.schedule.block_steps(self.step_ns) + self.schedule.drop_steps) * self.step_ns
+        return (self.schedule.block_steps(self.step_ns) + self.schedule.drops(self.step_ns)) * self.step_ns
 
-    def _turns_ns(self, schedule: Schedule) -> int:
+    def _turns_ns(self, generations: int, pairs: int) -> int:
         if self.alternates:
-            return 2 * max(LEAST_PAIRS, schedule.pairs // 2) * (self.start_ns + 2 * self._block_ns)
-        return schedule.generations * (self.start_ns + 2 * (1 + schedule.pairs_per_generation) * self._block_ns)
+            return 2 * max(LEAST_PAIRS, self.schedule.pairs // 2) * (self.start_ns + 2 * self._block_ns)
+        return generations * (self.start_ns + 2 * self._block_ns) + 2 * pairs * self._block_ns

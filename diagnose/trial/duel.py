@@ -16,7 +16,7 @@ from diagnose.model import Interval
 from diagnose.trial.arms import ArmFailed, Block, Ready, Trouble
 from diagnose.trial.memory import Memory, fits_twice
 from diagnose.trial.schedule import Deadline, Schedule
-from diagnose.verdict import LEAST_PAIRS, Pair, estimate, hopeless
+from diagnose.verdict import LEAST_PAIRS, Pair, clear, estimate, hopeless, precise
 
 ORIGINAL, PATCHED = 0, 1
 Answer = TypeVar("Answer")
@@ -117,7 +117,9 @@ class _Run:
                 self.alternate()
             else:
                 self.generation(generation)
-            done = generation + 1 >= self.schedule.generations and len(self.found.pairs) >= self.schedule.pairs
+            done = generation + 1 >= self.schedule.generations and (
+                len(self.found.pairs) >= self.schedule.pairs or self.settled
+            )
             if done or self.over or self.found.alternated:
                 break
             if self.hung_start and not hung:
@@ -126,6 +128,13 @@ class _Run:
                 break
         self.summarise()
         return self.found
+
+    @property
+    def settled(self) -> bool:
+        """Whether the pairs so far say enough, so that more would only repeat it."""
+        if self.duel.resolution is None:
+            return precise(self.found.pairs, self.schedule.looks)
+        return clear(self.found.pairs, self.duel.resolution, self.schedule.looks)
 
     @property
     def over(self) -> bool:
@@ -196,7 +205,7 @@ class _Run:
                 self.found.steps = self.schedule.block_steps(self.found.step_ns)
 
     def take_turns(self, arms: Sequence[LiveArm], generation: int) -> None:
-        for _ in range(self.schedule.pairs_per_generation):
+        for turn in range(self.schedule.pairs_per_generation):
             if self.over:
                 return
             forward = len(self.found.pairs) % 2 == 0
@@ -204,6 +213,8 @@ class _Run:
             for side in (ORIGINAL, PATCHED) if forward else (PATCHED, ORIGINAL):
                 blocks[side] = self.block(side, arms[side], self.found.steps)
             self.add_pair(generation, blocks)
+            if turn + 1 == self.schedule.screen_pairs and self.settled:
+                return  # to the next generation, if this is not the last
 
     def alternate(self) -> None:
         """Where both do not fit: a process, warmed up, runs one long block and ends; each pair is a generation."""
@@ -250,7 +261,7 @@ class _Run:
 
     def block(self, side: int, arm: LiveArm, steps: int) -> Block:
         limit = self.limit(self.schedule.block_limit_ns(steps, self.found.step_ns))
-        return self.call(side, lambda: arm.run(steps, self.schedule.drop_steps, limit))
+        return self.call(side, lambda: arm.run(steps, self.schedule.drops(self.found.step_ns), limit))
 
     def trace_both(self, arms: Sequence[LiveArm]) -> None:
         if self.duel.trace and not self.over and not all(self.found.traces):
@@ -260,7 +271,9 @@ class _Run:
     def trace_one(self, side: int, arm: LiveArm) -> None:
         # Writing a trace takes its time: the limit is that of a start.
         limit = self.limit(self.schedule.start_limit_ns)
-        paths = self.call(side, lambda: arm.trace(self.schedule.trace_steps, self.schedule.drop_steps, limit))
+        paths = self.call(
+            side, lambda: arm.trace(self.schedule.trace_steps, self.schedule.drops(self.found.step_ns), limit)
+        )
         before, after = self.found.traces
         self.found.traces = (paths, after) if side == ORIGINAL else (before, paths)
 

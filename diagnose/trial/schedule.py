@@ -9,6 +9,10 @@ from dataclasses import dataclass, field, replace
 
 from diagnose.units import NS_PER_MS, NS_PER_S
 
+_BLOCKS = 3
+"""A block of slow steps may last this many times `block_ns`, before it takes fewer steps."""
+_FEWEST_STEPS = 2
+
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
@@ -19,9 +23,11 @@ class Schedule:
     """Each with fresh processes, started in swapped order."""
     warmup_steps: int = 5
     drop_steps: int = 2
-    """Unmeasured steps at the head of each block: caches, clocks and prefetch queues recover from the rest."""
+    """Unmeasured steps at the head of each block: caches, clocks and prefetch queues recover from the rest. Of steps
+    that outlast such a recovery by themselves, one."""
     block_ns: int = 300 * NS_PER_MS
     least_steps: int = 5
+    """Fewer of steps of which so many outlast three blocks: the noise of a clock is nothing beside one of those."""
     usual_steps: int = 10
     most_steps: int = 1000
     screen_pairs: int = 4
@@ -76,13 +82,17 @@ class Schedule:
         if step_ns <= 0:
             return self.usual_steps
         enough = math.ceil(self.block_ns / step_ns)
-        # A slow step makes a long block of its own: fewer of them still outlast the noise of a clock.
-        wanted = max(enough, self.usual_steps if self.usual_steps * step_ns <= 10 * self.block_ns else 0)
-        return min(self.most_steps, max(self.least_steps, wanted))
+        room = _BLOCKS * self.block_ns // step_ns
+        wanted = max((steps for steps in (self.least_steps, self.usual_steps) if steps <= room), default=_FEWEST_STEPS)
+        return min(self.most_steps, max(min(self.least_steps, _FEWEST_STEPS), enough, wanted))
+
+    def drops(self, step_ns: int) -> int:
+        """Unmeasured steps at the head of a block of a program whose step takes `step_ns`."""
+        return min(1, self.drop_steps) if self.drop_steps * step_ns > self.block_ns else self.drop_steps
 
     def block_limit_ns(self, steps: int, step_ns: int) -> int:
         """How long a block of `steps` may take before the arm counts as hanging."""
-        return self.stall_limit_ns + 10 * (steps + self.drop_steps) * max(step_ns, 0)
+        return self.stall_limit_ns + 10 * (steps + self.drops(step_ns)) * max(step_ns, 0)
 
     def next_start_limit_ns(self, start_ns: int) -> int:
         """How long a start may take once others took `start_ns`."""
