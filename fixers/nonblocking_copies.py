@@ -292,5 +292,9 @@ FIXER = Fixer(
         _left_alone("for x in stream():\n    x = x.to(device)\n" + _STEP),
         _left_alone("for x in DataLoader(data):\n    w = torch.tensor([1.0, 2.0]).cuda()\n" + _STEP),
         _left_alone("x = torch.rand(9).cuda()\nfor i in range(9):\n" + _STEP),
+        _left_alone(
+            "for i in range(9):\n    x = torch.from_numpy(data[i])\n    if device_type == 'cuda':\n"
+            "        x = x.pin_memory().to(device, non_blocking=True)\n    else:\n        x = x.to(device)\n" + _STEP
+        ),
     ),
 )

@@ -121,6 +121,9 @@ def _by_hand(request: Request) -> Answer:
     }
     if not lines:
         return None
+    waits = {f"{each.path}:{each.source.lines_of(each.call)[0]}" for each in transfers(code) if each.waits} & lines
+    if waits:
+        return Advice(f"{', '.join(sorted(waits))} waits for its copy: let it not (non_blocking=True, pinned) first.")
     return Advice(
         f"{', '.join(sorted(lines))} copies on the stream that computes, and no batch of a pinned loader: make a "
         "torch.cuda.Stream for the copies, begin each as soon as its source is there, and let the other stream wait "

@@ -26,6 +26,11 @@ _MAKES = frozenset(
     | {"stack", "cat", "concat", "arange", "linspace", "FloatTensor", "LongTensor", "load", "eye", "normal", "Tensor"}
 )
 _KEEPS_KIND = frozenset({"float", "long", "half", "bfloat16", "view", "reshape", "contiguous", "clone", "unsqueeze"})
+_SAYS_CUDA = re.compile(
+    r"""^(.+\.)?((use_)?(cuda|accel)|use_gpu)$|(cuda|accelerator)\.is_available\(\)$|(==|^|\bin\b)\s*["']cuda["']|startswith\(["']cuda""",
+    re.IGNORECASE,
+)
+_SAYS_CPU = re.compile(r"""(==\s*["']cpu["']|!=\s*["']cuda["'])$""")
 _READS_ONLY = frozenset({"size", "shape", "dim", "dtype", "to", "cuda", "numel", "is_pinned", "ndim"})
 
 
@@ -66,7 +71,7 @@ def transfers(code: EveryStep) -> Iterator[Transfer]:
         if not isinstance(call.func, cst.Attribute) or call.func.attr.value not in {"to", "cuda"}:
             continue
         device = _device(stretch.source, call)
-        if call.func.attr.value == "to" and device is None:
+        if (call.func.attr.value == "to" and device is None) or _is_for_cpu(stretch.source, call):
             continue
         moved = call.func.value
         origin, made_by = _origin(stretch, moved)
@@ -84,6 +89,29 @@ def _device(source: Source, call: cst.Call) -> cst.BaseExpression | None:
     if isinstance(given.value, cst.FormattedString):
         return given.value if "cuda" in source.code(given.value) else None
     return given.value if _DEVICE.search(source.code(given.value)) else None
+
+
+def _is_for_cpu(source: Source, call: cst.Call) -> bool:
+    """Whether a copy stands in a branch that runs only without an accelerator."""
+    below: cst.CSTNode = call
+    for above in source.ancestors(call):
+        if isinstance(above, cst.If | cst.IfExp) and below is not above.test:
+            accelerated = _asks_for_accelerator(source, above.test)
+            if accelerated is not None and accelerated is not (below is above.body):
+                return True
+        below = above
+    return False
+
+
+def _asks_for_accelerator(source: Source, test: cst.BaseExpression) -> bool | None:
+    """Whether a condition holds on an accelerator only (True) or without one only (False); None: it does not tell."""
+    if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
+        inner = _asks_for_accelerator(source, test.expression)
+        return None if inner is None else not inner
+    if isinstance(test, cst.BooleanOperation):
+        return None
+    code = source.code(test)
+    return True if _SAYS_CUDA.search(code) else False if _SAYS_CPU.search(code) else None
 
 
 def _origin(stretch: Stretch, moved: cst.BaseExpression) -> tuple[Origin, cst.BaseExpression | None]:
