@@ -72,7 +72,7 @@ from diagnose.program.pending import puts_off
 from diagnose.program.progress import on_progress_bar, show_less_often
 from diagnose.program.pure import only_computes
 from diagnose.program.reads import is_read, log_branch, outcome, tensor_of, training_reads, trains, trains_within
-from diagnose.program.removal import take_out, unread_after, without_import
+from diagnose.program.removal import take_out, unread_after, without_from_import, without_import
 from diagnose.program.remove import remove_call, remove_import, remove_statements
 from diagnose.program.shim import add_to_shim, import_for_effect, import_from_shim, is_shim
 from diagnose.program.training import TrainingStep, training_steps
@@ -218,6 +218,7 @@ __all__ = [
     "uses_of",
     "variables",
     "within",
+    "without_from_import",
     "without_import",
     "wrapped",
     "written_activations",

@@ -11,7 +11,7 @@ from diagnose.program.flow import scope_of
 from diagnose.program.reaching import Bound, names_in, reaching, statement_of
 from diagnose.program.syntax import Source, Splice, splice
 
-__all__ = ["nothing_else_reads", "take_out", "unread_after", "without_import"]
+__all__ = ["nothing_else_reads", "take_out", "unread_after", "without_from_import", "without_import"]
 
 
 def take_out(source: Source, statements: Iterable[cst.CSTNode]) -> list[Splice]:
@@ -86,6 +86,26 @@ def without_import(source: Source, splices: list[Splice], module: str) -> list[S
         if isinstance(statement, cst.SimpleStatementLine) and source.code(statement) == f"import {module}":
             start, end = source.span(statement)
             return [*splices, Splice(source.line_start(start), source.after_line(end), "")]
+    return splices
+
+
+def without_from_import(source: Source, splices: list[Splice], name: str) -> list[Splice]:
+    """The splices, with the name taken out of its `from … import name` too where they leave nobody who reads it."""
+    text = splice(source.text, splices)
+    if len(re.findall(rf"\b{name}\b", re.sub(r"from [\w.]+ import", "", text))) != 1:
+        return splices
+    for statement in source.module.body:
+        first = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
+        if not isinstance(first, cst.ImportFrom) or isinstance(first.names, cst.ImportStar) or first.lpar is not None:
+            continue
+        names = [source.code(alias).rstrip(", ") for alias in first.names]
+        if name not in names:
+            continue
+        if len(names) == 1:
+            start, end = source.span(statement)
+            return [*splices, Splice(source.line_start(start), source.after_line(end), "")]
+        start, end = source.span(first.names[0])[0], source.span(first)[1]
+        return [*splices, Splice(start, end, ", ".join(each for each in names if each != name))]
     return splices
 
 

@@ -1,0 +1,273 @@
+"""Keeps activations that the backward pass computes again although there is room for them.
+
+What it changes
+    `checkpoint(block, x, use_reentrant=False)` becomes `block(x)`; in a loop over blocks also, as a setting, every
+    other block stays checkpointed. An `if` both sides of which then do the same is reduced to one. Calls of
+    `gradient_checkpointing_enable()` and of `apply_activation_checkpointing(…)` go, `gradient_checkpointing=True`
+    among the arguments of a trainer becomes `False`.
+
+Why it helps
+    A checkpointed block runs its forward pass twice, up to a third of the device's work. Where memory is free, nothing
+    is bought for that.
+
+Fix safety
+    Bitwise: the second forward pass only computed again what the first one had. Memory grows by the activations that
+    are now kept: what does not fit in its trial is not kept, and its peak stands beside the saving; longer inputs
+    later in the run need more. A reentrant checkpoint none of whose inputs needs a gradient trains no parameter;
+    without it they are trained, and the gate refuses the change. Running statistics of a batch norm move once a step
+    instead of twice, as they should. Left alone, with advice: `checkpoint_sequential` and checkpointed lambdas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import libcst as cst
+
+from diagnose.fixer import (
+    Advice,
+    Answer,
+    Edits,
+    Example,
+    Fixer,
+    Gate,
+    Request,
+    Scalar,
+    Source,
+    Splice,
+    argument,
+    call_name,
+    example_request,
+    free_name,
+    loops_around,
+    parse,
+    remove_statements,
+    replace,
+    without_from_import,
+)
+
+_CHECKPOINT = "torch.utils.checkpoint.checkpoint"
+_OPTIONS = frozenset({"use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop"})
+"""Keywords that are the checkpoint's own; all others are the function's."""
+_SWITCHES = frozenset({"gradient_checkpointing_enable", "apply_activation_checkpointing"})
+_NONE, _HALF = "none", "every other"
+_NOT_BY_US = (
+    "what is checkpointed here may be kept for the backward pass, as there is room: call the modules as they are, or "
+    "checkpoint every other one. Not by us: the functions are not named in the call"
+)
+
+
+def settings(request: Request) -> Sequence[Mapping[str, Scalar]]:
+    """No checkpoints, and every other one where they are made in loops over blocks."""
+    parsed = [parse(text) for text in request.sources.values() if "checkpoint" in text]
+    calls = [(source, call) for source in parsed if source is not None for call in _checkpoints(source)]
+    if any(_turn(source, call) for source, call in calls):
+        return ({"checkpointed": _NONE}, {"checkpointed": _HALF})
+    return ({"checkpointed": _NONE},)
+
+
+def rewrite(request: Request) -> Answer:
+    """Take the checkpoints out of all files, or every second of them in loops over blocks."""
+    half = request.setting.get("checkpointed") == _HALF
+    edits: list[tuple[str, list[Splice]]] = []
+    advice: list[str] = []
+    for path, text in request.sources.items():
+        source = parse(text) if "checkpoint" in text else None
+        if source is None:
+            continue
+        edits.append((path, _half(source) if half else _all(source)))
+        advice += [f"{path}:{line}: {_NOT_BY_US}" for line in _left(source)]
+    if any(splices for _, splices in edits):
+        which = "every other checkpointed block" if half else "all blocks"
+        return Edits(request.edited(edits), f"keep the activations of {which} for the backward pass")
+    return Advice("; ".join(dict.fromkeys(advice))) if advice else None
+
+
+def _checkpoints(source: Source) -> Iterator[cst.Call]:
+    """Calls of torch's checkpoint whose function can be called in their place."""
+    for call in source.every(cst.Call):
+        if _CHECKPOINT in source.names(call.func) and call.args:
+            first = call.args[0]
+            if (
+                first.keyword is None
+                and not first.star
+                and isinstance(first.value, cst.Name | cst.Attribute | cst.Call)
+            ):
+                yield call
+
+
+def _left(source: Source) -> Iterator[int]:
+    """Lines of checkpoints that are left as they are."""
+    known = {id(call) for call in _checkpoints(source)}
+    for call in source.every(cst.Call):
+        names = source.names(call.func)
+        others = _CHECKPOINT in names and id(call) not in known
+        if others or "torch.utils.checkpoint.checkpoint_sequential" in names:
+            yield source.lines_of(call)[0]
+
+
+def _plain(source: Source, call: cst.Call) -> str:
+    """The call of the checkpointed function itself."""
+    function, *given = call.args
+    kept = [arg for arg in given if arg.keyword is None or arg.keyword.value not in _OPTIONS]
+    code = [source.code(arg).removesuffix(",").rstrip() for arg in kept]
+    return f"{source.code(function.value)}({', '.join(code)})"
+
+
+def _all(source: Source) -> list[Splice]:
+    splices: list[Splice] = []
+    calls = list(_checkpoints(source))
+    for call in calls:
+        plain = _plain(source, call)
+        splices.append(_one_side(source, call, plain) or replace(source, call, plain))
+    switches = [call for call in source.every(cst.Call) if call_name(call) in _SWITCHES]
+    gone = [parent for call in switches if isinstance(parent := source.parent(call), cst.Expr)]
+    splices += remove_statements(source, gone) if gone else []
+    splices += _flags(source)
+    return without_from_import(source, splices, "checkpoint") if calls else splices
+
+
+def _one_side(source: Source, call: cst.Call, plain: str) -> Splice | None:
+    """Where the other side of an `if` calls the function already: that side in place of both."""
+    statement = source.inside(call, cst.SimpleStatementLine)
+    block = source.parent(statement) if statement is not None else None
+    branch = source.parent(block) if block is not None else None
+    if statement is None or not isinstance(branch, cst.If) or isinstance(source.parent(branch), cst.If):
+        return None
+    other = branch.orelse.body if isinstance(branch.orelse, cst.Else) else None
+    if not isinstance(other, cst.IndentedBlock) or branch.body is not block or any(source.every(cst.Call, branch.test)):
+        return None
+    if len(other.body) != 1 or not isinstance(block, cst.IndentedBlock) or len(block.body) != 1:
+        return None
+    left = source.code(other.body[0])
+    if source.code(statement).replace(source.code(call), plain) != left:
+        return None
+    return Splice(*source.span(branch), left)
+
+
+def _flags(source: Source) -> list[Splice]:
+    """`gradient_checkpointing=True` among the arguments of a trainer."""
+    found = []
+    for call in source.every(cst.Call):
+        given = argument(call, "gradient_checkpointing")
+        if (
+            given is not None
+            and source.code(given.value) == "True"
+            and call_name(call).endswith(("Arguments", "Config"))
+        ):
+            found.append(replace(source, given.value, "False"))
+    return found
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """A block that is checkpointed in each turn of a loop over blocks."""
+
+    loop: cst.For
+    number: str | None
+    """What counts the turns; None where nothing does."""
+
+
+def _turn(source: Source, call: cst.Call) -> _Turn | None:
+    loop = next(iter(loops_around(source, call)), None)
+    block = call.args[0].value
+    if (
+        not isinstance(loop, cst.For)
+        or not isinstance(block, cst.Name)
+        or not isinstance(source.parent(call), cst.Assign)
+    ):
+        return None
+    if isinstance(loop.target, cst.Name) and loop.target.value == block.value:
+        return _Turn(loop, None)
+    numbered = isinstance(loop.iter, cst.Call) and source.code(loop.iter.func) == "enumerate"
+    if numbered and isinstance(loop.target, cst.Tuple) and len(loop.target.elements) == 2:
+        number, each = (element.value for element in loop.target.elements)
+        if isinstance(number, cst.Name) and isinstance(each, cst.Name) and each.value == block.value:
+            return _Turn(loop, number.value)
+    return None
+
+
+def _half(source: Source) -> list[Splice]:
+    splices: list[Splice] = []
+    counted: dict[int, str] = {}
+    for call in _checkpoints(source):
+        turn = _turn(source, call)
+        if turn is None:
+            continue
+        number = turn.number or counted.get(id(turn.loop))
+        if number is None:
+            number = counted[id(turn.loop)] = free_name(source, "number")
+            start, _ = source.wide_span(turn.loop.target)
+            splices.append(Splice(start, start, f"{number}, "))
+            splices.append(replace(source, turn.loop.iter, f"enumerate({source.code(turn.loop.iter)})"))
+        code = f"{source.code(call)} if {number} % 2 else {_plain(source, call)}"
+        splices.append(replace(source, call, code))
+    return splices
+
+
+def _recorded(text: str) -> Request:
+    return example_request("over-checkpointing", text)
+
+
+def _every_other(text: str) -> Request:
+    return example_request("over-checkpointing", text, setting={"checkpointed": _HALF})
+
+
+_HEAD = "import torch\nfrom torch import nn\n"
+_IMPORT = "from torch.utils.checkpoint import checkpoint\n"
+_FORWARD = "\n\nclass Net(nn.Module):\n    def forward(self, x):\n{}        return x\n"
+_LOOP = "        for block in self.blocks:\n            x = {}\n"
+
+FIXER = Fixer(
+    name="checkpoint-fewer",
+    rewrite=rewrite,
+    gate=Gate.BITWISE,
+    mechanism="compute+idle.dispatch+idle.launch",
+    settings=settings,
+    order=70,
+    examples=(
+        Example(
+            _HEAD + _IMPORT + _FORWARD.format(_LOOP.format("checkpoint(block, x, use_reentrant=False)")),
+            _HEAD + _FORWARD.format(_LOOP.format("block(x)")),
+            _recorded,
+        ),
+        Example(
+            _HEAD + _IMPORT + _FORWARD.format(_LOOP.format("checkpoint(block, x, use_reentrant=False)")),
+            _HEAD
+            + _IMPORT
+            + _FORWARD.format(
+                "        for number, block in enumerate(self.blocks):\n"
+                "            x = checkpoint(block, x, use_reentrant=False) if number % 2 else block(x)\n"
+            ),
+            _every_other,
+        ),
+        Example(
+            _HEAD
+            + "import torch.utils.checkpoint as cp\n"
+            + _FORWARD.format(
+                "        if self.saving and self.training:\n"
+                "            x = cp.checkpoint(self._inner, x, use_reentrant=True)\n"
+                "        else:\n            x = self._inner(x)\n"
+            ),
+            _HEAD + "import torch.utils.checkpoint as cp\n" + _FORWARD.format("        x = self._inner(x)\n"),
+            _recorded,
+        ),
+        Example(
+            "model = load()\nmodel.gradient_checkpointing_enable()\nmodel.train()\n",
+            "model = load()\nmodel.train()\n",
+            _recorded,
+        ),
+        Example(
+            "args = TrainingArguments(output, gradient_checkpointing=True)\n",
+            "args = TrainingArguments(output, gradient_checkpointing=False)\n",
+            _recorded,
+        ),
+        Example(
+            _HEAD + _IMPORT + _FORWARD.format("        x = checkpoint(lambda y: self.a(self.b(y)), x)\n"),
+            None,
+            _recorded,
+        ),
+        Example("def checkpoint(model, path):\n    pass\n\n\ncheckpoint(model, 'a.pt')\n", None, _recorded),
+    ),
+)

@@ -1,0 +1,126 @@
+"""checkpoint-fewer on programs that run: the same losses and gradients to the bit, with dropout in the blocks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from diagnose.fixer import Advice, Edits, Request, example_request
+from diagnose.plugins import load
+
+FIXER = load().fixers["checkpoint-fewer"]
+
+BLOCK = """
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.drop = nn.Linear(8, 8), nn.Dropout(0.5)
+
+    def forward(self, x, scale=1.0):
+        return x + scale * self.drop(torch.tanh(self.up(x)))
+"""
+LOOP = f"""import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+{BLOCK}
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(4))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = checkpoint(block, x, scale=0.5, use_reentrant=False)
+        return x
+"""
+FLAG = f"""import torch
+import torch.utils.checkpoint
+from torch import nn
+{BLOCK}
+class Net(nn.Module):
+    def __init__(self, checkpointed=True):
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(4))
+        self.checkpointed = checkpointed
+
+    def forward(self, x):
+        for i, block in enumerate(self.blocks):
+            if self.checkpointed and self.training:
+                x = torch.utils.checkpoint.checkpoint(block, x, 2.0, use_reentrant=False)
+            else:
+                x = block(x, 2.0)
+        return x
+"""
+WHOLE = f"""import torch
+from torch import nn
+from torch.utils import checkpoint as ckpt
+{BLOCK}
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = Block(), Block()
+
+    def _body(self, x):
+        return self.two(self.one(x))
+
+    def forward(self, x):
+        return ckpt.checkpoint(
+            self._body,
+            x,
+            use_reentrant=False,
+            preserve_rng_state=True,
+        )
+"""
+PROGRAMS = {"loop": LOOP, "flag": FLAG, "whole": WHOLE}
+
+
+def request(text: str, checkpointed: str = "none") -> Request:
+    return example_request("over-checkpointing", text, setting={"checkpointed": checkpointed})
+
+
+def trained(text: str) -> list[torch.Tensor]:
+    names: dict[str, Any] = {}
+    exec(compile(text, "train.py", "exec"), names)
+    torch.manual_seed(0)
+    net = names["Net"]()
+    loss = net(torch.randn(4, 8)).square().mean()
+    loss.backward()
+    return [loss.detach(), *(parameter.grad for parameter in net.parameters())]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("checkpointed", ["none", "every other"])
+def test_the_same_bits_come_out(name: str, checkpointed: str) -> None:
+    text = PROGRAMS[name]
+    answer = FIXER.rewrite(request(text, checkpointed))
+    if name == "whole" and checkpointed != "none":
+        assert answer is None, "nothing is checkpointed in turns here"
+        return
+    assert isinstance(answer, Edits)
+    patched = answer.files["train.py"]
+    before, after = trained(text), trained(patched)
+    assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
+    assert ("checkpoint(block" in patched) == (checkpointed != "none")
+
+
+def test_every_other_block_is_a_setting_where_there_is_a_loop() -> None:
+    assert [each["checkpointed"] for each in FIXER.settings(request(LOOP))] == ["none", "every other"]
+    assert [each["checkpointed"] for each in FIXER.settings(request(WHOLE))] == ["none"]
+
+
+def test_what_nobody_needs_any_more_goes_with_the_checkpoint() -> None:
+    answer = FIXER.rewrite(request(LOOP))
+    assert isinstance(answer, Edits)
+    assert "from torch.utils.checkpoint import checkpoint_sequential\n" in answer.files["train.py"]
+    flag = FIXER.rewrite(request(FLAG))
+    assert isinstance(flag, Edits)
+    assert "        for i, block in enumerate(self.blocks):\n            x = block(x, 2.0)\n" in flag.files["train.py"]
+
+
+def test_a_sequence_is_left_with_advice() -> None:
+    text = "from torch.utils.checkpoint import checkpoint_sequential\n\ny = checkpoint_sequential(net, 4, x)\n"
+    answer = FIXER.rewrite(request(text))
+    assert isinstance(answer, Advice)
+    assert "train.py:3" in answer.text
