@@ -62,6 +62,7 @@ from diagnose.program.forward_region import ForwardRegion, forward_region
 from diagnose.program.functional import call_in_place, functional
 from diagnose.program.hooks import is_watching_hook
 from diagnose.program.images import conv_classes, convolves_first, moved_inputs, uses_convolutions
+from diagnose.program.likelihood import WrittenLikelihood, written_likelihoods
 from diagnose.program.loaders import Loader, LoadersFound, find_loaders
 from diagnose.program.norm_loop import NormLoop, clipped_by_hand, norm_loops
 from diagnose.program.norms import WrittenNorm, written_norms
@@ -75,11 +76,12 @@ from diagnose.program.reads import is_read, log_branch, outcome, tensor_of, trai
 from diagnose.program.removal import take_out, unread_after, without_from_import, without_import
 from diagnose.program.remove import remove_call, remove_import, remove_statements
 from diagnose.program.shim import add_to_shim, import_for_effect, import_from_shim, is_shim
+from diagnose.program.trainers import Trainer, trainers_of
 from diagnose.program.training import TrainingStep, training_steps
 from diagnose.program.transfers import Origin, Transfer, cuda_test, made_on_host, transfers
 from diagnose.program.unchanging import is_unchanging, is_written_to, on_device
 from diagnose.program.unwrap import unwrap
-from diagnose.program.values import Setting, number, setting_of
+from diagnose.program.values import Setting, number, setting_of, word_for
 from diagnose.program.vocabulary import OutputLayer, output_layers
 from diagnose.program.wrapped import block_of, wrapped
 
@@ -118,12 +120,14 @@ __all__ = [
     "Source",
     "Splice",
     "Stretch",
+    "Trainer",
     "TrainingStep",
     "Transfer",
     "Translated",
     "Uses",
     "WrittenActivation",
     "WrittenAttention",
+    "WrittenLikelihood",
     "WrittenNorm",
     "accumulation",
     "add_to_shim",
@@ -223,6 +227,7 @@ __all__ = [
     "wrapped",
     "written_activations",
     "written_attentions",
+    "written_likelihoods",
     "written_norms",
 ]
 
@@ -247,9 +252,21 @@ class Request:
     home: str | None = None
     """The folder in which the program finds modules of its own first, where a new file can be put; None: unknown."""
 
-    def set_by(self, value: cst.BaseExpression, path: str, source: Source, recorded: Scalar = None) -> Setting | None:
-        """What sets an expression of a file: `setting_of` with all that this request knows."""
-        return setting_of(value, path, source, self.sources, recorded, configs=self.configs, words=self.words)
+    def set_by(
+        self, value: cst.BaseExpression, path: str, source: Source, recorded: Scalar = None, *, switch: bool = False
+    ) -> Setting | None:
+        """What sets an expression of a file: `setting_of` with all that this request knows.
+
+        `switch`: whatever else reads it is to go with it.
+        """
+        readers = None if switch else ("DataLoader",)
+        return setting_of(
+            value, path, source, self.sources, recorded, configs=self.configs, words=self.words, readers=readers
+        )
+
+    def told(self, value: cst.BaseExpression) -> str | None:
+        """The word of the command line that decides a variable or an attribute; None where none does."""
+        return word_for(value, self.sources, self.words[1:])
 
     def edited(self, edits: Iterable[tuple[str, Sequence[Splice]]]) -> dict[str, str]:
         """The new texts of the files that have edits, each edit made once."""
@@ -262,6 +279,10 @@ class Request:
     def loaders(self) -> LoadersFound:
         """The data loaders that the finding is about, else those that feed training."""
         return find_loaders(self.sources, self.sites, self.finding.where, self.configs, self.words)
+
+    def trainers(self) -> tuple[Trainer, ...]:
+        """Where the program tells a library that holds the training loop how to train."""
+        return trainers_of(self.sources, self.configs, self.words)
 
 
 @dataclass(frozen=True)

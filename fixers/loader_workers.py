@@ -95,7 +95,9 @@ def rewrite(request: Request) -> Answer:
         if reason:
             reasons.append(f"{loader.where} {reason}")
         elif isinstance(wanted, int):
-            edits += _edits(request, loader, wanted)
+            more, why_not = _edits(request, loader, wanted)
+            edits += more
+            reasons += why_not
     files = request.edited(edits)
     if not files and found.foreign and isinstance(wanted, int):
         return _from_outside(request, found.foreign, wanted) or Advice(" ".join(reasons))
@@ -106,20 +108,13 @@ def rewrite(request: Request) -> Answer:
     return Advice(" ".join(reasons)) if reasons else None
 
 
-def _edits(request: Request, loader: Loader, wanted: int) -> list[tuple[str, Sequence[Splice]]]:
+def _edits(request: Request, loader: Loader, wanted: int) -> tuple[list[tuple[str, Sequence[Splice]]], list[str]]:
     options = loader.options
-    new: dict[str, str] = {}
-    edits: list[tuple[str, Sequence[Splice]]] = []
-    if options.given("num_workers") is None:
-        new["num_workers"] = str(wanted)
-    else:
-        edits += options.place("num_workers", wanted).edits.items()
+    new: dict[str, Scalar] = {"num_workers": wanted}
     if request.facts.device_name is not None and not options.value("pin_memory"):
-        if options.given("pin_memory") is None:
-            new["pin_memory"] = "True"
-        else:
-            edits += options.place("pin_memory", True).edits.items()
-    return [*edits, *options.add(new).items()]
+        new["pin_memory"] = True
+    placed = options.place_all(new)
+    return [edit for each in placed for edit in each.edits.items()], [each.reason for each in placed if each.reason]
 
 
 def _from_outside(request: Request, sites: Sequence[Site], wanted: int) -> Edits | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import libcst as cst
 
@@ -14,6 +14,7 @@ from diagnose.program.bindings import binding_of
 from diagnose.program.edit import call_at, call_name, parse
 from diagnose.program.options import CallOptions
 from diagnose.program.syntax import Source
+from diagnose.program.trainers import trainers_of
 
 __all__ = ["Loader", "LoadersFound", "find_loaders"]
 
@@ -23,7 +24,7 @@ _DEVICE = re.compile(r"\.cuda\(|device\s*=\s*[\"']cuda|\.to\(\s*[\"']cuda")
 
 @dataclass(frozen=True)
 class Loader:
-    """A `DataLoader(…)` in a file of the user's."""
+    """A `DataLoader(…)` in a file of the user's, or the arguments by which a library's trainer builds one."""
 
     options: CallOptions
     site: Site | None = None
@@ -85,7 +86,7 @@ class Loader:
     def _dataset(self) -> tuple[Source, cst.ClassDef] | None:
         """The class of the dataset, by the name that the run recorded or that the source shows."""
         name = self.site.arguments.get("dataset") if self.site is not None else None
-        given = argument(self.options.node, "dataset", 0)
+        given = argument(self.options.node, "dataset", 0) if not self.options.names else None
         value = given.value if given else None
         if name is None and isinstance(value, cst.Name):
             bound = binding_of(self.options.source, value)
@@ -129,7 +130,11 @@ def find_loaders(
         source = parse(sources[site.file]) if site.owned and site.file in sources else None
         call = call_at(source, site.line, {"DataLoader"}) if source is not None else None
         if source is None or call is None:
-            foreign.append(site)
+            told = _of_trainer(site, sources, configs or {}, words)
+            if told is not None:
+                found.append(told)
+            elif not _wraps_another(site, known):
+                foreign.append(site)
             continue
         options = CallOptions(site.file, source, call, sources, configs or {}, words, site.arguments, POSITIONS)
         if all(each.options.node is not call for each in found):
@@ -137,6 +142,21 @@ def find_loaders(
     if not known:
         found = _in_text(sources, configs or {}, words)
     return LoadersFound(tuple(found), tuple(foreign))
+
+
+def _of_trainer(
+    site: Site, sources: Mapping[str, str], configs: Mapping[str, str], words: Sequence[str]
+) -> Loader | None:
+    """The loader that Hugging Face's Trainer builds, where the program makes the arguments for one."""
+    if site.owned or "/transformers/" not in site.file:
+        return None
+    trainers = [each for each in trainers_of(sources, configs, words) if each.library == "transformers"]
+    return Loader(replace(trainers[0].options, recorded=site.arguments), site) if len(trainers) == 1 else None
+
+
+def _wraps_another(site: Site, known: Sequence[Site]) -> bool:
+    """Whether Accelerate built it, from a loader that was made before, with that one's options."""
+    return not site.owned and "/accelerate/" in site.file and any("/accelerate/" not in each.file for each in known)
 
 
 def _in_text(sources: Mapping[str, str], configs: Mapping[str, str], words: Sequence[str]) -> list[Loader]:

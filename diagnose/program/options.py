@@ -43,10 +43,16 @@ class CallOptions:
     """Arguments as they took effect in the run."""
     positions: Mapping[str, int] = field(default_factory=dict)
     """Of parameters that may be passed without their name."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """What the call calls an argument that is asked for by another name."""
+
+    def its(self, name: str) -> str:
+        """What the call calls the argument."""
+        return self.names.get(name, name)
 
     def given(self, name: str) -> cst.BaseExpression | None:
         """The expression that the call, or the dictionary that it takes, gives for a parameter."""
-        there = argument(self.node, name, self.positions.get(name))
+        there = self._argument(name)
         if there is not None:
             return there.value
         found = self._layer_with(name)
@@ -54,12 +60,14 @@ class CallOptions:
 
     def setting(self, name: str, *, trusted: bool = True) -> Setting | None:
         """What sets an argument; `trusted`: the recorded value holds still (no fix has touched it)."""
-        there = argument(self.node, name, self.positions.get(name))
+        there = self._argument(name)
         recorded = self.recorded.get(name) if trusted else None
         if there is not None:
             return self._follow(there.value, self.path, self.source, recorded)
         found = self._layer_with(name)
-        return self._follow(found[1], found[0].path, found[0].source, recorded) if found is not None else None
+        if found is not None:
+            return self._follow(found[1], found[0].path, found[0].source, recorded)
+        return self._in_config(name, recorded)
 
     def value(self, name: str) -> Scalar:
         """The value that the text gives an argument where it can be told, else the recorded one."""
@@ -70,18 +78,28 @@ class CallOptions:
         """Set an argument. `code` is written instead of the value where the call or its dictionary says it itself."""
         expression = self.given(name)
         if expression is None:
+            kept = self.setting(name)
+            if kept is not None:
+                return Placed({kept.path: [kept.to(value)]} if kept.value != value else {}, kept.fixed)
             return Placed(self.add({name: written(value) if code is None else code}))
         if code is not None and literal(expression) is not None:
-            there = argument(self.node, name, self.positions.get(name))
+            there = self._argument(name)
             layer = self._layer_with(name) if there is None else None
             path, source = (layer[0].path, layer[0].source) if layer is not None else (self.path, self.source)
             same = source.code(expression) == code
             return Placed({} if same else {path: [replace(source, expression, code)]})
         return self._replaced(name, expression, value)
 
+    def place_all(self, values: Mapping[str, Scalar]) -> list[Placed]:
+        """Set several; those that are nowhere yet by one edit."""
+        absent = [name for name in values if self.given(name) is None and self.setting(name) is None]
+        added = self.add({name: written(values[name]) for name in absent})
+        return [Placed(added), *(self.place(name, value) for name, value in values.items() if name not in absent)]
+
     def add(self, codes: Mapping[str, str]) -> dict[str, list[Splice]]:
         """Give parameters that have no argument yet one each: in the call, or in the dictionary that it takes."""
         stars = [arg for arg in self.node.args if arg.star == "**"]
+        codes = {self.its(name): code for name, code in codes.items()}
         if not codes:
             return {}
         if not stars:
@@ -101,10 +119,12 @@ class CallOptions:
             edits = {setting.path: [setting.to(value)]} if setting.value != value else {}
             return Placed(edits, setting.fixed)
         code = self.source.code(expression)
-        there = argument(self.node, name, self.positions.get(name))
+        there = self._argument(name)
         if there is None or not isinstance(value, int) or isinstance(value, bool):
             line = self.source.lines_of(self.node)[0]
-            return Placed(reason=f"{self.path}:{line} gives {name}={code}, which comes from elsewhere: set it there.")
+            return Placed(
+                reason=f"{self.path}:{line} gives {self.its(name)}={code}, which comes from elsewhere: set it there."
+            )
         present = self.recorded.get(name)
         bound = "min" if isinstance(present, int) and value < present else "max"
         if isinstance(expression, cst.Call) and self.source.code(expression.func) in {"max", "min"}:
@@ -119,10 +139,22 @@ class CallOptions:
     def _follow(self, node: cst.BaseExpression, path: str, source: Source, recorded: Scalar) -> Setting | None:
         return setting_of(node, path, source, self.sources, recorded, configs=self.configs, words=self.words)
 
+    def _argument(self, name: str) -> cst.Arg | None:
+        return argument(self.node, self.its(name), self.positions.get(name))
+
+    def _in_config(self, name: str, recorded: Scalar) -> Setting | None:
+        """The key of a config file whose part the call takes: `**config["loader"]`."""
+        stars = [arg.value for arg in self.node.args if arg.star == "**"]
+        if not self.configs or len(stars) != 1 or not isinstance(stars[0], cst.Subscript | cst.Attribute | cst.Name):
+            return None
+        key = cst.Subscript(stars[0], [cst.SubscriptElement(cst.Index(cst.SimpleString(f'"{self.its(name)}"')))])
+        found = self._follow(key, self.path, self.source, recorded)
+        return found if found is not None and found.form != "python" else None
+
     def _layer_with(self, name: str) -> tuple[Layer, cst.BaseExpression] | None:
         for star in reversed([arg for arg in self.node.args if arg.star == "**"]):
             for layer in reversed(layers_of(star.value, self.path, self.source, self.sources) or []):
-                value = layer.value(name)
+                value = layer.value(self.its(name))
                 if value is not None:
                     return layer, value
         return None
