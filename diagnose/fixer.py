@@ -266,7 +266,7 @@ class Request:
 
     def told(self, value: cst.BaseExpression) -> str | None:
         """The word of the command line that decides a variable or an attribute; None where none does."""
-        return word_for(value, self.sources, self.words[1:])
+        return word_for(value, self.sources, self.words)
 
     def edited(self, edits: Iterable[tuple[str, Sequence[Splice]]]) -> dict[str, str]:
         """The new texts of the files that have edits, each edit made once."""

@@ -41,6 +41,7 @@ from diagnose.fixer import (
     Setting,
     Source,
     Splice,
+    Trainer,
     TrainingStep,
     argument,
     binding_of,
@@ -50,11 +51,9 @@ from diagnose.fixer import (
     example_request,
     forward_region,
     free_name,
-    has_star,
     insert_before,
     parse,
     replace,
-    set_keywords,
     splice,
     training_steps,
     wrapped,
@@ -66,16 +65,7 @@ _OWN_FORMATS = re.compile(
 )
 _REFUSES = re.compile(r"\bBCELoss\(|\bbinary_cross_entropy\(")
 _CAPTURED = re.compile(r"make_graphed_callables|CUDAGraph\(|cuda\.graph\(")
-_TO_BFLOAT16 = {
-    "TrainingArguments": ("bf16", "True", ("False", "None")),
-    "Seq2SeqTrainingArguments": ("bf16", "True", ("False", "None")),
-    "SFTConfig": ("bf16", "True", ("False", "None")),
-    "Accelerator": ("mixed_precision", '"bf16"', ('"no"', "'no'", "None")),
-    "Trainer": ("precision", '"bf16-mixed"', ("32", '"32"', "'32'", '"32-true"', "'32-true'", "None")),
-    "Fabric": ("precision", '"bf16-mixed"', ("32", '"32"', "'32'", '"32-true"', "'32-true'", "None")),
-}  # fmt: skip
 _ON = "let the program's own autocast be on, in bfloat16"
-_TRAINERS = re.compile(r"^(lightning|pytorch_lightning|transformers|accelerate|trl)\b")
 
 
 def rewrite(request: Request) -> Answer:
@@ -86,7 +76,7 @@ def rewrite(request: Request) -> Answer:
     if facts.device_capability is not None and facts.device_capability < _FIRST_WITH_BFLOAT16:
         return Advice(f"{facts.device_name} has no bfloat16; autocast to float16, with a GradScaler, is for it.")
     sources = {path: source for path, text in request.sources.items() if (source := parse(text)) is not None}
-    for library in _library(sources):
+    for library in _library(request):
         return library
     scaled = any(site.kind == "GradScaler" and site.arguments.get("enabled") is not False for site in request.sites)
     if facts.autocast_dtype == "float16" or (scaled and facts.autocast_dtype is not None):
@@ -98,30 +88,36 @@ def rewrite(request: Request) -> Answer:
     return _around(request, sources)
 
 
-def _library(sources: dict[str, Source]) -> Iterator[Answer]:
+def _library(request: Request) -> Iterator[Answer]:
     """What to do with the argument of a library that holds the training loop; nothing where none does."""
-    for path, source in sources.items():
-        for call in source.every(cst.Call):
-            keyword, wanted, plain = _TO_BFLOAT16.get(call_name(call), ("", "", ()))
-            known = any(_TRAINERS.match(name) for name in source.names(call.func))
-            if not keyword or not known or (call_name(call) == "Trainer" and _is_hugging_face(source, call)):
-                continue
-            given = argument(call, keyword)
-            code = source.code(given.value) if given is not None else None
-            where = f"{path}:{source.lines_of(call)[0]}"
-            if code == wanted or (code is not None and "bf16" in code):
-                yield None
-            elif has_star(call) or (code is not None and code not in plain):
-                yield Advice(f"{where} takes {keyword} from elsewhere: set it to {wanted} there.")
-            elif argument(call, "fp16") is not None:
-                yield Advice(f"{where} sets fp16: bf16=True in its place needs no loss scaling.")
+    for trainer in request.trainers():
+        options, name = trainer.options, trainer.options.its("precision")
+        value = options.value("precision")
+        wanted = f"{name}={trainer.bfloat16!r}".replace("'", '"')
+        if value is True or "bf16" in str(value):
+            yield None
+        elif options.value("fp16") or "16" in str(value):
+            yield Advice(f"{trainer.where} trains in float16: {wanted} in its place needs no loss scaling.")
+        elif trainer.is_given("precision") and not trainer.is_float32(value):
+            yield Advice(f"{trainer.where} takes {name} from elsewhere: set it to {trainer.bfloat16!r} there.")
+        elif "lightning" in trainer.library and (reason := _lightning_refuses(request, trainer)):
+            yield Advice(f"{trainer.where} could have {wanted}, but {reason}.")
+        else:
+            placed = options.place("precision", trainer.bfloat16)
+            if placed.reason:
+                yield Advice(placed.reason)
             else:
-                edits = set_keywords(source, call, {keyword: wanted})
-                yield Edits({path: splice(source.text, edits)}, f"train in bfloat16 through {keyword}={wanted}")
+                yield Edits(request.edited(placed.edits.items()), f"train in bfloat16 through {wanted}")
 
 
-def _is_hugging_face(source: Source, call: cst.Call) -> bool:
-    return any(name.startswith(("transformers", "trl")) for name in source.names(call.func))
+def _lightning_refuses(request: Request, trainer: Trainer) -> str | None:
+    """What Lightning does not take beside mixed precision."""
+    if argument(trainer.options.node, "plugins") is not None:
+        return "it has plugins, of which one may set the precision: decide there"
+    fused = any(re.search(r"fused\s*=\s*True", text) for text in request.sources.values())
+    if fused and trainer.options.value("gradient_clip_val"):
+        return "Lightning does not clip the gradients of a fused optimizer then: take fused=True out with it"
+    return None
 
 
 def _switch(request: Request, sources: dict[str, Source]) -> Iterator[Answer]:
@@ -140,20 +136,25 @@ def _switched(request: Request, path: str, source: Source, call: cst.Call) -> An
     found: Setting | None = None
     plain: Scalar = None
     wanted: Scalar = None
+    decides: cst.BaseExpression | None = None
     if enabled is not None and bfloat16:
-        found, plain, wanted = request.set_by(enabled.value, path, source, False), False, True
+        decides = enabled.value
+        found, plain, wanted = request.set_by(decides, path, source, False), False, True
     elif enabled is None and dtype is not None:
-        name = _chosen_by(source, dtype.value)
+        decides = name = _chosen_by(source, dtype.value)
         literal = _value_of(source, name) if name is not None else None
-        typed = name is not None and any(word.lstrip("-").startswith(source.code(name)) for word in request.words)
+        typed = name is not None and request.told(name) is not None
         if isinstance(literal, cst.SimpleString) and literal.evaluated_value == "float32" and not typed:
             code = source.code(literal).replace("float32", "bfloat16")
             return Edits({path: splice(source.text, [replace(source, literal, code)])}, _ON)
         found = request.set_by(name, path, source, "float32") if name is not None else None
         plain, wanted = "float32", "bfloat16"
     if found is None or found.value != plain:
-        where = f"{path}:{source.lines_of(call)[0]}"
-        return Advice(f"{where} has autocast already: let it be on, with dtype=torch.bfloat16 and no GradScaler.")
+        where = f"{path}:{source.lines_of(call)[0]} has autocast already"
+        word = request.told(decides) if decides is not None else None
+        if word is not None:
+            return Advice(f"{where}, and the command line says `{word}`: choose bfloat16 there.")
+        return Advice(f"{where}: let it be on, with dtype=torch.bfloat16 and no GradScaler.")
     return Edits(request.edited([(found.path, [found.to(wanted)])]), _ON)
 
 

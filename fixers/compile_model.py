@@ -24,7 +24,7 @@ Fix safety
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import libcst as cst
 
@@ -43,18 +43,13 @@ from diagnose.fixer import (
     Site,
     Splice,
     after_build,
-    argument,
     built_model,
     call_name,
     compilations,
     example_request,
     free_name,
-    has_star,
     model_class,
     parse,
-    replace,
-    scope_of,
-    set_keywords,
     training_steps,
 )
 
@@ -174,50 +169,49 @@ def _switched_on(request: Request, present: Sequence[Compiled]) -> Answer:
         condition = compiled.condition
         if condition is None or isinstance(compiled.node, cst.Decorator):
             continue
-        test = condition.test
-        for operand in (test, *(compiled.source.every(cst.BooleanOperation, test))):
-            parts = [operand.left, operand.right] if isinstance(operand, cst.BooleanOperation) else [operand]
-            for part in parts:
-                setting = request.set_by(part, compiled.path, compiled.source, False)
-                found = (setting.path, setting.to(True)) if setting is not None and setting.value is False else None
-                found = found or _global_switch(request, compiled, part)
-                if found is not None:
-                    return Edits(
-                        request.edited([(found[0], [found[1]])]), "turn on the program's own switch for torch.compile"
-                    )
+        parts = list(_operands(condition.test))
+        for part in parts:
+            found = request.set_by(part, compiled.path, compiled.source, False, switch=True)
+            if found is not None and found.value is False:
+                edits = request.edited([(found.path, [found.to(True)])])
+                return Edits(edits, "turn on the program's own switch for torch.compile")
         where = f"{compiled.path}:{compiled.source.lines_of(compiled.node)[0]}"
-        return Advice(f"{where} compiles {compiled.target} only if `{compiled.source.code(test)}`: run it so.")
+        only_if = f"{where} compiles {compiled.target} only if `{compiled.source.code(condition.test)}`"
+        word = next(filter(None, map(request.told, parts)), None)
+        if word is not None:
+            return Advice(f"{only_if}, and the command line says `{word}`, which wins over any default: take it away.")
+        return Advice(f"{only_if}: run it so.")
     return None
 
 
-def _global_switch(request: Request, compiled: Compiled, test: cst.BaseExpression) -> tuple[str, Splice] | None:
-    """`compile = False` at the top of a script whose globals may be overridden: it is edited unless they are."""
-    if not isinstance(test, cst.Name) or any(word.startswith(f"--{test.value}=") for word in request.words):
-        return None
-    source = compiled.source
-    values = [
-        assign.value
-        for assign in source.every(cst.Assign)
-        if len(assign.targets) == 1 and source.code(assign.targets[0].target) == test.value
-    ]
-    top = len(values) == 1 and scope_of(source, values[0]) is source.module and scope_of(source, test) is source.module
-    return (compiled.path, replace(source, values[0], "True")) if top and source.code(values[0]) == "False" else None
+def _operands(test: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+    """The conditions that `and` and `or` connect."""
+    if isinstance(test, cst.BooleanOperation):
+        yield from _operands(test.left)
+        yield from _operands(test.right)
+    else:
+        yield test
 
 
 def _library(request: Request) -> Answer:
     """A library's loop: its own argument where there is one."""
-    for path, text in request.sources.items():
-        source = parse(text) if "TrainingArguments(" in text else None
-        for call in source.every(cst.Call) if source is not None else ():
-            if source is None or not call_name(call).endswith("TrainingArguments") or has_star(call):
-                continue
-            given = argument(call, "torch_compile")
-            if given is not None and source.code(given.value) != "False":
-                return None
-            edits = request.edited([(path, set_keywords(source, call, {"torch_compile": "True"}))])
-            return Edits(edits, "let the Trainer compile the model")
+    for trainer in request.trainers():
+        options = trainer.options
+        if not trainer.knows("compile") or options.value("compile") is True:
+            continue
+        wanted: dict[str, Scalar] = {"compile": True}
+        capability = request.facts.device_capability
+        if capability is not None and capability >= (8, 0) and not trainer.is_given("tf32"):
+            wanted["tf32"] = request.facts.matmul_precision in ("high", "medium")
+        placed = options.place_all(wanted)
+        reasons = [each.reason for each in placed if each.reason]
+        if reasons:
+            return Advice(" ".join(reasons))
+        edits = request.edited(edit for each in placed for edit in each.edits.items())
+        kept = ", and keep to float32, which it would leave with that" if wanted.get("tf32") is False else ""
+        return Edits(edits, f"let the Trainer compile the model{kept}")
     if any(re.search(r"\bdef training_step\(", text) for text in request.sources.values()):
-        return Advice("Pass `torch.compile(model)` to `fit`: the loop that calls the model is Lightning's.")
+        return Advice(f"The model that Lightning trains was not found where it is built. {_BY_HAND}")
     return Advice(f"The call of the model in a training step was not found in your files. {_BY_HAND}")
 
 

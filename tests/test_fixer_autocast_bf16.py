@@ -249,4 +249,6 @@ def test_the_advice_says_why_it_is_left_to_people(text: str, why: str) -> None:
 def test_a_format_that_the_command_line_names_is_advice() -> None:
     text = NANOGPT.format(setting="dtype = 'float32'")
     request = replace(example_request("fp32-matmul", text, facts=FLOAT32), words=["--dtype=float32"])
-    assert isinstance(FIXER.rewrite(request), Advice)
+    answer = FIXER.rewrite(request)
+    assert isinstance(answer, Advice)
+    assert "`--dtype=float32`" in answer.text

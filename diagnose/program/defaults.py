@@ -75,7 +75,8 @@ def _options(call: cst.Call) -> list[str]:
 
 def option_words(source: Source, name: str, words: Sequence[str]) -> str | None:
     """The word of a command line that gives the option of that name, if one does."""
-    options = {f"--{name}", f"--{name.replace('_', '-')}"}
+    options = {f"{dashes}{name}" for dashes in ("--", "--no-", "--no_")}
+    options |= {option.replace("_", "-") for option in options}
     for call in source.every(cst.Call):
         if call_name(call) in {"add_argument", "option"} and _destination(call) == name:
             options |= {option for option in _options(call) if option.startswith("-")}

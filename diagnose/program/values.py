@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import libcst as cst
 
 from diagnose.model import Scalar
-from diagnose.program.bindings import binding_of, dotted, passed_to, read_by_others
+from diagnose.program.bindings import Scope, binding_of, dotted, passed_to, read_by_others
 from diagnose.program.configs import entries, form_of
 from diagnose.program.defaults import Default, assigned, defaults_of, keys_of, option_default, option_words
 from diagnose.program.edit import call_name
@@ -20,7 +20,7 @@ from diagnose.program.imported import module_file
 from diagnose.program.literals import literal, number, string, written
 from diagnose.program.syntax import Source, Splice, parse
 
-__all__ = ["Setting", "number", "parsed_sources", "setting_of"]
+__all__ = ["Setting", "number", "parsed_sources", "setting_of", "word_for"]
 
 _DEEPEST = 8
 _CONVERSIONS = frozenset({"int", "bool", "float", "str"})
@@ -69,15 +69,33 @@ def setting_of(
     *,
     configs: Mapping[str, str] | None = None,
     words: Sequence[str] = (),
-    readers: Collection[str] = ("DataLoader",),
+    readers: Collection[str] | None = ("DataLoader",),
 ) -> Setting | None:
     """The one place that sets the expression `value`; None where there is none that can be edited.
 
     `recorded` is the value that the run had (None: unknown). A default that differs from it was overridden from
     outside, and would be again. `configs` are config files of the user's by path, `words` the command line; `readers`
-    are the calls that may read a constant without being reached too far by an edit of it.
+    are the calls that may read a constant without being reached too far by an edit of it; None: all may.
     """
-    return _Search(sources, configs or {}, words, recorded, frozenset(readers)).follow(value, path, source, True, 0)
+    reading = frozenset(readers) if readers is not None else None
+    return _Search(sources, configs or {}, words, recorded, reading).follow(value, path, source, True, 0)
+
+
+def word_for(value: cst.BaseExpression, sources: Mapping[str, str], words: Sequence[str]) -> str | None:
+    """The word of the command line that decides a variable or an attribute, with the value that follows it."""
+    if isinstance(value, cst.UnaryOperation):
+        return word_for(value.expression, sources, words)
+    name = (
+        value.value if isinstance(value, cst.Name) else value.attr.value if isinstance(value, cst.Attribute) else None
+    )
+    if name is None:
+        return None
+    for source in parsed_sources(sources, name, name.replace("_", "-")).values():
+        word = option_words(source, name, words)
+        if word is not None:
+            follows = words[list(words).index(word) + 1 :][:1] if "=" not in word else ()
+            return " ".join([word, *(each for each in follows if not each.startswith("-"))])
+    return next((word for word in words if word.split("=")[0].split(".")[-1] == name and "=" in word), None)
 
 
 def parsed_sources(sources: Mapping[str, str], *words: str) -> dict[str, Source]:
@@ -92,7 +110,7 @@ class _Search:
     configs: Mapping[str, str]
     words: Sequence[str]
     recorded: Scalar
-    readers: frozenset[str]
+    readers: frozenset[str] | None
 
     def follow(self, node: cst.BaseExpression, path: str, source: Source, fixed: bool, depth: int) -> Setting | None:
         """`fixed`: nothing on the way here could be overridden."""
@@ -140,7 +158,7 @@ class _Search:
         if bound.value is None:
             return None
         constant = literal(bound.value) is not None
-        if constant and read_by_others(source, bound.scope, node.value, self.readers):
+        if constant and self._reaches_too_far(source, bound.scope, node.value):
             return None
         if isinstance(bound.scope, cst.Module) and "exec(" in source.text:
             return self._overridable(node.value, bound.value, path, source, depth)
@@ -157,9 +175,12 @@ class _Search:
             return None
         others = parsed_sources({key: text for key, text in self.sources.items() if key != path}, name)
         for other in others.values():
-            if read_by_others(other, other.module, name, self.readers):
+            if self._reaches_too_far(other, other.module, name):
                 return None
         return self._name(target, path, source, fixed, depth)
+
+    def _reaches_too_far(self, source: Source, scope: Scope, name: str) -> bool:
+        return self.readers is not None and read_by_others(source, scope, name, self.readers)
 
     def _overridable(
         self, name: str, value: cst.BaseExpression, path: str, source: Source, depth: int
