@@ -96,8 +96,9 @@ def before_imports(source: Source, lines: Sequence[str]) -> list[Splice]:
     if os != "os" or not (known or (imports and imports[0].start <= start)):
         imports = [insert_before(source, point, ["import os", ""])]  # it is imported, but only further down
     set_apart = start == 0 or not source.text[:start].rstrip(" ").splitlines()[-1].strip()
-    here = any(edit.start == start for edit in imports)
-    return [*imports, insert_before(source, point, [*([] if set_apart or here else [""]), *lines, ""])]
+    beside = [edit.text for edit in imports if edit.start == start]
+    apart = (set_apart and not beside) or any(text.endswith(2 * source.newline) for text in beside)
+    return [*imports, insert_before(source, point, [*([] if apart else [""]), *lines, ""])]
 
 
 def _imports_more(statement: cst.BaseStatement | cst.BaseSmallStatement) -> bool:
