@@ -17,7 +17,8 @@ What proves it
     It is then named as a hint from NOTED on. Generated kernels are left alone.
 
 What fixes it
-    A compiled or fused loss (`fuse-linear-cross-entropy`), over chunks of tokens where memory is short.
+    Torch's own `cross_entropy` (`native-cross-entropy`), compiled (`compile-loss`, `compile-model`) or fused with the
+    output layer (`fuse-linear-cross-entropy`), over chunks of tokens where memory is short.
 
 Thresholds
     FUSED: a fused loss over the time of the forward softmax: reads and writes of the logits, 2 passes in the softmax,
@@ -217,4 +218,11 @@ _SILENT = (
     ),
 )
 
-RULE = Rule("unfused-loss", check, fixers=("fuse-linear-cross-entropy",), fires=_FIRES, silent=_SILENT, nearness=38)
+RULE = Rule(
+    "unfused-loss",
+    check,
+    fixers=("native-cross-entropy", "compile-model", "compile-loss", "fuse-linear-cross-entropy"),
+    fires=_FIRES,
+    silent=_SILENT,
+    nearness=38,
+)
