@@ -1,10 +1,10 @@
 """Takes lines out of compiled functions at which the compiler has to stop.
 
 What it changes
-    Messages of level debug within a function that falls into several graphs are removed, with the logger if nothing
-    else uses it. Other messages (`print`, `warnings.warn`, a logger's `info`) are kept for uncompiled runs, behind
-    `if not torch.compiler.is_compiling():`. A decorator that keeps a function of the program's own out of the
-    compiler is removed.
+    Messages of level debug within a function that falls into several graphs, and within what it calls in its own
+    file, are removed, with the logger if nothing else uses it. Other messages (`print`, `warnings.warn`, a logger's
+    `info`) are kept for uncompiled runs, behind `if not torch.compiler.is_compiling():`. A decorator that keeps a
+    function of the program's own out of the compiler is removed.
 
 Why it helps
     At a call that it cannot trace, Dynamo ends its graph, lets Python make the call, and begins another graph after
@@ -117,8 +117,9 @@ def _plan(source: Source, breaks: dict[int, str]) -> _Plan:
         if not found and statement is not None:
             why = _why_not(source, statement, reason)
             plan.advice += [f"{line}: {why}"] if why else []
-    # Dynamo stops at the first break of a function that it gives up: the others lie in the same functions.
-    for function in functions.values():
+    # Dynamo stops at the first break of a function that it gives up: the others lie in the same functions, and in
+    # those that they call, which it did not come to or names by the line of the call.
+    for function in _with_called(source, functions):
         for statement in source.every(cst.SimpleStatementLine, function):
             kind = _message(source, statement)
             if kind == "debug":
@@ -126,6 +127,25 @@ def _plan(source: Source, breaks: dict[int, str]) -> _Plan:
             elif kind is not None and not _guarded(source, statement) and statement not in plan.guarded:
                 plan.guarded.append(statement)
     return plan
+
+
+def _with_called(source: Source, functions: dict[int, cst.CSTNode]) -> list[cst.CSTNode]:
+    """The functions, and those of the same class or file that they call by name, and so on."""
+    known = dict(functions)
+    waiting = list(functions.values())
+    while waiting:
+        caller = waiting.pop()
+        owner = source.inside(caller, cst.ClassDef)
+        for call in source.every(cst.Call, caller):
+            called = source.code(call.func)
+            for function in source.every(cst.FunctionDef):
+                around = source.inside(function, cst.ClassDef)
+                own = around is owner and around is not None and called == f"self.{function.name.value}"
+                top = source.parent(function) is source.module and called == function.name.value
+                if (own or top) and id(function) not in known and not function.decorators:
+                    known[id(function)] = function
+                    waiting.append(function)
+    return list(known.values())
 
 
 def _statement_at(source: Source, line: int) -> cst.SimpleStatementLine | cst.BaseCompoundStatement | None:
@@ -283,6 +303,14 @@ FIXER = Fixer(
         Example(
             "import torch\n\n\n@torch._dynamo.disable\ndef rope(x):  # here\n    return x + 1\n",
             "import torch\n\n\ndef rope(x):  # here\n    return x + 1\n",
+            _recorded,
+        ),
+        Example(
+            "import logging\n\nlog = logging.getLogger(__name__)\n\n\ndef scale(x):\n    log.debug('in')\n"
+            "    return 2 * x\n\n\ndef step(x):\n    log.debug('step')  # here\n    return scale(x)\n"
+            "\n\ndef main(x):\n    log.debug('main')\n",
+            "import logging\n\nlog = logging.getLogger(__name__)\n\n\ndef scale(x):\n    return 2 * x\n"
+            "\n\ndef step(x):\n    return scale(x)\n\n\ndef main(x):\n    log.debug('main')\n",
             _recorded,
         ),
         Example("def step(x):\n    if x.sum() > 0:  # here\n        x = x + 1\n    return x\n", None, _recorded),
