@@ -13,6 +13,7 @@ end: it is written last.
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import ctypes
 import hashlib
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 ELEMENTS = 65_536
 """Of each tensor, kept for the rounding gate: enough that its root mean square error is known within a percent."""
+WAITING_BYTES = 2 << 30
+"""Of copies that wait to be hashed: a step of a large model is not copied to the host as a whole."""
 
 
 def start(recipe: dict[str, Any], hub: Hub) -> None:
@@ -68,6 +71,7 @@ class _Capture:
         self._updates: dict[int, int] = {}
         self._lines: list[dict[str, Any]] = []
         self._values: list[bytes] = []
+        self._hashing = Hashing()
         Compiling(hub)  # keeps the hooks on the optimizers
 
     def torch_imported(self, torch: ModuleType) -> None:
@@ -172,6 +176,7 @@ class _Capture:
             for name, buffer in module._buffers.items():
                 if buffer is not None:
                     self._note(step, "buffer", f"{type(module).__name__} {place} {name}", buffer)
+        self._hashing.finish()  # before the program changes what was not copied
 
     def _note_kept(self, step: int, name: str, kept: dict[str, Any]) -> None:
         """What an optimizer keeps of a parameter; counts of steps are numbers to some optimizers, tensors to others."""
@@ -196,8 +201,45 @@ class _Capture:
             line["elements"] = some.numel()
             self._values.append(_bytes_of(some))
         else:
-            line["sha256"] = hashlib.sha256(_bytes_of(tensor)).hexdigest()
+            self._hashing.add(line, tensor.cpu().contiguous())
         self._lines.append(line)
+
+
+class Hashing:
+    """Hashes tensors side by side on all cores: of a model of a gigabyte, hashing is most of a capture otherwise."""
+
+    def __init__(self) -> None:
+        self._pool: concurrent.futures.ThreadPoolExecutor | None = None
+        self._running: list[tuple[dict[str, Any], int, concurrent.futures.Future[str]]] = []
+        self._waiting_bytes = 0
+
+    def add(self, line: dict[str, Any], held: Any) -> None:
+        """Put the hash of a contiguous tensor of the host into `line`, by the time of `finish`."""
+        if self._pool is None:
+            self._pool = concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0)))
+        count = held.numel() * held.element_size()
+        self._running.append((line, count, self._pool.submit(_sha256, held, count)))
+        self._waiting_bytes += count
+        while self._waiting_bytes > WAITING_BYTES:
+            self._finish_first()
+
+    def finish(self) -> None:
+        """Wait for all hashes. No thread is left: the program may fork before its next step ends."""
+        while self._running:
+            self._finish_first()
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+
+    def _finish_first(self) -> None:
+        line, count, future = self._running.pop(0)
+        line["sha256"] = future.result()
+        self._waiting_bytes -= count
+
+
+def _sha256(held: Any, count: int) -> str:
+    content = (ctypes.c_char * count).from_address(held.data_ptr()) if count else b""
+    return hashlib.sha256(content).hexdigest()
 
 
 def _draw_as_eager_does(config: Any) -> None:
