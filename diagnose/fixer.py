@@ -62,6 +62,7 @@ from diagnose.program.forward_region import ForwardRegion, forward_region
 from diagnose.program.functional import call_in_place, functional
 from diagnose.program.hooks import is_watching_hook
 from diagnose.program.images import conv_classes, convolves_first, moved_inputs, uses_convolutions
+from diagnose.program.lightning import lightning_models, logged_reads
 from diagnose.program.likelihood import WrittenLikelihood, written_likelihoods
 from diagnose.program.loaders import Loader, LoadersFound, find_loaders
 from diagnose.program.norm_loop import NormLoop, clipped_by_hand, norm_loops
@@ -178,7 +179,9 @@ __all__ = [
     "keep_on_device",
     "known_optimizer",
     "leaf",
+    "lightning_models",
     "log_branch",
+    "logged_reads",
     "loops_around",
     "made_on_host",
     "mentions_fused",

@@ -3,7 +3,8 @@
 What it changes
     Calls `torch.set_float32_matmul_precision("high")` once, after the imports of the script that is started. Where
     the program sets the precision itself, to full float32, that line is edited instead; where it uses the newer
-    `fp32_precision` settings, the new line does too, since torch refuses to have the two families mixed.
+    `fp32_precision` settings, the new line does too, since torch refuses to have the two families mixed. Hugging Face's
+    Trainer, which sets either, gets `tf32=True`.
 
 Why it helps
     Matrix products of float32 operands run on the plain float units unless they may be rounded to TF32 first: then
@@ -17,6 +18,9 @@ Fix safety
 """
 
 from __future__ import annotations
+
+import re
+from collections.abc import Iterator
 
 import libcst as cst
 
@@ -41,6 +45,7 @@ from diagnose.fixer import (
 
 _FULL = {'"highest"': '"high"', "'highest'": "'high'"}
 _IEEE = {'"ieee"': '"tf32"', "'ieee'": "'tf32'", '"none"': '"tf32"', "'none'": "'tf32'"}
+_DECIDES = re.compile(r"set_float32_matmul_precision|allow_tf32|fp32_precision")
 _FIRST_WITH_TENSOR_CORES_FOR_IT = (8, 0)
 
 
@@ -51,6 +56,8 @@ def rewrite(request: Request) -> Answer:
         return None
     if facts.device_capability is not None and facts.device_capability < _FIRST_WITH_TENSOR_CORES_FOR_IT:
         return Advice(f"{facts.device_name} has no TF32; autocast to float16 is what its tensor cores can do.")
+    for told in _by_trainer(request):
+        return told
     newer = False
     for path, text in request.sources.items():
         if "precision" not in text and "allow_tf32" not in text:
@@ -68,6 +75,20 @@ def rewrite(request: Request) -> Answer:
                 "allow TF32 in matrix products, in the line in which the program forbade it",
             )
     return _insert(request, newer)
+
+
+def _by_trainer(request: Request) -> Iterator[Answer]:
+    """What to do with the argument of Hugging Face's Trainer, which sets the newer kind of settings itself."""
+    trainers = [trainer for trainer in request.trainers() if trainer.knows("tf32")]
+    if len(trainers) != 1 or request.facts.device_capability is None:
+        return
+    options = trainers[0].options
+    if options.value("tf32") is True:
+        yield None
+    elif trainers[0].is_given("tf32") or not any(_DECIDES.search(text) for text in request.sources.values()):
+        placed = options.place("tf32", True)
+        files = request.edited(placed.edits.items())
+        yield Edits(files, "let the Trainer allow TF32") if files else Advice(placed.reason or "")
 
 
 def _decided(source: Source) -> Splice | bool:

@@ -97,7 +97,7 @@ def _library(request: Request) -> Iterator[Answer]:
         if value is True or "bf16" in str(value):
             yield None
         elif options.value("fp16") or "16" in str(value):
-            yield Advice(f"{trainer.where} trains in float16: {wanted} in its place needs no loss scaling.")
+            yield Advice(f"{trainer.where} trains in float16 (fp16): {wanted} in its place needs no loss scaling.")
         elif trainer.is_given("precision") and not trainer.is_float32(value):
             yield Advice(f"{trainer.where} takes {name} from elsewhere: set it to {trainer.bfloat16!r} there.")
         elif "lightning" in trainer.library and (reason := _lightning_refuses(request, trainer)):

@@ -44,12 +44,11 @@ from diagnose.fixer import (
     Splice,
     after_build,
     built_model,
-    call_name,
     compilations,
     example_request,
     free_name,
+    lightning_models,
     model_class,
-    parse,
     training_steps,
 )
 
@@ -109,7 +108,7 @@ def rewrite(request: Request) -> Answer:
 
 def _models(request: Request) -> list[Built]:
     """Where the models of all training steps are built, each once."""
-    found: dict[tuple[str, str], Built] = {}
+    found = {(built.path, built.name): built for built in lightning_models(request.sources)}
     for step in training_steps(request.sources, request.sites):
         built = built_model(step, request.sources)
         if built is not None:
@@ -200,15 +199,16 @@ def _library(request: Request) -> Answer:
         if not trainer.knows("compile") or options.value("compile") is True:
             continue
         wanted: dict[str, Scalar] = {"compile": True}
-        capability = request.facts.device_capability
-        if capability is not None and capability >= (8, 0) and not trainer.is_given("tf32"):
-            wanted["tf32"] = request.facts.matmul_precision in ("high", "medium")
+        facts = request.facts
+        allowed = facts.matmul_precision in ("high", "medium")
+        if (facts.device_capability or (0, 0)) >= (8, 0) and not allowed and not trainer.is_given("tf32"):
+            wanted["tf32"] = False
         placed = options.place_all(wanted)
         reasons = [each.reason for each in placed if each.reason]
         if reasons:
             return Advice(" ".join(reasons))
         edits = request.edited(edit for each in placed for edit in each.edits.items())
-        kept = ", and keep to float32, which it would leave with that" if wanted.get("tf32") is False else ""
+        kept = ", without the TF32 that it would allow with it" if "tf32" in wanted else ""
         return Edits(edits, f"let the Trainer compile the model{kept}")
     if any(re.search(r"\bdef training_step\(", text) for text in request.sources.values()):
         return Advice(f"The model that Lightning trains was not found where it is built. {_BY_HAND}")

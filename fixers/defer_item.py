@@ -7,7 +7,7 @@ What it changes
     is read at once where it is used. A statement that fills a dictionary, or a meter of the program's own, is put off
     until somebody looks at what it fills. A progress bar shows every tenth value. A loop that calls `.item()` for
     every parameter collects its tensors and reads them in one go, in the log branch if that is where the result is
-    used.
+    used. What a Lightning module logs goes to its `log` as a tensor.
 
 Why it helps
     `.item()` makes the host wait until the device has done all that was asked of it. Until the host has caught up
@@ -46,12 +46,14 @@ from diagnose.fixer import (
     filled_by,
     gate,
     keep_on_device,
+    logged_reads,
     loops_around,
     on_progress_bar,
     parse,
     put_off,
     puts_off,
     read_at_once,
+    replace,
     scope_of,
     show_less_often,
     splice,
@@ -106,6 +108,9 @@ def _shapes(request: Request) -> Iterator[str]:
 
 def _plan(plan: Deferred, lines: set[int]) -> None:
     source = plan.source
+    for read, tensor in logged_reads(source):
+        plan.splices.append(replace(source, read, source.code(tensor)))
+        plan.moved.append("what Lightning logs")
     done: set[tuple[cst.CSTNode, str]] = set()
     steps = batch_loops(source)
     for read in training_reads(source, lines):

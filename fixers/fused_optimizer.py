@@ -37,7 +37,6 @@ from diagnose.fixer import (
     Splice,
     argument,
     call_at,
-    call_name,
     example_request,
     has_star,
     known_optimizer,
@@ -123,6 +122,8 @@ def _set_fused(request: Request, site: Site, source: Source, call: cst.Call, kin
     where = f"{site.file}:{site.line}"
     if _is_sparse(request):
         return f"{where}: the fused form does not take sparse gradients, and the program has a sparse embedding."
+    if _lightning_refuses(request):
+        return f"{where}: in mixed precision, Lightning does not clip the gradients of a fused optimizer."
     if has_star(call):
         return _over_options(site, source, call)
     for keyword, literal in (("differentiable", "False"), ("foreach", None), ("fused", "False")):
@@ -161,16 +162,21 @@ def _binds(source: Source, assign: cst.Assign, code: str) -> bool:
 
 def _in_a_library(request: Request, where: str, name: str) -> list[tuple[str, list[Splice]]] | str:
     """The argument of Hugging Face's Trainer, which builds the optimizer itself."""
-    for path, text in request.sources.items():
-        source = parse(text) if "TrainingArguments" in text else None
-        for call in source.every(cst.Call) if source is not None else ():
-            if source is None or not any(name.startswith("transformers.") for name in source.names(call.func)):
-                continue
-            given = argument(call, "optim")
-            plain = given is None or source.code(given.value).strip("\"'") in {"adamw_torch", "adamw_hf"}
-            if call_name(call).endswith("TrainingArguments") and plain and not has_star(call):
-                return [(path, set_keywords(source, call, {"optim": '"adamw_torch_fused"'}))]
-    return f"{where} is not a line that we can edit: pass fused=True to {name or 'the optimizer'} there."
+    trainers = [trainer for trainer in request.trainers() if trainer.knows("optimizer")]
+    chosen = trainers[0].options.value("optimizer") if len(trainers) == 1 else "another"
+    if chosen not in {None, "adamw_torch", "adamw_hf"}:
+        return f"{where} is not a line that we can edit: pass fused=True to {name or 'the optimizer'} there."
+    placed = trainers[0].options.place("optimizer", "adamw_torch_fused")
+    return placed.reason or [(path, list(edits)) for path, edits in placed.edits.items()]
+
+
+def _lightning_refuses(request: Request) -> bool:
+    """Whether Lightning clips gradients in mixed precision, which it does not do for fused optimizers."""
+    return any(
+        trainer.options.value("gradient_clip_val") and "16-mixed" in str(trainer.options.value("precision"))
+        for trainer in request.trainers()
+        if trainer.library == "lightning"
+    )
 
 
 def _own_class(source: Source, site: Site) -> tuple[Source, cst.ClassDef, Site] | None:

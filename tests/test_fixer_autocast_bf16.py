@@ -213,7 +213,7 @@ def test_only_the_steps_that_ran_are_wrapped() -> None:
         ),
         (
             "from accelerate import Accelerator\nAccelerator(mixed_precision='no')\n",
-            'Accelerator(mixed_precision="bf16")',
+            "Accelerator(mixed_precision='bf16')",
         ),
     ],
 )

@@ -15,7 +15,7 @@ from diagnose.program.flow import Scope, scope_of
 from diagnose.program.syntax import Source, parse
 from diagnose.program.training import TrainingStep
 
-__all__ = ["Built", "built_model"]
+__all__ = ["Built", "built_as", "built_model"]
 
 _MOST_CALLS = 4
 """Functions that a model is followed through before it is given up."""
@@ -44,7 +44,12 @@ def built_model(step: TrainingStep, sources: Mapping[str, str]) -> Built | None:
     """Where the model of a step is built; None where the text does not tell."""
     if step.model is None:
         return None
-    return _trace(step.path, step.source, step.scope, step.model, sources, _MOST_CALLS)
+    return built_as(step.path, step.source, step.scope, step.model, sources)
+
+
+def built_as(path: str, source: Source, scope: Scope, name: str, sources: Mapping[str, str]) -> Built | None:
+    """Where what a scope calls by a name is built; None where the text does not tell."""
+    return _trace(path, source, scope, name, sources, _MOST_CALLS)
 
 
 def _trace(path: str, source: Source, scope: Scope, name: str, sources: Mapping[str, str], left: int) -> Built | None:

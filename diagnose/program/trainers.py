@@ -168,24 +168,40 @@ class _Parsed(CallOptions):
     def place(self, name: str, value: Scalar, *, code: str | None = None) -> Placed:
         """Set it where it is set, else in the file that is read, else as the parser's default."""
         del code  # the parser knows nothing of other arguments
-        its = self.its(name)
-        if any(word.split("=")[0].replace("-", "_") == f"__{its}" for word in self.words):
-            return Placed(reason=f"The command line gives --{its}: say --{its} {value} there.")
-        workers = self.value("num_workers")
-        if name in _NEED_WORKERS and self.setting("num_workers", trusted=False) is None and not self._config():
-            return Placed(reason=f"With workers (now {workers}) that the program sets itself, add --{its} {value}.")
-        kept = self.setting(name)
-        if kept is not None:
-            return Placed({kept.path: [kept.to(value)]} if kept.value != value else {}, kept.fixed)
-        if self.setting(name, trusted=False) is not None:
-            return Placed(reason=f"{its} is overridden from outside: say {value} there.")
-        edits = self.add({name: written(value)})
-        reason = f"{self.path}:{self.source.lines_of(self.node)[0]} parses the options: add --{its} {value} to them."
-        return Placed(edits, False, None if edits else reason)
+        return self.place_all({name: value})[0]
 
     def place_all(self, values: Mapping[str, Scalar]) -> list[Placed]:
-        """Set several, each where it belongs."""
-        return [self.place(name, value) for name, value in values.items()]
+        """Set several; those that are nowhere yet by one edit."""
+        placed: list[Placed] = []
+        new: dict[str, str] = {}
+        for name, value in values.items():
+            reason, kept = self._why_not(name, value), self.setting(name)
+            if reason is not None:
+                placed.append(Placed(reason=reason))
+            elif kept is not None:
+                placed.append(Placed({kept.path: [kept.to(value)]} if kept.value != value else {}, kept.fixed))
+            else:
+                new[name] = written(value)
+        edits = self.add(new) if new else {}
+        if new and not edits:
+            listed = " ".join(f"--{self.its(name)} {value}" for name, value in new.items())
+            placed.append(Placed(reason=f"{self.where} parses the options: add {listed} to them."))
+        return [*placed, Placed(edits, False)] if edits else placed
+
+    @property
+    def where(self) -> str:
+        """File and line."""
+        return f"{self.path}:{self.source.lines_of(self.node)[0]}"
+
+    def _why_not(self, name: str, value: Scalar) -> str | None:
+        """Why a setting has to be changed from outside."""
+        its = self.its(name)
+        if any(word.split("=")[0].replace("-", "_") == f"__{its}" for word in self.words):
+            return f"The command line gives --{its}: say --{its} {value} there."
+        if name in _NEED_WORKERS and self.setting("num_workers", trusted=False) is None:
+            return f"The program does not set workers itself: add --{its} {value} where you ask for them."
+        overridden = self.setting(name) is None and self.setting(name, trusted=False) is not None
+        return f"{its} is overridden from outside: say {value} there." if overridden else None
 
     def add(self, codes: Mapping[str, str]) -> dict[str, list[Splice]]:
         """Give them in the file that is read, else as defaults of the parser; nothing where neither can be edited."""
