@@ -2,7 +2,8 @@
 
 What it changes
     In a program that accumulates gradients, the size of the micro-batch is multiplied and the number of micro-steps
-    divided by the same factor, each where the program sets it. What one step of the optimizer sees stays the same.
+    divided by the same factor, each where the program sets it (for Hugging Face's Trainer and for Lightning in their
+    arguments). What one step of the optimizer sees stays the same.
 
 Why it helps
     A kernel on few samples leaves multiprocessors empty, and every micro-step costs the launches of a whole forward and
@@ -35,6 +36,7 @@ from diagnose.fixer import (
     Scalar,
     Source,
     Splice,
+    Trainer,
     TrainingStep,
     accumulation,
     count_of,
@@ -44,20 +46,28 @@ from diagnose.fixer import (
 )
 
 _FACTORS = (2, 4, 8)
+_BATCH_OF_THE_TRAINER = 8
+"""What Hugging Face's Trainer takes where nothing is said."""
+_COUNTS_BATCHES = re.compile(r"limit_train_batches|val_check_interval|overfit_batches|batch_idx\s*[%+/]|split_batches")
 _BATCH = re.compile(r"^(?:micro_?|device_?|per_device_?|train_?)?(?:batch(?:_size)?|bs|bsz)$", re.IGNORECASE)
 _OF_THE_BATCH = re.compile(r"BatchNorm|batch_norm|torchvision\.models|\btimm\b|reduction\s*=\s*[\"']sum|ignore_index")
 
 
 def settings(request: Request) -> Sequence[Mapping[str, Scalar]]:
     """Factors that divide the number of micro-steps."""
-    found = _found(request)
-    if isinstance(found, str) or found is None:
-        return ({},)
-    return [{"factor": factor} for factor in _FACTORS if found[2].value % factor == 0] or ({},)
+    trainer = _accumulates(request)
+    found = _found(request) if trainer is None else None
+    steps = trainer.options.value("micro_steps") if trainer is not None else None
+    if isinstance(found, tuple):
+        steps = found[2].value
+    return [{"factor": factor} for factor in _FACTORS if isinstance(steps, int) and steps % factor == 0] or ({},)
 
 
 def rewrite(request: Request) -> Answer:
     """Multiply the micro-batch, divide the micro-steps."""
+    trainer = _accumulates(request)
+    if trainer is not None:
+        return _through(request, trainer)
     found = _found(request)
     if found is None:
         return None
@@ -73,6 +83,43 @@ def rewrite(request: Request) -> Answer:
     ]
     summary = f"compute {batch.value * factor} samples at once, in {steps.value // factor} micro-steps"
     return Edits(request.edited(edits), summary, Gate.ROUNDING if way.counted else Gate.TRAINING)
+
+
+def _accumulates(request: Request) -> Trainer | None:
+    """The library that accumulates gradients for the program."""
+    for trainer in request.trainers():
+        steps = trainer.options.value("micro_steps")
+        if isinstance(steps, int) and steps > 1:
+            return trainer
+    return None
+
+
+def _through(request: Request, trainer: Trainer) -> Answer:
+    """Both numbers, where the library is told them."""
+    steps, name = trainer.options.value("micro_steps"), trainer.options.its("micro_steps")
+    assert isinstance(steps, int)  # it accumulates
+    factor = request.setting.get("factor", next((each for each in _FACTORS if steps % each == 0), None))
+    text = "\n".join(request.sources.values())
+    counted = _OF_THE_BATCH.search(text.replace("ignore_index", "")) or _COUNTS_BATCHES.search(text)
+    loaders = [loader.options for loader in request.loaders().loaders]
+    told = trainer.options if trainer.knows("batch_size") else loaders[0] if len(loaders) == 1 else None
+    batch = told.value("batch_size") if told is not None else None
+    if trainer.library == "transformers" and not trainer.is_given("batch_size"):
+        batch = _BATCH_OF_THE_TRAINER
+    if not isinstance(factor, int) or steps % factor:
+        return None
+    if counted is not None or trainer.library == "accelerate" or told is None or not isinstance(batch, int):
+        why = (
+            f"`{counted[0]}` counts on how samples are grouped" if counted else "what else counts batches is not known"
+        )
+        return Advice(f"{trainer.where} accumulates: let batches be larger and {name} smaller. Not by us: {why}.")
+    placed = [told.place("batch_size", batch * factor), trainer.options.place("micro_steps", steps // factor)]
+    reasons = [each.reason for each in placed if each.reason]
+    if reasons:
+        return Advice(" ".join(reasons))
+    edits = [edit for each in placed for edit in each.edits.items()]
+    summary = f"compute {batch * factor} samples at once, in {steps // factor} micro-steps"
+    return Edits(request.edited(edits), summary, Gate.TRAINING)
 
 
 def _found(request: Request) -> tuple[Accumulation, Count, Count] | str | None:
