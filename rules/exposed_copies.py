@@ -18,7 +18,7 @@ What proves it
 
 What fixes it
     Copying on a stream of its own, one batch or layer ahead (`prefetch-to-device`); `non_blocking=True`
-    (`nonblocking-copies`); offloading less.
+    (`nonblocking-copies`); offloading less (`state-on-device`).
 
 Thresholds
     UNTOLD (2 %): a share of the step in copies of unknown direction from which on the recording cannot tell; below it,
@@ -203,7 +203,7 @@ _SILENT = (
 RULE = Rule(
     "exposed-copies",
     check,
-    fixers=("nonblocking-copies", "prefetch-to-device"),
+    fixers=("nonblocking-copies", "prefetch-to-device", "state-on-device"),
     fires=_FIRES,
     silent=_SILENT,
     nearness=45,
