@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -177,6 +178,35 @@ def test_a_narrower_format_passes_only_where_the_fix_declares_it(check: Check) -
     assert declared.passed is True, declared.detail
     wrong = TO_TEN_BITS.replace("0xFFF", "0x7FFFF").replace(">> 13", ">> 20").replace("0x1FFF", "0xFFFFF")
     assert check(Gate.ROUNDING, "torch.set_num_threads(1)", wrong, "tf32").passed is False
+
+
+def test_a_program_with_the_numbers_of_another_is_judged_by_the_reference_of_that(tmp_path: Path) -> None:
+    texts = [
+        PROGRAM,
+        PROGRAM.replace("lr=1e-3)", "lr=1e-3, fused=True)"),
+        PROGRAM.replace("lr=1e-3)", "lr=1e-3, fused=True)").replace(*RIGHT["the same loss, written out"]),
+        PROGRAM.replace("lr=1e-3)", "lr=1e-3, fused=True)").replace(*WRONG["a wrong scale"]),
+    ]
+    programs = []
+    for number, text in enumerate(texts):
+        folder = tmp_path / f"program{number}"
+        folder.mkdir()
+        (folder / "train.py").write_text(text)
+        programs.append(Program.parse(["train.py"], cwd=folder))
+    original, kept, right, wrong = programs
+    with Groups() as groups:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        keeper = Gatekeeper(Workplace(groups, tmp_path / "work", sys.executable, lambda _: environment), LIMIT_NS)
+
+        def captures() -> list[str]:
+            return sorted(path.name.split("-", 2)[2] for path in (tmp_path / "work").glob("capture-*"))
+
+        assert keeper.check(Gate.ROUNDING, original, kept).passed
+        assert captures() == ["float64", "values", "values"]
+        assert keeper.check(Gate.ROUNDING, kept, right).passed
+        assert captures() == ["float64", "values", "values", "values"]
+        assert keeper.check(Gate.ROUNDING, kept, wrong).passed is False  # by a reference of its own
+        assert captures() == ["float64", "float64", "values", "values", "values", "values"]
 
 
 def test_a_program_that_is_not_deterministic_falls_to_the_rounding_gate_and_says_so(check: Check) -> None:

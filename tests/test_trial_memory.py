@@ -11,7 +11,7 @@ import pytest
 from diagnose.model import Facts
 from diagnose.trace import Trace
 from diagnose.trace.schema import Counters
-from diagnose.trial.memory import Memory, at_once, while_watched
+from diagnose.trial.memory import Memory, at_once, fitting, uncrowded, while_watched
 
 GIB = 1 << 30
 
@@ -50,6 +50,30 @@ def test_a_watched_program_without_a_device_holds_the_most_that_was_read_on_all_
     assert while_watched([watched(1.0, 3.0, 2.0), watched(5.0)]).host_bytes == 8
 
 
-def test_a_program_with_a_device_or_without_readings_is_not_known() -> None:
+def test_processes_that_need_more_than_others_take_the_room_of_several() -> None:
+    seen = Memory(host_bytes=GIB // 8, device_bytes=80 * GIB, free_bytes=60 * GIB, reserved_bytes=12 * GIB)
+    assert fitting(seen, [1.3, 1.3, 1.3, 1.3]) == 4
+    assert fitting(seen, [1.3, 1.3, 2.0]) == 3
+    assert fitting(seen, [1.3, 1.3, 2.0, 2.0]) == 3
+    assert fitting(seen, [9.0]) == 1
+
+
+def test_room_that_another_process_held_meanwhile_is_room() -> None:
+    before = Memory(reserved_bytes=10, free_bytes=90)
+    assert uncrowded(Memory(reserved_bytes=20, free_bytes=60), before).free_bytes == 80
+    assert uncrowded(Memory(reserved_bytes=20, free_bytes=85), before).free_bytes == 85
+    assert uncrowded(Memory(host_bytes=3), before) == Memory(host_bytes=3)
+
+
+def test_a_program_with_a_device_is_known_by_what_its_one_process_held_and_what_was_left() -> None:
+    names = ("host.rss_bytes", "allocator.peak_reserved_bytes", "gpu.memory_used_bytes")
+    counters = Counters.build({"name": [0, 1, 2, 1, 2], "value": [3.0, 10.0, 12.0, 20.0, 25.0]})
+    facts = Facts(device_name="some GPU", device_memory_bytes=100)
+    rank = Trace("rank", names=names, counters=counters, facts=facts)
+    assert while_watched([rank]) == Memory(None, 20, 75, 100, 3)
+    assert while_watched([rank, rank]) == Memory()  # its ranks may share a device or not
+
+
+def test_a_program_without_readings_is_not_known() -> None:
     assert while_watched([watched(1.0, facts=Facts(device_name="some GPU"))]) == Memory()
     assert while_watched([watched()]) == while_watched([Trace("rank")]) == while_watched([]) == Memory()

@@ -26,7 +26,7 @@ from diagnose.trial.groups import Groups
 from diagnose.trial.kept import KeptArm
 from diagnose.trial.knobs import OnSetting, Sweep, YardstickFailed
 from diagnose.trial.mechanism import mechanism
-from diagnose.trial.memory import Memory, at_once
+from diagnose.trial.memory import Memory, at_once, fits_twice, uncrowded
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.trial.startup import Startups
 from diagnose.verdict import (
@@ -88,7 +88,8 @@ class Bench:
         self._environments: dict[Path, dict[str, str]] = {}
         self._compiling: set[Path] = set()
         seen = memory or Memory()
-        self._fits = True if at_once(seen, 2) == 2 else None
+        known = fits_twice(seen) if seen.device_bytes is not None else at_once(seen, 2) == 2
+        self._fits = True if known else None
         self._control: Control | None = None
         self._started = 0
         self._startups = Startups()
@@ -310,7 +311,7 @@ class Bench:
         if found.pairs:
             self._fits = not found.alternated
         if found.memory is not None:
-            self._gatekeeper.memory = found.memory
+            self._gatekeeper.memory = uncrowded(found.memory, self._gatekeeper.memory)
         if self._gatekeeper.step_ns <= 0:
             self._gatekeeper.step_ns = found.step_ns
         return found

@@ -6,7 +6,7 @@ import os
 import re
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psutil
 
@@ -14,6 +14,8 @@ from diagnose.trace import Trace
 
 _GROWTH = 1.1  # a patched arm may need somewhat more than the original
 _RSS = "host.rss_bytes"
+_RESERVED = "allocator.peak_reserved_bytes"
+_USED = "gpu.memory_used_bytes"
 _CONTEXT_BYTES = 1 << 30  # a second process brings a device context and library workspaces of its own
 
 _LACK = re.compile(
@@ -51,15 +53,42 @@ def fits_twice(memory: Memory) -> bool | None:
     return psutil.virtual_memory().available > memory.host_bytes * _GROWTH
 
 
+def uncrowded(seen: Memory, before: Memory) -> Memory:
+    """What was seen now, with the room that there was before: others may have lived beside it now."""
+    rooms = [
+        memory.free_bytes + memory.reserved_bytes
+        for memory in (seen, before)
+        if memory.free_bytes is not None and memory.reserved_bytes is not None
+    ]
+    if not rooms or seen.reserved_bytes is None:
+        return seen
+    return replace(seen, free_bytes=max(0, max(rooms) - seen.reserved_bytes))
+
+
 def while_watched(traces: Sequence[Trace]) -> Memory:
-    """What the watched run of a program held on the host; nothing is known where it used a device."""
-    held = 0
+    """What the watched run of a program held; of a device, what one process without ranks beside it held of it."""
+    held = 0.0
     for trace in traces:
-        if trace.has_device or trace.facts.device_name is not None or _RSS not in trace.names:
+        resident = _most(trace, _RSS)
+        if resident is None:
             return Memory()
-        counters = trace.counters
-        held += int(max(counters.value[counters.name == trace.names.index(_RSS)], default=0))
-    return Memory(host_bytes=held or None)
+        held += resident
+    if not any(trace.has_device or trace.facts.device_name is not None for trace in traces):
+        return Memory(host_bytes=int(held) or None)
+    of_device = trace.facts.device_memory_bytes
+    reserved, used = _most(trace, _RESERVED), _most(trace, _USED)
+    if len(traces) > 1 or of_device is None or reserved is None or used is None:
+        return Memory()
+    return Memory(None, int(reserved), max(0, of_device - int(used)), of_device, int(held) or None)
+
+
+def _most(trace: Trace, name: str) -> float | None:
+    """The largest reading of a counter; None where there is none."""
+    if name not in trace.names:
+        return None
+    counters = trace.counters
+    values = counters.value[counters.name == trace.names.index(name)]
+    return float(max(values)) if len(values) else None
 
 
 def at_once(memory: Memory, wanted: int, share: float = 2.0) -> int:
@@ -68,16 +97,26 @@ def at_once(memory: Memory, wanted: int, share: float = 2.0) -> int:
     As many as there are cores and memory for, on the host and on the device, with every process taken to need `share`
     times what was seen.
     """
+    return fitting(memory, [share] * wanted)
+
+
+def fitting(memory: Memory, shares: Sequence[float]) -> int:
+    """The same for processes that need different shares of what was seen: how many, from the first on."""
     if not memory.host_bytes:
         return 1
-    room = psutil.virtual_memory().available / (share * memory.host_bytes)
+    host, device = float(psutil.virtual_memory().available), 0.0
     if memory.device_bytes is not None:
         if memory.free_bytes is None or memory.reserved_bytes is None:
             return 1
         # What was seen held its own part of the device, and is gone.
-        free = memory.free_bytes + memory.reserved_bytes
-        room = min(room, free / (share * memory.reserved_bytes + _CONTEXT_BYTES))
-    return max(1, min(wanted, len(os.sched_getaffinity(0)), int(room)))
+        device = memory.free_bytes + memory.reserved_bytes
+    for number, share in enumerate(shares):
+        host -= share * memory.host_bytes
+        if memory.device_bytes is not None:
+            device -= share * (memory.reserved_bytes or 0) + _CONTEXT_BYTES
+        if host < 0 or device < 0 or number >= len(os.sched_getaffinity(0)):
+            return max(1, number)
+    return max(1, len(shares))
 
 
 def died_of_memory(last_words: str, returncode: int | None) -> bool:
