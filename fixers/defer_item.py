@@ -183,7 +183,7 @@ FIXER = Fixer(
     gate=Gate.BITWISE,
     mechanism="sync_calls",
     order=20,
-    after=("foreach-clip",),
+    after=("foreach-clip", "weigh-masked"),
     examples=(
         _deferred(
             ("running = 0.0", f"running += loss.item()  # for the log\n{_LOG}"),

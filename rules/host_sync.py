@@ -46,7 +46,7 @@ from diagnose.rule import (
 
 _LOOK_BACK = 50  # operators that may have ended between the start of an enclosing one and the wait
 
-_FIXERS = ("foreach-clip", "defer-item", "drop-synchronize", "keep-on-device", "drop-debug")
+_FIXERS = ("foreach-clip", "weigh-masked", "defer-item", "drop-synchronize", "keep-on-device", "drop-debug")
 
 
 def check(measures: Measures) -> Iterator[Claim | CannotTell]:

@@ -1,0 +1,308 @@
+"""Sums a loss over the entries that a mask selects without asking how many those are.
+
+What it changes
+    `F.mse_loss(x[mask], y[mask])` becomes the loss of all entries, `.masked_fill(~mask, 0)`, summed and divided by
+    `mask.sum()`; so do the other losses of one entry each, and `x[mask].mean()`, `x[mask].sum()`.
+    `F.cross_entropy(logits[mask], labels[mask])` becomes that of all, with -100 for the label where the mask is false.
+
+Why it helps
+    Indexing with a mask makes a tensor of as many rows as are true. The host has to know how many, so it waits for the
+    device to have done all that was asked of it; the device then waits for the host. With all entries sizes are known.
+
+Fix safety
+    Rounding: the same sums, in which the entries that do not count are zeros. A mean over no entry is not a number,
+    as before. What the mask leaves out is computed too, and where that is not a number its gradient is none either:
+    the gate sees it. Only indices in lines that were seen to wait are taken for masks. Left alone, with advice from
+    `defer-item`: what is selected once and used several times, and losses that mix the entries.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import libcst as cst
+
+from diagnose.fixer import (
+    Answer,
+    Edits,
+    Example,
+    Fixer,
+    Gate,
+    Request,
+    Source,
+    Splice,
+    argument,
+    binds,
+    call_name,
+    example_request,
+    free_name,
+    has_star,
+    insert_before,
+    parse,
+    replace,
+    scope_of,
+    take_out,
+)
+
+_BY_ENTRY = frozenset(
+    {"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "gaussian_nll_loss"}
+    | {"binary_cross_entropy_with_logits", "soft_margin_loss"}
+)
+_CONVERTS = re.compile(r"\.(item|tolist|cpu|numpy)\(")
+_IGNORED = "-100"
+_LONGEST = 110
+
+
+@dataclass
+class _Masked:
+    """An expression that reduces what a mask selects."""
+
+    root: cst.Call
+    mask: str
+    picked: list[cst.BaseExpression]
+    """What is indexed with the mask, in the order of the operands."""
+    steps: list[cst.SimpleStatementLine] = field(default_factory=list)
+    """The statements that name what is selected."""
+
+
+def rewrite(request: Request) -> Answer:
+    """Weigh what the recorded lines select."""
+    edits: list[tuple[str, list[Splice]]] = []
+    for path, text in request.sources.items():
+        lines = {place.line for place in request.finding.where if place.file == path}
+        source = parse(text) if lines else None
+        if source is None:
+            continue
+        splices: list[Splice] = []
+        gone: list[cst.CSTNode] = []
+        for call in source.every(cst.Call):
+            for found in _found(source, call, lines):
+                splices += _edits(source, found, splices)
+                gone += found.steps
+        edits.append((path, [*splices, *take_out(source, gone)]))
+    files = request.edited(edits)
+    return Edits(files, "weigh entries with the mask where the host waited to select them") if files else None
+
+
+def _found(source: Source, call: cst.Call, lines: set[int]) -> Iterator[_Masked]:
+    """The reduction that a call is, if it is one over a mask."""
+    name = call_name(call)
+    if has_star(call) or (not call.args and name not in {"mean", "sum"}):
+        return
+    if name in _BY_ENTRY or name == "cross_entropy":
+        given = call.args[:2]
+        if len(given) < 2 or any(arg.keyword is not None for arg in given) or _reduction(source, call) is None:
+            return
+        operands = [arg.value for arg in given]
+    elif name in {"mean", "sum"} and isinstance(call.func, cst.Attribute) and not call.args:
+        operands = [call.func.value]
+    else:
+        return
+    selected = [_selected(source, call, operand, lines) for operand in operands]
+    masks = {mask for one in selected if one is not None for mask in one[1:2]}
+    if None in selected or len(masks) != 1:
+        return
+    found = _Masked(call, masks.pop(), [one[0] for one in selected if one is not None])
+    found.steps = [one[2] for one in selected if one is not None and one[2] is not None]
+    if _stays(source, found):
+        yield found
+
+
+def _reduction(source: Source, call: cst.Call) -> str | None:
+    """`mean` or `sum`; None for another."""
+    given = argument(call, "reduction")
+    code = source.code(given.value).strip("\"'") if given is not None else "mean"
+    others = {arg.keyword.value for arg in call.args[2:] if arg.keyword is not None}
+    known = others <= {"reduction", "beta", "delta", "weight", "pos_weight", "label_smoothing", "ignore_index"}
+    weighted = call_name(call) != "cross_entropy" and others & {"weight", "pos_weight"}
+    positional = any(arg.keyword is None for arg in call.args[2:])
+    return code if code in {"mean", "sum"} and known and not weighted and not positional else None
+
+
+def _selected(
+    source: Source, call: cst.Call, node: cst.BaseExpression, lines: set[int]
+) -> tuple[cst.BaseExpression, str, cst.SimpleStatementLine | None] | None:
+    """What is indexed, the mask, and the statement that names the outcome."""
+    step = None
+    if isinstance(node, cst.Name):
+        step = _named(source, call, node)
+        value = step.body[0] if step is not None else None
+        if not isinstance(value, cst.Assign):
+            return None
+        node = value.value
+    if not isinstance(node, cst.Subscript) or len(node.slice) != 1:
+        return None
+    index = node.slice[0].slice
+    first, last = source.lines_of(node)
+    waits = any(first <= line <= last for line in lines) and not _CONVERTS.search(source.code(node))
+    if (
+        not isinstance(index, cst.Index)
+        or not waits
+        or not isinstance(index.value, cst.Name | cst.Attribute | cst.Subscript)
+    ):
+        return None
+    return node.value, source.code(index.value), step
+
+
+def _named(source: Source, call: cst.Call, name: cst.Name) -> cst.SimpleStatementLine | None:
+    """The one statement that binds a name, in the same block as its one use, which is in a call."""
+    uses = [
+        node
+        for node in source.every(cst.Name, scope_of(source, call))
+        if node.value == name.value and not _is_label(source, node)
+    ]
+    bound = [node for node in uses if isinstance(source.parent(node), cst.AssignTarget)]
+    if len(uses) != 2 or len(bound) != 1:
+        return None
+    step = source.inside(bound[0], cst.SimpleStatementLine)
+    user = source.inside(call, cst.SimpleStatementLine)
+    same = step is not None and user is not None and source.parent(step) is source.parent(user)
+    return step if same and step is not None and len(step.body) == 1 else None
+
+
+def _is_label(source: Source, node: cst.Name) -> bool:
+    parent = source.parent(node)
+    return (isinstance(parent, cst.Attribute) and parent.attr is node) or (
+        isinstance(parent, cst.Arg) and parent.keyword is node
+    )
+
+
+def _stays(source: Source, found: _Masked) -> bool:
+    """Whether what is indexed means the same where the loss is computed as where it was selected."""
+    user = source.inside(found.root, cst.SimpleStatementLine)
+    block = source.parent(user) if user is not None else None
+    if not found.steps:
+        return True
+    if not isinstance(block, cst.IndentedBlock | cst.Module):
+        return False
+    rows = list(block.body)
+    first = min(rows.index(step) for step in found.steps)
+    assert user is not None  # it stands in the block
+    between = [row for row in rows[first : rows.index(user)] if row not in found.steps]
+    names = {node.value for step in found.steps for node in source.every(cst.Name, step)}
+    changed = any(binds(source, row, name) for row in between for name in names)
+    written = any(
+        f"{name}[" in source.code(target)
+        for row in between
+        for target in source.every(cst.AssignTarget, row)
+        for name in names
+    )
+    return not changed and not written
+
+
+def _edits(source: Source, found: _Masked, others: list[Splice]) -> list[Splice]:
+    """The reduction over all entries, which get a line of their own where one line would be too long."""
+    if call_name(found.root) == "cross_entropy":
+        return [replace(source, found.root, _labelled(source, found))]
+    entries, mask = f"{_entries(source, found)}.reshape(*{found.mask}.shape, -1)", found.mask
+    if _reduced_by(source, found) == "sum":
+        after = f".masked_fill(~{mask}.unsqueeze(-1), 0).sum()"
+    else:
+        after = f".mean(-1).masked_fill(~{mask}, 0).sum() / {mask}.sum()"
+    parent = source.parent(found.root)
+    bare = after.endswith("0).sum()") or isinstance(parent, cst.Assign | cst.Return | cst.Arg)
+    (first, last), (start, end) = source.lines_of(found.root), source.wide_span(found.root)
+    around = len(source.line_text(first)) + len(source.line_text(last)) * (last > first) - (end - start)
+    if around + len(entries + after) <= _LONGEST or not _can_precede(source, found.root):
+        return [replace(source, found.root, f"{entries}{after}" if bare else f"({entries}{after})")]
+    name = free_name(source, "entries", [edit.text.split(" = ")[0].strip() for edit in others])
+    user = source.inside(found.root, cst.SimpleStatementLine)
+    assert user is not None  # the entries can stand before it
+    code = f"{name}{after}" if bare else f"({name}{after})"
+    return [insert_before(source, user, [f"{name} = {entries}"]), replace(source, found.root, code)]
+
+
+def _can_precede(source: Source, call: cst.Call) -> bool:
+    """Whether a call can as well be made before the statement that it stands in."""
+    for above in source.ancestors(call):
+        if isinstance(above, cst.SimpleStatementLine):
+            return True
+        if isinstance(above, cst.Lambda | cst.BaseComp | cst.IfExp | cst.BooleanOperation | cst.BaseCompoundStatement):
+            return False
+    return False
+
+
+def _reduced_by(source: Source, found: _Masked) -> str:
+    name = call_name(found.root)
+    return name if name in {"mean", "sum"} else _reduction(source, found.root) or "mean"
+
+
+def _entries(source: Source, found: _Masked) -> str:
+    """The code of the loss of each entry."""
+    call = found.root
+    picked = [_operand(source, node) for node in found.picked]
+    if call_name(call) in {"mean", "sum"}:
+        return picked[0]
+    kept = [arg for arg in call.args[2:] if arg.keyword is None or arg.keyword.value != "reduction"]
+    given = [*picked, *(source.code(arg).rstrip(", ") for arg in kept), 'reduction="none"']
+    return f"{source.code(call.func)}({', '.join(given)})"
+
+
+def _labelled(source: Source, found: _Masked) -> str:
+    """A cross entropy that ignores the labels of what is not selected."""
+    logits, labels = (_operand(source, node) for node in found.picked)
+    given = argument(found.root, "ignore_index")
+    ignored = source.code(given.value) if given is not None else _IGNORED
+    others = [source.code(arg).rstrip(", ") for arg in found.root.args[2:]]
+    chosen = f"{labels}.masked_fill(~{found.mask}, {ignored}).flatten()"
+    return f"{source.code(found.root.func)}({', '.join([f'{logits}.flatten(0, -2)', chosen, *others])})"
+
+
+def _operand(source: Source, node: cst.BaseExpression) -> str:
+    code = source.code(node)
+    plain = isinstance(node, cst.Name | cst.Attribute | cst.Call | cst.Subscript) or code.startswith("(")
+    return code if plain else f"({code})"
+
+
+def _recorded(text: str) -> Request:
+    lines = [number for number, line in enumerate(text.splitlines(), 1) if "mask]" in line]
+    return example_request("host-sync", text, lines=lines)
+
+
+def _example(before: str, after: str | None) -> Example:
+    head = "import torch\nimport torch.nn.functional as F\n\n\ndef loss_of(x, y, mask):\n"
+    return Example(head + before, head + after if after is not None else None, _recorded)
+
+
+FIXER = Fixer(
+    name="weigh-masked",
+    rewrite=rewrite,
+    gate=Gate.ROUNDING,
+    mechanism="sync_calls",
+    order=20,
+    examples=(
+        _example(
+            "    return F.mse_loss(x[mask], y[mask])\n",
+            '    entries = F.mse_loss(x, y, reduction="none").reshape(*mask.shape, -1)\n'
+            "    return entries.mean(-1).masked_fill(~mask, 0).sum() / mask.sum()\n",
+        ),
+        _example(
+            "    found = x[0][mask]\n    wanted = y[0][mask]\n"
+            "    return F.smooth_l1_loss(found, wanted, beta=0.5, reduction='sum') / 4\n",
+            '    entries = F.smooth_l1_loss(x[0], y[0], beta=0.5, reduction="none").reshape(*mask.shape, -1)\n'
+            "    return entries.masked_fill(~mask.unsqueeze(-1), 0).sum() / 4\n",
+        ),
+        _example(
+            "    return 2 * F.cross_entropy(x[mask], y[mask], label_smoothing=0.1)\n",
+            "    return 2 * F.cross_entropy(x.flatten(0, -2), y.masked_fill(~mask, -100).flatten(), "
+            "label_smoothing=0.1)\n",
+        ),
+        _example(
+            "    error = (x - y).abs()\n    return 1 + error[mask].mean()\n",
+            "    error = (x - y).abs()\n"
+            "    return 1 + (error.reshape(*mask.shape, -1).mean(-1).masked_fill(~mask, 0).sum() / mask.sum())\n",
+        ),
+        _example(
+            "    return F.binary_cross_entropy_with_logits(x[mask], y[mask]) + 0.5 * F.l1_loss(x, y)\n",
+            '    entries = F.binary_cross_entropy_with_logits(x, y, reduction="none").reshape(*mask.shape, -1)\n'
+            "    return (entries.mean(-1).masked_fill(~mask, 0).sum() / mask.sum()) + 0.5 * F.l1_loss(x, y)\n",
+        ),
+        _example("    found = x[mask]\n    return F.mse_loss(found, y[mask]) + found.var()\n", None),
+        _example("    return x[mask].std()\n", None),
+        _example("    return F.kl_div(x[mask], y[mask])\n", None),
+        _example("    return F.mse_loss(x[mask], y)\n", None),
+        _example("    return F.mse_loss(x[rows], y[rows])\n", None),
+    ),
+)
