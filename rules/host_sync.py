@@ -16,7 +16,8 @@ What proves it
     busy costs nothing and is not reported.
 
 What fixes it
-    Collect the value later, or not every step (`defer-item`); drop a `synchronize` (`drop-synchronize`).
+    Collect the value later, or not every step (`defer-item`); drop a `synchronize` (`drop-synchronize`); weigh
+    what a mask selects instead of selecting it (`weigh-masked`).
 
 Thresholds
     None of its own; `diagnose.measure.idle.REFILL_NS` says what counts as a refill, and why.

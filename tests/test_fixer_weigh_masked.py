@@ -28,7 +28,7 @@ PROGRAMS = {
     "entries": (
         HEAD + "def loss_of(x, y, mask):\n    error = (x - y).square()\n    kept = error[mask]\n"
         "    return 0.5 * kept.mean() + x.square().mean()\n",
-        "0.5 * (error.reshape(*mask.shape, -1).mean(-1).masked_fill(~mask, 0).sum() / mask.sum())",
+        "0.5 * (entries.mean(-1).masked_fill(~mask, 0).sum() / mask.sum())",
     ),
     "words": (
         HEAD + "def loss_of(x, y, mask):\n    words = y.sum(-1).abs().long() % 5\n"
