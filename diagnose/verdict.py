@@ -106,17 +106,17 @@ def hopeless(pairs: Sequence[Pair], smallest: float, looks: int) -> bool:
     return seen.estimate + math.hypot(seen.high - seen.estimate, smallest) < floor(smallest)
 
 
-def clear(pairs: Sequence[Pair], smallest: float, looks: int) -> bool:
+def clear(pairs: Sequence[Pair], smallest: float, looks: int, beyond: float = CLEAR_SAVING) -> bool:
     """Whether a saving is so large that the rest of its generation would only repeat it.
 
-    The lower bound, at the confidence of `hopeless` and with the resolution taken off, exceeds `CLEAR_SAVING`: several
-    times what two processes of one program were ever seen to differ by. The next generation is still asked, and the
-    decision to keep is still taken on the usual interval over all generations.
+    The lower bound, at the confidence of `hopeless` and with the resolution taken off, exceeds `beyond`: unless said
+    otherwise, several times what two processes of one program were ever seen to differ by. The next generation is still
+    asked, and the decision to keep is still taken on the usual interval over all generations.
     """
     if len(pairs) < LEAST_PAIRS:
         return False
     seen = estimate(pairs, 1 - (1 - CONFIDENCE) / max(1, looks))
-    return seen.low - smallest > CLEAR_SAVING
+    return seen.low - smallest > beyond
 
 
 def precise(pairs: Sequence[Pair], looks: int) -> bool:

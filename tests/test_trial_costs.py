@@ -80,3 +80,11 @@ def test_a_long_schedule_is_expected_to_be_clear_early() -> None:
     known = Costs(replace(SCHEDULE, pairs=20))
     known.saw(comparison(), TURNS_NS)
     assert known.check_ns() == TURNS_NS
+
+
+def test_generations_that_start_together_take_one_start() -> None:
+    known = Costs(SCHEDULE)
+    together = comparison()
+    together.ahead = True
+    known.saw(together, TURNS_NS - 5 * NS_PER_S)
+    assert known.check_ns() == TURNS_NS - 5 * NS_PER_S

@@ -136,6 +136,53 @@ def test_a_clear_gain_is_asked_of_each_generation_once_and_not_again() -> None:
     assert len(small.run(schedule=schedule, resolution=0.01).pairs) == 20
 
 
+def test_where_there_is_room_all_processes_start_before_anything_is_measured() -> None:
+    machine = Machine()
+    found = machine.run(ahead=True)
+    assert machine.diary[:4] == ["start A", "start B", "start B", "start A"]
+    assert turns(machine.diary) == "AB" + "ABBAABBA" + "AB" + "ABBAABBA"
+    assert [pair.generation for pair in found.pairs] == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert found.traces == ([Path("0-0")], [Path("1-1")])
+    assert machine.alive == 0
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_a_process_started_ahead_that_hangs_is_started_again_in_its_turn(number: int) -> None:
+    machine = Machine(hangs={number})
+    found = machine.run(ahead=True)
+    assert found.failed is None
+    assert (len(found.pairs), found.generations) == (8, 2)
+    assert len([entry for entry in machine.diary if entry.startswith("start")]) == 6
+    assert machine.alive == 0
+
+
+def test_memory_that_runs_out_beside_those_started_ahead_is_no_reason_to_alternate() -> None:
+    machine = Machine(fails={PATCHED: ArmFailed(Trouble.OUT_OF_MEMORY, "CUDA out of memory")})
+    found = machine.run(ahead=True)
+    starts = [entry for entry in machine.diary if entry.startswith("start")]
+    assert starts[:6] == ["start A", "start B", "start B", "start A", "start B", "start A"]
+    assert found.crowded  # it ran out again with the two alone
+    assert machine.alive == 0
+
+
+def test_what_hangs_before_its_first_block_leaves_nothing_half_started() -> None:
+    machine = Machine(hangs={0})
+    found = machine.run(ahead=True)
+    assert found.failed is None
+    assert (len(found.pairs), found.generations) == (8, 2)
+    assert machine.alive == 0
+
+
+def test_a_saving_that_was_shown_before_is_shown_again_by_one_generation() -> None:
+    schedule = replace(SCHEDULE, pairs=20, screen_pairs=4)
+    faster = Machine(step_ns=lambda side: 10e6 if side == ORIGINAL else 9.6e6)
+    found = faster.run(schedule=schedule, resolution=0.01, reassures=True)
+    assert (len(found.pairs), found.generations, found.reassured) == (4, 1, True)
+    same = Machine(step_ns=lambda side: 10e6 if side == ORIGINAL else 9.9e6)
+    found = same.run(schedule=schedule, resolution=0.01, reassures=True)
+    assert not found.reassured
+
+
 def test_a_control_that_is_precise_enough_ends() -> None:
     schedule = replace(SCHEDULE, pairs=20, screen_pairs=4)
     quiet = Machine(step_ns=lambda _: 10e6).run(schedule=schedule)

@@ -31,6 +31,8 @@ class Costs:
     """The longest look at a patched program's numbers."""
     alternates: bool = False
     """Two do not fit side by side: processes come one after the other."""
+    ahead: bool = False
+    """Two generations start together."""
     slack: float = 1.0
     """By what factor the last comparison took longer than its parts explain."""
 
@@ -45,6 +47,8 @@ class Costs:
             self.step_ns = found.step_ns
         if found.pairs:
             self.alternates = found.alternated
+        if found.generations > 1:
+            self.ahead = found.ahead
         if len(found.pairs) >= self._clear_pairs and not compiles:
             explained_ns = self._turns_ns(found.generations, len(found.pairs))
             self.slack = min(_MOST_SLACK, max(1.0, took_ns / max(1, explained_ns)))
@@ -90,4 +94,5 @@ class Costs:
     def _turns_ns(self, generations: int, pairs: int) -> int:
         if self.alternates:
             return 2 * max(LEAST_PAIRS, self.schedule.pairs // 2) * (self.start_ns + 2 * self._block_ns)
-        return generations * (self.start_ns + 2 * self._block_ns) + 2 * pairs * self._block_ns
+        starts = 1 if self.ahead else generations
+        return starts * self.start_ns + 2 * (generations + pairs) * self._block_ns

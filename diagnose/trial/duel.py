@@ -16,7 +16,7 @@ from diagnose.model import Interval
 from diagnose.trial.arms import ArmFailed, Block, Ready, Trouble
 from diagnose.trial.memory import Memory, fits_twice
 from diagnose.trial.schedule import Deadline, Schedule
-from diagnose.verdict import LEAST_PAIRS, Pair, clear, estimate, hopeless, precise
+from diagnose.verdict import CLEAR_SAVING, LEAST_PAIRS, LEAST_SAVING, Pair, clear, estimate, hopeless, precise
 
 ORIGINAL, PATCHED = 0, 1
 Answer = TypeVar("Answer")
@@ -60,6 +60,10 @@ class Comparison:
     """The arms did not fit side by side: processes alternated instead of taking turns."""
     crowded: bool = False
     """Memory ran out while both arms lived."""
+    ahead: bool = False
+    """Two generations have started together."""
+    reassured: bool = False
+    """One generation was enough to show again what was shown before."""
     out_of_time: bool = False
     failed: tuple[int, ArmFailed] | None = None
     """The side that failed, and how; a program that came to its end is no failure."""
@@ -89,6 +93,10 @@ class Duel:
     """Whether both arms fit side by side, where an earlier duel has seen it."""
     on_pair: OnPair | None = None
     trace: bool = True
+    ahead: bool = False
+    """Whether there is room for the next generation's processes to start beside the first's, and rest meanwhile."""
+    reassures: bool = False
+    """The saving was shown before: one generation that shows it again is enough."""
     start_limit_ns: int | None = None
     """Instead of the schedule's, once it is known how long a start takes."""
 
@@ -106,13 +114,24 @@ class _Run:
         self.blocks: tuple[list[Block], list[Block]] = ([], [])
         self.started = 0
         self.fits = duel.fits
+        self.ahead = duel.ahead and duel.schedule.generations > 1
+        self.coming: dict[int, LiveArm] = {}
+        """The arms of the next generation, warmed up."""
+        self.held = contextlib.ExitStack()
+        """Closes those."""
         self.hung_start = False
         """A process hung before it was ready: once is bad luck (a fork beside a thread), twice is a failure."""
 
     def all_generations(self) -> Comparison:
+        with self.held:
+            self.run_generations()
+        self.summarise()
+        return self.found
+
+    def run_generations(self) -> None:
         most = self.schedule.generations + self.schedule.extra_generations
         for generation in range(most):
-            before, hung = len(self.found.pairs), self.hung_start
+            before, hung, ahead = len(self.found.pairs), self.hung_start, self.ahead
             if self.fits is False:
                 self.alternate()
             else:
@@ -122,32 +141,31 @@ class _Run:
             )
             if done or self.over or self.found.alternated:
                 break
-            if self.hung_start and not hung:
+            if (self.hung_start and not hung) or (ahead and not self.ahead and len(self.found.pairs) == before):
                 continue
             if len(self.found.pairs) == before and self.fits is not False and not self.shrink():
                 break
-        self.summarise()
-        return self.found
 
     @property
     def settled(self) -> bool:
         """Whether the pairs so far say enough, so that more would only repeat it."""
         if self.duel.resolution is None:
             return precise(self.found.pairs, self.schedule.looks)
-        return clear(self.found.pairs, self.duel.resolution, self.schedule.looks)
+        beyond = LEAST_SAVING if self.duel.reassures else CLEAR_SAVING
+        return clear(self.found.pairs, self.duel.resolution, self.schedule.looks, beyond)
 
     @property
     def over(self) -> bool:
         found = self.found
         found.out_of_time = found.out_of_time or self.duel.deadline.passed
-        return found.out_of_time or found.stopped_early or found.failed is not None
+        return found.out_of_time or found.stopped_early or found.reassured or found.failed is not None
 
     def generation(self, number: int) -> None:
         """Fresh processes, started in swapped order every other time, then turns until there are enough pairs."""
         order = (ORIGINAL, PATCHED) if number % 2 == 0 else (PATCHED, ORIGINAL)
         with contextlib.ExitStack() as stack:
             try:
-                arms = self.start_both(order, stack)
+                arms = self.come(stack) or self.start_both(order, stack)
                 if arms is None:
                     return
                 self.settle(arms)
@@ -158,6 +176,7 @@ class _Run:
                 self.trace_both(arms)
             except _SideFailed as failure:
                 self.note(failure)
+                self.drop_coming()
 
     def start_both(self, order: tuple[int, int], stack: contextlib.ExitStack) -> tuple[LiveArm, LiveArm] | None:
         """Both arms after their warm-up, resting; None when they turn out not to fit side by side."""
@@ -165,6 +184,8 @@ class _Run:
         if self.fits:
             for side in order:
                 arms[side] = self.start(side, stack)
+            if self.ahead and not self.found.pairs:
+                self.coming = {side: self.start(side, self.held) for side in reversed(order)}
         for side in order:
             if side not in arms:
                 arms[side] = self.start(side, stack)
@@ -177,7 +198,29 @@ class _Run:
                 if self.fits is False:
                     return None
         self.fits = True
+        self.ready_ahead()
         return arms[ORIGINAL], arms[PATCHED]
+
+    def ready_ahead(self) -> None:
+        """Let the next generation warm up before anything is measured; whatever goes wrong, it starts again later."""
+        try:
+            for side, arm in self.coming.items():
+                self.ready(side, arm)
+        except _SideFailed:
+            self.ahead = False
+            self.drop_coming()
+
+    def drop_coming(self) -> None:
+        """The next generation starts when it is its turn."""
+        self.coming = {}
+        self.held.close()
+
+    def come(self, stack: contextlib.ExitStack) -> tuple[LiveArm, LiveArm] | None:
+        """The arms that were started ahead, if there are any."""
+        arms, self.coming = self.coming, {}
+        stack.enter_context(self.held.pop_all())
+        self.found.ahead = self.found.ahead or bool(arms)
+        return (arms[ORIGINAL], arms[PATCHED]) if arms else None
 
     def start(self, side: int, stack: contextlib.ExitStack) -> LiveArm:
         arm = self.starters[side](self.started)
@@ -214,6 +257,7 @@ class _Run:
                 blocks[side] = self.block(side, arms[side], self.found.steps)
             self.add_pair(generation, blocks)
             if turn + 1 == self.schedule.screen_pairs and self.settled:
+                self.found.reassured = self.duel.reassures
                 return  # to the next generation, if this is not the last
 
     def alternate(self) -> None:
@@ -291,6 +335,8 @@ class _Run:
         trouble = failure.reason.trouble
         if trouble is Trouble.ENDED:
             self.found.ended_after = failure.reason.steps
+        elif trouble is Trouble.OUT_OF_MEMORY and self.coming:
+            self.ahead = False
         elif trouble is Trouble.OUT_OF_MEMORY and not self.found.alternated:
             self.fits = False
             self.found.crowded = True
