@@ -47,6 +47,8 @@ def _outer(built: Built, statement: cst.CSTNode) -> cst.CSTNode:
             break
         if isinstance(above, cst.With) and _used_after(built, statement, above):
             break
+        if isinstance(above, cst.If | cst.Try) and all(within(source, each, above.body) for each in built.assigned):
+            break  # `if __name__ == "__main__":` has the whole program in it, not one of several ways to a model
         elif_ = isinstance(above, cst.If) and isinstance(source.parent(above), cst.If)
         if isinstance(above, cst.If | cst.Try | cst.With) and not elif_:
             outer = above

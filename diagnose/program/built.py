@@ -5,8 +5,9 @@ A parameter is followed to what the callers pass for it, an attribute of `self` 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import libcst as cst
 
@@ -17,7 +18,7 @@ from diagnose.program.training import TrainingStep
 
 __all__ = ["Built", "built_as", "built_model"]
 
-_MOST_CALLS = 4
+_MOST_CALLS = 6
 """Functions that a model is followed through before it is given up."""
 
 
@@ -44,7 +45,22 @@ def built_model(step: TrainingStep, sources: Mapping[str, str]) -> Built | None:
     """Where the model of a step is built; None where the text does not tell."""
     if step.model is None:
         return None
-    return built_as(step.path, step.source, step.scope, step.model, sources)
+    built = built_as(step.path, step.source, step.scope, step.model, sources)
+    return _before(step, built) if built is not None else None
+
+
+def _before(step: TrainingStep, built: Built) -> Built:
+    """Without what gives the name a value when training is over: `model = torch.load(path)` at the end of a script."""
+    source = step.source
+    if built.source is not source:
+        return built
+    begins: list[cst.CSTNode] = [step.backward]
+    if built.scope is not step.scope and isinstance(step.scope, cst.FunctionDef):
+        named = [call for call in source.every(cst.Call) if call_name(call) == step.scope.name.value]
+        begins = [call for call in named if scope_of(source, call) is built.scope]
+    end = min((source.span(each)[0] for each in begins), default=len(source.text))
+    early = tuple(each for each in built.assigned if source.span(each)[0] < end)
+    return replace(built, assigned=early) if early else built
 
 
 def built_as(path: str, source: Source, scope: Scope, name: str, sources: Mapping[str, str]) -> Built | None:
@@ -67,7 +83,9 @@ def _trace(path: str, source: Source, scope: Scope, name: str, sources: Mapping[
             if found is not None:
                 return found
     if assigned:
-        return Built(path, source, scope, name, assigned)
+        other = _alias(source, assigned, name)
+        found = _trace(path, source, scope, other, sources, left - 1) if other is not None else None
+        return found or Built(path, source, scope, name, assigned)
     around = source.inside(scope, cst.FunctionDef) if scope is not source.module else None
     if around is not None:
         return _trace(path, source, around, name, sources, left - 1)
@@ -87,11 +105,31 @@ def _attribute(
         return None
     assigned = _assigned(source, methods[0], name)
     value = assigned[0].value
-    if len(assigned) == 1 and isinstance(value, cst.Name) and value.value in _parameters(methods[0]):
+    moved = all(_moves(source, each, name) for each in assigned[1:])
+    if moved and isinstance(value, cst.Name) and value.value in _parameters(methods[0]):
         found = _trace(path, source, methods[0], value.value, sources, left - 1)
         if found is not None:
             return found
     return Built(path, source, methods[0], name, assigned)
+
+
+def _alias(source: Source, assigned: Sequence[cst.Assign | cst.AnnAssign], name: str) -> str | None:
+    """The attribute that a variable is another name of: `model = self.model`, `model, config = self.model, …`."""
+    statement = assigned[0]
+    if len(assigned) != 1 or not isinstance(statement, cst.Assign) or len(statement.targets) != 1:
+        return None
+    targets, values = _elements(statement.targets[0].target), _elements(statement.value)
+    code = [source.code(target) for target in targets]
+    if len(targets) != len(values) or name not in code:
+        return None
+    value = source.code(values[code.index(name)])
+    return value if re.fullmatch(r"self\.\w+", value) else None
+
+
+def _moves(source: Source, statement: cst.Assign | cst.AnnAssign, name: str) -> bool:
+    """`self.model = self.model.to(device)`: a module stays the same one."""
+    value = statement.value
+    return isinstance(value, cst.Call) and source.code(value.func) in {f"{name}.to", f"{name}.cuda", f"{name}.train"}
 
 
 def _assigned(source: Source, scope: Scope, name: str) -> tuple[cst.Assign | cst.AnnAssign, ...]:

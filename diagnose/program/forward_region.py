@@ -78,7 +78,13 @@ def _region(
 
 
 def _binds(source: Source, statement: cst.CSTNode, name: str) -> bool:
-    return not isinstance(statement, cst.FunctionDef | cst.ClassDef) and binds(source, statement, name)
+    if isinstance(statement, cst.FunctionDef | cst.ClassDef):
+        return False
+    if "." not in name:
+        return binds(source, statement, name)
+    targets: list[cst.BaseExpression] = [each.target for each in source.every(cst.AssignTarget, statement)]
+    targets += [each.value for target in targets if isinstance(target, cst.Tuple) for each in target.elements]
+    return any(source.code(target) == name for target in targets)
 
 
 def _value(statement: cst.CSTNode) -> cst.BaseExpression | None:

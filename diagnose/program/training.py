@@ -45,7 +45,7 @@ class TrainingStep:
     """The innermost loop around it in its scope; None where a caller loops."""
     backward: cst.Call = field(repr=False)
     loss: str | None
-    """The variable that the gradients are of."""
+    """The variable that the gradients are of, or `self.loss`."""
     forward: tuple[cst.Call, ...] = field(repr=False)
     """Calls of the model, or of a function that takes it, whose values reach the loss; in the order of the text."""
     model: str | None
@@ -99,7 +99,7 @@ def _step(path: str, source: Source, backward: cst.Call, lines: set[int]) -> Tra
         scope,
         loop,
         backward,
-        loss.value if isinstance(loss, cst.Name) else None,
+        _variable(source, loss),
         tuple(forward),
         name,
         tuple(call for call in calls if _is_optimizer_step(source, call)),
@@ -127,6 +127,11 @@ def _loss(backward: cst.Call) -> cst.BaseExpression:
             value = value.right if isinstance(value.left, cst.Integer | cst.Float) else value.left
         else:
             return value
+
+
+def _variable(source: Source, loss: cst.BaseExpression) -> str | None:
+    code = source.code(loss)
+    return code if isinstance(loss, cst.Name) or re.fullmatch(r"self\.\w+", code) else None
 
 
 def _reaching(
