@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import shlex
 from pathlib import Path
 
 from diagnose.cli.streams import result, talk
-from diagnose.errors import InputError, UsageError
+from diagnose.errors import InputError, PatchConflict, UsageError
 from diagnose.program import patch
 from diagnose.program.patch import Patch
 from diagnose.session import RUNS
@@ -26,6 +27,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "a file changed since the patch was measured. `diagnose revert` restores the exact bytes.",
     )
     parser.add_argument("patch", metavar="RUN or DIFF", nargs="?", help="the newest run with a patch when left out")
+    some = parser.add_mutually_exclusive_group()
+    some.add_argument("--only", action="append", metavar="FIXER,…", help="of the kept fixes write these alone")
+    some.add_argument("--without", action="append", metavar="FIXER,…", help="of the kept fixes write all but these")
+    parser.add_argument("--fixers", type=Path, metavar="DIR", help="the folder of further fixers that the run had")
     parser.add_argument("--dry-run", action="store_true", help="check that it fits and show the diff; write nothing")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -35,9 +40,13 @@ def run(args: argparse.Namespace) -> int:
     folder, change = _chosen(args.patch)
     if not change.changes:
         raise UsageError(f"{folder.name}: the patch changes nothing")
-    if args.dry_run:
+    try:
         patch.check(change)
-    else:
+    except PatchConflict as error:
+        raise _explained(error, folder, change) from error
+    if args.only or args.without:
+        folder, change = _some(folder, change, args)
+    if not args.dry_run:
         if not (folder / patch.MANIFEST).exists():
             keep(folder, change)
         patch.apply(change, folder)
@@ -45,6 +54,29 @@ def run(args: argparse.Namespace) -> int:
     if not args.dry_run:
         talk("diagnose: `diagnose revert` takes it back")
     return 0
+
+
+def _some(run: Path, whole: Patch, args: argparse.Namespace) -> tuple[Path, Patch]:
+    """The patch with some of its fixes, and the folder that is to keep it. Says that it is not what was measured."""
+    from diagnose.cli.choosing import known, names_in
+    from diagnose.compose import stored  # brings LibCST and numpy along
+    from diagnose.plugins import load
+
+    kept = stored.names(run)
+    named = names_in(args.only or args.without)
+    known(named, kept, f"fix that {run.name} kept; it kept {', '.join(kept)}")
+    stay = tuple(name for name in kept if (name in named) == bool(args.only))
+    if not stay:
+        raise UsageError("that leaves no fix to write")
+    if stay == kept:
+        return run, whole
+    left_out = [name for name in kept if name not in stay]
+    change = stored.without(run, whole, left_out, load(None, args.fixers).fixers)
+    talk(
+        f"diagnose: takes {', '.join(stay)}; leaves out {', '.join(left_out)}. The run measured and checked what it "
+        f"kept as a whole, not this selection: `diagnose fix --only {','.join(stay)} …` would"
+    )
+    return FOREIGN / f"{run.name}-{hashlib.sha256(change.diff_bytes()).hexdigest()[:12]}", change
 
 
 def report(change: Patch, folder: Path, *, written: bool, as_json: bool, verb: str = "changed") -> str:
@@ -66,8 +98,8 @@ def run_folders() -> list[Path]:
 
 
 def run_folder(name: str) -> Path | None:
-    """The run folder that a word of the command line means: a path, or a name below `.diagnose/runs`."""
-    return next((folder for folder in (Path(name), RUNS / name) if folder.is_dir()), None)
+    """The run folder that a word of the command line means: a path, or a name below `.diagnose`."""
+    return next((folder for folder in (Path(name), RUNS / name, FOREIGN / name) if folder.is_dir()), None)
 
 
 def keep(folder: Path, change: Patch) -> None:
@@ -93,6 +125,27 @@ def _chosen(name: str | None) -> tuple[Path, Patch]:
     except OSError as error:
         raise InputError(name, f"no run and no diff ({error.strerror})") from error
     return FOREIGN / hashlib.sha256(data).hexdigest()[:12], _foreign(data, name)
+
+
+def _explained(error: PatchConflict, folder: Path, change: Patch) -> PatchConflict:
+    """The same with the way out: which patch of ours stands in the way, or how to merge with what the user edited."""
+    paths = {change.root / each.path for each in change.changes}
+    for other in run_folders():
+        if other.resolve() == folder.resolve() or patch.applied_at(other) is None:
+            continue
+        applied = patch.load(other)
+        if paths & {applied.root / each.path for each in applied.changes}:
+            what = f"the patch of {other.name} is in these files; `diagnose revert {other.name}` takes it back first"
+            return PatchConflict(f"nothing was written: {what}")
+    if "changed since" in str(error) and (folder / patch.DIFF).exists():
+        return PatchConflict(f"{error}, or merge it with your edit: {by_hand(folder, change)}")
+    return error
+
+
+def by_hand(folder: Path, change: Patch, *options: str) -> str:
+    """The command that writes the patch, or takes it out, where the files were edited since."""
+    there = "" if change.root == Path.cwd() else f"-C {shlex.quote(str(change.root))} "
+    return f"git {there}apply {' '.join((*options, shlex.quote(str((folder / patch.DIFF).resolve()))))}"
 
 
 def _foreign(data: bytes, name: str) -> Patch:

@@ -22,7 +22,17 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="TIME",
         help="end within this long, for example 10m: best first, and nothing is begun that cannot end",
     )
-    parser.add_argument("--allow", choices=("training",), help="also try fixes that change the training itself")
+    parser.add_argument(
+        "--allow",
+        choices=("training",),
+        help="also try fixes that change the training itself, such as bfloat16; each must keep to the losses of your "
+        "program under several seeds",
+    )
+    parser.add_argument(
+        "--only", action="append", metavar="FIXER,…", help="try these alone (`diagnose explain` lists all)"
+    )
+    parser.add_argument("--skip", action="append", metavar="FIXER,…", help="try all but these")
+    parser.add_argument("--dry-run", action="store_true", help="show what would be tried, with the diffs; try nothing")
     parser.add_argument("--quick", action="store_true", help="shorter trials that resolve less")
     parser.set_defaults(stop_after_trace=True)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from diagnose.cli.apply import report, run_folder, run_folders
+from diagnose.cli.apply import by_hand, report, run_folder, run_folders
 from diagnose.cli.streams import result
-from diagnose.errors import UsageError
+from diagnose.errors import PatchConflict, UsageError
 from diagnose.program import patch
 
 
@@ -27,7 +27,11 @@ def run(args: argparse.Namespace) -> int:
     """Check, restore, say what was restored."""
     folder = _chosen(args.run)
     change = patch.load(folder)
-    patch.revert(change, folder)
+    try:
+        patch.revert(change, folder)
+    except PatchConflict as error:
+        way_out = f"to take the fix out and keep your edit: {by_hand(folder, change, '-R')}"
+        raise PatchConflict(f"{error}; {way_out}") from error
     result(report(change, folder, written=True, as_json=args.json, verb="restored"))
     return 0
 

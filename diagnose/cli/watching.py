@@ -14,6 +14,7 @@ from pathlib import Path
 
 import diagnose
 from diagnose import compose
+from diagnose.cli.choosing import limited, names_in
 from diagnose.cli.findings import terminal_width, wants_colour
 from diagnose.cli.streams import result, standard_output_to_stderr, talk
 from diagnose.collect.recipe import Recipe
@@ -24,7 +25,7 @@ from diagnose.plugins import Catalogue, load
 from diagnose.program import Program
 from diagnose.report import formats, text
 from diagnose.report.progress import Progress
-from diagnose.session import AnyEvent, RunEnded, RunStarted, Session, State
+from diagnose.session import AnyEvent, RunEnded, RunStarted, Session, State, Warned
 from diagnose.trial.schedule import Schedule
 from diagnose.units import parse_duration_ns
 
@@ -40,6 +41,15 @@ class Fixing:
     budget_ns: int | None = None
     allow_training: bool = False
     quick: bool = False
+    only: tuple[str, ...] = ()
+    """The fixers that the user named; empty for all."""
+    dry: bool = False
+    """Tell what would be tried, and try nothing."""
+
+    @property
+    def allow(self) -> frozenset[Gate]:
+        """Classes of fixes that may be tried."""
+        return frozenset(Gate) if self.allow_training else compose.WITHOUT_ASKING
 
     def after(self, spent_ns: int) -> Fixing:
         """What is left of the budget: it bounds the whole command, from the start of the program."""
@@ -112,6 +122,7 @@ class Watching:
             cwd=str(self.program.cwd),
             version=diagnose.__version__,
             pid=os.getpid(),
+            dry=fixing is not None and fixing.dry,
         )
         self.session.record(started)
         seen = observe(self.program, self.recipe, self.session, self.catalogue, self._stop, on_screen)
@@ -122,6 +133,14 @@ class Watching:
         return code, message
 
     def _fix(self, seen: Observation, fixing: Fixing) -> str:
+        named = {name for finding in seen.diagnosis.findings for name in finding.fixers}
+        if idle := [name for name in fixing.only if name not in named]:
+            self.session.record(Warned(message=f"no finding of this run calls for {', '.join(idle)}: not tried"))
+        if fixing.dry:
+            compose.dry_run(
+                self.program, seen.diagnosis, seen.traces, self.catalogue, self._record_unless_cancelled, fixing.allow
+            )
+            return "dry run: nothing was tried"
         outcome = compose.fix(
             self.program,
             seen.diagnosis,
@@ -131,7 +150,7 @@ class Watching:
             self.session.path,
             Schedule.quick() if fixing.quick else Schedule(),
             fixing.budget_ns,
-            frozenset(Gate) if fixing.allow_training else compose.WITHOUT_ASKING,
+            fixing.allow,
         )
         return compose.summary(outcome)
 
@@ -148,7 +167,9 @@ def watching(args: argparse.Namespace, command: str) -> Watching:
     words = program_of(args.words[1:])
     program = Program.parse(words.program, module=words.module, launcher=words.launcher)
     recipe = Recipe(steps=args.steps, warmup=args.warmup, stop_after_trace=args.stop_after_trace)
-    return Watching(program, recipe, load(args.rules, args.fixers), command)
+    catalogue = load(args.rules, args.fixers)
+    only, skip = names_in(getattr(args, "only", None)), names_in(getattr(args, "skip", None))
+    return Watching(program, recipe, limited(catalogue, only, skip) if only or skip else catalogue, command)
 
 
 def fixing_of(args: argparse.Namespace) -> Fixing:
@@ -157,7 +178,13 @@ def fixing_of(args: argparse.Namespace) -> Fixing:
         budget_ns = parse_duration_ns(args.budget) if args.budget else None
     except ValueError as error:
         raise UsageError(f"--budget: {error}") from error
-    return Fixing(budget_ns, getattr(args, "allow", None) == "training", getattr(args, "quick", False))
+    return Fixing(
+        budget_ns,
+        getattr(args, "allow", None) == "training",
+        getattr(args, "quick", False),
+        names_in(getattr(args, "only", None)),
+        getattr(args, "dry_run", False),
+    )
 
 
 def require_torch() -> None:

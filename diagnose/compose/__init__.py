@@ -2,7 +2,8 @@
 
 `composition` goes through the fixers greedily: `proposals` says which promises most, `contracts` what they ask of each
 other, `answers` what one would do, `budget` what there is time for. `leave_one_out` takes away again what the later
-fixes made needless, `final` judges what is left as a whole. `stack` is the program's text with the kept fixes in it.
+fixes made needless, `final` judges what is left as a whole. `stack` is the program's text with the kept fixes in it,
+`stored` the same on disk. `preview` tells what would be tried, and runs nothing.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from diagnose.compose import stored
 from diagnose.compose.composition import WITHOUT_ASKING, Composition, Outcome
 from diagnose.compose.journal import Record
 from diagnose.compose.knowledge import knowledge
-from diagnose.model import Decision, Diagnosis, Gate
+from diagnose.compose.preview import preview
+from diagnose.model import Decision, Diagnosis, Gate, Verdict
 from diagnose.plugins import Catalogue
 from diagnose.program import Program, patch
 from diagnose.trace import Trace
@@ -22,7 +25,7 @@ from diagnose.trial.memory import while_watched
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.units import format_share
 
-__all__ = ["WITHOUT_ASKING", "Composition", "Outcome", "fix", "summary"]
+__all__ = ["WITHOUT_ASKING", "Composition", "Outcome", "dry_run", "fix", "stored", "summary"]
 
 
 def fix(
@@ -47,7 +50,21 @@ def fix(
         outcome = Composition(program, diagnosis, known, catalogue, record, bench, plan, deadline, allow).run()
     if outcome.patch is not None:
         patch.store(outcome.patch, folder)
+        if outcome.stack is not None:
+            stored.store(outcome.stack, folder)
     return outcome
+
+
+def dry_run(
+    program: Program,
+    diagnosis: Diagnosis,
+    traces: Sequence[Trace],
+    catalogue: Catalogue,
+    record: Record,
+    allow: frozenset[Gate] = WITHOUT_ASKING,
+) -> tuple[Verdict, ...]:
+    """What `fix` would try, with the diffs; nothing is run and nothing is written."""
+    return preview(program, diagnosis, knowledge(program, diagnosis, traces), catalogue, record, allow)
 
 
 def summary(outcome: Outcome) -> str:

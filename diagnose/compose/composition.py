@@ -20,6 +20,7 @@ from diagnose.compose.final import Final
 from diagnose.compose.journal import Journal, Record
 from diagnose.compose.knowledge import Known
 from diagnose.compose.leave_one_out import LeaveOneOut
+from diagnose.compose.preview import NOT_ALLOWED
 from diagnose.compose.proposals import Proposal, next_up
 from diagnose.compose.stack import Stack, moved
 from diagnose.compose.trials import Trials
@@ -52,6 +53,8 @@ class Outcome:
     """All kept fixes together; None when none was kept."""
     control: Control | None = None
     final: FinalMeasured | None = None
+    stack: Stack | None = None
+    """What the patch is made of."""
 
 
 class Composition:
@@ -115,7 +118,7 @@ class Composition:
         if gate.passed is False:
             return Outcome(self._journal.verdicts, None, control)
         measured = final.alone(stack, original, patched, control.step_ns, gate)
-        return Outcome(self._journal.verdicts, stack.patch, control, measured)
+        return Outcome(self._journal.verdicts, stack.patch, control, measured, stack)
 
     def _ready(self, proposal: Proposal) -> Answers | None:
         """What the fixer would do, where that is to be tried now; what stands against it is told."""
@@ -141,7 +144,7 @@ class Composition:
         if rival is not None:
             reason = f"it excludes {rival}, which is kept"
         elif not allowed:
-            reason = "it changes the training itself, and was not allowed"
+            reason = NOT_ALLOWED
         elif self._deadline.passed:
             reason = OUT_OF_BUDGET
         if reason is not None:

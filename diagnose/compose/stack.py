@@ -128,10 +128,11 @@ class Stack:
         at = self.names.index(name)
         stack: Stack | None = self.kept[at].below
         for later in self.kept[at + 1 :]:
-            stack = stack and stack._again(later)
+            stack = stack and stack.with_again(later)
         return stack
 
-    def _again(self, kept: Kept) -> Stack | None:
+    def with_again(self, kept: Kept) -> Stack | None:
+        """A fix of another stack made anew on this one; None where its fixer no longer has an edit."""
         others = {path: text for path, text in self.texts.items() if text != kept.below.texts.get(path)}
         lines = LineMap.between(kept.below.texts, others)
         findings = tuple(moved(finding, lines, self.texts) for finding in kept.findings)

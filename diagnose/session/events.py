@@ -25,6 +25,8 @@ class RunStarted(Event, frozen=True, tag=True, kw_only=True):
     cwd: str
     version: str
     pid: int = 0
+    dry: bool = False
+    """Of `fix`: what would be tried is told, and nothing is tried."""
 
 
 class PhaseChanged(Event, frozen=True, tag=True, kw_only=True):
