@@ -6,12 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
-from composing import SOURCE, Stage, finding, fixer, replacing
+from composing import SOURCE, Stage, finding, fixer
 from test_apply import typed
 
 from diagnose import plugins
 from diagnose.compose import candidates, stored
 from diagnose.errors import InputError, PatchConflict, UsageError
+from diagnose.fixer import Edits
 from diagnose.model import Decision
 from diagnose.program import patch
 
@@ -131,7 +132,7 @@ def test_names_that_mean_no_kept_fix_are_refused(run: Path, words: list[str], sa
 
 def test_a_fixer_that_changed_since_takes_nothing_apart(run: Path) -> None:
     fixers = plugins.load(None, Path("own")).fixers
-    fixers["no-item"] = fixer("no-item", replacing("loss = 2", "loss = 30"))
+    fixers["no-item"] = fixer("no-item", lambda _request: Edits({str(Path("train.py").resolve()): "else"}, "other"))
     with pytest.raises(InputError, match="cannot be taken apart"):
         stored.without(run, patch.load(run), ["on-top"], fixers)
     with pytest.raises(InputError, match="name its folder with --fixers"):
