@@ -71,7 +71,10 @@ def rewrite(request: Request) -> Answer:
             continue
         torch, imports = ensure_import(built.source, "torch")
         edits.append(
-            (built.path, [*imports, after_build(built, [f"{built.name}.to(memory_format={torch}.channels_last)"])])
+            (
+                built.path,
+                [*imports, after_build(built, [f"{built.name}.to(memory_format={torch}.channels_last)"], filled=True)],
+            )
         )
         torch, imports = ensure_import(step.source, "torch")
         for call in moved_inputs(step) if plain else ():

@@ -114,8 +114,22 @@ def _edit(request: Request, site: Site) -> list[tuple[str, list[Splice]]] | str:
         if foreach is not None and source.code(foreach.value) == "False":
             return [(site.file, [remove_argument(source, call, foreach)])]
         return f"{where}: {kind} has no fused form."
+    kept = _kept_elsewhere(request, site, source, call)
+    if kept is not None:
+        return [kept]
     found = _set_fused(request, site, source, call, kind)
     return found if isinstance(found, str) else [(site.file, found)]
+
+
+def _kept_elsewhere(request: Request, site: Site, source: Source, call: cst.Call) -> tuple[str, list[Splice]] | None:
+    """The edit of an option, a constant or a config file that says `fused=…` with False, where nothing else differs."""
+    given = argument(call, "fused")
+    if given is None or source.code(given.value) in {"True", "False", "None"} or has_star(call):
+        return None
+    if argument(call, "foreach") or argument(call, "differentiable") or _is_sparse(request):
+        return None
+    setting = request.set_by(given.value, site.file, source, False)
+    return (setting.path, [setting.to(True)]) if setting is not None and setting.value is False else None
 
 
 def _set_fused(request: Request, site: Site, source: Source, call: cst.Call, kind: str) -> list[Splice] | str:

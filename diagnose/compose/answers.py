@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -45,7 +46,7 @@ def ask(stack: Stack, proposal: Proposal) -> Answers:
         if variants:
             edited.append((finding, variants))
         else:
-            advice += [(finding, answer.text) for _, answer in answers if isinstance(answer, Advice)][:1]
+            advice += [(finding, _told(stack, answer)) for _, answer in answers if isinstance(answer, Advice)][:1]
     treated = tuple(finding for finding, _ in edited)
     found = Answers(replace(proposal, findings=treated), advice=tuple(advice))
     if len(edited) > 1:
@@ -53,6 +54,11 @@ def ask(stack: Stack, proposal: Proposal) -> Answers:
         variants = [_variant(fixer, setting, answer) for setting, answer in together if isinstance(answer, Edits)]
         return replace(found, variants=tuple(variants))
     return replace(found, variants=tuple(edited[0][1]) if edited else ())
+
+
+def _told(stack: Stack, advice: Advice) -> str:
+    """The text with files named as people see them, from the folder of the program."""
+    return advice.text.replace(f"{stack.program.root}{os.sep}", "")
 
 
 def _variant(fixer: Fixer, setting: Mapping[str, Scalar], answer: Edits) -> Variant:

@@ -15,9 +15,14 @@ __all__ = ["after_build"]
 
 _WRAPPERS = frozenset({"DistributedDataParallel", "DDP", "FullyShardedDataParallel", "FSDP", "DataParallel", "prepare"})
 
+_FILLS = frozenset({"apply", "load_state_dict", "init_weights", "reset_parameters", "initialize", "init_parameters"})
 
-def after_build(built: Built, lines: Sequence[str]) -> Splice:
-    """Insert lines after the model is built, on every way to it, and before it is wrapped for several devices."""
+
+def after_build(built: Built, lines: Sequence[str], *, filled: bool = False) -> Splice:
+    """Insert lines after the model is built, on every way to it, and before it is wrapped for several devices.
+
+    `filled`: also after the statements behind it that fill its weights, `model.apply(init_weights)`.
+    """
     source = built.source
     wraps = next((each for each in built.assigned if _wraps(built, each)), None)
     builds = [each for each in built.assigned if wraps is None or source.span(each)[0] < source.span(wraps)[0]]
@@ -26,7 +31,22 @@ def after_build(built: Built, lines: Sequence[str]) -> Splice:
     after = _outer(built, builds[-1])
     if wraps is not None and (after is wraps or within(source, wraps, after)):
         after = source.statement(builds[-1]) or after
-    return insert_after(source, after, lines)
+    return insert_after(source, _last_filling(built, after) if filled else after, lines)
+
+
+def _last_filling(built: Built, after: cst.CSTNode) -> cst.CSTNode:
+    """The last of the statements right behind that write into the weights: what they draw depends on the layout."""
+    source = built.source
+    block = source.parent(after)
+    siblings = list(block.body) if isinstance(block, cst.IndentedBlock | cst.Module) else []
+    for later in siblings[siblings.index(after) + 1 :] if after in siblings else []:  # type: ignore[arg-type]
+        small = later.body[0] if isinstance(later, cst.SimpleStatementLine) and len(later.body) == 1 else None
+        call = small.value if isinstance(small, cst.Expr) else None
+        if not isinstance(call, cst.Call) or not source.code(call.func).startswith(f"{built.name}."):
+            break
+        if call_name(call) in _FILLS:
+            after = later
+    return after
 
 
 def _wraps(built: Built, statement: cst.Assign | cst.AnnAssign) -> bool:
