@@ -7,7 +7,8 @@ What it changes
     is read at once where it is used. A statement that fills a dictionary, or a meter of the program's own, is put off
     until somebody looks at what it fills. A progress bar shows every tenth value. A loop that calls `.item()` for
     every parameter collects its tensors and reads them in one go, in the log branch if that is where the result is
-    used. What a Lightning module logs goes to its `log` as a tensor.
+    used, and ahead of the loop where it is used in the same turn. What a Lightning module logs goes to its `log` as a
+    tensor.
 
 Why it helps
     `.item()` makes the host wait until the device has done all that was asked of it. Until the host has caught up
@@ -263,6 +264,23 @@ FIXER = Fixer(
                 "sums_pending.append(loss.detach().clone())",
                 "for value in torch.stack(sums_pending).flatten().tolist() if sums_pending else []:\n"
                 "    sums['loss'] += value\nsums_pending.clear()\nprint(sums['loss'] / 20)\n",
+            ),
+        ),
+        _deferred(
+            (
+                "norms = {}",
+                "for n, p in model.named_parameters():\n    if p.grad is None:\n        continue\n"
+                "    norm = p.grad.norm().item()\n    norms[n] = 0.9 * norms.get(n, norm) + 0.1 * norm",
+                "print(norms)\n",
+            ),
+            (
+                "norms = {}",
+                "norm_values = []\nfor n, p in model.named_parameters():\n    if p.grad is None:\n"
+                "        continue\n    norm_values.append(p.grad.norm().detach())\n"
+                "norm_values = iter(torch.stack(norm_values).flatten().tolist() if norm_values else [])\n"
+                "for n, p in model.named_parameters():\n    if p.grad is None:\n        continue\n"
+                "    norm = next(norm_values)\n    norms[n] = 0.9 * norms.get(n, norm) + 0.1 * norm",
+                "print(norms)\n",
             ),
         ),
         _left_alone("history = {0: []}", "history[0].append(loss.item())\nprint(history[0][-1])"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from diagnose.program.edit import free_name, insert_after, insert_before, replace
+from diagnose.program.edit import call_name, free_name, insert_after, insert_before, replace
 from diagnose.program.flow import (
     STEADY_UPDATES,
     Loop,
@@ -23,11 +23,15 @@ from diagnose.program.flow import (
     within,
 )
 from diagnose.program.pending import NotPending, put_off_statement, puts_off
+from diagnose.program.pure import only_computes
+from diagnose.program.reaching import names_in
 from diagnose.program.reads import is_read, log_branch, outcome, tensor_of
 from diagnose.program.syntax import Source, Splice
 
 __all__ = ["Deferred", "LeftAlone", "filled_by", "keep_on_device", "put_off", "read_at_once"]
 
+_PARAMETERS = frozenset({"parameters", "named_parameters"})
+_CHANGES = re.compile(r"backward\(|\.step\(|\bparameters\(|named_parameters\(|\b(break|return|yield)\b")
 _COUNTS = re.compile(r"==|!=|\.(?:eq|ne|gt|lt|ge|le|count_nonzero)\(")
 _MEASURES = re.compile(r"loss|norm|mean|error|entropy|criterion|mse|nll|accuracy", re.IGNORECASE)
 
@@ -174,7 +178,9 @@ def read_at_once(plan: Deferred, read: cst.Call, loop: cst.For) -> None:
         raise LeftAlone("its statement cannot be moved")
     first = statement.body[0]
     if not (isinstance(first, cst.AugAssign) or (isinstance(first, cst.Expr) and is_append(first.value))):
-        raise LeftAlone(f"`{name}` is set anew for each turn of the loop")
+        if not _read_ahead(plan, read, loop, name):
+            raise LeftAlone(f"`{name}` is set anew for each turn of the loop")
+        return
     for node in source.every(cst.Name, loop):
         if node.value == name and not within(source, node, statement):
             raise LeftAlone(f"`{name}` is used within the loop, in line {source.lines_of(node)[0]}")
@@ -201,6 +207,60 @@ def read_at_once(plan: Deferred, read: cst.Call, loop: cst.For) -> None:
     else:
         plan.splices.append(insert_before(source, logged, flush))
     plan.moved.append(f"`{name}`")
+
+
+def _read_ahead(plan: Deferred, read: cst.Call, loop: cst.For, name: str) -> bool:
+    """Let a loop of its own, before this one, collect the tensors of all parameters, to be read together."""
+    source = plan.source
+    assign = source.parent(read)
+    over = loop.iter
+    rows = list(loop.body.body) if isinstance(loop.body, cst.IndentedBlock) else []
+    statement = source.statement(read)
+    if not isinstance(over, cst.Call) or call_name(over) not in _PARAMETERS or statement not in rows:
+        return False
+    before = rows[: rows.index(statement)]
+    own = {node.value for node in source.every(cst.Name, loop.target)}
+    needed = {node.value for node in names_in(source, read)}
+    if not isinstance(assign, cst.Assign) or assign.value is not read or not needed & own:
+        return False
+    if not all(_skips(row) for row in before) or _CHANGES.search(source.code(loop.body)):
+        return False
+    if any(binds(source, row, each) for row in rows for each in needed) or not only_computes(source, read, {}):
+        return False
+    if sum(map(is_read, source.every(cst.Call, loop))) > 1:
+        return False
+    kept = free_name(source, f"{name}_values", plan.taken)
+    plan.taken.add(kept)
+    indent = _indent(source)
+    skips = [f"{indent}{line}" for row in before for line in _dedented(source, row)]
+    lines = [
+        f"{kept} = []",
+        f"for {source.code(loop.target)} in {source.code(over)}:",
+        *skips,
+        f"{indent}{kept}.append({tensor_of(source, read, 'kept')})",
+        f"{kept} = iter({plan.torch}.stack({kept}).flatten().tolist() if {kept} else [])",
+    ]
+    plan.splices += [insert_before(source, loop, lines), replace(source, read, f"next({kept})")]
+    plan.moved.append(f"`{name}`")
+    return True
+
+
+def _skips(row: cst.CSTNode) -> bool:
+    """Whether a statement is `if …: continue` and nothing else."""
+    if not isinstance(row, cst.If) or row.orelse is not None or not isinstance(row.body, cst.IndentedBlock):
+        return False
+    inner = row.body.body
+    line = inner[0] if len(inner) == 1 else None
+    return isinstance(line, cst.SimpleStatementLine) and isinstance(line.body[0], cst.Continue)
+
+
+def _dedented(source: Source, row: cst.CSTNode) -> list[str]:
+    """The lines of a statement without the indentation of its block."""
+    start, end = source.span(row)
+    outer = start - source.line_start(start)
+    return [
+        line[outer:] if number else line for number, line in enumerate(source.text[start:end].rstrip().splitlines())
+    ]
 
 
 def _indent(source: Source) -> str:
