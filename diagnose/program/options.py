@@ -9,7 +9,7 @@ import libcst as cst
 
 from diagnose.model import Scalar
 from diagnose.program.arguments import argument, set_keywords
-from diagnose.program.edit import replace
+from diagnose.program.edit import call_name, replace
 from diagnose.program.literals import literal, number, written
 from diagnose.program.mappings import Layer, layers_of, set_keys
 from diagnose.program.syntax import Source, Splice
@@ -137,7 +137,10 @@ class CallOptions:
         return Placed({self.path: [replace(self.source, expression, f"{bound}({code}, {value})")]})
 
     def _follow(self, node: cst.BaseExpression, path: str, source: Source, recorded: Scalar) -> Setting | None:
-        return setting_of(node, path, source, self.sources, recorded, configs=self.configs, words=self.words)
+        readers = ("DataLoader", call_name(self.node))
+        return setting_of(
+            node, path, source, self.sources, recorded, configs=self.configs, words=self.words, readers=readers
+        )
 
     def _argument(self, name: str) -> cst.Arg | None:
         return argument(self.node, self.its(name), self.positions.get(name))
