@@ -17,6 +17,7 @@ import pytest
 from watching import BARE, PROGRAMS, QUICK, run
 
 from diagnose.collect import environment
+from diagnose.collect.inside.ownership import Ownership
 from diagnose.fixer import Advice, Answer, Edits, Facts, Gate, Request, Site, example_request
 from diagnose.model import Scalar
 from diagnose.plugins import load
@@ -253,6 +254,22 @@ def test_accumulation_is_traded_in_the_librarys_arguments() -> None:
     assert "batch_size=16" in made and "accumulate_grad_batches=1" in made
     counted = lightning.replace("=2)", "=2, limit_train_batches=9)")
     assert isinstance(fixed("bigger-microbatch", asked(counted, setting={"factor": 2})), Advice)
+
+
+def test_a_librarys_wrapper_of_a_constructor_is_no_builder() -> None:
+    """Lightning wraps the constructor of DataLoader while a data module makes its loaders."""
+    library: dict[str, Any] = {}
+    code = "def wrapper(made, look):\n    return look(made)\ndef build(look):\n    return wrapper(object(), look)\n"
+    exec(compile(code, "/opt/lib/site-packages/library.py", "exec"), library)
+    ownership = Ownership()
+
+    def found(made: object) -> tuple[str, str]:
+        callers = ownership.caller(sys._getframe(1), made)
+        return tuple(each.f_code.co_name if each is not None else "" for each in callers)  # type: ignore[return-value]
+
+    here = test_a_librarys_wrapper_of_a_constructor_is_no_builder.__name__
+    assert library["wrapper"](object(), found) == (here, here)
+    assert library["build"](found) == ("build", here)
 
 
 # With the libraries themselves.
