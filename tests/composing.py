@@ -129,8 +129,8 @@ class FakeBench:
     def final_ns(self) -> int:
         return self.final_takes_ns
 
-    def step_alone(self, program: Program, name: str, steps: int) -> int | None:
-        return 20_000_000 if self.copies[program.root] == SOURCE else 10_000_000
+    def steps_alone(self, programs: Sequence[tuple[Program, str]], steps: int) -> list[int | None]:
+        return [20_000_000 if self.copies[program.root] == SOURCE else 10_000_000 for program, _ in programs]
 
 
 def replacing(old: str, new: str) -> Callable[[Request], Answer]:

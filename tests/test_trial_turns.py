@@ -65,8 +65,9 @@ def test_a_fix_that_removes_waste_is_kept_and_the_users_files_stay_as_they_were(
     before = hashes(project)
     with bench(project, tmp_path) as trials:
         patched = trials.copy({"train.py": FAST}, "patched")
-        trial = trials.attempt(FIXER, trials.copy({}, "original"), patched)
-        alone = trials.step_alone(patched, "alone", 4)
+        original = trials.copy({}, "original")
+        trial = trials.attempt(FIXER, original, patched)
+        before_ns, after_ns = trials.steps_alone([(original, "before"), (patched, "after")], 4)
     verdict = trial.verdict
     assert verdict.decision is Decision.KEPT, verdict.summary
     assert (verdict.pairs, verdict.generations) == (4, 2)
@@ -78,7 +79,9 @@ def test_a_fix_that_removes_waste_is_kept_and_the_users_files_stay_as_they_were(
     assert verdict.startup_ns is not None
     assert min(verdict.startup_ns) > 0
     assert verdict.pays_after_steps is not None
-    assert alone is not None
+    assert before_ns is not None
+    assert after_ns is not None
+    assert after_ns < before_ns
     (trace,) = open_traces(trial.traces)
     assert int((trace.ranges.kind == RangeKind.STEP).sum()) == SCHEDULE.trace_steps
     assert hashes(project) == before

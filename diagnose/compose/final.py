@@ -68,8 +68,9 @@ class Final:
         afters: list[int] = []
         for run in range(runs):
             sides = [(original, befores, "alone-original"), (patched, afters, "alone-patched")]
-            for program, found, name in sides if run % 2 == 0 else reversed(sides):
-                step = self.bench.step_alone(program, f"{name}-{run}", steps)
+            sides = sides if run % 2 == 0 else sides[::-1]
+            took = self.bench.steps_alone([(program, f"{name}-{run}") for program, _, name in sides], steps)
+            for (_, found, _), step in zip(sides, took, strict=True):
                 if step is not None:
                     found.append(step)
         if not befores or not afters:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -251,18 +252,37 @@ class Bench:
         """The same of the gate of the whole stack and the last runs."""
         return self._costs.final_ns()
 
-    def step_alone(self, program: Program, name: str, steps: int) -> int | None:
-        """The mean step of a program that runs alone, in ns, with nothing inside but the clock of its steps.
+    def steps_alone(self, programs: Sequence[tuple[Program, str]], steps: int) -> list[int | None]:
+        """The mean step of each program, in ns, with nothing inside but the clock of its steps; `str` is its name.
 
-        None if it ends or fails before.
+        They run one after the other. Where two fit they start together, and each rests while another runs. None for one
+        that ends or fails before.
         """
-        try:
-            with Arm(self._place, program, name, self._schedule.warmup_steps) as arm:
-                ready = arm.ready(self._deadline.limit_ns(self._schedule.start_limit_ns))
-                limit = self._schedule.block_limit_ns(steps, ready.step_ns)
-                return round(arm.run(steps, self._schedule.drops(ready.step_ns), limit).mean_ns)
-        except ArmFailed:
+        together = len(programs) if self._fits else 1
+        found: list[int | None] = []
+        for at in range(0, len(programs), together):
+            with contextlib.ExitStack() as stack:
+                started = [
+                    stack.enter_context(Arm(self._place, program, name, self._schedule.warmup_steps))
+                    for program, name in programs[at : at + together]
+                ]
+                waiting = [(arm, self._ready_alone(arm)) for arm in started]
+                found += [self._run_alone(arm, step_ns, steps) for arm, step_ns in waiting]
+        return found
+
+    def _ready_alone(self, arm: Arm) -> int | None:
+        """The step as the warm-up saw it; None where there was none."""
+        with contextlib.suppress(ArmFailed):
+            return arm.ready(self._deadline.limit_ns(self._schedule.start_limit_ns)).step_ns
+        return None
+
+    def _run_alone(self, arm: Arm, step_ns: int | None, steps: int) -> int | None:
+        if step_ns is None:
             return None
+        limit = self._schedule.block_limit_ns(steps, step_ns)
+        with contextlib.suppress(ArmFailed):
+            return round(arm.run(steps, self._schedule.drops(step_ns), limit).mean_ns)
+        return None
 
     def _judged(
         self, verdict: Verdict, fixer: Fixer, found: Comparison, original: Program, patched: Program
