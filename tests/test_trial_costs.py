@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from diagnose.model import Gate
 from diagnose.trial.costs import FIRST_COMPILE_NS, Costs
 from diagnose.trial.duel import Comparison
 from diagnose.trial.schedule import Schedule
@@ -31,29 +32,31 @@ def costs(took_ns: int = TURNS_NS) -> Costs:
 
 def test_nothing_is_expected_of_a_session_that_has_measured_nothing() -> None:
     fresh = Costs(SCHEDULE)
-    assert (fresh.trial_ns(4, compiles=True), fresh.check_ns(), fresh.final_ns()) == (0, 0, 0)
+    assert (fresh.trial_ns(4, Gate.ROUNDING, compiles=True), fresh.check_ns(), fresh.final_ns()) == (0, 0, 0)
 
 
 def test_a_trial_takes_its_starts_its_blocks_and_its_captures() -> None:
     known = costs()
     assert known.check_ns() == TURNS_NS
-    assert known.trial_ns(1) == TURNS_NS + 10 * NS_PER_S
-    known.saw_gate(4 * NS_PER_S)
-    known.saw_gate(3 * NS_PER_S)
-    assert known.trial_ns(1) == TURNS_NS + 4 * NS_PER_S
+    assert known.trial_ns(1, Gate.ROUNDING) == TURNS_NS + 10 * NS_PER_S
+    known.saw_gate(Gate.ROUNDING, 9 * NS_PER_S)  # with the original's captures, which are there the next time
+    known.saw_gate(Gate.ROUNDING, 4 * NS_PER_S)
+    known.saw_gate(Gate.TRAINING, 60 * NS_PER_S)
+    assert known.trial_ns(1, Gate.ROUNDING) == TURNS_NS + 4 * NS_PER_S
+    assert known.trial_ns(1, Gate.BITWISE) == TURNS_NS + 10 * NS_PER_S
 
 
 def test_every_further_setting_costs_a_start_and_a_few_pairs() -> None:
     known = costs()
     one_ns = 5 * NS_PER_S + 2 * (1 + SCHEDULE.sweep_pairs) * BLOCK_NS
-    assert known.trial_ns(4) - known.trial_ns(1) == 3 * one_ns
+    assert known.trial_ns(4, Gate.ROUNDING) - known.trial_ns(1, Gate.ROUNDING) == 3 * one_ns
 
 
 def test_compiling_is_guessed_until_it_was_seen() -> None:
     known = costs()
-    assert known.trial_ns(1, compiles=True) - known.trial_ns(1) == FIRST_COMPILE_NS
+    assert known.trial_ns(1, Gate.ROUNDING, compiles=True) - known.trial_ns(1, Gate.ROUNDING) == FIRST_COMPILE_NS
     known.saw(comparison(patched_s=25), TURNS_NS, compiles=True)
-    assert known.trial_ns(1, compiles=True) - known.trial_ns(1) == 20 * NS_PER_S
+    assert known.trial_ns(1, Gate.ROUNDING, compiles=True) - known.trial_ns(1, Gate.ROUNDING) == 20 * NS_PER_S
 
 
 def test_a_comparison_that_took_longer_than_its_parts_makes_the_next_estimate_longer() -> None:

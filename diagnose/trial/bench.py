@@ -236,13 +236,13 @@ class Bench:
         """
         began_ns = time.monotonic_ns()
         found = self._gatekeeper.check(gate, original, patched, rounds_to, asked=asked, fewer=fewer)
-        self._costs.saw_gate(time.monotonic_ns() - began_ns)
+        self._costs.saw_gate(gate, time.monotonic_ns() - began_ns)
         return found
 
     def trial_ns(self, fixer: Fixer, settings: int) -> int:
         """How long a trial of a fix is expected to take, with the choice between its settings and its gate."""
         compiles = fixer.order in _COMPILING_ORDERS or self._newest_original in self._compiling
-        return self._costs.trial_ns(settings, compiles=compiles)
+        return self._costs.trial_ns(settings, fixer.gate, compiles=compiles)
 
     def check_ns(self) -> int:
         """The same of a leave-one-out check."""

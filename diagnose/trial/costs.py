@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from diagnose.model import Gate
 from diagnose.trial.duel import ORIGINAL, PATCHED, Comparison
 from diagnose.trial.schedule import Schedule
 from diagnose.units import NS_PER_S
@@ -27,8 +28,8 @@ class Costs:
     step_ns: int = 0
     compile_ns: int = 0
     """By how much the start of a program that compiles was longer, at most."""
-    gate_ns: int = 0
-    """The longest look at a patched program's numbers."""
+    gates_ns: dict[Gate, int] = field(default_factory=dict)
+    """The newest look at a patched program's numbers, of each kind."""
     alternates: bool = False
     """Two do not fit side by side: processes come one after the other."""
     ahead: bool = False
@@ -53,18 +54,18 @@ class Costs:
             explained_ns = self._turns_ns(found.generations, len(found.pairs))
             self.slack = min(_MOST_SLACK, max(1.0, took_ns / max(1, explained_ns)))
 
-    def saw_gate(self, took_ns: int) -> None:
+    def saw_gate(self, gate: Gate, took_ns: int) -> None:
         """Learn from a look at the numbers."""
-        self.gate_ns = max(self.gate_ns, took_ns)
+        self.gates_ns[gate] = took_ns
 
-    def trial_ns(self, settings: int, *, compiles: bool = False) -> int:
+    def trial_ns(self, settings: int, gate: Gate, *, compiles: bool = False) -> int:
         """A whole trial: the choice between settings, the turns, the numbers."""
         more_ns = (self.compile_ns or FIRST_COMPILE_NS) if compiles and self.start_ns else 0
         sweep_ns = 0
         if settings > 1:
             one_ns = self._turns_ns(1, self.schedule.sweep_pairs) + more_ns
             sweep_ns = (settings - 1) * round(self.slack * one_ns)
-        return sweep_ns + self.check_ns() + more_ns + self._gate_ns
+        return sweep_ns + self.check_ns() + more_ns + self._gate_ns(gate)
 
     def check_ns(self) -> int:
         """The turns alone, as in a leave-one-out check: as many as a clear answer takes, which most answers are.
@@ -76,16 +77,16 @@ class Costs:
     def final_ns(self) -> int:
         """The numbers of the whole stack, and the last runs of the original and of the patched program."""
         run_ns = self.start_ns + FINAL_BLOCKS * self._block_ns
-        return self._gate_ns + 2 * self.schedule.final_runs * run_ns
+        gate_ns = max(self.gates_ns.values(), default=2 * self.start_ns)
+        return gate_ns + 2 * self.schedule.final_runs * run_ns
 
     @property
     def _clear_pairs(self) -> int:
         """After how many pairs, over all generations, a clear answer is accepted."""
         return min(self.schedule.pairs, self.schedule.generations * self.schedule.screen_pairs)
 
-    @property
-    def _gate_ns(self) -> int:
-        return self.gate_ns or 2 * self.start_ns  # two captures, each a start and a few steps
+    def _gate_ns(self, gate: Gate) -> int:
+        return self.gates_ns.get(gate) or 2 * self.start_ns  # two captures, each a start and a few steps
 
     @property
     def _block_ns(self) -> int:
