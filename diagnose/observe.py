@@ -120,6 +120,11 @@ class _StepCount:
 def _shortcomings(steps: _StepCount, recipe: Recipe, outcome: launch.Outcome) -> tuple[str, ...]:
     if steps.traced:
         return ()
+    if not outcome.ranks and outcome.returncode and not (outcome.stopped or outcome.interrupted):
+        return (
+            f"the program failed (exit code {outcome.returncode}) before its first training step: what it says above "
+            "is what to mend first",
+        )
     if not outcome.ranks:
         return (
             "no training step was seen: nothing called an optimizer's step, a backward pass or a data loader in a "

@@ -73,6 +73,14 @@ def test_a_program_that_trains_nothing_gets_a_plain_sentence(tmp_path: Path) -> 
     assert warning.startswith("no training step was seen")
 
 
+def test_a_program_that_fails_before_its_first_step_is_not_told_to_name_another(tmp_path: Path) -> None:
+    answer = run(tmp_path, "import torch\nraise RuntimeError('no data')\n")
+    assert answer.returncode == 3
+    (warning, *_) = json.loads(answer.stdout)["diagnosis"]["warnings"]
+    assert warning.startswith("the program failed (exit code 1) before its first training step")
+    assert "diagnosed" not in answer.stderr
+
+
 @pytest.mark.parametrize(
     ("ending", "says"), [("raise RuntimeError('out of luck')", "exit code 1"), ("sys.exit(7)", "exit code 7")]
 )

@@ -128,7 +128,7 @@ def _line(event: AnyEvent) -> str | None:
 def _diagnosed(event: DiagnosisMade) -> str:
     findings = event.diagnosis.findings
     if not findings:
-        return "diagnosed: no findings"
+        return "diagnosed: no findings" if event.diagnosis.steps.count else "nothing to diagnose: no training step"
     first = findings[0]
     what = f"{first.rule} could give back {format_ns(first.recoverable_ns)} of each step"
     return f"diagnosed: {named_count(len(findings), 'finding')}; {what}"
