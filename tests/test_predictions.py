@@ -45,7 +45,7 @@ def test_all_predictions_are_summed_up() -> None:
     worse = replace(BOUND, predicted_ns=4 * MS)
     close = replace(MEASURED, predicted_ns=round(5.5 * MS))
     assert summed_up([MEASURED, close, BOUND, worse]) == (
-        "Predicted savings were off by 35 % of what was measured (median of 2); 1 of 2 upper limits held."
+        "Predicted savings were off by 35 % of what was measured (median of 2); 1 of 2 predicted upper limits held."
     )
     assert summed_up([close]) == "Predicted savings were off by 10 % of what was measured."
     assert summed_up([Verdict("other", Decision.ADVICE, "")]) == ""

@@ -48,7 +48,7 @@ class Budget:
         if needed_ns <= left_ns:
             return None
         rest = format_ns(left_ns) if left_ns else "no time"
-        return f"the budget leaves {rest} before the last runs, and this is expected to take {format_ns(needed_ns)}"
+        return f"the budget leaves {rest} before the last runs (this would take about {format_ns(needed_ns)})"
 
 
 def spread(count: int, wanted: int) -> list[int]:

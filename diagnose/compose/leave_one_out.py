@@ -19,6 +19,7 @@ from diagnose.program import Program, patch
 from diagnose.session import PatchAccepted, TrialStarted
 
 CHECK = "leave-one-out check"
+_FEW = 3
 _NOT_NEEDED = frozenset({Decision.NO_CHANGE, Decision.SLOWER})
 
 
@@ -58,7 +59,7 @@ class LeaveOneOut:
             self.journal.tell(_dropped(before, found, stack.names[stack.names.index(name) + 1 :]))
             return False
         if found.decision is Decision.KEPT:
-            said = f"{CHECK}: still needed beside {_list(rest.names)}, {found.summary}"
+            said = f"{CHECK}: still needed beside {_others(rest.names)}, {found.summary}"
         else:
             said = f"the {CHECK} could not tell whether it is still needed: {found.summary}"
             self.journal.warn(f"{name} stays: {said}")
@@ -86,7 +87,7 @@ def _dropped(before: Verdict, found: Verdict, since: tuple[str, ...]) -> Verdict
     return replace(
         before,
         decision=found.decision,
-        summary=f"no longer needed since {_list(since)} {were} kept ({CHECK}): {found.summary}",
+        summary=f"no longer needed since {_since(since)} {were} kept ({CHECK}): {found.summary}",
         saving=found.saving,
         saving_ns=found.saving_ns,
         predicted_ns=None,  # nothing was predicted of the check; the trial's own verdict keeps what was
@@ -96,6 +97,15 @@ def _dropped(before: Verdict, found: Verdict, since: tuple[str, ...]) -> Verdict
         mechanism=None,
         peak_memory_bytes=found.peak_memory_bytes,
     )
+
+
+def _since(names: tuple[str, ...]) -> str:
+    return _list(names) if len(names) <= _FEW else f"{len(names)} further fixes"
+
+
+def _others(names: tuple[str, ...]) -> str:
+    """All of them where they are few: a stack of eight would name seven in each of its verdicts."""
+    return _list(names) if len(names) <= _FEW else f"the {len(names)} other kept fixes"
 
 
 def _list(names: tuple[str, ...]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from diagnose.model import Finding, Verdict
+from diagnose.model import Decision, Finding, Verdict
 from diagnose.report import Report, Subject, as_state
 from diagnose.report.paths import place
 from diagnose.report.phrases import (
@@ -24,6 +24,7 @@ from diagnose.report.phrases import (
 from diagnose.report.phrases import particulars as verdict_particulars
 from diagnose.report.predictions import summed_up
 from diagnose.report.slices import slices
+from diagnose.report.tried import advised, dropped, is_dry, measured, promise, remark, untried
 from diagnose.report.vocabulary import DECISIONS, SEVERITIES, named_count
 from diagnose.session import State
 from diagnose.units import format_ns, format_share
@@ -34,6 +35,8 @@ def render(subject: Subject) -> str:
     state = as_state(subject)
     name, *about = identity(state) or ["a run of which nothing is known yet"]
     blocks = [f"# {_inline(name)}", " · ".join(map(_inline, about))]
+    if state.final is not None:
+        blocks.append(f"**{final(state)}**")
     blocks += [*_accounting(state), *_findings(state), *_cannot_tell(state), *_warnings(state), *_fixes(state)]
     command = next_command(state)
     if command is not None:
@@ -99,20 +102,11 @@ def _warnings(state: State) -> list[str]:
 def _fixes(state: State) -> list[str]:
     if not state.verdicts:
         return []
-    blocks = ["## Fixes tried"]
-    if state.control is not None:
-        blocks.append(
-            f"The original against itself differs by at most ±{format_share(state.control.resolution)} of a "
-            f"{format_ns(state.control.step_ns)} step ({named_count(state.control.pairs, 'pair')}); "
-            "smaller changes cannot be told from none."
-        )
-    head = ("fix", "predicted per step", "measured per step", "of a step [95 % interval]", "verdict")
-    blocks.append(_table(head, [_verdict_row(verdict) for verdict in state.verdicts]))
-    for verdict in state.verdicts:
-        lines = [f"- {name}: {_inline(words)}" for name, words in verdict_particulars(verdict)]
-        blocks += [f"### {verdict.fixer}", _inline(sentence(verdict.summary)), "\n".join(lines)]
-    if predicted := summed_up(state.verdicts):
-        blocks.append(predicted)
+    if is_dry(state):
+        return [*_would_try(state), *_advice(state)]
+    blocks = [*_measured(state), *_untried(state), *_advice(state)]
+    if state.patch is not None and state.patch.diff:
+        blocks += ["## Diff", _fenced(state.patch.diff)]
     if state.final is not None:
         rests = [
             f"{state.final.how}, {named_count(state.final.runs, 'run')} of each",
@@ -121,10 +115,65 @@ def _fixes(state: State) -> list[str]:
         ]
         how = f" ({'; '.join(filter(None, rests))})"
         blocks += ["## Result", f"**{final(state)}**{how}"]
-    if state.patch is not None and state.patch.diff:
-        fence = "````" if "```" in state.patch.diff else "```"
-        blocks += ["## Diff", f"{fence}diff\n{state.patch.diff.rstrip()}\n{fence}"]
     return blocks
+
+
+def _measured(state: State) -> list[str]:
+    tried = measured(state.verdicts)
+    if not tried:
+        return []
+    blocks = ["## Fixes tried"]
+    if state.control is not None:
+        blocks.append(
+            f"The original against itself differs by at most ±{format_share(state.control.resolution)} of a "
+            f"{format_ns(state.control.step_ns)} step ({named_count(state.control.pairs, 'pair')}); "
+            "smaller changes cannot be told from none."
+        )
+    head = ("fix", "predicted per step", "measured per step", "of a step [95 % interval]", "verdict")
+    blocks.append(_table(head, [_verdict_row(verdict) for verdict in tried]))
+    for verdict in tried:
+        if verdict.decision is Decision.KEPT:
+            lines = [f"- {name}: {_inline(words)}" for name, words in verdict_particulars(verdict)]
+            blocks += [f"### {verdict.fixer}", _inline(sentence(remark(verdict))), "\n".join(lines)]
+    outcomes = dropped(state.verdicts)
+    if outcomes:
+        lines = [
+            f"- {', '.join(verdict.fixer for verdict in alike.verdicts)}: {_inline(sentence(alike.words))}"
+            for alike in outcomes
+        ]
+        blocks += ["### Not kept", "\n".join(lines)]
+    return [*blocks, summed_up(tried)]
+
+
+def _untried(state: State) -> list[str]:
+    lines = [
+        f"- {', '.join(map(promise, alike.verdicts))}: {_inline(sentence(alike.words))}"
+        for alike in untried(state.verdicts)
+    ]
+    return ["## Not tried", "\n".join(lines)] if lines else []
+
+
+def _advice(state: State) -> list[str]:
+    root = state.started.cwd if state.started else None
+    lines = []
+    for verdict in advised(state.verdicts):
+        where = f", `{place(verdict.where[0], root)}`" if verdict.where else ""
+        lines.append(f"- {promise(verdict)}{where}: {_inline(sentence(verdict.summary))}")
+    return ["## By hand", "\n".join(lines)] if lines else []
+
+
+def _would_try(state: State) -> list[str]:
+    blocks = ["## Fixes that would be tried", "A dry run: nothing was tried. Each diff is for the program as it is."]
+    for verdict in state.verdicts:
+        if verdict.decision is not Decision.ADVICE:
+            blocks += [f"### {promise(verdict)}", _inline(sentence(verdict.summary))]
+            blocks += [_fenced(verdict.diff)] if verdict.diff else []
+    return blocks
+
+
+def _fenced(diff: str) -> str:
+    fence = "````" if "```" in diff else "```"
+    return f"{fence}diff\n{diff.rstrip()}\n{fence}"
 
 
 def _verdict_row(verdict: Verdict) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from diagnose.model import (
 )
 from diagnose.report.predictions import compared
 from diagnose.report.slices import slices
+from diagnose.report.tried import is_dry, not_allowed
 from diagnose.report.vocabulary import CLASSES, FOUND_BY, class_look, named_count
 from diagnose.session import State
 from diagnose.units import NS_PER_S, format_flops, format_ns, format_share, format_value
@@ -218,10 +219,7 @@ def interplay(state: State) -> str:
         return ""
     share = said.patched_ns / said.original_ns
     single = 1 - share * math.exp(-said.interaction)
-    return (
-        f"one by one, each on top of those before, the kept fixes were measured to save {format_share(single)} "
-        f"(interaction, as a logarithm: {said.interaction:+.3f})".replace("-", MINUS)
-    )
+    return f"one by one, each on top of those before, the kept fixes were measured to save {format_share(single)}"
 
 
 def startup(verdict: Verdict) -> str:
@@ -296,7 +294,14 @@ def final(state: State) -> str:
 def next_command(state: State) -> tuple[str, str] | None:
     """What to type next and what it does; None when there is nothing left to do."""
     if state.patch is not None and state.patch.diff:
-        return "diagnose apply", "writes this diff to your files; `diagnose revert` takes it back byte for byte"
+        some = "" if len(state.patch.fixers) < 2 else "; `--only` or `--without` writes some of the fixes"
+        return "diagnose apply", f"writes this diff to your files; `diagnose revert` takes it back byte for byte{some}"
+    asked = [verdict.fixer for verdict in not_allowed(state)]
+    if is_dry(state) and state.started is not None and state.verdicts:
+        return f"diagnose fix {state.started.program}", "tries them on copies of your files and measures each"
+    if asked and state.started is not None and state.ended is not None:
+        program = state.started.program
+        return f"diagnose fix --allow training {program}", f"tries {', '.join(asked)} too, which changes the training"
     diagnosis = state.diagnosis
     if diagnosis is None or state.verdicts or is_quiet(diagnosis):
         return None

@@ -26,7 +26,12 @@ def compared(verdict: Verdict) -> str:
     if verdict.predicted_ns is None or verdict.saving_ns is None:
         return ""
     most = "" if verdict.prediction in (Confidence.MEASURED, None) else "at most "
-    said = f"{most}{format_ns(verdict.predicted_ns)}; measured {format_ns(verdict.saving_ns)}"
+    came = (
+        f"measured {format_ns(verdict.saving_ns)}"
+        if verdict.saving_ns >= 0
+        else f"lost {format_ns(-verdict.saving_ns)}"
+    )
+    said = f"{most}{format_ns(verdict.predicted_ns)}; {came}"
     off = error(verdict)
     if off is None:
         return said
@@ -43,7 +48,7 @@ def summed_up(verdicts: Sequence[Verdict]) -> str:
         many = f" (median of {len(figures)})" if len(figures) > 1 else ""
         said.append(f"predicted savings were off by {format_share(median(figures))} of what was measured{many}")
     if limits:
-        said.append(f"{sum(limits)} of {len(limits)} upper limits held")
+        said.append(f"{sum(limits)} of {len(limits)} predicted upper limits held")
     text = "; ".join(said)
     return f"{text[0].upper()}{text[1:]}." if text else ""
 

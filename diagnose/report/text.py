@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from rich.text import Text
 
+from diagnose.model import Decision
 from diagnose.report import Report, Subject, as_state
-from diagnose.report.phrases import arithmetic, identity, is_healthy, is_quiet, next_command, quiet_news, unsure
+from diagnose.report.phrases import arithmetic, final, identity, is_healthy, is_quiet, next_command, quiet_news, unsure
 from diagnose.report.slices import bar, legend, slices
 from diagnose.report.styled import heading, printed, styled
 from diagnose.report.text_findings import finding_lines
 from diagnose.report.text_fixes import fix_lines
-from diagnose.report.vocabulary import CLASSES, GOOD, MUTED, named_count
+from diagnose.report.vocabulary import BAD, CLASSES, GOOD, MUTED, named_count
 from diagnose.report.wrapping import wrap
 from diagnose.session import State
 from diagnose.units import format_ns
@@ -53,7 +54,23 @@ def _head(state: State, width: int) -> list[Text]:
             lines.append(f"  {part}")
         else:
             lines[-1] = joined
-    return [styled(lines[0], "bold"), *(styled(line, "bold") for line in lines[1:]), *_outcome(state, width)]
+    return [
+        styled(lines[0], "bold"),
+        *(styled(line, "bold") for line in lines[1:]),
+        *_news(state, width),
+        *_outcome(state, width),
+    ]
+
+
+def _news(state: State, width: int) -> list[Text]:
+    """What the fixes came to, before everything that it rests on."""
+    if state.final is None:
+        return []
+    better = state.final.patched_ns <= state.final.original_ns
+    kept = named_count(sum(verdict.decision is Decision.KEPT for verdict in state.verdicts), "kept fix", "kept fixes")
+    first, *rest = wrap(f"{kept}: {final(state)}", width - 2)
+    lines = [styled("✓ " if better else "▼ ", GOOD if better else BAD).append(first, "bold")]
+    return lines + [styled(f"  {line}", "bold") for line in rest]
 
 
 def _outcome(state: State, width: int) -> list[Text]:

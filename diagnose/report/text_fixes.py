@@ -1,15 +1,17 @@
-"""What was tried, as lines of text: a table of verdicts, what each rests on, the final figures, and the diff."""
+"""What was tried, as lines of text: a table of what was measured, what each kept fix rests on, what was not tried and
+why, what is left to the user, the diff, and the final figures."""
 
 from __future__ import annotations
 
 from rich.text import Text
 
 from diagnose.model import Decision, Verdict
-from diagnose.report.paths import clipped
-from diagnose.report.phrases import final, interplay, interval, particulars, sentence, together
+from diagnose.report.paths import clipped, place
+from diagnose.report.phrases import MINUS, final, interplay, interval, particulars, sentence, setting, together
 from diagnose.report.predictions import summed_up
 from diagnose.report.styled import heading, styled
-from diagnose.report.vocabulary import DECISIONS, GOOD, MUTED, named_count
+from diagnose.report.tried import advised, dropped, is_dry, measured, promise, remark, untried
+from diagnose.report.vocabulary import BAD, DECISIONS, GOOD, MUTED, named_count
 from diagnose.report.wrapping import wrap
 from diagnose.session import State
 from diagnose.units import format_ns, format_share
@@ -23,38 +25,50 @@ def fix_lines(state: State, width: int) -> list[Text]:
     """The sections about fixes; empty for a run that tried none."""
     if not state.verdicts:
         return []
+    if is_dry(state):
+        return _would_try(state, width)
+    sections = [
+        _measured(state, width),
+        _untried(state, width),
+        _advice(state, width),
+        _diff(state, width),
+        _result(state, width),
+    ]
+    return [line for number, lines in enumerate(filter(None, sections)) for line in ([Text()] * (number > 0) + lines)]
+
+
+def _measured(state: State, width: int) -> list[Text]:
+    tried = measured(state.verdicts)
+    if not tried:
+        return []
     lines = [heading("Fixes tried", "on copies of your files, against the original", width)]
     lines += _control(state, width)
-    lines += _table(state.verdicts, width)
-    for verdict in state.verdicts:
-        lines += [Text(), *_details(verdict, width, state.control is None)]
-    if predicted := summed_up(state.verdicts):
-        lines += [Text(), *(styled(f"  {line}", MUTED) for line in wrap(predicted, width - 2))]
-    if state.final is not None:
-        lines += [Text(), heading("Result", state.final.how, width)]
-        lines += [styled(f"  {line}", f"bold {GOOD}") for line in wrap(final(state), width - 2)]
-        rests = "; ".join(
-            filter(None, [f"{named_count(state.final.runs, 'run')} of each", together(state), interplay(state)])
-        )
-        lines += [styled(f"  {line}", MUTED) for line in wrap(rests, width - 2)]
-    if state.patch is not None and state.patch.diff:
-        lines += [Text(), heading("Diff", ", ".join(state.patch.fixers), width)]
-        lines += [_diff_line(line) for line in state.patch.diff.splitlines()]
+    lines += _table(tried, width)
+    for verdict in tried:
+        if verdict.decision is Decision.KEPT:
+            lines += [Text(), *_kept(verdict, width, state.control is None)]
+    outcomes = dropped(state.verdicts)
+    if outcomes:
+        lines.append(Text())
+    for alike in outcomes:
+        lines += _dropped(alike.verdicts, alike.words, width)
+    if predicted := summed_up(tried):
+        lines += [Text(), *_muted(predicted, width)]
     return lines
 
 
 def _control(state: State, width: int) -> list[Text]:
     if state.control is None:
         return []
-    words = (
+    return _muted(
         f"This machine can tell changes of more than ±{format_share(state.control.resolution)} of a step "
         f"({format_ns(state.control.step_ns)}) from none: the original against itself, "
-        f"{named_count(state.control.pairs, 'pair')} in {named_count(state.control.generations, 'generation')}."
+        f"{named_count(state.control.pairs, 'pair')} in {named_count(state.control.generations, 'generation')}.",
+        width,
     )
-    return [styled(f"  {line}", MUTED) for line in wrap(words, width - 2)]
 
 
-def _table(verdicts: tuple[Verdict, ...], width: int) -> list[Text]:
+def _table(verdicts: list[Verdict], width: int) -> list[Text]:
     name_width = max(width - 2 - _TIME_WIDTH * 2 - _SAVING_WIDTH - _DECISION_WIDTH - 4, 8)
     name_width = min(name_width, max(len(verdict.fixer) for verdict in verdicts) + 2)
     head = f"  {'fix':<{name_width}}{'predicted':>{_TIME_WIDTH}}{'measured':>{_TIME_WIDTH}}"
@@ -74,15 +88,14 @@ def _table(verdicts: tuple[Verdict, ...], width: int) -> list[Text]:
 
 
 def _time(nanoseconds: int | None) -> str:
-    return "–" if nanoseconds is None else format_ns(nanoseconds)
+    return "–" if nanoseconds is None else format_ns(nanoseconds).replace("-", MINUS)
 
 
-def _details(verdict: Verdict, width: int, with_resolution: bool) -> list[Text]:
+def _kept(verdict: Verdict, width: int, with_resolution: bool) -> list[Text]:
     look = DECISIONS[verdict.decision]
     lines = [styled(f"{look.mark} ", look.colour).append(verdict.fixer, "bold").append(f"  {look.label}", look.colour)]
-    lines += [styled(f"  {line}") for line in wrap(sentence(verdict.summary), width - 2)]
-    if verdict.decision is Decision.ADVICE:
-        return lines
+    if more := remark(verdict):
+        lines += [styled(f"  {line}") for line in wrap(sentence(f"{more[0].upper()}{more[1:]}"), width - 2)]
     for name, words in particulars(verdict):
         if name == "resolution" and not with_resolution:
             continue
@@ -90,6 +103,87 @@ def _details(verdict: Verdict, width: int, with_resolution: bool) -> list[Text]:
         lines.append(styled("  ").append(f"{name:<11} ", MUTED).append(first))
         lines += [styled(" " * 14 + more) for more in rest]
     return lines
+
+
+def _dropped(verdicts: tuple[Verdict, ...], words: str, width: int) -> list[Text]:
+    """What was measured and not kept needs no more than its reason: the figures stand in the table."""
+    look = DECISIONS[verdicts[0].decision]
+    names = ", ".join(
+        verdict.fixer + (f" ({setting(verdict.setting)})" if verdict.setting else "") for verdict in verdicts
+    )
+    first, *rest = wrap(f"{names}  {look.label}", width - 2)
+    lines = [styled(f"{look.mark} ", look.colour).append(first, "bold"), *(styled(f"  {one}", "bold") for one in rest)]
+    return lines + [styled(f"    {line}") for line in wrap(sentence(words), width - 4)]
+
+
+def _untried(state: State, width: int) -> list[Text]:
+    groups = untried(state.verdicts)
+    if not groups:
+        return []
+    lines = [heading("Not tried", "with what each was predicted to save of a step", width)]
+    for alike in groups:
+        first, *rest = wrap(", ".join(map(promise, alike.verdicts)), width - 2)
+        lines += [styled("– ", MUTED).append(first), *(styled(f"  {line}") for line in rest)]
+        lines += [styled(f"    {line}", MUTED) for line in wrap(sentence(alike.words), width - 4)]
+    return lines
+
+
+def _advice(state: State, width: int) -> list[Text]:
+    advice = advised(state.verdicts)
+    if not advice:
+        return []
+    root = state.started.cwd if state.started else None
+    lines = [heading("By hand", "what no patch of ours does for you", width)]
+    for verdict in advice:
+        look = DECISIONS[verdict.decision]
+        lines.append(styled(f"{look.mark} ", look.colour).append(promise(verdict), "bold"))
+        for where in verdict.where[:1]:
+            code = f"  {where.code}" if where.code else ""
+            lines.append(styled(clipped(f"    {place(where, root)}{code}", width), MUTED))
+        lines += [styled(f"    {line}") for line in wrap(sentence(verdict.summary), width - 4)]
+    return lines
+
+
+def _diff(state: State, width: int) -> list[Text]:
+    if state.patch is None or not state.patch.diff:
+        return []
+    first, *rest = wrap(", ".join(state.patch.fixers), width - 2)
+    names = [styled(f"  {line}", MUTED) for line in (first, *rest) if line]
+    return [heading("Diff", "", width), *names, *(_diff_line(line) for line in state.patch.diff.splitlines())]
+
+
+def _result(state: State, width: int) -> list[Text]:
+    if state.final is None:
+        tried = measured(state.verdicts)
+        if state.ended is None or not tried or (state.patch is not None and state.patch.diff):
+            return []
+        return [heading("Result", "", width), styled("  No fix held: your program stays as it is.", "bold")]
+    gained = state.final.patched_ns <= state.final.original_ns
+    lines = [heading("Result", state.final.how, width)]
+    lines += [styled(f"  {line}", f"bold {GOOD if gained else BAD}") for line in wrap(final(state), width - 2)]
+    rests = (f"{named_count(state.final.runs, 'run')} of each", together(state), interplay(state))
+    return lines + _muted("; ".join(filter(None, rests)), width)
+
+
+def _would_try(state: State, width: int) -> list[Text]:
+    """A dry run: each with its diff."""
+    lines = [heading("Fixes that would be tried", "a dry run: nothing was tried", width)]
+    lines += _muted(
+        "Each diff is for the program as it is. A trial puts a fix on top of those kept before it and looks again at "
+        "what is left to find, so that some of these fall away.",
+        width,
+    )
+    for verdict in (*measured(state.verdicts), *(one for alike in untried(state.verdicts) for one in alike.verdicts)):
+        look = DECISIONS[verdict.decision]
+        lines += [Text(), styled(f"{look.mark} ", look.colour).append(promise(verdict), "bold")]
+        lines += [styled(f"  {line}") for line in wrap(sentence(verdict.summary), width - 2)]
+        lines += [_diff_line(line) for line in verdict.diff.splitlines()]
+    advice = _advice(state, width)
+    return [*lines, Text(), *advice] if advice else lines
+
+
+def _muted(words: str, width: int) -> list[Text]:
+    return [styled(f"  {line}", MUTED) for line in wrap(words, width - 2)]
 
 
 def _diff_line(line: str) -> Text:

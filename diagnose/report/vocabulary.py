@@ -84,6 +84,6 @@ def class_look(kind: str) -> Look:
     return CLASSES.get(kind) or Look(kind.replace("_", " "), "·", CLASSES["unknown"].colour)
 
 
-def named_count(count: int, noun: str) -> str:
-    """`1 rank`, `1,204 steps`."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+def named_count(count: int, noun: str, several: str | None = None) -> str:
+    """`1 rank`, `1,204 steps`; `several` is a plural that takes more than an s."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {several or f'{noun}s'}"

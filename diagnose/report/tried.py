@@ -1,0 +1,80 @@
+"""The verdicts of a run as people want to read them: what holds first, what was not tried by its reason, advice apart.
+
+A reason that several fixes share is said once. Words in parentheses at the end of a reason are about one fix alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from diagnose.model import Decision, Verdict
+from diagnose.session import State
+from diagnose.units import format_ns
+
+_ITS_OWN = re.compile(r" \([^()]*\)$")
+_SAVED = " of the step saved ("
+_ASKS = "--allow training"
+
+
+@dataclass(frozen=True)
+class Alike:
+    """Fixes of which the same is to be said."""
+
+    words: str
+    verdicts: tuple[Verdict, ...]
+
+
+def measured(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """What had a trial, or broke on its way to one: the kept ones first, else as they came."""
+    had = [verdict for verdict in verdicts if verdict.decision not in (Decision.NOT_TRIED, Decision.ADVICE)]
+    return sorted(had, key=lambda verdict: verdict.decision is not Decision.KEPT)
+
+
+def untried(verdicts: Sequence[Verdict]) -> list[Alike]:
+    """What had none, by reason; of one reason alone with what is said of that fix."""
+    groups: dict[str, list[Verdict]] = {}
+    for verdict in verdicts:
+        if verdict.decision is Decision.NOT_TRIED:
+            groups.setdefault(_ITS_OWN.sub("", verdict.summary), []).append(verdict)
+    return [Alike(words if len(alike) > 1 else alike[0].summary, tuple(alike)) for words, alike in groups.items()]
+
+
+def dropped(verdicts: Sequence[Verdict]) -> list[Alike]:
+    """What was measured and not kept, each outcome in the same words once."""
+    groups: dict[tuple[Decision, str], list[Verdict]] = {}
+    for verdict in measured(verdicts):
+        if verdict.decision is not Decision.KEPT:
+            groups.setdefault((verdict.decision, verdict.summary), []).append(verdict)
+    return [Alike(words, tuple(alike)) for (_, words), alike in groups.items()]
+
+
+def advised(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """What is left to the user."""
+    return [verdict for verdict in verdicts if verdict.decision is Decision.ADVICE]
+
+
+def promise(verdict: Verdict) -> str:
+    """`pad-vocabulary (5.99 ms)`: a fix with what it was predicted to save."""
+    return f"{verdict.fixer} ({format_ns(verdict.predicted_ns)})" if verdict.predicted_ns else verdict.fixer
+
+
+def remark(verdict: Verdict) -> str:
+    """The part of a verdict's sentence that its figures, shown beside it, do not say; may be empty."""
+    known = verdict.gate.detail.split("; ") if verdict.gate else []
+    first, *others = verdict.summary.split("; ")
+    said = [] if verdict.saving is not None and _SAVED in first else [first]
+    return "; ".join(said + [part for part in others if part not in known])
+
+
+def is_dry(state: State) -> bool:
+    """Whether the run only tells what it would try."""
+    return state.started is not None and state.started.dry
+
+
+def not_allowed(state: State) -> list[Verdict]:
+    """What waits for the user's word because it changes the training itself."""
+    return [
+        verdict for verdict in state.verdicts if verdict.decision is Decision.NOT_TRIED and _ASKS in verdict.summary
+    ]

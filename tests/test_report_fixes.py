@@ -1,0 +1,107 @@
+"""What a report of `diagnose fix` puts first, says once, and leaves to the user."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import journals
+import pytest
+
+from diagnose.model import Confidence, Decision, Gate, GateResult, Interval, Place, Verdict
+from diagnose.report import markdown, text, tried
+from diagnose.session import ControlMeasured, PatchAccepted, RunEnded, RunStarted, State, fold
+
+STARTED = RunStarted(command="fix", program="train.py --big", cwd="/home/user", version="0.1.0")
+ENDED = RunEnded(returncode=0, exit_code=0)
+CONTROL = ControlMeasured(resolution=0.01, pairs=8, generations=2, step_ns=20_000_000)
+KEPT = Verdict(
+    "late",
+    Decision.KEPT,
+    "22 % of the step saved (8 pairs, +20.7 % … +23.4 %); five losses are equal; still needed beside two others",
+    saving=Interval(0.22, 0.207, 0.234),
+    saving_ns=4_400_000,
+    predicted_ns=5_000_000,
+    pairs=8,
+    gate=GateResult(Gate.BITWISE, True, "five losses are equal"),
+    prediction=Confidence.BOUND,
+)
+SLOW = Verdict("early", Decision.NO_CHANGE, "no difference to build on", saving=Interval(0.0, -0.1, 0.1), saving_ns=0)
+TWIN = replace(SLOW, fixer="other")
+NO_TIME = [
+    Verdict(name, Decision.NOT_TRIED, f"the budget leaves 1 s (this would take about {name})", predicted_ns=9_000_000)
+    for name in ("slow-one", "slow-two")
+]
+ASKS = Verdict("bold", Decision.NOT_TRIED, "it changes the training itself; `--allow training` lets it be tried")
+ADVICE = Verdict("careful", Decision.ADVICE, "pass it yourself", where=(Place("/home/user/net.py", 7, code="f(x)"),))
+ALL = State(started=STARTED, control=CONTROL, verdicts=(SLOW, *NO_TIME, ADVICE, TWIN, KEPT, ASKS), ended=ENDED)
+
+
+def test_the_kept_fix_comes_first_and_what_was_not_tried_is_in_no_table() -> None:
+    said = text.render(ALL)
+    assert said.index("✓ late ") < said.index("≈ early ") < said.index("Not tried") < said.index("By hand")
+    assert said.count("not measured") == 0
+
+
+def test_a_reason_that_fixes_share_is_said_once() -> None:
+    for said in (text.render(ALL), markdown.render(ALL)):
+        assert said.count("he budget leaves 1 s.") == 1
+        assert "slow-one (9.00 ms), slow-two (9.00 ms)" in said
+        assert said.count("o difference to build on") == 1
+        assert "early, other" in said
+
+
+def test_a_reason_of_one_fix_alone_is_said_in_full() -> None:
+    assert "The budget leaves 1 s (this would take about slow-one)." in text.render(
+        replace(ALL, verdicts=(NO_TIME[0],))
+    )
+
+
+def test_a_kept_fix_says_each_figure_once() -> None:
+    said = " ".join(text.render(ALL).split())
+    assert said.count("five losses are equal") == 1
+    assert said.count("22 % of the step saved") == 0
+    assert said.count("Still needed beside two others") == 1
+
+
+@pytest.mark.parametrize(
+    ("summary", "said"),
+    [("as told", "as told"), ("22 % of the step saved (8 pairs, a … b); five losses are equal", "")],
+)
+def test_what_is_left_of_a_sentence_beside_its_figures(summary: str, said: str) -> None:
+    assert tried.remark(replace(KEPT, summary=summary)) == said
+
+
+def test_advice_names_its_place() -> None:
+    assert "→ careful\n    net.py:7  f(x)\n    Pass it yourself.\n" in text.render(ALL)
+    assert "- careful, `net.py:7`: Pass it yourself." in markdown.render(ALL)
+
+
+def test_a_run_that_kept_nothing_says_so_and_names_what_needs_the_users_word() -> None:
+    said = text.render(replace(ALL, verdicts=(SLOW, ASKS), patch=PatchAccepted(diff="", fixers=[])))
+    assert "No fix held: your program stays as it is." in said
+    assert "Next   diagnose fix --allow training train.py --big\n       tries bold too" in said
+
+
+def test_the_gain_stands_at_the_top() -> None:
+    state = fold(journals.fixed())
+    top = text.render(state).split("\n\n")[0]
+    assert "✓ 2 kept fixes: 60.1 ms → 23.1 ms per step: 2.60 times the throughput" in " ".join(top.split())
+    assert markdown.render(state).split("\n\n")[2].startswith("**60.1 ms → 23.1 ms per step: 2.60 times")
+
+
+def test_a_dry_run_shows_each_diff_and_claims_nothing() -> None:
+    verdict = Verdict(
+        "late", Decision.NOT_TRIED, "it moves a line", predicted_ns=5_000_000, diff="--- a\n+++ b\n+moved\n"
+    )
+    state = State(started=started_dry(), verdicts=(verdict, ADVICE), ended=ENDED)
+    for said in (text.render(state), markdown.render(state)):
+        assert "ixes that would be tried" in said
+        assert "late (5.00 ms)" in said
+        assert "+moved" in said
+        assert "careful" in said
+        assert "Not tried" not in said
+    assert "Next   diagnose fix train.py --big" in text.render(state)
+
+
+def started_dry() -> RunStarted:
+    return RunStarted(command="fix", program="train.py --big", cwd="/home/user", version="0.1.0", dry=True)
