@@ -37,6 +37,7 @@ from diagnose.model import (
     Confidence,
     Decision,
     Diagnosis,
+    Facts,
     Finding,
     Gate,
     GateResult,
@@ -56,6 +57,7 @@ from diagnose.trial.schedule import Deadline, Schedule
 
 FOLDERS = (SICKBAY, SICKBAY.parent / "heldout")
 _ALL = frozenset(Gate)
+_DRAWN_ON = Facts(device_name="NVIDIA H200", device_capability=(9, 0), cpu_count=16)
 _BELIEVED = Interval(0.5, 0.4, 0.6)
 _STEP_NS = 100_000_000
 _RUN_S = 240
@@ -167,6 +169,9 @@ class Believing:
     def step_alone(self, program: Program, name: str, steps: int) -> int | None:
         return _STEP_NS
 
+    def steps_alone(self, programs: Sequence[tuple[Program, str]], steps: int) -> list[int | None]:
+        return [self.step_alone(program, name, steps) for program, name in programs]
+
     def trial_ns(self, fixer: Fixer, settings: int) -> int:
         return 0
 
@@ -237,7 +242,7 @@ def _known(patient: Patient, program: Program, recording: Path | None, catalogue
     if traces:
         diagnosis = diagnose(traces, catalogue)
     else:
-        drawn = _drawn(patient, catalogue)
+        drawn = _drawn(patient, catalogue) if program.name == "train" else ()
         diagnosis = Diagnosis(1, (), 1, None, Steps(4, _STEP_NS), Accounting(), drawn)
     here = _naming(program)
     findings = tuple(
@@ -246,6 +251,7 @@ def _known(patient: Patient, program: Program, recording: Path | None, catalogue
     )
     diagnosis = replace(diagnosis, findings=findings)
     known = knowledge(program, diagnosis, traces)
+    known = known if traces else replace(known, facts=_DRAWN_ON)
     sites = tuple(replace(site, file=here(site.file)) for site in known.sites)
     return diagnosis, replace(known, sites=sites)
 
