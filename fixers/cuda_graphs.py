@@ -68,7 +68,8 @@ def rewrite(request: Request) -> Answer:
         return None
     present = [each for each in compilations(request.sources) if isinstance(each.node, cst.Call)]
     if present:
-        return _compiled(request, present)
+        running = [each for each in present if not _is_off(request, each)]
+        return _compiled(request, running) if running else None
     steps = training_steps(request.sources, request.sites)
     if len(steps) != 1 or len(steps[0].forward) != 1:
         return Advice(f"More than one call of a model leads to the loss, or none that is found. {_BY_HAND}")
@@ -77,6 +78,18 @@ def rewrite(request: Request) -> Answer:
     if reason is not None or built is None:
         return Advice(f"{reason or 'Where the model is built is not found.'} {_BY_HAND}")
     return _captured(request, steps[0], built)
+
+
+def _is_off(request: Request, compiled: Compiled) -> bool:
+    """Whether a switch that says no stands before it: `if compile:` with `--compile=False`."""
+    if compiled.condition is None or any(site.kind == "compile" for site in request.sites):
+        return False
+    test = compiled.condition.test
+    word = request.told(test)
+    if word is not None:
+        return re.search(r"^--no|[= ](False|false|0|no|off)$", word) is not None
+    setting = request.set_by(test, compiled.path, compiled.source, switch=True)
+    return setting is not None and setting.value is False
 
 
 def _compiled(request: Request, present: Sequence[Compiled]) -> Answer:

@@ -118,6 +118,14 @@ def test_what_a_program_does_well_already_is_left_alone(fixer: str, rule: str) -
     assert not isinstance(answer, Edits), answer
 
 
+def test_graphs_are_recorded_of_what_is_compiled_and_of_nothing_else() -> None:
+    assert gpt("--compile=False").asked("cuda-graphs", "launch-bound", "train.py", "logits, loss = model") is None
+    assert gpt("config/slow.py").asked("cuda-graphs", "launch-bound", "train.py", "logits, loss = model") is None
+    case = gpt()
+    lines = case.changed(case.asked("cuda-graphs", "launch-bound", "train.py", "logits, loss = model"))
+    assert lines[1:] == ['+    model = torch.compile(model, mode="reduce-overhead")']
+
+
 def trainer() -> Case:
     case = Case("callback_trainer", "main.py")
     case.built("DataLoader", "trainer.py", "loader = DataLoader(", LOADER)
