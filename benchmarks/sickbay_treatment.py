@@ -53,18 +53,19 @@ def treat(
         _keep(runs[-1].parent, out)
     record["applied"] = record["reverts"] = None
     if record["kept"]:
-        record["applied"] = _apply(script, environment, out)
-        record["reverts"] = _reverts(script, before, environment, out)
+        record["applied"] = apply(script, environment, out)
+        record["reverts"] = reverts(script, before, environment, out)
     shutil.copy(script, out / "train.py")
     return record
 
 
-def _apply(script: Path, environment: Mapping[str, str], out: Path) -> bool:
+def apply(script: Path, environment: Mapping[str, str], out: Path) -> bool:
+    """Write the patch of the newest run into the script."""
     with (out / "apply.log").open("ab") as talk:
         return _diagnose(["apply"], script.parent, environment, talk, talk, _GRACE_S) == 0
 
 
-def _reverts(script: Path, before: bytes, environment: Mapping[str, str], out: Path) -> bool:
+def reverts(script: Path, before: bytes, environment: Mapping[str, str], out: Path) -> bool:
     """Whether the patch can be taken back to the last byte; the script is left patched."""
     patched = script.read_bytes()
     with (out / "apply.log").open("ab") as talk:

@@ -14,8 +14,10 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from sickbay_markdown import markdown, reached, speedup  # noqa: E402
 from sickbay_patients import patients  # noqa: E402
-from sickbay_treatment import read_journal, spans, told  # noqa: E402
+from sickbay_treatment import apply, read_journal, reverts, spans, told  # noqa: E402
 from turns import DROP, WARM_UP, Standby, Version, VersionFailed, block_steps, take_turns  # noqa: E402
+
+from diagnose.program import patch  # noqa: E402
 
 PROGRAM = """
 import sys
@@ -182,3 +184,17 @@ def test_a_program_whose_fix_ended_in_an_error_stands_in_the_table() -> None:
     assert "as found" in text
     assert "nothing (exit code 1: it fell)" in text
     assert "| `unfinished` | | | | | | nothing |" in text
+
+
+def test_a_patch_is_applied_and_taken_back_for_a_look_and_left_in_place(tmp_path: Path) -> None:
+    script, out = tmp_path / "work" / "train.py", tmp_path / "out"
+    script.parent.mkdir()
+    out.mkdir()
+    script.write_text("rate = 1\n")
+    run = script.parent / ".diagnose" / "runs" / "20261121-120000-train"
+    run.mkdir(parents=True)
+    patch.store(patch.make({str(script): "rate = 2\n"}, script.parent), run)
+    assert apply(script, os.environ, out)
+    assert script.read_text() == "rate = 2\n"
+    assert reverts(script, b"rate = 1\n", os.environ, out)
+    assert script.read_text() == "rate = 2\n"
