@@ -41,7 +41,9 @@ from diagnose.fixer import (
     LeftAlone,
     Loop,
     Request,
+    Source,
     batch_loops,
+    call_name,
     ensure_import,
     example_request,
     filled_by,
@@ -79,19 +81,32 @@ def rewrite(request: Request) -> Answer:
             continue
         plan = Deferred(source)
         plan.torch, imports = ensure_import(source, "torch")
-        _plan(plan, {place.line for place in places if place.file == path})
+        lines = {place.line for place in places if place.file == path}
+        _plan(plan, lines)
         if any(f"{plan.torch}." in edit.text for edit in plan.splices):
             plan.splices += imports
         if plan.splices:
             files[path] = splice(source.text, plan.splices)
         moved += plan.moved
         reasons += [f"{path}:{reason}" for reason in plan.reasons]
+        reasons += [] if plan.splices else [f"{path}:{reason}" for reason in _returned(source, lines)]
     if files:
         return Edits(
             files, f"read {', '.join(dict.fromkeys(moved))} from the device where it is logged, not in each step"
         )
     reasons += list(_shapes(request))
     return Advice("; ".join(reasons)) if reasons else None
+
+
+def _returned(source: Source, lines: set[int]) -> Iterator[str]:
+    """Lines of the finding that hand a number to whoever calls them in each step."""
+    for statement in source.every(cst.Return):
+        value = statement.value
+        if source.lines_of(statement)[0] in lines and isinstance(value, cst.Call) and call_name(value) == "item":
+            yield (
+                f"{source.lines_of(statement)[0]} returns a number to every step: let it return the tensor, detached, "
+                "and read that where it is shown"
+            )
 
 
 def _shapes(request: Request) -> Iterator[str]:

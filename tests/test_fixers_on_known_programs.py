@@ -196,6 +196,17 @@ def test_what_a_yaml_file_decides_is_decided_there(fixer: str, rule: str, lines:
     assert case.changed(case.asked(fixer, rule, "train.py", "x, y = x.to(device)")) == lines
 
 
+def test_a_number_that_a_method_returns_to_each_step_is_advice() -> None:
+    text = (
+        "class Trainer:\n    def run_batch(self, x):\n        loss = self.model(x).mean()\n        loss.backward()\n"
+        "        self.optimizer.step()\n        return loss.item()\n\n    def run(self):\n        total = 0.0\n"
+        "        for x in self.loader:\n            total += self.run_batch(x)\n        print(total)\n"
+    )
+    answer = FIXERS["defer-item"].rewrite(example_request("host-sync", text, lines=[6], facts=ON_H200))
+    assert isinstance(answer, Advice), answer
+    assert "train.py:6 returns a number to every step" in answer.text
+
+
 READ_BACK = """import torch
 from torch import nn
 
