@@ -4,9 +4,9 @@ What it changes
     Gives the training `DataLoader` worker processes: `num_workers` where the program sets it (in the call, in the
     dictionary of options that the call takes, in a constant, an argparse or dataclass default, a config file), and
     `pin_memory=True` where batches go to a CUDA device. The number is chosen by trying: few first, no more than there
-    are cores. For the loader of Hugging Face's Trainer it goes into `TrainingArguments`, or where those come from. Where
-    another library builds the loader and nobody chose a number, a small file beside the script, `diagnose_fixes.py`,
-    gives `DataLoader` another default.
+    are cores. For the loader of Hugging Face's Trainer it goes into `TrainingArguments`, or where those come from.
+    Where another library builds the loader and nobody chose a number, a small file beside the script,
+    `diagnose_fixes.py`, gives `DataLoader` another default.
 
 Why it helps
     Without workers the training process reads and transforms each sample itself, between two steps, while the

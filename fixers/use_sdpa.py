@@ -5,6 +5,7 @@ What it changes
     several statements), becomes `F.scaled_dot_product_attention(q, k, v, …)`. A mask that is provably causal (`tril`
     of ones, a buffer that holds it) becomes `is_causal=True`; any other is passed as `attn_mask`. A scale that is
     not the kernel's own 1/√width is passed as `scale`. Statements that made scores, weights or a causal mask go.
+    Where Hugging Face's models are asked for `attn_implementation="eager"`, they are asked for `"sdpa"`.
 
 Why it helps
     Written out, scores and weights are length × length numbers for each head, and every operator reads and writes
@@ -19,6 +20,9 @@ Fix safety
 """
 
 from __future__ import annotations
+
+import re
+from collections.abc import Iterator
 
 import libcst as cst
 
@@ -35,6 +39,7 @@ from diagnose.fixer import (
     Source,
     Splice,
     WrittenAttention,
+    argument,
     call_in_place,
     example_request,
     free_name,
@@ -51,9 +56,16 @@ from diagnose.fixer import (
     written_attentions,
 )
 
+_DROPS_NOTHING = re.compile(
+    r"\b(Llama|Mistral|Qwen|Gemma)\w*|(attn_pdrop|attention_dropout|attention_probs_dropout_prob)=0"
+)
+"""Models of the library whose attention drops no weights unless told to, and how others are told not to."""
+
 
 def rewrite(request: Request) -> Answer:
     """Replace every attention of the program's files that can be replaced."""
+    for told in _of_library(request):
+        return told
     files: dict[str, str] = {}
     reasons: list[str] = []
     drops = False
@@ -86,6 +98,24 @@ def rewrite(request: Request) -> Answer:
     return Advice(
         "Attention is written out, but torch's fused kernel cannot simply take its place: " + " ".join(reasons)
     )
+
+
+def _of_library(request: Request) -> Iterator[Answer]:
+    """What to do where the program asks Hugging Face's models to write their attention out."""
+    for path, text in request.sources.items():
+        source = parse(text) if "attn_implementation" in text else None
+        for call in source.every(cst.Call) if source is not None else ():
+            given = argument(call, "attn_implementation")
+            if given is None or source is None:
+                continue
+            setting = request.set_by(given.value, path, source, switch=True)
+            if setting is None or setting.value != "eager":
+                continue
+            if "output_attentions=True" in text:
+                yield Advice(f"{path} asks for the weights of attention, which no fused kernel has.")
+            edits = request.edited([(setting.path, [setting.to("sdpa")])])
+            drops = not any(_DROPS_NOTHING.search(each) for each in request.sources.values())
+            yield Edits(edits, "let the library's attention be one fused kernel", Gate.TRAINING if drops else None)
 
 
 def _edits(source: Source, found: WrittenAttention, request: Request) -> tuple[list[Splice], bool]:

@@ -241,6 +241,17 @@ def test_lightning_logs_tensors() -> None:
     assert '{"loss": loss, "twice": 2 * loss.item()}' in made
 
 
+def test_attention_that_the_library_writes_out_is_asked_for_fused() -> None:
+    head = "from transformers import AutoModelForCausalLM\nKIND = 'eager'\n"
+    text = head + "model = AutoModelForCausalLM.from_config(config, attn_implementation=KIND)\n"
+    answer = fixed("use-sdpa", asked(text))
+    assert "KIND = 'sdpa'" in text_of(answer)
+    assert isinstance(answer, Edits) and answer.gate is Gate.TRAINING  # it may drop weights at random
+    plain = fixed("use-sdpa", asked(text.replace("AutoModel", "LlamaModel")))
+    assert isinstance(plain, Edits) and plain.gate is None
+    assert fixed("use-sdpa", asked(text.replace("'eager'", "'sdpa'"))) is None
+
+
 def test_accumulation_is_traded_in_the_librarys_arguments() -> None:
     text = HEAD + "args = TrainingArguments('out', gradient_accumulation_steps=4)\n" + TRAIN
     answer = fixed("bigger-microbatch", asked(text, setting={"factor": 2}))
