@@ -20,7 +20,8 @@ What proves it
     The recoverable time is the idle time in calls that take memory; what a run that dies costs is not a time per step.
 
 What fixes it
-    Keep values, not graphs: `loss.detach()`, `loss.item()` every so often; bound the cache; remove the hook.
+    Keep values, not graphs (`detach-kept`): `loss.detach()`, `loss.item()` every so often; bound the cache; remove the
+    hook.
 
 Thresholds
     SOON (100,000): steps within which memory must run out, at this rate, for the growth to matter; few runs are longer.
@@ -303,4 +304,4 @@ _SILENT = (
     ),
 )
 
-RULE = Rule("leaking-memory", check, fires=_FIRES, silent=_SILENT, nearness=11)
+RULE = Rule("leaking-memory", check, fixers=("detach-kept",), fires=_FIRES, silent=_SILENT, nearness=11)

@@ -1,0 +1,171 @@
+"""Keeps values of steps without the graphs that made them.
+
+What it changes
+    `losses.append(loss)` becomes `losses.append(loss.detach())`, and `total += loss` becomes `total += loss.detach()`,
+    for losses and outputs of the model that a training loop collects. Where the program makes a number of each at the
+    end, `[states[-1].mean().item() for states in history]`, the number is made at once, and it alone is kept.
+
+Why it helps
+    A tensor with a graph keeps every activation of its step alive. New memory is asked of the device in every step,
+    which is slow, and in the end there is none left.
+
+Fix safety
+    Bitwise: gradients do not pass through what is only looked at. Left alone: collections that are used in every step,
+    or of which something is differentiated, and those that another function sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from diagnose.fixer import (
+    Answer,
+    Edits,
+    Example,
+    Fixer,
+    Gate,
+    Loop,
+    Request,
+    Source,
+    Splice,
+    Uses,
+    asks_nothing,
+    example_request,
+    gate,
+    is_append,
+    only_computes,
+    replace,
+    scope_of,
+    training_steps,
+    uses_of,
+    within,
+)
+
+
+def rewrite(request: Request) -> Answer:
+    """Cut what training loops collect from its graph."""
+    edits: list[tuple[str, list[Splice]]] = []
+    for step in training_steps(request.sources, request.sites):
+        if step.loop is None:
+            continue
+        graphs = {step.loss} | {name for call in step.forward for name in _bound(step.source, call)}
+        for value, kept in _collected(step.source, step.loop, graphs):
+            splices = _cut(step.source, step.loop, value, kept)
+            edits.append((step.path, splices))
+    files = request.edited(edits)
+    return Edits(files, "keep values of steps without their graphs") if files else None
+
+
+def _bound(source: Source, call: cst.Call) -> list[str]:
+    """The names that the outcome of a call gets."""
+    assign = source.parent(call)
+    if not isinstance(assign, cst.Assign):
+        return []
+    return [name.value for target in assign.targets for name in source.every(cst.Name, target)]
+
+
+def _collected(source: Source, loop: Loop, graphs: set[str | None]) -> Iterator[tuple[cst.Name, str]]:
+    """The tensors that a loop adds to a list or to a sum, with the name of that."""
+    for call in source.every(cst.Call, loop):
+        if is_append(call) and isinstance(call.func, cst.Attribute) and isinstance(call.func.value, cst.Name):
+            value = call.args[0].value
+            if isinstance(value, cst.Name) and value.value in graphs:
+                yield value, call.func.value.value
+    for added in source.every(cst.AugAssign, loop):
+        value = added.value
+        if not isinstance(added.operator, cst.AddAssign) or not isinstance(added.target, cst.Name):
+            continue
+        if isinstance(value, cst.Name) and value.value in graphs:
+            yield value, added.target.value
+
+
+def _cut(source: Source, loop: Loop, value: cst.Name, kept: str) -> list[Splice]:
+    uses = uses_of(source, scope_of(source, loop), kept)
+    reads = [use for use in uses.reads if not asks_nothing(source, use)]
+    if uses.lost or any(_steers(source, loop, use) for use in reads):
+        return []
+    plain = f"{value.value}.detach()"
+    inner = _made_of_each(source, uses, reads)
+    if inner is None or any(isinstance(above, cst.AugAssign) for above in source.ancestors(value)):
+        return [replace(source, value, plain)]
+    number, variable = inner
+    start, end = source.wide_span(number)
+    code = source.text[start:end]
+    names = [name for name in source.every(cst.Name, number) if name.value == variable]
+    for name in reversed([name for name in names if not _is_attribute(source, name)]):
+        first, last = source.span(name)
+        code = code[: first - start] + plain + code[last - start :]
+    return [replace(source, value, code), replace(source, number, variable)]
+
+
+def _steers(source: Source, loop: Loop, use: cst.Name) -> bool:
+    """Whether a use of a collection is more than a look at it now and then, or after the loop."""
+    statement = source.statement(use)
+    differentiated = statement is not None and any(word in source.code(statement) for word in ("backward(", "grad("))
+    return differentiated or (within(source, use, loop) and gate(source, use, loop) is None)
+
+
+def _made_of_each(source: Source, uses: Uses, reads: list[cst.Name]) -> tuple[cst.BaseExpression, str] | None:
+    """The tensor that the one use of a list reads of each entry, and its name for an entry; None where it is none."""
+    each = source.parent(reads[0]) if len(reads) == 1 else None
+    comprehension = source.parent(each) if isinstance(each, cst.CompFor) else None
+    if not isinstance(each, cst.CompFor) or each.iter is not reads[0] or each.ifs or each.inner_for_in is not None:
+        return None
+    if not isinstance(comprehension, cst.ListComp) or not isinstance(each.target, cst.Name) or len(uses.assigned) != 1:
+        return None
+    read = comprehension.elt
+    if not isinstance(read, cst.Call) or not isinstance(read.func, cst.Attribute) or read.func.attr.value != "item":
+        return None
+    number = read.func.value
+    others = {name.value for name in source.every(cst.Name, number) if not _is_attribute(source, name)}
+    known = others == {each.target.value} and not isinstance(number, cst.Name)
+    return (number, each.target.value) if known and only_computes(source, number, {}) else None
+
+
+def _is_attribute(source: Source, name: cst.Name) -> bool:
+    parent = source.parent(name)
+    return isinstance(parent, cst.Attribute) and parent.attr is name
+
+
+def _program(before: str, in_step: str, after: str = "") -> str:
+    return (
+        "import torch\nmodel = torch.nn.Linear(4, 4)\nopt = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        f"{before}\nfor i in range(9):\n    opt.zero_grad()\n    out = model(torch.ones(2, 4))\n"
+        f"    loss = out.square().mean()\n    {in_step}\n    loss.backward()\n    opt.step()\n{after}"
+    )
+
+
+def _recorded(text: str) -> Request:
+    return example_request("leaking-memory", text)
+
+
+def _example(before: tuple[str, ...], after: tuple[str, ...] | None) -> Example:
+    return Example(_program(*before), _program(*after) if after is not None else None, _recorded)
+
+
+FIXER = Fixer(
+    name="detach-kept",
+    rewrite=rewrite,
+    gate=Gate.BITWISE,
+    mechanism="idle.allocator+idle.dispatch",
+    order=20,
+    examples=(
+        _example(
+            ("losses = []", "losses.append(loss)", "print(sum(losses) / 9)\n"),
+            ("losses = []", "losses.append(loss.detach())", "print(sum(losses) / 9)\n"),
+        ),
+        _example(
+            ("total = 0", "total += loss", "print(total)\n"), ("total = 0", "total += loss.detach()", "print(total)\n")
+        ),
+        _example(
+            ("seen = []", "seen.append(out)", "print([out[-1].abs().mean().item() for out in seen])\n"),
+            ("seen = []", "seen.append(out.detach()[-1].abs().mean())", "print([out.item() for out in seen])\n"),
+        ),
+        _example(("losses = []", "losses.append(loss.detach())"), None),
+        _example(("losses = []", "losses.append(loss.item())"), None),
+        _example(("parts = []", "parts.append(loss)\n    loss = sum(parts)"), None),
+        _example(("parts = []", "parts.append(loss)", "sum(parts).backward()\n"), None),
+    ),
+)
