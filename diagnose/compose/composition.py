@@ -98,7 +98,8 @@ class Composition:
                 patched = original
                 control = self._control(original)
             if control is None:
-                self._give_up(ready, "the program ends before it could be measured")
+                early = "the program ends before it could be measured"
+                self._give_up(ready, OUT_OF_BUDGET if self._deadline.passed else early)
                 continue
             ready, reason = self._budget.affordable(ready)
             if reason is not None:
