@@ -14,12 +14,14 @@ from pathlib import Path
 import pytest
 
 from diagnose import plugins
+from diagnose.model import Decision
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHONPATH = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
 README = (ROOT / "README.md").read_text()
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 CI = (ROOT / "docs" / "continuous-integration.md").read_text()
+FIXING = (ROOT / "docs" / "fixing.md").read_text()
 RULE_FILE = re.findall(r"```python\n(.*?)```", CONTRIBUTING, re.DOTALL)[0]
 
 PROGRAM = """
@@ -39,7 +41,14 @@ for step in range(400):
 NEEDS_A_TERMINAL = ("diagnose view",)
 TESTED_ELSEWHERE = {
     "diagnose fix train.py": "tests/test_fix.py",
+    "diagnose fix --budget 10m train.py": "tests/test_compose.py",
+    "diagnose fix --only allow-tf32,use-sdpa train.py": "tests/test_preview.py",
+    "diagnose fix --skip compile-model train.py": "tests/test_preview.py",
+    "diagnose fix --allow training train.py": "tests/test_compose.py",
     "diagnose apply": "tests/test_apply.py",
+    "diagnose apply --dry-run": "tests/test_apply.py",
+    "diagnose apply --only use-sdpa": "tests/test_apply_some.py",
+    "diagnose apply --without compile-model": "tests/test_apply_some.py",
     "diagnose revert": "tests/test_apply.py",
 }
 
@@ -66,7 +75,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-ALL = list(dict.fromkeys(commands(README) + commands(CONTRIBUTING) + commands(CI)))
+ALL = list(dict.fromkeys(commands(README) + commands(CONTRIBUTING) + commands(CI) + commands(FIXING)))
 RUN_HERE = [line for line in ALL if line.startswith("diagnose ") and line not in TESTED_ELSEWHERE]
 
 
@@ -112,7 +121,14 @@ def test_every_rule_and_fixer_is_in_the_readme() -> None:
         assert f"| `{name}` |" in README
 
 
+def test_every_verdict_is_explained() -> None:
+    assert all(f"| {decision} |" in FIXING for decision in Decision)
+
+
 def test_links_lead_somewhere() -> None:
     for text in (README, CONTRIBUTING, CI):
         targets = [target for target in re.findall(r"\]\(([^)]+)\)", text) if "://" not in target]
         assert [target for target in targets if not (ROOT / target).exists()] == []
+    beside = [target.partition("#")[0] for target in re.findall(r"\]\(([^)]+)\)", FIXING)]
+    assert beside
+    assert [target for target in beside if not (ROOT / "docs" / target).exists()] == []

@@ -47,7 +47,7 @@ class Budget:
         left_ns = max(0, left_ns - self.bench.final_ns())
         if needed_ns <= left_ns:
             return None
-        rest = format_ns(left_ns) if left_ns else "no time"
+        rest = f"only {format_ns(left_ns)}" if left_ns else "no time"
         return f"the budget leaves {rest} before the last runs (this would take about {format_ns(needed_ns)})"
 
 

@@ -294,8 +294,7 @@ def final(state: State) -> str:
 def next_command(state: State) -> tuple[str, str] | None:
     """What to type next and what it does; None when there is nothing left to do."""
     if state.patch is not None and state.patch.diff:
-        some = "" if len(state.patch.fixers) < 2 else "; `--only` or `--without` writes some of the fixes"
-        return "diagnose apply", f"writes this diff to your files; `diagnose revert` takes it back byte for byte{some}"
+        return "diagnose apply", "writes this diff to your files; `diagnose revert` takes it back byte for byte"
     asked = [verdict.fixer for verdict in not_allowed(state)]
     if is_dry(state) and state.started is not None and state.verdicts:
         return f"diagnose fix {state.started.program}", "tries them on copies of your files and measures each"

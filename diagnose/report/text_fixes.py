@@ -149,7 +149,8 @@ def _diff(state: State, width: int) -> list[Text]:
         return []
     first, *rest = wrap(", ".join(state.patch.fixers), width - 2)
     names = [styled(f"  {line}", MUTED) for line in (first, *rest) if line]
-    return [heading("Diff", "", width), *names, *(_diff_line(line) for line in state.patch.diff.splitlines())]
+    some = "`diagnose apply --only` or `--without` writes some of these" if len(state.patch.fixers) > 1 else ""
+    return [heading("Diff", some, width), *names, *(_diff_line(line) for line in state.patch.diff.splitlines())]
 
 
 def _result(state: State, width: int) -> list[Text]:
