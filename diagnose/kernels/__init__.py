@@ -1,0 +1,12 @@
+"""Fused kernels for training as torch operators: less memory moved, less memory held.
+
+They need torch, and use Triton where it can reach the device; elsewhere the same operators run in plain torch, in
+chunks where that saves memory. `backend()` says which one runs. Each works forward and backward, in eager code and
+under `torch.compile`, writes into none of its inputs, and keeps its sums in float32.
+"""
+
+from diagnose.kernels.backend import backend
+from diagnose.kernels.linear_loss import linear_cross_entropy
+from diagnose.kernels.logit_loss import cross_entropy
+
+__all__ = ["backend", "cross_entropy", "linear_cross_entropy"]

@@ -1,0 +1,1 @@
+"""The Triton kernels themselves. Importing a module of this package imports Triton."""

@@ -1,0 +1,27 @@
+"""What every launch needs: the warps that make up some threads, offsets that do not overflow, dtypes."""
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+import triton
+import triton.language as tl
+
+COMPUTE = {torch.float32: tl.float32, torch.float64: tl.float64}
+
+
+@triton.jit
+def row_start(row, stride):
+    """Where a row begins, in elements. A product of two int32 would wrap beyond 2^31 elements."""
+    return (row + tl.zeros((), tl.int64)) * stride
+
+
+def on_device_of(tensor: torch.Tensor) -> AbstractContextManager[object]:
+    """Launches go to the current device, which need not be the tensor's."""
+    return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
+
+
+def warps(threads: int, device: torch.device) -> int:
+    """Wavefronts that hold so many threads: they are 32 wide on some devices, 64 on others."""
+    if device.type != "cuda":
+        return 4
+    return max(1, threads // torch.cuda.get_device_properties(device).warp_size)

@@ -1,0 +1,119 @@
+"""Cross entropy of rows of logits: one pass for the loss, one for the gradient.
+
+The first pass reads each logit once and keeps the maximum and the sum of exponentials as it goes; the second reads it
+once more and writes its gradient. Nothing in between is stored but one number a row.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from diagnose.kernels.gpu.launch import COMPUTE, on_device_of, row_start, warps
+
+LARGEST_BLOCK = 4096
+THREADS = 256
+
+
+@triton.jit
+def loss_kernel(
+    logits, target, losses, logsumexps, row_stride, ignore_index, COLUMNS: tl.constexpr,
+    SMOOTHING: tl.constexpr, Z_LOSS: tl.constexpr, DTYPE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0)
+    start = logits + row_start(row, row_stride)
+    label = tl.load(target + row)
+    kept = label != ignore_index
+    lanes = tl.arange(0, BLOCK)
+    top = tl.full((), float("-inf"), DTYPE)
+    sums = tl.zeros((BLOCK,), DTYPE)
+    totals = tl.zeros((BLOCK,), DTYPE)
+    for first in range(0, COLUMNS, BLOCK):
+        column = first + lanes
+        inside = column < COLUMNS
+        # An ignored row is not read.
+        x = tl.load(start + column, mask=inside & kept, other=float("-inf")).to(DTYPE)
+        top_before = top
+        top = tl.maximum(top, tl.max(x, axis=0))
+        # While all logits are -inf, subtracting their maximum would make them nan.
+        shift = tl.where(top == float("-inf"), 0.0, top)
+        sums = sums * tl.exp(top_before - shift) + tl.exp(x - shift)
+        if SMOOTHING > 0:
+            totals += tl.where(inside, x, 0.0)
+    logsumexp = tl.where(top == float("-inf"), 0.0, top) + tl.log(tl.where(kept, tl.sum(sums, axis=0), 1.0))
+    known = kept & (label >= 0) & (label < COLUMNS)
+    # A label outside the vocabulary shows as nan; nothing outside the row is read.
+    picked = tl.load(start + label, mask=known, other=float("nan")).to(DTYPE)
+    loss = logsumexp - (1.0 - SMOOTHING) * picked
+    if SMOOTHING > 0:
+        loss -= SMOOTHING * (tl.sum(totals, axis=0) / COLUMNS)
+    if Z_LOSS > 0:
+        loss += Z_LOSS * logsumexp * logsumexp
+    tl.store(losses + row, tl.where(kept, loss, 0.0))
+    tl.store(logsumexps + row, tl.where(kept, logsumexp, 0.0))
+
+
+@triton.jit
+def gradient_kernel(
+    logits, target, logsumexps, scales, gradients, row_stride, gradient_stride, columns, first_column, vocabulary,
+    ignore_index, SMOOTHING: tl.constexpr, Z_LOSS: tl.constexpr, DTYPE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < columns
+    label = tl.load(target + row)
+    logsumexp = tl.load(logsumexps + row)
+    scale = tl.load(scales + row)
+    kept = label != ignore_index
+    known = (label >= 0) & (label < vocabulary)
+    x = tl.load(logits + row_start(row, row_stride) + column, mask=inside & kept, other=0.0).to(DTYPE)
+    gradient = tl.exp(x - logsumexp)
+    if Z_LOSS > 0:
+        gradient *= 1.0 + 2.0 * Z_LOSS * logsumexp
+    if SMOOTHING > 0:
+        gradient -= SMOOTHING / (vocabulary + tl.zeros((), DTYPE))
+    gradient = tl.where(column + first_column == label, gradient - (1.0 - SMOOTHING), gradient)
+    gradient = tl.where(known, gradient * scale, float("nan"))
+    gradient = tl.where(kept, gradient, 0.0)
+    tl.store(gradients + row_start(row, gradient_stride) + column, gradient.to(gradients.dtype.element_ty), mask=inside)
+
+
+def losses_of_rows(
+    logits: torch.Tensor,
+    target: torch.Tensor,
+    losses: torch.Tensor,
+    logsumexps: torch.Tensor,
+    ignore_index: int,
+    label_smoothing: float,
+    z_loss: float,
+) -> None:
+    """Write the loss and the log-sum-exp of each row of logits (rows, vocabulary), whose last stride is 1."""
+    rows, columns = logits.shape
+    block = min(LARGEST_BLOCK, triton.next_power_of_2(columns))
+    with on_device_of(logits):
+        loss_kernel[(rows,)](
+            logits, target, losses, logsumexps, logits.stride(0), ignore_index, columns, label_smoothing, z_loss,
+            COMPUTE[losses.dtype], block, num_warps=warps(THREADS, logits.device),
+        )  # fmt: skip
+
+
+def gradients_of_rows(
+    logits: torch.Tensor,
+    target: torch.Tensor,
+    logsumexps: torch.Tensor,
+    scales: torch.Tensor,
+    gradients: torch.Tensor,
+    first_column: int,
+    vocabulary: int,
+    ignore_index: int,
+    label_smoothing: float,
+    z_loss: float,
+) -> None:
+    """Write the gradient of columns of logits, times a factor a row; `gradients` may be `logits` itself."""
+    rows, columns = logits.shape
+    block = min(LARGEST_BLOCK, triton.next_power_of_2(columns))
+    with on_device_of(logits):
+        gradient_kernel[(rows, triton.cdiv(columns, block))](
+            logits, target, logsumexps, scales, gradients, logits.stride(0), gradients.stride(0), columns,
+            first_column, vocabulary, ignore_index, label_smoothing, z_loss, COMPUTE[logsumexps.dtype], block,
+            num_warps=warps(THREADS, logits.device),
+        )  # fmt: skip

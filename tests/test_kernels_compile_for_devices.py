@@ -1,0 +1,43 @@
+"""The Triton kernels compile for NVIDIA's and AMD's devices; no device is needed for that."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+triton = pytest.importorskip("triton")
+pytestmark = pytest.mark.skipif(
+    os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels are not compiled"
+)
+
+TARGETS = {"sm_90": ("cuda", 90, 32), "gfx942": ("hip", "gfx942", 64)}
+THREADS = 256
+
+
+def compiled(kernel: Any, target: str, types: dict[str, str], constants: dict[str, Any]) -> set[str]:
+    """The stages that the kernel was lowered to."""
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    signature = types | dict.fromkeys(constants, "constexpr")
+    ordered = {name: signature[name] for name in kernel.arg_names}
+    place = GPUTarget(*TARGETS[target])
+    source = ASTSource(kernel, ordered, constexprs=constants)
+    return set(triton.compile(source, target=place, options={"num_warps": THREADS // place.warp_size}).asm)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_the_cross_entropy_of_rows(target: str, dtype: str) -> None:
+    from diagnose.kernels.gpu import row_loss
+
+    options = {"SMOOTHING": 0.1, "Z_LOSS": 1e-4, "DTYPE": triton.language.float32, "BLOCK": 4096}
+    rows = {"logits": f"*{dtype}", "target": "*i64", "logsumexps": "*fp32", "row_stride": "i64", "ignore_index": "i32"}
+    binary = {"cubin"} if target == "sm_90" else {"hsaco"}
+    types = rows | {"losses": "*fp32"}
+    assert binary <= compiled(row_loss.loss_kernel, target, types, options | {"COLUMNS": 50257})
+    types = rows | {"scales": "*fp32", "gradients": f"*{dtype}", "gradient_stride": "i64"}
+    types |= dict.fromkeys(("columns", "first_column", "vocabulary"), "i32")
+    assert binary <= compiled(row_loss.gradient_kernel, target, types, options)
