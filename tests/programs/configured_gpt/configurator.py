@@ -3,7 +3,7 @@ from ast import literal_eval
 
 for word in sys.argv[1:]:
     if "=" not in word:
-        exec(open(word).read())  # noqa: SIM115
+        exec(open(word).read())
         continue
     key, value = word.removeprefix("--").split("=")
     if key not in globals():

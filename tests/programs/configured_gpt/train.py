@@ -30,7 +30,7 @@ max_iters = 60
 device = "cpu"
 dtype = "bfloat16" if torch.cuda.is_available() and torch.cuda.is_bf16_supported() else "float16"
 compile = True
-exec(open("configurator.py").read())  # noqa: SIM115 - overrides from files and the command line
+exec(open("configurator.py").read())
 
 os.makedirs(out_dir, exist_ok=True)
 torch.manual_seed(1)
