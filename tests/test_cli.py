@@ -196,7 +196,14 @@ def test_explain_lists_and_prints(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_explain_says_which_fixes_are_tried(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", "device-to-host-copies"]) == 0  # names keep-on-device as well, which nobody has written
-    assert capsys.readouterr().out.endswith("Tried by `diagnose fix`\n    defer-item\n")
-    assert main(["explain", "small-batch"]) == 0
+    assert main(["explain", "gc-pause"]) == 0
+    assert capsys.readouterr().out.endswith("Tried by `diagnose fix`\n    gc-schedule\n")
+    assert main(["explain", "throttled"]) == 0
     assert capsys.readouterr().out.endswith("to be fixed by hand.\n")
+
+
+def test_explain_says_which_findings_call_for_a_fixer_and_how_to_try_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "conv-bias-before-norm"]) == 0
+    said = capsys.readouterr().out
+    assert "Called for by\n    conv-heuristics\n" in said
+    assert said.endswith("diagnose fix --only conv-bias-before-norm --allow training SCRIPT\n")

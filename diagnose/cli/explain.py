@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from diagnose.cli.streams import result
 from diagnose.errors import UsageError
+from diagnose.model import Gate
 
 if TYPE_CHECKING:
     from diagnose.plugins import Catalogue
@@ -40,9 +41,19 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         result(json.dumps({"name": args.name, "kind": kind, "text": doc}, indent=2, ensure_ascii=False))
     else:
-        rule = catalogue.rules.get(args.name) if kind == "rule" else None
-        result(f"{args.name} ({kind})\n\n{doc}{_tried(rule, catalogue) if rule else ''}")
+        more = _tried(catalogue.rules[args.name], catalogue) if kind == "rule" else _offered(args.name, catalogue)
+        result(f"{args.name} ({kind})\n\n{doc}{more}")
     return 0
+
+
+def _offered(fixer: str, catalogue: Catalogue) -> str:
+    """Which findings call for a fixer, and how to have it tried alone."""
+    rules = [name for name, rule in catalogue.rules.items() if fixer in rule.fixers]
+    allow = " --allow training" if catalogue.fixers[fixer].gate is Gate.TRAINING else ""
+    return (
+        f"\n\nCalled for by\n    {', '.join(rules) or 'No rule that is here.'}"
+        f"\n\nTry it alone\n    diagnose fix --only {fixer}{allow} SCRIPT"
+    )
 
 
 def _tried(rule: Rule, catalogue: Catalogue) -> str:
