@@ -11,12 +11,11 @@ from diagnose.report.styled import styled
 from diagnose.report.vocabulary import ACCENT, GOOD
 from diagnose.report.wrapping import wrap
 from diagnose.session import State
+from diagnose.tui.diff_lines import diff_lines
 from diagnose.tui.fixes import fixes_of
 from diagnose.tui.lines import Lines
 from diagnose.tui.panel import Panel
-from diagnose.tui.theme import FAINT, LINE
-
-_ADDED, _REMOVED = "#17301f", "#3a1d1f"
+from diagnose.tui.theme import FAINT
 
 
 def shown_diff(state: State) -> tuple[str, str]:
@@ -27,24 +26,6 @@ def shown_diff(state: State) -> tuple[str, str]:
         if fix.diff:
             return fix.diff, f"{fix.look.label}: {fix.name}"
     return "", ""
-
-
-def diff_lines(diff: str, width: int) -> list[Text]:
-    """A unified diff with added and removed lines set off across `width` columns."""
-    return [_line(line, width) for line in diff.splitlines()]
-
-
-def _line(line: str, width: int) -> Text:
-    filled = line + " " * (width - len(line))
-    if line.startswith(("--- ", "+++ ", "diff ", "index ")):
-        return styled(line, "bold")
-    if line.startswith("@@"):
-        return styled(filled, f"{FAINT} on {LINE}")
-    if line.startswith("+"):
-        return styled(filled, f"#a7dcb9 on {_ADDED}")
-    if line.startswith("-"):
-        return styled(filled, f"#eea9a4 on {_REMOVED}")
-    return styled(line, FAINT)
 
 
 class DiffTitle(Panel):

@@ -26,7 +26,7 @@ from diagnose.tui.theme import FAINT
 from diagnose.tui.trial import trial_lines
 from diagnose.units import format_share
 
-_NAME, _DECISION, _SAVING = 18, 16, 24
+_NAME, _LONGEST_NAME, _DECISION, _SAVING = 18, 24, 16, 24
 TRYING = Look("trying", "▸", ACCENT)
 WAITING = Look("to be tried", "·", FAINT)
 
@@ -81,6 +81,11 @@ def fixes_of(state: State) -> list[Fix]:
     return fixes
 
 
+def _name_width(fixes: list[Fix]) -> int:
+    """Columns for the names and a space."""
+    return min(max([_NAME, *(len(fix.name) + 1 for fix in fixes)]), _LONGEST_NAME)
+
+
 class FixesHead(Panel):
     """The columns of the list and the axis of its intervals."""
 
@@ -88,7 +93,8 @@ class FixesHead(Panel):
         fixes = fixes_of(self.state)
         if not fixes:
             return []
-        line = styled(f"  {'fix':<{_NAME}}{'verdict':<{_DECISION}}{'saves, of a step [95 %]':<{_SAVING}}", FAINT)
+        names = _name_width(fixes)
+        line = styled(f"  {'fix':<{names}}{'verdict':<{_DECISION}}{'saves, of a step [95 %]':<{_SAVING}}", FAINT)
         room = width - len(line) - 1
         if room >= 12 and any(fix.saving for fix in fixes):
             line.append_text(_axis(_scale(self.state, room)))
@@ -169,7 +175,8 @@ class FixesPane(Container):
         moved = choices.key is not None and choices.key != self._followed
         width = max(self.size.width - 1, 20)
         choices.display = bool(fixes)
-        choices.show([(fix.key, self._entry(fix, width)) for fix in fixes])
+        names = _name_width(fixes)
+        choices.show([(fix.key, self._entry(fix, width, names)) for fix in fixes])
         running = [index for index, fix in enumerate(fixes) if fix.look is TRYING]
         if not moved:
             # The cursor goes along with the trials until the user takes it.
@@ -178,8 +185,8 @@ class FixesPane(Container):
             self._followed = choices.key
         self._detail()
 
-    def _entry(self, fix: Fix, width: int) -> Text:
-        line = styled(f"{fix.look.mark} ", fix.look.colour).append(f"{clipped(fix.name, 17):<{_NAME}}", "bold")
+    def _entry(self, fix: Fix, width: int, names: int) -> Text:
+        line = styled(f"{fix.look.mark} ", fix.look.colour).append(f"{clipped(fix.name, names - 1):<{names}}", "bold")
         words = fix.look.label
         if fix.look is TRYING and fix.trial is not None and fix.trial.blocks:
             words = f"trying, pair {len(fix.trial.blocks)}"
@@ -205,7 +212,8 @@ class FixesPane(Container):
         if fix is None:
             view.show(self._empty(width))
         else:
-            view.show(trial_lines(fix.trial, fix.verdict, fix.look, resolution, width))
+            root = self.state.started.cwd if self.state.started else None
+            view.show(trial_lines(fix.trial, fix.verdict, fix.look, resolution, width, root))
 
     def _empty(self, width: int) -> list[Text]:
         state = self.state

@@ -6,13 +6,16 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from diagnose.model import Verdict
+from diagnose.model import Decision, Verdict
+from diagnose.report.paths import place
 from diagnose.report.phrases import particulars, sentence, setting
 from diagnose.report.styled import styled
+from diagnose.report.tried import remark
 from diagnose.report.vocabulary import MUTED, Look, named_count
 from diagnose.report.wrapping import wrap
 from diagnose.session import TrialBlock, TrialState
 from diagnose.tui.chart import narrowing
+from diagnose.tui.diff_lines import diff_lines
 from diagnose.tui.theme import FAINT, STEP
 from diagnose.units import format_ns
 
@@ -22,17 +25,24 @@ _TICKS = "▁▂▃▄▅▆▇█"
 
 
 def trial_lines(
-    trial: TrialState | None, verdict: Verdict | None, look: Look, resolution: float, width: int
+    trial: TrialState | None,
+    verdict: Verdict | None,
+    look: Look,
+    resolution: float,
+    width: int,
+    root: str | None = None,
 ) -> list[Text]:
     """The details of one fix in lines of `width` columns."""
     name = verdict.fixer if verdict else trial.started.fixer if trial else ""
     if trial is None and verdict is None:
         return [styled("This fix has not been tried yet.", FAINT)]
     head = styled(f"{look.mark} {look.label}  ", f"bold {look.colour}").append(name, "bold")
-    words = verdict.summary if verdict else trial.started.summary if trial else ""
+    words = _said(verdict) if verdict else trial.started.summary if trial else ""
     lines = [head, *(styled(line) for line in wrap(sentence(words), width) if line), Text()]
     if verdict is not None:
-        lines += _particulars(particulars(verdict), width)
+        lines += _particulars([*_untried(verdict, root), *particulars(verdict)], width)
+        if trial is None and verdict.diff:
+            lines += [Text(), *diff_lines(verdict.diff, width)]
     elif trial is not None:
         lines += _particulars(_so_far(trial), width)
     if trial is not None and trial.blocks:
@@ -40,6 +50,22 @@ def trial_lines(
             lines.append(Text())
         lines += _pairs(trial.blocks, look, resolution, width)
     return lines
+
+
+def _said(verdict: Verdict) -> str:
+    """The sentence of a verdict, of a kept one without the figures that follow it."""
+    more = remark(verdict) if verdict.decision is Decision.KEPT else verdict.summary
+    return f"{more[:1].upper()}{more[1:]}"
+
+
+def _untried(verdict: Verdict, root: str | None) -> list[tuple[str, str]]:
+    """What is known of a fix that had no trial: where it would be, and what it was predicted to save."""
+    if verdict.decision not in (Decision.NOT_TRIED, Decision.ADVICE):
+        return []
+    said = [("where", f"{place(where, root)}  {where.code or ''}".rstrip()) for where in verdict.where[:1]]
+    if verdict.predicted_ns:
+        said.append(("predicted", f"{format_ns(verdict.predicted_ns)} less of each step"))
+    return said
 
 
 def _so_far(trial: TrialState) -> list[tuple[str, str]]:
