@@ -12,9 +12,11 @@ Between blocks the script waits inside the call that ended its step, with the de
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import runpy
+import signal
 import sys
 import time
 from pathlib import Path
@@ -22,12 +24,15 @@ from typing import Any
 
 from accuracy_child import follow
 
+_PR_SET_PDEATHSIG = 1
 _STEADY = 5
 """Steps at the end of the warm-up that say how long one takes."""
 
 
 def main() -> None:
     """Get ready, wait for the script's name, run it."""
+    # A process that rests is stopped: nothing but this would end it with the one that started it.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     import torch
 
     commands = os.fdopen(os.dup(0), "r")
