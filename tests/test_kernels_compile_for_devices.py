@@ -41,3 +41,33 @@ def test_the_cross_entropy_of_rows(target: str, dtype: str) -> None:
     types = rows | {"scales": "*fp32", "gradients": f"*{dtype}", "gradient_stride": "i64"}
     types |= dict.fromkeys(("columns", "first_column", "vocabulary"), "i32")
     assert binary <= compiled(row_loss.gradient_kernel, target, types, options)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("rounded", [False, True])
+def test_residual_add_and_norm(target: str, rounded: bool) -> None:
+    from diagnose.kernels.gpu import residual_norm
+
+    options = {"WEIGHTED": True, "ROUND_FIRST": rounded, "DTYPE": triton.language.float32, "BLOCK": 4096}
+    binary = {"cubin"} if target == "sm_90" else {"hsaco"}
+    types = dict.fromkeys(("x", "residual", "weight", "normed", "summed"), "*bf16") | {"scales": "*fp32"}
+    types |= {"x_stride": "i64", "residual_stride": "i32", "columns": "i32"}
+    assert binary <= compiled(residual_norm.forward_kernel, target, types, options | {"EPS": 1e-6})
+    types = dict.fromkeys(("by_normed", "by_summed", "summed", "weight", "by_inputs"), "*bf16")
+    types |= {"scales": "*fp32", "by_weight_parts": "*fp32", "rows": "i32", "columns": "i32"}
+    options |= {"SUM_USED": True, "ROWS_OF_PART": 8}
+    assert binary <= compiled(residual_norm.backward_kernel, target, types, options)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("length", ["i32", "i64"])
+def test_swiglu(target: str, length: str) -> None:
+    from diagnose.kernels.gpu import gated_unit
+
+    options = {"DTYPE": triton.language.float32, "BLOCK": gated_unit.BLOCK}
+    binary = {"cubin"} if target == "sm_90" else {"hsaco"}
+    sizes = dict.fromkeys(("gate_stride", "up_stride", "columns"), length) | {"blocks": "i32"}
+    types = dict.fromkeys(("gate", "up", "out"), "*bf16") | sizes
+    assert binary <= compiled(gated_unit.forward_kernel, target, types, options)
+    types = dict.fromkeys(("by_out", "gate", "up", "by_gate", "by_up"), "*bf16") | sizes | {"by_out_stride": length}
+    assert binary <= compiled(gated_unit.backward_kernel, target, types, options)

@@ -1,0 +1,99 @@
+"""SwiGLU: `silu(gate) * up` in one pass each way, with nothing kept for the backward pass but its two inputs.
+
+Eager code writes silu(gate), reads it again, and keeps it until the backward pass. Gate and up may be the halves of one
+projection: rows are read as they lie. Arithmetic is in float32 (float64 for float64), rounded once.
+"""
+
+from typing import Any
+
+import torch
+
+from diagnose.kernels.backend import compute_dtype, runs_triton
+
+
+def swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """`silu(gate) * up`, element by element, of one shape."""
+    if gate.shape != up.shape:
+        raise ValueError(f"gate and up have one shape, not {tuple(gate.shape)} and {tuple(up.shape)}")
+    if gate.dim() == 0:
+        return swiglu(gate.reshape(1), up.reshape(1)).reshape(())
+    out: torch.Tensor = _swiglu(gate, up)
+    return out
+
+
+@torch.library.custom_op("diagnose::swiglu", mutates_args=())
+def _swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    out = _output(gate, up)
+    dtype = compute_dtype(out.dtype)
+    if out.numel() == 0:
+        return out
+    if runs_triton(gate):
+        # Deferred: imports Triton, which need not be there.
+        from diagnose.kernels.gpu import gated_unit
+
+        gate, up = _as_rows(gate, up)
+        gated_unit.activate(gate, up, out, dtype)
+        return out
+    return out.copy_(torch.nn.functional.silu(gate.to(dtype)) * up.to(dtype))
+
+
+@_swiglu.register_fake
+def _(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    return _output(gate, up)
+
+
+@torch.library.custom_op("diagnose::swiglu_backward", mutates_args=())
+def _swiglu_backward(by_out: torch.Tensor, gate: torch.Tensor, up: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gradients by gate and up."""
+    by_gate, by_up = _gradient_outputs(gate, up)
+    dtype = compute_dtype(torch.promote_types(gate.dtype, up.dtype))
+    if gate.numel() == 0:
+        return by_gate, by_up
+    if runs_triton(gate):
+        from diagnose.kernels.gpu import gated_unit
+
+        by_out, gate, up = _as_rows(by_out, gate, up)
+        gated_unit.gradients(by_out, gate, up, by_gate, by_up, dtype)
+        return by_gate, by_up
+    given, wide = by_out.to(dtype), gate.to(dtype)
+    share = torch.sigmoid(wide)
+    by_up.copy_(given * wide * share)
+    by_gate.copy_(given * up.to(dtype) * share * (1.0 + wide * (1.0 - share)))
+    return by_gate, by_up
+
+
+@_swiglu_backward.register_fake
+def _(_: torch.Tensor, gate: torch.Tensor, up: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return _gradient_outputs(gate, up)
+
+
+def _keep(ctx: Any, inputs: tuple[torch.Tensor, torch.Tensor], output: torch.Tensor) -> None:  # noqa: ARG001 torch's
+    ctx.save_for_backward(*inputs)
+
+
+def _backward(ctx: Any, by_out: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    gradients: tuple[torch.Tensor, torch.Tensor] = _swiglu_backward(by_out, *ctx.saved_tensors)
+    return gradients
+
+
+_swiglu.register_autograd(_backward, setup_context=_keep)
+
+
+def _output(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    return torch.empty(gate.shape, dtype=torch.promote_types(gate.dtype, up.dtype), device=gate.device)
+
+
+def _gradient_outputs(gate: torch.Tensor, up: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Contiguous, whatever the layouts of the inputs."""
+    return (
+        torch.empty(gate.shape, dtype=gate.dtype, device=gate.device),
+        torch.empty(up.shape, dtype=up.dtype, device=up.device),
+    )
+
+
+def _as_rows(*tensors: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors as matrices that a program can walk: one long row where all are contiguous."""
+    if all(tensor.is_contiguous() for tensor in tensors):
+        return [tensor.reshape(1, -1) for tensor in tensors]
+    flat = [tensor.reshape(-1, tensor.shape[-1]) for tensor in tensors]
+    return [tensor if tensor.stride(1) == 1 else tensor.contiguous() for tensor in flat]

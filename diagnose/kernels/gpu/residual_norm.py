@@ -1,0 +1,120 @@
+"""Residual add and RMSNorm of rows: a row is held in registers, read once and written once."""
+
+import torch
+import triton
+import triton.language as tl
+
+from diagnose.kernels.gpu.launch import COMPUTE, on_device_of, row_start, warps
+
+WIDEST = 16384
+"""Columns that one program holds; beyond, registers spill."""
+
+PARTS = 1024
+"""Programs of the backward pass, about: each sums the weight's gradient over rows of its own. The same number on every
+device, so that the order of the sum, and with it the rounding, does not depend on the device."""
+
+
+@triton.jit
+def forward_kernel(
+    x, residual, weight, normed, summed, scales, x_stride, residual_stride, columns,
+    EPS: tl.constexpr, WEIGHTED: tl.constexpr, ROUND_FIRST: tl.constexpr, DTYPE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0)
+    column = tl.arange(0, BLOCK)
+    inside = column < columns
+    total = tl.load(x + row_start(row, x_stride) + column, mask=inside, other=0.0).to(DTYPE)
+    total += tl.load(residual + row_start(row, residual_stride) + column, mask=inside, other=0.0).to(DTYPE)
+    # What is normalised is the sum as it is stored: the backward pass knows no other.
+    rounded = total.to(summed.dtype.element_ty)
+    tl.store(summed + row_start(row, columns) + column, rounded, mask=inside)
+    total = rounded.to(DTYPE)
+    scale = 1.0 / tl.sqrt(tl.sum(total * total, axis=0) / columns + EPS)
+    tl.store(scales + row, scale)
+    value = total * scale
+    if ROUND_FIRST:
+        value = value.to(summed.dtype.element_ty).to(DTYPE)
+    if WEIGHTED:
+        value *= tl.load(weight + column, mask=inside, other=0.0).to(DTYPE)
+    tl.store(normed + row_start(row, columns) + column, value.to(normed.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def backward_kernel(
+    by_normed, by_summed, summed, weight, scales, by_inputs, by_weight_parts, rows, columns,
+    WEIGHTED: tl.constexpr, ROUND_FIRST: tl.constexpr, SUM_USED: tl.constexpr, ROWS_OF_PART: tl.constexpr,
+    DTYPE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    part = tl.program_id(0)
+    column = tl.arange(0, BLOCK)
+    inside = column < columns
+    by_weight = tl.zeros((BLOCK,), DTYPE)
+    if WEIGHTED:
+        factor = tl.load(weight + column, mask=inside, other=0.0).to(DTYPE)
+    for turn in range(ROWS_OF_PART):
+        row = part * ROWS_OF_PART + turn
+        here = inside & (row < rows)
+        offset = row_start(row, columns) + column
+        total = tl.load(summed + offset, mask=here, other=0.0).to(DTYPE)
+        given = tl.load(by_normed + offset, mask=here, other=0.0).to(DTYPE)
+        scale = tl.load(scales + row, mask=row < rows, other=0.0)
+        value = total * scale
+        if WEIGHTED:
+            if ROUND_FIRST:
+                by_weight += given * value.to(summed.dtype.element_ty).to(DTYPE)
+            else:
+                by_weight += given * value
+            given = given * factor
+        gradient = scale * (given - value * (tl.sum(given * value, axis=0) / columns))
+        if SUM_USED:
+            gradient += tl.load(by_summed + offset, mask=here, other=0.0).to(DTYPE)
+        tl.store(by_inputs + offset, gradient.to(by_inputs.dtype.element_ty), mask=here)
+    if WEIGHTED:
+        tl.store(by_weight_parts + row_start(part, columns) + column, by_weight, mask=inside)
+
+
+def add_and_normalise(
+    x: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor | None,
+    normed: torch.Tensor,
+    summed: torch.Tensor,
+    scales: torch.Tensor,
+    eps: float,
+    round_first: bool,
+) -> None:
+    """Write sum, normalised sum and 1 / rms of rows (rows, columns), whose last strides are 1."""
+    rows, columns = x.shape
+    block = triton.next_power_of_2(columns)
+    with on_device_of(x):
+        forward_kernel[(rows,)](
+            x, residual, weight, normed, summed, scales, x.stride(0), residual.stride(0), columns,
+            eps, weight is not None, round_first, COMPUTE[scales.dtype], block, num_warps=_warps(block, x.device),
+        )  # fmt: skip
+
+
+def gradients(
+    by_normed: torch.Tensor,
+    by_summed: torch.Tensor | None,
+    summed: torch.Tensor,
+    weight: torch.Tensor | None,
+    scales: torch.Tensor,
+    by_inputs: torch.Tensor,
+    round_first: bool,
+) -> torch.Tensor | None:
+    """Write the gradient by either addend; return that by the weight, in the dtype of the scales."""
+    rows, columns = summed.shape
+    rows_of_part = triton.next_power_of_2(triton.cdiv(rows, PARTS))
+    parts = triton.cdiv(rows, rows_of_part)
+    by_weight = None if weight is None else torch.empty(parts, columns, dtype=scales.dtype, device=summed.device)
+    block = triton.next_power_of_2(columns)
+    with on_device_of(summed):
+        backward_kernel[(parts,)](
+            by_normed, by_summed, summed, weight, scales, by_inputs, by_weight, rows, columns,
+            weight is not None, round_first, by_summed is not None, rows_of_part, COMPUTE[scales.dtype], block,
+            num_warps=_warps(block, summed.device),
+        )  # fmt: skip
+    return None if by_weight is None else by_weight.sum(0)
+
+
+def _warps(block: int, device: torch.device) -> int:
+    return warps(min(1024, max(128, block // 16)), device)
