@@ -131,7 +131,6 @@ FIXER = Fixer(
     mechanism="compute",
     rounds_to="tf32",
     order=40,
-    after=("autocast-bf16",),
     examples=(
         Example(
             before='"""Trains."""\nimport torch\nfrom torch import nn  # layers\n\n\ndef main():\n    pass\n',

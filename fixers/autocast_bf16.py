@@ -292,6 +292,7 @@ FIXER = Fixer(
     rounds_to="bf16",
     mechanism="compute",
     order=40,
+    completes=("allow-tf32",),
     examples=(
         Example(
             before=_IMPORT + _LOOP + "    # Forward\n    out = model(x)  # logits\n    loss = F.cross_entropy(out, y)\n"

@@ -204,6 +204,16 @@ def test_an_ailment_that_went_away_with_a_kept_fix_is_not_treated(
     assert verdict.summary == "b is gone since faster-loader was kept"
 
 
+def test_fixes_that_change_the_training_come_after_all_others(tmp_path: Path) -> None:
+    small = fixer("no-item", replacing("item", "none"))
+    large = fixer("faster-loader", replacing("slow", "fast"), gate=Gate.TRAINING)
+    findings = [finding("a", 9, "faster-loader"), finding("b", 1, "no-item")]
+    verdicts = dict.fromkeys(("faster-loader", "no-item"), Decision.KEPT)
+    stage = Stage(tmp_path, [large, small], findings, verdicts, allow=frozenset(Gate))
+    stage.run()
+    assert [name for name, _, _ in stage.bench.attempts] == ["no-item", "faster-loader"]
+
+
 def test_what_completes_a_kept_fix_is_tried_though_its_ailment_went_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

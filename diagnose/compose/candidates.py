@@ -7,7 +7,7 @@ enough of a step of today's length.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from diagnose.compose.knowledge import Known, absolute
 from diagnose.engine import SMALLEST_SHARE, Examination, examine
 from diagnose.errors import InputError
 from diagnose.fixer import Fixer
-from diagnose.model import Finding
+from diagnose.model import Confidence, Finding
 from diagnose.plugins import Catalogue
 from diagnose.program import Program
 from diagnose.trace.readers import open_traces
@@ -56,12 +56,12 @@ def review(
     known: Known,
     catalogue: Catalogue,
     step_ns: int | None = None,
-    kept: str = "",
+    kept: Collection[str] = (),
 ) -> Review:
     """Let the findings of the new state decide what is tried next; without a readable window all stays as it was.
 
-    `step_ns` is the new state's step without a profiler: what it would save is predicted of that. `kept` is the fixer
-    that was kept last.
+    `step_ns` is the new state's step without a profiler: what it would save is predicted of that. `kept` are the
+    fixers kept so far.
     """
     try:
         traces = open_traces(windows) if windows else []
@@ -83,13 +83,21 @@ def review(
     for candidate in queue:
         if candidate.finding.rule in seen:
             continue
-        fate = None if kept in candidate.fixer.completes else _fate(candidate.finding, now)
+        completes = not set(candidate.fixer.completes).isdisjoint(kept)
+        fate = None if completes else _fate(candidate.finding, now)
         if fate is None:
-            coming.append(candidate)
+            coming.append(_of_a_step(candidate, step_ns) if completes else candidate)
         else:
             gone.append((candidate, fate))
     waiting = {candidate.fixer.name for candidate in coming}
     return Review(tuple(coming), tuple(entry for entry in gone if entry[0].fixer.name not in waiting))
+
+
+def _of_a_step(candidate: Candidate, step_ns: int | None) -> Candidate:
+    """The candidate with its promise, which was one of an earlier state, as the same share of a step of today."""
+    finding = candidate.finding
+    promised_ns = min(finding.recoverable_ns, round(finding.share * step_ns)) if step_ns else finding.recoverable_ns
+    return replace(candidate, finding=replace(finding, recoverable_ns=promised_ns, confidence=Confidence.HINT))
 
 
 def _fate(finding: Finding, now: Examination) -> str | None:

@@ -243,7 +243,9 @@ class Composition:
 
     def _look_again(self, fixer: Fixer, windows: Sequence[Path], step_ns: int | None) -> None:
         """Let the findings of the new state, whose untraced step is known from its trial, decide what is tried next."""
-        seen = review(self._queue, windows, self._program, self._stack.known, self._catalogue, step_ns, fixer.name)
+        seen = review(
+            self._queue, windows, self._program, self._stack.known, self._catalogue, step_ns, self._stack.names
+        )
         self._queue = [one for one in seen.queue if one.fixer.name not in self._done]
         for candidate, fate in seen.gone:
             if candidate.fixer.name not in self._done:

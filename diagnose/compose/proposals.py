@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from diagnose.compose.candidates import Candidate
 from diagnose.compose.contracts import goes_first
 from diagnose.fixer import Fixer
-from diagnose.model import Confidence, Finding, Place
+from diagnose.model import Confidence, Finding, Gate, Place
 
 _SURENESS = (Confidence.HINT, Confidence.BOUND, Confidence.MEASURED)
 
@@ -45,7 +45,9 @@ class Proposal:
 def proposals(queue: Sequence[Candidate]) -> list[Proposal]:
     """One for each fixer: by predicted saving, then by order class, then as the findings came.
 
-    Among the fixers of one finding, which promise the same, the order class decides.
+    Among the fixers of one finding, which promise the same, the order class decides. Fixers that change the training
+    come after all others, whatever they promise: they have to earn their place beside what changes nothing, and what
+    proves them harmless takes hundreds of steps, which are short by then.
     """
     findings: dict[str, list[Finding]] = {}
     fixers: dict[str, Fixer] = {}
@@ -56,7 +58,7 @@ def proposals(queue: Sequence[Candidate]) -> list[Proposal]:
         Proposal(fixers[name], tuple(sorted(of, key=lambda finding: -finding.recoverable_ns)))
         for name, of in findings.items()
     ]
-    return sorted(made, key=lambda one: (-one.predicted_ns, one.fixer.order))
+    return sorted(made, key=lambda one: (one.fixer.gate is Gate.TRAINING, -one.predicted_ns, one.fixer.order))
 
 
 def next_up(queue: Sequence[Candidate]) -> Proposal:
