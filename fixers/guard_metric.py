@@ -187,9 +187,7 @@ FIXER = Fixer(
             + "    rate = error_rate(\n        logits.tolist(),\n        texts,\n    )\n"
             + _LOG
             + "        print(rate)\n",
-            _TOP
-            + _LOG
-            + "        rate = error_rate(\n            logits.tolist(),\n            texts,\n        )\n"
+            _TOP + _LOG + "        rate = error_rate(\n            logits.tolist(),\n            texts,\n        )\n"
             "        print(rate)\n",
             _recorded,
         ),
