@@ -14,20 +14,11 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from diagnose.model import Confidence, Facts, Finding, Gate, Place, Scalar, Severity, Site
-from diagnose.program.accumulation import Accumulation, Count, accumulation, count_of
-from diagnose.program.activations import WrittenActivation, written_activations
-from diagnose.program.after_build import after_build
-from diagnose.program.arguments import argument, has_star, remove_argument, set_keywords
-from diagnose.program.as_torch import Translated, copied, leaf, translated_use
-from diagnose.program.attention import Refused, WrittenAttention, mentions_fused, written_attentions
-from diagnose.program.attention_call import CannotFuse, fused_call
-from diagnose.program.bindings import binding_of
-from diagnose.program.built import Built, built_model
-from diagnose.program.compiled import Compiled, ModelClass, compilations, model_class
-from diagnose.program.conv_norms import biased_before_norm
-from diagnose.program.deferred import Deferred, LeftAlone, filled_by, keep_on_device, put_off, read_at_once
-from diagnose.program.device_type import device_type
-from diagnose.program.edit import (
+from diagnose.program.environment import before_imports, variables
+from diagnose.source.arguments import argument, has_star, remove_argument, set_keywords
+from diagnose.source.as_torch import Translated, copied, leaf, translated_use
+from diagnose.source.bindings import binding_of
+from diagnose.source.edit import (
     Source,
     Splice,
     call_at,
@@ -41,9 +32,7 @@ from diagnose.program.edit import (
     splice,
     top_of_program,
 )
-from diagnose.program.environment import before_imports, variables
-from diagnose.program.every_step import EveryStep, Stretch, batch_loops, counter_of, is_occasional
-from diagnose.program.flow import (
+from diagnose.source.flow import (
     STEADY_UPDATES,
     Loop,
     Uses,
@@ -58,33 +47,44 @@ from diagnose.program.flow import (
     uses_of,
     within,
 )
-from diagnose.program.forward_region import ForwardRegion, forward_region
-from diagnose.program.functional import call_in_place, functional
-from diagnose.program.hooks import is_watching_hook
-from diagnose.program.images import conv_classes, convolves_first, moved_inputs, uses_convolutions
-from diagnose.program.lightning import lightning_models, logged_reads
-from diagnose.program.likelihood import WrittenLikelihood, written_likelihoods
-from diagnose.program.loaders import Loader, LoadersFound, find_loaders
-from diagnose.program.norm_loop import NormLoop, clipped_by_hand, norm_loops
-from diagnose.program.norms import WrittenNorm, written_norms
-from diagnose.program.optimizer_formula import known_optimizer
-from diagnose.program.options import CallOptions, Placed
-from diagnose.program.own_optimizer import replaced_by_torchs
-from diagnose.program.pending import puts_off
-from diagnose.program.progress import on_progress_bar, show_less_often
-from diagnose.program.pure import only_computes
-from diagnose.program.reads import is_read, log_branch, outcome, tensor_of, training_reads, trains, trains_within
-from diagnose.program.removal import take_out, unread_after, without_from_import, without_import
-from diagnose.program.remove import remove_call, remove_import, remove_statements
-from diagnose.program.shim import add_to_shim, import_for_effect, import_from_shim, is_shim
-from diagnose.program.trainers import Trainer, trainers_of
-from diagnose.program.training import TrainingStep, training_steps
-from diagnose.program.transfers import Origin, Transfer, cuda_test, made_on_host, transfers
-from diagnose.program.unchanging import is_unchanging, is_written_to, on_device
-from diagnose.program.unwrap import unwrap
-from diagnose.program.values import Setting, number, setting_of, word_for
-from diagnose.program.vocabulary import OutputLayer, output_layers
-from diagnose.program.wrapped import block_of, wrapped
+from diagnose.source.formulas.activations import WrittenActivation, written_activations
+from diagnose.source.formulas.attention import Refused, WrittenAttention, mentions_fused, written_attentions
+from diagnose.source.formulas.attention_call import CannotFuse, fused_call
+from diagnose.source.formulas.conv_norms import biased_before_norm
+from diagnose.source.formulas.likelihood import WrittenLikelihood, written_likelihoods
+from diagnose.source.formulas.norm_loop import NormLoop, clipped_by_hand, norm_loops
+from diagnose.source.formulas.norms import WrittenNorm, written_norms
+from diagnose.source.formulas.optimizer_formula import known_optimizer
+from diagnose.source.formulas.own_optimizer import replaced_by_torchs
+from diagnose.source.formulas.vocabulary import OutputLayer, output_layers
+from diagnose.source.functional import call_in_place, functional
+from diagnose.source.hooks import is_watching_hook
+from diagnose.source.leftovers import take_out, unread_after, without_from_import, without_import
+from diagnose.source.options import CallOptions, Placed
+from diagnose.source.pure import only_computes
+from diagnose.source.remove import remove_call, remove_import, remove_statements
+from diagnose.source.shim import add_to_shim, import_for_effect, import_from_shim, is_shim
+from diagnose.source.steps.accumulation import Accumulation, Count, accumulation, count_of
+from diagnose.source.steps.after_build import after_build
+from diagnose.source.steps.built import Built, built_model
+from diagnose.source.steps.compiled import Compiled, ModelClass, compilations, model_class
+from diagnose.source.steps.deferred import Deferred, LeftAlone, filled_by, keep_on_device, put_off, read_at_once
+from diagnose.source.steps.device_type import device_type
+from diagnose.source.steps.every_step import EveryStep, Stretch, batch_loops, counter_of, is_occasional
+from diagnose.source.steps.forward_region import ForwardRegion, forward_region
+from diagnose.source.steps.images import conv_classes, convolves_first, moved_inputs, uses_convolutions
+from diagnose.source.steps.lightning import lightning_models, logged_reads
+from diagnose.source.steps.loaders import Loader, LoadersFound, find_loaders
+from diagnose.source.steps.pending import puts_off
+from diagnose.source.steps.progress import on_progress_bar, show_less_often
+from diagnose.source.steps.reads import is_read, log_branch, outcome, tensor_of, training_reads, trains, trains_within
+from diagnose.source.steps.trainers import Trainer, trainers_of
+from diagnose.source.steps.training import TrainingStep, training_steps
+from diagnose.source.steps.transfers import Origin, Transfer, cuda_test, made_on_host, transfers
+from diagnose.source.unchanging import is_unchanging, is_written_to, on_device
+from diagnose.source.unwrap import unwrap
+from diagnose.source.values import Setting, number, setting_of, word_for
+from diagnose.source.wrapped import block_of, wrapped
 
 __all__ = [
     "STEADY_UPDATES",

@@ -16,8 +16,8 @@ from diagnose.engine import Examination
 from diagnose.fixer import Advice, Edits, Request
 from diagnose.model import Accounting, CannotTell, Confidence, Decision, Diagnosis, Finding, Gate, Scalar, Site, Steps
 from diagnose.program import Program, patch
-from diagnose.program.moved import LineMap
 from diagnose.session import PhaseChanged, fold
+from diagnose.source.moved import LineMap
 from diagnose.trace import Trace
 from diagnose.trial.schedule import Deadline
 

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diagnose.errors import InputError
-from diagnose.program.arguments import set_keywords
-from diagnose.program.edit import (
+from diagnose.program.source import decode_source, read_source
+from diagnose.source.arguments import set_keywords
+from diagnose.source.edit import (
     Source,
     Splice,
     call_at,
@@ -24,7 +25,6 @@ from diagnose.program.edit import (
     splice,
     top_of_program,
 )
-from diagnose.program.source import decode_source, read_source
 
 
 def parsed(text: str) -> Source:

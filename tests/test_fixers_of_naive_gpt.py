@@ -15,7 +15,7 @@ import pytest
 from diagnose.fixer import Advice, Answer, Edits, Facts, Fixer, Site, example_request
 from diagnose.model import Scalar
 from diagnose.plugins import load
-from diagnose.program.moved import LineMap
+from diagnose.source.moved import LineMap
 
 CATALOGUE = load()
 SICKBAY = Path(__file__).resolve().parent.parent / "benchmarks" / "sickbay"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from diagnose.model import Site
-from diagnose.program.built import built_model
-from diagnose.program.training import TrainingStep, training_steps
+from diagnose.source.steps.built import built_model
+from diagnose.source.steps.training import TrainingStep, training_steps
 
 FLAT = """
 model = Net()

@@ -14,8 +14,8 @@ from diagnose.plugins import load
 from diagnose.program import Program, patch
 from diagnose.program.copy import copy_program
 from diagnose.program.environment import variables, with_declared
-from diagnose.program.shim import add_to_shim, import_for_effect, import_from_shim
-from diagnose.program.syntax import Source, splice
+from diagnose.source.shim import add_to_shim, import_for_effect, import_from_shim
+from diagnose.source.syntax import Source, splice
 
 SCRIPT = '"""Trains."""\n\nfrom __future__ import annotations\n\nimport torch\n\nprint("trained")\n'
 CODE = "def twice(value):\n    return 2 * value\n"

@@ -8,9 +8,9 @@ import libcst as cst
 import pytest
 
 from diagnose.model import Scalar
-from diagnose.program.configs import entries
-from diagnose.program.edit import call_name, parse, splice
-from diagnose.program.values import Setting, setting_of
+from diagnose.source.configs import entries
+from diagnose.source.edit import call_name, parse, splice
+from diagnose.source.values import Setting, setting_of
 
 
 def found(

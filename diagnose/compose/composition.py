@@ -28,8 +28,8 @@ from diagnose.fixer import Edits, Fixer
 from diagnose.model import Decision, Diagnosis, Gate, Interval, Scalar, Verdict
 from diagnose.plugins import Catalogue
 from diagnose.program import Program, patch
-from diagnose.program.moved import LineMap
 from diagnose.session import ControlMeasured, FinalMeasured, PatchAccepted, TrialStarted
+from diagnose.source.moved import LineMap
 from diagnose.trial.bench import Control, Trial
 from diagnose.trial.knobs import is_scale
 from diagnose.trial.schedule import Deadline, Schedule

@@ -9,8 +9,8 @@ from diagnose.compose.knowledge import Known
 from diagnose.fixer import Answer, Edits, Fixer, Request
 from diagnose.model import Finding, Gate, Place, Scalar
 from diagnose.program import Program, patch
-from diagnose.program.configs import form_of
-from diagnose.program.moved import LineMap
+from diagnose.source.configs import form_of
+from diagnose.source.moved import LineMap
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ import libcst as cst
 
 from diagnose.errors import InputError
 from diagnose.program import Program
-from diagnose.program.edit import ensure_import, insert_before
 from diagnose.program.source import read_source
-from diagnose.program.syntax import Source, Splice, parse
+from diagnose.source.edit import ensure_import, insert_before
+from diagnose.source.syntax import Source, Splice, parse
 
 __all__ = ["Variable", "before_imports", "variables", "with_declared"]
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from diagnose.errors import InputError
 from diagnose.program import Program
-from diagnose.program.configs import form_of
 from diagnose.program.source import read_source
+from diagnose.source.configs import form_of
 
 __all__ = ["reached"]
 

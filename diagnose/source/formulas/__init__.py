@@ -1,0 +1,1 @@
+"""Formulas that a source writes out: attention, normalisations, activations, losses, optimizers."""

@@ -1,0 +1,55 @@
+"""How a file calls `torch.nn.functional`, and calls of it laid out as the file's other lines are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import libcst as cst
+
+from diagnose.source.edit import ensure_import
+from diagnose.source.syntax import Source, Splice
+
+__all__ = ["call_in_place", "functional"]
+
+_LINE = 120
+
+
+def functional(source: Source) -> tuple[str, list[Splice]]:
+    """The name by which a file knows `torch.nn.functional`, and the import to be added first, if any."""
+    known = dict(_imported(source))
+    for module, suffix in (("torch.nn.functional", ""), ("torch.nn", ".functional")):
+        if module in known:
+            return known[module] + suffix, []
+    torch, splices = ensure_import(source, "torch")
+    return f"{torch}.nn.functional", splices
+
+
+def _imported(source: Source) -> Iterator[tuple[str, str]]:
+    """Modules that the top of a file gives a name of one word, with that name."""
+    for statement in source.module.body:
+        for small in statement.body if isinstance(statement, cst.SimpleStatementLine) else ():
+            if isinstance(small, cst.Import):
+                for alias in small.names:
+                    if alias.asname is not None:
+                        yield source.code(alias.name), source.code(alias.asname.name)
+            elif isinstance(small, cst.ImportFrom) and small.module is not None:
+                for alias in () if isinstance(small.names, cst.ImportStar) else small.names:
+                    name = source.code(alias.name)
+                    known = source.code(alias.asname.name) if alias.asname is not None else name
+                    yield f"{source.code(small.module)}.{name}", known
+
+
+def call_in_place(source: Source, node: cst.CSTNode, function: str, arguments: Sequence[str], after: str = "") -> str:
+    """The code of a call for the place of `node`: on one line where it fits, else an argument a line."""
+    row = f"{function}({', '.join(arguments)}){after}"
+    start, end = source.wide_span(node)
+    line_start = source.line_start(start)
+    before, behind = source.text[line_start:start], source.text[end : source.line_end(end)]
+    longest = max(100, min(_LINE, max(map(len, source.text.splitlines()), default=0)))
+    behind = behind.split("#")[0].rstrip()
+    if len(before) + len(row) + len(behind) <= longest:
+        return row
+    outer = before[: len(before) - len(before.lstrip())]
+    inner = outer + source.module.default_indent
+    lines = "".join(f"{inner}{argument},{source.newline}" for argument in arguments)
+    return f"{function}({source.newline}{lines}{outer}){after}"

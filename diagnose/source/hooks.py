@@ -1,0 +1,67 @@
+"""Hooks on modules and tensors that only watch: they look for NaN or print, and change nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import libcst as cst
+
+from diagnose.source.edit import call_name
+from diagnose.source.syntax import Source
+
+__all__ = ["is_watching_hook"]
+
+_REGISTERS = frozenset(
+    {
+        "register_forward_hook",
+        "register_forward_pre_hook",
+        "register_full_backward_hook",
+        "register_backward_hook",
+        "register_full_backward_pre_hook",
+        "register_hook",
+        "register_module_forward_hook",
+        "register_module_full_backward_hook",
+    }
+)
+_LOOKS = re.compile(r"\b(isnan|isinf|isfinite)\(|\bprint\(|\blogg(?:er|ing)\.\w+\(")
+_CHANGES = re.compile(
+    r"\.(append|add|update|extend|setdefault|mul_|add_|clamp_|copy_|zero_|fill_|backward|save)\(|\bglobal\b"
+)
+
+
+def is_watching_hook(source: Source, call: cst.Call) -> bool:
+    """Whether a call registers a function of the same file which only looks for NaN or prints."""
+    if call_name(call) not in _REGISTERS or not call.args:
+        return False
+    hook = call.args[0].value
+    if isinstance(hook, cst.Lambda):
+        body = hook.body
+        return isinstance(body, cst.Call) and source.code(body.func) == "print"
+    if not isinstance(hook, cst.Name):
+        return False
+    functions = [each for each in source.every(cst.FunctionDef) if each.name.value == hook.value]
+    return len(functions) == 1 and _watches(source, functions[0])
+
+
+def _watches(source: Source, function: cst.FunctionDef) -> bool:
+    code = source.code(function.body)
+    if not _LOOKS.search(code) or _CHANGES.search(code):
+        return False
+    returns = (each.value for each in source.every(cst.Return, function))
+    if any(value is not None and source.code(value) != "None" for value in returns):
+        return False
+    return not any(source.every(cst.Yield, function)) and all(map(_is_local, _targets(source, function)))
+
+
+def _targets(source: Source, function: cst.FunctionDef) -> Iterable[cst.BaseExpression]:
+    for assign in source.every(cst.Assign, function):
+        yield from (target.target for target in assign.targets)
+    yield from (each.target for each in source.every(cst.AugAssign, function))
+
+
+def _is_local(target: cst.BaseExpression) -> bool:
+    """Whether an assignment binds plain names only, which end with the hook."""
+    if isinstance(target, cst.Tuple | cst.List):
+        return all(_is_local(element.value) for element in target.elements)
+    return isinstance(target, cst.Name)

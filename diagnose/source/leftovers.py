@@ -1,0 +1,127 @@
+"""Taking statements out of a file: whole lines, the notes above them, and imports that nobody needs any more."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+import libcst as cst
+
+from diagnose.source.flow import scope_of
+from diagnose.source.reaching import Bound, names_in, reaching, statement_of
+from diagnose.source.syntax import Source, Splice, splice
+
+__all__ = ["nothing_else_reads", "take_out", "unread_after", "without_from_import", "without_import"]
+
+
+def take_out(source: Source, statements: Iterable[cst.CSTNode]) -> list[Splice]:
+    """Take out statements with their lines; comments right above the first of them stay, those above others go."""
+    ordered = sorted({id(one): one for one in statements}.values(), key=lambda one: source.span(one)[0])
+    splices: list[Splice] = []
+    after_gap = False
+    for number, statement in enumerate(ordered):
+        start, end = source.span(statement)
+        start = source.line_start(start)
+        if number:
+            start = _above_comments(source, start)
+        end = source.after_line(end)
+        follows = bool(splices) and splices[-1].end == start
+        after_gap = after_gap if follows else _is_blank_before(source, start)
+        while after_gap and end < len(source.text) and not source.text[end : source.line_end(end)].strip():
+            end = source.after_line(end)
+        splices.append(Splice(start, end, ""))
+    return splices
+
+
+def _is_blank_before(source: Source, start: int) -> bool:
+    """Whether the line above an offset is blank: of two gaps, one is enough."""
+    before = start - (2 if source.text[start - 2 : start] == "\r\n" else 1)
+    return start > 0 and not source.text[source.line_start(before) : start].strip()
+
+
+def _above_comments(source: Source, start: int) -> int:
+    while start:
+        before = source.line_start(start - (2 if source.text[start - 2 : start] == "\r\n" else 1))
+        if not source.text[before:start].lstrip().startswith("#"):
+            break
+        start = before
+    return start
+
+
+def unread_after(
+    source: Source, candidates: Sequence[tuple[cst.CSTNode, str]], gone: Sequence[cst.CSTNode]
+) -> list[cst.CSTNode]:
+    """Those statements whose names nothing reads once `gone` (statements and expressions) is gone, and they with it."""
+    removed = list(gone)
+    found: list[cst.CSTNode] = []
+    progress = True
+    while progress:
+        progress = False
+        for statement, name in candidates:
+            if any(statement is one for one in removed) or not isinstance(statement, cst.SimpleStatementLine):
+                continue
+            scope = scope_of(source, statement)
+            if not isinstance(scope, cst.FunctionDef):
+                continue
+            there = [node for node in names_in(source, scope) if node.value == name]
+            inside = {id(one) for one in [*removed, statement]}
+            outside = [
+                node
+                for node in there
+                if id(node) not in inside and not any(id(above) in inside for above in source.ancestors(node))
+            ]
+            if not outside:
+                removed.append(statement)
+                found.append(statement)
+                progress = True
+    return found
+
+
+def without_import(source: Source, splices: list[Splice], module: str) -> list[Splice]:
+    """The splices, with the line `import module` taken out too where they leave nobody who names the module."""
+    text = splice(source.text, splices)
+    if len(re.findall(rf"\b{module}\b", text)) != 1:
+        return splices
+    for statement in source.module.body:
+        if isinstance(statement, cst.SimpleStatementLine) and source.code(statement) == f"import {module}":
+            start, end = source.span(statement)
+            return [*splices, Splice(source.line_start(start), source.after_line(end), "")]
+    return splices
+
+
+def without_from_import(source: Source, splices: list[Splice], name: str) -> list[Splice]:
+    """The splices, with the name taken out of its `from … import name` too where they leave nobody who reads it."""
+    text = splice(source.text, splices)
+    if len(re.findall(rf"\b{name}\b", re.sub(r"from [\w.]+ import", "", text))) != 1:
+        return splices
+    for statement in source.module.body:
+        first = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
+        if not isinstance(first, cst.ImportFrom) or isinstance(first.names, cst.ImportStar) or first.lpar is not None:
+            continue
+        names = [source.code(alias).rstrip(", ") for alias in first.names]
+        if name not in names:
+            continue
+        if len(names) == 1:
+            start, end = source.span(statement)
+            return [*splices, Splice(source.line_start(start), source.after_line(end), "")]
+        start, end = source.span(first.names[0])[0], source.span(first)[1]
+        return [*splices, Splice(start, end, ", ".join(each for each in names if each != name))]
+    return splices
+
+
+def nothing_else_reads(source: Source, root: cst.CSTNode, steps: Sequence[tuple[cst.CSTNode, str]]) -> bool:
+    """Whether what these statements bind is read by themselves and within `root` alone."""
+    removed = {id(statement) for statement, _ in steps}
+    names = {name for _, name in steps}
+    scope = scope_of(source, root)
+    if any(scope_of(source, statement) is not scope for statement, _ in steps):
+        return False
+    for name in names_in(source, scope):
+        if name.value not in names or any(above is root or id(above) in removed for above in source.ancestors(name)):
+            continue
+        if isinstance(source.parent(name), cst.AssignTarget | cst.Param):
+            continue
+        seen = reaching(source, statement_of(source, name), name.value)
+        if seen.bound is Bound.LOST or id(seen.statement) in removed or scope_of(source, name) is not scope:
+            return False
+    return True

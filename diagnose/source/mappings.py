@@ -1,0 +1,120 @@
+"""Dictionaries of arguments: which literals a `**options` comes from, and a new key in one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import libcst as cst
+
+from diagnose.source.arguments import argument, set_keywords
+from diagnose.source.bindings import binding_of, passed_to
+from diagnose.source.edit import parse
+from diagnose.source.literals import string
+from diagnose.source.syntax import Source, Splice
+
+__all__ = ["Layer", "layers_of", "set_keys"]
+
+_LONGEST_LINE = 100
+_DEEPEST = 4
+
+
+@dataclass(frozen=True)
+class Layer:
+    """`{…}` or `dict(…)` in one file."""
+
+    path: str
+    source: Source
+    node: cst.Dict | cst.Call
+
+    def value(self, key: str) -> cst.BaseExpression | None:
+        """What it has under a key."""
+        if isinstance(self.node, cst.Call):
+            given = argument(self.node, key)
+            return given.value if given is not None else None
+        for element in self.node.elements:
+            if isinstance(element, cst.DictElement) and string(element.key) == key:
+                return element.value
+        return None
+
+
+def layers_of(
+    node: cst.BaseExpression, path: str, source: Source, sources: Mapping[str, str], depth: int = 0
+) -> list[Layer] | None:
+    """The dictionaries that an expression is made of, those that win last; None where it is not known for certain."""
+    if isinstance(node, cst.Dict):
+        inner: list[Layer] = []
+        for element in node.elements:
+            if isinstance(element, cst.StarredDictElement):
+                below = layers_of(element.value, path, source, sources, depth + 1)
+                if below is None and element is not node.elements[0]:
+                    return None  # it may win over what is written out here
+                inner += below or []
+        return [*inner, Layer(path, source, node)]
+    if isinstance(node, cst.Call) and isinstance(node.func, cst.Name) and node.func.value == "dict":
+        return [Layer(path, source, node)] if not any(arg.star or arg.keyword is None for arg in node.args) else None
+    if isinstance(node, cst.Name) and depth < _DEEPEST:
+        return _of_name(node, path, source, sources, depth)
+    return None
+
+
+def _of_name(node: cst.Name, path: str, source: Source, sources: Mapping[str, str], depth: int) -> list[Layer] | None:
+    bound = binding_of(source, node)
+    if bound is None or bound.imported is not None:
+        return None
+    if bound.parameter is not None and isinstance(bound.scope, cst.FunctionDef):
+        parsed = {key: parse(text) for key, text in sources.items()}
+        known = {key: each for key, each in parsed.items() if each is not None}
+        calls = passed_to(bound.scope, bound.parameter, None, known)
+        if calls is None or len(calls) != 1 or calls[0][1] is None:
+            return None
+        where, given = calls[0]
+        assert given is not None
+        return layers_of(given, where, known[where], sources, depth + 1)
+    if bound.value is None:
+        return None
+    found = layers_of(bound.value, path, source, sources, depth + 1)
+    if found is None:
+        return None
+    for call in source.every(cst.Call, bound.scope):
+        if source.code(call.func) == f"{node.value}.update":
+            more = layers_of(call.args[0].value, path, source, sources, depth + 1) if len(call.args) == 1 else None
+            if more is None or call.args[0].keyword is not None:
+                return None
+            found = [*found, *more]
+    return found
+
+
+def set_keys(layer: Layer, codes: Mapping[str, str]) -> list[Splice]:
+    """Put keys that are not there yet at the end of a dictionary, in its own quotes and layout."""
+    source, node = layer.source, layer.node
+    if isinstance(node, cst.Call):
+        return set_keywords(source, node, codes)
+    elements = [each for each in node.elements if isinstance(each, cst.DictElement)]
+    quote = "'" if elements and source.code(elements[0].key).startswith("'") else '"'
+    new = [f"{quote}{key}{quote}: {code}" for key, code in codes.items()]
+    start, end = source.span(node)
+    if not node.elements:
+        return [Splice(end - 1, end - 1, ", ".join(new))]
+    last = node.elements[-1]
+    at, begin = source.wide_span(last.value)[1], source.wide_span(last)[0]
+    comma = source.span(last.comma)[1] if isinstance(last.comma, cst.Comma) else None
+    lead = source.newline + source.text[source.line_start(begin) : begin]
+    if not lead.strip():
+        line_end = source.line_end(comma or at)
+        beyond = line_end if line_end < end - 1 else (comma or at)
+        block = "".join(f"{lead}{text}," for text in new)
+        return [Splice(beyond, beyond, block)] if comma is not None else _joined(at, beyond, block[:-1])
+    row = "".join(f" {text}," for text in new)
+    first, final = source.lines_of(node)
+    if first == final and len(source.line_text(final)) + len(row) > _LONGEST_LINE:
+        column = source.wide_span(node.elements[0])[0] - source.line_start(start)
+        row = "".join(f"{source.newline}{' ' * column}{text}," for text in new)
+    return [Splice(comma, comma, row)] if comma is not None else [Splice(at, at, "," + row[:-1])]
+
+
+def _joined(at: int, beyond: int, added: str) -> list[Splice]:
+    """A comma after the last element, and what is new behind the comment of its line."""
+    if at == beyond:
+        return [Splice(at, at, "," + added)]
+    return [Splice(at, at, ","), Splice(beyond, beyond, added)]

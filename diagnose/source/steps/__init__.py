@@ -1,0 +1,1 @@
+"""The parts of a training step in a source: its loop, model, loss, loader, transfers, reads of the device."""

@@ -1,0 +1,83 @@
+"""Where lines go that need a model as it is built: after the branches that build it, before what wraps it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import libcst as cst
+
+from diagnose.source.edit import call_name, insert_after, insert_before
+from diagnose.source.flow import within
+from diagnose.source.steps.built import Built
+from diagnose.source.syntax import Splice
+
+__all__ = ["after_build"]
+
+_WRAPPERS = frozenset({"DistributedDataParallel", "DDP", "FullyShardedDataParallel", "FSDP", "DataParallel", "prepare"})
+
+_FILLS = frozenset({"apply", "load_state_dict", "init_weights", "reset_parameters", "initialize", "init_parameters"})
+
+
+def after_build(built: Built, lines: Sequence[str], *, filled: bool = False) -> Splice:
+    """Insert lines after the model is built, on every way to it, and before it is wrapped for several devices.
+
+    `filled`: also after the statements behind it that fill its weights, `model.apply(init_weights)`.
+    """
+    source = built.source
+    wraps = next((each for each in built.assigned if _wraps(built, each)), None)
+    builds = [each for each in built.assigned if wraps is None or source.span(each)[0] < source.span(wraps)[0]]
+    if not builds:
+        return insert_before(source, source.statement(built.assigned[0]) or built.assigned[0], lines)
+    after = _outer(built, builds[-1])
+    if wraps is not None and (after is wraps or within(source, wraps, after)):
+        after = source.statement(builds[-1]) or after
+    return insert_after(source, _last_filling(built, after) if filled else after, lines)
+
+
+def _last_filling(built: Built, after: cst.CSTNode) -> cst.CSTNode:
+    """The last of the statements right behind that write into the weights: what they draw depends on the layout."""
+    source = built.source
+    block = source.parent(after)
+    siblings = list(block.body) if isinstance(block, cst.IndentedBlock | cst.Module) else []
+    for later in siblings[siblings.index(after) + 1 :] if after in siblings else []:  # type: ignore[arg-type]
+        small = later.body[0] if isinstance(later, cst.SimpleStatementLine) and len(later.body) == 1 else None
+        call = small.value if isinstance(small, cst.Expr) else None
+        if not isinstance(call, cst.Call) or not source.code(call.func).startswith(f"{built.name}."):
+            break
+        if call_name(call) in _FILLS:
+            after = later
+    return after
+
+
+def _wraps(built: Built, statement: cst.Assign | cst.AnnAssign) -> bool:
+    calls = built.source.every(cst.Call, statement.value) if statement.value is not None else ()
+    return any(
+        call_name(call) in _WRAPPERS and any(built.source.code(arg.value) == built.name for arg in call.args)
+        for call in calls
+    )
+
+
+def _outer(built: Built, statement: cst.CSTNode) -> cst.CSTNode:
+    """The statement of the block that runs in any case: around branches, and around a `with` that only builds."""
+    source = built.source
+    outer = source.statement(statement)
+    assert outer is not None  # an assignment lies in a statement
+    for above in source.ancestors(outer):
+        if above is built.scope or isinstance(above, cst.For | cst.While | cst.FunctionDef):
+            break
+        if isinstance(above, cst.With) and _used_after(built, statement, above):
+            break
+        if isinstance(above, cst.If | cst.Try) and all(within(source, each, above.body) for each in built.assigned):
+            break  # `if __name__ == "__main__":` has the whole program in it, not one of several ways to a model
+        elif_ = isinstance(above, cst.If) and isinstance(source.parent(above), cst.If)
+        if isinstance(above, cst.If | cst.Try | cst.With) and not elif_:
+            outer = above
+    return outer
+
+
+def _used_after(built: Built, statement: cst.CSTNode, block: cst.With) -> bool:
+    end = built.source.span(statement)[1]
+    root = built.name.removeprefix("self.")
+    return any(
+        name.value == root and built.source.span(name)[0] > end for name in built.source.every(cst.Name, block.body)
+    )

@@ -1,0 +1,172 @@
+"""The data loaders that feed training: where the program builds them, and what keeps them from having workers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import libcst as cst
+
+from diagnose.model import Place, Site
+from diagnose.source.arguments import argument
+from diagnose.source.bindings import binding_of
+from diagnose.source.edit import call_at, call_name, parse
+from diagnose.source.options import CallOptions
+from diagnose.source.steps.trainers import trainers_of
+from diagnose.source.syntax import Source
+
+__all__ = ["Loader", "LoadersFound", "find_loaders"]
+
+POSITIONS = {"dataset": 0, "batch_size": 1, "shuffle": 2, "num_workers": 5, "collate_fn": 6, "pin_memory": 7}
+_DEVICE = re.compile(r"\.cuda\(|device\s*=\s*[\"']cuda|\.to\(\s*[\"']cuda")
+
+
+@dataclass(frozen=True)
+class Loader:
+    """A `DataLoader(…)` in a file of the user's, or the arguments by which a library's trainer builds one."""
+
+    options: CallOptions
+    site: Site | None = None
+    """As the run recorded it."""
+
+    @property
+    def where(self) -> str:
+        """File and line."""
+        return f"{self.options.path}:{self.options.source.lines_of(self.options.node)[0]}"
+
+    @property
+    def workers(self) -> int:
+        """How many it has, as far as that is known."""
+        count = self.options.value("num_workers")
+        return count if isinstance(count, int) else 0
+
+    @property
+    def has_workers(self) -> str:
+        """Code that says whether it has any: `True`, or a comparison where that is decided elsewhere."""
+        given = self.options.given("num_workers")
+        setting = self.options.setting("num_workers", trusted=False)
+        if given is None or (setting is not None and setting.fixed):
+            return "True"
+        code = self.options.source.code(given)
+        return "True" if code.startswith("max(") else f"{code} > 0"
+
+    @property
+    def uses_device(self) -> bool:
+        """Whether its dataset makes tensors on a CUDA device."""
+        found = self._dataset()
+        return found is not None and _DEVICE.search(found[0].code(found[1])) is not None
+
+    @property
+    def made_in_a_loop(self) -> bool:
+        """Whether it is built anew in each turn of a loop, so that its workers cannot live on."""
+        for above in self.options.source.ancestors(self.options.node):
+            if isinstance(above, cst.FunctionDef):
+                return False
+            if isinstance(above, cst.For | cst.While):
+                return True
+        return False
+
+    def why_no_workers(self) -> str | None:
+        """What its dataset does that worker processes would break."""
+        found = self._dataset()
+        code = found[0].code(found[1]) if found else ""
+        iterable = (self.site is not None and self.site.arguments.get("iterable") is True) or bool(
+            found and any("IterableDataset" in found[0].code(base.value) for base in found[1].bases)
+        )
+        if iterable and "get_worker_info" not in code:
+            return (
+                "feeds an IterableDataset that does not ask torch.utils.data.get_worker_info() which part is its own: "
+                "workers would each yield all samples. Split the samples in its __iter__ first."
+            )
+        if self.uses_device:
+            return "feeds a dataset that uses the CUDA device, which worker processes cannot: move data after loading."
+        return None
+
+    def _dataset(self) -> tuple[Source, cst.ClassDef] | None:
+        """The class of the dataset, by the name that the run recorded or that the source shows."""
+        name = self.site.arguments.get("dataset") if self.site is not None else None
+        given = argument(self.options.node, "dataset", 0) if not self.options.names else None
+        value = given.value if given else None
+        if name is None and isinstance(value, cst.Name):
+            bound = binding_of(self.options.source, value)
+            value = bound.value if bound is not None else value
+        if name is None and isinstance(value, cst.Call):
+            name = call_name(value)
+        for text in self.options.sources.values():
+            parsed = parse(text) if f"class {name}" in text else None
+            for found in parsed.every(cst.ClassDef) if parsed else ():
+                if found.name.value == name and parsed is not None:
+                    return parsed, found
+        return None
+
+
+@dataclass(frozen=True)
+class LoadersFound:
+    """Loaders to work on, and sites that lie in code that is not the user's."""
+
+    loaders: tuple[Loader, ...]
+    foreign: tuple[Site, ...] = ()
+
+
+def find_loaders(
+    sources: Mapping[str, str],
+    sites: Sequence[Site],
+    places: Sequence[Place] = (),
+    configs: Mapping[str, str] | None = None,
+    words: Sequence[str] = (),
+) -> LoadersFound:
+    """The loaders that a finding names, else those that shuffle, else all. Without recorded sites those in the text."""
+    known = [site for site in sites if site.kind == "DataLoader"]
+    named = {(place.file, place.line) for place in places}
+    chosen = (
+        [site for site in known if (site.file, site.line) in named]
+        or [site for site in known if site.arguments.get("shuffle") is True]
+        or known
+    )
+    found: list[Loader] = []
+    foreign: list[Site] = []
+    for site in chosen:
+        source = parse(sources[site.file]) if site.owned and site.file in sources else None
+        call = call_at(source, site.line, {"DataLoader"}) if source is not None else None
+        if source is None or call is None:
+            told = _of_trainer(site, sources, configs or {}, words)
+            if told is not None:
+                found.append(told)
+            elif not _wraps_another(site, known):
+                foreign.append(site)
+            continue
+        options = CallOptions(site.file, source, call, sources, configs or {}, words, site.arguments, POSITIONS)
+        if all(each.options.node is not call for each in found):
+            found.append(Loader(options, site))
+    if not known:
+        found = _in_text(sources, configs or {}, words)
+    return LoadersFound(tuple(found), tuple(foreign))
+
+
+def _of_trainer(
+    site: Site, sources: Mapping[str, str], configs: Mapping[str, str], words: Sequence[str]
+) -> Loader | None:
+    """The loader that Hugging Face's Trainer builds, where the program makes the arguments for one."""
+    if site.owned or "/transformers/" not in site.file:
+        return None
+    trainers = [each for each in trainers_of(sources, configs, words) if each.library == "transformers"]
+    return Loader(replace(trainers[0].options, recorded=site.arguments), site) if len(trainers) == 1 else None
+
+
+def _wraps_another(site: Site, known: Sequence[Site]) -> bool:
+    """Whether Accelerate built it, from a loader that was made before, with that one's options."""
+    return not site.owned and "/accelerate/" in site.file and any("/accelerate/" not in each.file for each in known)
+
+
+def _in_text(sources: Mapping[str, str], configs: Mapping[str, str], words: Sequence[str]) -> list[Loader]:
+    """Loaders of torch's own class, those that shuffle where some do."""
+    found: list[Loader] = []
+    for path, text in sources.items():
+        source = parse(text) if "DataLoader" in text else None
+        for call in source.every(cst.Call) if source is not None else ():
+            if call_name(call) != "DataLoader" or source is None:
+                continue
+            if any(name.startswith("torch.") for name in source.names(call.func)):
+                found.append(Loader(CallOptions(path, source, call, sources, configs, words, {}, POSITIONS)))
+    return [loader for loader in found if loader.options.value("shuffle") is True] or found

@@ -1,0 +1,49 @@
+"""Progress bars that show a value read from the device: shown in every tenth turn."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from diagnose.source.edit import call_name
+from diagnose.source.flow import Loop, within
+from diagnose.source.steps.every_step import counter_of
+from diagnose.source.syntax import Source, Splice
+
+__all__ = ["on_progress_bar", "show_less_often"]
+
+_SHOWS = frozenset({"set_postfix", "set_postfix_str", "set_description", "set_description_str"})
+EVERY = 10
+
+
+def on_progress_bar(source: Source, read: cst.Call) -> cst.Expr | None:
+    """The statement that shows a value on a progress bar, if that is all that is done with it."""
+    for above in source.ancestors(read):
+        if isinstance(above, cst.Expr):
+            return above if isinstance(above.value, cst.Call) and call_name(above.value) in _SHOWS else None
+    return None
+
+
+def show_less_often(source: Source, statement: cst.Expr, batch: Loop) -> list[Splice] | None:
+    """Guard the statement by a count of turns; None where there is no count or the statement shares its line."""
+    line = source.parent(statement)
+    count = counter_of(source, batch) or _bar_count(source, statement, batch)
+    if count is None or not isinstance(line, cst.SimpleStatementLine) or len(line.body) > 1:
+        return None
+    if not within(source, statement, batch):
+        return None
+    start, end = source.span(statement)
+    more = source.module.default_indent
+    rows = source.text[start:end].split("\n")
+    moved = "\n".join([rows[0], *(more + row if row.strip() else row for row in rows[1:])])
+    guard = f"if {count} % {EVERY} == 0:{source.newline}{source.indent(line)}{more}"
+    return [Splice(start, end, guard + moved)]
+
+
+def _bar_count(source: Source, statement: cst.Expr, batch: Loop) -> str | None:
+    """`bar.n`, where the loop goes over the bar itself."""
+    assert isinstance(statement.value, cst.Call)
+    function = statement.value.func
+    if isinstance(function, cst.Attribute) and isinstance(batch, cst.For):
+        bar = source.code(function.value)
+        return f"{bar}.n" if source.code(batch.iter) == bar else None
+    return None
