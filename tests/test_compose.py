@@ -204,6 +204,16 @@ def test_an_ailment_that_went_away_with_a_kept_fix_is_not_treated(
     assert verdict.summary == "b is gone since faster-loader was kept"
 
 
+def test_what_ends_the_run_is_mended_though_no_step_gets_shorter(tmp_path: Path) -> None:
+    deadly = replace(finding("leaking-memory", 0, "faster-loader"), ends_run=True)
+    stage = Stage(tmp_path, [LOADER], [deadly], {"faster-loader": Decision.NO_CHANGE})
+    (verdict,) = stage.run().verdicts
+    assert verdict.decision is Decision.KEPT
+    assert verdict.summary.startswith("the step takes as long as before, but the run would end of leaking-memory")
+    harmless = Stage(tmp_path, [LOADER], [replace(deadly, ends_run=False)], {"faster-loader": Decision.NO_CHANGE})
+    assert harmless.run().verdicts[0].decision is Decision.NO_CHANGE
+
+
 def test_fixes_that_change_the_training_come_after_all_others(tmp_path: Path) -> None:
     small = fixer("no-item", replacing("item", "none"))
     large = fixer("faster-loader", replacing("slow", "fast"), gate=Gate.TRAINING)

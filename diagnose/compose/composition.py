@@ -219,8 +219,25 @@ class Composition:
         # With only bitwise fixes below it, the original has the numbers of the baseline, and is captured already.
         numbers = original if self._stack.bitwise else baseline
         trial = self._bench.attempt(fixer, baseline, patched, self._journal.telling(fixer.name), numbers)
+        trial = replace(trial, verdict=self._for_its_end(trial.verdict, proposal, fixer, numbers, patched))
         self._tell(replace(trial.verdict, setting=dict(variant.setting), diff=diff), proposal)
         return trial
+
+    def _for_its_end(
+        self, verdict: Verdict, proposal: Proposal, fixer: Fixer, numbers: Program, patched: Program
+    ) -> Verdict:
+        """The verdict on a fix that takes no time off a step; kept if the run ends of what it mends, and it harms none.
+
+        A leak costs nothing until memory runs out: a trial of some hundred steps cannot see it do so.
+        """
+        deadly = next((finding for finding in proposal.findings if finding.ends_run), None)
+        if verdict.decision is not Decision.NO_CHANGE or deadly is None:
+            return verdict
+        gate = self._bench.gate(fixer.gate, numbers, patched, fixer.rounds_to, fewer=fixer.fewer_parameters)
+        if gate.passed is not True:
+            return replace(verdict, gate=gate)
+        said = f"the step takes as long as before, but the run would end of {deadly.rule}; {gate.detail}"
+        return replace(verdict, decision=Decision.KEPT, summary=said, gate=gate)
 
     def _choose(self, fixer: Fixer, settings: Sequence[Mapping[str, Scalar]], copies: Sequence[Program]) -> list[int]:
         if len(copies) == 1:

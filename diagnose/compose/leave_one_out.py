@@ -36,6 +36,8 @@ class LeaveOneOut:
     def run(self, stack: Stack, patched: Program) -> tuple[Stack, Program]:
         """What is left of the stack, with a copy of the program that has just that in it."""
         for name in stack.names[:-1]:
+            if any(finding.ends_run for finding in stack.kept[stack.names.index(name)].findings):
+                continue  # what it mends ends the run, whatever a step costs
             refused = self.budget.refused_check()
             if refused is not None:
                 self.journal.warn(f"no {CHECK} of {name}, which stays on its own trial's word: {refused}")
