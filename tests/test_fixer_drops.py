@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 from contextlib import redirect_stdout
 
@@ -138,6 +139,8 @@ def outcome(text: str) -> tuple[str, list[float]]:
             exec(compile(text, "train.py", "exec", dont_inherit=True), names)
         finally:
             torch.autograd.set_detect_anomaly(False)
+            gc.enable()
+            gc.unfreeze()
     model = names["model"]
     assert isinstance(model, torch.nn.Module)
     return printed.getvalue(), [value for parameter in model.parameters() for value in parameter.flatten().tolist()]
