@@ -318,7 +318,10 @@ def test_without_any_host_time_the_device_still_has_its_work(program: Program) -
         mine = measures.rows_within_steps(measures.trace.device.stream == stream)
         left = measures.replay.step_ns(everything) * measures.step_count
         busy = measures.trace.device.where(mine)
-        assert left >= (busy.end_ns - busy.start_ns)[1:-1].sum()
+        length = busy.end_ns - busy.start_ns
+        # A step may end with work of the other stream: what this one does around that lies on either side of its end.
+        around = 2 * int(length.max(initial=0))
+        assert left >= int(length.sum()) - around
 
 
 @pytest.mark.parametrize("name", ["h200_expert_gpt", "h200_naive_gpt"])
