@@ -187,22 +187,20 @@ def _around(request: Request, sources: dict[str, Source]) -> Answer:
         found = pattern.search(text)
         if found is not None:
             return Advice(f"Autocast to bfloat16 is not put into this program: {reason} (`{found[0]}`).")
-    files: dict[str, str] = {}
+    wrapped: list[tuple[str, list[Splice]]] = []
     reasons: list[str] = []
     for path, steps in _steps(request, sources).items():
-        splices: list[Splice] = []
         done: list[cst.CSTNode] = []
         for step in steps:
             edits = _wrap(step, done)
             if isinstance(edits, str):
                 reasons.append(f"{path}:{step.source.lines_of(step.backward)[0]}: {edits}.")
             else:
-                splices += [edit for edit in edits if edit not in splices]
-        if splices and not reasons:
-            files[path] = splice(request.sources[path], splices)
+                wrapped.append((path, edits))
     if reasons:
         by_hand = 'Put `with torch.autocast("cuda", dtype=torch.bfloat16):` around forward pass and loss by hand'
         return Advice(f"{by_hand}: {' '.join(reasons)}")
+    files = request.edited(wrapped)
     return Edits(files, "compute forward pass and loss in bfloat16 where autocast holds it safe") if files else None
 
 

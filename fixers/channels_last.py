@@ -43,7 +43,6 @@ from diagnose.fixer import (
     parse,
     replace,
     set_keywords,
-    splice,
     training_steps,
     uses_convolutions,
 )
@@ -82,7 +81,7 @@ def rewrite(request: Request) -> Answer:
             edits.append((step.path, [*imports, *set_keywords(step.source, call, keywords)]))
     if not edits:
         return Advice(_BY_HAND)
-    edits += [(path, _reshaped(source)) for path, source in _sources(request) if _reshaped(source)]
+    edits += [(path, _reshaped(source)) for path, source in _sources(request)]
     return Edits(request.edited(edits), "lay images and weights out channels last")
 
 
@@ -93,17 +92,15 @@ def _sources(request: Request) -> list[tuple[str, Source]]:
 
 def _chosen(request: Request) -> dict[str, str]:
     """The files in which the program says `torch.contiguous_format` for what it moves."""
-    files: dict[str, str] = {}
+    edits: list[tuple[str, list[Splice]]] = []
     for path, text in request.sources.items():
         source = parse(text) if "contiguous_format" in text else None
-        splices = []
         for node in source.every(cst.Attribute) if source is not None else ():
             assert source is not None
             if "torch.contiguous_format" in source.names(node) and _is_for_moves(source, node):
-                splices.append(replace(source, node, source.code(node).replace("contiguous_format", "channels_last")))
-        if splices:
-            files[path] = splice(text, splices)
-    return files
+                code = source.code(node).replace("contiguous_format", "channels_last")
+                edits.append((path, [replace(source, node, code)]))
+    return request.edited(edits)
 
 
 def _is_for_moves(source: Source, node: cst.Attribute) -> bool:

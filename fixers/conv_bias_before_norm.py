@@ -32,7 +32,6 @@ from diagnose.fixer import (
     example_request,
     parse,
     set_keywords,
-    splice,
 )
 
 _LOADS = re.compile(r"\bload_state_dict\(|\bload_from_checkpoint\(")
@@ -42,18 +41,13 @@ _ASKS = re.compile(r"\.bias\s+is\s+(?:not\s+)?None|hasattr\([^)]*[\"']bias[\"']|
 
 def rewrite(request: Request) -> Answer:
     """Leave the bias out of every such convolution."""
-    files: dict[str, str] = {}
-    count = 0
+    edits: list[tuple[str, list[Splice]]] = []
     for path, text in request.sources.items():
         source = parse(text) if "Conv" in text and "BatchNorm" in text else None
-        if source is None:
-            continue
-        splices: list[Splice] = []
-        for conv in biased_before_norm(source):
-            splices += set_keywords(source, conv, {"bias": "False"}, positions={"bias": 7})
-            count += 1
-        if splices:
-            files[path] = splice(text, splices)
+        if source is not None:
+            convs = biased_before_norm(source)
+            edits += [(path, set_keywords(source, conv, {"bias": "False"}, positions={"bias": 7})) for conv in convs]
+    files = request.edited(edits)
     if not files:
         return None
     texts = request.sources.values()
@@ -67,7 +61,9 @@ def rewrite(request: Request) -> Answer:
             "Convolutions before a batch normalisation need no bias. The program reads `.bias` without asking whether "
             "there is one: ask there, then pass bias=False."
         )
-    return Edits(files, f"leave the bias out of {count} convolution{'s' if count > 1 else ''} before a normalisation")
+    return Edits(
+        files, f"leave the bias out of {len(edits)} convolution{'s' if len(edits) > 1 else ''} before a normalisation"
+    )
 
 
 def _recorded(text: str) -> Request:

@@ -33,7 +33,6 @@ from diagnose.fixer import (
     functional,
     parse,
     replace,
-    splice,
     take_out,
     written_likelihoods,
 )
@@ -41,17 +40,12 @@ from diagnose.fixer import (
 
 def rewrite(request: Request) -> Answer:
     """Replace every one of the program's files."""
-    files: dict[str, str] = {}
+    edits: list[tuple[str, list[Splice]]] = []
     for path, text in request.sources.items():
         source = parse(text) if "log_softmax" in text else None
-        if source is None:
-            continue
-        splices: list[Splice] = []
-        for found in written_likelihoods(source):
-            edits = _edits(source, found)
-            splices += [edit for edit in edits if edit not in splices]
-        if splices:
-            files[path] = splice(text, splices)
+        if source is not None:
+            edits += [(path, _edits(source, found)) for found in written_likelihoods(source)]
+    files = request.edited(edits)
     return Edits(files, "compute the cross entropy in one call") if files else None
 
 

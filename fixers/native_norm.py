@@ -34,7 +34,6 @@ from diagnose.fixer import (
     functional,
     parse,
     replace,
-    splice,
     take_out,
     unread_after,
     written_norms,
@@ -45,16 +44,12 @@ _RAISES = ("sqrt", "** 0.5", "**0.5", "pow(0.5)", "** -0.5", "**-0.5", "pow(-0.5
 
 def rewrite(request: Request) -> Answer:
     """Replace every normalisation of the program's files."""
-    files: dict[str, str] = {}
+    edits: list[tuple[str, list[Splice]]] = []
     for path, text in request.sources.items():
         source = parse(text) if "mean(" in text and any(root in text for root in _RAISES) else None
-        if source is None:
-            continue
-        splices: list[Splice] = []
-        for found in written_norms(source):
-            splices += [edit for edit in _edits(source, found) if edit not in splices]
-        if splices:
-            files[path] = splice(text, splices)
+        if source is not None:
+            edits += [(path, _edits(source, found)) for found in written_norms(source)]
+    files = request.edited(edits)
     return Edits(files, "compute normalisations in one kernel each") if files else None
 
 

@@ -41,7 +41,6 @@ from diagnose.fixer import (
     output_layers,
     parse,
     replace,
-    splice,
 )
 
 _ROWS = 64
@@ -52,21 +51,19 @@ def rewrite(request: Request) -> Answer:
     """Pad at every call of an output layer that training goes through."""
     if any(_ADAPTED.search(text) for text in request.sources.values()):
         return Advice("Round the vocabulary up to a multiple of 64 by hand: layers are wrapped or hooked here.")
-    files: dict[str, str] = {}
+    edits: list[tuple[str, list[Splice]]] = []
     there = False
     for path, text in request.sources.items():
         source = parse(text) if "Linear" in text else None
         if source is None:
             continue
-        splices: list[Splice] = []
         for layer in output_layers(source):
             if layer.size is not None and layer.size % 8 == 0:
                 continue
             there = there or f"self.{layer.name}.weight, (0, 0, 0," in text
-            for call in _in_training(request, path, source, layer):
-                splices += [edit for edit in _edits(source, layer, call) if edit not in splices]
-        if splices:
-            files[path] = splice(text, splices)
+            calls = _in_training(request, path, source, layer)
+            edits += [(path, _edits(source, layer, call)) for call in calls]
+    files = request.edited(edits)
     if files:
         return Edits(files, f"pad the vocabulary to a multiple of {_ROWS} for the product over it")
     if there or request.finding.rule != "misaligned-matmul":
