@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from diagnose.source.formulas.formula import Operation, constant, operation
+from diagnose.source.formulas.formula import Operation, certain, constant
 from diagnose.source.leftovers import nothing_else_reads
 from diagnose.source.reaching import Bound, names_in, reaching, same_value, statement_of
 from diagnose.source.syntax import Source
@@ -61,8 +61,8 @@ def _factors(found: WrittenActivation, node: cst.BaseExpression) -> tuple[float,
     value = constant(found.source, node)
     if value is not None:
         return value, []
-    made = operation(found.source, node)
-    if made is None or made.condition is not None or len(made.operands) != 2 or made.name not in {"mul", "div"}:
+    made = certain(found.source, node)
+    if made is None or len(made.operands) != 2 or made.name not in {"mul", "div"}:
         return 1.0, [node]
     found.steps += made.through
     left, factors = _factors(found, made.operands[0])
@@ -165,8 +165,8 @@ def _with_constant(
 
 
 def _made(found: WrittenActivation, node: cst.BaseExpression) -> Operation:
-    made = operation(found.source, node)
-    if made is None or made.condition is not None or not made.operands:
+    made = certain(found.source, node)
+    if made is None or not made.operands:
         raise _NotOne
     found.steps += made.through
     return made

@@ -7,7 +7,7 @@ import math
 
 import libcst as cst
 
-from diagnose.source.formulas.formula import Operation, constant, integer, operation
+from diagnose.source.formulas.formula import Operation, certain, constant, integer, operation
 from diagnose.source.members import member
 from diagnose.source.reaching import Bound, reaching, statement_of
 from diagnose.source.syntax import Source
@@ -47,8 +47,8 @@ def causal(
     kept = member(source, node)
     if kept is not None:
         return None if _is_changed(source, node) else causal(source, kept, used)
-    made = operation(source, node)
-    if made is None or made.condition is not None:
+    made = certain(source, node)
+    if made is None:
         return _through_subscript(source, node, used)
     if used is not None:
         used += made.through
@@ -101,8 +101,8 @@ def _triangle(source: Source, made: Operation, used: list[tuple[cst.CSTNode, str
 
 def _filled(source: Source, node: cst.BaseExpression, used: list[tuple[cst.CSTNode, str]] | None) -> float | None:
     """The number that a square matrix is full of."""
-    made = operation(source, node)
-    if made is None or made.condition is not None:
+    made = certain(source, node)
+    if made is None:
         return None
     if used is not None:
         used += made.through

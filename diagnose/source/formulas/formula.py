@@ -16,7 +16,7 @@ from diagnose.source.members import member
 from diagnose.source.reaching import Bound, in_module, reaching, statement_of
 from diagnose.source.syntax import Source
 
-__all__ = ["Operation", "constant", "integer", "operation"]
+__all__ = ["Operation", "certain", "constant", "integer", "operation"]
 
 _BINARY: Mapping[type[cst.BaseBinaryOp], str] = {
     cst.Add: "add",
@@ -83,6 +83,12 @@ class Operation:
         if found is not None:
             return found
         return self.operands[position] if position < len(self.operands) else None
+
+
+def certain(source: Source, node: cst.CSTNode) -> Operation | None:
+    """What an expression computes in any case; None also where that hangs on a condition."""
+    made = operation(source, node)
+    return made if made is not None and made.condition is None else None
 
 
 def operation(source: Source, node: cst.CSTNode) -> Operation | None:

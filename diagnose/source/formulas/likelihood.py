@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from diagnose.source.formulas.formula import Operation, constant, integer, operation
+from diagnose.source.formulas.formula import Operation, certain, constant, integer, operation
 from diagnose.source.leftovers import nothing_else_reads
 from diagnose.source.reaching import same_value, statement_of
 from diagnose.source.syntax import Source
@@ -67,8 +67,8 @@ def written_likelihoods(source: Source) -> Iterator[WrittenLikelihood]:
 
 
 def _made(found: WrittenLikelihood, node: cst.BaseExpression) -> Operation:
-    made = operation(found.source, node)
-    if made is None or made.condition is not None or not made.operands:
+    made = certain(found.source, node)
+    if made is None or not made.operands:
         raise _NotOne
     found.steps += made.through
     return made

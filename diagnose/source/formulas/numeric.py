@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from diagnose.source.formulas.formula import constant, integer, operation
+from diagnose.source.formulas.formula import certain, constant, integer, operation
 from diagnose.source.members import member
 from diagnose.source.reaching import Bound, in_module, reaching, statement_of
 from diagnose.source.syntax import Source
@@ -106,8 +106,8 @@ def root_of(source: Source, node: cst.BaseExpression, inverse: bool = False) -> 
     kept = member(source, node)
     if kept is not None:
         return root_of(source, kept, inverse)
-    made = operation(source, node)
-    if made is None or made.condition is not None:
+    made = certain(source, node)
+    if made is None:
         return None
     if made.name == "float" and len(made.operands) == 1:
         return root_of(source, made.operands[0], inverse)
