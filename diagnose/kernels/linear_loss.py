@@ -294,6 +294,6 @@ def _adds_wide_products(device: torch.device, dtype: torch.dtype) -> bool:
     total = torch.zeros(16, 16, dtype=torch.float32, device=device)
     try:
         torch.ops.aten.addmm.dtype_out(total, factor, factor, torch.float32, out=total)
-    except (AttributeError, NotImplementedError, RuntimeError):
+    except (AttributeError, RuntimeError):  # no such overload, or none for this device and dtype
         return False
     return True
