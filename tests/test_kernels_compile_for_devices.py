@@ -71,3 +71,17 @@ def test_swiglu(target: str, length: str) -> None:
     assert binary <= compiled(gated_unit.forward_kernel, target, types, options)
     types = dict.fromkeys(("by_out", "gate", "up", "by_gate", "by_up"), "*bf16") | sizes | {"by_out_stride": length}
     assert binary <= compiled(gated_unit.backward_kernel, target, types, options)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("by_tanh", [False, True])
+def test_geglu(target: str, by_tanh: bool) -> None:
+    from diagnose.kernels.gpu import gelu_unit
+
+    options = {"BY_TANH": by_tanh, "DTYPE": triton.language.float32, "BLOCK": gelu_unit.BLOCK}
+    binary = {"cubin"} if target == "sm_90" else {"hsaco"}
+    sizes = dict.fromkeys(("gate_stride", "up_stride", "columns"), "i64") | {"blocks": "i32"}
+    types = dict.fromkeys(("gate", "up", "out"), "*bf16") | sizes
+    assert binary <= compiled(gelu_unit.forward_kernel, target, types, options)
+    types = dict.fromkeys(("by_out", "gate", "up", "by_gate", "by_up"), "*bf16") | sizes | {"by_out_stride": "i64"}
+    assert binary <= compiled(gelu_unit.backward_kernel, target, types, options)

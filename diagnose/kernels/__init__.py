@@ -7,8 +7,9 @@ under `torch.compile`, writes into none of its inputs, and keeps its sums in flo
 
 from diagnose.kernels.backend import backend
 from diagnose.kernels.gated_unit import swiglu
+from diagnose.kernels.gelu_unit import geglu
 from diagnose.kernels.linear_loss import linear_cross_entropy
 from diagnose.kernels.logit_loss import cross_entropy
 from diagnose.kernels.residual_norm import add_rms_norm
 
-__all__ = ["add_rms_norm", "backend", "cross_entropy", "linear_cross_entropy", "swiglu"]
+__all__ = ["add_rms_norm", "backend", "cross_entropy", "geglu", "linear_cross_entropy", "swiglu"]
