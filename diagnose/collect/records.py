@@ -17,6 +17,10 @@ thread; `trace.readers.run_folder` reads them into a `Trace`. All times are nano
                      graph_break and recompile what torch.compile did with it (`inside.compiler`), keeps graphs which
                      variable collects them (`inside.keeping`), out of memory where the program ended of it
     syncs.jsonl      {"file", "line", "function", "count", "steps"}; the file exists, if empty, once somebody looked
+    memory.pickle    a snapshot of the device's allocator, as torch takes it, and beside its own keys "diagnose":
+                     {"reason": "steady" | "out of memory", "time_ns", "capacity_bytes", "cost_ns", "pieces":
+                     [[address, bytes, parameter | gradient | optimizer_state], …]}, and of one without memory "device",
+                     "wanted_bytes", "free_bytes" (`inside.allocations`)
     counters.jsonl   {"t": time_ns, "d": device or -1, "v": {metric: value}}
     claim            {"pid", "device": {"ordinal", "uuid"} or null}: created by the process that is watched
     facts.json       the fields of `diagnose.model.Facts`, and "rank", "world_size", "pid", "owned_roots"
@@ -41,6 +45,7 @@ SAMPLES = "samples.jsonl"
 SITES = "sites.jsonl"
 SYNCS = "syncs.jsonl"
 COUNTERS = "counters.jsonl"
+MEMORY = "memory.pickle"
 FACTS = "facts.json"
 END = "end.json"
 CLAIM = "claim"

@@ -1,7 +1,7 @@
 """Traces a few steady steps, once: when to begin, the window, and the search for waits after it.
 
     warming up → (agreeing with the other ranks) → lead-in step → traced steps → lead-out step
-        → two steps under sync-debug → done
+        → two steps under sync-debug, with the allocator's events → done
 
 All of it is decided at the ends of steps on the training thread. The lead-in step is recorded but not counted: it
 takes the profiler's own start, and a device that the host runs ahead of needs the end of the step before the first.
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..records import LINES, SYNCS, TRACE
+from .allocations import Allocations
 from .guard import guarded
 from .hub import Hub
 from .lines import LineLog
@@ -47,10 +48,18 @@ _Phase = Callable[[int], None]
 class Tracing:
     """Recipe: `steps` to trace, `warmup` steps at least, `most_warmup_steps`, `most_warmup_ns`."""
 
-    def __init__(self, recipe: dict[str, Any], hub: Hub, sites: Sites, on_terminated: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        recipe: dict[str, Any],
+        hub: Hub,
+        sites: Sites,
+        allocations: Allocations,
+        on_terminated: Callable[[], object],
+    ) -> None:
         self._recipe = recipe
         self._hub = hub
         self._sites = sites
+        self._allocations = allocations
         self._ownership = sites.ownership
         self._wanted = max(1, int(recipe.get("steps", 4)))
         self._window = Window()
@@ -60,7 +69,7 @@ class Tracing:
         self._exporter: threading.Thread | None = None
         self._termination = Termination(on_terminated)
         self._syncs: SyncWatch | None = None
-        self._sync_steps = 0
+        self._steps_after = 0
         self._saved = False
         self._record: dict[str, Any] = {}
         self.restart()
@@ -83,7 +92,7 @@ class Tracing:
     @property
     def finished(self) -> dict[str, Any] | None:
         """The record of the window, once trace and waits are on disk; None before, and where there is none."""
-        if not self._saved or self._syncs is not None or self._phase == self._before_syncs:
+        if not self._saved or self._phase in (self._before_more, self._after_window):
             return None
         steady = self.steady.reason
         if self._window.displaced and self._record["steps"] < self._wanted:
@@ -99,9 +108,9 @@ class Tracing:
             guarded(self._save)()
         elif self._exporter is not None:
             self._exporter.join(timeout=60)
-        if self._phase == self._before_syncs:
-            self._phase = self._done
+        self._phase = self._done
         guarded(self._end_syncs)()
+        guarded(self._allocations.end_history)()
 
     # -- phases: called with the step that just ended -------------------------------------------------------------
 
@@ -189,24 +198,26 @@ class Tracing:
                 self._sites.add(SOURCE, file, 1, None, {})
 
     def _finish(self) -> None:
-        self._phase = self._before_syncs if self._hub.uses_cuda else self._done
+        self._phase = self._before_more if self._hub.uses_cuda else self._done
         self._window.stop()
         self._termination.disarm()
         # Not on the training thread: writing a window takes longer than a step.
         self._exporter = threading.Thread(target=guarded(self._save), name="diagnose-export", daemon=True)
         self._exporter.start()
 
-    def _before_syncs(self, _: int) -> None:
-        self._phase = self._done
+    def _before_more(self, _: int) -> None:
         watch = SyncWatch(self._ownership)
-        if watch.begin(self._hub.torch):
-            self._syncs, self._phase = watch, self._seeking_syncs
+        if guarded(watch.begin)(self._hub.torch):
+            self._syncs = watch
+        guarded(self._allocations.begin_history)()
+        self._phase = self._after_window
 
-    def _seeking_syncs(self, _: int) -> None:
-        self._sync_steps += 1
-        if self._sync_steps >= SYNC_STEPS:
+    def _after_window(self, _: int) -> None:
+        self._steps_after += 1
+        if self._steps_after >= SYNC_STEPS:
+            guarded(self._end_syncs)()
+            guarded(self._allocations.end_history)()
             self._phase = self._done
-            self._end_syncs()
 
     def _done(self, _: int) -> None:
         """Nothing more to do."""
@@ -227,6 +238,6 @@ class Tracing:
         watch = self._syncs
         if watch is not None:
             watch.end()
-            lines = "".join(encode(record) + "\n" for record in watch.records(max(1, self._sync_steps)))
+            lines = "".join(encode(record) + "\n" for record in watch.records(max(1, self._steps_after)))
             (self._hub.folder / SYNCS).write_text(lines)
             self._syncs = None

@@ -12,12 +12,13 @@ from types import ModuleType
 from typing import Any
 
 from ..records import END, FACTS, STEPS, WINDOW
+from .allocations import Allocations
 from .compiler import CompilerLog
 from .facts import process_facts
 from .guard import failures, guarded
 from .hub import Hub
 from .keeping import Keeping
-from .lack import note_lack
+from .lack import ended_for_want_of_memory, note_lack
 from .memory import MemoryReadings
 from .ranges import RangeLog
 from .sampler import Sampler
@@ -47,7 +48,8 @@ class Watch:
         self._hub = hub
         self._sites = Sites()
         self._ranges = RangeLog(hub)
-        self._tracing = Tracing(recipe, hub, self._sites, self._terminated)
+        self._allocations = Allocations(hub)
+        self._tracing = Tracing(recipe, hub, self._sites, self._allocations, self._terminated)
         self._torch: Any = None
         self._writer: Writer | None = None
         self._sampler: Sampler | None = None
@@ -62,6 +64,7 @@ class Watch:
         self._torch = torch
         self._sites.install(torch)
         self._ranges.install(torch)
+        guarded(self._allocations.install)(torch)
         self._sites.compiled = guarded(self._compile_used)
 
     def claimed(self) -> None:
@@ -91,6 +94,7 @@ class Watch:
         self._steps = index + 1
         self._step_lines.append((steps.end_ns, steps.step_backwards, steps.step_input_ns))
         self._memory.step_ended(steps.end_ns)
+        self._allocations.step_ended(index)
         self._keeping(index, self._torch)
         self._tracing.step_ended(index)
 
@@ -105,6 +109,8 @@ class Watch:
         """At the interpreter's exit: nothing is left open, everything is written."""
         guarded(self._memory.read)()
         guarded(note_lack)(self._sites)
+        if ended_for_want_of_memory():
+            guarded(self._allocations.save_lack)()
         self._end("exception" if getattr(sys, "last_value", None) is not None else "exit")
 
     def _terminated(self) -> None:

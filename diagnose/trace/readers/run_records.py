@@ -28,6 +28,7 @@ SAMPLES = "samples.jsonl"
 SITES = "sites.jsonl"
 SYNCS = "syncs.jsonl"
 COUNTERS = "counters.jsonl"
+MEMORY = "memory.pickle"
 FACTS = "facts.json"
 FILES = (TRACE, STEPS, RANGES, SAMPLES, SITES, SYNCS, COUNTERS, FACTS)
 
