@@ -85,3 +85,20 @@ def test_geglu(target: str, by_tanh: bool) -> None:
     assert binary <= compiled(gelu_unit.forward_kernel, target, types, options)
     types = dict.fromkeys(("by_out", "gate", "up", "by_gate", "by_up"), "*bf16") | sizes | {"by_out_stride": "i64"}
     assert binary <= compiled(gelu_unit.backward_kernel, target, types, options)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("used", [False, True])
+def test_residual_add_and_layer_norm(target: str, used: bool) -> None:
+    from diagnose.kernels.gpu import residual_layer_norm
+
+    options = {"WEIGHTED": True, "DTYPE": triton.language.float32, "BLOCK": 4096}
+    binary = {"cubin"} if target == "sm_90" else {"hsaco"}
+    types = dict.fromkeys(("x", "residual", "weight", "bias", "normed", "summed"), "*bf16")
+    types |= {"means": "*fp32", "scales": "*fp32", "x_stride": "i64", "residual_stride": "i32", "columns": "i32"}
+    types |= {"eps": "fp32"}
+    assert binary <= compiled(residual_layer_norm.forward_kernel, target, types, options | {"BIASED": used})
+    types = dict.fromkeys(("by_normed", "by_summed", "summed", "weight", "by_inputs"), "*bf16")
+    types |= dict.fromkeys(("means", "scales", "sums"), "*fp32") | dict.fromkeys(("rows", "columns", "parts"), "i32")
+    options |= {"SUMS_WANTED": used, "SUM_USED": used, "ROWS_OF_PART": 8}
+    assert binary <= compiled(residual_layer_norm.backward_kernel, target, types, options)

@@ -1,0 +1,127 @@
+"""Residual add and LayerNorm of rows: a row is held in registers, read once and written once."""
+
+import torch
+import triton
+import triton.language as tl
+
+from diagnose.kernels.gpu.launch import COMPUTE, on_device_of, row_start, warps
+
+PARTS = 512
+"""Programs of the backward pass, about: each sums the gradients by weight and bias over rows of its own. The same
+number on every device, so that the order of the sum, and with it the rounding, does not depend on the device. More of
+them would fill a device better, and have more such sums to write and read."""
+
+
+@triton.jit
+def forward_kernel(
+    x, residual, weight, bias, normed, summed, means, scales, x_stride, residual_stride, columns, eps,
+    WEIGHTED: tl.constexpr, BIASED: tl.constexpr, DTYPE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0)
+    column = tl.arange(0, BLOCK)
+    inside = column < columns
+    total = tl.load(x + row_start(row, x_stride) + column, mask=inside, other=0.0).to(DTYPE)
+    total += tl.load(residual + row_start(row, residual_stride) + column, mask=inside, other=0.0).to(DTYPE)
+    # What is normalised is the sum as it is stored: the backward pass knows no other.
+    rounded = total.to(summed.dtype.element_ty)
+    tl.store(summed + row_start(row, columns) + column, rounded, mask=inside)
+    total = rounded.to(DTYPE)
+    mean = tl.sum(total, axis=0) / columns
+    centred = tl.where(inside, total - mean, 0.0)
+    scale = 1.0 / tl.sqrt(tl.sum(centred * centred, axis=0) / columns + eps)
+    tl.store(means + row, mean)
+    tl.store(scales + row, scale)
+    value = centred * scale
+    if WEIGHTED:
+        value *= tl.load(weight + column, mask=inside, other=0.0).to(DTYPE)
+    if BIASED:
+        value += tl.load(bias + column, mask=inside, other=0.0).to(DTYPE)
+    tl.store(normed + row_start(row, columns) + column, value.to(normed.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def backward_kernel(
+    by_normed, by_summed, summed, weight, means, scales, by_inputs, sums, rows, columns, parts,
+    WEIGHTED: tl.constexpr, SUMS_WANTED: tl.constexpr, SUM_USED: tl.constexpr, ROWS_OF_PART: tl.constexpr,
+    DTYPE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    part = tl.program_id(0)
+    column = tl.arange(0, BLOCK)
+    inside = column < columns
+    by_weight = tl.zeros((BLOCK,), DTYPE)
+    by_bias = tl.zeros((BLOCK,), DTYPE)
+    if WEIGHTED:
+        factor = tl.load(weight + column, mask=inside, other=0.0).to(DTYPE)
+    for turn in range(ROWS_OF_PART):
+        row = part * ROWS_OF_PART + turn
+        here = inside & (row < rows)
+        offset = row_start(row, columns) + column
+        total = tl.load(summed + offset, mask=here, other=0.0).to(DTYPE)
+        given = tl.load(by_normed + offset, mask=here, other=0.0).to(DTYPE)
+        mean = tl.load(means + row, mask=row < rows, other=0.0)
+        scale = tl.load(scales + row, mask=row < rows, other=0.0)
+        value = tl.where(here, (total - mean) * scale, 0.0)
+        if SUMS_WANTED:
+            by_weight += given * value
+            by_bias += given
+        if WEIGHTED:
+            given = given * factor
+        along = tl.sum(given * value, axis=0) / columns
+        gradient = scale * (given - tl.sum(given, axis=0) / columns - value * along)
+        if SUM_USED:
+            gradient += tl.load(by_summed + offset, mask=here, other=0.0).to(DTYPE)
+        tl.store(by_inputs + offset, gradient.to(by_inputs.dtype.element_ty), mask=here)
+    if SUMS_WANTED:
+        tl.store(sums + row_start(part, columns) + column, by_weight, mask=inside)
+        tl.store(sums + row_start(parts + part, columns) + column, by_bias, mask=inside)
+
+
+def add_and_normalise(
+    x: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    normed: torch.Tensor,
+    summed: torch.Tensor,
+    means: torch.Tensor,
+    scales: torch.Tensor,
+    eps: float,
+) -> None:
+    """Write sum, normalised sum, mean and 1 / deviation of rows (rows, columns), whose last strides are 1."""
+    rows, columns = x.shape
+    block = triton.next_power_of_2(columns)
+    with on_device_of(x):
+        forward_kernel[(rows,)](
+            x, residual, weight, bias, normed, summed, means, scales, x.stride(0), residual.stride(0), columns, eps,
+            weight is not None, bias is not None, COMPUTE[scales.dtype], block, num_warps=_warps(block, x.device),
+        )  # fmt: skip
+
+
+def gradients(
+    by_normed: torch.Tensor,
+    by_summed: torch.Tensor | None,
+    summed: torch.Tensor,
+    weight: torch.Tensor | None,
+    means: torch.Tensor,
+    scales: torch.Tensor,
+    by_inputs: torch.Tensor,
+    sums_wanted: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Write the gradient by either addend; return those by weight and bias, in the dtype of the scales."""
+    rows, columns = summed.shape
+    rows_of_part = triton.next_power_of_2(triton.cdiv(rows, PARTS))
+    parts = triton.cdiv(rows, rows_of_part)
+    sums = torch.empty(2, parts if sums_wanted else 0, columns, dtype=scales.dtype, device=summed.device)
+    block = triton.next_power_of_2(columns)
+    with on_device_of(summed):
+        backward_kernel[(parts,)](
+            by_normed, by_summed, summed, weight, means, scales, by_inputs, sums, rows, columns, parts,
+            weight is not None, sums_wanted, by_summed is not None, rows_of_part, COMPUTE[scales.dtype], block,
+            num_warps=_warps(block, summed.device),
+        )  # fmt: skip
+    by_weight, by_bias = sums.sum(1)
+    return by_weight, by_bias
+
+
+def _warps(block: int, device: torch.device) -> int:
+    return warps(min(1024, max(128, block // 16)), device)

@@ -1,0 +1,187 @@
+"""Residual add and LayerNorm in one pass each way, as the blocks of a transformer have them one after the other.
+
+Written as two, the sum is written and read again, and the backward pass adds the two gradients of the sum in a pass of
+its own. Here each tensor is read once and written once: 8 bytes an element forward in bfloat16, 8 backward.
+
+Where Triton runs, rows wider than its program holds (16384) take the plain way. Sums are kept in float32 (float64 for
+float64).
+"""
+
+from typing import Any
+
+import torch
+
+from diagnose.kernels.backend import compute_dtype, runs_triton
+from diagnose.kernels.layout import with_unit_stride
+
+WIDEST = 16384
+"""Columns of a row beyond which Triton's program, which holds one, would spill registers."""
+
+
+def add_layer_norm(
+    x: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    eps: float = 1e-5,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`(layer_norm(x + residual) * weight + bias, x + residual)` over the last dimension, of one shape."""
+    if x.shape != residual.shape:
+        raise ValueError(f"what is added has one shape, not {tuple(x.shape)} and {tuple(residual.shape)}")
+    if x.dim() == 0 or x.shape[-1] == 0:
+        raise ValueError(f"rows have at least one element, not {tuple(x.shape)}")
+    for name, part in (("weight", weight), ("bias", bias)):
+        if part is not None and part.shape != x.shape[-1:]:
+            raise ValueError(f"a {name} {tuple(part.shape)} for rows of {tuple(x.shape)}")
+    width = x.shape[-1]
+    normed, summed, _, _ = _add_norm(x.reshape(-1, width), residual.reshape(-1, width), weight, bias, eps)
+    return normed.reshape(x.shape), summed.reshape(x.shape)
+
+
+@torch.library.custom_op("diagnose::add_layer_norm", mutates_args=())
+def _add_norm(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The normalised sum, the sum, and of each row its mean and 1 / its standard deviation."""
+    normed, summed, means, scales = _outputs(x, residual, weight, bias)
+    if x.numel() == 0:
+        return normed, summed, means, scales
+    if _in_triton(x):
+        # Deferred: imports Triton, which need not be there.
+        from diagnose.kernels.gpu import residual_layer_norm
+
+        x, residual = with_unit_stride(x), with_unit_stride(residual)
+        weight, bias = _contiguous(weight), _contiguous(bias)
+        residual_layer_norm.add_and_normalise(x, residual, weight, bias, normed, summed, means, scales, eps)
+        return normed, summed, means, scales
+    torch.add(x.to(scales.dtype), residual.to(scales.dtype), out=summed)
+    wide = summed.to(scales.dtype)
+    torch.mean(wide, 1, out=means)
+    centred = wide - means.unsqueeze(1)
+    torch.rsqrt(centred.square().mean(1) + eps, out=scales)
+    value = centred * scales.unsqueeze(1)
+    value = value if weight is None else value * weight.to(scales.dtype)
+    normed.copy_(value if bias is None else value + bias.to(scales.dtype))
+    return normed, summed, means, scales
+
+
+@_add_norm.register_fake
+def _(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, _: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    return _outputs(x, residual, weight, bias)
+
+
+@torch.library.custom_op("diagnose::add_layer_norm_backward", mutates_args=())
+def _add_norm_backward(
+    by_normed: torch.Tensor,
+    by_summed: torch.Tensor | None,
+    summed: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    means: torch.Tensor,
+    scales: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The gradient by either addend, by the weight and by the bias (empty where there is none)."""
+    by_inputs, by_weight, by_bias = _gradient_outputs(summed, weight, bias)
+    if summed.numel() == 0:
+        return by_inputs, by_weight.zero_(), by_bias.zero_()
+    if _in_triton(summed):
+        from diagnose.kernels.gpu import residual_layer_norm
+
+        sums = residual_layer_norm.gradients(
+            by_normed.contiguous(),
+            None if by_summed is None else by_summed.contiguous(),
+            summed.contiguous(),
+            _contiguous(weight),
+            means.contiguous(),
+            scales.contiguous(),
+            by_inputs,
+            weight is not None or bias is not None,
+        )
+    else:
+        value = (summed.to(scales.dtype) - means.unsqueeze(1)) * scales.unsqueeze(1)
+        given = by_normed.to(scales.dtype)
+        sums = (given * value).sum(0), given.sum(0)
+        given = given if weight is None else given * weight.to(scales.dtype)
+        along = (given * value).mean(1, keepdim=True)
+        gradient = scales.unsqueeze(1) * (given - given.mean(1, keepdim=True) - value * along)
+        by_inputs.copy_(gradient if by_summed is None else gradient + by_summed.to(scales.dtype))
+    if weight is not None:
+        by_weight.copy_(sums[0])
+    if bias is not None:
+        by_bias.copy_(sums[1])
+    return by_inputs, by_weight, by_bias
+
+
+@_add_norm_backward.register_fake
+def _(
+    _: torch.Tensor,
+    __: torch.Tensor | None,
+    summed: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    *___: Any,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    return _gradient_outputs(summed, weight, bias)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+    x, residual, weight, bias, _ = inputs
+    _, summed, means, scales = output
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(means, scales)
+    ctx.dtypes = x.dtype, residual.dtype
+    ctx.save_for_backward(weight, bias, summed, means, scales)
+
+
+def _backward(
+    ctx: Any, by_normed: torch.Tensor | None, by_summed: torch.Tensor | None, *_: None
+) -> tuple[torch.Tensor | None, ...]:
+    weight, bias, summed, means, scales = ctx.saved_tensors
+    x_dtype, residual_dtype = ctx.dtypes
+    if by_normed is None:
+        if by_summed is None:
+            return None, None, None, None, None
+        return by_summed.to(x_dtype), by_summed.to(residual_dtype), None, None, None
+    by_inputs, by_weight, by_bias = _add_norm_backward(by_normed, by_summed, summed, weight, bias, means, scales)
+    return (
+        by_inputs.to(x_dtype),
+        by_inputs.to(residual_dtype),
+        None if weight is None or not ctx.needs_input_grad[2] else by_weight,
+        None if bias is None or not ctx.needs_input_grad[3] else by_bias,
+        None,
+    )
+
+
+_add_norm.register_autograd(_backward, setup_context=_keep)
+
+
+def _outputs(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    summed = torch.empty(x.shape, dtype=torch.promote_types(x.dtype, residual.dtype), device=x.device)
+    dtype = summed.dtype
+    for part in (weight, bias):
+        dtype = dtype if part is None else torch.promote_types(dtype, part.dtype)
+    means = torch.empty(x.shape[0], dtype=compute_dtype(summed.dtype), device=x.device)
+    return torch.empty(x.shape, dtype=dtype, device=x.device), summed, means, torch.empty_like(means)
+
+
+def _gradient_outputs(
+    summed: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Contiguous, whatever the layouts of the inputs."""
+    return (
+        torch.empty(summed.shape, dtype=summed.dtype, device=summed.device),
+        summed.new_empty(0) if weight is None else weight.new_empty(weight.shape),
+        summed.new_empty(0) if bias is None else bias.new_empty(bias.shape),
+    )
+
+
+def _in_triton(rows: torch.Tensor) -> bool:
+    return rows.shape[1] <= WIDEST and runs_triton(rows)
+
+
+def _contiguous(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    return None if tensor is None else tensor.contiguous()
