@@ -223,6 +223,21 @@ class SyncSite:
 
 
 @dataclass(frozen=True, slots=True)
+class CollectiveCurve:
+    """How long one kind of collective takes over its size, as `diagnose calibrate` measured it."""
+
+    kind: str
+    """`all_reduce`, `reduce_scatter`, `all_gather`, `all_to_all`, `send_recv`."""
+    ranks: int
+    nodes: int
+    """Hosts that the ranks are on."""
+    size_bytes: tuple[int, ...]
+    """Whole messages, rising: all that is gathered, all that is scattered."""
+    time_ns: tuple[int, ...]
+    """Of the slowest rank; the median of several measurements."""
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """What is known of the process and the machine. None is unknown, never "no"."""
 
@@ -250,6 +265,10 @@ class Facts:
     peak_memory_bytes: int | None = None
     ceilings: Mapping[str, float] | None = None
     """What this machine's device was measured to do at most: FLOP/s by number format (`bf16`), bytes/s as `memory`."""
+    curves: tuple[CollectiveCurve, ...] | None = None
+    """What collectives take on this machine under the same library and settings, where they were calibrated."""
+    network_settings: Mapping[str, str] | None = None
+    """The environment that decides how ranks talk: `NCCL_P2P_DISABLE` and the like, as far as it is set."""
 
 
 class Gate(enum.StrEnum):

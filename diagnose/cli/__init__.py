@@ -25,6 +25,7 @@ COMMANDS = (
     "view",
     "report",
     "compare",
+    "calibrate",
     "explain",
     "doctor",
     "demo",

@@ -12,6 +12,9 @@ from typing import Any
 _PRECISION = {"ieee": "highest", "tf32": "high"}
 """What the settings of torch 2.9 and newer are called by `torch.get_float32_matmul_precision`."""
 
+_JOB = {"run": "TORCHELASTIC_RUN_ID", "slurm": "SLURM_JOB_ID", "port": "MASTER_PORT"}
+"""Environment of launchers, alike on all ranks of a job; torchrun's `run` is `none` unless one was named."""
+
 
 def process_facts(torch: Any) -> dict[str, Any]:
     """All facts that can be read without touching a device that the program does not use."""
@@ -32,6 +35,12 @@ def process_facts(torch: Any) -> dict[str, Any]:
         facts["device_capability"] = [device.major, device.minor]
         facts["device_memory_bytes"] = device.total_memory
     return facts
+
+
+def job_facts() -> dict[str, str]:
+    """What tells the host and the job of a rank from others; the launcher's own words for it."""
+    said = {name: os.environ[variable] for name, variable in _JOB.items() if os.environ.get(variable)}
+    return {"host": platform.node(), **said}
 
 
 def _matmul_precision(torch: Any) -> str | None:

@@ -81,13 +81,13 @@ class Hub:
         """This process's rank: 0 where nothing says otherwise."""
         if self._rank is not None:
             return self._rank
-        distributed = self._distributed()
+        distributed = self.distributed
         return int(distributed.get_rank()) if distributed else _integer("RANK", 0)
 
     @property
     def world_size(self) -> int:
         """How many ranks there are: 1 where nothing says otherwise."""
-        distributed = self._distributed()
+        distributed = self.distributed
         return int(distributed.get_world_size()) if distributed else _integer("WORLD_SIZE", 1)
 
     @property
@@ -150,9 +150,11 @@ class Hub:
         data = sys.modules.get("torch.utils.data")
         if data is not None and data.get_worker_info() is not None:
             return True
-        return self.is_child and self._distributed() is None
+        return self.is_child and self.distributed is None
 
-    def _distributed(self) -> Any:
+    @property
+    def distributed(self) -> Any:
+        """`torch.distributed` once the job's ranks are connected, else None."""
         distributed = getattr(self.torch, "distributed", None)
         ready = distributed is not None and distributed.is_available() and distributed.is_initialized()
         return distributed if ready else None

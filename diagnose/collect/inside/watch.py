@@ -13,8 +13,9 @@ from typing import Any
 
 from ..records import END, FACTS, STEPS, WINDOW
 from .allocations import Allocations
+from .calibrated import calibrated
 from .compiler import CompilerLog
-from .facts import process_facts
+from .facts import job_facts, process_facts
 from .guard import failures, guarded
 from .hub import Hub
 from .keeping import Keeping
@@ -57,6 +58,7 @@ class Watch:
         self._steps = 0
         self._window_told = False
         self._memory = MemoryReadings(hub)
+        self._calibrated: dict[str, Any] | None = None
         self._keeping = guarded(Keeping(self._sites).step_ended)
 
     def torch_arrived(self, torch: ModuleType) -> None:
@@ -154,6 +156,9 @@ class Watch:
             return
         found_by, steady, sampler = self._hub.steps.found_by, self._tracing.steady, self._sampler
         facts = guarded(process_facts)(self._torch) or {}
+        if self._calibrated is None:
+            self._calibrated = guarded(calibrated)(self._torch, self._hub.distributed, facts) or {}
+        facts |= self._calibrated
         facts |= {
             "autocast_dtype": self._sites.autocast_dtype or ("none" if self._steps else None),
             "step_ns_watched": steady.step_ns or steady.median_ns(),
@@ -163,6 +168,7 @@ class Watch:
             "rank": self._hub.rank,
             "world_size": self._hub.world_size,
             "pid": self._hub.pid,
+            "job": job_facts(),
             "owned_roots": self._sites.ownership.roots,
             "sample_period_s": sampler.period_s if sampler is not None else None,
             "sample_cost_ns": sampler.cost_ns if sampler is not None else None,

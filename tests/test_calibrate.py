@@ -1,0 +1,198 @@
+"""`diagnose calibrate`: what is measured, how it is kept, and which of it holds for a watched process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diagnose.calibration.record import (
+    KINDS,
+    Calibration,
+    Curve,
+    Device,
+    Point,
+    bus_share,
+    decode,
+    encode,
+)
+from diagnose.calibration.store import keep, name_of
+from diagnose.collect.calibrations import ceilings_for, curves_for, folder, network_settings, stored
+from diagnose.errors import InputError
+from diagnose.report.calibration import render
+
+ROOT = Path(__file__).resolve().parent.parent
+SOCKETS = {"NCCL_P2P_DISABLE": "1"}
+FACTS = {"device_name": "NVIDIA H200", "torch_version": "2.11.0"}
+
+
+def curve(kind: str = "all_reduce", ranks: int = 2, *times_ns: int) -> Curve:
+    points = tuple(Point(1 << 20 << at, time, time, time) for at, time in enumerate(times_ns or (30_000, 50_000)))
+    return Curve(kind, ranks, 1, tuple(range(ranks)), points)
+
+
+def calibration(measured_ns: int = 1, settings: dict[str, str] | None = None, *curves: Curve) -> Calibration:
+    return Calibration(
+        measured_ns,
+        "2.11.0",
+        Device("NVIDIA H200", {"bf16": 7e14}, 4e12, 3000, 9000),
+        world_size=2,
+        library="nccl 2.28.9",
+        network_settings=settings or {},
+        curves=curves or (curve(),),
+    )
+
+
+def as_read(*calibrations: Calibration) -> list[dict[str, Any]]:
+    return sorted((json.loads(encode(one)) for one in calibrations), key=lambda one: -int(one["measured_ns"]))
+
+
+# Bandwidth as nccl-tests define it
+
+
+@pytest.mark.parametrize(
+    ("kind", "ranks", "share"),
+    [
+        ("all_reduce", 4, 1.5),
+        ("all_gather", 4, 0.75),
+        ("reduce_scatter", 2, 0.5),
+        ("all_to_all", 8, 0.875),
+        ("send_recv", 4, 1.0),
+    ],
+)
+def test_the_bus_carries_what_each_rank_must_send(kind: str, ranks: int, share: float) -> None:
+    assert bus_share(kind, ranks) == share
+
+
+def test_a_mebibyte_in_30_microseconds_among_two_is_35_gigabytes_per_second() -> None:
+    one = curve()
+    assert one.points[0].bytes_per_s == pytest.approx(34.95e9, rel=1e-3)
+    assert one.bus_bytes_per_s(one.points[0]) == pytest.approx(34.95e9, rel=1e-3)  # 2 (n − 1) / n is 1 for two ranks
+
+
+# Kept and read back
+
+
+def test_what_is_kept_is_what_was_measured(tmp_path: Path) -> None:
+    path = keep(calibration(), tmp_path)
+    assert decode(path) == calibration()
+    assert json.loads(path.read_text())["curves"][0]["points"][0]["bus_bytes_per_s"] == round(2**20 / 30e-6)
+
+
+def test_measuring_again_under_the_same_conditions_takes_the_place_of_the_older(tmp_path: Path) -> None:
+    assert keep(calibration(1), tmp_path) == keep(calibration(2), tmp_path)
+    assert [record["measured_ns"] for record in stored(tmp_path)] == [2]
+
+
+def test_another_network_setting_is_another_calibration() -> None:
+    assert name_of(calibration(1)) != name_of(calibration(1, SOCKETS))
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"schema": 1}', '{"schema": 99, "measured_ns": 1}', "\xff", "[" * 100_000])
+def test_a_damaged_file_is_left_out_and_named_when_asked_for(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "damaged.json"
+    path.write_bytes(text.encode("latin-1"))
+    keep(calibration(), tmp_path)
+    assert len(stored(tmp_path)) == 1
+    with pytest.raises(InputError, match="calibrat"):
+        decode(path)
+
+
+def test_calibrations_lie_where_the_environment_says() -> None:
+    assert folder({"DIAGNOSE_CALIBRATIONS": "/data/here"}) == Path("/data/here")
+    assert folder({"DIAGNOSE_CALIBRATIONS": "off"}) is None
+    assert folder({"XDG_DATA_HOME": "/data"}) == Path("/data/diagnose/calibrations")
+
+
+# What holds for a process
+
+
+def test_ceilings_hold_for_the_same_device_and_torch() -> None:
+    records = as_read(calibration())
+    assert ceilings_for(records, FACTS) == {"bf16": 7e14, "memory": 4e12}
+    assert ceilings_for(records, {**FACTS, "device_name": "NVIDIA A100"}) is None
+    assert ceilings_for(records, {**FACTS, "torch_version": "2.12.0"}) is None
+
+
+def test_curves_hold_for_the_same_library_and_settings() -> None:
+    records = as_read(calibration(1), calibration(2, SOCKETS, curve("all_reduce", 2, 9_000_000)))
+    fast = curves_for(records, FACTS, "nccl 2.28.9", {})
+    slow = curves_for(records, FACTS, "nccl 2.28.9", SOCKETS)
+    assert fast is not None and [one["time_ns"] for one in fast] == [[30_000, 50_000]]
+    assert slow is not None and [one["time_ns"] for one in slow] == [[9_000_000]]
+    assert curves_for(records, FACTS, "nccl 2.29.0", {}) is None
+    assert curves_for(records, FACTS, "gloo", {}) is None
+
+
+def test_of_several_the_newest_holds_and_older_ones_fill_in() -> None:
+    older = calibration(1, None, curve("all_reduce", 2, 40_000), curve("all_gather", 2, 20_000))
+    newer = calibration(2, None, curve("all_reduce", 2, 30_000))
+    found = curves_for(as_read(older, newer), FACTS, "nccl 2.28.9", {}) or []
+    assert {one["kind"]: one["time_ns"] for one in found} == {"all_reduce": [30_000], "all_gather": [20_000]}
+
+
+def test_only_settings_that_decide_the_speed_count() -> None:
+    said = {"NCCL_P2P_DISABLE": "1", "NCCL_DEBUG": "INFO", "NCCL_VERSION": "2.27", "HOME": "/root"}
+    assert network_settings(said) == {"NCCL_P2P_DISABLE": "1"}
+
+
+def test_the_table_has_a_row_a_size_and_a_column_a_kind() -> None:
+    said = render(calibration(1, SOCKETS, curve("all_reduce"), curve("all_gather")))
+    assert "NCCL_P2P_DISABLE=1" in said
+    assert [line.split()[:2] for line in said.splitlines() if "MiB" in line] == [["1.00", "MiB"], ["2.00", "MiB"]]
+    assert "all-reduce" in said and "all-gather" in said
+
+
+# The command itself, with torchrun and gloo
+
+
+def diagnose(*words: str, into: Path, **settings: str) -> subprocess.CompletedProcess[str]:
+    hidden = {"CUDA_VISIBLE_DEVICES": "", "DIAGNOSE_CALIBRATIONS": str(into), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "diagnose", "calibrate", *words]
+    return subprocess.run(
+        command, env={**os.environ, **hidden, **settings}, capture_output=True, text=True, timeout=240, check=False
+    )
+
+
+def test_two_ranks_measure_every_kind_over_rising_sizes(tmp_path: Path) -> None:
+    answer = diagnose("--ranks", "2", "--time", "1s", "--json", into=tmp_path)
+    assert answer.returncode == 0, answer.stderr
+    (path,) = tmp_path.glob("*.json")
+    found = decode(path)
+    assert json.loads(answer.stdout)["measured_ns"] == found.measured_ns
+    assert (found.world_size, found.nodes, found.library) == (2, 1, "gloo")
+    assert {one.kind for one in found.curves} | {text.split()[0] for text in found.left_out} == set(KINDS)
+    by_kind = {one.kind: one for one in found.curves}
+    for one in by_kind.values():
+        assert one.members == (0, 1) and one.rises and len(one.points) >= 5
+        assert all(point.low_ns <= point.time_ns <= point.high_ns for point in one.points)
+        assert one.points[-1].time_ns > one.points[0].time_ns  # 64 MiB take longer than 4 KiB, whatever the machine
+    assert found.device.flops_per_s["fp32"] > 1e8 and found.device.copy_bytes_per_s > 1e7
+
+
+def test_one_device_alone_says_nothing_of_collectives(tmp_path: Path) -> None:
+    answer = diagnose("--ranks", "1", "--time", "1s", into=tmp_path)
+    assert answer.returncode == 0, answer.stderr
+    (path,) = tmp_path.glob("*.json")
+    assert decode(path).library is None and decode(path).curves == ()
+    assert "products of fp32" in answer.stdout and "collectives" not in answer.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--group", "0,1"], "--group needs several ranks"),
+        (["--group", "zero"], "names no two ranks"),
+        (["--ranks", "0"], "at least one rank"),
+        (["--time", "soon"], "is not a duration"),
+    ],
+)
+def test_a_wrong_call_says_what_is_wrong(tmp_path: Path, words: list[str], said: str) -> None:
+    answer = diagnose(*words, into=tmp_path)
+    assert answer.returncode == 2 and said in answer.stderr
+    assert not list(tmp_path.iterdir())
