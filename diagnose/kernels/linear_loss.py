@@ -4,8 +4,9 @@ Of N rows, H features and V classes, eager code holds N × V logits several time
 time. Two ways to the gradients, for the caller to choose between:
 
 - with the loss (the default where the loss is a mean or a sum): rows in chunks, each of which leaves its part of the
-  gradients behind; as many matrix products as eager code has (6·N·H·V operations). The weight's gradient is summed in
-  float32 over the chunks.
+  gradients behind; as many matrix products as eager code has (6·N·H·V operations). What is held is the gradients and
+  the logits of one chunk, and the backward pass hands the gradients on without a copy. Each product is summed in
+  float32; over a few chunks the weight's gradient is summed in its own dtype, over many in float32.
 - again in the backward pass (`recompute=True`; always where each row's loss is wanted, and for float16, whose range
   needs the scale of the loss): the vocabulary in chunks, logits computed a second time (8·N·H·V). Least memory: nothing
   of the weight's size but its gradient, which is rounded once.
@@ -20,6 +21,7 @@ from typing import Any
 import torch
 
 from diagnose.kernels.backend import cast_for_autocast, compute_dtype, without_autocast
+from diagnose.kernels.handing_on import graph_is_kept, scaled
 from diagnose.kernels.row_loss import (
     LossTerms,
     Reduction,
@@ -31,13 +33,24 @@ from diagnose.kernels.row_loss import (
 )
 
 FEWEST_ROWS = 1024
-"""Rows of a chunk below which its matrix products stop filling a device."""
+"""Rows of a chunk below which its matrix products starve a device: the weight's gradient is read and written for each
+chunk, which takes a third of the time of its product at this number of rows and less at more."""
+
+FILLING_ELEMENTS = 1 << 22
+"""Elements of the features' gradient in a chunk that occupy a device of 132 processors, in tiles of 128 × 256."""
+
+MOST_BYTES = 1 << 29
+"""Logits of a chunk, unless its rows are the fewest."""
+
+FEW_CHUNKS = 8
+"""Parts of the weight's gradient that may be summed in its own dtype. In bfloat16 the rounding of 8 sums makes the
+error 1.7 times that of a single product of rounded logits' gradients, the rounding of 16 sums 2.2 times."""
 
 MULTIPLE = 128
 """Chunks are multiples of this, so that products are of sizes with fast kernels."""
 
 BLOCK_ELEMENTS = 1 << 26
-"""Logits that the backward pass holds where it computes them again: 128 MiB in bfloat16."""
+"""Elements that are worked on at once where a whole is too much: 128 MiB in bfloat16."""
 
 
 def linear_cross_entropy(
@@ -102,12 +115,15 @@ def _loss_with_gradients(
     with without_autocast(hidden):
         losses = torch.empty(rows, dtype=dtype, device=hidden.device)
         by_hidden = hidden.new_empty((rows, width) if needs_hidden else (0,))
-        by_weight = torch.zeros((vocabulary, width) if needs_weight else (0,), dtype=dtype, device=hidden.device)
         by_bias = torch.zeros(vocabulary if needs_bias else 0, dtype=dtype, device=hidden.device)
         scale = torch.ones((), dtype=dtype, device=hidden.device)
         if mean:
             scale = scale / rows_kept(target, ignore_index, dtype)
-        for some in _chunks(rows, chunk_rows or _rows_at_once(rows, width)):
+        chunks = _chunks(rows, chunk_rows or _rows_at_once(rows, weight))
+        summed = weight.dtype if len(chunks) <= FEW_CHUNKS else dtype
+        new_sum = torch.empty if chunks else torch.zeros
+        by_weight = new_sum((vocabulary, width) if needs_weight else (0,), dtype=summed, device=hidden.device)
+        for some in chunks:
             logits = _linear(hidden[some], weight, bias)
             losses[some], logsumexps = losses_of(logits, target[some], terms)
             # The chunk's logits are this function's own: their gradient takes their place.
@@ -115,9 +131,10 @@ def _loss_with_gradients(
             if needs_hidden:
                 torch.mm(logits, weight, out=by_hidden[some])
             if needs_weight:
-                _add_product(by_weight, logits.t(), hidden[some])
+                _add_product(by_weight, logits.t(), hidden[some], first=some.start == 0)
             if needs_bias:
                 by_bias += logits.sum(0, dtype=dtype)
+            del logits  # or the next chunk's are made while these are held
         loss = reduced(losses, target, ignore_index, "mean" if mean else "sum")
         return loss, by_hidden, by_weight.to(weight.dtype), by_bias.to(weight.dtype)
 
@@ -144,8 +161,7 @@ def _scale_gradients(ctx: Any, by_loss: torch.Tensor | None, *_: None) -> tuple[
     given: list[torch.Tensor | None] = [None] * ctx.arguments
     if by_loss is not None:
         for place, (needed, gradient) in enumerate(zip(ctx.needs, ctx.saved_tensors, strict=True)):
-            # Out of place: a second backward pass reads what is saved here again.
-            given[place] = gradient * by_loss.to(gradient.dtype) if needed else None
+            given[place] = scaled(gradient, by_loss, overwrite=not graph_is_kept()) if needed else None
     return tuple(given)
 
 
@@ -168,7 +184,7 @@ def _losses(
     losses = torch.empty(hidden.shape[0], dtype=compute_dtype(hidden.dtype), device=hidden.device)
     logsumexps = torch.empty_like(losses)
     with without_autocast(hidden):
-        for some in _chunks(len(hidden), chunk_rows or _rows_at_once(*hidden.shape)):
+        for some in _chunks(len(hidden), chunk_rows or _rows_at_once(len(hidden), weight)):
             losses[some], logsumexps[some] = losses_of(_linear(hidden[some], weight, bias), target[some], terms)
     return losses, logsumexps
 
@@ -206,11 +222,12 @@ def _gradients(
             logits = _linear(hidden, weight[some], None if bias is None else bias[some])
             write_gradients(logits, target, logsumexps, by_losses, terms, logits, some.start, vocabulary)
             if needs_hidden:
-                _add_product(by_hidden, logits, weight[some])
+                _add_product(by_hidden, logits, weight[some], first=some.start == 0)
             if needs_weight:
                 torch.mm(logits.t(), hidden, out=by_weight[some])
             if needs_bias:
                 by_bias[some] = logits.sum(0, dtype=dtype).to(weight.dtype)
+            del logits
     return by_hidden.to(hidden.dtype), by_weight, by_bias
 
 
@@ -255,12 +272,14 @@ def _linear(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
     return torch.mm(hidden, weight.t()) if bias is None else torch.addmm(bias, hidden, weight.t())
 
 
-def _rows_at_once(rows: int, width: int) -> int:
-    """Rows of a chunk: its logits are at most half of the weight's size, unless that starves the device.
+def _rows_at_once(rows: int, weight: torch.Tensor) -> int:
+    """Rows of a chunk: as many as fill the device, and make few chunks, within the bytes that its logits may take.
 
-    Chunks are even, so that none is a small rest.
+    A quarter of all rows at most, and even, so that none is a small rest.
     """
-    most = max(FEWEST_ROWS, width // 2)
+    vocabulary, width = weight.shape
+    wanted = max(min(FILLING_ELEMENTS // max(1, width), rows // 4), -(-rows // FEW_CHUNKS))
+    most = max(FEWEST_ROWS, min(wanted, MOST_BYTES // max(1, vocabulary * weight.element_size())))
     count = max(1, -(-rows // most))
     return -(-rows // (count * MULTIPLE)) * MULTIPLE
 
@@ -273,16 +292,20 @@ def _chunks(total: int, size: int) -> list[slice]:
     return [slice(first, min(first + size, total)) for first in range(0, total, size)] if size > 0 else []
 
 
-def _add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
-    """Add a matrix product to a sum that is kept in a wider dtype than its factors."""
+def _add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor, first: bool) -> None:
+    """Add a matrix product to a sum, which may be kept in a wider dtype than its factors; the first one begins it."""
     if total.dtype == left.dtype:
-        total.addmm_(left, right)
+        torch.addmm(total, left, right, beta=0 if first else 1, out=total)  # with 0, what was there is not read
     elif _adds_wide_products(left.device, left.dtype):
-        torch.ops.aten.addmm.dtype_out(total, left, right, total.dtype, out=total)
+        torch.ops.aten.addmm.dtype_out(total, left, right, total.dtype, beta=0 if first else 1, out=total)
     else:
         # The product is rounded once to the factors' dtype; in blocks, for it is as large as the sum.
         for some in _chunks(len(total), max(1, BLOCK_ELEMENTS // max(1, total.shape[1]))):
-            total[some] += torch.mm(left[some], right)
+            product = torch.mm(left[some], right)
+            if first:
+                total[some] = product
+            else:
+                total[some] += product
 
 
 @cache
