@@ -99,8 +99,9 @@ def make(edits: Mapping[str, str], root: Path, before: Mapping[str, str] | None 
     return Patch(root, tuple(sorted(changes, key=lambda change: change.path)))
 
 
-def apply_edits(files: Mapping[str, str], *, root: Path, copy: Path) -> None:
-    """Write edited texts of files below `root` into a copy of that tree; encodings as in the copy."""
+def apply_edits(files: Mapping[str, str], *, root: Path, copy: Path) -> list[Path]:
+    """Write edited texts of files below `root` into a copy of that tree; encodings as in the copy. Where they lie."""
+    written: list[Path] = []
     for path, text in files.items():
         target = copy / _relative(path, root)
         data = _read(target)
@@ -108,6 +109,8 @@ def apply_edits(files: Mapping[str, str], *, root: Path, copy: Path) -> None:
         if target.is_symlink():  # the copy shares what is large by link; an edit must not reach through it
             target.unlink()
         write_atomic(target, source.encode(text), target.stat().st_mode & 0o7777 if target.exists() else None)
+        written.append(target)
+    return written
 
 
 def from_diff(data: bytes, root: Path, name: object = "diff") -> Patch:

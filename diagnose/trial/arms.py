@@ -13,19 +13,23 @@ import selectors
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
 from diagnose.collect import environment
+from diagnose.collect.inside.same_files import digest_of
 from diagnose.collect.records import TRACE
 from diagnose.program import Program
+from diagnose.program.rendezvous import free_port, with_own_port
 from diagnose.trial.groups import Group, Groups
 from diagnose.trial.memory import Memory, died_of_memory
 from diagnose.units import NS_PER_S, format_ns
 
+_LET_REST = {"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "86400"}
+"""NCCL's monitor ends a process whose watchdog seems stuck, which one that rests does."""
 _CHECK_S = 0.1  # how often a silent program is asked whether it still lives
 _LAST_STEPS_NS = 20 * NS_PER_S  # from "the loop is over" to the exit of the process
 
@@ -88,6 +92,26 @@ class Workplace:
     """The environment in which a copy of the program runs."""
     recipe: Mapping[str, Any] = field(default_factory=dict)
     """Added to every recipe: what the guard protects, for example."""
+    edited: Mapping[Path, Sequence[str]] = field(default_factory=dict)
+    """Of a copy, by its root: the files that an edit wrote. All ranks must run the same."""
+
+    def start(
+        self,
+        program: Program,
+        recipe: Mapping[str, Any],
+        folder: Path,
+        before: Mapping[str, str] | None = None,
+        after: Mapping[str, str] | None = None,
+    ) -> Group:
+        """Start a copy under a recipe, its ranks at a place of their own; streams go to `folder`.
+
+        Variables of `before` give way to the program's own, those of `after` do not.
+        """
+        variables = {**(before or {}), **self.environment_of(program), **_LET_REST, **(after or {})}
+        port = free_port()
+        words, variables = with_own_port(program.command(self.python), variables, port)
+        whole = {**self.recipe, "port": port, **recipe, "folder": str(folder)}
+        return self.groups.start(words, program.cwd, environment(whole, variables), folder / "program")
 
 
 class Arm:
@@ -105,19 +129,10 @@ class Arm:
         self._listener.listen(1024)
         self._ranks: dict[int, _Rank] = {}
         self._started_ns = time.monotonic_ns()
-        recipe = {
-            **workplace.recipe,
-            "mode": "turns",
-            "folder": str(self.folder),
-            "socket": address,
-            "warmup": warmup_steps,
-        }
-        self._group = workplace.groups.start(
-            program.command(workplace.python),
-            program.cwd,
-            environment(recipe, workplace.environment_of(program)),
-            self.folder / "program",
-        )
+        edited = list(workplace.edited.get(program.root, ()))
+        self._sources = digest_of(edited)
+        recipe = {"mode": "turns", "socket": address, "warmup": warmup_steps, "sources": edited}
+        self._group = workplace.start(program, recipe, self.folder)
 
     def __enter__(self) -> Self:
         return self
@@ -175,6 +190,7 @@ class Arm:
     def _meet(self, end_ns: int) -> None:
         """Wait until every rank has said hello."""
         expected = None
+        groups: set[int] = set()
         while expected is None or len(self._ranks) < expected:
             if not _readable(self._listener, end_ns, self._group):
                 self._fail(end_ns)
@@ -184,9 +200,15 @@ class Arm:
             if message is None or "hello" not in message:
                 self._fail(end_ns)
             hello = message["hello"]
+            if hello.get("sources", self._sources) != self._sources:
+                self._group.end()
+                words = f"rank {hello['rank']} does not run the program that is tried: its files differ"
+                raise ArmFailed(Trouble.CRASHED, words)
             expected = max(1, int(hello["world_size"]))
             self._ranks[int(hello["rank"])] = rank
+            groups.add(int(hello["group"]))
             self._group.add(int(hello["group"]))
+        self._group.keep_awake_but(groups)
 
     def _answers(self, name: str, end_ns: int) -> list[dict[str, Any]]:
         """The next message of every rank, which must be of this name; the ranks in order."""

@@ -101,7 +101,8 @@ class Bench:
         self._costs = Costs(schedule)
         self._groups = Groups()
         protect = {"module": str(Path(guard.__file__)), "originals": [str(program.root)], "copy": str(folder)}
-        self._place = Workplace(self._groups, folder, python, self._environment_of, {"guard": protect})
+        self._edited: dict[Path, list[str]] = {}
+        self._place = Workplace(self._groups, folder, python, self._environment_of, {"guard": protect}, self._edited)
         self._gatekeeper = Gatekeeper(self._place, schedule.start_limit_ns, deadline, seen)
 
     def __enter__(self) -> Self:
@@ -116,7 +117,8 @@ class Bench:
         """A copy of the program in which the given files have other texts. Raises InputError."""
         folder = self._folder / name
         copied = copy_program(self._program, folder)
-        patch.apply_edits(texts, root=self._program.root, copy=copied.root)
+        edited = patch.apply_edits(texts, root=self._program.root, copy=copied.root)
+        self._edited[copied.root] = sorted(map(str, edited))
         # What one process has compiled serves all later ones; the user's own cache is neither needed nor filled.
         cache = {"TORCHINDUCTOR_CACHE_DIR": str(self._folder / "compiled")}
         environment = copy_environment(self._program, folder, self._environment) | cache
@@ -203,17 +205,28 @@ class Bench:
         verdict = self._judged(measured, fixer, found, numbers, patched)
         return Trial(verdict, found.traces[1])
 
-    def leave_out(self, fixer: Fixer, without: Program, stack: Program, on_pair: OnPair | None = None) -> Trial:
-        """Whether a kept fix still saves time: the stack without it against the stack, judged by time alone.
+    def leave_out(
+        self,
+        fixer: Fixer,
+        without: Program,
+        stack: Program,
+        on_pair: OnPair | None = None,
+        shown: GateResult | None = None,
+    ) -> Trial:
+        """Whether a kept fix saves time in its stack: the stack without it against the stack.
 
-        The verdict is `kept` where it does. Programs that fail here, on either side, make it `failed`.
+        A fix that had a trial of its own is judged by time alone. One that had not, whose numbers were `shown` to hold
+        together with all others, has it here: what it claims to move must move too. The verdict is `kept` where it is
+        needed. Programs that fail here, on either side, make it `failed`.
         """
-        duel = replace(self._duel(on_pair), trace=False, reassures=True)
+        duel = replace(self._duel(on_pair), trace=shown is not None, reassures=shown is None)
         found = self._compare(duel, without, stack, f"{fixer.name}-left-out")
-        verdict = _measured(fixer, found, self._smallest)
+        verdict = self._startups.beside(_measured(fixer, found, self._smallest), without, stack)
         answer = None if found.reassured else self._ruling_on_time(verdict, found)
         if found.failed is not None and found.failed[0] == ORIGINAL:
             answer = Ruling(Decision.FAILED, f"without it the program does not run: {answer.summary if answer else ''}")
+        elif answer is None and shown is not None:
+            return Trial(self._ruled(verdict, fixer, found, shown))
         if answer is None:
             assert found.saving is not None  # or the times would have settled it
             answer = Ruling(Decision.KEPT, saved(found.saving, verdict.pairs))
@@ -290,9 +303,14 @@ class Bench:
         early = self._ruling_on_time(verdict, found)
         if early is not None:
             return replace(verdict, decision=early.decision, summary=early.summary)
+        gate = self.gate(fixer.gate, original, patched, fixer.rounds_to, fewer=fixer.fewer_parameters)
+        return self._ruled(verdict, fixer, found, gate)
+
+    @staticmethod
+    def _ruled(verdict: Verdict, fixer: Fixer, found: Comparison, gate: GateResult) -> Verdict:
+        """The verdict on what is faster."""
         assert found.saving is not None  # or the times would have settled it
         moved = mechanism(fixer.mechanism, found)
-        gate = self.gate(fixer.gate, original, patched, fixer.rounds_to, fewer=fixer.fewer_parameters)
         memory_bytes = found.memory.device_bytes if found.memory else None
         final = ruling(found.saving, verdict.pairs, gate, moved, found.peak_bytes, memory_bytes)
         return replace(verdict, decision=final.decision, summary=final.summary, gate=gate, mechanism=moved)

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from diagnose.collect import environment
 from diagnose.model import Gate, GateResult
 from diagnose.program import Program
 from diagnose.trial import gates
@@ -259,12 +258,10 @@ class Gatekeeper:
         place, program = self.workplace, wanted.program
         self._started += 1
         folder = place.folder / f"capture-{self._started}-{re.sub(r'[^a-z0-9-]', '-', wanted.name)}"
-        whole = {"mode": "capture", "seed": 0, **place.recipe, **wanted.recipe, "folder": str(folder)}
         settings = {} if wanted.of_luck else _DETERMINISTIC
-        variables = environment(whole, _PATIENT | place.environment_of(program) | settings)
         if "precision" in wanted.recipe:
-            variables |= _EAGER
-        group = place.groups.start(program.command(place.python), program.cwd, variables, folder / "program")
+            settings = settings | _EAGER
+        group = place.start(program, {"mode": "capture", "seed": 0, **wanted.recipe}, folder, _PATIENT, settings)
         stack.callback(group.end)
         return folder, group
 

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -16,6 +16,7 @@ from typing import Self
 import psutil
 
 from diagnose.trial import warden
+from diagnose.trial.last_words import code_of_rank, of_the_program
 
 _GRACE_S = 1.0  # between SIGTERM and SIGKILL: nothing that a trial's process still does is of use
 _POLL_S = 0.01
@@ -91,6 +92,7 @@ class Group:
         self._stderr = stderr
         self._owner = owner
         self._ids: list[int] = []
+        self._awake: set[int] = set()
         self._ended = False
 
     @property
@@ -111,6 +113,10 @@ class Group:
                 with contextlib.suppress(OSError):
                     self.add(os.getpgid(child.pid))
 
+    def keep_awake_but(self, ranks: Collection[int]) -> None:
+        """Let a launcher that leads no rank's group go on while they rest: others hear its heartbeat."""
+        self._awake = {self._leader.pid} - set(ranks)
+
     def host_bytes(self) -> int | None:
         """Resident memory of all its processes together; None once it is gone."""
         try:
@@ -121,21 +127,25 @@ class Group:
             return None
 
     def pause(self) -> None:
-        """Stop every process where it stands."""
-        self._signal(signal.SIGSTOP)
+        """Stop every process where it stands, but a launcher that only looks after them."""
+        self._signal(signal.SIGSTOP, self._awake)
 
     def resume(self) -> None:
         """Let every process go on."""
         self._signal(signal.SIGCONT)
 
     def wait(self, limit_ns: int) -> int | None:
-        """The leader's exit code (negative: a signal), or None if it still runs after `limit_ns`."""
+        """The leader's exit code (negative: a signal), or None if it still runs after `limit_ns`.
+
+        Of a launcher that tells it, that of the rank that failed.
+        """
         end = time.monotonic_ns() + limit_ns
         while not self.exited:
             if time.monotonic_ns() >= end:
                 return None
             time.sleep(_POLL_S)
-        return self.returncode
+        code = self.returncode
+        return code if code == 0 else code_of_rank(self._error_text()) or code
 
     @property
     def exited(self) -> bool:
@@ -157,13 +167,15 @@ class Group:
 
     def last_words(self, lines: int = 12) -> str:
         """The end of what the program wrote to its error stream."""
+        return "\n".join(of_the_program(self._error_text()).rstrip().splitlines()[-lines:])
+
+    def _error_text(self) -> str:
         try:
             with self._stderr.open("rb") as file:
                 file.seek(max(0, self._stderr.stat().st_size - 16_384))
-                text = file.read().decode(errors="replace")
+                return file.read().decode(errors="replace")
         except OSError:
             return ""
-        return "\n".join(text.rstrip().splitlines()[-lines:])
 
     def end(self) -> int | None:
         """End the whole group: continue, terminate, then kill. Returns the leader's exit code."""
@@ -181,7 +193,9 @@ class Group:
             self._owner.forget(self)
         return self._leader.returncode
 
-    def _signal(self, number: signal.Signals) -> None:
+    def _signal(self, number: signal.Signals, spared: Collection[int] = ()) -> None:
         for group_id in self._ids:
+            if group_id in spared:
+                continue
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(group_id, number)

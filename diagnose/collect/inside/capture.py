@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from ..records import NUMBERS, VALUES
 from .compiling import Compiling
 from .imports import after_import
+from .meeting import meet_apart
 from .modules import Modules
 from .originals import protect
 from .state import State
@@ -46,6 +47,7 @@ WAITING_BYTES = 2 << 30
 def start(recipe: dict[str, Any], hub: Hub) -> None:
     """Capture `recipe["steps"]` steps; `values` keeps elements, `precision` "float64" makes it the reference."""
     protect(recipe, hub)
+    meet_apart(recipe, hub)
     seed = int(recipe.get("seed", 0))
     _seed(seed)
     capture = _Capture(recipe, hub, seed)

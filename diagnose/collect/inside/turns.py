@@ -2,7 +2,7 @@
 
 It speaks with the controller of a trial (`diagnose.trial.arms`) over a Unix socket, a JSON object a line:
 
-    →  {"hello":  {"rank", "world_size", "pid", "group"}}            at the first step
+    →  {"hello":  {"rank", "world_size", "pid", "group", "sources"}} at the first step; a hash of the edited files
     →  {"ready":  {"steps", "step_ns", "memory": {…}}}               after the warm-up
     ←  {"run":    {"steps", "drop"}}     drop unmeasured steps, then measured ones
     →  {"block":  {"total_ns", "steps_ns": […], "input_ns", "memory": {…}}}
@@ -31,7 +31,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from .compiling import Compiling
+from .meeting import meet_apart
 from .originals import protect
+from .same_files import digest_of
 from .window import Window
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ MOST_WARM_UP_STEPS = 60
 def start(recipe: dict[str, Any], hub: Hub) -> None:
     """Take part in a trial; `recipe` names the controller's `socket` and the `warmup` steps."""
     protect(recipe, hub)
+    meet_apart(recipe, hub)
     turns = _Turns(str(recipe["socket"]), int(recipe.get("warmup", WARM_UP_STEPS)), hub)
     hub.on_torch(turns.torch_imported)
     hub.on_step(turns.step_ended)
@@ -116,7 +119,15 @@ class _Turns:
         self._socket = connection
         rank, world_size = self._hub.rank, self._hub.world_size
         self._send(
-            {"hello": {"rank": rank, "world_size": world_size, "pid": os.getpid(), "group": os.getpgid(0)}},
+            {
+                "hello": {
+                    "rank": rank,
+                    "world_size": world_size,
+                    "pid": os.getpid(),
+                    "group": os.getpgid(0),
+                    "sources": digest_of(self._hub.recipe.get("sources", ())),
+                }
+            },
         )
 
     def _warm_up(self, now: int) -> None:

@@ -1,0 +1,37 @@
+"""What a program said at its end, without what its launcher says about it, and ranks about one that is gone.
+
+torchrun ends with some forty lines of its own when a rank fails: the rank's own last line is far above them, and among
+those of the ranks that lost their connection to it.
+"""
+
+from __future__ import annotations
+
+import re
+
+_FAILED = re.compile(r"^.*torch/distributed/elastic/.*failed \(exitcode: (-?\d+)\)", re.MULTILINE)
+_BY_LAUNCHER = re.compile(r"^[A-Z]\d{4} .*torch/distributed/(?:run|elastic/).*\n?", re.MULTILINE)
+_RANK = re.compile(r"^\[rank(\d+)\]:? ?(.*)$")
+_LOST_ANOTHER = re.compile(
+    r"gloo/transport|remote worker|remote process exited|Connection (?:closed|reset) by|Broken pipe|DistNetworkError"
+)
+
+
+def of_the_program(text: str) -> str:
+    """The end of an error stream as far as the program wrote it; of several ranks, those that failed by themselves."""
+    failed = _FAILED.search(text)
+    own = _BY_LAUNCHER.sub("", text[: failed.start()] if failed else text)
+    if not own.strip():
+        return text
+    by_rank: dict[str, list[str]] = {"": []}
+    for line in own.splitlines():
+        said = _RANK.match(line)
+        by_rank.setdefault(said[1] if said else "", []).append(said[2] if said else line)
+    theirs = {rank: lines for rank, lines in by_rank.items() if rank}
+    first = {rank: lines for rank, lines in theirs.items() if not any(map(_LOST_ANOTHER.search, lines))}
+    return "\n".join(line for lines in (first or theirs or by_rank).values() for line in lines) + "\n"
+
+
+def code_of_rank(text: str) -> int | None:
+    """The exit code of the rank that failed first, where a launcher tells it (negative: a signal)."""
+    failed = _FAILED.search(text)
+    return int(failed[1]) if failed else None
