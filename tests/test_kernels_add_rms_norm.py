@@ -46,7 +46,7 @@ def test_more_rows_than_programs_share_the_weights_gradient(monkeypatch: pytest.
     if kernels.backend(DEVICE) == "triton":
         from diagnose.kernels.gpu import residual_norm
 
-        monkeypatch.setattr(residual_norm, "PARTS", 4)
+        monkeypatch.setattr(residual_norm, "PARTS", (4,))
     check(ours, reference, [drawn(21, 9, seed=4), drawn(21, 9, seed=5), drawn(9, seed=6)])
 
 

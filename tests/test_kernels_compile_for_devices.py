@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -18,14 +19,22 @@ THREADS = 256
 
 def compiled(kernel: Any, target: str, types: dict[str, str], constants: dict[str, Any]) -> set[str]:
     """The stages that the kernel was lowered to."""
+    return set(lowered(kernel, target, types, constants))
+
+
+def lowered(
+    kernel: Any, target: str, types: dict[str, str], constants: dict[str, Any], aligned: Sequence[str] = ()
+) -> dict[str, Any]:
+    """What the kernel was lowered to, by stage; addresses and strides that are multiples of 16 may be named."""
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     signature = types | dict.fromkeys(constants, "constexpr")
     ordered = {name: signature[name] for name in kernel.arg_names}
     place = GPUTarget(*TARGETS[target])
-    source = ASTSource(kernel, ordered, constexprs=constants)
-    return set(triton.compile(source, target=place, options={"num_warps": THREADS // place.warp_size}).asm)
+    attributes = {(kernel.arg_names.index(name),): [["tt.divisibility", 16]] for name in aligned}
+    source = ASTSource(kernel, ordered, constexprs=constants, attrs=attributes)
+    return dict(triton.compile(source, target=place, options={"num_warps": THREADS // place.warp_size}).asm)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -64,13 +73,27 @@ def test_residual_add_and_norm(target: str, rounded: bool) -> None:
 def test_swiglu(target: str, length: str) -> None:
     from diagnose.kernels.gpu import gated_unit
 
-    options = {"DTYPE": triton.language.float32, "BLOCK": gated_unit.BLOCK}
+    options = {"DTYPE": triton.language.float32, "BLOCK": gated_unit.CANDIDATES[0].block}
     binary = {"cubin"} if target == "sm_90" else {"hsaco"}
     sizes = dict.fromkeys(("gate_stride", "up_stride", "columns"), length) | {"blocks": "i32"}
-    types = dict.fromkeys(("gate", "up", "out"), "*bf16") | sizes
+    types = dict.fromkeys(("gate", "up", "out"), "*bf16") | sizes | {"out_stride": length}
     assert binary <= compiled(gated_unit.forward_kernel, target, types, options)
-    types = dict.fromkeys(("by_out", "gate", "up", "by_gate", "by_up"), "*bf16") | sizes | {"by_out_stride": length}
+    types = dict.fromkeys(("by_out", "gate", "up", "by_gate", "by_up"), "*bf16") | sizes
+    types |= {"by_out_stride": length, "gradient_stride": length}
     assert binary <= compiled(gated_unit.backward_kernel, target, types, options)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_an_odd_number_of_elements_is_moved_16_bytes_at_a_time(target: str) -> None:
+    """The whole blocks of a contiguous input: only its last, partial block goes element by element."""
+    from diagnose.kernels.gpu import gated_unit
+
+    pointers, strides = ("gate", "up", "out"), ("gate_stride", "up_stride", "out_stride")
+    types = dict.fromkeys(pointers, "*bf16") | dict.fromkeys((*strides, "columns"), "i64") | {"blocks": "i32"}
+    options = {"DTYPE": triton.language.float32, "BLOCK": 2048}
+    found = lowered(gated_unit.forward_kernel, target, types, options, aligned=(*pointers, *strides))
+    text, wide = (found["ptx"], "ld.global.v4") if target == "sm_90" else (found["amdgcn"], "load_dwordx4")
+    assert text.count(wide) >= 2, "gate and up"
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -102,3 +125,18 @@ def test_residual_add_and_layer_norm(target: str, used: bool) -> None:
     types |= dict.fromkeys(("means", "scales", "sums"), "*fp32") | dict.fromkeys(("rows", "columns", "parts"), "i32")
     options |= {"SUMS_WANTED": used, "SUM_USED": used, "ROWS_OF_PART": 8}
     assert binary <= compiled(residual_layer_norm.backward_kernel, target, types, options)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("wide", [False, True])
+def test_rotary(target: str, interleaved: bool, wide: bool) -> None:
+    from diagnose.kernels.gpu import rotary
+
+    options = {"INTERLEAVED": interleaved, "WIDE": wide, "BACK": interleaved, "DTYPE": triton.language.float32}
+    options |= {"HEADS": 32, "HALF": 64}
+    types = dict.fromkeys(("q", "k", "new_q", "new_k"), "*bf16") | {"cos": "*fp32", "sin": "*fp32"}
+    others = [name for name in rotary.rotary_kernel.arg_names if name not in types and name not in options]
+    types |= {name: "i64" if "stride" in name else "i32" for name in others}
+    binary = {"cubin"} if target == "sm_90" else {"hsaco"}
+    assert binary <= compiled(rotary.rotary_kernel, target, types, options)

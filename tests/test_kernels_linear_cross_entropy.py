@@ -12,7 +12,7 @@ from kernel_checks import DEVICE, check, close, drawn, implementation, labels, p
 from torch.nn import functional
 
 from diagnose import kernels
-from diagnose.kernels import linear_loss
+from diagnose.kernels import handing_on, linear_loss
 
 __all__ = ["implementation", "poisoned"]
 # Poisoned memory comes with deterministic algorithms, and devices do not have all of them.
@@ -319,14 +319,14 @@ def test_the_gradient_is_handed_on_without_a_copy(monkeypatch: pytest.MonkeyPatc
     """What the forward pass left behind becomes `.grad` itself; where the graph is kept, it is copied."""
     hidden, weight, target = drawn(12, 4, seed=62), drawn(9, 4, seed=63), labels(12, 9, seed=64)
     left: list[int] = []
-    made = linear_loss.scaled
+    made = handing_on.scaled
 
     def seen(gradient: torch.Tensor, factor: torch.Tensor, *, overwrite: bool) -> torch.Tensor:
         left.append(gradient.data_ptr())
         return made(gradient, factor, overwrite=overwrite)
 
     monkeypatch.setattr(linear_loss, "scaled", seen)
-    kernels.linear_cross_entropy(hidden, weight, target).backward()
+    torch.autograd.backward(kernels.linear_cross_entropy(hidden, weight, target))
     assert weight.grad is not None and hidden.grad is not None
     assert [hidden.grad.data_ptr(), weight.grad.data_ptr()] == left
     loss = kernels.linear_cross_entropy(hidden, weight, target)

@@ -15,6 +15,23 @@ def row_start(row, stride):
     return (row + tl.zeros((), tl.int64)) * stride
 
 
+@triton.jit
+def load(start, count, MASKED: tl.constexpr, BLOCK: tl.constexpr):
+    """A block of neighbours, of which `count` are there where it is masked; zeros for the others."""
+    lanes = tl.arange(0, BLOCK)
+    return tl.load(start + lanes, mask=lanes < count, other=0.0) if MASKED else tl.load(start + lanes)
+
+
+@triton.jit
+def store(start, value, count, MASKED: tl.constexpr, BLOCK: tl.constexpr):
+    """Write a block of neighbours in the dtype of the memory."""
+    lanes = tl.arange(0, BLOCK)
+    if MASKED:
+        tl.store(start + lanes, value.to(start.dtype.element_ty), mask=lanes < count)
+    else:
+        tl.store(start + lanes, value.to(start.dtype.element_ty))
+
+
 def on_device_of(tensor: torch.Tensor) -> AbstractContextManager[object]:
     """Launches go to the current device, which need not be the tensor's."""
     return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()

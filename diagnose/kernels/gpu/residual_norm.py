@@ -5,13 +5,12 @@ import triton
 import triton.language as tl
 
 from diagnose.kernels.gpu.launch import COMPUTE, on_device_of, row_start, warps
+from diagnose.kernels.tuning import Config, bucket, choose
 
-WIDEST = 16384
-"""Columns that one program holds; beyond, registers spill."""
-
-PARTS = 1024
-"""Programs of the backward pass, about: each sums the weight's gradient over rows of its own. The same number on every
-device, so that the order of the sum, and with it the rounding, does not depend on the device."""
+PARTS = (512, 256, 1024)
+"""Programs of the backward pass, about: each sums the weight's gradient over rows of its own. Few have fewer such sums
+to write and read, many fill the device. The first is the default: the same on every device, so that the order of the
+sum, and with it the rounding, does not depend on the device unless it is tuned."""
 
 
 @triton.jit
@@ -85,11 +84,17 @@ def add_and_normalise(
     """Write sum, normalised sum and 1 / rms of rows (rows, columns), whose last strides are 1."""
     rows, columns = x.shape
     block = triton.next_power_of_2(columns)
-    with on_device_of(x):
+
+    def launch(config: Config) -> None:
         forward_kernel[(rows,)](
             x, residual, weight, normed, summed, scales, x.stride(0), residual.stride(0), columns,
-            eps, weight is not None, round_first, COMPUTE[scales.dtype], block, num_warps=_warps(block, x.device),
+            eps, weight is not None, round_first, COMPUTE[scales.dtype], block,
+            num_warps=warps(config.threads, x.device),
         )  # fmt: skip
+
+    candidates = [Config(threads=threads) for threads in _threads(block)]
+    with on_device_of(x):
+        launch(choose("add_rms_norm", (bucket(rows), columns), x, candidates, launch))
 
 
 def gradients(
@@ -103,18 +108,30 @@ def gradients(
 ) -> torch.Tensor | None:
     """Write the gradient by either addend; return that by the weight, in the dtype of the scales."""
     rows, columns = summed.shape
-    rows_of_part = triton.next_power_of_2(triton.cdiv(rows, PARTS))
-    parts = triton.cdiv(rows, rows_of_part)
-    by_weight = None if weight is None else torch.empty(parts, columns, dtype=scales.dtype, device=summed.device)
     block = triton.next_power_of_2(columns)
-    with on_device_of(summed):
+
+    def launch(config: Config) -> torch.Tensor | None:
+        parts = triton.cdiv(rows, config.rows)
+        by_weight = None if weight is None else torch.empty(parts, columns, dtype=scales.dtype, device=summed.device)
         backward_kernel[(parts,)](
             by_normed, by_summed, summed, weight, scales, by_inputs, by_weight, rows, columns,
-            weight is not None, round_first, by_summed is not None, rows_of_part, COMPUTE[scales.dtype], block,
-            num_warps=_warps(block, summed.device),
+            weight is not None, round_first, by_summed is not None, config.rows, COMPUTE[scales.dtype], block,
+            num_warps=warps(config.threads, summed.device),
         )  # fmt: skip
-    return None if by_weight is None else by_weight.sum(0)
+        return None if by_weight is None else by_weight.sum(0)
+
+    candidates = [
+        Config(threads=threads, rows=_rows_of_part(rows, parts)) for parts in PARTS for threads in _threads(block)
+    ]
+    with on_device_of(summed):
+        return launch(choose("add_rms_norm backward", (bucket(rows), columns), summed, candidates, launch))
 
 
-def _warps(block: int, device: torch.device) -> int:
-    return warps(min(1024, max(128, block // 16)), device)
+def _threads(block: int) -> list[int]:
+    """Sizes of a program that holds a row of a block: 16 elements a thread, then 8, then 32."""
+    return list(dict.fromkeys(min(1024, max(128, block // held)) for held in (16, 8, 32)))
+
+
+def _rows_of_part(rows: int, parts: int) -> int:
+    """A power of two, the same for all numbers of rows of a bucket, as a choice holds for all of them."""
+    return max(1, bucket(rows) // parts)

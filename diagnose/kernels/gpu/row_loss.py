@@ -9,9 +9,19 @@ import triton
 import triton.language as tl
 
 from diagnose.kernels.gpu.launch import COMPUTE, on_device_of, row_start, warps
+from diagnose.kernels.tuning import Config, bucket, choose
 
-LARGEST_BLOCK = 4096
-THREADS = 256
+LOSS_CANDIDATES = tuple(
+    Config(block=block, threads=threads)
+    for block, threads in ((4096, 256), (4096, 512), (8192, 512), (8192, 1024), (16384, 1024), (2048, 128))
+)
+GRADIENT_CANDIDATES = tuple(
+    Config(block=block, threads=threads)
+    for block, threads in ((4096, 256), (2048, 128), (2048, 256), (4096, 512), (8192, 512), (1024, 128))
+)
+TRIED_BYTES = 1 << 26
+"""Gradients that are written to find out how: where they are to take the place of their logits, it is done in memory
+of its own, and logits that were written over could not be read again."""
 
 
 @triton.jit
@@ -88,12 +98,15 @@ def losses_of_rows(
 ) -> None:
     """Write the loss and the log-sum-exp of each row of logits (rows, vocabulary), whose last stride is 1."""
     rows, columns = logits.shape
-    block = min(LARGEST_BLOCK, triton.next_power_of_2(columns))
-    with on_device_of(logits):
+
+    def launch(config: Config) -> None:
         loss_kernel[(rows,)](
             logits, target, losses, logsumexps, logits.stride(0), ignore_index, columns, label_smoothing, z_loss,
-            COMPUTE[losses.dtype], block, num_warps=warps(THREADS, logits.device),
+            COMPUTE[losses.dtype], config.block, num_warps=warps(config.threads, logits.device),
         )  # fmt: skip
+
+    with on_device_of(logits):
+        launch(choose("cross_entropy", (bucket(rows), columns), logits, _fitting(LOSS_CANDIDATES, columns), launch))
 
 
 def gradients_of_rows(
@@ -110,10 +123,25 @@ def gradients_of_rows(
 ) -> None:
     """Write the gradient of columns of logits, times a factor a row; `gradients` may be `logits` itself."""
     rows, columns = logits.shape
-    block = min(LARGEST_BLOCK, triton.next_power_of_2(columns))
-    with on_device_of(logits):
-        gradient_kernel[(rows, triton.cdiv(columns, block))](
+
+    def launch(config: Config, rows: int = rows, gradients: torch.Tensor = gradients) -> None:
+        gradient_kernel[(rows, triton.cdiv(columns, config.block))](
             logits, target, logsumexps, scales, gradients, logits.stride(0), gradients.stride(0), columns,
-            first_column, vocabulary, ignore_index, label_smoothing, z_loss, COMPUTE[logsumexps.dtype], block,
-            num_warps=warps(THREADS, logits.device),
+            first_column, vocabulary, ignore_index, label_smoothing, z_loss, COMPUTE[logsumexps.dtype], config.block,
+            num_warps=warps(config.threads, logits.device),
         )  # fmt: skip
+
+    def try_out(config: Config) -> None:
+        some = max(1, min(rows, TRIED_BYTES // (columns * gradients.element_size())))
+        launch(config, some, torch.empty(some, columns, dtype=gradients.dtype, device=gradients.device))
+
+    candidates = _fitting(GRADIENT_CANDIDATES, columns)
+    with on_device_of(logits):
+        launch(choose("cross_entropy backward", (bucket(rows), columns), logits, candidates, try_out))
+
+
+def _fitting(candidates: tuple[Config, ...], columns: int) -> tuple[Config, ...]:
+    """Those whose block is not larger than a row needs; of short rows, one that holds a row."""
+    widest = triton.next_power_of_2(columns)
+    fitting = tuple(config for config in candidates if config.block <= widest)
+    return fitting or (Config(block=widest, threads=128),)
