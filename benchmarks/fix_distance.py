@@ -151,7 +151,14 @@ class Believing:
     ) -> Trial:
         return Trial(Verdict(fixer.name, Decision.KEPT, "believed", saving=_BELIEVED, saving_ns=1))
 
-    def leave_out(self, fixer: Fixer, without: Program, stack: Program, on_pair: OnPair | None = None) -> Trial:
+    def leave_out(
+        self,
+        fixer: Fixer,
+        without: Program,
+        stack: Program,
+        on_pair: OnPair | None = None,
+        shown: GateResult | None = None,
+    ) -> Trial:
         return Trial(Verdict(fixer.name, Decision.KEPT, "believed", saving=_BELIEVED, saving_ns=1))
 
     def gate(

@@ -335,6 +335,10 @@ class Mechanism:
     """None: it could not be measured."""
 
 
+TOGETHER = "all together"
+"""Stands where a verdict names its fixer: several fixes in one trial."""
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """One fix, tried on a copy of the program."""

@@ -10,6 +10,7 @@ from diagnose.compose import WITHOUT_ASKING, Composition, Outcome
 from diagnose.compose.knowledge import knowledge
 from diagnose.fixer import Answer, Edits, Fixer, Request
 from diagnose.model import (
+    TOGETHER,
     Accounting,
     Confidence,
     Decision,
@@ -63,6 +64,8 @@ class FakeBench:
     """What the leave-one-out check of a fixer finds; `kept` is the rest."""
     checks: list[tuple[str, str, str]] = field(default_factory=list)
     """Fixer, text without it, text of the whole stack."""
+    shown: list[GateResult | None] = field(default_factory=list)
+    """Per check, what was known of the numbers."""
     gate_passes: bool | None = True
     gates: list[tuple[Gate, str, str, str | None]] = field(default_factory=list)
     """Gate, text of the original, text of the patched program, declared format."""
@@ -97,11 +100,22 @@ class FakeBench:
             on_pair(0, Pair(0, 2e7, 1e7), Interval(0.5, 0.4, 0.6))
         traces = [Path(f"after-{fixer.name}")]
         decided = next((self.by_text[key] for key in self.by_text if key in self.copies[patched.root]), None)
+        if fixer.name == TOGETHER:
+            decided = decided or self.decisions.get(TOGETHER, Decision.NO_CHANGE)
         decided = decided or self.decisions[fixer.name]
-        return Trial(Verdict(fixer.name, decided, "as told", saving=self.saving, saving_ns=1), traces)
+        gate = GateResult(fixer.gate, True, "as gated")
+        return Trial(Verdict(fixer.name, decided, "as told", saving=self.saving, saving_ns=1, gate=gate), traces)
 
-    def leave_out(self, fixer: Fixer, without: Program, stack: Program, on_pair: OnPair | None = None) -> Trial:
+    def leave_out(
+        self,
+        fixer: Fixer,
+        without: Program,
+        stack: Program,
+        on_pair: OnPair | None = None,
+        shown: GateResult | None = None,
+    ) -> Trial:
         self.checks.append((fixer.name, self.copies[without.root], self.copies[stack.root]))
+        self.shown.append(shown)
         if on_pair is not None:
             on_pair(0, Pair(0, 2e7, 2e7), Interval(0.0, -0.1, 0.1))
         found = self.left_out.get(fixer.name, Decision.KEPT)

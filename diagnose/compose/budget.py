@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from diagnose.compose.answers import Answers
 from diagnose.compose.trials import Trials
+from diagnose.fixer import Fixer
 from diagnose.trial.schedule import Deadline
 from diagnose.units import format_ns
 
@@ -26,13 +27,17 @@ class Budget:
     def affordable(self, ready: Answers) -> tuple[Answers, str | None]:
         """The fix with as many of its settings as there is time for; else why it is not tried."""
         patched = ready.variants[0].fixer
-        reason = self._refused(self.bench.trial_ns(patched, 1))
+        reason = self.refused(patched)
         if reason is not None:
             return ready, reason
         count = len(ready.variants)
-        while count > 1 and self._refused(self.bench.trial_ns(patched, count)) is not None:
+        while count > 1 and self.refused(patched, count) is not None:
             count -= 1
         return replace(ready, variants=tuple(ready.variants[at] for at in spread(len(ready.variants), count))), None
+
+    def refused(self, fixer: Fixer, settings: int = 1) -> str | None:
+        """Why there is no time for a trial of a fix, or for a choice between so many settings; None where there is."""
+        return self._refused(self.bench.trial_ns(fixer, settings))
 
     def refused_check(self) -> str | None:
         """Why there is no time for one more leave-one-out check; None where there is."""

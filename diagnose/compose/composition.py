@@ -1,9 +1,11 @@
 """One greedy pass over the fixers that the findings name, largest predicted saving first.
 
-What fixers ask of each other is looked at before anything runs. A fix is measured against the program with everything
-kept so far, so that two cures of one ailment are not both kept. After each kept fix its own profiler window is read
-again: the findings of the new state decide what is tried next, and what is gone is said to be gone. What is left in the
-end is checked as a whole, and the number reported is that of the patched program alone against the original alone.
+What fixers ask of each other is looked at before anything runs. Where many may go together they are tried at once (see
+together.py), else one by one: a fix is then measured against the program with everything kept so far, so that two cures
+of one ailment are not both kept. After each trial that kept something its own profiler window is read again: the
+findings of the new state decide what is tried next, and what is gone is said to be gone. What is left in the end is
+checked one out at a time and as a whole, and the number reported is that of the patched program alone against the
+original alone.
 """
 
 from __future__ import annotations
@@ -23,9 +25,11 @@ from diagnose.compose.leave_one_out import LeaveOneOut
 from diagnose.compose.preview import NOT_ALLOWED
 from diagnose.compose.proposals import Proposal, next_up
 from diagnose.compose.stack import Stack, moved
+from diagnose.compose.together import LEAST, Bundle, as_one, gather, halves
 from diagnose.compose.trials import Trials
+from diagnose.compose.tuning import Tuning, described, outcome
 from diagnose.fixer import Edits, Fixer
-from diagnose.model import Decision, Diagnosis, Gate, Interval, Scalar, Verdict
+from diagnose.model import TOGETHER, Decision, Diagnosis, Gate, Interval, Scalar, Verdict
 from diagnose.plugins import Catalogue
 from diagnose.program import Program, patch
 from diagnose.session import ControlMeasured, FinalMeasured, PatchAccepted, TrialStarted
@@ -33,7 +37,6 @@ from diagnose.source.moved import LineMap
 from diagnose.trial.bench import Control, Trial
 from diagnose.trial.knobs import is_scale
 from diagnose.trial.schedule import Deadline, Schedule
-from diagnose.units import format_share
 
 WITHOUT_ASKING = frozenset({Gate.BITWISE, Gate.ROUNDING})
 """Classes of fixes that are tried unless the user says otherwise."""
@@ -85,33 +88,51 @@ class Composition:
         self._done: set[str] = set()
         self._advised: set[str] = set()
         self._copies = 0
+        self._apart: set[str] = set()
+        """Fixers that have a trial of their own, if any."""
+        self._groups: list[frozenset[str]] = []
+        """Parts of a bundle that broke down, still to be tried: the next one last."""
 
     def run(self) -> Outcome:
         """Try everything that is worth it and allowed, then judge what was kept as a whole."""
         original, control = None, None
         while self._queue:
-            ready = self._ready(next_up(self._queue))
-            if ready is None:
+            bundle = self._bundle()
+            ready = None if bundle else self._ready(next_up(self._queue))
+            if bundle is None and ready is None:
                 continue
             if original is None:
                 original = self._copy(self._stack, "original")
                 patched = original
                 control = self._control(original)
-            if control is None:
-                early = "the program ends before it could be measured"
-                self._give_up(ready, OUT_OF_BUDGET if self._deadline.passed else early)
-                continue
-            ready, reason = self._budget.affordable(ready)
-            if reason is not None:
-                self._give_up(ready, reason)
-                continue
-            patched = self._try(ready, original, patched) or patched
+            if bundle is not None:
+                patched = self._try_together(bundle, original, patched, control) or patched
+            elif ready is not None:
+                patched = self._try_alone(ready, original, patched, control) or patched
         if original is None or control is None or not self._stack.kept:
             return Outcome(self._journal.verdicts, None, control)
         return self._finish(original, patched, control)
 
+    def _bundle(self) -> Bundle | None:
+        """What may be tried at once; None where that is too little."""
+        group = self._groups.pop() if self._groups else None
+        some = [
+            one
+            for one in self._queue
+            if one.fixer.name not in self._apart and (group is None or one.fixer.name in group)
+        ]
+        least = LEAST if group is None else 2
+        if len({one.fixer.name for one in some}) >= least:
+            found = gather(self._stack, some, self._allow)
+            if len(found.members) >= least:
+                return found
+        self._apart.update(one.fixer.name for one in some)
+        return None
+
     def _finish(self, original: Program, patched: Program, control: Control) -> Outcome:
-        """Take out what is no longer needed, then judge the rest together."""
+        """Set the knobs that are left, take out what is not needed, then judge the rest together."""
+        tuning = Tuning(self._bench, self._copy, self._journal, self._budget)
+        self._stack, patched = tuning.run(self._stack, patched, self._allow)
         check = LeaveOneOut(self._bench, self._copy, self._journal, self._budget)
         stack, patched = check.run(self._stack, patched)
         final = Final(self._bench, self._journal, self._schedule)
@@ -182,6 +203,72 @@ class Composition:
                 self._journal.warn("two copies do not fit on the device together; they run in alternation")
         return control
 
+    def _try_together(
+        self, bundle: Bundle, original: Program, baseline: Program, control: Control | None
+    ) -> Program | None:
+        """One trial of many fixes; the new baseline if they hold. Where they break down, halves of them come next."""
+        whole = as_one(bundle.fixers)
+        if control is None or self._budget.refused(whole) is not None:
+            self._apart.update(bundle.names)  # each says for itself why it is not tried
+            return None
+        patched = self._copy(bundle.stack, "together")
+        summary = f"{', '.join(bundle.names)}, at once"
+        diff = patch.diff(self._stack.texts, bundle.stack.texts, self._program.root)
+        self._journal.record(
+            TrialStarted(fixer=TOGETHER, setting={}, predicted_ns=bundle.predicted_ns, summary=summary, diff=diff)
+        )
+        numbers = original if self._stack.bitwise else baseline
+        trial = self._bench.attempt(whole, baseline, patched, self._journal.telling(TOGETHER), numbers)
+        predicted = replace(trial.verdict, predicted_ns=bundle.predicted_ns, prediction=bundle.prediction, diff=diff)
+        self._journal.tell(predicted)
+        if trial.verdict.decision is Decision.KEPT:
+            self._accept_all(bundle, trial.verdict)
+            self._look_again(whole, trial.traces, _patched_ns(trial.verdict))
+            return patched
+        if trial.verdict.decision in _BREAKS_DOWN:
+            first, second = halves(bundle.names)
+            self._groups += [second, first]
+        else:
+            self._apart.update(bundle.names)
+        return None
+
+    def _accept_all(self, bundle: Bundle, found: Verdict) -> None:
+        """Each is kept for now on the word of their common trial."""
+        for member in bundle.members:
+            self._settle(member.proposal.fixer)
+            self._advise(member)
+        lines = LineMap.between(self._stack.texts, bundle.stack.edited)
+        self._queue = [replace(one, finding=moved(one.finding, lines, bundle.stack.texts)) for one in self._queue]
+        self._stack = bundle.stack
+        said = f"tried with {len(bundle.members) - 1} others at once, which together gave: {found.summary}"
+        for kept, member in zip(self._stack.kept[-len(bundle.members) :], bundle.members, strict=True):
+            below, variant = kept.below, member.variants[0]
+            verdict = Verdict(
+                kept.fixer.name,
+                Decision.KEPT,
+                said,
+                setting=dict(variant.setting),
+                resolution=found.resolution,
+                gate=found.gate,
+                diff=below.diff(variant.answer),
+            )
+            self._tell(verdict, member.proposal)
+        self._journal.record(PatchAccepted(diff=self._stack.patch.text, fixers=list(self._stack.names)))
+
+    def _try_alone(
+        self, ready: Answers, original: Program, baseline: Program, control: Control | None
+    ) -> Program | None:
+        """One fix, where there is time for it; the new baseline if it holds."""
+        if control is None:
+            early = "the program ends before it could be measured"
+            self._give_up(ready, OUT_OF_BUDGET if self._deadline.passed else early)
+            return None
+        ready, reason = self._budget.affordable(ready)
+        if reason is not None:
+            self._give_up(ready, reason)
+            return None
+        return self._try(ready, original, baseline)
+
     def _try(self, ready: Answers, original: Program, baseline: Program) -> Program | None:
         """Choose the setting, run the trial, take the fix into the stack if it holds; the new baseline if so.
 
@@ -242,13 +329,11 @@ class Composition:
     def _choose(self, fixer: Fixer, settings: Sequence[Mapping[str, Scalar]], copies: Sequence[Program]) -> list[int]:
         if len(copies) == 1:
             return [0]
-        self._journal.phase(f"choosing the setting of {fixer.name}", ", ".join(map(_described, settings)))
+        phase = f"choosing the setting of {fixer.name}"
+        self._journal.phase(phase, ", ".join(map(described, settings)))
 
         def tried(number: int, against: int, saving: Interval | None) -> None:
-            than = f"than with {_described(settings[against])}"
-            found = f"{format_share(saving.estimate)} less time per step {than}" if saving else "gave no answer"
-            detail = f"{_described(settings[number])}: {found}"
-            self._journal.phase(f"choosing the setting of {fixer.name}", detail)
+            self._journal.phase(phase, outcome(settings[number], settings[against], saving))
 
         return self._bench.choose(copies, tried, scale=is_scale(settings))
 
@@ -267,7 +352,8 @@ class Composition:
         for candidate, fate in seen.gone:
             if candidate.fixer.name not in self._done:
                 self._settle(candidate.fixer)
-                reason = f"{fate} since {fixer.name} was kept"
+                since = "the others were kept" if fixer.name == TOGETHER else f"{fixer.name} was kept"
+                reason = f"{fate} since {since}"
                 self._give_up(Answers(Proposal(candidate.fixer, (candidate.finding,))), reason)
 
     def _copy(self, stack: Stack, name: str, answer: Edits | None = None) -> Program:
@@ -290,7 +376,3 @@ def _patched_ns(verdict: Verdict) -> int | None:
     if verdict.saving is None or verdict.saving_ns is None or verdict.saving.estimate <= 0:
         return None
     return round(verdict.saving_ns * (1 / verdict.saving.estimate - 1))
-
-
-def _described(setting: Mapping[str, Scalar]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in setting.items())

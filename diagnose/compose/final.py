@@ -8,16 +8,13 @@ from dataclasses import dataclass, replace
 
 from diagnose.compose.journal import Journal
 from diagnose.compose.stack import Stack
+from diagnose.compose.together import COMPILING, as_one
 from diagnose.compose.trials import Trials
 from diagnose.model import Decision, Gate, GateResult, Verdict
 from diagnose.program import Program
 from diagnose.session import FinalMeasured, PatchAccepted
 from diagnose.trial.costs import FINAL_BLOCKS
 from diagnose.trial.schedule import Schedule
-
-_COARSEST_FIRST = ("bf16", "fp16", "tf32")
-_COMPILING = frozenset({60, 90})
-"""Order classes of fixes after which code runs that nobody wrote: compiled, or recorded as a graph."""
 
 
 @dataclass(frozen=True)
@@ -33,16 +30,12 @@ class Final:
 
         Where they do not, it is told that none of them is kept; where it cannot be checked, that is told.
         """
-        gates = {kept.fixer.gate for kept in stack.kept}
-        boldest = next(gate for gate in (Gate.TRAINING, Gate.ROUNDING, Gate.BITWISE) if gate in gates)
-        formats = {kept.fixer.rounds_to for kept in stack.kept}
-        rounds_to = next((name for name in _COARSEST_FIRST if name in formats), None)
-        if any(kept.fixer.gate is Gate.TRAINING and kept.fixer.rounds_to is None for kept in stack.kept):
-            rounds_to = None  # no number format explains what such a fix changes
-        self.journal.phase("checking the numbers of all kept fixes together", f"{boldest.value}, against the original")
-        fewer = any(kept.fixer.fewer_parameters for kept in stack.kept)
-        found = self.bench.gate(boldest, original, patched, rounds_to, fewer=fewer)
-        if found.passed and boldest is not Gate.TRAINING and any(kept.fixer.order in _COMPILING for kept in stack.kept):
+        whole = as_one([kept.fixer for kept in stack.kept])
+        self.journal.phase(
+            "checking the numbers of all kept fixes together", f"{whole.gate.value}, against the original"
+        )
+        found = self.bench.gate(whole.gate, original, patched, whole.rounds_to, fewer=whole.fewer_parameters)
+        if found.passed and whole.gate is not Gate.TRAINING and whole.order in COMPILING:
             found = self._beside(found, self.bench.gate(Gate.TRAINING, original, patched, asked=False))
         if found.passed is False:
             self._reject(stack, found)
@@ -80,7 +73,9 @@ class Final:
         final = FinalMeasured(
             original_ns=before_ns,
             patched_ns=after_ns,
-            interaction=interaction(after_ns / before_ns, [self.journal.verdict_on(name) for name in stack.names]),
+            interaction=None
+            if any(kept.together for kept in stack.kept)
+            else self._interaction(stack, after_ns / before_ns),
             runs=min(len(befores), len(afters)),
             how=f"each program alone, mean of {steps} steps after {self.schedule.warmup_steps} of warm-up; "
             "nothing of diagnose inside but the clock that sees steps end",
@@ -88,6 +83,9 @@ class Final:
         )
         self.journal.record(final)
         return final
+
+    def _interaction(self, stack: Stack, patched_share: float) -> float | None:
+        return interaction(patched_share, [self.journal.verdict_on(name) for name in stack.names])
 
     def _reject(self, stack: Stack, found: GateResult) -> None:
         for name in stack.names:

@@ -2,7 +2,8 @@
 
 A fix was measured on top of what had been kept before. What came later may cure the same ailment better, and then the
 earlier one is a line of the user's source for nothing. So the stack is run against itself without each fix but the last
-one, whose own trial was just that.
+one, whose own trial was just that. Of fixes that were tried at once this is the trial of each: those that promised
+least go first, since they are the likeliest to be there for nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from diagnose.session import PatchAccepted, TrialStarted
 
 CHECK = "leave-one-out check"
 _FEW = 3
-_NOT_NEEDED = frozenset({Decision.NO_CHANGE, Decision.SLOWER})
+_NOT_NEEDED = frozenset({Decision.NO_CHANGE, Decision.SLOWER, Decision.UNEXPLAINED})
 
 
 @dataclass(frozen=True)
@@ -35,12 +36,14 @@ class LeaveOneOut:
 
     def run(self, stack: Stack, patched: Program) -> tuple[Stack, Program]:
         """What is left of the stack, with a copy of the program that has just that in it."""
-        for name in stack.names[:-1]:
-            if any(finding.ends_run for finding in stack.kept[stack.names.index(name)].findings):
-                continue  # what it mends ends the run, whatever a step costs
+        for name in _order(stack):
+            kept = stack.kept[stack.names.index(name)]
+            if any(finding.ends_run for finding in kept.findings) or len(stack.kept) == 1:
+                continue  # what it mends ends the run, whatever a step costs; what is alone had the others' trial
             refused = self.budget.refused_check()
             if refused is not None:
-                self.journal.warn(f"no {CHECK} of {name}, which stays on its own trial's word: {refused}")
+                word = "the word of its trial with others" if kept.together else "its own trial's word"
+                self.journal.warn(f"no {CHECK} of {name}, which stays on {word}: {refused}")
                 continue
             rest = stack.without(name)
             if rest is None:
@@ -55,11 +58,17 @@ class LeaveOneOut:
         """Try the stack against the same without one fix; what cannot be told leaves the fix where it is."""
         kept = stack.kept[stack.names.index(name)]
         self._start(stack, rest, kept)
-        trial = self.bench.leave_out(kept.fixer, left, patched, self.journal.telling(name))
-        found, before = trial.verdict, self.journal.verdict_on(name)
+        before = self.journal.verdict_on(name)
+        shown = before.gate if kept.together else None
+        found = self.bench.leave_out(kept.fixer, left, patched, self.journal.telling(name), shown).verdict
         if found.decision in _NOT_NEEDED:
-            self.journal.tell(_dropped(before, found, stack.names[stack.names.index(name) + 1 :]))
+            since = () if kept.together else stack.names[stack.names.index(name) + 1 :]
+            self.journal.tell(_dropped(before, found, since, rest.names))
             return False
+        if found.decision is Decision.KEPT and kept.together:
+            said = f"tried with others at once, and needed beside {_others(rest.names)}: {found.summary}"
+            self.journal.tell(replace(_with_figures(before, found), decision=Decision.KEPT, summary=said))
+            return True
         if found.decision is Decision.KEPT:
             said = f"{CHECK}: still needed beside {_others(rest.names)}, {found.summary}"
         else:
@@ -83,21 +92,35 @@ class LeaveOneOut:
         )
 
 
-def _dropped(before: Verdict, found: Verdict, since: tuple[str, ...]) -> Verdict:
-    """The last word on a fix that is taken out again: the figures are those of the check."""
+def _order(stack: Stack) -> list[str]:
+    """Those without a trial of their own, the smallest promise first; then the others, but for the last."""
+    together = sorted((kept for kept in stack.kept if kept.together), key=lambda kept: kept.promised_ns)
+    alone = [kept for kept in stack.kept[:-1] if not kept.together]
+    return [kept.fixer.name for kept in (*together, *alone)]
+
+
+def _dropped(before: Verdict, found: Verdict, since: tuple[str, ...], rest: tuple[str, ...]) -> Verdict:
+    """The last word on a fix that is taken out again."""
     were = "was" if len(since) == 1 else "were"
+    why = f"no longer needed since {_since(since)} {were} kept" if since else f"not needed beside {_others(rest)}"
+    figures = _with_figures(before, found)
+    return replace(figures, decision=found.decision, summary=f"{why} ({CHECK}): {found.summary}")
+
+
+def _with_figures(before: Verdict, found: Verdict) -> Verdict:
+    """A verdict with the figures of the check instead of its own."""
     return replace(
         before,
-        decision=found.decision,
-        summary=f"no longer needed since {_since(since)} {were} kept ({CHECK}): {found.summary}",
         saving=found.saving,
         saving_ns=found.saving_ns,
         predicted_ns=None,  # nothing was predicted of the check; the trial's own verdict keeps what was
         prediction=None,
         pairs=found.pairs,
         generations=found.generations,
-        mechanism=None,
+        mechanism=found.mechanism,
         peak_memory_bytes=found.peak_memory_bytes,
+        startup_ns=found.startup_ns,
+        pays_after_steps=found.pays_after_steps,
     )
 
 

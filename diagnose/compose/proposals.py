@@ -8,7 +8,7 @@ back into the queue.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from diagnose.compose.candidates import Candidate
@@ -17,6 +17,11 @@ from diagnose.fixer import Fixer
 from diagnose.model import Confidence, Finding, Gate, Place
 
 _SURENESS = (Confidence.HINT, Confidence.BOUND, Confidence.MEASURED)
+
+
+def least_sure(of: Iterable[Confidence]) -> Confidence:
+    """What a sum of predictions rests on: no surer than the least sure of its parts."""
+    return min(of, key=_SURENESS.index)
 
 
 @dataclass(frozen=True)
@@ -33,8 +38,8 @@ class Proposal:
 
     @property
     def prediction(self) -> Confidence:
-        """What the sum rests on: no surer than the least sure of its parts."""
-        return min((finding.confidence for finding in self.findings), key=_SURENESS.index)
+        """What the sum rests on."""
+        return least_sure(finding.confidence for finding in self.findings)
 
     @property
     def where(self) -> tuple[Place, ...]:

@@ -23,11 +23,18 @@ class Kept:
     setting: Mapping[str, Scalar]
     below: Stack
     """What it was put on."""
+    together: bool = False
+    """It was tried with others at once."""
 
     @property
     def where(self) -> tuple[Place, ...]:
         """The places of all its findings, each once."""
         return tuple(dict.fromkeys(place for finding in self.findings for place in finding.where))
+
+    @property
+    def promised_ns(self) -> int:
+        """Per step, by its findings."""
+        return sum(finding.recoverable_ns for finding in self.findings)
 
 
 @dataclass(frozen=True)
@@ -115,21 +122,30 @@ class Stack:
         return Edits({**made.files, **more.files}, summary, boldest)
 
     def with_fix(
-        self, fixer: Fixer, findings: tuple[Finding, ...], setting: Mapping[str, Scalar], answer: Edits
+        self,
+        fixer: Fixer,
+        findings: tuple[Finding, ...],
+        setting: Mapping[str, Scalar],
+        answer: Edits,
+        *,
+        together: bool = False,
     ) -> Stack:
-        """One fix more."""
+        """One fix more; `together`: with others in one trial."""
         lines = LineMap.between(self.texts, answer.files)
         sites = tuple(replace(site, line=lines.line(site.file, site.line)) for site in self.known.sites)
-        kept = (*self.kept, Kept(fixer, findings, setting, self))
+        kept = (*self.kept, Kept(fixer, findings, setting, self, together))
         return replace(self, known=replace(self.known, sites=sites), texts={**self.texts, **answer.files}, kept=kept)
 
     def without(self, name: str) -> Stack | None:
         """The other fixes alone, each made again where its lines now are; None where one of them needs this one."""
         at = self.names.index(name)
-        stack: Stack | None = self.kept[at].below
-        for later in self.kept[at + 1 :]:
-            stack = stack and stack.with_again(later)
-        return stack
+        return _again(self.kept[at].below, self.kept[at + 1 :])
+
+    def with_setting(self, name: str, setting: Mapping[str, Scalar]) -> Stack | None:
+        """The same fixes, one of them with another setting; None where that has no edit or another needs the first."""
+        at = self.names.index(name)
+        other = self.kept[at].below.with_again(replace(self.kept[at], setting=setting))
+        return other and _again(other, self.kept[at + 1 :])
 
     def with_again(self, kept: Kept) -> Stack | None:
         """A fix of another stack made anew on this one; None where its fixer no longer has an edit."""
@@ -140,7 +156,16 @@ class Stack:
             answer = self.answer(kept.fixer, findings, kept.setting)
         except Exception:  # noqa: BLE001 - a fixer may be the user's own; what it cannot do here is answer enough
             return None
-        return self.with_fix(kept.fixer, findings, kept.setting, answer) if isinstance(answer, Edits) else None
+        if not isinstance(answer, Edits):
+            return None
+        return self.with_fix(kept.fixer, findings, kept.setting, answer, together=kept.together)
+
+
+def _again(stack: Stack | None, kept: Sequence[Kept]) -> Stack | None:
+    """A stack with fixes of another one put on it anew; None where one of them no longer has an edit."""
+    for one in kept:
+        stack = stack and stack.with_again(one)
+    return stack
 
 
 def moved(finding: Finding, lines: LineMap, texts: Mapping[str, str]) -> Finding:

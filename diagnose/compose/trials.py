@@ -27,7 +27,14 @@ class Trials(Protocol):
         on_pair: OnPair | None = None,
         numbers: Program | None = None,
     ) -> Trial: ...
-    def leave_out(self, fixer: Fixer, without: Program, stack: Program, on_pair: OnPair | None = None) -> Trial: ...
+    def leave_out(
+        self,
+        fixer: Fixer,
+        without: Program,
+        stack: Program,
+        on_pair: OnPair | None = None,
+        shown: GateResult | None = None,
+    ) -> Trial: ...
     def gate(
         self,
         gate: Gate,

@@ -13,10 +13,10 @@ from diagnose.report.phrases import (
     gain,
     identity,
     interplay,
-    interval,
     is_quiet,
     next_command,
     quiet_news,
+    saves,
     sentence,
     together,
     unsure,
@@ -179,8 +179,7 @@ def _fenced(diff: str) -> str:
 def _verdict_row(verdict: Verdict) -> tuple[str, ...]:
     look = DECISIONS[verdict.decision]
     times = ("–" if time is None else format_ns(time) for time in (verdict.predicted_ns, verdict.saving_ns))
-    saving = interval(verdict.saving) if verdict.saving else "not measured"
-    return (verdict.fixer, *times, saving, f"{look.mark} {look.label}")
+    return (verdict.fixer, *times, saves(verdict), f"{look.mark} {look.label}")
 
 
 def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:

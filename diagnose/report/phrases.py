@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from diagnose.model import (
     Confidence,
+    Decision,
     Diagnosis,
     Evidence,
     Finding,
@@ -181,6 +182,13 @@ def signed_percent(share: float) -> str:
     rounded = round(100 * share, 1)
     sign = "+" if rounded > 0 else MINUS if rounded < 0 else ""
     return f"{sign}{abs(rounded):.1f} %"
+
+
+def saves(verdict: Verdict) -> str:
+    """The saving with its interval; what has none of its own may have been kept on the word of a common trial."""
+    if verdict.saving:
+        return interval(verdict.saving)
+    return "with the others" if verdict.decision is Decision.KEPT else "not measured"
 
 
 def interval(saving: Interval) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from itertools import pairwise
 from statistics import median_low
 
+from diagnose.model import TOGETHER
 from diagnose.report.phrases import interval, setting, signed_percent
 from diagnose.report.vocabulary import DECISIONS, named_count
 from diagnose.session import (
@@ -108,7 +109,8 @@ def _line(event: AnyEvent) -> str | None:
             predicted = (
                 "" if event.predicted_ns is None else f", predicted to save {format_ns(event.predicted_ns)} per step"
             )
-            return f"trying {event.fixer}{knobs}{predicted}"
+            what = event.summary if event.fixer == TOGETHER else event.fixer
+            return f"trying {what}{knobs}{predicted}"
         case VerdictReached():
             look, saving = DECISIONS[event.verdict.decision], event.verdict.saving
             measured = f", {interval(saving)} of a step" if saving else ""

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from diagnose.model import Decision, Verdict
 from diagnose.report.paths import clipped, place
-from diagnose.report.phrases import MINUS, final, interplay, interval, particulars, sentence, setting, together
+from diagnose.report.phrases import MINUS, final, interplay, particulars, saves, sentence, setting, together
 from diagnose.report.predictions import summed_up
 from diagnose.report.styled import heading, styled
 from diagnose.report.tried import advised, dropped, is_dry, measured, promise, remark, untried
@@ -80,7 +80,7 @@ def _table(verdicts: list[Verdict], width: int) -> list[Text]:
             f"{clipped(verdict.fixer, name_width - 1):<{name_width}}", "bold"
         )
         line.append(f"{_time(verdict.predicted_ns):>{_TIME_WIDTH}}{_time(verdict.saving_ns):>{_TIME_WIDTH}}  ")
-        line.append(f"{interval(verdict.saving) if verdict.saving else 'not measured':<{_SAVING_WIDTH}}  ")
+        line.append(f"{saves(verdict):<{_SAVING_WIDTH}}  ")
         line.append(look.label, f"bold {look.colour}")
         line.truncate(width)
         lines.append(line)

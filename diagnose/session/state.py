@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from diagnose.model import Decision, Diagnosis, Facts, Verdict
+from diagnose.model import TOGETHER, Decision, Diagnosis, Facts, Verdict
 from diagnose.session.events import (
     AnyEvent,
     ControlMeasured,
@@ -92,6 +92,8 @@ def _fold_block(state: State, event: TrialBlock) -> State:
 
 def with_verdict(verdicts: tuple[Verdict, ...], verdict: Verdict) -> tuple[Verdict, ...]:
     """One verdict more: in the place of an earlier one on the same fixer. Advice stands beside what was measured."""
+    if verdict.fixer == TOGETHER:
+        return verdicts  # each of them has its own
     advice = verdict.decision is Decision.ADVICE
     for at, earlier in enumerate(verdicts):
         if not advice and earlier.fixer == verdict.fixer and earlier.decision is not Decision.ADVICE:

@@ -7,6 +7,7 @@ from textual.events import Click
 from textual.message import Message
 from textual.reactive import reactive
 
+from diagnose.model import TOGETHER
 from diagnose.report.paths import clipped
 from diagnose.report.styled import styled
 from diagnose.report.vocabulary import ACCENT, BAD, GOOD
@@ -112,7 +113,8 @@ _BETWEEN = "   "
 def _counts(state: State) -> dict[str, str]:
     findings = len(state.diagnosis.findings) if state.diagnosis else 0
     kept = len(state.patch.fixers) if state.patch else 0
-    tried = len({trial.started.fixer for trial in state.trials} | {verdict.fixer for verdict in state.verdicts})
+    names = {trial.started.fixer for trial in state.trials} | {verdict.fixer for verdict in state.verdicts}
+    tried = len(names - {TOGETHER})
     changed = state.patch.diff.splitlines() if state.patch else []
     added = sum(line.startswith("+") and not line.startswith("+++") for line in changed)
     removed = sum(line.startswith("-") and not line.startswith("---") for line in changed)

@@ -1,0 +1,121 @@
+"""Many fixes in one trial: what the stack would be with all of them, and what that promises.
+
+One by one, ten fixes take ten trials, most of them on a program that is still slow. Tried at once they take one; what
+each of them gives is then measured beside all others, by leaving it out of a program that is fast by then. Where the
+trial of all breaks down, halves of them are tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from diagnose.compose.answers import Answers, Variant, ask
+from diagnose.compose.candidates import Candidate
+from diagnose.compose.contracts import excluded_by
+from diagnose.compose.proposals import least_sure, next_up
+from diagnose.compose.stack import Stack, moved
+from diagnose.fixer import Fixer
+from diagnose.model import TOGETHER, Confidence, Gate
+from diagnose.source.moved import LineMap
+
+LEAST = 3
+"""Fewer are tried one by one: that says more of each, and takes no longer."""
+COMPILING = frozenset({60, 90})
+"""Order classes of fixes after which code runs that nobody wrote: compiled, or recorded as a graph."""
+_COARSEST_FIRST = ("bf16", "fp16", "tf32")
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """Fixes for one trial."""
+
+    members: tuple[Answers, ...]
+    """In the order in which they are put on; of each the variant that is tried is the first."""
+    stack: Stack
+    """With all of them in it."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of its fixers."""
+        return tuple(member.proposal.fixer.name for member in self.members)
+
+    @property
+    def fixers(self) -> tuple[Fixer, ...]:
+        """Each with the promise of its answer."""
+        return tuple(member.variants[0].fixer for member in self.members)
+
+    @property
+    def predicted_ns(self) -> int:
+        """Per step, with every finding counted once, however many of the fixers treat it."""
+        findings = {finding.rule: finding for member in self.members for finding in member.proposal.findings}
+        return sum(finding.recoverable_ns for finding in findings.values())
+
+    @property
+    def prediction(self) -> Confidence:
+        """What the sum rests on."""
+        return least_sure(member.proposal.prediction for member in self.members)
+
+
+def gather(stack: Stack, queue: Sequence[Candidate], allow: Collection[Gate]) -> Bundle:
+    """All fixes of the queue that go together, each put on top of those before it.
+
+    Left for a trial of their own: what changes the training, what mends the end of a run whatever a step costs, what
+    excludes one that is in already, and a fixer that fails.
+    """
+    left, members = list(queue), []
+    while left:
+        proposal = next_up(left)
+        left = [one for one in left if one.fixer.name != proposal.fixer.name]
+        if any(finding.ends_run for finding in proposal.findings):
+            continue
+        try:
+            found = ask(stack, proposal)
+        except Exception:  # noqa: BLE001 - a fixer may be the user's own; its own trial tells how it fails
+            continue
+        fits = [one for one in found.variants if one.fixer.gate in allow and one.fixer.gate is not Gate.TRAINING]
+        if not fits or excluded_by(proposal.fixer, [kept.fixer for kept in stack.kept]):
+            continue
+        member = Answers(found.proposal, tuple(fits), found.advice)
+        left = _moved(left, stack, fits[0])
+        stack = stack.with_fix(fits[0].fixer, found.proposal.findings, fits[0].setting, fits[0].answer, together=True)
+        members.append(member)
+    return Bundle(tuple(members), stack)
+
+
+def as_one(fixers: Sequence[Fixer]) -> Fixer:
+    """A fixer that stands for all of these: the boldest promise, and the sum of what they say will move."""
+    formats = {fixer.rounds_to for fixer in fixers}
+    unexplained = any(fixer.gate is Gate.TRAINING and fixer.rounds_to is None for fixer in fixers)
+    return Fixer(
+        TOGETHER,
+        lambda _request: None,
+        max((fixer.gate for fixer in fixers), key=list(Gate).index),
+        _mechanism(fixers),
+        # No number format explains what a fix changes that changes the training by something else.
+        rounds_to=None if unexplained else next((name for name in _COARSEST_FIRST if name in formats), None),
+        fewer_parameters=any(fixer.fewer_parameters for fixer in fixers),
+        order=max((fixer.order for fixer in fixers), key=lambda order: (order in COMPILING, order)),
+    )
+
+
+def halves(names: Sequence[str]) -> tuple[frozenset[str], frozenset[str]]:
+    """Those put on first, and the others."""
+    middle = (len(names) + 1) // 2
+    return frozenset(names[:middle]), frozenset(names[middle:])
+
+
+def _mechanism(fixers: Sequence[Fixer]) -> str:
+    """All measures in time; calls that wait, which are a count, show in the time that the device idles."""
+    parts = dict.fromkeys(part for fixer in fixers for part in fixer.mechanism.split("+"))
+    if set(parts) == {"sync_calls"}:
+        return "sync_calls"
+    measures = dict.fromkeys("idle" if part == "sync_calls" else part for part in parts)
+    # Idle time holds all its kinds: to count one of them beside it would count that twice.
+    return "+".join(part for part in measures if "idle" not in measures or not part.startswith("idle."))
+
+
+def _moved(queue: Sequence[Candidate], stack: Stack, variant: Variant) -> list[Candidate]:
+    lines = LineMap.between(stack.texts, variant.answer.files)
+    texts = {**stack.texts, **variant.answer.files}
+    return [Candidate(moved(one.finding, lines, texts), one.fixer) for one in queue]

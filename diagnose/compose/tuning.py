@@ -1,0 +1,86 @@
+"""The knobs of fixes that were tried at once: set in the end, on the program with all of them, which is fast by then.
+
+In their common trial each had the cheapest of its settings. How many workers a loader needs, or which mode of a
+compiler pays, is a question about the program as it has become.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+
+from diagnose.compose.budget import Budget, spread
+from diagnose.compose.journal import Journal
+from diagnose.compose.stack import Kept, Stack
+from diagnose.compose.trials import Trials
+from diagnose.fixer import Edits
+from diagnose.model import Gate, Interval, Scalar
+from diagnose.program import Program
+from diagnose.session import PatchAccepted
+from diagnose.trial.knobs import is_scale
+from diagnose.units import format_share
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """The choice of settings of one composition."""
+
+    bench: Trials
+    copy: Callable[[Stack, str], Program]
+    """A copy of the program with a stack in it."""
+    journal: Journal
+    budget: Budget
+
+    def run(self, stack: Stack, patched: Program, allow: Collection[Gate]) -> tuple[Stack, Program]:
+        """The stack with the best settings that there was time to find, with a copy of the program that has it in."""
+        for kept in stack.kept:
+            others = _others(kept, allow) if kept.together else []
+            while others and self.budget.refused(kept.fixer, 1 + len(others)) is not None:
+                others = [others[at] for at in spread(len(others), len(others) - 1)] if len(others) > 1 else []
+            if others:
+                stack, patched = self._choose(stack, patched, kept, others)
+        return stack, patched
+
+    def _choose(
+        self, stack: Stack, patched: Program, kept: Kept, others: list[Mapping[str, Scalar]]
+    ) -> tuple[Stack, Program]:
+        name = kept.fixer.name
+        made = [(setting, stack.with_setting(name, setting)) for setting in others]
+        ways = [(kept.setting, stack), *((setting, other) for setting, other in made if other is not None)]
+        copies = [patched, *(self.copy(other, name) for _, other in ways[1:])]
+        phase = f"choosing the setting of {name}"
+        self.journal.phase(phase, ", ".join(described(setting) for setting, _ in ways))
+
+        def tried(number: int, against: int, saving: Interval | None) -> None:
+            self.journal.phase(phase, outcome(ways[number][0], ways[against][0], saving))
+
+        best = self.bench.choose(copies, tried, scale=is_scale([setting for setting, _ in ways]))[0]
+        if best == 0:
+            return stack, patched
+        setting, chosen = ways[best]
+        self.journal.tell(replace(self.journal.verdict_on(name), setting=dict(setting)))
+        self.journal.record(PatchAccepted(diff=chosen.patch.text, fixers=list(chosen.names)))
+        return chosen, copies[best]
+
+
+def described(setting: Mapping[str, Scalar]) -> str:
+    """A setting in words."""
+    return ", ".join(f"{name}={value}" for name, value in setting.items())
+
+
+def outcome(setting: Mapping[str, Scalar], against: Mapping[str, Scalar], saving: Interval | None) -> str:
+    """What came of a setting beside another, in words."""
+    than = f"than with {described(against)}"
+    found = f"{format_share(saving.estimate)} less time per step {than}" if saving else "gave no answer"
+    return f"{described(setting)}: {found}"
+
+
+def _others(kept: Kept, allow: Collection[Gate]) -> list[Mapping[str, Scalar]]:
+    """The other settings that have an edit and promise no less."""
+    found = []
+    for setting in kept.fixer.settings(kept.below.request(kept.findings[0])):
+        answer = kept.below.answer(kept.fixer, kept.findings, setting)
+        promise = answer.gate or kept.fixer.gate if isinstance(answer, Edits) else None
+        if dict(setting) != dict(kept.setting) and promise in allow and promise is not Gate.TRAINING:
+            found.append(setting)
+    return found

@@ -1,0 +1,242 @@
+"""Many fixes in one trial: what goes into it, what each is measured by, and what happens where it breaks down."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from composing import ITEM, LOADER, SOURCE, Stage, finding, fixer, replacing
+
+from diagnose.compose import WITHOUT_ASKING, candidates
+from diagnose.compose.knowledge import knowledge
+from diagnose.compose.stack import Stack
+from diagnose.compose.together import as_one, gather
+from diagnose.fixer import Edits, Fixer, Request
+from diagnose.model import TOGETHER, Confidence, Decision, Diagnosis, Gate, Scalar, Steps
+from diagnose.model import Accounting as Nothing
+from diagnose.plugins import Catalogue
+from diagnose.program import Program
+from diagnose.session import FinalMeasured, fold
+from diagnose.trace import Trace
+from diagnose.trial.schedule import Deadline
+
+MODEL = fixer("narrow-model", replacing("model = 3", "model = 30"), Gate.ROUNDING, rounds_to="tf32")
+IMPORT = fixer("more-imports", replacing("import torch\n", "import os\nimport torch\n"))
+ALL = SOURCE.replace("= 1", "= 10").replace("= 2", "= 20").replace("= 3", "= 30")
+
+
+@pytest.fixture(autouse=True)
+def nothing_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The patched arms leave no windows that could be read."""
+    monkeypatch.setattr(candidates, "open_traces", lambda _paths: [])
+
+
+def stage(folder: Path, *fixers: Fixer, decisions: Mapping[str, Decision] | None = None, **more: object) -> Stage:
+    """A finding for each fixer, in falling weight; all together are kept, unless said otherwise."""
+    findings = [finding(f"rule {one.name}", 9 - at, one.name) for at, one in enumerate(fixers)]
+    decided = {TOGETHER: Decision.KEPT, **{one.name: Decision.KEPT for one in fixers}, **(decisions or {})}
+    return Stage(folder, fixers, findings, decided, **more)  # type: ignore[arg-type]
+
+
+def attempts(made: Stage) -> list[str]:
+    return [name for name, _, _ in made.bench.attempts]
+
+
+def test_three_fixes_have_one_trial_and_each_is_then_left_out(tmp_path: Path) -> None:
+    made = stage(tmp_path, LOADER, ITEM, MODEL)
+    outcome = made.run()
+    assert made.bench.attempts == [(TOGETHER, SOURCE, ALL)]
+    without = {name: text for name, text, _ in made.bench.checks}
+    assert without == {
+        "faster-loader": ALL.replace("= 10", "= 1"),
+        "no-item": ALL.replace("= 20", "= 2"),
+        "narrow-model": ALL.replace("= 30", "= 3"),
+    }
+    assert [whole for _, _, whole in made.bench.checks] == [ALL] * 3
+    assert outcome.patch is not None
+    assert outcome.patch.changes[0].after == ALL.encode()
+
+
+def test_the_smallest_promise_is_checked_first(tmp_path: Path) -> None:
+    made = stage(tmp_path, LOADER, ITEM, MODEL)
+    made.run()
+    assert [name for name, _, _ in made.bench.checks] == ["narrow-model", "no-item", "faster-loader"]
+
+
+def test_each_of_them_has_a_verdict_with_its_own_figures_and_the_gate_of_all(tmp_path: Path) -> None:
+    made = stage(tmp_path, LOADER, ITEM, MODEL)
+    verdicts = made.run().verdicts
+    assert [verdict.fixer for verdict in verdicts] == ["faster-loader", "no-item", "narrow-model"]
+    for verdict in verdicts:
+        assert verdict.decision is Decision.KEPT
+        assert verdict.saving is not None
+        assert verdict.saving.estimate == 0.001  # that of the check
+        assert verdict.predicted_ns is None  # nobody predicted what it gives beside the others
+        assert verdict.gate is not None
+        assert verdict.gate.gate is Gate.ROUNDING
+        assert "needed beside" in verdict.summary
+        assert verdict.diff
+    assert [shown is not None and shown.passed for shown in made.bench.shown] == [True] * 3
+
+
+def test_what_is_not_needed_beside_the_others_goes_out_again(tmp_path: Path) -> None:
+    made = stage(tmp_path, LOADER, ITEM, MODEL)
+    made.bench.left_out = {"no-item": Decision.NO_CHANGE}
+    outcome = made.run()
+    assert outcome.patch is not None
+    assert outcome.patch.changes[0].after == ALL.replace("= 20", "= 2").encode()
+    (dropped,) = [verdict for verdict in outcome.verdicts if verdict.decision is not Decision.KEPT]
+    assert (dropped.fixer, dropped.decision) == ("no-item", Decision.NO_CHANGE)
+    assert "not needed beside" in dropped.summary
+
+
+def test_a_gain_that_no_mechanism_explains_goes_out_too(tmp_path: Path) -> None:
+    made = stage(tmp_path, LOADER, ITEM, MODEL)
+    made.bench.left_out = {"no-item": Decision.UNEXPLAINED}
+    assert made.run().verdicts[1].decision is Decision.UNEXPLAINED
+
+
+def test_where_no_time_is_left_for_a_check_the_common_trial_stands_and_is_said_to(tmp_path: Path) -> None:
+    made = stage(tmp_path, LOADER, ITEM, MODEL, budget=Deadline(100, lambda: 0))
+    made.bench.trial_takes_ns, made.bench.check_takes_ns = 50, 200
+    outcome = made.run()
+    assert made.bench.checks == []
+    assert all("together gave" in verdict.summary and verdict.saving is None for verdict in outcome.verdicts)
+    assert "stays on the word of its trial with others" in fold(made.events).warnings[0]
+
+
+def test_two_fixes_are_tried_one_by_one(tmp_path: Path) -> None:
+    made = stage(tmp_path, LOADER, ITEM)
+    made.run()
+    assert attempts(made) == ["faster-loader", "no-item"]
+
+
+def test_where_all_break_down_halves_are_tried_and_the_culprit_is_found(tmp_path: Path) -> None:
+    made = stage(tmp_path, LOADER, ITEM, MODEL, IMPORT)
+    made.bench.by_text = {"model = 30": Decision.CHANGES_NUMBERS}
+    outcome = made.run()
+    assert attempts(made) == [TOGETHER, TOGETHER, TOGETHER, "narrow-model", "more-imports"]
+    assert {verdict.fixer: verdict.decision for verdict in outcome.verdicts} == {
+        "faster-loader": Decision.KEPT,
+        "no-item": Decision.KEPT,
+        "narrow-model": Decision.CHANGES_NUMBERS,
+        "more-imports": Decision.KEPT,
+    }
+
+
+def test_where_all_change_nothing_each_has_a_trial(tmp_path: Path) -> None:
+    made = stage(tmp_path, LOADER, ITEM, MODEL, decisions={TOGETHER: Decision.NO_CHANGE})
+    made.run()
+    assert attempts(made) == [TOGETHER, "faster-loader", "no-item", "narrow-model"]
+
+
+def test_where_there_is_no_time_for_all_each_says_for_itself_why_it_is_not_tried(tmp_path: Path) -> None:
+    made = stage(tmp_path, LOADER, ITEM, MODEL, budget=Deadline(100, lambda: 0))
+    made.bench.trial_takes_ns = 200
+    outcome = made.run()
+    assert made.bench.attempts == []
+    assert [verdict.decision for verdict in outcome.verdicts] == [Decision.NOT_TRIED] * 3
+
+
+def test_what_changes_the_training_has_a_trial_of_its_own_on_top_of_the_others(tmp_path: Path) -> None:
+    bold = fixer("bfloat16", replacing("import torch", "import torch  # bf16"), Gate.TRAINING)
+    made = stage(tmp_path, bold, LOADER, ITEM, MODEL, allow=frozenset(Gate))
+    made.run()
+    assert made.bench.attempts[1] == ("bfloat16", ALL, ALL.replace("import torch", "import torch  # bf16"))
+
+
+def test_what_mends_the_end_of_a_run_has_a_trial_of_its_own(tmp_path: Path) -> None:
+    made = stage(tmp_path, LOADER, ITEM, MODEL, IMPORT)
+    deadly = finding("leak", 1, "more-imports")
+    made.findings = [*made.findings[:3], replace(deadly, ends_run=True)]
+    made.run()
+    assert attempts(made) == [TOGETHER, "more-imports"]
+
+
+def test_a_fixer_that_fails_when_asked_hides_no_other(tmp_path: Path) -> None:
+    def fails(_request: Request) -> Edits:
+        raise KeyError("mine")
+
+    made = stage(tmp_path, LOADER, fixer("broken", fails), ITEM, MODEL)
+    outcome = made.run()
+    assert attempts(made) == [TOGETHER]
+    (failed,) = [verdict for verdict in outcome.verdicts if verdict.decision is Decision.FAILED]
+    assert failed.fixer == "broken"
+
+
+def test_of_two_that_exclude_each_other_the_greater_promise_is_in(tmp_path: Path) -> None:
+    rival = fixer("rival", replacing("import torch", "import torch  # rival"), conflicts=("faster-loader",))
+    made = stage(tmp_path, LOADER, ITEM, MODEL, rival)
+    outcome = made.run()
+    assert made.bench.attempts == [(TOGETHER, SOURCE, ALL)]
+    (told,) = [verdict for verdict in outcome.verdicts if verdict.fixer == "rival"]
+    assert "it excludes faster-loader" in told.summary
+
+
+def test_knobs_are_set_on_the_program_with_all_of_them(tmp_path: Path) -> None:
+    def workers(request: Request) -> Edits:
+        text = request.sources[next(iter(request.sources))]
+        return Edits({next(iter(request.sources)): text.replace("loader = 1\n", f"loader = {_number(request)}\n")}, "")
+
+    knob = fixer("workers", workers, settings=lambda _request: ({"count": 2}, {"count": 4}))
+    made = stage(tmp_path, ITEM, knob, MODEL)
+    made.bench.best_setting = 1
+    outcome = made.run()
+    assert made.bench.attempts[0][2] == ALL.replace("loader = 10", "loader = 2")
+    assert made.bench.scales == [True]
+    assert outcome.patch is not None
+    assert outcome.patch.changes[0].after == ALL.replace("loader = 10", "loader = 4").encode()
+    assert next(verdict for verdict in outcome.verdicts if verdict.fixer == "workers").setting == {"count": 4}
+
+
+def test_figures_of_the_check_are_no_measure_of_how_fixes_add_up(tmp_path: Path) -> None:
+    made = stage(tmp_path, LOADER, ITEM, MODEL)
+    made.run()
+    (final,) = [event for event in made.events if isinstance(event, FinalMeasured)]
+    assert final.interaction is None
+
+
+def test_the_screen_shows_the_common_trial_beside_those_of_each(tmp_path: Path) -> None:
+    made = stage(tmp_path, LOADER, ITEM, MODEL)
+    made.run()
+    state = fold(made.events)
+    common, *others = state.trials
+    assert common.started.fixer == TOGETHER
+    assert common.started.summary == "faster-loader, no-item, narrow-model, at once"
+    assert common.started.diff
+    assert common.verdict is not None
+    assert common.verdict.predicted_ns == common.started.predicted_ns == 24_000_000
+    assert all(verdict.fixer != TOGETHER for verdict in state.verdicts)
+    assert len(others) == 3
+
+
+def test_a_finding_that_two_of_them_treat_is_promised_once(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SOURCE)
+    program = Program.parse(["train.py"], cwd=tmp_path)
+    findings = (finding("a", 9, "faster-loader", "no-item"), finding("b", 3, "narrow-model"))
+    diagnosis = Diagnosis(1, (), 1, None, Steps(4, 20_000_000), Nothing(), findings)
+    catalogue = Catalogue({}, {one.name: one for one in (LOADER, ITEM, MODEL)})
+    stack = Stack.of(program, knowledge(program, diagnosis, [Trace("run")]))
+    bundle = gather(stack, list(candidates.candidates(program, findings, catalogue)), WITHOUT_ASKING)
+    assert bundle.names == ("faster-loader", "no-item", "narrow-model")
+    assert bundle.predicted_ns == 12_000_000
+    assert bundle.prediction is Confidence.MEASURED
+
+
+def test_all_of_them_promise_what_the_boldest_does() -> None:
+    calls = Fixer("calls", lambda _: None, Gate.BITWISE, "sync_calls")
+    waits = Fixer("waits", lambda _: None, Gate.BITWISE, "idle.input")
+    compiles = Fixer("compiles", lambda _: None, Gate.ROUNDING, "compute+idle.launch", order=60)
+    memory = Fixer("memory", lambda _: None, Gate.BITWISE, "compute", order=70)
+    assert as_one([calls]).mechanism == "sync_calls"
+    assert as_one([waits, memory]).mechanism == "idle.input+compute"
+    one = as_one([calls, waits, compiles, memory])
+    assert (one.gate, one.order, one.mechanism) == (Gate.ROUNDING, 60, "idle+compute")
+    assert as_one([calls, MODEL]).rounds_to == "tf32"
+    assert as_one([MODEL, Fixer("batch", lambda _: None, Gate.TRAINING, "compute")]).rounds_to is None
+
+
+def _number(request: Request) -> Scalar:
+    return request.setting["count"]
