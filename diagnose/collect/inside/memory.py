@@ -65,6 +65,10 @@ class MemoryReadings:
         if resident:
             self._new.append(f'{{"t":{now},"d":{HOST},"v":{{"host.process_rss_bytes":{resident}}}}}\n')
 
+    def saw_peak(self, peak_bytes: int) -> None:
+        """The allocator's peak is about to be reset."""
+        self.peak_bytes = max(self.peak_bytes or 0, peak_bytes)
+
     def drain(self) -> Iterator[tuple[str, str]]:
         """Lines for the file of counters."""
         new, self._new = self._new, []

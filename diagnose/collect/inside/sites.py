@@ -29,6 +29,8 @@ class Sites:
     def __init__(self) -> None:
         self.ownership = Ownership()
         self.autocast_dtype: str | None = None
+        self.compiling: Callable[[], None] = lambda: None
+        """Called before each use of torch.compile."""
         self.compiled: Callable[[], None] = lambda: None
         """Called after each use of torch.compile."""
         self._seen: set[tuple[str, str, int]] = set()
@@ -97,6 +99,7 @@ class Sites:
 
         @functools.wraps(compile_)
         def watched_compile(*args: Any, **kwargs: Any) -> Any:
+            self.compiling()
             result = compile_(*args, **kwargs)
             # As a decorator with arguments, torch.compile calls itself again with the function.
             model = args[0] if args else kwargs.get("model")

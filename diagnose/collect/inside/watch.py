@@ -14,6 +14,7 @@ from typing import Any
 from ..records import END, FACTS, STEPS, WINDOW
 from .allocations import Allocations
 from .calibrated import calibrated
+from .blocks import Blocks
 from .compiler import CompilerLog
 from .facts import job_facts, process_facts
 from .guard import failures, guarded
@@ -58,6 +59,7 @@ class Watch:
         self._steps = 0
         self._window_told = False
         self._memory = MemoryReadings(hub)
+        self._blocks = Blocks(self._sites, self._memory.saw_peak)
         self._calibrated: dict[str, Any] | None = None
         self._keeping = guarded(Keeping(self._sites).step_ended)
 
@@ -67,7 +69,9 @@ class Watch:
         self._sites.install(torch)
         self._ranges.install(torch)
         guarded(self._allocations.install)(torch)
+        self._sites.compiling = self._blocks.stop
         self._sites.compiled = guarded(self._compile_used)
+        guarded(self._blocks.install)(torch)
 
     def claimed(self) -> None:
         """The first step ended, and this is the process that trains."""
@@ -86,6 +90,7 @@ class Watch:
     def restarted(self) -> None:
         """What was counted so far were no steps after all."""
         self._tracing.restart()
+        self._blocks.restart()
         self._step_lines, self._steps = [], 0
         if self._writer is not None:
             self._writer.truncate(STEPS)
@@ -95,6 +100,7 @@ class Watch:
         steps = self._hub.steps
         self._steps = index + 1
         self._step_lines.append((steps.end_ns, steps.step_backwards, steps.step_input_ns))
+        self._blocks.step_ended(index)
         self._memory.step_ended(steps.end_ns)
         self._allocations.step_ended(index)
         self._keeping(index, self._torch)
@@ -109,6 +115,7 @@ class Watch:
 
     def exiting(self) -> None:
         """At the interpreter's exit: nothing is left open, everything is written."""
+        self._blocks.finish()
         guarded(self._memory.read)()
         guarded(note_lack)(self._sites)
         if ended_for_want_of_memory():

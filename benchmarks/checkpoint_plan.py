@@ -1,0 +1,282 @@
+"""How good planned checkpointing is: a transformer under caps of 60, 40 and 25 % of its uncheckpointed peak.
+
+    python benchmarks/checkpoint_plan.py --out OUT [--seconds 170] [--device cuda|cpu] [--tiny]
+
+The probe that watches a run measures the blocks in four steps; from that a plan is made for each cap, with the peak it
+will have. Then every `k` of `n` is run (the first `k` blocks computed again), and with it computing all of them again.
+A line for each cap says whether the plan fits (its measured peak is below the cap, and it runs with the allocator
+limited to it), how far its predicted peak is from the measured one, its step against the best `k` that fits, and
+whether loss and gradients are those of the program without checkpoints, bit for bit. Without a device's allocator (CPU)
+there are no measured peaks; what autograd keeps stands for them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import time
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import median
+
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # before torch makes its handles: gradients bit for bit
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from diagnose.collect.inside.blocks import TIMES, Blocks
+from diagnose.collect.inside.sites import Sites
+from diagnose.memory import Chain, Recorded, cheapest, recorded
+from diagnose.model import Site
+from diagnose.units import format_bytes
+
+CAPS = (0.60, 0.40, 0.25)
+_TIMED = 4
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What is trained."""
+
+    blocks: int = 24
+    width: int = 1024
+    heads: int = 16
+    length: int = 1024
+    batch: int = 24
+    words: int = 4096
+
+
+TINY = Shape(blocks=6, width=32, heads=2, length=16, batch=2, words=64)
+
+
+class Block(nn.Module):
+    """Attention and a feed-forward part, with dropout: a recomputation has to draw the same numbers."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        width = shape.width
+        self.heads = shape.heads
+        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.dropout = nn.Dropout(0.1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        split = self.qkv(self.first(x)).view(batch, length, 3, self.heads, width // self.heads)
+        q, k, v = split.permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.dropout(self.out(mixed.transpose(1, 2).reshape(batch, length, width)))
+        out: Tensor = x + self.dropout(self.down(F.gelu(self.up(self.second(x)))))
+        return out
+
+
+class Transformer(nn.Module):
+    """Computes the blocks of `again` a second time in the backward pass."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(shape.words, shape.width)
+        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.blocks))
+        self.norm, self.head = nn.LayerNorm(shape.width), nn.Linear(shape.width, shape.words, bias=False)
+        self.again: Collection[int] = ()
+
+    def forward(self, words: Tensor) -> Tensor:
+        x = self.embedding(words)
+        for number, block in enumerate(self.blocks):
+            x = checkpoint(block, x, use_reentrant=False) if number in self.again else block(x)
+        logits = self.head(self.norm(x))
+        loss: Tensor = F.cross_entropy(logits.flatten(0, 1), words.flatten())
+        return loss
+
+
+@dataclass(frozen=True)
+class Run:
+    """Steps with some blocks computed again."""
+
+    again: tuple[int, ...]
+    step_ms: float
+    peak_bytes: int
+
+
+class Bench:
+    """One model, run with one choice of blocks after the other."""
+
+    def __init__(self, shape: Shape, device: str) -> None:
+        torch.manual_seed(0)
+        self.shape, self.device = shape, device
+        self.model = Transformer(shape).to(device)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3)
+        self.words = torch.randint(0, shape.words, (shape.batch, shape.length), device=device)
+
+    @property
+    def on_device(self) -> bool:
+        return self.device == "cuda"
+
+    def step(self) -> Tensor:
+        """A step of the training loop; gradients stay until the next."""
+        self.optimizer.zero_grad()
+        with torch.autocast(self.device, torch.bfloat16, enabled=self.on_device):
+            loss: Tensor = self.model(self.words)
+        torch.autograd.backward(loss)
+        self.optimizer.step()
+        return loss
+
+    def measured_blocks(self) -> Recorded:
+        """What the probe of a watched run learns in its steps."""
+        sites = Sites()
+        probe = Blocks(sites)
+        probe.install(torch)
+        for index in range(TIMES + 1):
+            self.step()
+            probe.step_ended(index)
+        lines = [json.loads(line) for _, text in sites.drain() for line in text.splitlines()]
+        known = recorded([Site(**line) for line in lines])
+        assert known is not None, "the probe found no blocks"
+        return known
+
+    def run(self, again: Collection[int]) -> Run:
+        """The median step, and the peak."""
+        self.model.again = frozenset(again)
+        self.step()
+        self.settle()
+        if self.on_device:
+            torch.cuda.reset_peak_memory_stats()
+        times = []
+        for _ in range(_TIMED):
+            began = time.perf_counter()
+            self.step()
+            self.settle()
+            times.append(1000 * (time.perf_counter() - began))
+        peak = torch.cuda.max_memory_allocated() if self.on_device else 0
+        return Run(tuple(again), median(times), peak)
+
+    def runs_within(self, again: Collection[int], budget_bytes: int) -> bool | None:
+        """Whether steps run with the allocator limited to the budget; None without one."""
+        if not self.on_device:
+            return None
+        self.model.again = frozenset(again)
+        self.optimizer.zero_grad()
+        torch.cuda.empty_cache()
+        total = torch.cuda.get_device_properties(0).total_memory
+        torch.cuda.set_per_process_memory_fraction(budget_bytes / total)
+        try:
+            for _ in range(2):
+                self.step()
+            return True
+        except torch.OutOfMemoryError:
+            return False
+        finally:
+            torch.cuda.set_per_process_memory_fraction(1.0)
+            self.optimizer.zero_grad()
+            gc.collect()
+            torch.cuda.empty_cache()
+
+    def same_gradients(self, again: Collection[int]) -> bool:
+        """Whether loss and gradients are those without checkpoints, bit for bit, under deterministic algorithms."""
+        torch.use_deterministic_algorithms(True)
+        found = []
+        try:
+            for chosen in ((), again):
+                self.model.again = frozenset(chosen)
+                self.optimizer.zero_grad()
+                torch.manual_seed(1)
+                with torch.autocast(self.device, torch.bfloat16, enabled=self.on_device):
+                    loss = self.model(self.words)
+                torch.autograd.backward(loss)
+                found.append([loss.detach(), *(one.grad for one in self.model.parameters() if one.grad is not None)])
+        finally:
+            torch.use_deterministic_algorithms(False)
+            self.optimizer.zero_grad()
+        return len(found[0]) == len(found[1]) and all(map(torch.equal, *found))
+
+    def settle(self) -> None:
+        if self.on_device:
+            torch.cuda.synchronize()
+
+
+def without_allocator(chain: Chain) -> Chain:
+    """Where there is no allocator: the sum of what autograd keeps stands for the peaks."""
+    held, blocks = 0, []
+    for block in chain.blocks:
+        held += block.kept_bytes
+        blocks.append(replace(block, forward_peak_bytes=held, backward_peak_bytes=held))
+    return Chain(tuple(blocks), held, 0)
+
+
+def main() -> None:
+    """Measure, plan, search, compare; the table comes last."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("out"), help="folder for checkpoint_plan.json")
+    parser.add_argument("--seconds", type=float, default=170.0, help="end the search within this time")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--tiny", action="store_true", help="a model that runs anywhere in seconds")
+    args = parser.parse_args()
+    ends = time.monotonic() + args.seconds
+    bench = Bench(TINY if args.tiny else Shape(), args.device)
+    known = bench.measured_blocks()
+    plain = bench.run(())
+    chain = known.chain if bench.on_device else without_allocator(known.chain)
+    whole = plain.peak_bytes or chain.peak_bytes()
+    print(
+        f"{len(chain.blocks)} blocks; without checkpoints {plain.step_ms:.1f} ms, peak {format_bytes(whole)}, "
+        f"predicted {format_bytes(chain.peak_bytes())}",
+        flush=True,
+    )
+    plans = {cap: cheapest(chain, int(cap * whole)) for cap in CAPS}
+    runs = {cap: bench.run(plan.again) for cap, plan in plans.items() if plan is not None}
+    everything = bench.run(range(len(chain.blocks)))
+    searched = [plain, everything]
+    for k in range(1, len(chain.blocks)):
+        if time.monotonic() > ends - 30:
+            print(f"the search ended before {k} of {len(chain.blocks)}")
+            break
+        searched.append(bench.run(range(k)))
+    rows = []
+    for cap, plan in plans.items():
+        budget = int(cap * whole)
+        row: dict[str, object] = {"cap": cap, "budget_bytes": budget, "plan": plan and asdict(plan)}
+        fitting = [one for one in searched if (one.peak_bytes or chain.peak_bytes(one.again)) <= budget]
+        best = min(fitting, key=lambda one: one.step_ms, default=None)
+        row |= {"best": best and asdict(best), "everything": asdict(everything)}
+        if plan is not None:
+            run = runs[cap]
+            row |= {"run": asdict(run), "runs_within": bench.runs_within(plan.again, budget)}
+            row |= {"same_gradients": bench.same_gradients(plan.again)}
+        rows.append(row)
+        print(line_of(row), flush=True)
+    args.out.mkdir(parents=True, exist_ok=True)
+    record: dict[str, object] = {
+        "torch": torch.__version__,
+        "device": torch.cuda.get_device_name() if bench.on_device else "cpu",
+    }
+    record |= {"chain": asdict(chain), "plain": asdict(plain), "searched": list(map(asdict, searched)), "rows": rows}
+    (args.out / "checkpoint_plan.json").write_text(json.dumps(record, indent=1))
+
+
+def line_of(row: dict[str, object]) -> str:
+    """One cap, for people."""
+    plan, run, best, everything = (row.get(name) for name in ("plan", "run", "best", "everything"))
+    head = f"cap {row['cap']:.0%}: "
+    if not isinstance(plan, dict) or not isinstance(run, dict) or not isinstance(everything, dict):
+        return f"{head}no plan fits" + (f", though {len(best['again'])} do" if isinstance(best, dict) else "")
+    measured, step = run["peak_bytes"], run["step_ms"]
+    peak = f"peak {format_bytes(plan['peak_bytes'])} predicted"
+    if measured:
+        peak += f", {format_bytes(measured)} measured ({plan['peak_bytes'] / measured - 1:+.1%})"
+        peak += f", {'fits' if measured <= int(str(row['budget_bytes'])) else 'DOES NOT FIT'}"
+        peak += f", {'runs' if row['runs_within'] else 'DOES NOT RUN'} under it"
+    beside = f"; everything again {everything['step_ms']:.1f} ms ({1 - step / everything['step_ms']:+.1%} less)"
+    if isinstance(best, dict):
+        beside += f"; best k {len(best['again'])} at {best['step_ms']:.1f} ms ({step / best['step_ms'] - 1:+.1%})"
+    same = "gradients bitwise equal" if row["same_gradients"] else "GRADIENTS DIFFER"
+    return f"{head}{len(plan['again'])} of the blocks again, {step:.1f} ms; {peak}{beside}; {same}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,363 @@
+"""Measures the repeated blocks of the model: what each keeps for the backward pass, and what its forward pass takes.
+
+What activation checkpointing is planned from (`diagnose.memory`). Blocks are children of one class in a container
+(`ModuleList`, `Sequential`, `ModuleDict`), wherever the program calls them. For the first few steps, all before a
+window may open, calls of modules go by here:
+
+    step 0   what the allocator holds before and after each block: all there will be where memory runs out in it
+    step 2   the same with the peaks in between, forward and backward; for that the allocator's peak is reset
+    step 3   times
+
+then calls are as they were. On a host without a device's allocator, what autograd saves is counted instead. Where
+anything is compiled, nothing is measured: compiled code would take the measuring in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from .guard import guarded
+from .sites import Sites
+
+KIND = "blocks"
+"""The kind of site that a line which calls blocks leaves."""
+MEMORY_FIRST, MEMORY, TIMES = 0, 2, 3
+"""The steps that are looked at."""
+_MOST_BLOCKS = 512
+
+
+class _Call:
+    """One call of a block: readings are (bytes held now, peak since the last reading)."""
+
+    __slots__ = ("again", "begin", "boundary", "cast", "end", "entered", "left", "line", "name", "number", "turned")
+
+    def __init__(self, number: int, name: str, line: tuple[str, int, str, str | None], again: bool) -> None:
+        self.number, self.name, self.line, self.again = number, name, line, again
+        self.entered: tuple[int, int] = (0, 0)
+        self.left: tuple[int, int] | None = None
+        self.turned: tuple[int, int] | None = None
+        self.boundary = 0
+        self.cast = 0
+        self.begin: Any = None
+        self.end: Any = None
+
+    @property
+    def took_ns(self) -> int:
+        """Its time, once its step is over; -1 where that was not measured."""
+        if self.begin is None or self.end is None:
+            return -1
+        if isinstance(self.begin, int):
+            return int(self.end - self.begin)
+        self.end.synchronize()
+        return int(1e6 * self.begin.elapsed_time(self.end))
+
+
+class Blocks:
+    """The probe of one process; `step_ended` turns what was seen into sites."""
+
+    def __init__(self, sites: Sites, on_peak: Callable[[int], object] = lambda _bytes: None) -> None:
+        """`on_peak` is told the allocator's peak before it is reset."""
+        self._sites = sites
+        self._on_peak = on_peak
+        self._torch: Any = None
+        self._original: Any = None
+        self._patched: Any = None
+        self._index = 0
+        self._inside = False
+        self._roots: dict[int, Any] = {}
+        self._numbers: dict[int, int] = {}
+        self._blocks: list[Any] = []  # keeps them alive, so that no other module gets the id of one
+        self._count = 0
+        self._saved: dict[int, int] = {}
+        self._calls: list[_Call] = []
+        self._memory: list[_Call] = []
+        self._times: list[_Call] = []
+        self._rest_peak = 0
+        self._told = False
+        self.step_ended: Callable[[int], None] = guarded(self._step_ended)
+        self.stop: Callable[[], None] = guarded(self._stop)
+        self.finish: Callable[[], None] = guarded(self._finish)
+
+    def install(self, torch: Any) -> None:
+        """Have calls of modules go by here, until `stop`."""
+        self._torch = torch
+        module = torch.nn.Module
+        self._original = original = module.__call__
+        probe = self
+
+        def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if probe._patched is None or torch.compiler.is_compiling():
+                return original(self, *args, **kwargs)
+            number = probe._numbers.get(id(self))
+            in_backward = torch._C._current_graph_task_id() != -1
+            if number is not None and (probe._inside or in_backward):
+                return probe._block(number, in_backward, self, args, kwargs)
+            if probe._inside or in_backward or not torch.is_grad_enabled() or not self.training:
+                return original(self, *args, **kwargs)
+            guarded(probe._look_at)(self)
+            probe._inside = True
+            try:
+                return original(self, *args, **kwargs)
+            finally:
+                probe._inside = False
+
+        self._patched = module.__call__ = watched
+
+    def restart(self) -> None:
+        """Steps are counted anew."""
+        self._calls = []
+        self._index = 0
+
+    def _stop(self) -> None:
+        """Calls of modules are as they were."""
+        if self._patched is None:
+            return
+        if self._torch.nn.Module.__call__ is self._patched:
+            self._torch.nn.Module.__call__ = self._original
+        self._patched = None
+        for known in (self._roots, self._numbers, self._blocks):
+            known.clear()
+
+    def _finish(self) -> None:
+        """Tell what is known; also of a program that ends within its first steps."""
+        self._take_over()
+        self.stop()
+        self._tell()
+
+    def _step_ended(self, index: int) -> None:
+        if self._patched is None:
+            return
+        if self._index == MEMORY and self._on_device():
+            self._rest_peak = self._read()[1]
+        self._take_over()
+        self._index = index + 1
+        if self._index > TIMES:
+            self.stop()
+            self._tell()
+
+    def _take_over(self) -> None:
+        calls, self._calls = self._calls, []
+        self._saved = {}
+        passed = _last_pass(calls)
+        if self._index == TIMES:
+            self._times = passed
+        elif self._index in (MEMORY_FIRST, MEMORY) and (self._index == MEMORY or len(passed) >= len(self._memory)):
+            self._memory = passed or self._memory
+
+    def _look_at(self, root: Any) -> None:
+        """Number the blocks in a module that is called as a whole."""
+        if id(root) in self._roots:
+            return
+        self._roots[id(root)] = root
+        for block in repeated(self._torch, root):
+            if id(block) not in self._numbers and len(self._blocks) < _MOST_BLOCKS:
+                self._numbers[id(block)] = len(self._blocks)
+                self._blocks.append(block)
+                self._count += 1
+
+    def _block(self, number: int, again: bool, module: Any, args: Any, kwargs: Any) -> Any:
+        call = guarded(self._enter)(number, module, again, args)
+        if call is None:
+            return self._original(module, *args, **kwargs)
+        with self._counting(module):
+            result = self._original(module, *args, **kwargs)
+        guarded(self._leave)(call, result)
+        return result
+
+    def _enter(self, number: int, module: Any, again: bool, args: Any) -> _Call | None:
+        if self._index not in (MEMORY_FIRST, MEMORY, TIMES) or self._capturing():
+            return None
+        caller, user = self._sites.ownership.caller(sys._getframe(2))
+        if caller is None:
+            return None
+        code = caller.f_code
+        outer = f"{user.f_code.co_filename}:{user.f_lineno}" if user is not None and user is not caller else None
+        line = (code.co_filename, caller.f_lineno, code.co_qualname, outer)
+        call = _Call(number, type(module).__name__, line, again)
+        call.cast = _cast_bytes(self._torch, module)
+        self._calls.append(call)
+        if self._index == TIMES:
+            call.begin = self._clock()
+            return call
+        given = _first_tensor(self._torch, args)
+        if given is not None and not self._on_device():
+            self._saved[given.untyped_storage().data_ptr()] = given.untyped_storage().nbytes()
+        call.entered = self._read()
+        return call
+
+    def _leave(self, call: _Call, result: Any) -> None:
+        if call.begin is not None:
+            call.end = self._clock()
+            return
+        output = _first_tensor(self._torch, result)
+        if output is not None:
+            call.boundary = output.untyped_storage().nbytes()
+            if not self._on_device():
+                self._saved[output.untyped_storage().data_ptr()] = call.boundary
+        call.left = self._read()
+        if output is not None and output.requires_grad and self._index == MEMORY and not call.again:
+            output.register_hook(guarded(lambda _gradient: self._turned(call)))
+
+    def _turned(self, call: _Call) -> None:
+        """The backward pass of a block begins: the gradient of its output is known."""
+        if self._index == MEMORY and self._on_device():
+            call.turned = self._read()
+
+    def _read(self) -> tuple[int, int]:
+        if not self._on_device():
+            held = sum(self._saved.values())
+            return held, held
+        figures = self._torch.cuda.memory_stats_as_nested_dict()["allocated_bytes"]["all"]
+        if self._index == MEMORY:
+            self._on_peak(figures["peak"])
+            self._torch.cuda.reset_peak_memory_stats()
+        return figures["current"], figures["peak"]
+
+    def _clock(self) -> Any:
+        if not self._on_device():
+            return time.perf_counter_ns()
+        event = self._torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def _counting(self, module: Any) -> Any:
+        """Without an allocator to ask: count what autograd saves, unless somebody else is asked to keep it."""
+        hooks = self._torch.autograd.graph
+        others = getattr(self._torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+        if self._on_device() or self._index == TIMES or others is None or others(True) is not None:
+            return contextlib.nullcontext()
+        parameters = {parameter.untyped_storage().data_ptr() for parameter in module.parameters()}
+        saved = self._saved
+
+        def pack(tensor: Any) -> Any:
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in parameters:
+                saved[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        return hooks.saved_tensors_hooks(pack, lambda tensor: tensor)
+
+    def _on_device(self) -> bool:
+        return bool(self._torch.cuda.is_initialized())
+
+    def _capturing(self) -> bool:
+        return self._on_device() and bool(self._torch.cuda.is_current_stream_capturing())
+
+    def _tell(self) -> None:
+        if self._told or not self._memory:
+            return
+        self._told = True
+        of_process = {"blocks": self._count, "rest_peak_bytes": self._rest_peak or None, "limit_bytes": self._limit()}
+        for file, line, function, arguments in described(self._memory, self._times, self._rest_peak):
+            self._sites.add(KIND, file, line, function, arguments | of_process)
+
+    def _limit(self) -> int | None:
+        """What the process may take of the device; None without one."""
+        if not self._on_device():
+            return None
+        cuda = self._torch.cuda
+        fraction = cuda.get_per_process_memory_fraction() if hasattr(cuda, "get_per_process_memory_fraction") else 1.0
+        return int(cuda.get_device_properties(cuda.current_device()).total_memory * fraction)
+
+
+def repeated(torch: Any, root: Any) -> Iterator[Any]:
+    """Children of one class in one container, at least two and made of parts themselves; none within another."""
+    containers = (torch.nn.ModuleList, torch.nn.Sequential, torch.nn.ModuleDict)
+    classes = [type(child) for child in root.children()] if isinstance(root, containers) else []
+    for child in root.children():
+        if classes.count(type(child)) > 1 and next(child.children(), None) is not None:
+            yield child
+        else:
+            yield from repeated(torch, child)
+
+
+def described(
+    memory: list[_Call], times: list[_Call], rest_peak: int
+) -> Iterator[tuple[str, int, str, dict[str, Any]]]:
+    """By line: its file, number and function, and what is known of the blocks called there, numbers as `1,2,3`.
+
+    `order` counts the blocks of all lines as they run. Bytes that were not measured are left out.
+    """
+    forward = [call for call in memory if not call.again]
+    took = {call.number: call.took_ns for call in times if not call.again}
+    again_ns = {call.number: call.took_ns for call in times if call.again}
+    again_bytes = {call.number: call.left[0] - call.entered[0] for call in memory if call.again and call.left}
+    by_line: dict[tuple[str, int, str, str | None], list[int]] = {}
+    for order, call in enumerate(forward):
+        by_line.setdefault(call.line, []).append(order)
+    for (file, line, function, outer), orders in by_line.items():
+        calls = [(forward[order], forward[order + 1 : order + 2], order) for order in orders]
+        done = [(call, order) for call, _, order in calls if call.left is not None]
+        arguments: dict[str, Any] = {
+            "name": ",".join(sorted({call.name for call, _, _ in calls})),
+            "count": len(orders),
+            "number": _joined(call.number for call, _, _ in calls),
+            "order": _joined(orders),
+            "kept_bytes": _joined(call.left[0] - call.entered[0] for call, _ in done if call.left),
+            "boundary_bytes": _joined(call.boundary for call, _ in done),
+            "cast_bytes": _joined(call.cast for call, _ in done),
+            "forward_ns": _joined(took.get(call.number, -1) for call, _, _ in calls),
+            "forward_peak_bytes": _joined(max(call.entered[1], call.left[1]) for call, _ in done if call.left),
+            "backward_peak_bytes": _joined(_backward_peak(forward, order, rest_peak) for order in orders),
+            "turn_peak_bytes": forward[-1].turned[1] if forward[-1].turned else None,
+            **({"called_from": outer} if outer else {}),
+        }
+        if again_bytes:
+            arguments["again_bytes"] = _joined(again_bytes.get(call.number, 0) for call, _, _ in calls)
+            arguments["again_ns"] = _joined(again_ns.get(call.number, -1) for call, _, _ in calls)
+        yield file, line, function, arguments
+
+
+def _backward_peak(forward: list[_Call], order: int, rest_peak: int) -> int:
+    """The peak from the beginning of a block's backward pass to that of the block before it; -1 where not measured."""
+    if forward[order].turned is None:
+        return -1
+    if order == 0:
+        return rest_peak or -1
+    before = forward[order - 1].turned
+    return before[1] if before else -1
+
+
+def _joined(numbers: Any) -> str:
+    return ",".join(str(number) for number in numbers)
+
+
+def _last_pass(calls: list[_Call]) -> list[_Call]:
+    """Of a step that runs the blocks several times (accumulation), the last time that is as long as the first."""
+    passes: list[list[_Call]] = [[]]
+    seen: set[int] = set()
+    for call in calls:
+        if not call.again and call.number in seen:
+            passes.append([])
+            seen = set()
+        if not call.again:
+            seen.add(call.number)
+        passes[-1].append(call)
+    return next(one for one in reversed(passes) if len(one) >= len(passes[0]))
+
+
+def _cast_bytes(torch: Any, module: Any) -> int:
+    """Copies of the module's weights that autocast makes, and keeps until its region ends; 0 outside of one."""
+    parameter = next(module.parameters(), None)
+    kind = parameter.device.type if parameter is not None else "cpu"
+    if not torch.is_autocast_enabled(kind) or not torch.is_autocast_cache_enabled():
+        return 0
+    size = torch.get_autocast_dtype(kind).itemsize
+    found = 0
+    for part in module.modules():
+        own = [one for one in part.parameters(recurse=False) if one.dtype is torch.float32 and one.requires_grad]
+        # Products and convolutions are cast, norms and embeddings are not.
+        if any(one.dim() > 1 for one in own) and not isinstance(part, torch.nn.Embedding):
+            found += sum(size * one.numel() for one in own)
+    return found
+
+
+def _first_tensor(torch: Any, result: Any) -> Any:
+    """The tensor that a block hands on: alone, or first of what it returns."""
+    while isinstance(result, tuple | list | dict) and result:
+        result = next(iter(result.values())) if isinstance(result, dict) else result[0]
+    return result if isinstance(result, torch.Tensor) else None

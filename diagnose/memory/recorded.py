@@ -1,0 +1,140 @@
+"""The blocks of a recorded run, from the sites that its lines left (`collect/inside/blocks.py` measures them)."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from diagnose.memory.chain import Block, Chain
+from diagnose.model import Site
+
+KIND = "blocks"
+_COLUMNS = ("kept_bytes", "boundary_bytes", "cast_bytes", "forward_ns", "forward_peak_bytes", "backward_peak_bytes")
+_OF_CALLS = ("forward_ns", "backward_peak_bytes")
+_NEAR = 0.02
+"""Blocks whose kept bytes differ by no more than this part do the same work."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line that calls blocks one after the other."""
+
+    site: Site
+    order: tuple[int, ...]
+    """The places of its blocks in the chain of the whole model, in the order in which the line calls them."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """All blocks of a model."""
+
+    lines: tuple[Line, ...]
+    chain: Chain
+    """As it would be if nothing were computed again."""
+    again: tuple[int, ...] = ()
+    """What the recorded program computed again already."""
+    limit_bytes: int | None = None
+    """What the process may take of the device."""
+    whole: bool = True
+    """Whether peaks of a whole step are known; False where the program ended in the first, or has no allocator."""
+
+    def of_line(self, line: Line, again: Iterable[int]) -> tuple[int, ...]:
+        """Which turns of a line's loop a plan computes again, counted from 0."""
+        chosen = frozenset(again)
+        return tuple(turn for turn, place in enumerate(line.order) if place in chosen)
+
+
+def recorded(sites: Sequence[Site]) -> Recorded | None:
+    """What was recorded of the model's blocks; None where nothing was, or not all of it fits together."""
+    found = [_read(site) for site in sites if site.kind == KIND]
+    parts = [part for part in found if part is not None]
+    by_order = {place: block for part in parts for place, block in part.blocks.items()}
+    if not by_order or sorted(by_order) != list(range(len(by_order))):
+        return None
+    site = parts[0].line.site
+    turn, rest = (_number(site, name) for name in ("turn_peak_bytes", "rest_peak_bytes"))
+    blocks = _alike([by_order[place] for place in range(len(by_order))])
+    whole = turn is not None and rest is not None and all(block.backward_peak_bytes > 0 for block in blocks)
+    sizes = {place: size for part in parts for place, size in part.again.items()}
+    chain = _as_if_kept(Chain(tuple(blocks), turn or 0, rest or 0), sizes)
+    return Recorded(
+        tuple(part.line for part in parts), chain, tuple(sorted(sizes)), _number(site, "limit_bytes"), whole
+    )
+
+
+@dataclass(frozen=True)
+class _Part:
+    line: Line
+    blocks: dict[int, Block]
+    again: dict[int, int]
+    """What a block took while it was computed again, by place."""
+
+
+def _read(site: Site) -> _Part | None:
+    columns = {name: _numbers(site, name) for name in _COLUMNS}
+    order, known = _numbers(site, "order"), len(columns["kept_bytes"])
+    if known < len(order):
+        order = (*order, *range(order[-1] + 1, _number(site, "blocks") or 0))
+        columns |= {name: (*columns[name], *[-1] * (len(order) - len(columns[name]))) for name in _OF_CALLS}
+    count = len(order)
+    if not known or any(len(column) not in (known, count) for column in columns.values()):
+        return None
+    # The block in which memory ran out, and those after it, are taken to be like the last that came to its end.
+    rows = [min(at, known - 1) for at in range(count)]
+    again_bytes, again_ns = _numbers(site, "again_bytes"), _numbers(site, "again_ns")
+    blocks = {}
+    for at, row in enumerate(rows):
+        forward_ns = columns["forward_ns"][at]
+        if again_ns and again_ns[at] > 0:
+            forward_ns = again_ns[at]
+        blocks[order[at]] = Block(
+            kept_bytes=columns["kept_bytes"][row],
+            boundary_bytes=columns["boundary_bytes"][row],
+            recompute_ns=max(forward_ns, 0),
+            forward_peak_bytes=columns["forward_peak_bytes"][row],
+            backward_peak_bytes=columns["backward_peak_bytes"][at],
+            cast_bytes=columns["cast_bytes"][row],
+        )
+    again = {order[at]: size for at, size in enumerate(again_bytes) if size > 0}
+    return _Part(Line(site, order), blocks, again)
+
+
+def _alike(blocks: list[Block]) -> list[Block]:
+    """Blocks that keep the same do the same work: the median of their times stands for each.
+
+    Else noise would decide between them, and a plan be a scatter of numbers.
+    """
+
+    def like(one: Block) -> list[int]:
+        near = _NEAR * one.kept_bytes
+        return [other.recompute_ns for other in blocks if abs(other.kept_bytes - one.kept_bytes) <= near]
+
+    return [replace(block, recompute_ns=int(statistics.median_low(like(block)))) for block in blocks]
+
+
+def _as_if_kept(chain: Chain, sizes: Mapping[int, int]) -> Chain:
+    """The chain with the recorded recomputations undone: what each of these blocks took when it ran again is kept."""
+    blocks, more = [], 0
+    for place, block in enumerate(chain.blocks):
+        extra = max(0, sizes[place] - block.boundary_bytes) if place in sizes else 0
+        blocks.append(
+            replace(
+                block,
+                kept_bytes=block.kept_bytes + extra,
+                forward_peak_bytes=block.forward_peak_bytes + more,
+                backward_peak_bytes=block.backward_peak_bytes + more,
+            )
+        )
+        more += extra
+    return replace(chain, blocks=tuple(blocks), turn_peak_bytes=chain.turn_peak_bytes + more)
+
+
+def _numbers(site: Site, name: str) -> tuple[int, ...]:
+    text = site.arguments.get(name)
+    return tuple(int(word) for word in text.split(",")) if isinstance(text, str) and text else ()
+
+
+def _number(site: Site, name: str) -> int | None:
+    value = site.arguments.get(name)
+    return value if isinstance(value, int) else None
