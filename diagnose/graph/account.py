@@ -1,0 +1,147 @@
+"""What the backend did to each graph that it was given, in this process: the account that `report` gives."""
+
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+LOG = logging.getLogger("diagnose.graph")
+
+
+@dataclass(frozen=True)
+class SiteRecord:
+    """One site: where it is, what became of it, and what that saves."""
+
+    pattern: str
+    file: str
+    line: int
+    module: str
+    left: str
+    """Why it stayed as it was; empty where it was rewritten."""
+    estimated_bytes: int = 0
+    """By how much the peak of its forward and backward pass should fall."""
+    measured_bytes: int | None = None
+    """By how much it fell when it was checked; None where the device does not count."""
+    checked_share: float = 1.0
+    """The share of the rows that the check was made on."""
+    estimated_for_check_bytes: int = 0
+    """The estimate for that share."""
+
+    @property
+    def rewritten(self) -> bool:
+        """Whether the fused operator took its place."""
+        return not self.left
+
+    def __str__(self) -> str:
+        place = f"{_short(self.file)}:{self.line}" if self.file else "(no line known)"
+        inside = f" in {self.module}" if self.module else ""
+        words = f"{place}{inside}  {self.pattern}: "
+        if self.left:
+            return f"{words}left as it was: {self.left}"
+        return f"{words}rewritten; {_saving(self)}"
+
+
+@dataclass(frozen=True)
+class GraphRecord:
+    """One graph of Dynamo's."""
+
+    number: int
+    device: str
+    inner: str
+    sites: tuple[SiteRecord, ...]
+    note: str = ""
+    """What is to be said of the whole graph."""
+    peak_bytes: int | None = None
+    """What the process held at its peak in the first calls of the compiled graph; None before, and on a CPU."""
+
+    def __str__(self) -> str:
+        count = f"{sum(site.rewritten for site in self.sites)} of {_sites(len(self.sites))}"
+        lines = [f"graph {self.number} ({self.device}, the rest by {self.inner}): {count} rewritten"]
+        if self.note:
+            lines.append(f"  {self.note}")
+        lines += [f"  {site}" for site in self.sites]
+        if self.peak_bytes is not None:
+            lines.append(f"  peak of its first steps: {_size(self.peak_bytes)} allocated")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Report:
+    """All graphs so far, oldest first."""
+
+    graphs: tuple[GraphRecord, ...] = field(default=())
+
+    @property
+    def rewritten(self) -> tuple[SiteRecord, ...]:
+        """The sites that were rewritten, of all graphs."""
+        return tuple(site for graph in self.graphs for site in graph.sites if site.rewritten)
+
+    @property
+    def left(self) -> tuple[SiteRecord, ...]:
+        """The sites that stayed as they were, of all graphs."""
+        return tuple(site for graph in self.graphs for site in graph.sites if not site.rewritten)
+
+    def __str__(self) -> str:
+        return (
+            "\n".join(str(graph) for graph in self.graphs) or "no graph has been compiled with the backend `diagnose`"
+        )
+
+
+_graphs: list[GraphRecord] = []
+
+
+def report() -> Report:
+    """What was rewritten, where, and what it saves, for every graph compiled in this process."""
+    return Report(tuple(_graphs))
+
+
+def entered(device: str, inner: str, sites: Sequence[SiteRecord], note: str, prints: bool) -> int:
+    """Add a graph to the account, log it, and give its number."""
+    record = GraphRecord(len(_graphs) + 1, device, inner, tuple(sites), note)
+    _graphs.append(record)
+    _say(str(record), prints)
+    return record.number
+
+
+def peak_seen(number: int, peak_bytes: int, prints: bool) -> None:
+    """Add what a graph's first steps held at their peak."""
+    record = replace(_graphs[number - 1], peak_bytes=peak_bytes)
+    _graphs[number - 1] = record
+    _say(f"graph {number}: peak of its first steps: {_size(peak_bytes)} allocated", prints)
+
+
+def _say(text: str, prints: bool) -> None:
+    LOG.info("%s", text)
+    if prints:
+        sys.stderr.write(f"diagnose: {text}\n")
+
+
+def _saving(site: SiteRecord) -> str:
+    if site.measured_bytes is None:
+        return f"should save {_size(site.estimated_bytes)}, not measured on this device"
+    if site.checked_share == 1.0:
+        return f"should save {_size(site.estimated_bytes)}, measured {_size(site.measured_bytes)}"
+    share = f"{site.checked_share:.0%} of the rows"
+    return (
+        f"should save {_size(site.estimated_bytes)}; on {share} {_size(site.estimated_for_check_bytes)}, "
+        f"measured {_size(site.measured_bytes)}"
+    )
+
+
+def _sites(count: int) -> str:
+    return "1 site" if count == 1 else f"{count} sites"
+
+
+def _size(count: int) -> str:
+    for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if abs(count) >= 1 << power:
+            return f"{count / (1 << power):.1f} {unit}"
+    return f"{count} B"
+
+
+def _short(file: str) -> str:
+    try:
+        return str(Path(file).relative_to(Path.cwd()))
+    except ValueError:
+        return file

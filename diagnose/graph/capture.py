@@ -1,0 +1,121 @@
+"""The values that reach a site in a real call: the graph run once, as it is, up to its last site.
+
+Nothing of the user's changes: buffers and batches are copied, random states are put back, gradients are not recorded.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import fx
+
+from diagnose.graph.finding import GRADIENT_MODES, writes_in_place
+from diagnose.graph.nodes import spelling
+from diagnose.graph.site import Site
+
+
+class NotCapturedError(Exception):
+    """Why a graph cannot be run for its values; the message ends a sentence."""
+
+
+def captured(
+    module: fx.GraphModule, inputs: Sequence[Any], sites: Sequence[Site]
+) -> Iterator[tuple[Site, list[torch.Tensor]]]:
+    """Each site with the values of its inputs, in the graph's order; values that no one needs any more are freed."""
+    _check(module.graph, inputs)
+    order = {node: place for place, node in enumerate(module.graph.nodes)}
+    waiting = sorted(sites, key=lambda site: max(order[node] for node in site.removed))
+    if not waiting:
+        return
+    last_use = _last_uses(waiting, order)
+    values: dict[fx.Node, Any] = {}
+    given = iter(inputs)
+    with _as_it_was(inputs), torch.no_grad():
+        entered: list[Any] = []
+        try:
+            for place, node in enumerate(module.graph.nodes):
+                value = _own(next(given)) if node.op == "placeholder" else _run(module, node, values, entered)
+                if node in last_use:
+                    values[node] = value
+                while waiting and order[_end(waiting[0], order)] == place:
+                    site = waiting.pop(0)
+                    yield site, [values[each] for each in site.inputs]
+                if not waiting:
+                    return
+                for gone in [each for each in values if last_use[each] <= place]:
+                    del values[gone]
+        finally:
+            for mode in reversed(entered):
+                torch.amp.autocast_mode._exit_autocast(mode)  # type: ignore[no-untyped-call]
+
+
+def _end(site: Site, order: Mapping[fx.Node, int]) -> fx.Node:
+    return max(site.removed, key=order.__getitem__)
+
+
+def _last_uses(sites: Sequence[Site], order: Mapping[fx.Node, int]) -> dict[fx.Node, int]:
+    """The place after which each node's value is of no use, for nodes of any use up to the last site."""
+    end = max(order[_end(site, order)] for site in sites)
+    last: dict[fx.Node, int] = {}
+    for node, place in order.items():
+        if place <= end:
+            for read in node.all_input_nodes:
+                last[read] = place
+    for site in sites:
+        for read in site.inputs:
+            last[read] = max(last.get(read, 0), order[_end(site, order)])
+    return last
+
+
+def _run(module: fx.GraphModule, node: fx.Node, values: Mapping[fx.Node, Any], entered: list[Any]) -> Any:
+    if node.op == "get_attr":
+        held: Any = module
+        for name in str(node.target).split("."):
+            held = getattr(held, name)
+        return held
+    if spelling(node) in GRADIENT_MODES:
+        return None
+    arguments = fx.node.map_arg(node.args, values.__getitem__)
+    keywords = fx.node.map_arg(node.kwargs, values.__getitem__)
+    if node.op == "call_method":
+        owner, *rest = arguments
+        return getattr(owner, str(node.target))(*rest, **keywords)
+    called: Any = module.get_submodule(str(node.target)) if node.op == "call_module" else node.target
+    found = called(*arguments, **keywords)
+    if spelling(node) == "_enter_autocast":
+        entered.append(found)
+    if spelling(node) == "_exit_autocast":
+        entered.remove(arguments[0])
+    return found
+
+
+def _own(value: Any) -> Any:
+    """A value that the graph may write into; parameters are large, and a graph that writes into one is not run."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.detach() if isinstance(value, torch.nn.Parameter) else value.detach().clone()
+
+
+def _check(graph: fx.Graph, inputs: Sequence[Any]) -> None:
+    parameters = []
+    for node, value in zip((node for node in graph.nodes if node.op == "placeholder"), inputs, strict=False):
+        if not isinstance(value, torch.Tensor):
+            continue
+        if torch._is_functional_tensor(value) or isinstance(value, torch._subclasses.FakeTensor):
+            raise NotCapturedError("the graph came without values to check it on")
+        if type(value) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+            raise NotCapturedError(f"the graph's inputs are {type(value).__name__}s, whose parts lie elsewhere")
+        if isinstance(value, torch.nn.Parameter):
+            parameters.append(node)
+    if any(writes_in_place(reader) for node in parameters for reader in node.users):
+        raise NotCapturedError("the graph writes into a parameter")
+
+
+@contextmanager
+def _as_it_was(inputs: Sequence[Any]) -> Iterator[None]:
+    """Put the states of all random generators back afterwards."""
+    tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
+    devices = sorted({tensor.device.index or 0 for tensor in tensors if tensor.device.type == "cuda"})
+    with torch.random.fork_rng(devices=devices):
+        yield

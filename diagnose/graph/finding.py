@@ -1,0 +1,55 @@
+"""Which sites of a graph can be rewritten: complete, and undisturbed by what is written in place."""
+
+from collections.abc import Iterator, Sequence
+
+from torch import fx
+
+from diagnose.graph.nodes import spelling
+from diagnose.graph.site import Pattern, Site
+
+IN_PLACE = frozenset(
+    {"setitem"}
+    | {f"i{name}" for name in ("add", "sub", "mul", "truediv", "floordiv", "pow", "mod", "and", "or", "xor", "matmul")}
+)
+GRADIENT_MODES = ("_set_grad_enabled", "set_grad_enabled", "_enter_inference_mode", "_exit_inference_mode")
+
+
+def sites_of(graph: fx.Graph, patterns: Sequence[Pattern]) -> Iterator[tuple[Pattern, Site]]:
+    """The sites of all patterns, those of earlier patterns first; a node may belong to sites of several patterns."""
+    order = {node: place for place, node in enumerate(graph.nodes)}
+    for pattern in patterns:
+        for site in pattern.find(graph):
+            if _stands_alone(site, order) and not _disturbed(site, graph, order):
+                yield pattern, site
+
+
+def writes_in_place(node: fx.Node) -> bool:
+    """Whether a node writes into one of its arguments."""
+    name = spelling(node)
+    if name in IN_PLACE or (name.endswith("_") and not name.endswith("__")):
+        return True
+    return node.kwargs.get("out") is not None or node.kwargs.get("inplace") is True
+
+
+def _stands_alone(site: Site, order: dict[fx.Node, int]) -> bool:
+    """Whether nothing but its outputs is read outside, it reads nothing but its inputs, and these come first."""
+    inside, outputs = set(site.removed), set(site.outputs)
+    if any(not set(node.users) <= inside for node in inside - outputs):
+        return False
+    if any(set(node.all_input_nodes) - inside - set(site.inputs) for node in inside):
+        return False
+    first = min(order[node] for node in outputs)
+    return all(order[node] < first for node in site.inputs)
+
+
+def _disturbed(site: Site, graph: fx.Graph, order: dict[fx.Node, int]) -> bool:
+    """Whether something is written in place, or gradients are switched, while the site is under way.
+
+    An output that is written into later would write into what the operator keeps for its backward pass.
+    """
+    if any(writes_in_place(reader) for output in site.outputs for reader in output.users):
+        return True
+    places = [order[node] for node in site.removed]
+    first, last = min(places), max(places)
+    between = (node for node in graph.nodes if first <= order[node] <= last)
+    return any(writes_in_place(node) or spelling(node) in GRADIENT_MODES for node in between)
