@@ -23,6 +23,7 @@ from diagnose.source.edit import (
     Splice,
     call_at,
     call_name,
+    ensure_from_import,
     ensure_import,
     free_name,
     insert_after,
@@ -51,13 +52,16 @@ from diagnose.source.formulas.activations import WrittenActivation, written_acti
 from diagnose.source.formulas.attention import Refused, WrittenAttention, mentions_fused, written_attentions
 from diagnose.source.formulas.attention_call import CannotFuse, fused_call
 from diagnose.source.formulas.conv_norms import biased_before_norm
+from diagnose.source.formulas.cross_entropy import CrossEntropy, Unlaid, cross_entropies, unlaid
 from diagnose.source.formulas.likelihood import WrittenLikelihood, written_likelihoods
 from diagnose.source.formulas.norm_loop import NormLoop, clipped_by_hand, norm_loops
 from diagnose.source.formulas.norms import WrittenNorm, written_norms
 from diagnose.source.formulas.optimizer_formula import known_optimizer
+from diagnose.source.formulas.output_layer import OutputProduct
+from diagnose.source.formulas.output_loss import OutputLoss, output_losses
 from diagnose.source.formulas.own_optimizer import replaced_by_torchs
 from diagnose.source.formulas.vocabulary import OutputLayer, output_layers
-from diagnose.source.functional import call_in_place, functional
+from diagnose.source.functional import call_in_place, functional, operand
 from diagnose.source.hooks import is_watching_hook
 from diagnose.source.leftovers import take_out, unread_after, without_from_import, without_import
 from diagnose.source.options import CallOptions, Placed
@@ -68,6 +72,7 @@ from diagnose.source.steps.accumulation import Accumulation, Count, accumulation
 from diagnose.source.steps.after_build import after_build
 from diagnose.source.steps.built import Built, built_model
 from diagnose.source.steps.compiled import Compiled, ModelClass, compilations, model_class
+from diagnose.source.steps.data_parallel import DataParallel, data_parallel
 from diagnose.source.steps.deferred import Deferred, LeftAlone, filled_by, keep_on_device, put_off, read_at_once
 from diagnose.source.steps.device_type import device_type
 from diagnose.source.steps.every_step import EveryStep, Stretch, batch_loops, counter_of, is_occasional
@@ -75,12 +80,15 @@ from diagnose.source.steps.forward_region import ForwardRegion, forward_region
 from diagnose.source.steps.images import conv_classes, convolves_first, moved_inputs, uses_convolutions
 from diagnose.source.steps.lightning import lightning_models, logged_reads
 from diagnose.source.steps.loaders import Loader, LoadersFound, find_loaders
+from diagnose.source.steps.output_in_step import LossOfStep, losses_of_steps
 from diagnose.source.steps.pending import puts_off
 from diagnose.source.steps.progress import on_progress_bar, show_less_often
 from diagnose.source.steps.reads import is_read, log_branch, outcome, tensor_of, training_reads, trains, trains_within
 from diagnose.source.steps.trainers import Trainer, trainers_of
 from diagnose.source.steps.training import TrainingStep, training_steps
 from diagnose.source.steps.transfers import Origin, Transfer, cuda_test, made_on_host, transfers
+from diagnose.source.steps.unread_output import reader_of
+from diagnose.source.steps.varying import varies
 from diagnose.source.unchanging import is_unchanging, is_written_to, on_device
 from diagnose.source.unwrap import unwrap
 from diagnose.source.values import Setting, number, setting_of, word_for
@@ -95,6 +103,8 @@ __all__ = [
     "CannotFuse",
     "Compiled",
     "Count",
+    "CrossEntropy",
+    "DataParallel",
     "Deferred",
     "Edits",
     "EveryStep",
@@ -108,10 +118,13 @@ __all__ = [
     "Loader",
     "LoadersFound",
     "Loop",
+    "LossOfStep",
     "ModelClass",
     "NormLoop",
     "Origin",
     "OutputLayer",
+    "OutputLoss",
+    "OutputProduct",
     "Placed",
     "Refused",
     "Request",
@@ -125,6 +138,7 @@ __all__ = [
     "TrainingStep",
     "Transfer",
     "Translated",
+    "Unlaid",
     "Uses",
     "WrittenActivation",
     "WrittenAttention",
@@ -152,8 +166,11 @@ __all__ = [
     "copied",
     "count_of",
     "counter_of",
+    "cross_entropies",
     "cuda_test",
+    "data_parallel",
     "device_type",
+    "ensure_from_import",
     "ensure_import",
     "example_request",
     "filled_by",
@@ -183,6 +200,7 @@ __all__ = [
     "log_branch",
     "logged_reads",
     "loops_around",
+    "losses_of_steps",
     "made_on_host",
     "mentions_fused",
     "model_class",
@@ -192,12 +210,15 @@ __all__ = [
     "on_device",
     "on_progress_bar",
     "only_computes",
+    "operand",
     "outcome",
     "output_layers",
+    "output_losses",
     "parse",
     "put_off",
     "puts_off",
     "read_at_once",
+    "reader_of",
     "remove_argument",
     "remove_call",
     "remove_import",
@@ -218,12 +239,14 @@ __all__ = [
     "trains_within",
     "transfers",
     "translated_use",
+    "unlaid",
     "unread_after",
     "unwrap",
     "updates",
     "uses_convolutions",
     "uses_of",
     "variables",
+    "varies",
     "within",
     "without_from_import",
     "without_import",

@@ -31,6 +31,7 @@ from diagnose.fixer import (
     call_in_place,
     example_request,
     functional,
+    operand,
     parse,
     replace,
     take_out,
@@ -55,7 +56,7 @@ def _edits(source: Source, found: WrittenLikelihood) -> list[Splice]:
     if entries and not isinstance(found.targets, cst.Name | cst.Attribute):
         return []  # it would be evaluated twice
     name, imports = functional(source)
-    logits, targets = _operand(source, found.logits), _operand(source, found.targets)
+    logits, targets = operand(source, found.logits), operand(source, found.targets)
     flat = found.classes == -1
     arguments = [
         logits + (".flatten(0, -2)" if flat else "") + (".float()" if found.single else ""),
@@ -66,13 +67,6 @@ def _edits(source: Source, found: WrittenLikelihood) -> list[Splice]:
     after = f".view_as({targets})" if entries and flat else ""
     code = call_in_place(source, found.root, f"{name}.cross_entropy", arguments, after)
     return [*imports, replace(source, found.root, code), *take_out(source, [statement for statement, _ in found.steps])]
-
-
-def _operand(source: Source, node: cst.BaseExpression) -> str:
-    """The code of an expression for a method to be called on."""
-    code = source.code(node)
-    plain = isinstance(node, cst.Name | cst.Attribute | cst.Call | cst.Subscript) or code.startswith("(")
-    return code if plain else f"({code})"
 
 
 def _recorded(text: str) -> Request:

@@ -40,6 +40,7 @@ from diagnose.fixer import (
     free_name,
     has_star,
     insert_before,
+    operand,
     parse,
     replace,
     scope_of,
@@ -232,7 +233,7 @@ def _reduced_by(source: Source, found: _Masked) -> str:
 def _entries(source: Source, found: _Masked) -> str:
     """The code of the loss of each entry."""
     call = found.root
-    picked = [_operand(source, node) for node in found.picked]
+    picked = [operand(source, node) for node in found.picked]
     if call_name(call) in {"mean", "sum"}:
         return picked[0]
     kept = [arg for arg in call.args[2:] if arg.keyword is None or arg.keyword.value != "reduction"]
@@ -242,18 +243,12 @@ def _entries(source: Source, found: _Masked) -> str:
 
 def _labelled(source: Source, found: _Masked) -> str:
     """A cross entropy that ignores the labels of what is not selected."""
-    logits, labels = (_operand(source, node) for node in found.picked)
+    logits, labels = (operand(source, node) for node in found.picked)
     given = argument(found.root, "ignore_index")
     ignored = source.code(given.value) if given is not None else _IGNORED
     others = [source.code(arg).rstrip(", ") for arg in found.root.args[2:]]
     chosen = f"{labels}.masked_fill(~{found.mask}, {ignored}).flatten()"
     return f"{source.code(found.root.func)}({', '.join([f'{logits}.flatten(0, -2)', chosen, *others])})"
-
-
-def _operand(source: Source, node: cst.BaseExpression) -> str:
-    code = source.code(node)
-    plain = isinstance(node, cst.Name | cst.Attribute | cst.Call | cst.Subscript) or code.startswith("(")
-    return code if plain else f"({code})"
 
 
 def _recorded(text: str) -> Request:

@@ -18,6 +18,7 @@ __all__ = [
     "Splice",
     "call_at",
     "call_name",
+    "ensure_from_import",
     "ensure_import",
     "free_name",
     "insert_after",
@@ -107,6 +108,53 @@ def ensure_import(source: Source, module: str) -> tuple[str, list[Splice]]:
     if anchor is not None:
         return module, [insert_after(source, anchor, line)]
     return module, [insert_before(source, source.module.body[0], line)] if source.module.body else []
+
+
+def ensure_from_import(source: Source, module: str, name: str) -> tuple[str, list[Splice]]:
+    """The name under which a file knows a member of a module, and the edit of its imports that is needed for it.
+
+    Where the file means something else by the name, the import gives it another: `… import name as fused_name`.
+    """
+    there = [
+        statement
+        for statement in _plain(source)
+        if isinstance(statement, cst.ImportFrom)
+        and statement.module is not None
+        and not statement.relative
+        and _dotted(statement.module) == module
+        and not isinstance(statement.names, cst.ImportStar)
+    ]
+    for statement in there:
+        for alias in statement.names if not isinstance(statement.names, cst.ImportStar) else ():
+            if _dotted(alias.name) == name:
+                return source.code(alias.asname.name) if alias.asname is not None else name, []
+    known = name
+    while re.search(rf"\b{known}\b", source.text):
+        known = f"fused_{known}"
+    imported = name if known == name else f"{name} as {known}"
+    for statement in there:
+        if statement.lpar is None and not isinstance(statement.names, cst.ImportStar):
+            names = sorted([*(source.code(alias).rstrip(", ") for alias in statement.names), imported])
+            start, end = source.span(statement.names[0])[0], source.span(statement)[1]
+            return known, [Splice(start, end, ", ".join(names))]
+    line = [f"from {module} import {imported}"]
+    anchor = top_of_program(source)
+    if anchor is not None:
+        later = _later_from(source, anchor, module)
+        return known, [insert_before(source, later, line) if later is not None else insert_after(source, anchor, line)]
+    return known, [insert_before(source, source.module.body[0], line)] if source.module.body else []
+
+
+def _later_from(source: Source, last: cst.SimpleStatementLine, module: str) -> cst.SimpleStatementLine | None:
+    """The first of the libraries' `from … import` at the top of a file that a sorter puts after a module."""
+    for statement in source.module.body[: list(source.module.body).index(last) + 1]:
+        first = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
+        if isinstance(first, cst.ImportFrom) and first.module is not None and not first.relative:
+            name = _dotted(first.module)
+            if name.split(".")[0] not in sys.stdlib_module_names and name > module:
+                assert isinstance(statement, cst.SimpleStatementLine)  # it holds an import
+                return statement
+    return None
 
 
 def top_of_program(source: Source) -> cst.SimpleStatementLine | None:

@@ -9,7 +9,7 @@ import libcst as cst
 from diagnose.source.edit import ensure_import
 from diagnose.source.syntax import Source, Splice
 
-__all__ = ["call_in_place", "functional"]
+__all__ = ["call_in_place", "functional", "operand"]
 
 _LINE = 120
 
@@ -53,3 +53,10 @@ def call_in_place(source: Source, node: cst.CSTNode, function: str, arguments: S
     inner = outer + source.module.default_indent
     lines = "".join(f"{inner}{argument},{source.newline}" for argument in arguments)
     return f"{function}({source.newline}{lines}{outer}){after}"
+
+
+def operand(source: Source, node: cst.BaseExpression) -> str:
+    """The code of an expression, for a method to be called on."""
+    code = source.code(node)
+    plain = isinstance(node, cst.Name | cst.Attribute | cst.Call | cst.Subscript) or code.startswith("(")
+    return code if plain else f"({code})"

@@ -10,7 +10,7 @@ import libcst as cst
 from diagnose.source.flow import binds
 from diagnose.source.syntax import Source
 
-__all__ = ["Bound", "Definition", "in_module", "names_in", "reaching", "same_value", "statement_of"]
+__all__ = ["Bound", "Definition", "in_module", "names_in", "reaching", "same_value", "statement_of", "unchanged_until"]
 
 Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 
@@ -166,3 +166,19 @@ def same_value(source: Source, node: cst.CSTNode, at: cst.CSTNode) -> bool:
         if Bound.LOST in (before.bound, after.bound) or before.statement is not after.statement:
             return False
     return True
+
+
+def unchanged_until(source: Source, node: cst.CSTNode, at: cst.CSTNode) -> bool:
+    """The same, also of names that a loop before has bound: nothing from the node's statement to `at` binds any."""
+    if same_value(source, node, at):
+        return True
+    here = statement_of(source, node)
+    block = source.parent(here)
+    rows = list(block.body) if isinstance(block, cst.IndentedBlock | cst.Module) else []
+    around = {id(one) for one in (at, *source.ancestors(at))}
+    last = next((number for number, row in enumerate(rows) if id(row) in around), -1)
+    first = next((number for number, row in enumerate(rows) if row is here), len(rows))
+    between = [row for row in rows[first:last] if row is not at]
+    between += [rows[last]] if last > first and rows[last] is not at else []
+    names = {name.value for name in names_in(source, node)}
+    return first <= last and not any(_touches(source, row, name) for row in between for name in names)

@@ -17,7 +17,7 @@ from diagnose.model import Site
 from diagnose.source.flow import Loop, Scope, loops_around, scope_of, within
 from diagnose.source.syntax import Source, parse
 
-__all__ = ["TrainingStep", "training_steps"]
+__all__ = ["TrainingStep", "is_model", "training_steps"]
 
 _BACKWARD = frozenset({"backward", "manual_backward"})
 _WRAPS_LOSS = frozenset({"scale", "scale_loss"})
@@ -190,12 +190,12 @@ def _forward(source: Source, reaching: Sequence[cst.BaseExpression], lines: set[
     calls.sort(key=lambda call: source.span(call)[0])
     recorded = [call for call in calls if lines.intersection(range(*_lines(source, call)))]
     direct = [call for call in recorded if not _NO_MODEL.search(source.code(call.func))] or [
-        call for call in calls if _is_model(source, source.code(call.func))
+        call for call in calls if is_model(source, source.code(call.func))
     ]
     if direct:
         return _surest(source, direct)
     # A function of the user's gets the model: what happens in it is a part of the forward pass.
-    return [call for call in calls if any(_is_model(source, source.code(arg.value)) for arg in call.args)][:1]
+    return [call for call in calls if any(is_model(source, source.code(arg.value)) for arg in call.args)][:1]
 
 
 def _lines(source: Source, node: cst.CSTNode) -> tuple[int, int]:
@@ -206,11 +206,11 @@ def _lines(source: Source, node: cst.CSTNode) -> tuple[int, int]:
 def _surest(source: Source, calls: list[cst.Call]) -> list[cst.Call]:
     """Those whose callee the text treats as a module, where there are such: a line may hold other calls beside."""
     names = {source.code(call.func) for call in calls}
-    certain = {name for name in names if _is_model(source, name)} or names
+    certain = {name for name in names if is_model(source, name)} or names
     return [call for call in calls if source.code(call.func) in certain]
 
 
-def _is_model(source: Source, code: str) -> bool:
+def is_model(source: Source, code: str) -> bool:
     """Whether the text treats a name as a module: it asks for its parameters or mode, or calls it a model."""
     if not re.fullmatch(r"[A-Za-z_][\w.]*", code) or _NO_MODEL.search(code):
         return False
@@ -220,9 +220,9 @@ def _is_model(source: Source, code: str) -> bool:
 
 def _callee(source: Source, call: cst.Call) -> str:
     code = source.code(call.func)
-    if _is_model(source, code) or not call.args:
+    if is_model(source, code) or not call.args:
         return code
-    given = [source.code(arg.value) for arg in call.args if _is_model(source, source.code(arg.value))]
+    given = [source.code(arg.value) for arg in call.args if is_model(source, source.code(arg.value))]
     return given[0] if given else code
 
 

@@ -1,0 +1,98 @@
+"""The product that makes logits: a linear layer that the class holds, or `F.linear` and `@` with a weight."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import libcst as cst
+
+from diagnose.source.arguments import argument
+from diagnose.source.formulas.cross_entropy import Unlaid
+from diagnose.source.formulas.formula import constant, integer, operation, source_kind
+from diagnose.source.reaching import Bound, reaching, statement_of
+from diagnose.source.syntax import Source
+
+__all__ = ["OutputProduct", "has_size_of", "output_product"]
+
+
+@dataclass(frozen=True)
+class OutputProduct:
+    """`hidden` times `weight`, plus `bias`."""
+
+    node: cst.BaseExpression
+    hidden: cst.BaseExpression
+    weight: str
+    """Code of what has a row for each class."""
+    bias: str | None
+    layer: str | None = None
+    """`self.head` where a layer is called."""
+    classes: cst.BaseExpression | None = None
+    """The size that the layer is built with."""
+
+
+def output_product(source: Source, node: cst.BaseExpression) -> OutputProduct | None:
+    """The product that an expression is; None for what is none."""
+    made = operation(source, node) if isinstance(node, cst.Call | cst.BinaryOperation) else None
+    if made is None or made.through or not made.operands:
+        return None
+    if made.module is not None and isinstance(node, cst.Call):
+        if source_kind(source, made.module) != "Linear" or len(node.args) != 1:
+            return None
+        layer, given = source.code(node.func), argument(made.module, "bias", 2)
+        bare = given is not None and source.code(given.value) == "False"
+        out = argument(made.module, "out_features", 1)
+        classes = out.value if out is not None else None
+        return OutputProduct(
+            node, made.operands[0], f"{layer}.weight", None if bare else f"{layer}.bias", layer, classes
+        )
+    if made.name == "linear" and not made.method and len(made.operands) + len(made.keywords) in {2, 3}:
+        weight, bias = made.given("weight", 1), made.given("bias", 2)
+        if weight is not None:
+            return OutputProduct(
+                node, made.operands[0], source.code(weight), source.code(bias) if bias is not None else None
+            )
+    if made.name == "matmul" and len(made.operands) == 2:
+        turned = operation(source, made.operands[1])
+        numbers = [integer(each) for each in turned.operands[1:]] if turned is not None else []
+        swaps = turned is not None and turned.name == "transpose" and set(numbers) in ({0, 1}, {-1, -2})
+        if turned is not None and not turned.through and (turned.name in {"t", "T", "mT"} or swaps):
+            return OutputProduct(node, made.operands[0], source.code(turned.operands[0]), None)
+    return None
+
+
+def has_size_of(source: Source, laid: Unlaid, product: OutputProduct, of: Source | None = None) -> bool:
+    """Whether every size that rows of logits are given is that of the classes of the product, in the file `of`."""
+    return all(_is_size(source, size, laid, product, of or source) for size in laid.sizes)
+
+
+def _is_size(source: Source, size: cst.BaseExpression, laid: Unlaid, product: OutputProduct, of: Source) -> bool:
+    names = {name for _, name in laid.steps}
+    if integer(size) == -1:
+        return True
+    code = source.code(size)
+    if any(code in {f"{name}.size(-1)", f"{name}.shape[-1]", f"{name}.size(2)", f"{name}.shape[2]"} for name in names):
+        return True
+    if isinstance(size, cst.Name):
+        found = reaching(source, statement_of(source, size), size.value)
+        if found.bound is Bound.UNPACKED and isinstance(found.value, cst.BaseExpression):
+            shaped = re.fullmatch(r"(\w+)\.(?:shape|size\(\))", source.code(found.value))
+            targets = _targets(found.statement)
+            return shaped is not None and shaped[1] in names and targets[-1:] == [size.value]
+    if product.classes is None:
+        return False
+    value, wanted = constant(source, size), constant(of, product.classes)
+    if value is not None and value == wanted:
+        return True
+    # `config.vocab_size` where it is built is `self.config.vocab_size` where it is used.
+    last, built = code.rpartition(".")[2], of.code(product.classes).rpartition(".")[2]
+    return last == built or code == f"{product.layer}.out_features"
+
+
+def _targets(statement: cst.CSTNode | None) -> list[str]:
+    """The names that `B, T, C = …` binds, in order."""
+    small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
+    target = small.targets[0].target if isinstance(small, cst.Assign) else None
+    if not isinstance(target, cst.Tuple):
+        return []
+    return [each.value.value if isinstance(each.value, cst.Name) else "" for each in target.elements]

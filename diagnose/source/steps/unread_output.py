@@ -1,0 +1,133 @@
+"""Whether anybody reads one of the things that a function returns, in all of the program's files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+import libcst as cst
+
+from diagnose.source.edit import call_name
+from diagnose.source.flow import scope_of
+from diagnose.source.formulas.formula import integer
+from diagnose.source.formulas.output_loss import Output
+from diagnose.source.reaching import names_in
+from diagnose.source.steps.training import is_model
+from diagnose.source.syntax import Source, parse
+
+__all__ = ["reader_of"]
+
+_LIBRARY = re.compile(r"\bTrainer\(|\bpipeline\(")
+
+
+def reader_of(
+    sources: Mapping[str, str], path: str, source: Source, output: Output, only_with: str | None
+) -> str | None:
+    """Who reads it, or why that is not known; None where nobody does.
+
+    `only_with`: calls that do not pass this parameter do not count.
+    """
+    function = source.inside(output.statement, cst.FunctionDef)
+    if function is None:
+        return "it is returned from no function"
+    if output.position is None:
+        return _reader_of_name(sources, path, source, function, output.name)
+    if any(_LIBRARY.search(text) for text in sources.values()):
+        return "a library calls the model, and may read it"
+    seen = 0
+    for file, text in sources.items():
+        caller = parse(text)
+        for call in caller.every(cst.Call) if caller is not None else ():
+            assert caller is not None  # it has a call
+            if not _calls(caller, call, function, output) or not _passes(call, function, only_with):
+                continue
+            seen += 1
+            if not _is_unread(caller, call, output):
+                return f"{file}:{caller.lines_of(call)[0]} may read it"
+    return None if seen else "no caller is seen in these files"
+
+
+def _reader_of_name(
+    sources: Mapping[str, str], path: str, source: Source, function: cst.FunctionDef, name: str
+) -> str | None:
+    """Of a field or a key: who asks for anything of that name."""
+    if any(_LIBRARY.search(text) for text in sources.values()):
+        return "a library calls the model, and may read it"
+    asks = re.compile(rf"(?<!self)\.{name}\b(?!\()|\[\s*[\"']{name}[\"']\s*\]|\.get\(\s*[\"']{name}[\"']")
+    first, last = source.span(function)
+    for file, text in sources.items():
+        for found in asks.finditer(text):
+            if file != path or not first <= found.start() < last:
+                return f"{file}:{text.count(chr(10), 0, found.start()) + 1} may read it"
+    return None
+
+
+def _calls(source: Source, call: cst.Call, function: cst.FunctionDef, output: Output) -> bool:
+    """Whether a call may be one of the function, or of the module whose `forward` it is."""
+    if function.name.value != "forward":
+        return call_name(call) == function.name.value
+    code = source.code(call.func)
+    if code in {"self", "super().forward"} or code.endswith(".forward") or is_model(source, code):
+        return True
+    unpacked = _unpacked(source, call)
+    known = any("." in name and not name.startswith("self.") for name in source.names(call.func))
+    return unpacked is not None and len(unpacked) == output.length and not known and code not in _defined(source)
+
+
+def _defined(source: Source) -> set[str]:
+    functions = {one.name.value for one in source.every(cst.FunctionDef)}
+    return functions | {one.name.value for one in source.every(cst.ClassDef)}
+
+
+def _passes(call: cst.Call, function: cst.FunctionDef, parameter: str | None) -> bool:
+    if parameter is None or any(arg.star for arg in call.args):
+        return True
+    names = [each.name.value for each in function.params.params]
+    at = names.index(parameter) - (names[:1] == ["self"]) if parameter in names else len(names)
+    by_name = any(arg.keyword is not None and arg.keyword.value == parameter for arg in call.args)
+    return by_name or sum(arg.keyword is None for arg in call.args) > at
+
+
+def _unpacked(source: Source, call: cst.Call) -> list[cst.BaseExpression] | None:
+    assign = source.parent(call)
+    if not isinstance(assign, cst.Assign) or len(assign.targets) != 1:
+        return None
+    target = assign.targets[0].target
+    return [each.value for each in target.elements] if isinstance(target, cst.Tuple | cst.List) else None
+
+
+def _is_unread(source: Source, call: cst.Call, output: Output) -> bool:
+    assert output.position is not None  # names are looked for otherwise
+    parent = source.parent(call)
+    if isinstance(parent, cst.Expr):
+        return True
+    if isinstance(parent, cst.Subscript):
+        return _picks_another(parent, output)
+    unpacked = _unpacked(source, call)
+    if unpacked is not None:
+        target = unpacked[output.position] if len(unpacked) == output.length else None
+        return isinstance(target, cst.Name) and not list(_readers(source, target))
+    if isinstance(parent, cst.Assign) and isinstance(target := parent.targets[0].target, cst.Name):
+        return all(
+            isinstance(above := source.parent(read), cst.Subscript)
+            and above.value is read
+            and _picks_another(above, output)
+            for read in _readers(source, target)
+        )
+    return False
+
+
+def _picks_another(picked: cst.Subscript, output: Output) -> bool:
+    index = picked.slice[0].slice if len(picked.slice) == 1 else None
+    number = integer(index.value) if isinstance(index, cst.Index) else None
+    return number is not None and number % output.length != output.position
+
+
+def _readers(source: Source, target: cst.Name) -> Iterator[cst.Name]:
+    """Every mention of a variable in its function that is no binding; whichever binding it sees."""
+    scope = scope_of(source, target)
+    for name in names_in(source, scope):
+        parent = source.parent(name)
+        bound = isinstance(parent, cst.AssignTarget | cst.Element) and source.inside(name, cst.AssignTarget) is not None
+        if name.value == target.value and not bound and scope_of(source, name) is scope:
+            yield name

@@ -1,0 +1,325 @@
+"""fuse-linear-cross-entropy on models as people write them: the same losses and gradients, and no logits."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from diagnose.fixer import Advice, Edits, Request, example_request
+from diagnose.plugins import load
+
+FIXER = load().fixers["fuse-linear-cross-entropy"]
+HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n\n\n"
+STEPS = """
+def run():
+    torch.manual_seed(0)
+    torch.set_default_dtype(torch.float64)
+    model = Model()
+    x, y = torch.randint(19, (3, 5)), torch.randint(19, (3, 5))
+    losses = []
+    for _ in range(2):
+        model.zero_grad()
+{step}
+        loss.backward()
+        losses.append(loss.detach())
+    torch.set_default_dtype(torch.float32)
+    return [*losses, *(p.grad for p in model.parameters())]
+"""
+PAIR = STEPS.format(step="        logits, loss = model(x, y)")
+NANO = (
+    HEAD
+    + """class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.transformer = nn.ModuleDict(dict(wte=nn.Embedding(19, 8), ln_f=nn.LayerNorm(8)))
+        self.lm_head = nn.Linear(8, 19, bias=False)
+        self.transformer.wte.weight = self.lm_head.weight  # tied
+
+    def forward(self, idx, targets=None):
+        x = self.transformer.ln_f(self.transformer.wte(idx))
+
+        if targets is not None:
+            # if we are given some desired targets also calculate the loss
+            logits = self.lm_head(x)
+            loss = F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1), ignore_index=-1)
+        else:
+            # inference-time mini-optimization: only forward the lm_head on the very last position
+            logits = self.lm_head(x[:, [-1], :])  # note: using list [-1] to preserve the time dim
+            loss = None
+
+        return logits, loss
+
+    def generate(self, idx):
+        logits, _ = self(idx)
+        return logits[:, -1, :]
+
+"""
+    + PAIR
+)
+LECTURE = (
+    HEAD
+    + """class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(19, 8)
+        self.blocks = nn.Sequential(nn.Linear(8, 8), nn.Tanh())
+        self.lm_head = nn.Linear(8, 19)
+
+    def forward(self, idx, targets=None):
+        B, T = idx.shape
+        x = self.table(idx) + torch.arange(T).view(1, T, 1)
+        x = self.blocks(x)
+        logits = self.lm_head(x)  # (B, T, vocab_size)
+
+        if targets is None:
+            loss = None
+        else:
+            B, T, C = logits.shape
+            logits = logits.view(B*T, C)
+            targets = targets.view(B*T)
+            loss = F.cross_entropy(logits, targets, label_smoothing=0.1)
+
+        return logits, loss
+
+"""
+    + PAIR
+)
+SHIFTED = (
+    HEAD
+    + """class Config:
+    vocab_size = 19
+
+
+class Output:
+    def __init__(self, loss=None, logits=None):
+        self.loss, self.scores = loss, logits
+
+
+class Model(nn.Module):
+    def __init__(self, config=Config()):
+        super().__init__()
+        self.config = config
+        self.embed = nn.Embedding(config.vocab_size, 8)
+        self.lm_head = nn.Linear(8, config.vocab_size, bias=False)
+
+    def forward(self, input_ids, labels=None):
+        hidden_states = self.embed(input_ids)
+        logits = self.lm_head(hidden_states)
+
+        loss = None
+        if labels is not None:
+            logits = logits.float()
+            # Shift so that tokens < n predict n
+            shift_logits = logits[..., :-1, :].contiguous()
+            shift_labels = labels[..., 1:].contiguous()
+            loss_fct = nn.CrossEntropyLoss()
+            shift_logits = shift_logits.view(-1, self.config.vocab_size)
+            shift_labels = shift_labels.view(-1)
+            loss = loss_fct(shift_logits, shift_labels)
+
+        return Output(loss=loss, logits=logits)
+
+"""
+    + STEPS.format(step="        loss = model(x, labels=y).loss")
+)
+TIED = (
+    HEAD
+    + """class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(19, 8)
+        self.mix = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+
+    def loss_of(self, tokens, labels):
+        h = self.embed(tokens)
+        for layer in self.mix:
+            h = torch.relu(layer(h)) + h
+        scores = h @ self.embed.weight.t()
+        return F.cross_entropy(scores.transpose(1, 2), labels)
+
+"""
+    + STEPS.format(step="        loss = model.loss_of(x, y)")
+)
+IN_STEP = (
+    HEAD
+    + """class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(19, 8)
+        self.mix = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+        self.out = nn.Linear(8, 19)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        h = self.embed(tokens)
+        for layer in self.mix:
+            h = torch.relu(layer(h)) + h
+        logits = self.out(h)
+        return logits
+
+"""
+    + STEPS.format(
+        step="        with torch.autocast('cpu', enabled=False):\n            output = model(x)\n"
+        "            loss = criterion(output.reshape(-1, 19), y.reshape(-1))"
+    ).replace("    losses = []", "    criterion = nn.CrossEntropyLoss(ignore_index=0)\n    losses = []")
+)
+FUNCTION = (
+    IN_STEP[: IN_STEP.index("\ndef run")]
+    + """
+def token_loss(scores, wanted):
+    \"\"\"Mean over all tokens.\"\"\"
+    return F.cross_entropy(scores.flatten(0, 1).float(), wanted.flatten())
+
+"""
+    + STEPS.format(step="        loss = loss_of(model(x), y)").replace(
+        "    losses = []", "    loss_of = token_loss\n    losses = []"
+    )
+)
+PROGRAMS = {
+    "nanoGPT": (NANO, "logits = None"),
+    "lecture": (LECTURE, "logits = self.lm_head(x) if targets is None else None  # (B, T, vocab_size)"),
+    "shifted": (SHIFTED, "hidden_states[..., :-1, :].flatten(0, -2),\n"),
+    "tied, of its own": (TIED, "return linear_cross_entropy(h, self.embed.weight, labels)"),
+    "criterion in the step": (IN_STEP, "loss = model(x, targets=y)"),
+    "function in the step": (FUNCTION, "loss = model(x, targets=y)"),
+}
+
+
+def fixed(text: str) -> str:
+    answer = FIXER.rewrite(example_request("unfused-loss", text))
+    assert isinstance(answer, Edits), answer
+    return answer.files["train.py"]
+
+
+def outcome(text: str) -> list[torch.Tensor]:
+    module = ModuleType("train")
+    exec(compile(text, "train.py", "exec"), module.__dict__)
+    results: list[torch.Tensor] = module.run()
+    return results
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_losses_and_gradients_stay_the_same(name: str) -> None:
+    text, wanted = PROGRAMS[name]
+    patched = fixed(text)
+    assert wanted in patched
+    assert "from diagnose.kernels import linear_cross_entropy\n" in patched
+    # In the programs with `.float()` the original rounds its logits to float32, the fused operator does not.
+    rtol, atol = (1e-5, 1e-6) if ".float()" in text else (1e-11, 1e-12)
+    for one, other in zip(outcome(text), outcome(patched), strict=True):
+        torch.testing.assert_close(one.double(), other.double(), rtol=rtol, atol=atol)
+
+
+def test_what_only_the_loss_needed_goes_with_it() -> None:
+    assert "B, T, C = logits.shape" not in fixed(LECTURE)
+    assert "shift_logits" not in fixed(SHIFTED)
+    assert "loss_fct" not in fixed(SHIFTED)
+    assert "token_loss" not in fixed(FUNCTION)
+    assert "loss_of" not in fixed(FUNCTION)
+    assert "transpose" not in fixed(TIED)
+
+
+def test_logits_without_targets_are_still_made() -> None:
+    module = ModuleType("train")
+    exec(compile(fixed(LECTURE), "train.py", "exec"), module.__dict__)
+    tokens = torch.randint(19, (2, 4))
+    logits, loss = module.Model()(tokens)
+    assert logits.shape == (2, 4, 19)
+    assert loss is None
+    assert module.Model()(tokens, tokens)[0] is None
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "reason"),
+    [
+        ("losses.append(", "hits = logits.argmax(-1)\n        losses.append(", "may read it"),
+        ("logits, loss = model(x, y)", "loss = compute(model, x, y)", "no caller is seen"),
+        ("        return logits, loss", "        self.last = logits\n        return logits, loss", "in line 25"),
+        ("def run():", "def watch(m):\n    m.register_forward_hook(print)\n\n\ndef run():", "hooked"),
+        ("    model = Model()", "    model = Model()\n    model.lm_head = DDP(model.lm_head)", "wrapped for itself"),
+        ("    model = Model()", "    model = fully_shard(Model())", "sharded"),
+        ("ignore_index=-1", "weight=seldom", "knows no `weight`"),
+        ("logits.size(-1))", "half)", "not seen to be whole"),
+        ("targets.view(-1), ", "targets.view(-1), None, ", "given by position"),
+    ],
+)
+def test_logits_that_are_needed_stay(before: str, after: str, reason: str) -> None:
+    assert before in NANO
+    answer = FIXER.rewrite(example_request("unfused-loss", NANO.replace(before, after)))
+    assert isinstance(answer, Advice)
+    assert reason in answer.text
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "reason"),
+    [
+        (
+            "        losses.append(",
+            "        hits = output.argmax(-1)\n        losses.append(",
+            "read for something else",
+        ),
+        ("    model = Model()", "    model = torch.nn.DataParallel(Model())", "DataParallel"),
+        ("        return logits\n", "        return logits.softmax(-1)\n", "does not end in its output layer"),
+        ("ignore_index=0", "ignore_index=PAD", None),
+        ("y.reshape(-1))", "y.reshape(-1)) / 2\n            aux = output.square().mean()", "read for something else"),
+    ],
+)
+def test_a_step_that_needs_logits_keeps_them(before: str, after: str, reason: str | None) -> None:
+    assert before in IN_STEP
+    answer = FIXER.rewrite(example_request("unfused-loss", IN_STEP.replace(before, after)))
+    assert not isinstance(answer, Edits)
+    if reason is not None:
+        assert isinstance(answer, Advice)
+        assert reason in answer.text
+
+
+@pytest.mark.parametrize("change", ["logits.div_(2)", "logits = logits / 2", "logits[:, 0] = 0", "x = x * 2"])
+def test_logits_or_inputs_that_change_on_the_way_are_left_alone(change: str) -> None:
+    text = NANO.replace("self.lm_head(x)\n", f"self.lm_head(x)\n            {change}\n")
+    assert text != NANO
+    assert not isinstance(FIXER.rewrite(example_request("unfused-loss", text)), Edits)
+
+
+def test_callers_in_other_files_are_asked_too() -> None:
+    model, train = (
+        NANO.split("\ndef run")[0],
+        HEAD + "from model import Model\n\n\ndef run" + NANO.split("\ndef run")[1],
+    )
+    request = example_request("unfused-loss", train)
+    apart = Request(request.finding, {"train.py": train, "model.py": model}, entry="train.py")
+    answer = FIXER.rewrite(apart)
+    assert isinstance(answer, Edits)
+    assert set(answer.files) == {"model.py"}
+    reads = train.replace("losses.append(", "print(logits.shape)\n        losses.append(")
+    answer = FIXER.rewrite(Request(request.finding, {"train.py": reads, "model.py": model}, entry="train.py"))
+    assert isinstance(answer, Advice)
+    assert "train.py:17 may read it" in answer.text
+
+
+def test_the_program_needs_nothing_of_this_package_but_the_kernels() -> None:
+    import subprocess
+
+    code = (
+        "import sys; before = set(sys.modules); import torch; torchs = set(sys.modules);"
+        "from diagnose.kernels import linear_cross_entropy;"
+        "print(sorted({name.split('.')[0] for name in set(sys.modules) - torchs}))"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert set(eval(told.stdout)) <= {"diagnose", "triton"}, "torch and Triton alone"
+
+
+def test_the_sick_program_arrives_at_no_logits() -> None:
+    path = Path(__file__).parents[1] / "benchmarks" / "sickbay" / "unfused_loss" / "train.py"
+    text = path.read_text()
+    for name in ("native-cross-entropy", "compile-loss"):
+        answer = load().fixers[name].rewrite(example_request("unfused-loss", text))
+        assert isinstance(answer, Edits)
+        text = answer.files["train.py"]
+        if name == "native-cross-entropy":
+            assert "loss = model(sequences[:, :-1], targets=sequences[:, 1:])" in fixed(text)
+    patched = fixed(text)
+    assert "token_loss" not in patched
+    assert "@torch.compile" not in patched
