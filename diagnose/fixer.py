@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
+from diagnose.measure.planned import planned
 from diagnose.model import Confidence, Facts, Finding, Gate, Place, Scalar, Severity, Site
 from diagnose.program.environment import before_imports, variables
 from diagnose.source.arguments import argument, has_star, remove_argument, set_keywords
@@ -215,6 +216,7 @@ __all__ = [
     "output_layers",
     "output_losses",
     "parse",
+    "planned",
     "put_off",
     "puts_off",
     "read_at_once",

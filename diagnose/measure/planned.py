@@ -1,0 +1,25 @@
+"""A plan of bucket sizes as a finding carries it to a fixer: one piece of evidence a bucket, in the order of sending.
+
+planned bucket 1 of 3   4194304 bytes
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from diagnose.model import Evidence, Finding
+
+_BUCKET = re.compile(r"planned bucket (\d+) of \d+$")
+_MB = 1 << 20
+
+
+def as_evidence(sizes: Sequence[int]) -> list[Evidence]:
+    """Sizes in bytes as evidence."""
+    return [Evidence(f"planned bucket {at} of {len(sizes)}", size, "bytes") for at, size in enumerate(sizes, 1)]
+
+
+def planned(finding: Finding) -> tuple[float, ...]:
+    """The sizes in MiB, to a hundredth; empty where the finding has no plan."""
+    found = {int(match[1]): float(one.value) for one in finding.evidence if (match := _BUCKET.match(one.measure))}
+    return tuple(max(0.01, round(found[at] / _MB, 2)) for at in sorted(found))

@@ -1,0 +1,93 @@
+"""Where the program wraps its model for data-parallel training, or tells a library how to: the call and its options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import libcst as cst
+
+from diagnose.model import Scalar, Site
+from diagnose.source.arguments import argument, has_star
+from diagnose.source.edit import call_name
+from diagnose.source.syntax import Source, parse
+
+__all__ = ["DataParallel", "data_parallel"]
+
+_WRAPPERS = frozenset({"DistributedDataParallel", "DDP"})
+_TELL = frozenset({"DistributedDataParallelKwargs", "DDPStrategy"})
+"""Of accelerate and Lightning: what they are given goes to the wrapper that they make, under the same names."""
+_SITE = "DistributedDataParallel"
+
+
+@dataclass(frozen=True)
+class DataParallel:
+    """One call that makes a DistributedDataParallel, or says how a library shall make it."""
+
+    path: str
+    source: Source = field(repr=False)
+    call: cst.Call = field(repr=False)
+    site: Site | None
+    """As the run recorded it."""
+
+    @property
+    def line(self) -> str:
+        """For people."""
+        return f"{self.path}:{self.source.lines_of(self.call)[0]}"
+
+    @property
+    def is_wrapper(self) -> bool:
+        """Whether the call itself makes the wrapper."""
+        return call_name(self.call) in _WRAPPERS
+
+    @property
+    def open(self) -> bool:
+        """Whether options come from a mapping that only the running program knows."""
+        return has_star(self.call)
+
+    @property
+    def name(self) -> str | None:
+        """What the program calls the wrapped model; None where it does not say by one name."""
+        parent = self.source.parent(self.call)
+        if isinstance(parent, cst.Assign) and len(parent.targets) == 1:
+            return self.source.code(parent.targets[0].target)
+        return None
+
+    def given(self, option: str) -> cst.BaseExpression | None:
+        """The code of an option, where the call has it."""
+        found = argument(self.call, option)
+        return found.value if found is not None else None
+
+    def code(self, option: str) -> str | None:
+        """The same as text."""
+        value = self.given(option)
+        return self.source.code(value) if value is not None else None
+
+    def value(self, option: str) -> Scalar:
+        """What took effect, as the run recorded it; None where it did not."""
+        return self.site.arguments.get(option) if self.site is not None else None
+
+
+def data_parallel(sources: Mapping[str, str], sites: Sequence[Site] = ()) -> tuple[DataParallel, ...]:
+    """Every such call, in the order of the sources; where a run recorded lines, the wrappers that are on them."""
+    recorded = {(site.file, site.line): site for site in sites if site.kind == _SITE}
+    found = [
+        DataParallel(path, source, call, _site(recorded, path, source, call)) for path, source, call in _calls(sources)
+    ]
+    ran = [one for one in found if one.site is not None or not one.is_wrapper]
+    return tuple(ran if any(one.site is not None for one in ran) else found)
+
+
+def _calls(sources: Mapping[str, str]) -> Iterator[tuple[str, Source, cst.Call]]:
+    for path, text in sources.items():
+        source = parse(text) if any(name in text for name in (*_WRAPPERS, *_TELL)) else None
+        for call in source.every(cst.Call) if source is not None else ():
+            assert source is not None  # or there were no calls
+            names = {name.rpartition(".")[2] for name in source.names(call.func)} | {call_name(call)}
+            if names & (_WRAPPERS | _TELL):
+                yield path, source, call
+
+
+def _site(recorded: Mapping[tuple[str, int], Site], path: str, source: Source, call: cst.Call) -> Site | None:
+    first, last = source.lines_of(call)
+    return next((recorded[path, line] for line in range(first, last + 1) if (path, line) in recorded), None)

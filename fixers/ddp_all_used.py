@@ -1,0 +1,104 @@
+"""Stops the search for parameters that a step does not use, where every step uses all.
+
+What it changes
+    Takes `find_unused_parameters=True` out of DistributedDataParallel, or sets it to False where a library is told.
+
+Why it helps
+    With it, every step walks the whole graph of the backward pass on the host before that begins, and reduces one more
+    bitmap. The buckets are never put into the order in which gradients become ready, so that they overlap less.
+
+Fix safety
+    Bitwise, as long as every step of every rank uses every parameter. Where one does not, the next step fails with an
+    error that says so, or the ranks wait for each other forever: the trial runs the program, and a layer that is
+    dropped now and then may come only later. So programs that drop layers or branch on random numbers in a module are
+    left to people.
+"""
+
+from __future__ import annotations
+
+from diagnose.fixer import (
+    Advice,
+    Answer,
+    DataParallel,
+    Edits,
+    Example,
+    Fixer,
+    Gate,
+    Request,
+    Site,
+    Splice,
+    argument,
+    data_parallel,
+    example_request,
+    remove_argument,
+    set_keywords,
+    varies,
+)
+
+_OPTION = "find_unused_parameters"
+
+
+def rewrite(request: Request) -> Answer:
+    """Leave the option to its default on every wrapper that sets it."""
+    wrappers = [
+        one for one in data_parallel(request.sources, request.sites) if one.code(_OPTION) not in (None, "False")
+    ]
+    if not wrappers:
+        return None
+    unsure = varies(request.sources)
+    if unsure is not None:
+        return Advice(f"{unsure} chooses at random what a step uses: `{_OPTION}` may be needed, now and then.")
+    switched = [one for one in wrappers if one.code(_OPTION) != "True"]
+    if switched:
+        return Advice(f"{switched[0].line} takes {_OPTION} from `{switched[0].code(_OPTION)}`: let that be False.")
+    edits = [(one.path, _without(one)) for one in wrappers]
+    return Edits(request.edited(edits), "do not search for unused parameters")
+
+
+def _without(one: DataParallel) -> list[Splice]:
+    arg = argument(one.call, _OPTION)
+    if one.is_wrapper and arg is not None:
+        return [remove_argument(one.source, one.call, arg)]
+    return set_keywords(one.source, one.call, {_OPTION: "False"})
+
+
+def _recorded(text: str) -> Request:
+    site = Site("DistributedDataParallel", "train.py", 2, arguments={_OPTION: True})
+    return example_request("unused-parameter-search", text, sites=[site])
+
+
+_IMPORT = "from torch.nn.parallel import DistributedDataParallel\n"
+
+FIXER = Fixer(
+    name="ddp-all-used",
+    rewrite=rewrite,
+    gate=Gate.BITWISE,
+    mechanism="compute+exposed_comm+exposed_copy+idle",
+    order=80,
+    conflicts=("ddp-static-graph",),
+    examples=(
+        Example(
+            _IMPORT + "model = DistributedDataParallel(model, device_ids=[rank], find_unused_parameters=True)\n",
+            _IMPORT + "model = DistributedDataParallel(model, device_ids=[rank])\n",
+            _recorded,
+        ),
+        Example(
+            "from accelerate.utils import DistributedDataParallelKwargs\n"
+            "kwargs = DistributedDataParallelKwargs(find_unused_parameters=True)\n",
+            "from accelerate.utils import DistributedDataParallelKwargs\n"
+            "kwargs = DistributedDataParallelKwargs(find_unused_parameters=False)\n",
+            lambda text: example_request("unused-parameter-search", text),
+        ),
+        Example(_IMPORT + "model = DistributedDataParallel(model, device_ids=[rank])\n", None, _recorded),
+        Example(
+            _IMPORT + "model = DistributedDataParallel(model, find_unused_parameters=args.find)\n", None, _recorded
+        ),
+        Example(
+            _IMPORT + "model = DistributedDataParallel(model, find_unused_parameters=True)\n"
+            "class Deep(nn.Module):\n    def forward(self, x):\n        if torch.rand(()) < self.layerdrop:\n"
+            "            return x\n        return self.layer(x)\n",
+            None,
+            _recorded,
+        ),
+    ),
+)

@@ -1,0 +1,155 @@
+"""Chooses the sizes of the buckets in which gradients are reduced.
+
+What it changes
+    `bucket_cap_mb` of DistributedDataParallel: taken out where the program sets a small one; else set to a larger one,
+    or, by `bucket_cap_mb_list`, to the sizes that a plan over the recorded gradients found. Each is tried.
+
+Why it helps
+    A bucket is reduced once all of it is ready, beside the rest of the backward pass. Many small ones pay the latency
+    of a collective each; large ones begin late. The last one is hidden by nothing, so it should be small. The default,
+    25 MiB, fits slower links than those between devices of today.
+
+Fix safety
+    Rounding: with more than two ranks, a number's place in its bucket decides in which order the ranks are added up.
+    A parameter is never cut, so that buckets may be larger than asked for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import libcst as cst
+
+from diagnose.fixer import (
+    Advice,
+    Answer,
+    DataParallel,
+    Edits,
+    Example,
+    Facts,
+    Fixer,
+    Gate,
+    Request,
+    Scalar,
+    Site,
+    Splice,
+    argument,
+    data_parallel,
+    example_request,
+    planned,
+    remove_argument,
+    set_keywords,
+)
+
+_SIZES_MB = (100, 50, 200, 10)
+"""Uniform sizes worth a trial beside the default: none of them is the best on every link."""
+_DEFAULT_MB = 25
+_LIST_SINCE = (2, 11)
+_OPTIONS = ("bucket_cap_mb", "bucket_cap_mb_list")
+
+
+def settings(request: Request) -> Sequence[Mapping[str, Scalar]]:
+    """The plan, then the default where the program has another size, then larger and smaller ones."""
+    wrappers = _wrappers(request)
+    if not wrappers:
+        return ({},)
+    now = _size_now(wrappers[0])
+    plan = planned(request.finding) if _has_lists(request.facts) else ()
+    wanted: list[Mapping[str, Scalar]] = []
+    if now is not None:
+        wanted.append({"megabytes": _DEFAULT_MB})
+    if plan:
+        wanted.append({"plan": " ".join(f"{size:g}" for size in plan)})
+    small = now is not None and now < _DEFAULT_MB
+    sizes = [size for size in _SIZES_MB if size != now and not (small and size < _DEFAULT_MB)]
+    return (*wanted, *({"megabytes": size} for size in sizes))
+
+
+def rewrite(request: Request) -> Answer:
+    """Put the size of the setting into every wrapper."""
+    wrappers = _wrappers(request)
+    if not wrappers:
+        return None
+    chosen = request.setting or settings(request)[0]
+    for one in wrappers:
+        given = one.given("bucket_cap_mb") or one.given("bucket_cap_mb_list")
+        if given is not None and not isinstance(given, cst.Integer | cst.Float | cst.List | cst.Tuple):
+            return Advice(f"{one.line} takes the size of its buckets from `{one.source.code(given)}`: choose it there.")
+    edits = [(one.path, _sized(one, chosen)) for one in wrappers]
+    if not any(splices for _, splices in edits):
+        return None
+    said = f"of {chosen['plan']} MiB, the last repeated" if "plan" in chosen else f"of {chosen['megabytes']} MiB"
+    return Edits(request.edited(edits), f"reduce gradients in buckets {said}")
+
+
+def _wrappers(request: Request) -> list[DataParallel]:
+    return [one for one in data_parallel(request.sources, request.sites) if not one.open]
+
+
+def _sized(one: DataParallel, chosen: Mapping[str, Scalar]) -> list[Splice]:
+    if "plan" in chosen:
+        sizes = ", ".join(str(chosen["plan"]).split())
+        return _set(one, "bucket_cap_mb_list", f"[{sizes}]")
+    if chosen["megabytes"] != _DEFAULT_MB:
+        return _set(one, "bucket_cap_mb", str(chosen["megabytes"]))
+    given = [arg for option in _OPTIONS if (arg := argument(one.call, option)) is not None]
+    return [remove_argument(one.source, one.call, given[0])] if len(given) == 1 else []
+
+
+def _set(one: DataParallel, option: str, code: str) -> list[Splice]:
+    """The option, in the place of the other one where that is given."""
+    other = [name for name in _OPTIONS if name != option]
+    if argument(one.call, option) is not None:
+        return set_keywords(one.source, one.call, {option: code})
+    return set_keywords(one.source, one.call, {option: code}, remove=other)
+
+
+def _size_now(one: DataParallel) -> float | None:
+    """What the program asks for in MiB, where that is not the default."""
+    given = one.given("bucket_cap_mb")
+    if isinstance(given, cst.Integer | cst.Float):
+        return float(given.evaluated_value)
+    return 0.0 if one.given("bucket_cap_mb_list") is not None else None
+
+
+def _has_lists(facts: Facts) -> bool:
+    found = re.match(r"(\d+)\.(\d+)", facts.torch_version or "")
+    return found is not None and (int(found[1]), int(found[2])) >= _LIST_SINCE
+
+
+def _recorded(text: str, **setting: Scalar) -> Request:
+    site = Site("DistributedDataParallel", "train.py", 2)
+    return example_request("small-buckets", text, sites=[site], setting=setting, facts=Facts(torch_version="2.11.0"))
+
+
+_IMPORT = "from torch.nn.parallel import DistributedDataParallel\n"
+
+FIXER = Fixer(
+    name="ddp-buckets",
+    rewrite=rewrite,
+    gate=Gate.ROUNDING,
+    mechanism="exposed_comm+compute+idle",
+    settings=settings,
+    order=80,
+    after=("no-sync", "use-ddp", "ddp-all-used", "ddp-view", "ddp-static-graph"),
+    examples=(
+        Example(
+            _IMPORT + "model = DistributedDataParallel(model, device_ids=[rank], bucket_cap_mb=0.1)\n",
+            _IMPORT + "model = DistributedDataParallel(model, device_ids=[rank])\n",
+            lambda text: _recorded(text, megabytes=_DEFAULT_MB),
+        ),
+        Example(
+            _IMPORT + "model = DistributedDataParallel(model, device_ids=[rank])\n",
+            _IMPORT + "model = DistributedDataParallel(model, device_ids=[rank], bucket_cap_mb=100)\n",
+            lambda text: _recorded(text, megabytes=100),
+        ),
+        Example(
+            _IMPORT + "model = DistributedDataParallel(model, bucket_cap_mb=5)\n",
+            _IMPORT + "model = DistributedDataParallel(model, bucket_cap_mb_list=[4, 60.5, 8])\n",
+            lambda text: _recorded(text, plan="4 60.5 8"),
+        ),
+        Example(_IMPORT + "model = DistributedDataParallel(model, bucket_cap_mb=args.cap)\n", None, _recorded),
+        Example(_IMPORT + "model = DistributedDataParallel(model, **options)\n", None, _recorded),
+    ),
+)
