@@ -43,7 +43,7 @@ bench-rules: $(VENV)/ready-to-test ## measure what each rule costs; fails if one
 	$(BIN)/python benchmarks/rule_costs.py
 
 bench-kernels: $(VENV)/ready-to-test ## time the fused kernels beside eager code, torch's own, torch.compile and Liger-Kernel; needs a GPU
-	$(BIN)/python benchmarks/kernels.py
+	$(BIN)/python benchmarks/kernels.py --out build/kernels
 
 accuracy: $(VENV)/ready-to-test ## say how often the diagnosis is right: on programs that run here, and on what was recorded
 	$(BIN)/python benchmarks/accuracy.py record build/accuracy --device cpu

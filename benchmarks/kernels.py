@@ -1,34 +1,42 @@
 """Each fused kernel beside eager code, torch's own fused operator, torch.compile and Liger-Kernel where they exist.
 
-    python benchmarks/kernels.py                      # all kernels, a table in Markdown
-    python benchmarks/kernels.py swiglu add-rms-norm
+    python benchmarks/kernels.py --out OUT                # all kernels: rows to OUT/kernels.json and OUT/kernels.md
+    python benchmarks/kernels.py swiglu add-rms-norm --seconds 60
+    python benchmarks/kernels.py --tiny                   # on the CPU, to see that it runs: its times mean nothing
 
-Needs a CUDA or ROCm device and runs nothing without one. Forward and backward together, timed with the device's events:
-warmed up, the cache between memory and the device's cores overwritten before each turn, the median of many turns. GB/s
-counts each input read once and each output written once, whatever is moved in fact; TFLOP/s counts the products that
-eager code needs. Peak memory is what a turn allocates beyond its inputs.
+Forward and backward together; how they are timed stands in kernel_timing.py. GB/s counts each input read once and each
+output written once, whatever is moved in fact; TFLOP/s counts the products that eager code needs. Both are held against
+what this device was measured to copy and to multiply. Peak memory is what a turn allocates beyond its inputs, its
+gradients included. Compiled ways come last, for compiling takes longest; what there was no time for is said.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from statistics import median
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from kernel_timing import Timed, copied_bytes_per_s, multiplied_per_s, timed
 from torch import Tensor
 
 from diagnose import kernels
 
-TURNS = 30
-WARM_UP = 5
-FLUSHED_BYTES = 256 << 20
-"""More than any device's cache holds."""
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+COMPILE_S = 15
+"""What compiling a way takes, about: with less time left, it is not begun."""
+
+TINY = 40
+"""The longest side of `--tiny`."""
+
+Ways = dict[str, Callable[..., Any]]
 
 
 @dataclass(frozen=True)
@@ -37,107 +45,157 @@ class Case:
 
     name: str
     inputs: tuple[Tensor, ...]
-    ways: dict[str, Callable[..., Any]]
+    ways: Ways
     moved_bytes: int = 0
     operations: int = 0
+    compiled: Callable[..., Any] | None = None
+    """What torch.compile gets: the eager way, where it is not something else."""
+
+
+@dataclass
+class Table:
+    """Rows as they come, and the two files that always hold them all."""
+
+    folder: Path | None
+    machine: dict[str, Any]
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, case: Case, found: Timed) -> None:
+        row: dict[str, Any] = {"case": case.name, "way": found.way, "problem": found.problem}
+        if not found.problem:
+            spent_ms, low_ms, high_ms = found.device_ms()
+            amount, ceiling = (
+                (case.operations, self.machine["operations_per_s"])
+                if case.operations
+                else (case.moved_bytes, self.machine["bytes_per_s"])
+            )
+            row |= {"device_ms": spent_ms, "low_ms": low_ms, "high_ms": high_ms, "alone_ms": found.alone_ms()}
+            row |= {"per_s": amount / spent_ms * 1e3, "unit": "FLOP" if case.operations else "B"}
+            row |= {"share": amount / spent_ms * 1e3 / ceiling, "peak_bytes": found.peak_bytes}
+        self.rows.append(row)
+        print(line(row), flush=True)
+        if self.folder is not None:
+            (self.folder / "kernels.json").write_text(
+                json.dumps({"machine": self.machine, "rows": self.rows}, indent=1)
+            )
+            (self.folder / "kernels.md").write_text("\n".join([title(self.machine), HEAD, *map(line, self.rows), ""]))
+
+    def summary(self) -> Iterator[str]:
+        """Ours of each case beside eager code and the fastest other."""
+        for case in dict.fromkeys(row["case"] for row in self.rows):
+            measured = [row for row in self.rows if row["case"] == case and not row["problem"]]
+            ours = next((row for row in measured if row["way"] == "ours"), None)
+            others = sorted((row for row in measured if "ours" not in row["way"]), key=lambda row: row["device_ms"])
+            if ours is None or not others:
+                continue
+            parts = [f"{case}: {ours['device_ms']:.3f} ms, {ours['share']:.0%} of the ceiling"]
+            for row in others:
+                parts.append(f"{row['way']} ×{row['device_ms'] / ours['device_ms']:.2f}")
+                if row["peak_bytes"] and ours["peak_bytes"]:
+                    parts[-1] += f" (memory {ours['peak_bytes'] / row['peak_bytes']:.0%})"
+            yield "; ".join(parts)
+
+
+HEAD = """| kernel | way | device ms | 95 % | alone ms | achieved | of ceiling | peak MiB |
+|---|---|--:|--:|--:|--:|--:|--:|"""
 
 
 def main() -> int:
-    """Print the table; 0 also where there is nothing to measure with."""
+    """Measure, print, write; 0 also where there is nothing to measure with."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kernels", nargs="*", choices=[*CASES, []], help="default: all")
-    asked = parser.parse_args().kernels or list(CASES)
-    if not torch.cuda.is_available():
+    parser.add_argument("--seconds", type=float, default=240.0, help="begin nothing new after this time")
+    parser.add_argument("--out", type=Path, help="folder to write kernels.json and kernels.md to")
+    parser.add_argument("--tiny", action="store_true", help="small sizes, on the CPU where there is no device")
+    args = parser.parse_args()
+    if DEVICE.type != "cuda" and not args.tiny:
         print("no CUDA or ROCm device: nothing measured", file=sys.stderr)
         return 0
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {kernels.backend('cuda')} kernels, bfloat16")
-    print(f"copy bandwidth measured: {copy_gb_per_s():,.0f} GB/s\n")
-    print("| kernel | way | ms | achieved | peak MiB |\n|---|---|--:|--:|--:|")
-    for name in asked:
-        for case in CASES[name]():
-            for way, call in case.ways.items():
-                print(row(case, way, call), flush=True)
-            torch.cuda.empty_cache()
+    end = time.monotonic() + args.seconds
+    torch.manual_seed(0)
+    if args.out is not None:
+        args.out.mkdir(parents=True, exist_ok=True)
+    table = Table(args.out, machine(args.tiny))
+    print(f"{title(table.machine)}\n{HEAD}", flush=True)
+    largest = TINY if args.tiny else sys.maxsize
+    for compiling in (False, True):
+        for name in args.kernels or CASES:
+            for case in CASES[name](largest):
+                measure(case, compiling, end, table)
+    print("", *table.summary(), sep="\n")
     return 0
 
 
-def row(case: Case, way: str, call: Callable[..., Any]) -> str:
-    """A line of the table; what cannot run says so and stops nothing else."""
+def measure(case: Case, compiling: bool, end: float, table: Table) -> None:
+    """The plain ways of a case, or the compiled one; what there is no time for is a row that says so."""
+    ways: Ways = dict(case.ways)
+    if compiling:
+        # Of one shape: else the second size of a kernel would be compiled for all sizes.
+        ways = {"torch.compile": torch.compile(case.compiled or case.ways["eager"], dynamic=False)}
+    if time.monotonic() + (COMPILE_S if compiling else 0) > end:
+        for way in ways:
+            table.add(case, Timed(way, problem="no time left"))
+        return
     torch.compiler.reset()
-    try:
-        spent_ms, peak_bytes = timed(call, case.inputs)
-    except Exception as problem:  # noqa: BLE001 a way that fails, compiled ones above all, is a result too
-        return f"| {case.name} | {way} | {type(problem).__name__} | | |"
-    if case.operations:
-        achieved = f"{case.operations / spent_ms / 1e9:,.0f} TFLOP/s"
-    else:
-        achieved = f"{case.moved_bytes / spent_ms / 1e6:,.0f} GB/s"
-    return f"| {case.name} | {way} | {spent_ms:.3f} | {achieved} | {peak_bytes / 2**20:,.0f} |"
+    for found in timed(ways, case.inputs, DEVICE):
+        table.add(case, found)
+    if DEVICE.type == "cuda":
+        torch.cuda.empty_cache()
 
 
-def timed(call: Callable[..., Any], inputs: tuple[Tensor, ...]) -> tuple[float, int]:
-    """Median milliseconds of forward and backward, and the most bytes held beyond the inputs."""
-    wanted = [tensor for tensor in inputs if tensor.requires_grad]
-    flushed = torch.empty(FLUSHED_BYTES, dtype=torch.int8, device="cuda")
-    found = call(*inputs)
-    outputs = found if isinstance(found, tuple) else (found,)
-    cotangents = [torch.ones_like(output) for output in outputs]
-    del found, outputs
-
-    def turn() -> None:
-        given = call(*inputs)
-        torch.autograd.grad(given if isinstance(given, tuple) else (given,), wanted, cotangents)
-
-    for _ in range(WARM_UP):
-        turn()
-    torch.cuda.synchronize()
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    turn()
-    torch.cuda.synchronize()
-    peak = torch.cuda.max_memory_allocated() - before
-    spent = []
-    for _ in range(TURNS):
-        flushed.zero_()
-        begin, end = mark(), mark()
-        begin.record()
-        turn()
-        end.record()
-        torch.cuda.synchronize()
-        spent.append(begin.elapsed_time(end))
-    return median(spent), peak
+def machine(tiny: bool) -> dict[str, Any]:
+    """The device and its measured ceilings."""
+    return {
+        "device": torch.cuda.get_device_name() if DEVICE.type == "cuda" else "cpu",
+        "torch": torch.__version__,
+        "kernels": kernels.backend(DEVICE),
+        "liger": liger("swiglu", "LigerSiLUMulFunction") is not None,
+        "bytes_per_s": copied_bytes_per_s(DEVICE, 1 << (20 if tiny else 30)),
+        "operations_per_s": multiplied_per_s(DEVICE, TINY if tiny else 8192),
+    }
 
 
-def mark() -> Any:
-    """An event of the device that knows when it happened."""
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch's
+def title(machine: dict[str, Any]) -> str:
+    """What was measured on, in a line."""
+    return (
+        f"{machine['device']}, torch {machine['torch']}, {machine['kernels']} kernels, bfloat16; ceilings measured: "
+        f"copy {machine['bytes_per_s'] / 1e9:,.0f} GB/s, product {machine['operations_per_s'] / 1e12:,.1f} TFLOP/s"
+        f"{'' if machine['liger'] else '; Liger-Kernel is not installed'}\n"
+    )
 
 
-def copy_gb_per_s() -> float:
-    """What a copy within the device reaches, reads and writes counted."""
-    source = torch.empty(1 << 30, dtype=torch.int8, device="cuda")
-    target = torch.empty_like(source)
-    spent = []
-    for _ in range(TURNS):
-        begin, end = mark(), mark()
-        begin.record()
-        target.copy_(source)
-        end.record()
-        torch.cuda.synchronize()
-        spent.append(begin.elapsed_time(end))
-    return float(2 * source.numel() / median(spent) / 1e6)
+def line(row: dict[str, Any]) -> str:
+    """A row of the table."""
+    if row["problem"]:
+        return f"| {row['case']} | {row['way']} | {row['problem']} | | | | | |"
+    rate = f"{row['per_s'] / 1e12:,.1f} TFLOP/s" if row["unit"] == "FLOP" else f"{row['per_s'] / 1e9:,.0f} GB/s"
+    peak = "" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 2**20:,.0f}"
+    return (
+        f"| {row['case']} | {row['way']} | {row['device_ms']:.3f} | {row['low_ms']:.3f} to {row['high_ms']:.3f} "
+        f"| {row['alone_ms']:.3f} | {rate} | {row['share']:.0%} | {peak} |"
+    )
 
 
 def values(*shape: int, scale: float = 1.0) -> Tensor:
     """Fresh bfloat16 numbers on the device, with a gradient."""
-    return (torch.randn(shape, device="cuda", dtype=torch.bfloat16) * scale).requires_grad_()
+    return (torch.randn(shape, device=DEVICE) * scale).bfloat16().requires_grad_()
 
 
-def linear_cross_entropy() -> Iterator[Case]:
-    """The head and the loss of language models; the ways to the gradients by themselves."""
-    for rows, width, classes in ((8192, 768, 50304), (8192, 4096, 128256)):
-        hidden, weight = values(rows, width), values(classes, width, scale=width**-0.5)
-        target = torch.randint(0, classes, (rows,), device="cuda")
+def labels(rows: int, classes: int) -> Tensor:
+    """Fresh class indices."""
+    return torch.randint(0, classes, (rows,), device=DEVICE)
+
+
+def sizes(largest: int, *shapes: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """Shapes, with no side longer than `largest`."""
+    yield from dict.fromkeys(tuple(min(side, largest) for side in shape) for shape in shapes)
+
+
+def linear_cross_entropy(largest: int) -> Iterator[Case]:
+    """The head and the loss of language models; the ways to the gradients, and what sizes of chunks cost."""
+    for rows, width, classes in sizes(largest, (8192, 4096, 128256), (8192, 768, 50257)):
+        target = labels(rows, classes)
+        ours = partial(with_target, kernels.linear_cross_entropy, target)
 
         def eager(h: Tensor, w: Tensor, target: Tensor = target) -> Tensor:
             return F.cross_entropy(F.linear(h, w), target)
@@ -145,33 +203,25 @@ def linear_cross_entropy() -> Iterator[Case]:
         def widened(h: Tensor, w: Tensor, target: Tensor = target) -> Tensor:
             return F.cross_entropy(F.linear(h, w).float(), target)
 
-        ways: dict[str, Callable[..., Any]] = {
-            "ours": partial(_call_with_target, kernels.linear_cross_entropy, target),
-            "ours, recomputing": partial(
-                _call_with_target, partial(kernels.linear_cross_entropy, recompute=True), target
-            ),
-            "eager": eager,
-            "eager, float32 logits": widened,
-            "torch.compile": torch.compile(eager),
-        }
+        ways: Ways = {"ours": ours, "eager": eager, "eager, float32 logits": widened}
+        for chunk in (512, 1024, 2048, 4096):
+            ways[f"ours, {chunk} rows a chunk"] = partial(ours, chunk_rows=chunk)
+        ways["ours, recomputing"] = partial(ours, recompute=True)
         native, options = getattr(F, "linear_cross_entropy", None), getattr(torch.nn, "LinearCrossEntropyOptions", None)
         if native is not None and options is not None:
-            ways["torch, chunked"] = partial(_call_with_target, partial(native, options=options()), target)
+            ways["torch, chunked"] = partial(with_target, partial(native, options=options()), target)
         if (theirs := liger("fused_linear_cross_entropy", "LigerFusedLinearCrossEntropyFunction")) is not None:
             ways["Liger"] = lambda h, w, target=target, theirs=theirs: theirs.apply(h, w, target)[0]
+        inputs = values(rows, width), values(classes, width, scale=width**-0.5)
         yield Case(
-            f"linear cross entropy {rows}×{width}×{classes}",
-            (hidden, weight),
-            ways,
-            operations=6 * rows * width * classes,
+            f"linear cross entropy {rows}×{width}×{classes}", inputs, ways, operations=6 * rows * width * classes
         )
 
 
-def cross_entropy() -> Iterator[Case]:
+def cross_entropy(largest: int) -> Iterator[Case]:
     """Losses of logits that are there already."""
-    for rows, classes in ((8192, 50257), (8192, 128256)):
-        logits = values(rows, classes)
-        target = torch.randint(0, classes, (rows,), device="cuda")
+    for rows, classes in sizes(largest, (8192, 50257), (8192, 128256), (512, 1000)):
+        target = labels(rows, classes)
 
         def eager(x: Tensor, target: Tensor = target) -> Tensor:
             return F.cross_entropy(x, target)
@@ -179,21 +229,22 @@ def cross_entropy() -> Iterator[Case]:
         def widened(x: Tensor, target: Tensor = target) -> Tensor:
             return F.cross_entropy(x.float(), target)
 
-        ways: dict[str, Callable[..., Any]] = {
+        ways: Ways = {
             "ours": lambda x, target=target: kernels.cross_entropy(x, target),
             "eager": eager,
             "eager, float32 logits": widened,
-            "torch.compile": torch.compile(widened),
         }
         if (theirs := liger("cross_entropy", "LigerCrossEntropyFunction")) is not None:
             # It writes the gradient over its logits: what is not a leaf is given to it, as in a model.
             ways["Liger, on a copy"] = lambda x, target=target, theirs=theirs: theirs.apply(x * 1, target, None)[0]
-        yield Case(f"cross entropy {rows}×{classes}", (logits,), ways, moved_bytes=3 * logits.nbytes)
+        logits = values(rows, classes)
+        name = f"cross entropy {rows}×{classes}"
+        yield Case(name, (logits,), ways, moved_bytes=3 * logits.nbytes, compiled=widened)
 
 
-def add_rms_norm() -> Iterator[Case]:
+def add_rms_norm(largest: int) -> Iterator[Case]:
     """The blocks of transformers, both outputs used."""
-    for rows, width in ((8192, 1024), (8192, 4096), (8192, 8192)):
+    for rows, width in sizes(largest, (8192, 4096), (8192, 8192), (8192, 1024), (8191, 4095), (512, 768)):
         inputs = values(rows, width), values(rows, width), values(width)
 
         def eager(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -206,12 +257,7 @@ def add_rms_norm() -> Iterator[Case]:
             summed = x + residual
             return F.rms_norm(summed, summed.shape[-1:], weight, 1e-6), summed
 
-        ways: dict[str, Callable[..., Any]] = {
-            "ours": kernels.add_rms_norm,
-            "eager": eager,
-            "torch's rms_norm": native,
-            "torch.compile": torch.compile(eager),
-        }
+        ways: Ways = {"ours": kernels.add_rms_norm, "eager": eager, "torch's rms_norm": native}
         if (theirs := liger("fused_add_rms_norm", "LigerFusedAddRMSNormFunction")) is not None:
             ways["Liger"] = lambda x, residual, weight, theirs=theirs: theirs.apply(
                 x, residual, weight, 1e-6, 0.0, "llama", False
@@ -220,21 +266,18 @@ def add_rms_norm() -> Iterator[Case]:
         yield Case(f"add + RMSNorm {rows}×{width}", inputs, ways, moved_bytes=8 * inputs[0].nbytes)
 
 
-def swiglu() -> Iterator[Case]:
+def swiglu(largest: int) -> Iterator[Case]:
     """The activation of gated feed-forward blocks."""
-    for rows, width in ((8192, 4096), (8192, 14336)):
+    for rows, width in sizes(largest, (8192, 4096), (8192, 14336), (8191, 4095), (512, 768)):
         inputs = values(rows, width), values(rows, width)
 
         def eager(gate: Tensor, up: Tensor) -> Tensor:
             return F.silu(gate) * up
 
-        ways: dict[str, Callable[..., Any]] = {
-            "ours": kernels.swiglu,
-            "eager": eager,
-            "torch.compile": torch.compile(eager),
-        }
+        ways: Ways = {"ours": kernels.swiglu, "eager": eager}
         if (theirs := liger("swiglu", "LigerSiLUMulFunction")) is not None:
             ways["Liger"] = theirs.apply
+        # Forward two in and one out; backward the gradient and both in, two gradients out.
         yield Case(f"SwiGLU {rows}×{width}", inputs, ways, moved_bytes=8 * inputs[0].nbytes)
 
 
@@ -246,11 +289,12 @@ def liger(module: str, function: str) -> Any | None:
         return None
 
 
-def _call_with_target(call: Callable[..., Any], target: Tensor, hidden: Tensor, weight: Tensor) -> Any:
-    return call(hidden, weight, target)
+def with_target(call: Callable[..., Any], target: Tensor, hidden: Tensor, weight: Tensor, **options: Any) -> Any:
+    """A call with the targets in their place after the tensors that gradients are wanted for."""
+    return call(hidden, weight, target, **options)
 
 
-CASES: dict[str, Callable[[], Iterator[Case]]] = {
+CASES: dict[str, Callable[[int], Iterator[Case]]] = {
     "linear-cross-entropy": linear_cross_entropy,
     "cross-entropy": cross_entropy,
     "add-rms-norm": add_rms_norm,
