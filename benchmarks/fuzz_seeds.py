@@ -183,12 +183,14 @@ def _merged() -> bytes:
 def _snapshot() -> dict[str, Any]:
     frame = {"name": "step", "filename": "train.py", "line": 4}
     one = {"action": "alloc", "addr": 4096, "size": 512, "stream": 0, "time_us": 1000, "frames": [frame]}
-    block = {"address": 4096, "size": 512, "state": "inactive"}
-    held = {"address": 4096, "total_size": 1024, "allocated_size": 512, "active_size": 512, "blocks": [block]}
+    free = {"address": 4096, "size": 512, "state": "inactive"}
+    used = {"address": 4608, "size": 512, "requested_size": 500, "state": "active_allocated", "frames": [frame]}
+    held = {"address": 4096, "total_size": 1024, "allocated_size": 512, "active_size": 512, "blocks": [free, used]}
     held |= {"device": 0, "stream": 7, "is_expandable": True}
     marks = [{"name": "ProfilerStep#1", "stage": stage, "time_us": 1000} for stage in ("START", "END")]
     events = [one, {**one, "action": "free_completed", "time_us": 1001}, {"action": "snapshot"}]
-    return {"segments": [held], "device_traces": [events], "external_annotations": marks}
+    live = {"reason": "out of memory", "wanted_bytes": 9, "time_ns": 1_002_000, "pieces": [[4608, 500, "parameter"]]}
+    return {"segments": [held], "device_traces": [events], "external_annotations": marks, "diagnose": live}
 
 
 _EVENTS = [[1696966047096061874 + 1000 * i, action, 512, i % 8] for i, action in enumerate((1, 2, 3, 4))]

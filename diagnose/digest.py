@@ -18,7 +18,7 @@ from diagnose.measure import Measures
 from diagnose.measure.rank_record import RankRecord, record_of
 from diagnose.measure.recoverable import replayed, untraced_ns
 from diagnose.measure.spread import standard_deviation
-from diagnose.model import Accounting, CannotTell, Confidence, Evidence, Finding, Severity, Steps, StepWork
+from diagnose.model import Accounting, CannotTell, Confidence, Evidence, Finding, MemoryPeak, Severity, Steps, StepWork
 from diagnose.plugins import Catalogue
 from diagnose.rule import Claim, Rule
 from diagnose.settlement import Settled, settled
@@ -72,6 +72,8 @@ class Digest:
     it turns out to be waiting for other ranks is not the finding's."""
     work: StepWork | None
     """The arithmetic of a step; None where it is not known."""
+    memory: MemoryPeak | None
+    """What the device's memory holds at its peak; None where it is not known."""
     record: RankRecord
     """What `diagnose.measure.ranks.job_of_records` compares with the other ranks."""
 
@@ -108,6 +110,7 @@ def digest_of(trace: Trace, catalogue: Catalogue) -> Digest:
             for one in found
         ),
         work=measures.step_work,
+        memory=measures.memory_peak,
         record=record_of(measures),
     )
 

@@ -17,7 +17,18 @@ from pathlib import Path
 from diagnose.digest import SMALLEST_SHARE, Digest, digest_of
 from diagnose.job import Together, together
 from diagnose.measure.ranks import listed, roll_call
-from diagnose.model import SCHEMA, Accounting, CannotTell, Diagnosis, Finding, Place, RankAccounting, Severity, Steps
+from diagnose.model import (
+    SCHEMA,
+    Accounting,
+    CannotTell,
+    Diagnosis,
+    Finding,
+    MemoryPeak,
+    Place,
+    RankAccounting,
+    Severity,
+    Steps,
+)
 from diagnose.plugins import Catalogue
 from diagnose.trace import Trace
 
@@ -77,8 +88,19 @@ def examine_digests(digests: Sequence[Digest], catalogue: Catalogue) -> Examinat
         ),
         has_device=any(digest.has_device for digest in digests),
         work=slowest.work if slowest else None,
+        memory=_fullest(digests),
     )
     return Examination(diagnosis, claimed)
+
+
+def _fullest(digests: Iterable[Digest]) -> MemoryPeak | None:
+    """The peak of the rank that died of it, or whose device is fullest, with the text of its lines."""
+    peaks = [digest.memory for digest in digests if digest.memory is not None]
+    peak = max(peaks, key=lambda one: (one.wanted_bytes or 0, one.held_bytes), default=None)
+    if peak is None:
+        return None
+    parts = (replace(part, place=_line(part.place) if part.place else None) for part in peak.parts)
+    return replace(peak, parts=tuple(parts))
 
 
 def _mean_ns(digest: Digest) -> float:

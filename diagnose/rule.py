@@ -46,7 +46,19 @@ from diagnose.measure.shapes import dtypes_of, shapes_of
 from diagnose.measure.shortened import shortened
 from diagnose.measure.work import FORMATS
 from diagnose.measure.written_attention import WrittenAttention, product_flop, scores_shape
-from diagnose.model import Accounting, CannotTell, Confidence, Evidence, Facts, Finding, Place, Scalar, Site, SyncSite
+from diagnose.model import (
+    Accounting,
+    CannotTell,
+    Confidence,
+    Evidence,
+    Facts,
+    Finding,
+    MemoryPeak,
+    Place,
+    Scalar,
+    Site,
+    SyncSite,
+)
 from diagnose.trace import Collective, StackFrame, Trace
 from diagnose.trace.drawn import drawn
 from diagnose.trace.intervals import Intervals
@@ -81,6 +93,7 @@ __all__ = [
     "Lateness",
     "Measures",
     "Memory",
+    "MemoryPeak",
     "Misaligned",
     "Phase",
     "Place",

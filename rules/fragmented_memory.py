@@ -8,9 +8,11 @@ Why it costs
     allocation is retried after everything unused was given back, or fails.
 
 What proves it
-    The peak of what was reserved against the peak of what was allocated, over the whole run; in a snapshot, what is
-    free in segments that are partly in use. Without retries it costs nothing yet and is a hint; with retries in
-    recorded steps, it is the idle time in the calls that give memory back and take it again.
+    Where the allocator's history and segments are recorded (a snapshot, a live run): what is free at the peak in
+    segments of which a part is in use. Else the peak of what was reserved against the peak of what was allocated, over
+    the whole run; in a snapshot without history, what is free in such segments when it was taken. Without retries it
+    costs nothing yet and is a hint; with retries in recorded steps, it is the idle time in the calls that give memory
+    back and take it again.
 
 What fixes it
     Segments that grow (`expandable-segments`: `PYTORCH_ALLOC_CONF=expandable_segments:True`).
@@ -71,7 +73,9 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
 
 def _pieces(measures: Measures) -> tuple[int, int] | None:
     """Bytes that are free in pieces, and bytes reserved; None where nobody recorded them."""
-    memory, segments = measures.memory, measures.trace.segments
+    memory, segments, peak = measures.memory, measures.trace.segments, measures.memory_peak
+    if peak is not None and peak.fragments_bytes is not None and peak.reserved_bytes is not None:
+        return peak.fragments_bytes, peak.reserved_bytes
     if len(segments):
         mine = segments.where((segments.device == memory.device) | (segments.device < 0))
         # A segment of which nothing is in use is a cache, and would be given back.

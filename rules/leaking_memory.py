@@ -117,7 +117,7 @@ class _Growth:
 def _logged(measures: Measures) -> _Growth | None:
     """From the readings of a live run at the ends of steps."""
     log, series = measures.trace.step_log.end_ns, measures.memory.allocated
-    if len(log) < 2 or len(series) < 2 or len(measures.trace.memory):
+    if len(log) < 2 or len(series) < 2 or measures.memory_in_steps:
         return None
     step = np.searchsorted(log, series.time_ns, side="right")
     # One reading a step at most, the last; those before the first step's end and after the last one's are of no step.
@@ -143,7 +143,7 @@ def _of_few(measures: Measures, step: Int64, value: Int64, time_ns: Int64) -> fl
 def _traced(measures: Measures) -> _Growth | None:
     """From the allocator's events within recorded steps."""
     steps, series = measures.steps, measures.memory.allocated
-    if not len(measures.trace.memory) or not len(series) or measures.step_count < 2:
+    if not measures.memory_in_steps or not len(series) or measures.step_count < 2:
         return None
     starts, ends = steps.host_start_ns, steps.host_end_ns
     least = series.least_within(starts, ends)

@@ -14,6 +14,9 @@ What proves it
     recorded steps: the idle time of the device inside these calls. Retries in other steps, an error, or a peak near
     the device's memory alone cost an unknown time.
 
+    What held the memory, and which lines asked for it, is read from the allocator's history: of a live run, from the
+    moment at which an allocation found no room, or else from the peak of a step.
+
 What fixes it
     Less memory: checkpointed blocks (`checkpoint-blocks`), a memory budget for compiled regions (`memory-budget`), a
     loss that never holds all logits (`fuse-linear-cross-entropy`), activations offloaded to the host (`offload`), or a
@@ -23,6 +26,7 @@ Thresholds
     WARM_UP (10): logged steps that may still fill the allocator: as many as a live run warms up before it traces.
     FULL (95 %): from this part of the device's memory on, allocated at the peak, the next larger batch or library
     workspace fails: driver and libraries hold one to two percent, fragments as much again.
+    HOLDERS (4): lines that are named beside the one that asked; FEW (2 %): of what is held, less is no reason.
 """
 
 from __future__ import annotations
@@ -37,6 +41,7 @@ from diagnose.rule import (
     Facts,
     Intervals,
     Measures,
+    MemoryPeak,
     Place,
     Rule,
     Site,
@@ -50,7 +55,11 @@ from diagnose.rule import (
 WARM_UP = 10
 FULL = 0.95
 
+HOLDERS = 4
+FEW = 0.02
+
 _DIED = "out of memory"
+_FIXERS = ("checkpoint-blocks", "memory-budget", "fuse-linear-cross-entropy", "offload")
 
 
 def check(measures: Measures) -> Iterator[Claim | CannotTell]:
@@ -93,19 +102,71 @@ def _retries_in_steps(measures: Measures) -> int:
 
 
 def _death(measures: Measures, site: Site) -> Claim:
-    wanted = site.arguments.get("wanted_bytes")
-    size = wanted if isinstance(wanted, int) else 0
+    wanted, peak = site.arguments.get("wanted_bytes"), measures.memory_peak
+    size = (peak.wanted_bytes if peak else None) or (wanted if isinstance(wanted, int) else 0)
     asked = f" asking for {format_bytes(size)}" if size > 0 else ""
+    at = Place(site.file, site.line, function=site.function)
     return Claim(
-        summary=f"the run died of it: an allocation{asked} found no room",
+        summary=f"the run died of it: an allocation{asked} found no room{_held(peak)}",
         recoverable_ns=0,
         claims=Intervals.empty(),
         confidence=Confidence.HINT,
         evidence=[*([Evidence("allocation that failed", size, "bytes")] if asked else []), *_totals(measures)],
-        where=[Place(site.file, site.line, function=site.function)] if site.line > 0 else (),
-        confirm="a smaller batch: how far memory is short",
+        where=[*([at] if site.line > 0 else ()), *_holders(peak, at)],
+        fixers=_fixers(peak, size),
+        confirm=_relief(peak, size),
         ends_run=True,
     )
+
+
+def _held(peak: MemoryPeak | None) -> str:
+    """What held the memory, the two largest categories."""
+    if peak is None or not peak.held_bytes:
+        return ""
+    largest = sorted(peak.categories.items(), key=lambda entry: -entry[1])[:2]
+    named = " and ".join(f"{format_bytes(size)} of {name}" for name, size in largest)
+    return f" beside the {format_bytes(peak.held_bytes)} that were held, {named} among them"
+
+
+def _holders(peak: MemoryPeak | None, besides: Place) -> Iterator[Place]:
+    """The lines that asked for most of what was held, with their share of it."""
+    if peak is None or not peak.held_bytes:
+        return
+    lines: dict[tuple[str, int, str | None], int] = {}
+    for part in peak.parts:
+        if part.place is not None:
+            key = (part.place.file, part.place.line, part.place.function)
+            lines[key] = lines.get(key, 0) + part.held_bytes
+    for (file, line, function), size in sorted(lines.items(), key=lambda entry: -entry[1])[:HOLDERS]:
+        if (file, line) != (besides.file, besides.line) and size >= FEW * peak.held_bytes:
+            yield Place(file, line, function=function, share=size / peak.held_bytes)
+
+
+def _fixers(peak: MemoryPeak | None, short_bytes: int) -> tuple[str, ...] | None:
+    """All of the rule's: first those that can free what was short, of them first what frees most and copies nothing."""
+    if peak is None:
+        return None
+    activations, logits, state = (peak.categories.get(name, 0) for name in ("activations", "logits", "optimizer state"))
+    frees = {
+        "checkpoint-blocks": activations,
+        "memory-budget": activations,
+        "fuse-linear-cross-entropy": logits,
+        "offload": activations + state,
+    }
+    return tuple(sorted(_FIXERS, key=lambda name: (frees[name] < short_bytes, name == "offload", -frees[name])))
+
+
+def _relief(peak: MemoryPeak | None, short_bytes: int) -> str:
+    """What would bring the run under the limit, as far as there is enough to be freed."""
+    held = peak.categories if peak else {}
+    activations, logits = held.get("activations", 0), held.get("logits", 0)
+    ways = (
+        (activations, "blocks that are computed again free up to"),
+        (logits, "a loss that never holds all logits frees up to"),
+        ((activations + logits + held.get("inputs", 0)) // 2, "half the micro-batch frees about"),
+    )
+    said = [f"{words} {format_bytes(size)}" for size, words in ways if size >= max(short_bytes, 1)]
+    return "; ".join(said) or "a smaller batch: how far memory is short"
 
 
 def _hints(measures: Measures) -> Iterator[Claim]:
@@ -215,7 +276,7 @@ _SILENT = (
 RULE = Rule(
     "memory-pressure",
     check,
-    fixers=("checkpoint-blocks", "memory-budget", "fuse-linear-cross-entropy", "offload"),
+    fixers=_FIXERS,
     fires=_FIRES,
     silent=_SILENT,
     nearness=13,

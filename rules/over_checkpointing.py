@@ -145,7 +145,7 @@ def _kept_bytes(measures: Measures) -> tuple[int | None, bool]:
     """What would have to be kept per step, and whether the allocator's events say so rather than shapes."""
     again, steps, memory = measures.recomputations, measures.steps, measures.memory
     window = Intervals.of(steps.host_start_ns, steps.host_end_ns)
-    if len(measures.trace.memory) and len(memory.allocated):
+    if measures.memory_in_steps and len(memory.allocated):
         spans = again.time & window
         grown = np.maximum(memory.allocated.at(spans.ends) - memory.allocated.at(spans.starts), 0)
         return int(grown.sum()) // measures.step_count, True

@@ -9,6 +9,7 @@ measures.places(measures.idle["sync"], "sync")
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
@@ -29,6 +30,7 @@ from diagnose.measure.layouts import layout_conversions
 from diagnose.measure.loss_work import LossWork, loss_work
 from diagnose.measure.memory import MemoryUse, main_memory, memory_use
 from diagnose.measure.optimizer_work import own_starts_ns
+from diagnose.measure.peak import memory_peak
 from diagnose.measure.pointwise_chains import COMPOSITES, Chain, chained, loose, pointwise_chains
 from diagnose.measure.products import Products, products_of
 from diagnose.measure.program_order import ProgramOrder, program_order
@@ -38,7 +40,7 @@ from diagnose.measure.roofline import MATRIX_CLASSES, Roofline, arithmetic_of, r
 from diagnose.measure.stretched import stretched
 from diagnose.measure.work import OpWork, work_of
 from diagnose.measure.written_attention import WrittenAttention, attention_places, written_attention
-from diagnose.model import StepWork
+from diagnose.model import MemoryPeak, StepWork
 from diagnose.trace.schema import Bool, Float64, Int64, WorkKind
 
 __all__ = ["Measures"]
@@ -120,6 +122,19 @@ class Measures(HostSide):
     def memory(self) -> MemoryUse:
         """The memory of the busiest device; without one, that of the host."""
         return memory_use(self.trace, main_memory(self.trace))
+
+    @cached_property
+    def memory_peak(self) -> MemoryPeak | None:
+        """What that device's memory holds at its peak; None where no history of its allocator was recorded."""
+        logits = self.loss_work.logits if self.has_device else None
+        sizes = np.asarray([size * math.prod(logits) for size in (2, 4)] if logits else (), np.int64)
+        return memory_peak(self.trace, main_memory(self.trace), sizes)
+
+    @cached_property
+    def memory_in_steps(self) -> bool:
+        """Whether what the allocator did in the counted steps was recorded: a live run records it in later ones."""
+        times, steps = self.trace.memory.time_ns, self.steps
+        return bool(len(steps)) and bool(((times >= steps.host_start_ns[0]) & (times < steps.host_end_ns[-1])).any())
 
     @cached_property
     def device_allocation(self) -> DeviceAllocation:

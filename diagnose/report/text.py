@@ -10,6 +10,7 @@ from rich.text import Text
 
 from diagnose.model import Decision
 from diagnose.report import Report, Subject, as_state
+from diagnose.report.memory import headline, memory_lines, title
 from diagnose.report.phrases import arithmetic, final, identity, is_healthy, is_quiet, next_command, quiet_news, unsure
 from diagnose.report.slices import bar, legend, slices
 from diagnose.report.styled import heading, printed, styled
@@ -32,6 +33,7 @@ def render(subject: Subject, width: int = WIDTH, colour: bool = False) -> str:
         _head(state, width),
         _accounting(state, width),
         _findings(state, width),
+        _memory(state, width),
         _cannot_tell(state, width),
         _warnings(state, width),
         fix_lines(state, width),
@@ -121,6 +123,14 @@ def _findings(state: State, width: int) -> list[Text]:
             lines.append(Text())
         lines += finding_lines(number, finding, root, width)
     return lines
+
+
+def _memory(state: State, width: int) -> list[Text]:
+    peak = state.diagnosis.memory if state.diagnosis else None
+    if peak is None:
+        return []
+    root = state.started.cwd if state.started else None
+    return [heading(title(peak), headline(peak), width), *memory_lines(peak, root, width)]
 
 
 def _cannot_tell(state: State, width: int) -> list[Text]:

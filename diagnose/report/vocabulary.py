@@ -38,6 +38,21 @@ CLASSES: dict[str, Look] = {
 }
 """The classes of `model.Accounting`, in the order in which bars and legends show them."""
 
+MEMORY: dict[str, Look] = {
+    "parameters": Look("parameters", "█", "#5b8def"),
+    "gradients": Look("gradients", "▓", "#3fb0c9"),
+    "optimizer state": Look("optimizer state", "▒", "#8279e0"),
+    "activations": Look("activations", "░", "#4fae8a"),
+    "logits": Look("logits", "╳", "#e3a13b"),
+    "inputs": Look("inputs", "┼", "#8fb36b"),
+    "temporaries": Look("temporaries", "╱", "#d2709f"),
+    "left by earlier steps": Look("left by earlier steps", "▪", "#e2664f"),
+    "other": Look("other", "─", "#7f90a5"),
+    "fragments": Look("free, in fragments", "∘", "#b58a66"),
+    "free": Look("free", "·", "#69727d"),
+}
+"""What device memory serves as, in the order in which tables and pictures show it."""
+
 SEVERITIES: dict[Severity, Look] = {
     Severity.HIGH: Look("high", "▲", "#e2664f"),
     Severity.MEDIUM: Look("medium", "◆", "#e3a13b"),

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from diagnose.model import Facts, Site, SyncSite
 from diagnose.trace.schema import (
+    Blocks,
     Counters,
     DeviceWaits,
     DeviceWork,
@@ -92,6 +93,7 @@ class Trace:
     step_log: StepLog = field(default_factory=StepLog.build)
     memory: MemoryEvents = field(default_factory=MemoryEvents.build)
     segments: Segments = field(default_factory=Segments.build)
+    blocks: Blocks = field(default_factory=Blocks.build)
     kernel_metrics: KernelMetrics = field(default_factory=KernelMetrics.build)
     sites: tuple[Site, ...] = ()
     sync_sites: tuple[SyncSite, ...] | None = None

@@ -122,6 +122,17 @@ class MemoryCategory(enum.IntEnum):
     AUTOGRAD_DETAIL = 7
 
 
+class BlockState(enum.IntEnum):
+    """What a piece of a segment is."""
+
+    UNKNOWN = 0
+    HELD = 1
+    """In use by a tensor."""
+    WAITING = 2
+    """Given back, and still waiting for a stream."""
+    FREE = 3
+
+
 def column(dtype: type[np.generic], unit: str, meaning: str, missing: int = MISSING) -> Any:
     """Declare a column: its dtype (`IDS` for ids), its unit, what it means, and the value of an unknown entry."""
     is_narrowed = dtype is IDS
@@ -334,6 +345,21 @@ class Segments(Table):
 
 
 @dataclass(frozen=True, eq=False)
+class Blocks(Table):
+    """What the allocator's segments were cut into when a snapshot was taken."""
+
+    address: Int64 = column(np.int64, "address", "where the block begins, the 64 bits read as signed")
+    size_bytes: Int64 = column(np.int64, "bytes", "of the block")
+    requested_bytes: Int64 = column(np.int64, "bytes", "that were asked for, before they were rounded up")
+    state: UInt8 = column(np.uint8, "BlockState", "held, waiting or free", missing=0)
+    device: Int32 = column(np.int32, "ordinal", "the device")
+    stack: Int32 = column(np.int32, "index into Trace.stacks", "who asked, innermost frame first")
+    category: UInt8 = column(
+        np.uint8, "MemoryCategory", "what it serves as, as the program's optimizers tell", missing=0
+    )
+
+
+@dataclass(frozen=True, eq=False)
 class KernelMetrics(Table):
     """Hardware counters of single kernels, taken apart from the timeline: counting replays kernels and slows them."""
 
@@ -356,5 +382,6 @@ TABLES: tuple[type[Table], ...] = (
     StepLog,
     MemoryEvents,
     Segments,
+    Blocks,
     KernelMetrics,
 )

@@ -130,6 +130,7 @@ class Allocations:
         properties = self._torch.cuda.get_device_properties(self._torch.cuda.current_device())
         taken[KEY] = {
             **why,
+            "noting": self._noting,
             "time_ns": time.time_ns(),
             "capacity_bytes": int(properties.total_memory),
             "pieces": [[*piece] for optimizer in list(self._optimizers) for piece in pieces_of(optimizer)],

@@ -14,8 +14,9 @@ from functools import reduce
 import numpy as np
 
 from diagnose.trace import Trace
+from diagnose.trace.readers.memory_snapshot import with_snapshot
 from diagnose.trace.readers.parts import OfRank
-from diagnose.trace.schema import MISSING, Counters, Int32, KernelMetrics, Segments
+from diagnose.trace.schema import Counters, Int32, KernelMetrics
 
 
 def with_companions(traces: Sequence[Trace]) -> list[Trace]:
@@ -50,25 +51,23 @@ def is_rank(trace: Trace) -> bool:
 def _with(trace: Trace, companion: Trace) -> Trace:
     names = {name: number for number, name in enumerate(trace.names)}
     moved = np.asarray([names.setdefault(name, len(names)) for name in companion.names], np.int32)
-    counters, memory, metrics = companion.counters, companion.memory, companion.kernel_metrics
+    counters, metrics = companion.counters, companion.kernel_metrics
     metrics = replace(
         metrics,
         kernel=_moved(metrics.kernel, moved),
         metric=_moved(metrics.metric, moved),
         unit=metrics.unit + np.int32(len(trace.texts)),
     )
-    stack = np.where(memory.stack == MISSING, MISSING, memory.stack + len(trace.stacks))
-    return replace(
-        trace,
-        names=tuple(names),
-        texts=trace.texts + companion.texts,
-        stacks=trace.stacks + companion.stacks,
-        counters=Counters.concatenate((trace.counters, replace(counters, name=_moved(counters.name, moved)))),
-        # A snapshot's history knows who asked, and the same events from the profiler do not: one of them is enough.
-        memory=replace(memory, stack=stack.astype(np.int32)) if len(memory) else trace.memory,
-        segments=Segments.concatenate((trace.segments, companion.segments)),
-        kernel_metrics=KernelMetrics.concatenate((trace.kernel_metrics, metrics)),
-        warnings=trace.warnings + companion.warnings,
+    return with_snapshot(
+        replace(
+            trace,
+            names=tuple(names),
+            texts=trace.texts + companion.texts,
+            counters=Counters.concatenate((trace.counters, replace(counters, name=_moved(counters.name, moved)))),
+            kernel_metrics=KernelMetrics.concatenate((trace.kernel_metrics, metrics)),
+            warnings=trace.warnings + companion.warnings,
+        ),
+        companion,
     )
 
 

@@ -3,29 +3,43 @@
     {"segments": [{"address": …, "total_size": …, "blocks": […]}, …],
      "device_traces": [[{"action": "alloc", "addr": …, "size": …, "stream": …, "time_us": …, "frames": […]}, …], …]}
 
-Histories of 2023 have no times: their order is kept, and `time_ns` is missing. Frames of C++ are left out.
+Histories of 2023 have no times: their order is kept, and `time_ns` is missing. Frames of C++ are left out. A live run
+adds what it knew at that moment under a key of its own (`diagnose.collect.records`): which addresses are parameters,
+gradients and optimizer state, and the allocation that found no room.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from diagnose.errors import InputError, NotATrace
+from diagnose.model import Facts
 from diagnose.trace import StackFrame, Trace
 from diagnose.trace.readers.blocks import read_whole
 from diagnose.trace.readers.kineto_meaning import range_kind
 from diagnose.trace.readers.kineto_tables import ids_of
 from diagnose.trace.readers.kineto_trace import rank_in_name
 from diagnose.trace.readers.limits import at_most
+from diagnose.trace.readers.memory_blocks import blocks_of, dicts, whole
 from diagnose.trace.readers.plain_pickle import NotPlain, plain_data
 from diagnose.trace.readers.reader import Reader
 from diagnose.trace.readers.run_records import Ownership
-from diagnose.trace.schema import MISSING, Int64, MemoryAction, MemoryEvents, Ranges, Segments
+from diagnose.trace.schema import (
+    MISSING,
+    Blocks,
+    Int32,
+    Int64,
+    MemoryAction,
+    MemoryEvents,
+    Ranges,
+    Segments,
+)
 from diagnose.units import NS_PER_US
 
 _MOST_BYTES = 512 << 20
@@ -47,6 +61,7 @@ _ACTIONS = {
     "segment_unmap": MemoryAction.SEGMENT_UNMAP,
     "oom": MemoryAction.OUT_OF_MEMORY,
 }
+_OURS = "diagnose"
 
 
 def read(path: Path) -> list[Trace]:
@@ -58,12 +73,17 @@ def read(path: Path) -> list[Trace]:
     if not isinstance(snapshot, dict) or not isinstance(snapshot.get("device_traces"), list):
         raise NotATrace(path, "is a pickle of plain data, but not PyTorch's memory snapshot (it has no device_traces)")
     stacks = _Stacks()
+    live = snapshot.get(_OURS)
+    live = live if isinstance(live, dict) else {}
     events, left_out = _events(snapshot["device_traces"], stacks)
+    events = _with_lack(events, live)
     ranges, names = _annotations(snapshot.get("external_annotations"))
     timed = events.time_ns[events.time_ns != MISSING]
     warnings = [f"{path}: {left_out} entries of the history are no events and were left out"] if left_out else []
     if len(events) and not len(timed):
         warnings.append(f"{path}: the history has no times (PyTorch wrote none in 2023); only its order is known")
+    segments = snapshot.get("segments")
+    blocks = blocks_of(segments, stacks.number, live)
     trace = Trace(
         source=str(path),
         names=names,
@@ -72,12 +92,33 @@ def read(path: Path) -> list[Trace]:
         window_ns=(int(timed.min()), int(timed.max())) if len(timed) else None,
         ranges=ranges,
         memory=events,
-        segments=_segments(snapshot.get("segments")),
+        segments=_segments(segments),
+        blocks=blocks,
+        facts=Facts(device_memory_bytes=_size_or_none(live.get("capacity_bytes"))),
         warnings=tuple(warnings),
     )
     if not len(trace.memory) and not len(trace.segments):
         raise NotATrace(path, "is a memory snapshot without history and without segments; was memory ever allocated?")
     return [trace]
+
+
+def with_snapshot(trace: Trace, snapshot: Trace) -> Trace:
+    """A trace with what a memory snapshot of its rank tells of the allocator."""
+    memory, blocks, facts = snapshot.memory, snapshot.blocks, trace.facts
+    first = len(trace.stacks)
+    return replace(
+        trace,
+        stacks=trace.stacks + snapshot.stacks,
+        # A snapshot's history knows who asked, and the same events from the profiler do not: one of them is enough.
+        memory=replace(memory, stack=_after(memory.stack, first)) if len(memory) else trace.memory,
+        segments=Segments.concatenate((trace.segments, snapshot.segments)),
+        blocks=Blocks.concatenate((trace.blocks, replace(blocks, stack=_after(blocks.stack, first)))),
+        facts=replace(facts, device_memory_bytes=facts.device_memory_bytes or snapshot.facts.device_memory_bytes),
+    )
+
+
+def _after(stack: Int32, first: int) -> Int32:
+    return np.where(stack == MISSING, MISSING, stack + first).astype(np.int32)
 
 
 class _Stacks:
@@ -136,26 +177,47 @@ def _events(device_traces: Sequence[object], stacks: _Stacks) -> tuple[MemoryEve
         real = [entry for entry in real if entry["action"] != "snapshot"]  # says only that a snapshot was taken
         entries += real
         devices += [device] * len(real)
-    time_us = ids_of([_whole(entry.get("time_us")) for entry in entries])
+    time_us = ids_of([whole(entry.get("time_us")) for entry in entries])
     events = MemoryEvents.build(
         {
             "time_ns": np.where((time_us >= 0) & (time_us <= _LATEST_US), time_us * NS_PER_US, MISSING),
             "action": [_ACTIONS.get(entry["action"], MemoryAction.UNKNOWN) for entry in entries],
-            "address": ids_of([_whole(entry.get("addr")) for entry in entries]),
-            "size_bytes": ids_of([_whole(entry.get("size")) for entry in entries]),
+            "address": ids_of([whole(entry.get("addr")) for entry in entries]),
+            "size_bytes": ids_of([whole(entry.get("size")) for entry in entries]),
             "device": devices,
-            "stream": ids_of([_whole(entry.get("stream")) for entry in entries]),
+            "stream": ids_of([whole(entry.get("stream")) for entry in entries]),
             "stack": [stacks.number(entry.get("frames")) for entry in entries],
         }
     )
     return (events.sorted_by_start() if (events.time_ns != MISSING).all() else events), left_out
 
 
+def _with_lack(events: MemoryEvents, live: dict[Any, Any]) -> MemoryEvents:
+    """The events, and as the last one the allocation that found no room where the history does not have it."""
+    if live.get("reason") != "out of memory" or (events.action == MemoryAction.OUT_OF_MEMORY).any():
+        return events
+    lack = MemoryEvents.build(
+        {
+            "time_ns": [_size_or_none(live.get("time_ns")) or MISSING],
+            "action": [MemoryAction.OUT_OF_MEMORY],
+            "size_bytes": ids_of([whole(live.get("wanted_bytes"))]),
+            "device": ids_of([whole(live.get("device"))]),
+        }
+    )
+    return MemoryEvents(
+        **{spec.name: np.append(getattr(events, spec.name), getattr(lack, spec.name)) for spec in events.columns()}
+    )
+
+
+def _size_or_none(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 62 else None
+
+
 def _segments(listed: object) -> Segments:
-    segments = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+    segments = dicts(listed)
 
     def column(key: str) -> Int64:
-        return ids_of([_whole(one.get(key)) for one in segments])
+        return ids_of([whole(one.get(key)) for one in segments])
 
     return Segments.build(
         {
@@ -177,7 +239,7 @@ def _largest_free(blocks: object) -> int:
         for block in (blocks if isinstance(blocks, list) else ())
         if isinstance(block, dict)
         and block.get("state") == "inactive"
-        and 0 <= (size := _whole(block.get("size"))) < 1 << 63
+        and 0 <= (size := whole(block.get("size"))) < 1 << 63
     ]
     return max(sizes, default=0)
 
@@ -204,7 +266,7 @@ def _annotated(listed: Sequence[object]) -> Iterator[tuple[str, int, int]]:
     for mark in listed:
         if not isinstance(mark, dict):
             continue
-        name, time_us = mark.get("name"), _whole(mark.get("time_us"))
+        name, time_us = mark.get("name"), whole(mark.get("time_us"))
         if not isinstance(name, str) or not 0 <= time_us <= _LATEST_US:
             continue
         begun = open_at.setdefault(name, [])
@@ -212,10 +274,6 @@ def _annotated(listed: Sequence[object]) -> Iterator[tuple[str, int, int]]:
             begun.append(time_us)
         elif mark.get("stage") == "END" and begun and begun[-1] <= time_us:
             yield name, begun.pop() * NS_PER_US, time_us * NS_PER_US
-
-
-def _whole(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else MISSING
 
 
 def _sniffs(head: bytes, path: Path) -> bool:  # noqa: ARG001 - the name decides nothing

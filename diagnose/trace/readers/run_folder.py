@@ -16,8 +16,8 @@ import numpy as np
 from diagnose.errors import InputError, NotATrace
 from diagnose.model import Facts
 from diagnose.trace import Thread, Trace
-from diagnose.trace.readers import torch_profiler
-from diagnose.trace.readers.run_records import COUNTERS, FACTS, FILES, RANGES, STEPS, TRACE, Range, RankRecords
+from diagnose.trace.readers import memory_snapshot, torch_profiler
+from diagnose.trace.readers.run_records import COUNTERS, FACTS, FILES, MEMORY, RANGES, STEPS, TRACE, Range, RankRecords
 from diagnose.trace.schema import Counters, Ranges, Samples, StepLog
 
 ReadProfile = Callable[[Path], list[Trace]]
@@ -77,7 +77,7 @@ def _read_rank(folder: Path, read_profile: ReadProfile) -> Trace:
     ranges, threads = _with_ranges(trace, records.ranges, names, records.pid)
     counters = _counters(records, names)
     facts = records.facts
-    return replace(
+    trace = replace(
         trace,
         source=str(folder),
         names=tuple(names.known),
@@ -103,6 +103,17 @@ def _read_rank(folder: Path, read_profile: ReadProfile) -> Trace:
         facts=_completed(facts, trace.facts),
         warnings=tuple(warnings),
     )
+    return _with_memory(trace, folder / MEMORY)
+
+
+def _with_memory(trace: Trace, path: Path) -> Trace:
+    """The trace with the allocator's snapshot, or with the reason why there is none of it."""
+    if not path.is_file():
+        return trace
+    try:
+        return memory_snapshot.with_snapshot(trace, memory_snapshot.read(path)[0])
+    except InputError as error:
+        return replace(trace, warnings=(*trace.warnings, str(error)))
 
 
 def _profiled(folder: Path, read_profile: ReadProfile) -> tuple[Trace, list[str]]:

@@ -1,0 +1,162 @@
+"""What each piece of memory serves as: what the recording says, else what its life and its size show.
+
+    taken in      given back                        serves as
+    forward       in the forward pass               a temporary
+    forward       in or after the backward pass     an activation; logits where the loss asked, or sizes agree
+    forward       after the step                    the same, and from the next step on what an earlier step left behind
+    outside       (before the forward pass)         an input
+    backward      in the backward pass              a temporary, the gradient of logits among them
+    backward      later                             a gradient
+    optimizer     in the optimizer                  a temporary
+    optimizer     later                             optimizer state
+    before        never                             by who asked, or its size: for each gradient a parameter, then state
+    before        in the optimizer                  optimizer state, which this optimizer makes anew
+    before        in the backward pass              an activation
+
+What is none of these, or has no history that shows it, is `other`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import numpy as np
+
+from diagnose.measure.pieces import Pieces
+from diagnose.measure.training_phases import Phases, TrainingPhase, phase_of_stack
+from diagnose.trace import Trace
+from diagnose.trace.schema import MISSING, Bool, Int64, MemoryCategory, UInt8
+
+CATEGORIES = (
+    "parameters",
+    "gradients",
+    "optimizer state",
+    "activations",
+    "logits",
+    "inputs",
+    "temporaries",
+    "left by earlier steps",
+    "other",
+)
+"""In the order in which a training program comes to hold them, what it holds longest first."""
+PARAMETERS, GRADIENTS, STATE, ACTIVATIONS, LOGITS, INPUTS, TEMPORARIES, LEFT, OTHER = range(len(CATEGORIES))
+
+_RECORDED: Mapping[MemoryCategory, int] = MappingProxyType(
+    {
+        MemoryCategory.PARAMETER: PARAMETERS,
+        MemoryCategory.GRADIENT: GRADIENTS,
+        MemoryCategory.OPTIMIZER_STATE: STATE,
+        MemoryCategory.ACTIVATION: ACTIVATIONS,
+        MemoryCategory.INPUT: INPUTS,
+        MemoryCategory.TEMPORARY: TEMPORARIES,
+        MemoryCategory.AUTOGRAD_DETAIL: OTHER,
+    }
+)
+_LASTING: Mapping[TrainingPhase, int] = MappingProxyType(
+    {
+        TrainingPhase.UNKNOWN: OTHER,
+        TrainingPhase.FORWARD: ACTIVATIONS,
+        TrainingPhase.BACKWARD: TEMPORARIES,
+        TrainingPhase.OPTIMIZER: STATE,
+    }
+)
+_MODULES = "torch/nn/modules/"
+_BUILDERS = frozenset({"_apply", "__init__", "reset_parameters"})
+_LOSSES = frozenset({"cross_entropy", "log_softmax", "nll_loss", "linear_cross_entropy", "logsumexp"})
+_LARGE_LOGITS_BYTES = 1 << 20
+"""What a loss asks for below this is no matter."""
+_MOST_STATES = 2
+"""Pieces of optimizer state per parameter of its size that are taken for such: Adam has two."""
+
+
+def recorded_roles(category: UInt8) -> UInt8:
+    """Places in `CATEGORIES` for what a recording says itself; `other` where it says nothing."""
+    table = np.full(int(max(MemoryCategory)) + 1, OTHER, np.uint8)
+    for known, role in _RECORDED.items():
+        table[known] = role
+    return table[category]
+
+
+def roles(trace: Trace, held: Pieces, phases: Phases, logits_bytes: Int64) -> UInt8:
+    """Per piece its place in `CATEGORIES`. `logits_bytes` are sizes that logits are known to have."""
+    found = recorded_roles(held.category)
+    unknown = held.category == MemoryCategory.UNKNOWN
+    seen = unknown & (held.taken >= 0)
+    found[unknown & ~seen] = _roles_of_stacks(trace)[held.stack[unknown & ~seen]]
+    if not held.events or not phases.phase.any():
+        found[unknown & _logits(trace, held, logits_bytes) & (found != PARAMETERS)] = LOGITS
+        return found
+    born = np.zeros(len(held), np.uint8)
+    born[seen] = phases.phase[held.taken[seen]]
+    within = _within_phase(held, phases, seen)
+    forward, backward, optimizer = (
+        seen & (born == phase) for phase in (TrainingPhase.FORWARD, TrainingPhase.BACKWARD, TrainingPhase.OPTIMIZER)
+    )
+    found[forward] = np.where(within[forward], TEMPORARIES, ACTIVATIONS)
+    found[backward] = np.where(within[backward], TEMPORARIES, GRADIENTS)
+    found[optimizer] = np.where(within[optimizer], TEMPORARIES, STATE)
+    inputs = forward & ~within
+    inputs[inputs] = phases.outside[held.taken[inputs]]
+    found[inputs] = INPUTS
+    passing = np.isin(found, (ACTIVATIONS, TEMPORARIES)) & seen & ~optimizer
+    found[passing & _logits(trace, held, logits_bytes)] = LOGITS
+    before, gone = unknown & ~seen & (found == OTHER), held.freed < held.events
+    died = np.zeros(len(held), np.uint8)
+    died[before & gone] = phases.phase[held.freed[before & gone]]
+    found[before & (died == TrainingPhase.OPTIMIZER)] = STATE
+    found[before & (died == TrainingPhase.BACKWARD)] = ACTIVATIONS
+    _tell_by_size(found, held, before & ~gone)
+    return found
+
+
+def _roles_of_stacks(trace: Trace) -> UInt8:
+    """Per stack, and last for none, what a piece serves as that it asked for and that outlived the asking."""
+    found = np.full(len(trace.stacks) + 1, OTHER, np.uint8)
+    for number in np.unique(trace.blocks.stack[trace.blocks.stack != MISSING]).tolist():
+        stack = trace.stacks[number]
+        found[number] = _LASTING[phase_of_stack(stack)]
+        if any(frame.function in _BUILDERS and _MODULES in frame.file.replace("\\", "/") for frame in stack):
+            found[number] = PARAMETERS
+    return found
+
+
+def _within_phase(held: Pieces, phases: Phases, seen: Bool) -> Bool:
+    """Which pieces are given back before the phase that they were taken in has ended."""
+    change = (phases.phase[1:] != phases.phase[:-1]) | (phases.step[1:] != phases.step[:-1])
+    number = np.concatenate(([0], np.cumsum(change)))
+    within = np.zeros(len(held), np.bool_)
+    ended = seen & (held.freed < held.events)
+    within[ended] = number[held.taken[ended]] == number[held.freed[ended]]
+    return within
+
+
+def _taken_by_loss(trace: Trace, held: Pieces) -> Bool:
+    """Which pieces a loss over classes asked for."""
+    by_stack = np.zeros(len(trace.stacks) + 1, np.bool_)
+    for number in np.unique(held.stack[held.stack != MISSING]).tolist():
+        by_stack[number] = any(frame.function in _LOSSES for frame in trace.stacks[number])
+    return np.asarray(by_stack[held.stack] & (held.size_bytes >= _LARGE_LOGITS_BYTES), np.bool_)
+
+
+def _logits(trace: Trace, held: Pieces, logits_bytes: Int64) -> Bool:
+    """What a loss asked for, and all that is as large as the largest of it, or in half or twice its precision."""
+    asked = _taken_by_loss(trace, held)
+    largest = int(held.size_bytes[asked].max(initial=0))
+    sizes = np.union1d(logits_bytes, [largest // 2, largest, 2 * largest] if largest else np.empty(0, np.int64))
+    return np.asarray(asked | np.isin(held.size_bytes, sizes[sizes >= _LARGE_LOGITS_BYTES]), np.bool_)
+
+
+def _tell_by_size(found: UInt8, held: Pieces, unknown: Bool) -> None:
+    """What is held throughout: for each gradient a piece of its size is a parameter, and further ones are its state."""
+    gradients = held.size_bytes[found == GRADIENTS]
+    sizes, counts = np.unique(gradients, return_counts=True)
+    known = {role: held.size_bytes[found == role] for role in (PARAMETERS, STATE)}
+    rows = np.flatnonzero(unknown)
+    for size, count in zip(sizes.tolist(), counts.tolist(), strict=True):
+        alike = rows[held.size_bytes[rows] == size]
+        there = int((known[PARAMETERS] == size).sum())
+        parameters = max(min(count, len(alike)) - there, 0)
+        found[alike[:parameters]] = PARAMETERS
+        states = max(_MOST_STATES * count - int((known[STATE] == size).sum()), 0)
+        found[alike[parameters : parameters + states]] = STATE
