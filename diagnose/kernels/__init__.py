@@ -12,5 +12,15 @@ from diagnose.kernels.linear_loss import linear_cross_entropy
 from diagnose.kernels.logit_loss import cross_entropy
 from diagnose.kernels.residual_layer_norm import add_layer_norm
 from diagnose.kernels.residual_norm import add_rms_norm
+from diagnose.kernels.rotary import rotary
 
-__all__ = ["add_layer_norm", "add_rms_norm", "backend", "cross_entropy", "geglu", "linear_cross_entropy", "swiglu"]
+__all__ = [
+    "add_layer_norm",
+    "add_rms_norm",
+    "backend",
+    "cross_entropy",
+    "geglu",
+    "linear_cross_entropy",
+    "rotary",
+    "swiglu",
+]
