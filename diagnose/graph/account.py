@@ -27,6 +27,10 @@ class SiteRecord:
     """The share of the rows that the check was made on."""
     estimated_for_check_bytes: int = 0
     """The estimate for that share."""
+    found_ns: int | None = None
+    """What a forward and a backward pass took as found, in eager code; None where that was not timed."""
+    fused_ns: int | None = None
+    """The same of the fused operator."""
 
     @property
     def rewritten(self) -> bool:
@@ -39,7 +43,7 @@ class SiteRecord:
         words = f"{place}{inside}  {self.pattern}: "
         if self.left:
             return f"{words}left as it was: {self.left}"
-        return f"{words}rewritten; {_saving(self)}"
+        return f"{words}rewritten; {_saving(self)}{_times(self)}"
 
 
 @dataclass(frozen=True)
@@ -127,6 +131,12 @@ def _saving(site: SiteRecord) -> str:
         f"should save {_size(site.estimated_bytes)}; on {share} {_size(site.estimated_for_check_bytes)}, "
         f"measured {_size(site.measured_bytes)}"
     )
+
+
+def _times(site: SiteRecord) -> str:
+    if site.found_ns is None or site.fused_ns is None:
+        return ""
+    return f"; {site.found_ns / 1e6:.2f} ms forward and backward, fused {site.fused_ns / 1e6:.2f} ms"
 
 
 def _sites(count: int) -> str:

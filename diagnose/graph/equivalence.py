@@ -35,28 +35,30 @@ class Checked:
 
     refused: str
     """Why the site stays as it is; empty where the two are equivalent."""
-    share: float
-    """The share of the rows that it was made on."""
-    sizes: tuple[torch.Tensor, ...] = ()
-    """What it was made on, without the values."""
     peaks_bytes: tuple[int, int] | None = None
     """What forward and backward held at their peak, as found and fused; None where the device does not count."""
 
 
-def check(site: Site, values: Sequence[torch.Tensor]) -> Checked:
-    """Run both and compare; on the leading rows where all would need too much memory and the nodes take a part."""
-    share = 1.0
+def affordable(site: Site, values: Sequence[torch.Tensor]) -> tuple[Sequence[torch.Tensor], float]:
+    """The values to check a site on, and their share of the rows.
+
+    The leading rows where all would need too much memory, and the nodes, with the sizes in them, take a part.
+    """
     if site.elements > MOST_ELEMENTS:
-        part, kept = _part(site, values, MOST_ELEMENTS / site.elements)
-        if kept < 1.0 and _takes(site, part):
-            values, share = part, kept
+        part, share = _part(site, values, MOST_ELEMENTS / site.elements)
+        if share < 1.0 and _takes(site, part):
+            return part, share
+    return values, 1.0
+
+
+def check(site: Site, values: Sequence[torch.Tensor], share: float = 1.0) -> Checked:
+    """Run both and compare."""
     try:
-        refused, peaks = _compared(site, values, share)
+        return _compared(site, values, share)
     except torch.OutOfMemoryError:
-        return Checked("its check does not fit into the device's memory", share)
+        return Checked("its check does not fit into the device's memory")
     except Exception as error:  # noqa: BLE001 whatever a rewritten site raises, the program keeps what it had
-        return Checked(f"its check failed: {type(error).__name__}: {_first_line(error)}", share)
-    return Checked(refused, share, tuple(value.to("meta") for value in values), peaks)
+        return Checked(f"its check failed: {type(error).__name__}: {_first_line(error)}")
 
 
 def as_found(site: Site, widened: torch.dtype | None = None) -> Call:
@@ -83,21 +85,20 @@ def fused(site: Site) -> Call:
     return call
 
 
-def _compared(site: Site, values: Sequence[torch.Tensor], share: float) -> tuple[str, tuple[int, int] | None]:
+def _compared(site: Site, values: Sequence[torch.Tensor], share: float) -> Checked:
     found, found_peak = _measured(as_found(site), site, values)
     ours, our_peak = _measured(fused(site), site, values)
     if [(one.dtype, one.shape) for one in found] != [(one.dtype, one.shape) for one in ours]:
-        return "its results have another dtype or shape", None
+        return Checked("its results have another dtype or shape")
     wide = torch.float64 if site.elements * share <= MOST_ELEMENTS else torch.float32
     widened = [value.to(wide) if value.is_floating_point() else value for value in values]
-    autocast = torch.autocast(values[0].device.type, enabled=False)
-    with autocast:
-        exact = _run(as_found(site, wide), site, widened)
+    with torch.autocast(values[0].device.type, enabled=False):
+        exact = forward_and_backward(as_found(site, wide), site, widened)
     refused = next((reason for trio in zip(found, ours, exact, strict=True) if (reason := _errs(*trio))), "")
-    return refused, None if found_peak is None or our_peak is None else (found_peak, our_peak)
+    return Checked(refused, None if found_peak is None or our_peak is None else (found_peak, our_peak))
 
 
-def _run(call: Call, site: Site, values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def forward_and_backward(call: Call, site: Site, values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """The results, and their vector-Jacobian products with drawn cotangents."""
     training = any(wanted_gradient(node) for node in site.outputs)
     inputs = [
@@ -121,11 +122,13 @@ def _run(call: Call, site: Site, values: Sequence[torch.Tensor]) -> list[torch.T
 def _measured(call: Call, site: Site, values: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], int | None]:
     device = values[0].device
     if device.type != "cuda":
-        return _run(call, site, values), None
+        return forward_and_backward(call, site, values), None
+    # The first pass compiles and tunes kernels, which takes memory too.
+    forward_and_backward(call, site, values)
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
-    results = _run(call, site, values)
+    results = forward_and_backward(call, site, values)
     return results, torch.cuda.max_memory_allocated(device) - before
 
 

@@ -1,5 +1,6 @@
 """Root-mean-square and layer norms of rows, as torch's own calls and as programs write them out."""
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -7,6 +8,7 @@ import torch
 from torch import fx
 
 from diagnose.graph.nodes import alike, calls, dtype, factors, held, number, only_read_by, operand, shape, unwidened
+from diagnose.graph.site import Site
 
 
 @dataclass(frozen=True)
@@ -126,3 +128,34 @@ def _is_square(node: Any, value: fx.Node) -> bool:
     if calls(node, "square"):
         return bool(operand(node, 0, "input") is value)
     return bool(calls(node, "mul") and node.args == (value, value))
+
+
+def norms_of_sums(graph: fx.Graph, kind: str) -> Iterator[Norm]:
+    """Norms of a sum of two tensors of one shape; backwards, so that the longest reading of a norm comes first."""
+    taken: set[fx.Node] = set()
+    for node in reversed(graph.nodes):
+        norm = None if node in taken else norm_ending_in(node)
+        if norm is not None and norm.kind == kind and _adds(norm.value):
+            taken.update(norm.nodes)
+            yield norm
+
+
+def site_of(pattern: str, norm: Norm, fused: Callable[..., Any], constants: Mapping[str, Any]) -> Site:
+    """The site of a sum and its norm; the sum is an output too."""
+    total, last = norm.value, norm.nodes[-1]
+    parameters = tuple(part for part in (norm.weight, norm.bias) if isinstance(part, fx.Node))
+    return Site(
+        pattern,
+        removed=(total, *norm.nodes),
+        inputs=(*(part for part in total.args if isinstance(part, fx.Node)), *parameters),
+        outputs=(last, total),
+        fused=fused,
+        constants={**constants, "normed_dtype": dtype(last)},
+        rows=(0, 1),
+    )
+
+
+def _adds(node: fx.Node) -> bool:
+    if not calls(node, "add") or len(node.args) != 2 or node.kwargs or not shape(node):
+        return False
+    return all(isinstance(part, fx.Node) and alike(shape(part), shape(node)) for part in node.args)

@@ -64,8 +64,15 @@ class Pattern:
     """Estimated bytes by which the peak of the site's forward and backward pass falls, for inputs of these sizes."""
     keeps: Callable[[Site, list[torch.Tensor], Inner], str]
     """Why a site on a device is better left as it is; empty where the rewrite pays."""
+    trades: Literal["nothing", "time for memory"] = "nothing"
+    """A site that trades nothing must be faster when it is checked on a device."""
     matches: tuple[Example, ...] = ()
     leaves: tuple[Example, ...] = ()
+
+
+def left_to_compilers(site: Site, inputs: list[torch.Tensor], inner: Inner) -> str:  # noqa: ARG001 as all are called
+    """For sites that a compiler fuses with what stands around them; in eager code their time decides."""
+    return FUSED_BY_COMPILER if inner == "compiled" else ""
 
 
 def floats(*shape: int, dtype: torch.dtype = torch.float32) -> Draw:

@@ -1,5 +1,21 @@
 """The patterns, one a file, in the order in which they choose: what saves most first."""
 
-from diagnose.graph.patterns import add_rms_norm, cross_entropy, gated_unit, linear_cross_entropy
+from diagnose.graph.patterns import (
+    add_layer_norm,
+    add_rms_norm,
+    cross_entropy,
+    geglu,
+    linear_cross_entropy,
+    rotary,
+    swiglu,
+)
 
-PATTERNS = (linear_cross_entropy.PATTERN, cross_entropy.PATTERN, add_rms_norm.PATTERN, gated_unit.PATTERN)
+PATTERNS = (
+    linear_cross_entropy.PATTERN,
+    cross_entropy.PATTERN,
+    add_rms_norm.PATTERN,
+    add_layer_norm.PATTERN,
+    swiglu.PATTERN,
+    geglu.PATTERN,
+    rotary.PATTERN,
+)

@@ -1,19 +1,14 @@
 """A residual addition and the norm of its sum, one after the other in a block; the sum is read by others too."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import fx
 from torch.nn import functional
 
 from diagnose import kernels
-from diagnose.graph.nodes import alike, calls, dtype, only_read_by, shape
-from diagnose.graph.norms import Norm, norm_ending_in
-from diagnose.graph.site import FUSED_BY_COMPILER, Example, Inner, Pattern, Site, floats
-
-LEAST_ELEMENTS = 1 << 23
-"""Below this, the call of an operator written in Python costs more time than its memory traffic saves."""
+from diagnose.graph.norms import norms_of_sums, site_of
+from diagnose.graph.site import Example, Inner, Pattern, Site, floats, left_to_compilers
 
 
 def fused(
@@ -31,45 +26,16 @@ def fused(
 
 
 def find(graph: fx.Graph) -> Iterator[Site]:
-    """Norms of a sum of two tensors of one shape; the longest reading of a norm first."""
-    taken: set[fx.Node] = set()
-    for node in reversed(graph.nodes):
-        norm = None if node in taken else norm_ending_in(node)
-        site = None if norm is None or norm.kind != "rms" else _site(norm)
-        if norm is not None and site is not None:
-            taken.update(norm.nodes)
-            yield site
-
-
-def _site(norm: Norm) -> Site | None:
-    total, normed_dtype = norm.value, dtype(norm.nodes[-1])
-    if not calls(total, "add") or len(total.args) != 2 or total.kwargs or normed_dtype is None:
-        return None
-    x, residual = total.args
-    if not isinstance(x, fx.Node) or not isinstance(residual, fx.Node) or not shape(x):
-        return None
-    if not alike(shape(x), shape(residual)) or not alike(shape(x), shape(total)):
-        return None
-    inside = set(norm.nodes)
-    if not all(only_read_by(node, inside) for node in norm.nodes[:-1]):
-        return None
-    inputs = (x, residual) + (() if norm.weight is None else (norm.weight,))
-    constants: dict[str, Any] = {"eps": norm.eps, "normed_dtype": normed_dtype}
-    constants["round_before_weight"] = norm.round_before_weight
-    return Site(PATTERN.name, (total, *norm.nodes), inputs, (norm.nodes[-1], total), fused, constants, rows=(0, 1))
+    """RMSNorms, torch's and written out, of a sum of two tensors of one shape."""
+    for norm in norms_of_sums(graph, "rms"):
+        constants = {"eps": norm.eps, "round_before_weight": norm.round_before_weight}
+        yield site_of(PATTERN.name, norm, fused, constants)
 
 
 def saves(site: Site, inputs: list[torch.Tensor], inner: Inner) -> int:
     """What a norm that is written out keeps in float32 beside the sum; torch's own keeps no more than the operator."""
     written_out = len(site.removed) > 2
     return inputs[0].numel() * 8 if written_out and inner == "eager" else 0
-
-
-def keeps(site: Site, inputs: list[torch.Tensor], inner: Inner) -> str:  # noqa: ARG001 the same for all patterns
-    """A compiler fuses it with its neighbours; eager code gains a pass over memory each way, or many."""
-    if inner == "compiled":
-        return FUSED_BY_COMPILER
-    return "" if inputs[0].numel() >= LEAST_ELEMENTS else "too small to pay for another launch"
 
 
 def _native(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -135,7 +101,7 @@ PATTERN = Pattern(
     "add-rms-norm",
     find,
     saves,
-    keeps,
+    left_to_compilers,
     matches=(
         Example(_native, _THREE),
         Example(_as_llama, _THREE),

@@ -239,6 +239,7 @@ PATTERN = Pattern(
     find,
     saves,
     keeps,
+    trades="time for memory",
     matches=(
         Example(_plain, _FLAT),
         Example(_as_nanogpt, _ROWS),

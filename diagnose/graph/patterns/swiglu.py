@@ -1,17 +1,16 @@
 """SwiGLU: `silu(gate) * up`, where nothing else reads the activation."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import fx
 from torch.nn import functional
 
 from diagnose import kernels
-from diagnose.graph.nodes import alike, calls, dtype, factors, only_read_by, operand, shape
-from diagnose.graph.site import FUSED_BY_COMPILER, Example, Inner, Pattern, Site, floats
-
-LEAST_ELEMENTS = 1 << 22
-"""Below this, the call of an operator written in Python costs more time than its memory traffic saves."""
+from diagnose.graph.gating import gated, saved_bytes
+from diagnose.graph.nodes import calls, factors, only_read_by, operand
+from diagnose.graph.site import Example, Inner, Pattern, Site, floats, left_to_compilers
 
 
 def fused(gate: torch.Tensor, up: torch.Tensor, *, out_dtype: torch.dtype) -> torch.Tensor:
@@ -21,42 +20,23 @@ def fused(gate: torch.Tensor, up: torch.Tensor, *, out_dtype: torch.dtype) -> to
 
 def find(graph: fx.Graph) -> Iterator[Site]:
     """Products of a silu and something of the same shape."""
-    for node in graph.nodes:
-        for activation, up in factors(node, "mul"):
-            gate = _gate(activation, node)
-            if gate is None or not alike(shape(up), shape(node)) or not alike(shape(gate[0]), shape(node)):
-                continue
-            out_dtype = dtype(node)
-            if out_dtype is None or not out_dtype.is_floating_point or up in gate[1]:
-                continue
-            removed = (*gate[1], node)
-            yield Site(PATTERN.name, removed, (gate[0], up), (node,), fused, {"out_dtype": out_dtype}, rows=(0, 1))
-            break
+    return gated(graph, PATTERN.name, _silu, fused)
 
 
-def _gate(activation: object, reader: fx.Node) -> tuple[fx.Node, tuple[fx.Node, ...]] | None:
-    """What a silu that only `reader` reads is taken of, and its nodes; also where it is written `x * sigmoid(x)`."""
-    if not isinstance(activation, fx.Node) or not only_read_by(activation, (reader,)):
-        return None
-    if calls(activation, "silu"):
-        gate = operand(activation, 0, "input")
-        return None if operand(activation, 1, "inplace", False) else (gate, (activation,))
-    for gate, share in factors(activation, "mul"):
-        if calls(share, "sigmoid") and share.args == (gate,) and only_read_by(share, (activation,)):
-            return gate, (share, activation)
+def _silu(node: fx.Node) -> tuple[fx.Node, tuple[fx.Node, ...], dict[str, Any]] | None:
+    """A silu, also where it is written `x * sigmoid(x)`."""
+    if calls(node, "silu"):
+        gate = operand(node, 0, "input")
+        return None if operand(node, 1, "inplace", False) else (gate, (node,), {})
+    for gate, share in factors(node, "mul"):
+        if calls(share, "sigmoid") and share.args == (gate,) and only_read_by(share, (node,)):
+            return gate, (share, node), {}
     return None
 
 
-def saves(site: Site, inputs: list[torch.Tensor], inner: Inner) -> int:
-    """The activation, which eager code keeps for the backward pass."""
-    return 0 if inner == "compiled" else inputs[0].numel() * site.constants["out_dtype"].itemsize
-
-
-def keeps(site: Site, inputs: list[torch.Tensor], inner: Inner) -> str:  # noqa: ARG001 the same for all patterns
-    """A compiler fuses it with its neighbours; eager code gains two passes over memory each way."""
-    if inner == "compiled":
-        return FUSED_BY_COMPILER
-    return "" if inputs[0].numel() >= LEAST_ELEMENTS else "too small to pay for another launch"
+def saves(site: Site, inputs: list[torch.Tensor], inner: Inner) -> int:  # noqa: ARG001 as all are called
+    """The activation."""
+    return saved_bytes(inputs, inner)
 
 
 def _projected(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
@@ -97,13 +77,18 @@ def _in_place(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     return functional.silu(gate * 1.0, inplace=True) * up
 
 
+def _squared(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    activation = functional.silu(gate)
+    return activation * activation + up
+
+
 _PAIR = (floats(4, 6), floats(4, 6))
 
 PATTERN = Pattern(
     "swiglu",
     find,
     saves,
-    keeps,
+    left_to_compilers,
     matches=(
         Example(_projected, (floats(2, 3, 4), floats(6, 4), floats(6, 4))),
         Example(_other_order, (floats(2, 3, 4), floats(6, 4), floats(6, 4))),
@@ -116,5 +101,6 @@ PATTERN = Pattern(
         Example(_excitation, (floats(4, 6), floats(4, 1))),
         Example(_gated_linear_unit, _PAIR),
         Example(_in_place, _PAIR),
+        Example(_squared, _PAIR),
     ),
 )
