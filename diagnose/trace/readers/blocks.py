@@ -28,7 +28,7 @@ _RAW_DEFLATE = -zlib.MAX_WBITS
 
 
 def _fastest_inflate() -> tuple[Any, tuple[type[Exception], ...]]:
-    """isal inflates three to five times as fast as zlib; it is used where it is installed."""
+    """isal inflates and sums up three to five times as fast as zlib; not every platform has a wheel of it."""
     try:
         isal = importlib.import_module("isal.isal_zlib")
     except ImportError:
@@ -127,7 +127,7 @@ def _members(file: BinaryIO, codec: Any, most: int) -> Iterator[bytes]:
         checksum = 0
         while not stream.eof:
             block = stream.decompress(data, most)
-            checksum = zlib.crc32(block, checksum)
+            checksum = codec.crc32(block, checksum)
             if block:
                 yield block
             data = stream.unconsumed_tail
