@@ -24,32 +24,18 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from kernel_case import DEVICE, Case, Ways, liger, sizes, values
+from kernel_cases_of_blocks import add_layer_norm, geglu, rotary
 from kernel_timing import Timed, copied_bytes_per_s, multiplied_per_s, timed
 from torch import Tensor
 
 from diagnose import kernels
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 COMPILE_S = 15
 """What compiling a way takes, about: with less time left, it is not begun."""
 
 TINY = 40
 """The longest side of `--tiny`."""
-
-Ways = dict[str, Callable[..., Any]]
-
-
-@dataclass(frozen=True)
-class Case:
-    """One kernel at one size: inputs that gradients are wanted for, and the ways to compute it."""
-
-    name: str
-    inputs: tuple[Tensor, ...]
-    ways: Ways
-    moved_bytes: int = 0
-    operations: int = 0
-    compiled: Callable[..., Any] | None = None
-    """What torch.compile gets: the eager way, where it is not something else."""
 
 
 @dataclass
@@ -176,19 +162,9 @@ def line(row: dict[str, Any]) -> str:
     )
 
 
-def values(*shape: int, scale: float = 1.0) -> Tensor:
-    """Fresh bfloat16 numbers on the device, with a gradient."""
-    return (torch.randn(shape, device=DEVICE) * scale).bfloat16().requires_grad_()
-
-
 def labels(rows: int, classes: int) -> Tensor:
     """Fresh class indices."""
     return torch.randint(0, classes, (rows,), device=DEVICE)
-
-
-def sizes(largest: int, *shapes: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """Shapes, with no side longer than `largest`."""
-    yield from dict.fromkeys(tuple(min(side, largest) for side in shape) for shape in shapes)
 
 
 def linear_cross_entropy(largest: int) -> Iterator[Case]:
@@ -281,14 +257,6 @@ def swiglu(largest: int) -> Iterator[Case]:
         yield Case(f"SwiGLU {rows}×{width}", inputs, ways, moved_bytes=8 * inputs[0].nbytes)
 
 
-def liger(module: str, function: str) -> Any | None:
-    """An autograd function of Liger-Kernel, where it is installed."""
-    try:
-        return getattr(__import__(f"liger_kernel.ops.{module}", fromlist=[function]), function, None)
-    except ImportError:
-        return None
-
-
 def with_target(call: Callable[..., Any], target: Tensor, hidden: Tensor, weight: Tensor, **options: Any) -> Any:
     """A call with the targets in their place after the tensors that gradients are wanted for."""
     return call(hidden, weight, target, **options)
@@ -298,7 +266,10 @@ CASES: dict[str, Callable[[int], Iterator[Case]]] = {
     "linear-cross-entropy": linear_cross_entropy,
     "cross-entropy": cross_entropy,
     "add-rms-norm": add_rms_norm,
+    "add-layer-norm": add_layer_norm,
     "swiglu": swiglu,
+    "geglu": geglu,
+    "rotary": rotary,
 }
 
 if __name__ == "__main__":
