@@ -49,6 +49,7 @@ from diagnose.measure.written_attention import WrittenAttention, product_flop, s
 from diagnose.model import (
     Accounting,
     CannotTell,
+    CollectiveCurve,
     Confidence,
     Evidence,
     Facts,
@@ -77,6 +78,7 @@ __all__ = [
     "CannotTell",
     "Claim",
     "Collective",
+    "CollectiveCurve",
     "Confidence",
     "CopyDirection",
     "Counters",

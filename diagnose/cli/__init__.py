@@ -25,6 +25,7 @@ COMMANDS = (
     "view",
     "report",
     "compare",
+    "ranks",
     "calibrate",
     "explain",
     "doctor",

@@ -144,7 +144,7 @@ def communication_of(
     if trace.has_device:
         chosen = np.flatnonzero((classes == KernelClass.COLLECTIVE) & rows)
         start, end, issued = trace.device.start_ns[chosen], trace.device.end_ns[chosen], launches.start_ns[chosen]
-        kinds, sizes = _described(trace, chosen)
+        kinds, sizes = described(trace, chosen)
         groups = _groups(trace, chosen)
     else:
         chosen = host_rows(trace)
@@ -187,7 +187,8 @@ def _phase(passes: BackwardPasses, issued: Int64, step_end: Int64) -> UInt8:
     return np.where(inside, Phase.BACKWARD, np.where(late, Phase.LATE, Phase.FORWARD)).astype(np.uint8)
 
 
-def _described(trace: Trace, chosen: Int64) -> tuple[npt.NDArray[np.str_], Int64]:
+def described(trace: Trace, chosen: Int64) -> tuple[npt.NDArray[np.str_], Int64]:
+    """Kind and size in bytes of some rows of device work; an empty kind and -1 where the recording does not tell."""
     by_name = np.array([*(kind_of(name) for name in trace.names), ""], np.str_)
     told = np.array([*(one.kind for one in trace.collectives), ""], np.str_)[trace.device.collective[chosen]]
     sizes = np.array([*(one.size_bytes for one in trace.collectives), MISSING], np.int64)

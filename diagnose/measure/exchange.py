@@ -18,9 +18,10 @@ from functools import cached_property
 import numpy as np
 
 from diagnose.measure.communication import SMALL_BYTES, Communication, Phase
+from diagnose.measure.curves import calibrated_ns, curve_of
 from diagnose.measure.links import Link, link_of, wire_share
 from diagnose.trace import Trace
-from diagnose.trace.schema import MISSING, Bool, Int64, RangeKind, UInt8
+from diagnose.trace.schema import MISSING, Bool, Float64, Int64, RangeKind, UInt8
 
 BUCKET_BYTES = 25 << 20
 """What DistributedDataParallel gathers into one all-reduce unless told otherwise."""
@@ -35,6 +36,10 @@ _FAR = 0.1
 
 _USUAL = 0.5
 """Of a link's rate that large collectives reach."""
+
+_TIMES_CALIBRATED = 3
+"""Beside compute, a collective shares multiprocessors and memory with it: on two H200, FSDP's of 384 MiB take 1.0 to
+1.5 times as long as the fastest of them. Three times is something else."""
 
 _LARGE_BYTES = 4 << 20
 _FEWEST_LARGE = 3
@@ -115,6 +120,34 @@ class Exchange:
         return even and not self._smaller_take_longer
 
     @cached_property
+    def calibrated_ns(self) -> Float64:
+        """What each collective takes by the curves that were calibrated on this machine; NaN where none holds."""
+        comm, curves = self.communication, self.trace.facts.curves
+        found = np.full(len(comm), np.nan)
+        if not curves or not self.trace.has_device:
+            return found
+        devices = max(len(self.trace.device_names), 1)
+        keys = set(zip(comm.kind.tolist(), self._ranks.tolist(), strict=True))
+        for kind, ranks in keys:
+            curve = curve_of(curves, kind, ranks, -(-ranks // devices)) if ranks > 1 else None
+            if curve is not None:
+                mine = (comm.kind == kind) & (self._ranks == ranks)
+                found[mine] = calibrated_ns(curve, comm.size_bytes[mine])
+        return found
+
+    @cached_property
+    def below_calibrated(self) -> bool:
+        """Whether even the fastest large collective takes several times as long as was calibrated."""
+        comm = self.communication
+        large = (comm.size_bytes >= _LARGE_BYTES) & np.isfinite(self.calibrated_ns)
+        if int(large.sum()) < _FEWEST_LARGE:
+            return False
+        times = comm.transfer_ns[large] / self.calibrated_ns[large]
+        # Waiting lengthens one more than another; a slower network all alike.
+        even = float(times.min()) >= _EVEN * float(times.max())
+        return even and float(times.min()) >= _TIMES_CALIBRATED and not self._smaller_take_longer
+
+    @cached_property
     def _smaller_take_longer(self) -> bool:
         """Whether the fastest collective of some size takes longer than one of twice the bytes: no link does that, a
         late rank does."""
@@ -166,6 +199,8 @@ class Exchange:
             result[comm.gradients & (comm.phase == Phase.BACKWARD)] = Waste.SMALL
         if self.slow:
             result[self._bus_rates > 0] = Waste.SLOW
+        elif self.below_calibrated:
+            result[np.isfinite(self.calibrated_ns)] = Waste.SLOW
         result[self.regathered] = Waste.REGATHERED
         result[self.repeated] = Waste.REPEATED
         return result
@@ -183,6 +218,9 @@ class Exchange:
             usual = comm.size_bytes * self._wire_share / (_USUAL * self.link.bytes_per_s) * 1e9
             slow = self.waste == Waste.SLOW
             needed[slow] = np.minimum(needed, usual)[slow]
+        elif self.below_calibrated:
+            slow = self.waste == Waste.SLOW
+            needed[slow] = np.minimum(needed, self.calibrated_ns)[slow]
         return needed.astype(np.int64)
 
     @cached_property
@@ -212,13 +250,17 @@ class Exchange:
     @cached_property
     def _wire_share(self) -> np.typing.NDArray[np.float64]:
         """Bytes over the bus for each byte of the message, by kind and size of the group; 0 where unknown."""
-        ranks = np.array([*(one.group_size for one in self.trace.collectives), MISSING], np.int64)
         comm = self.communication
         if not self.trace.has_device:
             return np.zeros(len(comm))
-        size = ranks[self.trace.device.collective[comm.row]]
-        size = np.where(size > 0, size, self.trace.world_size or 0)
-        return wire_share(comm.kind, size)
+        return wire_share(comm.kind, self._ranks)
+
+    @cached_property
+    def _ranks(self) -> Int64:
+        """How many ranks take part in each, on a device; the whole job where the recording does not tell, 0 unknown."""
+        told = np.array([*(one.group_size for one in self.trace.collectives), MISSING], np.int64)
+        size = told[self.trace.device.collective[self.communication.row]]
+        return np.where(size > 0, size, self.trace.world_size or 0)
 
     @cached_property
     def _bus_rates(self) -> np.typing.NDArray[np.float64]:

@@ -247,7 +247,7 @@ def _lateness(
         return ()
     cost, waited = np.zeros((len(length), ranks), np.int64), np.zeros(ranks, np.int64)
     for group, wait in zip(matched, waits, strict=True):
-        step = _step_of(group, records[0])
+        step = step_of(group, records[0].step_start_ns, records[0].step_end_ns)
         for column, member in enumerate(group.members):
             others = [other for other in range(len(group.members)) if other != column]
             rows = (group.last == column) & (step >= 0)
@@ -272,13 +272,15 @@ def _lateness(
     return tuple(found)
 
 
-def _step_of(group: Matched, first: RankRecord) -> Int64:
-    """The counted step of the first rank in which each collective ended, on that rank's clock; -1 outside."""
+def step_of(group: Matched, step_start_ns: Int64, step_end_ns: Int64) -> Int64:
+    """The step, of the job's first rank, in which each collective ended, on that rank's clock; -1 outside."""
+    if not len(step_start_ns):
+        return np.full(len(group), MISSING, np.int64)
     column = 0  # a group without the first rank is read on the clock of its own first member
     ends = group.end_ns[:, column]
-    step = np.searchsorted(first.step_start_ns, ends, side="left") - 1  # what ends on a border ends that step
+    step = np.searchsorted(step_start_ns, ends, side="left") - 1  # what ends on a border ends that step
     inside = (step >= 0) & (group.rows[:, column] != MISSING)
-    inside &= ends <= first.step_end_ns[np.maximum(step, 0)]
+    inside &= ends <= step_end_ns[np.maximum(step, 0)]
     return np.where(inside, step, MISSING)
 
 

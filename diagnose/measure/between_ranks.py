@@ -1,0 +1,101 @@
+"""All that the recordings of a job's ranks say of what lies between them, in one piece for reports.
+
+between = between_ranks([Measures(trace) for trace in traces])
+between.waits[0][2]          # how long rank 0 waits for rank 2, in ns a step
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from diagnose.measure import Measures
+from diagnose.measure.bus_bandwidth import BusBandwidth, bus_bandwidth
+from diagnose.measure.gradient_buckets import GradientBucket, gradient_buckets
+from diagnose.measure.rank_groups import Bubble, RankGroup, pipeline_bubble, rank_groups
+from diagnose.measure.ranks import Job, job_of, step_of
+from diagnose.measure.sharded_modules import ShardedModule, sharded_modules
+from diagnose.trace.intervals import Intervals
+from diagnose.trace.schema import Int64
+
+
+@dataclass(frozen=True)
+class OfRank:
+    """What one rank's own recording says."""
+
+    rank: int | None
+    device: str | None
+    host_settings: dict[str, str]
+    """Network settings of its environment."""
+    exposed_wait_ns: int
+    """In collectives, for other ranks, without compute: per counted step. 0 where none could be matched."""
+    groups: tuple[RankGroup, ...]
+    bubble: Bubble | None
+
+
+@dataclass(frozen=True)
+class BetweenRanks:
+    """A job, seen across its ranks."""
+
+    job: Job
+    waits: tuple[tuple[int, ...], ...]
+    """`waits[i][j]`: how long the i-th row of the job's table waits in collectives to which the j-th came last, in ns
+    a counted step. Empty where no collectives could be matched."""
+    ranks: tuple[OfRank, ...]
+    """In the order of the job's table."""
+    shown: int
+    """The row of which buckets and modules are shown: the rank that waits least, so that its times are its own."""
+    buckets: tuple[GradientBucket, ...]
+    modules: tuple[ShardedModule, ...]
+    bandwidth: tuple[BusBandwidth, ...]
+
+
+def between_ranks(measures: Sequence[Measures]) -> BetweenRanks:
+    """Ranks in the order given; of several recordings of one rank the first."""
+    job = job_of(measures)
+    taken = [measures[number] for number in job.given]
+    shown = _waits_least(job)
+    return BetweenRanks(
+        job=job,
+        waits=_waits(job, taken),
+        ranks=tuple(_of_rank(one, waiting) for one, waiting in zip(taken, job.waiting, strict=True)),
+        shown=shown,
+        buckets=gradient_buckets(taken[shown]) if taken else (),
+        modules=sharded_modules(taken[shown]) if taken else (),
+        bandwidth=bus_bandwidth(measures, job),
+    )
+
+
+def _of_rank(measures: Measures, waiting: Intervals) -> OfRank:
+    trace = measures.trace
+    names = (trace.facts.device_name, *trace.device_names)
+    return OfRank(
+        rank=trace.rank,
+        device=next((name for name in names if name), None),
+        host_settings=dict(trace.facts.network_settings or {}),
+        exposed_wait_ns=(waiting & measures.counted).total_ns // max(measures.step_count, 1),
+        groups=rank_groups(measures),
+        bubble=pipeline_bubble(measures),
+    )
+
+
+def _waits_least(job: Job) -> int:
+    waited = [row.waited_ns if row.waited_ns is not None else np.inf for row in job.table]
+    return int(np.argmin(waited)) if waited else 0
+
+
+def _waits(job: Job, taken: Sequence[Measures]) -> tuple[tuple[int, ...], ...]:
+    if not job.matched:
+        return ()
+    count = len(job.table)
+    found: Int64 = np.zeros((count, count), np.int64)
+    steps = taken[0].steps
+    for group in job.matched:
+        counted = (step_of(group, steps.start_ns, steps.end_ns) >= 0) & group.comparable
+        members = np.array(group.members)
+        last = members[group.last[counted]]
+        for column, member in enumerate(group.members):
+            np.add.at(found[member], last, np.maximum(group.wait_ns[counted, column], 0))
+    return tuple(tuple((row // max(len(steps), 1)).tolist()) for row in found)
