@@ -6,6 +6,13 @@ import os
 from collections import Counter
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How fast a machine draws examples is no property of ours; fixtures that examples share are written to allow it.
+settings.register_profile(
+    "house", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
+settings.load_profile("house")
 
 # A test reads what it says that it reads, and leaves nothing in the home of whoever runs it.
 os.environ["DIAGNOSE_CACHE"] = "off"

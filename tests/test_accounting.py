@@ -90,19 +90,19 @@ def check_sums(trace: Trace) -> None:
     assert tuple(measures.accounting.idle) == CAUSES
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(traces())
 def test_the_classes_sum_to_each_step_and_to_all(trace: Trace) -> None:
     check_sums(trace)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(traces(device=False))
 def test_the_classes_sum_without_a_device(trace: Trace) -> None:
     check_sums(trace)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(traces(), st.sampled_from([0, 1, 1_790_000_000_000_000_001]))
 def test_shifting_all_times_changes_nothing(trace: Trace, by: int) -> None:
     before, after = Measures(trace), Measures(shifted(trace, by))
@@ -110,7 +110,7 @@ def test_shifting_all_times_changes_nothing(trace: Trace, by: int) -> None:
     assert (after.steps.start_ns - by).tolist() == before.steps.start_ns.tolist()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(traces(), st.randoms(use_true_random=False))
 def test_the_order_of_rows_changes_nothing(trace: Trace, random: Any) -> None:
     def shuffle(table: Any) -> Any:
@@ -128,7 +128,7 @@ def test_the_order_of_rows_changes_nothing(trace: Trace, random: Any) -> None:
     assert Measures(shuffled).accountings == Measures(trace).accountings
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(traces(), st.floats(0, 1))
 def test_device_work_in_two_pieces_is_the_same_work(trace: Trace, share: float) -> None:
     work = trace.device

@@ -83,7 +83,7 @@ def read_here(*paths: Path) -> Diagnosis:
     return diagnose(open_traces(paths), CATALOGUE)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.lists(st.tuples(st.integers(0, len(DRAWINGS) - 1), st.none() | st.integers(0, 9)), max_size=6))
 def test_digests_that_travelled_give_the_diagnosis_of_their_traces(picked: list[tuple[int, int | None]]) -> None:
     traces = [replace(DRAWINGS[number], rank=rank, world_size=8) for number, rank in picked]

@@ -73,7 +73,7 @@ PIECES = [
 ]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     cuts=st.lists(
         st.tuples(st.integers(0, len(DOCUMENT)), st.integers(0, 60), st.sampled_from([b"", *PIECES])), max_size=4
@@ -98,7 +98,7 @@ def test_mutated_and_truncated_documents(
     outcome(path, chunk_bytes)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(data=st.binary(max_size=300))
 def test_any_bytes(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     path = tmp_path_factory.mktemp("bytes") / "file"
@@ -115,7 +115,7 @@ _values = st.recursive(
 _KEYS = ("ph", "cat", "name", "pid", "tid", "ts", "dur", "args")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     header=st.dictionaries(
         st.sampled_from(["schemaVersion", "deviceProperties", "distributedInfo", "baseTimeNanoseconds"]), _values
@@ -144,7 +144,7 @@ def test_values_of_any_type(
     assert isinstance(traces, list)  # the last event is sound
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(end=st.integers(0, 600), flips=st.lists(st.tuples(st.integers(0, 600), st.integers(1, 255)), max_size=2))
 def test_damaged_compression(tmp_path_factory: pytest.TempPathFactory, end: int, flips: list[tuple[int, int]]) -> None:
     data = bytearray(gzip.compress(DOCUMENT, mtime=0))

@@ -9,7 +9,7 @@ import pickle
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diagnose.cli import main
@@ -57,7 +57,7 @@ def run_folder(root: Path, lines: dict[str, list[dict[str, object]]], facts: dic
     return trace
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(
     name=st.sampled_from(sorted(LINES)),
     values=st.lists(st.sampled_from(HUGE), min_size=4, max_size=4),

@@ -73,7 +73,7 @@ ranges = st.lists(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(ranges)
 def test_any_ranges_nest_as_a_stack_finds_them(some: list[Range]) -> None:
     found = tree(*some)
@@ -88,7 +88,7 @@ def test_any_ranges_nest_as_a_stack_finds_them(some: list[Range]) -> None:
     )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(ranges, st.integers(-1, 22), st.integers(0, 3))
 def test_the_innermost_is_the_deepest_that_is_running(some: list[Range], time: int, thread: int) -> None:
     found = tree(*some)

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diagnose.errors import InputError, PatchConflict
@@ -97,7 +97,7 @@ LINES = st.lists(
 TEXTS = st.tuples(LINES, st.booleans()).map(lambda t: b"\n".join(t[0]) + (b"\n" if t[1] and t[0] else b""))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(before=st.dictionaries(st.sampled_from(["a.py", "b c.py", "d/e.py"]), TEXTS, min_size=1), data=st.data())
 def test_applying_and_reverting_restores_the_exact_bytes(
     tree: Path, before: dict[str, bytes], data: st.DataObject
@@ -121,7 +121,7 @@ def test_applying_and_reverting_restores_the_exact_bytes(
     assert patch.applied_at(folder) is None
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40)
 @given(before=TEXTS, after=TEXTS)
 def test_git_accepts_the_diff_of_any_two_texts(tree: Path, before: bytes, after: bytes) -> None:
     (tree / "a.py").write_bytes(before)

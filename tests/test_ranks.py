@@ -203,7 +203,7 @@ def over(trace: Trace) -> DeviceWork:
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(4, 8), st.integers(4, 8), st.integers(0, 2**32 - 1))
 def test_a_balanced_job_accuses_nobody(ranks: int, steps: int, seed: int) -> None:
     jitter = np.random.default_rng(seed).exponential(STEP / 200, (ranks, steps)).astype(int)

@@ -63,7 +63,7 @@ def test_an_event_longer_than_many_chunks(tmp_path: Path) -> None:
     assert rows(trace) == expected(events)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     texts=st.lists(st.text(st.sampled_from('{}[],:"\\ \n\tXphé0')), min_size=1, max_size=12),
     chunk_bytes=st.integers(1, 400),

@@ -121,7 +121,7 @@ def test_a_cut_off_database_is_an_answer(tmp_path: Path) -> None:
 BASE: list[bytes] = []
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     writes=st.lists(st.tuples(st.integers(0, 1 << 16), st.binary(min_size=1, max_size=8)), max_size=5),
     end=st.integers(0, 1 << 16) | st.none(),
@@ -149,7 +149,7 @@ ROWS = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     tables=st.dictionaries(
         st.sampled_from(
@@ -165,7 +165,7 @@ def test_tables_of_anything(
     outcome(export(tmp_path_factory.mktemp("tables") / "run.sqlite", NAMES, **tables))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.tuples(CELLS, CELLS), max_size=30))
 @example([(None, "0")])
 @example([(None, 1), ("1,2", 2)])

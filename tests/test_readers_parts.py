@@ -102,7 +102,7 @@ class TestParts:
         assert (trace.rank, trace.world_size) == (3, 8)
         assert {thread.name for thread in trace.threads} == {"", "loader"}
 
-    @settings(max_examples=80, deadline=None)
+    @settings(max_examples=80)
     @given(
         texts=st.lists(st.sampled_from(HOSTILE), min_size=8, max_size=60),
         indent=st.sampled_from([None, 1]),

@@ -89,7 +89,7 @@ def rows_of(trace: Trace, table: Table) -> list[tuple[Any, ...]]:
     return sorted(zip(*said, strict=True), key=repr)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(events=st.lists(_events, min_size=1, max_size=8), chunk_bytes=st.sampled_from([1, 400, 400_000]))
 def test_the_two_roads_meet(
     tmp_path_factory: pytest.TempPathFactory, events: list[dict[str, Any]], chunk_bytes: int
@@ -128,7 +128,7 @@ def test_after_many_irregular_chunks_the_fast_road_is_left(tmp_path: Path, monke
     assert len(trace.calls) == 50
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(times=st.lists(st.integers(-(2**43 * 1000 - 1), 2**43 * 1000 - 1), min_size=1, max_size=5))
 def test_three_decimals_survive_as_doubles(times: list[int]) -> None:
     texts = [str(Decimal(time).scaleb(-3)) for time in times]

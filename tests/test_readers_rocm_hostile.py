@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_readers_pftrace import NAMES, PROCESS, events
 from test_readers_rocm_json import document, rocprof, times, tool
@@ -69,7 +69,7 @@ def check(path: Path) -> None:
 
 
 CUTS = st.lists(st.tuples(st.integers(0, 20_000), st.integers(0, 40), st.sampled_from(PIECES)), min_size=1, max_size=4)
-RUNS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+RUNS = settings(max_examples=60)
 
 
 @pytest.mark.parametrize("name", SAMPLES)

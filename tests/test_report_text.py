@@ -228,7 +228,7 @@ _diagnoses = st.builds(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(diagnosis=_diagnoses, width=st.integers(0, 130))
 def test_any_diagnosis_can_be_reported_in_any_format(diagnosis: Diagnosis, width: int) -> None:
     assert text.render(diagnosis, width=width, colour=True)

@@ -43,7 +43,7 @@ def test_a_product_reads_its_operands_and_writes_the_result_in_their_format() ->
     assert work("_scaled_mm", (2, 3), (3, 5), dtypes="c10::Float8_e4m3fn") == Work(60, 6 + 15 + 2 * 10, "fp8")
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.data())
 def test_convolutions_are_counted_as_pytorch_counts_them(data: st.DataObject) -> None:
     axes = data.draw(st.integers(1, 3))
