@@ -24,6 +24,7 @@ TOLERANCES = {torch.float64: 1e-12, torch.float32: 2e-5, torch.bfloat16: 2e-2, t
 def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Run the test with either implementation; Triton's is skipped where it cannot run."""
     chosen: str = request.param
+    monkeypatch.setenv("DIAGNOSE_TUNING", "off")  # the operator itself, whatever is faster
     if chosen == "torch":
         monkeypatch.setenv("DIAGNOSE_KERNELS", "torch")
     elif kernels.backend(DEVICE) != "triton":

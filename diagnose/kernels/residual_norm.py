@@ -3,15 +3,17 @@
 Written as two, the sum is written and read again, and the backward pass adds the two gradients of the sum in a pass of
 its own. Here each tensor is read once and written once: 8 bytes an element forward in bfloat16, 8 backward.
 
-Where Triton runs, rows wider than its program holds (16384) take the plain way. Sums are kept in float32 (float64 for
-float64).
+Where Triton runs, rows wider than its program holds (16384) take the plain way, and sizes at which torch's own two
+operators are the faster ones take those. Sums are kept in float32 (float64 for float64).
 """
 
+from functools import partial
 from typing import Any
 
 import torch
 
-from diagnose.kernels.backend import compute_dtype, runs_triton
+from diagnose.kernels.backend import compute_dtype, runs_triton, without_autocast
+from diagnose.kernels.tuning import fused_pays
 
 WIDEST = 16384
 """Columns of a row beyond which Triton's program, which holds one, would spill registers."""
@@ -36,9 +38,28 @@ def add_rms_norm(
         raise ValueError(f"rows have at least one element, not {tuple(x.shape)}")
     if weight is not None and weight.shape != x.shape[-1:]:
         raise ValueError(f"a weight {tuple(weight.shape)} for rows of {tuple(x.shape)}")
+    fused = partial(_fused, eps=eps, round_before_weight=round_before_weight)
+    if round_before_weight or (weight is not None and not x.dtype == residual.dtype == weight.dtype):
+        return fused(x, residual, weight)  # torch has no operator for it
+    native = partial(_native, eps=eps)
+    pays = fused_pays("add_rms_norm", (x, residual, weight), fused, native)
+    return (fused if pays else native)(x, residual, weight)
+
+
+def _fused(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor | None, eps: float, round_before_weight: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
     width = x.shape[-1]
     normed, summed, _ = _add_norm(x.reshape(-1, width), residual.reshape(-1, width), weight, eps, round_before_weight)
     return normed.reshape(x.shape), summed.reshape(x.shape)
+
+
+def _native(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor | None, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    with without_autocast(x):
+        summed = x + residual
+        return torch.nn.functional.rms_norm(summed, summed.shape[-1:], weight, eps), summed
 
 
 @torch.library.custom_op("diagnose::add_rms_norm", mutates_args=())
