@@ -31,7 +31,11 @@ def varies(sources: Mapping[str, str]) -> str | None:
 
 
 def _varying(source: Source, function: cst.FunctionDef) -> cst.CSTNode | None:
-    for branch in (*source.every(cst.If, function.body), *source.every(cst.IfExp, function.body)):
+    branches: list[cst.If | cst.IfExp] = [
+        *source.every(cst.If, function.body),
+        *source.every(cst.IfExp, function.body),
+    ]
+    for branch in branches:
         test = source.code(branch.test)
         if _RANDOM.search(test) or _BY_STEP.search(test) or _names_of_chance(source, function, branch.test):
             return branch

@@ -1,0 +1,93 @@
+"""Data-parallel training under the plans of `diagnose`, beside torch's defaults and a sweep over bucket sizes.
+
+    python benchmarks/ddp_buckets.py OUT --seconds 200
+    python benchmarks/ddp_buckets.py OUT --tiny          # two ranks on a CPU, for tests
+
+A GPT of 355 M parameters with DistributedDataParallel, over what connects the devices and over loopback sockets as a
+slow network, and one of 1.3 B with `fully_shard` and gradients accumulated over 4 micro-steps. Every configuration runs
+in turns within one job, there and back, so that drift cancels; the median step of the slowest rank counts. The plan is
+the one that `diagnose` makes from a profile of the default (`diagnose.measure.bucket_plan`). The last lines are the
+tables; `OUT/ddp_buckets.json` holds all figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve()
+sys.path.insert(0, str(HERE.parents[1]))
+
+from diagnose.trial.last_words import of_the_program  # noqa: E402 - found by the line above
+
+SOCKETS = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}
+PARTS = ("ddp", "ddp-sockets", "fsdp")
+SHARES = {"ddp": 0.3, "ddp-sockets": 0.4, "fsdp": 0.3}
+"""Of the time: a step over sockets is eight times as long."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--seconds", type=float, default=200)
+    parser.add_argument("--ranks", type=int, help="default: one for each device, 4 at most")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--tiny", action="store_true", help="sizes for a CPU")
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    ranks = args.ranks or (2 if args.tiny else min(4, _devices()))
+    if ranks < 2:
+        sys.exit("two devices at least, or --tiny")
+    end = time.monotonic() + args.seconds
+    results: dict[str, object] = {"ranks": ranks}
+    for number, part in enumerate(args.parts):
+        left = end - time.monotonic()
+        share = SHARES[part] / sum(SHARES[later] for later in args.parts[number:])
+        results[part] = _run(part, args.out, ranks, left * share, tiny=args.tiny)
+        (args.out / "ddp_buckets.json").write_text(json.dumps(results, indent=1))
+    for part in args.parts:
+        found = results[part]
+        print(f"\n{part}, {ranks} ranks" if isinstance(found, list) else f"\n{part}: {found}")
+        for row in found if isinstance(found, list) else ():
+            print(f"  {row['name']:<44}{row['ms']:>9.2f} ms  {row['speedup']:>6.3f} x   {row['note']}")
+
+
+def _devices() -> int:
+    import torch
+
+    return int(torch.cuda.device_count())
+
+
+def _run(part: str, out: Path, ranks: int, seconds: float, *, tiny: bool) -> object:
+    """The rows of one part; words where it failed."""
+    target = out / f"{part}.json"
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    command += [str(HERE.with_name("ddp_buckets_rank.py")), part, str(target), f"--seconds={seconds}"]
+    variables = {**os.environ, **(SOCKETS if part == "ddp-sockets" else {})}
+    variables["PYTHONPATH"] = os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
+    with (out / f"{part}.log").open("wb") as log:
+        try:
+            done = subprocess.run(
+                [*command, *(["--tiny"] if tiny else [])],
+                env=variables,
+                stdout=log,
+                stderr=log,
+                timeout=seconds + 60,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return "ended by its time limit"
+    if done.returncode or not target.exists():
+        words = of_the_program((out / f"{part}.log").read_text(errors="replace"))
+        return f"failed: {words[-600:]}"
+    rows: object = json.loads(target.read_text())
+    return rows
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""Where to cut the gradients of a backward pass into buckets, so that the last one is reduced as early as can be.
+
+Gradients become ready one after the other; collectives run one after the other. Bucket j begins when all of it is ready
+and bucket j-1 is done, and takes t(S). Few large buckets begin late, many small ones pay their latency each: over the
+places at which one may cut, dynamic programming finds the plan of each number of buckets that ends first. What a
+collective takes from the compute beside it counts too, as a part of its time.
+
+The first bucket comes out small where the link would wait, and the last one because nothing hides it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from diagnose.measure.collective_cost import BESIDE
+from diagnose.measure.curves import calibrated_ns, curve_of
+from diagnose.measure.gradient_buckets import GradientBucket, gradient_buckets
+from diagnose.trace.schema import Float64, Int64
+
+if TYPE_CHECKING:
+    from diagnose.measure import Measures
+
+TimeOf = Callable[[Int64], Float64]
+"""Bytes of messages → what each takes, in ns."""
+
+_PIECES = 64
+"""Places to cut at, about: a parameter is not cut, so that finer ones would not be met anyway."""
+_MOST_BUCKETS = 6
+"""Of a plan: more could be no better where so many already keep the link busy, and nobody would read the list."""
+
+
+@dataclass(frozen=True, slots=True)
+class BucketPlan:
+    """Sizes in the order in which the buckets are sent."""
+
+    size_bytes: tuple[int, ...]
+    end_ns: int
+    """When the last one is reduced, by the model; on the clock of the ready times."""
+    busy_ns: int
+    """All collectives together."""
+
+
+def plans(size_bytes: Int64, ready_ns: Int64, time_of: TimeOf, slowdown: float = 0.0) -> list[BucketPlan]:
+    """The best plan of each number of buckets, the best first.
+
+    `size_bytes` and `ready_ns` are those of pieces of the gradients in the order in which they become ready; `slowdown`
+    is the part of a collective's time by which it holds up the compute beside it.
+    """
+    count = len(size_bytes)
+    if not count:
+        return []
+    ready = np.maximum.accumulate(ready_ns).astype(np.float64)
+    ends = np.concatenate(([0], np.cumsum(size_bytes)))
+    # takes[i, k]: the time of a bucket of the pieces i … k-1
+    takes = np.full((count + 1, count + 1), np.inf)
+    first, last = np.triu_indices(count + 1, k=1)
+    takes[first, last] = time_of(np.asarray(ends[last] - ends[first], np.int64))
+    end = np.full((_MOST_BUCKETS + 1, count + 1), np.inf)
+    busy = np.full_like(end, np.inf)
+    before = np.zeros(end.shape, np.int64)
+    end[0, 0], busy[0, 0] = -np.inf, 0.0
+    for used in range(1, _MOST_BUCKETS + 1):
+        for upto in range(1, count + 1):
+            done = np.maximum(end[used - 1, :upto], ready[upto - 1]) + takes[:upto, upto]
+            spent = busy[used - 1, :upto] + takes[:upto, upto]
+            cost = np.where(np.isfinite(spent), done + slowdown * spent, np.inf)
+            best = int(cost.argmin())
+            if np.isfinite(cost[best]):
+                end[used, upto], busy[used, upto], before[used, upto] = done[best], spent[best], best
+    found = [
+        (end[used, count] + slowdown * busy[used, count], _cut(before, used, count, ends), used)
+        for used in range(1, _MOST_BUCKETS + 1)
+        if np.isfinite(end[used, count])
+    ]
+    found.sort(key=lambda one: (one[0], one[2]))
+    return [BucketPlan(sizes, round(end[used, count]), round(busy[used, count])) for _, sizes, used in found]
+
+
+def _cut(before: Int64, used: int, upto: int, ends: Int64) -> tuple[int, ...]:
+    sizes: list[int] = []
+    while used:
+        begin = int(before[used, upto])
+        sizes.append(int(ends[upto] - ends[begin]))
+        used, upto = used - 1, begin
+    return tuple(reversed(sizes))
+
+
+def pieces(buckets: Sequence[GradientBucket]) -> tuple[Int64, Int64]:
+    """Sizes and ready times of about `_PIECES` pieces: within a bucket, gradients became ready evenly one by one."""
+    total = sum(bucket.size_bytes for bucket in buckets)
+    sizes: list[int] = []
+    ready: list[int] = []
+    since = 0
+    for bucket in buckets:
+        parts = max(1, round(_PIECES * bucket.size_bytes / max(total, 1)))
+        edges = np.linspace(0, bucket.size_bytes, parts + 1).astype(np.int64)
+        sizes += np.diff(edges).tolist()
+        ready += np.linspace(since, max(bucket.ready_ns, since), parts + 1)[1:].astype(np.int64).tolist()
+        since = max(bucket.ready_ns, since)
+    return np.asarray(sizes, np.int64), np.asarray(ready, np.int64)
+
+
+def planned_buckets(measures: Measures) -> tuple[BucketPlan, ...]:
+    """Plans for the gradients of this rank's backward pass, the best first; empty where sizes or times are unknown."""
+    buckets = [bucket for bucket in gradient_buckets(measures) if bucket.kind == "all_reduce"]
+    time_of = _time_of(measures)
+    if not buckets or time_of is None or min(bucket.size_bytes for bucket in buckets) <= 0:
+        return ()
+    return tuple(plans(*pieces(buckets), time_of, BESIDE))
+
+
+def _time_of(measures: Measures) -> TimeOf | None:
+    """By the machine's calibrated curve, else by the line through this recording's own gradient collectives."""
+    curve = curve_of(measures.trace.facts.curves or (), "all_reduce", measures.trace.world_size or 0)
+    if curve is not None:
+        return lambda size: np.nan_to_num(calibrated_ns(curve, size), nan=np.inf)
+    cost = measures.exchange.cost_of_size
+    if cost is None:
+        return None
+    each, by_byte = cost
+    return lambda size: each + by_byte * size.astype(np.float64)
