@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from diagnose.measure.planned import planned
+from diagnose.memory import Recorded, cheapest, leanest, recorded
 from diagnose.model import Confidence, Facts, Finding, Gate, Place, Scalar, Severity, Site
 from diagnose.program.environment import before_imports, variables
 from diagnose.source.arguments import argument, has_star, remove_argument, set_keywords
@@ -54,6 +55,7 @@ from diagnose.source.formulas.attention import Refused, WrittenAttention, mentio
 from diagnose.source.formulas.attention_call import CannotFuse, fused_call
 from diagnose.source.formulas.conv_norms import biased_before_norm
 from diagnose.source.formulas.cross_entropy import CrossEntropy, Unlaid, cross_entropies, unlaid
+from diagnose.source.formulas.gated import GatedUnit, gated_units
 from diagnose.source.formulas.likelihood import WrittenLikelihood, written_likelihoods
 from diagnose.source.formulas.norm_loop import NormLoop, clipped_by_hand, norm_loops
 from diagnose.source.formulas.norms import WrittenNorm, written_norms
@@ -71,8 +73,9 @@ from diagnose.source.remove import remove_call, remove_import, remove_statements
 from diagnose.source.shim import add_to_shim, import_for_effect, import_from_shim, is_shim
 from diagnose.source.steps.accumulation import Accumulation, Count, accumulation, count_of
 from diagnose.source.steps.after_build import after_build
+from diagnose.source.steps.block_calls import BlockCall, block_calls, checkpointed
 from diagnose.source.steps.built import Built, built_model
-from diagnose.source.steps.compiled import Compiled, ModelClass, compilations, model_class
+from diagnose.source.steps.compiled import Compiled, ModelClass, compilations, is_compiled, model_class
 from diagnose.source.steps.data_parallel import DataParallel, data_parallel
 from diagnose.source.steps.deferred import Deferred, LeftAlone, filled_by, keep_on_device, put_off, read_at_once
 from diagnose.source.steps.device_type import device_type
@@ -99,6 +102,7 @@ __all__ = [
     "STEADY_UPDATES",
     "Accumulation",
     "Advice",
+    "BlockCall",
     "Built",
     "CallOptions",
     "CannotFuse",
@@ -115,6 +119,7 @@ __all__ = [
     "Fixer",
     "ForwardRegion",
     "Gate",
+    "GatedUnit",
     "LeftAlone",
     "Loader",
     "LoadersFound",
@@ -127,6 +132,7 @@ __all__ = [
     "OutputLoss",
     "OutputProduct",
     "Placed",
+    "Recorded",
     "Refused",
     "Request",
     "Scalar",
@@ -155,11 +161,14 @@ __all__ = [
     "biased_before_norm",
     "binding_of",
     "binds",
+    "block_calls",
     "block_of",
     "built_model",
     "call_at",
     "call_in_place",
     "call_name",
+    "cheapest",
+    "checkpointed",
     "clipped_by_hand",
     "compilations",
     "conv_classes",
@@ -181,6 +190,7 @@ __all__ = [
     "functional",
     "fused_call",
     "gate",
+    "gated_units",
     "has_star",
     "import_for_effect",
     "import_from_shim",
@@ -188,6 +198,7 @@ __all__ = [
     "insert_before",
     "is_after",
     "is_append",
+    "is_compiled",
     "is_occasional",
     "is_read",
     "is_shim",
@@ -197,6 +208,7 @@ __all__ = [
     "keep_on_device",
     "known_optimizer",
     "leaf",
+    "leanest",
     "lightning_models",
     "log_branch",
     "logged_reads",
@@ -221,6 +233,7 @@ __all__ = [
     "puts_off",
     "read_at_once",
     "reader_of",
+    "recorded",
     "remove_argument",
     "remove_call",
     "remove_import",

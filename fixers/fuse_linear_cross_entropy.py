@@ -160,7 +160,7 @@ def _otherwise(source: Source, found: OutputLoss) -> str:
 
 
 def _call_edit(source: Source, loss: CrossEntropy, hidden: str, product: OutputProduct, targets: str) -> list[Splice]:
-    name, imports = ensure_from_import(source, "diagnose.kernels", _OPERATOR)
+    (name,), imports = ensure_from_import(source, "diagnose.kernels", [_OPERATOR])
     arguments = [hidden, product.weight, targets, *_bias(product), *_options(loss)]
     return [*imports, replace(source, loss.root, call_in_place(source, loss.root, name, arguments))]
 
@@ -220,7 +220,7 @@ def _returning(one: LossOfStep) -> list[Splice]:
     """The model: a parameter more, and the loss where it is given."""
     forward = one.forward
     source, product = forward.source, forward.product
-    name, edits = ensure_from_import(source, "diagnose.kernels", _OPERATOR)
+    (name,), edits = ensure_from_import(source, "diagnose.kernels", [_OPERATOR])
     statement = source.statement(forward.made or forward.returned)
     assert statement is not None  # a `return` stands in one
     hidden, before = source.code(product.hidden), []

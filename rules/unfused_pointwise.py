@@ -18,8 +18,8 @@ What proves it
     by PyTorch's own operator) is a hint at most: compiling would fuse that too, and what it brings only a trial tells.
 
 What fixes it
-    PyTorch's own fused operators (`nn.RMSNorm`, `nn.LayerNorm`, `F.gelu(approximate="tanh")`), or compiling the model
-    (`compile-model`).
+    PyTorch's own fused operators (`nn.RMSNorm`, `nn.LayerNorm`, `F.gelu(approximate="tanh")`), compiling the model
+    (`compile-model`), or the fused operators of `diagnose.kernels` where it is not compiled.
 
 Thresholds
     LONG 7: large kernels in a row that are a chain whatever it computes; a transformer of PyTorch's own modules has up
@@ -210,7 +210,7 @@ _SILENT = (
 RULE = Rule(
     "unfused-pointwise",
     check,
-    fixers=("native-norm", "native-gelu", "compile-model"),
+    fixers=("native-norm", "native-gelu", "compile-model", "fuse-swiglu"),
     fires=_FIRES,
     silent=_SILENT,
     nearness=45,

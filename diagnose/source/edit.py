@@ -110,39 +110,62 @@ def ensure_import(source: Source, module: str) -> tuple[str, list[Splice]]:
     return module, [insert_before(source, source.module.body[0], line)] if source.module.body else []
 
 
-def ensure_from_import(source: Source, module: str, name: str) -> tuple[str, list[Splice]]:
-    """The name under which a file knows a member of a module, and the edit of its imports that is needed for it.
+def ensure_from_import(source: Source, module: str, names: Sequence[str]) -> tuple[tuple[str, ...], list[Splice]]:
+    """The names under which a file knows members of a module, and the edit of its imports that is needed for them.
 
-    Where the file means something else by the name, the import gives it another: `… import name as fused_name`.
+    Where the file means something else by a name, the import gives the member another: `… import name as fused_name`.
     """
-    there = [
-        statement
-        for statement in _plain(source)
-        if isinstance(statement, cst.ImportFrom)
+    known: dict[str, str] = {}
+    there = [statement for statement in _plain(source) if _is_from(statement, module)]
+    for statement in there:
+        assert isinstance(statement, cst.ImportFrom) and not isinstance(statement.names, cst.ImportStar)
+        for alias in statement.names:
+            known[_dotted(alias.name)] = source.code(alias.asname.name if alias.asname is not None else alias.name)
+    new = sorted({name for name in names if name not in known})
+    known |= {name: _untaken(source, name) for name in new}
+    wanted = [name if known[name] == name else f"{name} as {known[name]}" for name in new]
+    return tuple(known[name] for name in names), _from_import(source, module, there, wanted) if wanted else []
+
+
+def _is_from(statement: cst.BaseSmallStatement, module: str) -> bool:
+    return (
+        isinstance(statement, cst.ImportFrom)
         and statement.module is not None
         and not statement.relative
         and _dotted(statement.module) == module
         and not isinstance(statement.names, cst.ImportStar)
-    ]
+    )
+
+
+def _untaken(source: Source, name: str) -> str:
+    taken = {node.value for node in source.every(cst.Name) if not _is_attribute(source, node)}
+    while name in taken:
+        name = f"fused_{name}"
+    return name
+
+
+def _is_attribute(source: Source, node: cst.Name) -> bool:
+    """Whether a name is that of an attribute, or of an argument: nothing that a new name could hide."""
+    parent = source.parent(node)
+    if isinstance(parent, cst.Attribute):
+        return parent.attr is node
+    return isinstance(parent, cst.Arg) and parent.keyword is node
+
+
+def _from_import(
+    source: Source, module: str, there: Sequence[cst.BaseSmallStatement], wanted: Sequence[str]
+) -> list[Splice]:
     for statement in there:
-        for alias in statement.names if not isinstance(statement.names, cst.ImportStar) else ():
-            if _dotted(alias.name) == name:
-                return source.code(alias.asname.name) if alias.asname is not None else name, []
-    known = name
-    while re.search(rf"\b{known}\b", source.text):
-        known = f"fused_{known}"
-    imported = name if known == name else f"{name} as {known}"
-    for statement in there:
+        assert isinstance(statement, cst.ImportFrom)  # as it was found
         if statement.lpar is None and not isinstance(statement.names, cst.ImportStar):
-            names = sorted([*(source.code(alias).rstrip(", ") for alias in statement.names), imported])
-            start, end = source.span(statement.names[0])[0], source.span(statement)[1]
-            return known, [Splice(start, end, ", ".join(names))]
-    line = [f"from {module} import {imported}"]
+            names = sorted([*(source.code(alias).rstrip(", ") for alias in statement.names), *wanted])
+            return [Splice(source.span(statement.names[0])[0], source.span(statement)[1], ", ".join(names))]
+    line = [f"from {module} import {', '.join(wanted)}"]
     anchor = top_of_program(source)
     if anchor is not None:
         later = _later_from(source, anchor, module)
-        return known, [insert_before(source, later, line) if later is not None else insert_after(source, anchor, line)]
-    return known, [insert_before(source, source.module.body[0], line)] if source.module.body else []
+        return [insert_before(source, later, line) if later is not None else insert_after(source, anchor, line)]
+    return [insert_before(source, source.module.body[0], line)] if source.module.body else []
 
 
 def _later_from(source: Source, last: cst.SimpleStatementLine, module: str) -> cst.SimpleStatementLine | None:

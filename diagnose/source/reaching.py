@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import libcst as cst
@@ -168,17 +169,27 @@ def same_value(source: Source, node: cst.CSTNode, at: cst.CSTNode) -> bool:
     return True
 
 
-def unchanged_until(source: Source, node: cst.CSTNode, at: cst.CSTNode) -> bool:
-    """The same, also of names that a loop before has bound: nothing from the node's statement to `at` binds any."""
-    if same_value(source, node, at):
-        return True
+def unchanged_until(source: Source, node: cst.CSTNode, at: cst.CSTNode, without: Collection[cst.CSTNode] = ()) -> bool:
+    """The same, also of names that a loop before has bound: nothing from the node's statement to `at` binds any.
+
+    Statements in `without` are taken not to be there.
+    """
     here = statement_of(source, node)
+    left_out = {id(each) for each in without}
+    names = {name.value for name in names_in(source, node)}
+    if all(_same(source, name, here, at, left_out) for name in names):
+        return True
     block = source.parent(here)
     rows = list(block.body) if isinstance(block, cst.IndentedBlock | cst.Module) else []
     around = {id(one) for one in (at, *source.ancestors(at))}
     last = next((number for number, row in enumerate(rows) if id(row) in around), -1)
     first = next((number for number, row in enumerate(rows) if row is here), len(rows))
-    between = [row for row in rows[first:last] if row is not at]
-    between += [rows[last]] if last > first and rows[last] is not at else []
-    names = {name.value for name in names_in(source, node)}
+    between = [row for row in rows[first : last + 1] if row is not at and id(row) not in left_out]
     return first <= last and not any(_touches(source, row, name) for row in between for name in names)
+
+
+def _same(source: Source, name: str, here: cst.CSTNode, at: cst.CSTNode, left_out: Collection[int]) -> bool:
+    before, after = reaching(source, here, name), reaching(source, at, name)
+    while after.statement is not None and id(after.statement) in left_out:
+        after = reaching(source, after.statement, name)
+    return Bound.LOST not in (before.bound, after.bound) and before.statement is after.statement

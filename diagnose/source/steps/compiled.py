@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import libcst as cst
 
+from diagnose.model import Site
 from diagnose.source.edit import call_name
+from diagnose.source.flow import within
 from diagnose.source.literals import string
 from diagnose.source.steps.built import Built
 from diagnose.source.syntax import Source, parse
 
-__all__ = ["Compiled", "ModelClass", "compilations", "model_class"]
+__all__ = ["Compiled", "ModelClass", "compilations", "is_compiled", "model_class"]
 
 
 @dataclass(frozen=True)
@@ -157,3 +159,18 @@ def _attribute_of(source: Source, call: cst.Call) -> str | None:
         elif isinstance(above, cst.BaseStatement):
             return None
     return None
+
+
+def is_compiled(
+    sources: Mapping[str, str], sites: Sequence[Site], path: str, source: Source, node: cst.CSTNode
+) -> bool:
+    """Whether torch.compile gets to see a node: the program compiles its model, or the function around the node."""
+    ran = any(site.kind == "compile" for site in sites)
+    for found in compilations(sources):
+        owner = found.source.parent(found.node) if isinstance(found.node, cst.Decorator) else None
+        if isinstance(owner, cst.FunctionDef):
+            if found.path == path and source.text == found.source.text and within(source, node, owner):
+                return True
+        elif found.condition is None or ran:
+            return True
+    return False
