@@ -10,10 +10,11 @@ original alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from diagnose.compose.alone import BREAKS_DOWN, Alone
 from diagnose.compose.answers import Answers, Variant, ask
 from diagnose.compose.budget import OUT_OF_BUDGET, Budget
 from diagnose.compose.candidates import candidates, review
@@ -25,25 +26,20 @@ from diagnose.compose.leave_one_out import LeaveOneOut
 from diagnose.compose.preview import NOT_ALLOWED
 from diagnose.compose.proposals import Proposal, next_up
 from diagnose.compose.stack import Stack, moved
-from diagnose.compose.together import LEAST, Bundle, as_one, gather, halves
+from diagnose.compose.together import LEAST, Bundle, as_one, gather, halves, try_bundle
 from diagnose.compose.trials import Trials
-from diagnose.compose.tuning import Tuning, described, outcome
+from diagnose.compose.tuning import Tuning
 from diagnose.fixer import Edits, Fixer
-from diagnose.model import TOGETHER, Decision, Diagnosis, Gate, Interval, Scalar, Verdict
+from diagnose.model import TOGETHER, Decision, Diagnosis, Gate, Verdict
 from diagnose.plugins import Catalogue
 from diagnose.program import Program, patch
-from diagnose.session import ControlMeasured, FinalMeasured, PatchAccepted, TrialStarted
+from diagnose.session import ControlMeasured, FinalMeasured, PatchAccepted
 from diagnose.source.moved import LineMap
-from diagnose.trial.bench import Control, Trial
-from diagnose.trial.knobs import is_scale
+from diagnose.trial.bench import Control
 from diagnose.trial.schedule import Deadline, Schedule
 
 WITHOUT_ASKING = frozenset({Gate.BITWISE, Gate.ROUNDING})
 """Classes of fixes that are tried unless the user says otherwise."""
-
-_BREAKS_DOWN = frozenset({Decision.FAILED, Decision.OUT_OF_MEMORY, Decision.CHANGES_NUMBERS})
-_ATTEMPTS = 2
-"""Settings of one fixer that have a full trial at most."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +145,7 @@ class Composition:
             found = ask(self._stack, proposal)
         except Exception as error:  # noqa: BLE001 - a fixer may be the user's own; a broken one must not hide the others
             self._settle(fixer)
-            self._tell(Verdict(fixer.name, Decision.FAILED, f"the fixer itself failed: {error!r}"), proposal)
+            self._journal.tell_of(Verdict(fixer.name, Decision.FAILED, f"the fixer itself failed: {error!r}"), proposal)
             return None
         rival = excluded_by(fixer, [kept.fixer for kept in self._stack.kept])
         if rival is None:
@@ -185,7 +181,7 @@ class Composition:
         for finding, text in found.advice:
             if text not in self._advised:
                 self._advised.add(text)
-                self._tell(Verdict(fixer.name, Decision.ADVICE, text), Proposal(fixer, (finding,)))
+                self._journal.tell_of(Verdict(fixer.name, Decision.ADVICE, text), Proposal(fixer, (finding,)))
 
     def _control(self, original: Program) -> Control | None:
         self._journal.phase("measuring what this machine can resolve", "original against itself")
@@ -212,20 +208,12 @@ class Composition:
             self._apart.update(bundle.names)  # each says for itself why it is not tried
             return None
         patched = self._copy(bundle.stack, "together")
-        summary = f"{', '.join(bundle.names)}, at once"
-        diff = patch.diff(self._stack.texts, bundle.stack.texts, self._program.root)
-        self._journal.record(
-            TrialStarted(fixer=TOGETHER, setting={}, predicted_ns=bundle.predicted_ns, summary=summary, diff=diff)
-        )
-        numbers = original if self._stack.bitwise else baseline
-        trial = self._bench.attempt(whole, baseline, patched, self._journal.telling(TOGETHER), numbers)
-        predicted = replace(trial.verdict, predicted_ns=bundle.predicted_ns, prediction=bundle.prediction, diff=diff)
-        self._journal.tell(predicted)
+        trial = try_bundle(self._bench, self._journal, bundle, self._stack, original, baseline, patched)
         if trial.verdict.decision is Decision.KEPT:
             self._accept_all(bundle, trial.verdict)
             self._look_again(whole, trial.traces, _patched_ns(trial.verdict))
             return patched
-        if trial.verdict.decision in _BREAKS_DOWN:
+        if trial.verdict.decision in BREAKS_DOWN:
             first, second = halves(bundle.names)
             self._groups += [second, first]
         else:
@@ -252,7 +240,7 @@ class Composition:
                 gate=found.gate,
                 diff=below.diff(variant.answer),
             )
-            self._tell(verdict, member.proposal)
+            self._journal.tell_of(verdict, member.proposal)
         self._journal.record(PatchAccepted(diff=self._stack.patch.text, fixers=list(self._stack.names)))
 
     def _try_alone(
@@ -267,75 +255,13 @@ class Composition:
         if reason is not None:
             self._give_up(ready, reason)
             return None
-        return self._try(ready, original, baseline)
-
-    def _try(self, ready: Answers, original: Program, baseline: Program) -> Program | None:
-        """Choose the setting, run the trial, take the fix into the stack if it holds; the new baseline if so.
-
-        Where the chosen setting breaks down in its trial, the next best has one: what breaks in one mode of a compiler
-        may hold in another.
-        """
-        name, variants = ready.proposal.fixer.name, ready.variants
-        copies = [self._copy(self._stack, name, variant.answer) for variant in variants]
-        ranking = self._choose(ready.proposal.fixer, [variant.setting for variant in variants], copies)
-        for chosen in ranking[:_ATTEMPTS]:
-            trial = self._trial(ready.proposal, variants[chosen], copies[chosen], original, baseline)
-            if trial.verdict.decision is Decision.KEPT:
-                self._accept(ready.proposal, variants[chosen])
-                self._look_again(variants[chosen].fixer, trial.traces, _patched_ns(trial.verdict))
-                return copies[chosen]
-            if trial.verdict.decision not in _BREAKS_DOWN or self._budget.affordable(ready)[1] is not None:
-                return None
-        return None
-
-    def _trial(
-        self, proposal: Proposal, variant: Variant, patched: Program, original: Program, baseline: Program
-    ) -> Trial:
-        """One variant against the stack as it stands; told."""
-        fixer, diff = variant.fixer, self._stack.diff(variant.answer)
-        self._journal.record(
-            TrialStarted(
-                fixer=fixer.name,
-                setting=dict(variant.setting),
-                predicted_ns=proposal.predicted_ns,
-                summary=variant.answer.summary,
-                diff=diff,
-                where=list(proposal.where),
-            )
-        )
-        # With only bitwise fixes below it, the original has the numbers of the baseline, and is captured already.
-        numbers = original if self._stack.bitwise else baseline
-        trial = self._bench.attempt(fixer, baseline, patched, self._journal.telling(fixer.name), numbers)
-        trial = replace(trial, verdict=self._for_its_end(trial.verdict, proposal, fixer, numbers, patched))
-        self._tell(replace(trial.verdict, setting=dict(variant.setting), diff=diff), proposal)
-        return trial
-
-    def _for_its_end(
-        self, verdict: Verdict, proposal: Proposal, fixer: Fixer, numbers: Program, patched: Program
-    ) -> Verdict:
-        """The verdict on a fix that takes no time off a step; kept if the run ends of what it mends, and it harms none.
-
-        A leak costs nothing until memory runs out: a trial of some hundred steps cannot see it do so.
-        """
-        deadly = next((finding for finding in proposal.findings if finding.ends_run), None)
-        if verdict.decision is not Decision.NO_CHANGE or deadly is None:
-            return verdict
-        gate = self._bench.gate(fixer.gate, numbers, patched, fixer.rounds_to, fewer=fixer.fewer_parameters)
-        if gate.passed is not True:
-            return replace(verdict, gate=gate)
-        said = f"the step takes as long as before, but the run would end of {deadly.rule}; {gate.detail}"
-        return replace(verdict, decision=Decision.KEPT, summary=said, gate=gate)
-
-    def _choose(self, fixer: Fixer, settings: Sequence[Mapping[str, Scalar]], copies: Sequence[Program]) -> list[int]:
-        if len(copies) == 1:
-            return [0]
-        phase = f"choosing the setting of {fixer.name}"
-        self._journal.phase(phase, ", ".join(map(described, settings)))
-
-        def tried(number: int, against: int, saving: Interval | None) -> None:
-            self._journal.phase(phase, outcome(settings[number], settings[against], saving))
-
-        return self._bench.choose(copies, tried, scale=is_scale(settings))
+        alone = Alone(self._bench, self._copy, self._journal, self._budget)
+        held = alone.run(ready, self._stack, original, baseline)
+        if held is None:
+            return None
+        self._accept(ready.proposal, held.variant)
+        self._look_again(held.variant.fixer, held.trial.traces, _patched_ns(held.trial.verdict))
+        return held.patched
 
     def _accept(self, proposal: Proposal, variant: Variant) -> None:
         lines = LineMap.between(self._stack.texts, variant.answer.files)
@@ -364,11 +290,7 @@ class Composition:
     def _give_up(self, found: Answers, reason: str) -> None:
         verdict = Verdict(found.proposal.fixer.name, Decision.NOT_TRIED, reason)
         diff = self._stack.diff(found.variants[0].answer) if found.variants else ""
-        self._tell(replace(verdict, diff=diff), found.proposal)
-
-    def _tell(self, verdict: Verdict, proposal: Proposal) -> None:
-        predicted = replace(verdict, predicted_ns=proposal.predicted_ns, prediction=proposal.prediction)
-        self._journal.tell(replace(predicted, where=proposal.where))
+        self._journal.tell_of(replace(verdict, diff=diff), found.proposal)
 
 
 def _patched_ns(verdict: Verdict) -> int | None:

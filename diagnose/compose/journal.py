@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
+from diagnose.compose.proposals import Proposal
 from diagnose.model import Interval, Verdict
 from diagnose.session import AnyEvent, PhaseChanged, TrialBlock, VerdictReached, Warned, with_verdict
 from diagnose.trial.duel import OnPair
@@ -23,6 +25,11 @@ class Journal:
         """A verdict; on a fix that was judged before it is the new last word."""
         self.verdicts = with_verdict(self.verdicts, verdict)
         self.record(VerdictReached(verdict=verdict))
+
+    def tell_of(self, verdict: Verdict, proposal: Proposal) -> None:
+        """A verdict on what was proposed, with what was predicted and where."""
+        predicted = replace(verdict, predicted_ns=proposal.predicted_ns, prediction=proposal.prediction)
+        self.tell(replace(predicted, where=proposal.where))
 
     def phase(self, phase: str, detail: str = "") -> None:
         """What is being done now."""

@@ -7,7 +7,6 @@ that fewer of these come to their turn, and some with another diff.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from diagnose.compose.answers import ask
 from diagnose.compose.candidates import candidates
@@ -33,12 +32,12 @@ def preview(
         try:
             found = ask(stack, proposal)
         except Exception as error:  # noqa: BLE001 - a fixer may be the user's own; a broken one must not hide the others
-            _tell(journal, Verdict(name, Decision.FAILED, f"the fixer itself failed: {error!r}"), proposal)
+            journal.tell_of(Verdict(name, Decision.FAILED, f"the fixer itself failed: {error!r}"), proposal)
             continue
         for finding, text in found.advice:
             if text not in advised:
                 advised.add(text)
-                _tell(journal, Verdict(name, Decision.ADVICE, text), Proposal(proposal.fixer, (finding,)))
+                journal.tell_of(Verdict(name, Decision.ADVICE, text), Proposal(proposal.fixer, (finding,)))
         if not found.variants:
             continue
         allowed = [variant for variant in found.variants if variant.fixer.gate in allow]
@@ -47,7 +46,7 @@ def preview(
         if not allowed:
             summary += f" ({NOT_ALLOWED})"
         verdict = Verdict(name, Decision.NOT_TRIED, summary, diff=stack.diff(first.answer))
-        _tell(journal, verdict, found.proposal)
+        journal.tell_of(verdict, found.proposal)
     return journal.verdicts
 
 
@@ -57,8 +56,3 @@ def _settings(settings: list[Mapping[str, Scalar]]) -> str:
         return ""
     each = (", ".join(f"{name}={value}" for name, value in one.items()) for one in settings)
     return f"; the best of {len(settings)} settings would be chosen: {'; '.join(each)}"
-
-
-def _tell(journal: Journal, verdict: Verdict, proposal: Proposal) -> None:
-    predicted = replace(verdict, predicted_ns=proposal.predicted_ns, prediction=proposal.prediction)
-    journal.tell(replace(predicted, where=proposal.where))

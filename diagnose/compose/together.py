@@ -8,16 +8,21 @@ trial of all breaks down, halves of them are tried.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from diagnose.compose.answers import Answers, Variant, ask
 from diagnose.compose.candidates import Candidate
 from diagnose.compose.contracts import excluded_by
+from diagnose.compose.journal import Journal
 from diagnose.compose.proposals import least_sure, next_up
 from diagnose.compose.stack import Stack, moved
+from diagnose.compose.trials import Trials
 from diagnose.fixer import Fixer
 from diagnose.model import TOGETHER, Confidence, Gate
+from diagnose.program import Program, patch
+from diagnose.session import TrialStarted
 from diagnose.source.moved import LineMap
+from diagnose.trial.bench import Trial
 
 LEAST = 3
 """Fewer are tried one by one: that says more of each, and takes no longer."""
@@ -97,6 +102,28 @@ def as_one(fixers: Sequence[Fixer]) -> Fixer:
         fewer_parameters=any(fixer.fewer_parameters for fixer in fixers),
         order=max((fixer.order for fixer in fixers), key=lambda order: (order in COMPILING, order)),
     )
+
+
+def try_bundle(
+    bench: Trials,
+    journal: Journal,
+    bundle: Bundle,
+    stack: Stack,
+    original: Program,
+    baseline: Program,
+    patched: Program,
+) -> Trial:
+    """The common trial of a bundle, told: `baseline` has the stack in it, `patched` the bundle too."""
+    diff = patch.diff(stack.texts, bundle.stack.texts, stack.program.root)
+    summary = f"{', '.join(bundle.names)}, at once"
+    journal.record(
+        TrialStarted(fixer=TOGETHER, setting={}, predicted_ns=bundle.predicted_ns, summary=summary, diff=diff)
+    )
+    # With only bitwise fixes below it, the original has the numbers of the baseline, and is captured already.
+    numbers = original if stack.bitwise else baseline
+    trial = bench.attempt(as_one(bundle.fixers), baseline, patched, journal.telling(TOGETHER), numbers)
+    journal.tell(replace(trial.verdict, predicted_ns=bundle.predicted_ns, prediction=bundle.prediction, diff=diff))
+    return trial
 
 
 def halves(names: Sequence[str]) -> tuple[frozenset[str], frozenset[str]]:

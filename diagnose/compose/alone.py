@@ -1,0 +1,117 @@
+"""One fix in a trial of its own, with the best of its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from diagnose.compose.answers import Answers, Variant
+from diagnose.compose.budget import Budget
+from diagnose.compose.journal import Journal
+from diagnose.compose.proposals import Proposal
+from diagnose.compose.stack import Stack
+from diagnose.compose.trials import Trials
+from diagnose.compose.tuning import described, outcome
+from diagnose.fixer import Edits, Fixer
+from diagnose.model import Decision, Interval, Scalar, Verdict
+from diagnose.program import Program
+from diagnose.session import TrialStarted
+from diagnose.trial.bench import Trial
+from diagnose.trial.knobs import is_scale
+
+BREAKS_DOWN = frozenset({Decision.FAILED, Decision.OUT_OF_MEMORY, Decision.CHANGES_NUMBERS})
+"""What one setting, or one fix of many, may do and another not."""
+_ATTEMPTS = 2
+"""Settings of one fixer that have a full trial at most."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """A fix that held, with the copy of the program that has it in."""
+
+    variant: Variant
+    trial: Trial
+    patched: Program
+
+
+@dataclass(frozen=True)
+class Alone:
+    """Trials of single fixes on top of a stack."""
+
+    bench: Trials
+    copy: Callable[[Stack, str, Edits | None], Program]
+    """A copy of the program with a stack in it, and perhaps one answer more."""
+    journal: Journal
+    budget: Budget
+
+    def run(self, ready: Answers, stack: Stack, original: Program, baseline: Program) -> Held | None:
+        """Choose the setting and run its trial on top of the stack, which `baseline` has in it.
+
+        Where the chosen setting breaks down in its trial, the next best has one: what breaks in one mode of a compiler
+        may hold in another.
+        """
+        name, variants = ready.proposal.fixer.name, ready.variants
+        copies = [self.copy(stack, name, variant.answer) for variant in variants]
+        ranking = self._choose(ready.proposal.fixer, [variant.setting for variant in variants], copies)
+        for chosen in ranking[:_ATTEMPTS]:
+            trial = self._trial(ready.proposal, variants[chosen], stack, copies[chosen], original, baseline)
+            if trial.verdict.decision is Decision.KEPT:
+                return Held(variants[chosen], trial, copies[chosen])
+            if trial.verdict.decision not in BREAKS_DOWN or self.budget.affordable(ready)[1] is not None:
+                return None
+        return None
+
+    def _trial(
+        self,
+        proposal: Proposal,
+        variant: Variant,
+        stack: Stack,
+        patched: Program,
+        original: Program,
+        baseline: Program,
+    ) -> Trial:
+        """One variant against the stack as it stands; told."""
+        fixer, diff = variant.fixer, stack.diff(variant.answer)
+        self.journal.record(
+            TrialStarted(
+                fixer=fixer.name,
+                setting=dict(variant.setting),
+                predicted_ns=proposal.predicted_ns,
+                summary=variant.answer.summary,
+                diff=diff,
+                where=list(proposal.where),
+            )
+        )
+        # With only bitwise fixes below it, the original has the numbers of the baseline, and is captured already.
+        numbers = original if stack.bitwise else baseline
+        trial = self.bench.attempt(fixer, baseline, patched, self.journal.telling(fixer.name), numbers)
+        trial = replace(trial, verdict=self._for_its_end(trial.verdict, proposal, fixer, numbers, patched))
+        self.journal.tell_of(replace(trial.verdict, setting=dict(variant.setting), diff=diff), proposal)
+        return trial
+
+    def _for_its_end(
+        self, verdict: Verdict, proposal: Proposal, fixer: Fixer, numbers: Program, patched: Program
+    ) -> Verdict:
+        """The verdict on a fix that takes no time off a step; kept if the run ends of what it mends, and it harms none.
+
+        A leak costs nothing until memory runs out: a trial of some hundred steps cannot see it do so.
+        """
+        deadly = next((finding for finding in proposal.findings if finding.ends_run), None)
+        if verdict.decision is not Decision.NO_CHANGE or deadly is None:
+            return verdict
+        gate = self.bench.gate(fixer.gate, numbers, patched, fixer.rounds_to, fewer=fixer.fewer_parameters)
+        if gate.passed is not True:
+            return replace(verdict, gate=gate)
+        said = f"the step takes as long as before, but the run would end of {deadly.rule}; {gate.detail}"
+        return replace(verdict, decision=Decision.KEPT, summary=said, gate=gate)
+
+    def _choose(self, fixer: Fixer, settings: Sequence[Mapping[str, Scalar]], copies: Sequence[Program]) -> list[int]:
+        if len(copies) == 1:
+            return [0]
+        phase = f"choosing the setting of {fixer.name}"
+        self.journal.phase(phase, ", ".join(map(described, settings)))
+
+        def tried(number: int, against: int, saving: Interval | None) -> None:
+            self.journal.phase(phase, outcome(settings[number], settings[against], saving))
+
+        return self.bench.choose(copies, tried, scale=is_scale(settings))
