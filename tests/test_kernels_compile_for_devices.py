@@ -70,10 +70,11 @@ def test_residual_add_and_norm(target: str, rounded: bool) -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("length", ["i32", "i64"])
-def test_swiglu(target: str, length: str) -> None:
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
+def test_gated_units(target: str, length: str, activation: str) -> None:
     from diagnose.kernels.gpu import gated_unit
 
-    options = {"DTYPE": triton.language.float32, "BLOCK": gated_unit.CANDIDATES[0].block}
+    options = {"ACTIVATION": activation, "DTYPE": triton.language.float32, "BLOCK": gated_unit.CANDIDATES[0].block}
     binary = {"cubin"} if target == "sm_90" else {"hsaco"}
     sizes = dict.fromkeys(("gate_stride", "up_stride", "columns"), length) | {"blocks": "i32"}
     types = dict.fromkeys(("gate", "up", "out"), "*bf16") | sizes | {"out_stride": length}
@@ -90,24 +91,10 @@ def test_an_odd_number_of_elements_is_moved_16_bytes_at_a_time(target: str) -> N
 
     pointers, strides = ("gate", "up", "out"), ("gate_stride", "up_stride", "out_stride")
     types = dict.fromkeys(pointers, "*bf16") | dict.fromkeys((*strides, "columns"), "i64") | {"blocks": "i32"}
-    options = {"DTYPE": triton.language.float32, "BLOCK": 2048}
+    options = {"ACTIVATION": "silu", "DTYPE": triton.language.float32, "BLOCK": 2048}
     found = lowered(gated_unit.forward_kernel, target, types, options, aligned=(*pointers, *strides))
     text, wide = (found["ptx"], "ld.global.v4") if target == "sm_90" else (found["amdgcn"], "load_dwordx4")
     assert text.count(wide) >= 2, "gate and up"
-
-
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("by_tanh", [False, True])
-def test_geglu(target: str, by_tanh: bool) -> None:
-    from diagnose.kernels.gpu import gelu_unit
-
-    options = {"BY_TANH": by_tanh, "DTYPE": triton.language.float32, "BLOCK": gelu_unit.BLOCK}
-    binary = {"cubin"} if target == "sm_90" else {"hsaco"}
-    sizes = dict.fromkeys(("gate_stride", "up_stride", "columns"), "i64") | {"blocks": "i32"}
-    types = dict.fromkeys(("gate", "up", "out"), "*bf16") | sizes
-    assert binary <= compiled(gelu_unit.forward_kernel, target, types, options)
-    types = dict.fromkeys(("by_out", "gate", "up", "by_gate", "by_up"), "*bf16") | sizes | {"by_out_stride": "i64"}
-    assert binary <= compiled(gelu_unit.backward_kernel, target, types, options)
 
 
 @pytest.mark.parametrize("target", TARGETS)

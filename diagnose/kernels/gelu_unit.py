@@ -35,10 +35,10 @@ def _geglu(gate: torch.Tensor, up: torch.Tensor, by_tanh: bool) -> torch.Tensor:
         return out
     if runs_triton(gate):
         # Deferred: imports Triton, which need not be there.
-        from diagnose.kernels.gpu import gelu_unit
+        from diagnose.kernels.gpu import gated_unit
 
         gate, up = as_rows(gate, up)
-        gelu_unit.activate(gate, up, out, dtype, by_tanh)
+        gated_unit.activate(gate, up, out, dtype, "gelu_tanh" if by_tanh else "gelu")
         return out
     name = "tanh" if by_tanh else "none"
     return out.copy_(torch.nn.functional.gelu(gate.to(dtype), approximate=name) * up.to(dtype))
@@ -59,10 +59,10 @@ def _geglu_backward(
     if gate.numel() == 0:
         return by_gate, by_up
     if runs_triton(gate):
-        from diagnose.kernels.gpu import gelu_unit
+        from diagnose.kernels.gpu import gated_unit
 
         by_out, gate, up = as_rows(by_out, gate, up)
-        gelu_unit.gradients(by_out, gate, up, by_gate, by_up, dtype, by_tanh)
+        gated_unit.gradients(by_out, gate, up, by_gate, by_up, dtype, "gelu_tanh" if by_tanh else "gelu")
         return by_gate, by_up
     given, wide, name = by_out.to(dtype), gate.to(dtype), "tanh" if by_tanh else "none"
     by_up.copy_(given * torch.nn.functional.gelu(wide, approximate=name))

@@ -1,4 +1,6 @@
-"""SwiGLU element by element: two reads and one write forward, three reads and two writes backward."""
+"""SwiGLU and GeGLU, element by element: two reads and one write forward, three reads and two writes backward."""
+
+from typing import Literal
 
 import torch
 import triton
@@ -6,6 +8,10 @@ import triton.language as tl
 
 from diagnose.kernels.gpu.launch import COMPUTE, load, on_device_of, row_start, store, warps
 from diagnose.kernels.tuning import Config, bucket, choose
+
+Activation = Literal["silu", "gelu", "gelu_tanh"]
+
+NAMES: dict[Activation, str] = {"silu": "swiglu", "gelu": "geglu", "gelu_tanh": "geglu by tanh"}
 
 CANDIDATES = tuple(
     Config(block=block, threads=threads)
@@ -15,8 +21,34 @@ CANDIDATES = tuple(
 
 
 @triton.jit
+def share_of(x, ACTIVATION: tl.constexpr):
+    """What the activation multiplies x by: the logistic function, or the normal distribution's share below x."""
+    if ACTIVATION == "silu":
+        share = 1.0 / (1.0 + tl.exp(-x))
+    elif ACTIVATION == "gelu_tanh":
+        # 0.5·(1 + tanh(y)) is the logistic function of 2y.
+        share = 1.0 / (1.0 + tl.exp(-1.5957691216057308 * (x + 0.044715 * x * x * x)))
+    else:
+        share = 0.5 * (1.0 + tl.erf(x * 0.7071067811865476))
+    return share
+
+
+@triton.jit
+def slope_of_share(x, share, ACTIVATION: tl.constexpr):
+    """The derivative of `share_of`."""
+    if ACTIVATION == "silu":
+        slope = share * (1.0 - share)
+    elif ACTIVATION == "gelu_tanh":
+        slope = share * (1.0 - share) * 1.5957691216057308 * (1.0 + 0.134145 * x * x)
+    else:
+        slope = 0.3989422804014327 * tl.exp(-0.5 * x * x)
+    return slope
+
+
+@triton.jit
 def forward_kernel(
-    gate, up, out, gate_stride, up_stride, out_stride, columns, blocks, DTYPE: tl.constexpr, BLOCK: tl.constexpr
+    gate, up, out, gate_stride, up_stride, out_stride, columns, blocks,
+    ACTIVATION: tl.constexpr, DTYPE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0) // blocks
     # In 64 bits: contiguous inputs come as a single row, which may have more than 2³¹ elements.
@@ -26,22 +58,25 @@ def forward_kernel(
     out += row_start(row, out_stride) + first
     # Whole blocks without a mask: with one, an odd number of columns makes loads of single elements of them all.
     if first + BLOCK <= columns:
-        _activate(gate, up, out, BLOCK, False, DTYPE, BLOCK)
+        _activate(gate, up, out, BLOCK, False, ACTIVATION, DTYPE, BLOCK)
     else:
-        _activate(gate, up, out, (columns - first).to(tl.int32), True, DTYPE, BLOCK)
+        _activate(gate, up, out, (columns - first).to(tl.int32), True, ACTIVATION, DTYPE, BLOCK)
 
 
 @triton.jit
-def _activate(gate, up, out, count, MASKED: tl.constexpr, DTYPE: tl.constexpr, BLOCK: tl.constexpr):
+def _activate(
+    gate, up, out, count,
+    MASKED: tl.constexpr, ACTIVATION: tl.constexpr, DTYPE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     g = load(gate, count, MASKED, BLOCK).to(DTYPE)
     u = load(up, count, MASKED, BLOCK).to(DTYPE)
-    store(out, g / (1.0 + tl.exp(-g)) * u, count, MASKED, BLOCK)
+    store(out, g * share_of(g, ACTIVATION) * u, count, MASKED, BLOCK)
 
 
 @triton.jit
 def backward_kernel(
     by_out, gate, up, by_gate, by_up, by_out_stride, gate_stride, up_stride, gradient_stride,
-    columns, blocks, DTYPE: tl.constexpr, BLOCK: tl.constexpr,
+    columns, blocks, ACTIVATION: tl.constexpr, DTYPE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0) // blocks
     first = row_start(tl.program_id(0) % blocks, BLOCK)
@@ -51,36 +86,42 @@ def backward_kernel(
     by_gate += row_start(row, gradient_stride) + first
     by_up += row_start(row, gradient_stride) + first
     if first + BLOCK <= columns:
-        _differentiate(by_out, gate, up, by_gate, by_up, BLOCK, False, DTYPE, BLOCK)
+        _differentiate(by_out, gate, up, by_gate, by_up, BLOCK, False, ACTIVATION, DTYPE, BLOCK)
     else:
-        _differentiate(by_out, gate, up, by_gate, by_up, (columns - first).to(tl.int32), True, DTYPE, BLOCK)
+        count = (columns - first).to(tl.int32)
+        _differentiate(by_out, gate, up, by_gate, by_up, count, True, ACTIVATION, DTYPE, BLOCK)
 
 
 @triton.jit
 def _differentiate(
-    by_out, gate, up, by_gate, by_up, count, MASKED: tl.constexpr, DTYPE: tl.constexpr, BLOCK: tl.constexpr
-):
+    by_out, gate, up, by_gate, by_up, count,
+    MASKED: tl.constexpr, ACTIVATION: tl.constexpr, DTYPE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     given = load(by_out, count, MASKED, BLOCK).to(DTYPE)
     g = load(gate, count, MASKED, BLOCK).to(DTYPE)
     u = load(up, count, MASKED, BLOCK).to(DTYPE)
-    share = 1.0 / (1.0 + tl.exp(-g))
-    store(by_gate, given * u * share * (1.0 + g * (1.0 - share)), count, MASKED, BLOCK)
+    share = share_of(g, ACTIVATION)
+    slope = slope_of_share(g, share, ACTIVATION)
+    # Far out the slope is 0 and what it multiplies may be inf.
+    store(by_gate, given * u * (share + tl.where(slope == 0.0, 0.0, g * slope)), count, MASKED, BLOCK)
     store(by_up, given * g * share, count, MASKED, BLOCK)
 
 
-def activate(gate: torch.Tensor, up: torch.Tensor, out: torch.Tensor, dtype: torch.dtype) -> None:
-    """Write silu(gate) · up of rows (rows, columns), whose last strides are 1."""
+def activate(
+    gate: torch.Tensor, up: torch.Tensor, out: torch.Tensor, dtype: torch.dtype, activation: Activation = "silu"
+) -> None:
+    """Write activation(gate) · up of rows (rows, columns), whose last strides are 1."""
     rows, columns = gate.shape
 
     def launch(config: Config) -> None:
         blocks = triton.cdiv(columns, config.block)
         forward_kernel[(rows * blocks,)](
-            gate, up, out, *_strides(rows, gate, up), columns, blocks, COMPUTE[dtype], config.block,
-            num_warps=warps(config.threads, gate.device),
+            gate, up, out, *_strides(rows, gate, up), columns, blocks, activation, COMPUTE[dtype],
+            config.block, num_warps=warps(config.threads, gate.device),
         )  # fmt: skip
 
     with on_device_of(gate):
-        launch(choose("swiglu", _size(rows, columns), gate, CANDIDATES, launch))
+        launch(choose(NAMES[activation], _size(rows, columns), gate, CANDIDATES, launch))
 
 
 def gradients(
@@ -90,6 +131,7 @@ def gradients(
     by_gate: torch.Tensor,
     by_up: torch.Tensor,
     dtype: torch.dtype,
+    activation: Activation = "silu",
 ) -> None:
     """Write the gradients by gate and up."""
     rows, columns = gate.shape
@@ -98,11 +140,11 @@ def gradients(
         blocks = triton.cdiv(columns, config.block)
         backward_kernel[(rows * blocks,)](
             by_out, gate, up, by_gate, by_up, *_strides(rows, by_out, gate, up), columns, blocks,
-            COMPUTE[dtype], config.block, num_warps=warps(config.threads, gate.device),
+            activation, COMPUTE[dtype], config.block, num_warps=warps(config.threads, gate.device),
         )  # fmt: skip
 
     with on_device_of(gate):
-        launch(choose("swiglu backward", _size(rows, columns), gate, CANDIDATES, launch))
+        launch(choose(f"{NAMES[activation]} backward", _size(rows, columns), gate, CANDIDATES, launch))
 
 
 def _strides(rows: int, *inputs: torch.Tensor) -> list[int]:
