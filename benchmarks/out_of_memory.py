@@ -273,7 +273,8 @@ def judged(name: str, diagnosis: Mapping[str, Any], truth: Mapping[str, int]) ->
     """What was said first of a program that died, its line, and what is said to have held the memory."""
     category, *lines = EXPECTED[name]
     findings = diagnosis["findings"]
-    first = findings[0] if findings else {"rule": "nothing", "where": [], "fixers": []}
+    nothing: dict[str, Any] = {"rule": "nothing", "where": [], "fixers": []}
+    first = findings[0] if findings else nothing
     places = [f"{place['line']} {place['code']}" for place in first["where"]]
     right = bool(places) and any(line in places[0] for line in lines)
     memory = diagnosis.get("memory")

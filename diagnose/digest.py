@@ -173,7 +173,7 @@ def _finding(one: Settled, measures: Measures, catalogue: Catalogue) -> Finding:
     evidence += [Evidence(f"also claimed by {name}", length // count, "ns") for name, length in one.shared]
     return Finding(
         rule=one.rule.name,
-        severity=Severity.of_share(_sure_share(one, measures)),
+        severity=Severity.HIGH if one.claim.ended_run else Severity.of_share(_sure_share(one, measures)),
         rank=measures.trace.rank,
         recoverable_ns=per_step,
         share=share,
@@ -183,7 +183,7 @@ def _finding(one: Settled, measures: Measures, catalogue: Catalogue) -> Finding:
         where=tuple(one.claim.where),
         fixers=tuple(name for name in fixers if catalogue.offers(name)),
         confirm=_confirm(one, measures),
-        ends_run=one.claim.ends_run,
+        ends_run=one.claim.ends_run or one.claim.ended_run,
     )
 
 

@@ -148,9 +148,9 @@ def _merged(whole: Together) -> list[Finding]:
 
 
 def _place(finding: Finding) -> tuple[bool, bool, int, str]:
-    """What costs much comes first, then what ends the run, then what costs little."""
+    """What ended the run comes first, or will and costs much; then what costs much, what ends it, what costs little."""
     is_minor = finding.severity in (Severity.LOW, Severity.NOTE)
-    return is_minor, is_minor and not finding.ends_run, -finding.recoverable_ns, finding.rule
+    return is_minor, not finding.ends_run, -finding.recoverable_ns, finding.rule
 
 
 def _warnings(digests: Sequence[Digest], catalogue: Catalogue) -> Iterable[str]:

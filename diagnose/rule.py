@@ -177,6 +177,8 @@ class Claim:
     """Besides, per step: what a live run loses in steps that are not among the counted ones, averaged over all."""
     ends_run: bool = False
     """Whether the run ends of it, or did: then it comes before what only costs little."""
+    ended_run: bool = False
+    """Whether the run did end of it: nothing is more severe."""
     cut: Cut | None = field(default=None, repr=False)
     """What of the run changes without the cause, for claims that come after this one; None: `claims` are gone."""
 

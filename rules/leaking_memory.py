@@ -70,6 +70,7 @@ WARM_UP = 10
 ALIKE = 0.2
 
 _KEEPS = "keeps graphs"
+_DIED = "out of memory"
 
 
 def check(measures: Measures) -> Iterator[Claim | CannotTell]:
@@ -96,6 +97,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         where=_places(measures, grown),
         confirm=None if gain and grown else "more steps: memory must go on growing" + ("" if grown else f"; {_RECORD}"),
         ends_run=grown is not None and measures.memory.capacity_bytes is not None,
+        ended_run=grown is not None and any(site.kind == _DIED for site in measures.trace.sites),
     )
 
 

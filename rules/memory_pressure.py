@@ -115,7 +115,7 @@ def _death(measures: Measures, site: Site) -> Claim:
         where=[*([at] if site.line > 0 else ()), *_holders(peak, at)],
         fixers=_fixers(peak, size),
         confirm=_relief(peak, size),
-        ends_run=True,
+        ended_run=True,
     )
 
 

@@ -71,6 +71,43 @@ WORK = record(
         "ceiling_source": TEXT,
     }
 )
+SIZES = {"type": "object", "additionalProperties": {"type": "integer", "minimum": 0}}
+NULLABLE = {"type": ["integer", "null"]}
+MEMORY = record(
+    {
+        "device": {"type": "integer"},
+        "at_ns": NULLABLE,
+        "held_bytes": COUNT,
+        "categories": SIZES,
+        "parts": listed(
+            record(
+                {
+                    "category": TEXT,
+                    "held_bytes": COUNT,
+                    "pieces": COUNT,
+                    "place": {"anyOf": [PLACE, {"type": "null"}]},
+                    "taken": MAYBE,
+                    "freed": MAYBE,
+                }
+            )
+        ),
+        "reserved_bytes": NULLABLE,
+        "fragments_bytes": NULLABLE,
+        "capacity_bytes": NULLABLE,
+        "wanted_bytes": NULLABLE,
+        "timeline": {
+            "anyOf": [
+                record(
+                    {
+                        "time_ns": {"anyOf": [listed(COUNT), {"type": "null"}]},
+                        "categories": {"type": "object", "additionalProperties": listed(COUNT)},
+                    }
+                ),
+                {"type": "null"},
+            ]
+        },
+    }
+)
 DIAGNOSIS = record(
     {
         "schema": {"const": 1},
@@ -89,6 +126,7 @@ DIAGNOSIS = record(
         ),
         "has_device": {"type": ["boolean", "null"]},
         "work": {"anyOf": [WORK, {"type": "null"}]},
+        "memory": {"anyOf": [MEMORY, {"type": "null"}]},
     },
 )
 
