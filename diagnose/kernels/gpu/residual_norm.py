@@ -120,9 +120,9 @@ def gradients(
         )  # fmt: skip
         return None if by_weight is None else by_weight.sum(0)
 
-    candidates = [
-        Config(threads=threads, rows=_rows_of_part(rows, parts)) for parts in PARTS for threads in _threads(block)
-    ]
+    likely, *others = _threads(block)
+    candidates = [Config(threads=likely, rows=_rows_of_part(rows, parts)) for parts in PARTS]
+    candidates += [Config(threads=threads, rows=candidates[0].rows) for threads in others]
     with on_device_of(summed):
         return launch(choose("add_rms_norm backward", (bucket(rows), columns), summed, candidates, launch))
 
