@@ -1,19 +1,21 @@
 """Each fused kernel beside eager code, torch's own fused operator, torch.compile and Liger-Kernel where they exist.
 
-    python benchmarks/kernels.py --out OUT                # all kernels: rows to OUT/kernels.json and OUT/kernels.md
+    python benchmarks/kernels.py --out OUT                # all kernels: rows to OUT/table.json and OUT/table.md
     python benchmarks/kernels.py swiglu add-rms-norm --seconds 60
     python benchmarks/kernels.py --tiny                   # on the CPU, to see that it runs: its times mean nothing
 
 Forward and backward together; how they are timed stands in kernel_timing.py. GB/s counts each input read once and each
 output written once, whatever is moved in fact; TFLOP/s counts the products that eager code needs. Both are held against
 what this device was measured to copy and to multiply. Peak memory is what a turn allocates beyond its inputs, its
-gradients included. Compiled ways come last, for compiling takes longest; what there was no time for is said.
+gradients included. Compiled ways come last, for compiling takes longest; what there was no time for is said. Kernels are
+tuned on the way, and what was chosen lies beside the table.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -61,10 +63,8 @@ class Table:
         self.rows.append(row)
         print(line(row), flush=True)
         if self.folder is not None:
-            (self.folder / "kernels.json").write_text(
-                json.dumps({"machine": self.machine, "rows": self.rows}, indent=1)
-            )
-            (self.folder / "kernels.md").write_text("\n".join([title(self.machine), HEAD, *map(line, self.rows), ""]))
+            (self.folder / "table.json").write_text(json.dumps({"machine": self.machine, "rows": self.rows}, indent=1))
+            (self.folder / "table.md").write_text("\n".join([title(self.machine), HEAD, *map(line, self.rows), ""]))
 
     def summary(self) -> Iterator[str]:
         """Ours of each case beside eager code and the fastest other."""
@@ -91,7 +91,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kernels", nargs="*", choices=[*CASES, []], help="default: all")
     parser.add_argument("--seconds", type=float, default=240.0, help="begin nothing new after this time")
-    parser.add_argument("--out", type=Path, help="folder to write kernels.json and kernels.md to")
+    parser.add_argument("--out", type=Path, help="folder to write table.json, table.md and the tuned launches to")
     parser.add_argument("--tiny", action="store_true", help="small sizes, on the CPU where there is no device")
     args = parser.parse_args()
     if DEVICE.type != "cuda" and not args.tiny:
@@ -101,6 +101,7 @@ def main() -> int:
     torch.manual_seed(0)
     if args.out is not None:
         args.out.mkdir(parents=True, exist_ok=True)
+        os.environ["DIAGNOSE_CACHE"] = str(args.out.resolve())  # what is tuned here lies beside what it gave
     table = Table(args.out, machine(args.tiny))
     print(f"{title(table.machine)}\n{HEAD}", flush=True)
     largest = TINY if args.tiny else sys.maxsize
