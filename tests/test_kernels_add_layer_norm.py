@@ -60,7 +60,7 @@ def test_more_rows_than_programs_share_the_gradients_of_weight_and_bias(monkeypa
     if kernels.backend(DEVICE) == "triton":
         from diagnose.kernels.gpu import residual_layer_norm
 
-        monkeypatch.setattr(residual_layer_norm, "PARTS", 4)
+        monkeypatch.setattr(residual_layer_norm, "PARTS", (4,))
     check(ours, reference, [drawn(21, 9, seed=4), drawn(21, 9, seed=5), *parameters(9)])
 
 

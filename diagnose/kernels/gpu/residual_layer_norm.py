@@ -5,11 +5,12 @@ import triton
 import triton.language as tl
 
 from diagnose.kernels.gpu.launch import COMPUTE, on_device_of, row_start, warps
+from diagnose.kernels.tuning import Config, bucket, choose
 
-PARTS = 512
-"""Programs of the backward pass, about: each sums the gradients by weight and bias over rows of its own. The same
-number on every device, so that the order of the sum, and with it the rounding, does not depend on the device. More of
-them would fill a device better, and have more such sums to write and read."""
+PARTS = (512, 256, 1024)
+"""Programs of the backward pass, about: each sums the gradients by weight and bias over rows of its own. Few have fewer
+such sums to write and read, many fill the device. The first is the default: the same on every device, so that the order
+of the sum, and with it the rounding, does not depend on the device unless it is tuned."""
 
 
 @triton.jit
@@ -90,11 +91,17 @@ def add_and_normalise(
     """Write sum, normalised sum, mean and 1 / deviation of rows (rows, columns), whose last strides are 1."""
     rows, columns = x.shape
     block = triton.next_power_of_2(columns)
-    with on_device_of(x):
+
+    def launch(config: Config) -> None:
         forward_kernel[(rows,)](
             x, residual, weight, bias, normed, summed, means, scales, x.stride(0), residual.stride(0), columns, eps,
-            weight is not None, bias is not None, COMPUTE[scales.dtype], block, num_warps=_warps(block, x.device),
+            weight is not None, bias is not None, COMPUTE[scales.dtype], block,
+            num_warps=warps(config.threads, x.device),
         )  # fmt: skip
+
+    candidates = [Config(threads=threads) for threads in _threads(block)]
+    with on_device_of(x):
+        launch(choose("add_layer_norm", (bucket(rows), columns), x, candidates, launch))
 
 
 def gradients(
@@ -109,19 +116,32 @@ def gradients(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Write the gradient by either addend; return those by weight and bias, in the dtype of the scales."""
     rows, columns = summed.shape
-    rows_of_part = triton.next_power_of_2(triton.cdiv(rows, PARTS))
-    parts = triton.cdiv(rows, rows_of_part)
-    sums = torch.empty(2, parts if sums_wanted else 0, columns, dtype=scales.dtype, device=summed.device)
     block = triton.next_power_of_2(columns)
-    with on_device_of(summed):
+
+    def launch(config: Config) -> torch.Tensor:
+        parts = triton.cdiv(rows, config.rows)
+        sums = torch.empty(2, parts if sums_wanted else 0, columns, dtype=scales.dtype, device=summed.device)
         backward_kernel[(parts,)](
             by_normed, by_summed, summed, weight, means, scales, by_inputs, sums, rows, columns, parts,
-            weight is not None, sums_wanted, by_summed is not None, rows_of_part, COMPUTE[scales.dtype], block,
-            num_warps=_warps(block, summed.device),
+            weight is not None, sums_wanted, by_summed is not None, config.rows, COMPUTE[scales.dtype], block,
+            num_warps=warps(config.threads, summed.device),
         )  # fmt: skip
-    by_weight, by_bias = sums.sum(1)
+        return sums.sum(1)
+
+    candidates = [
+        Config(threads=threads, rows=_rows_of_part(rows, parts)) for parts in PARTS for threads in _threads(block)
+    ]
+    with on_device_of(summed):
+        size = (bucket(rows), columns)
+        by_weight, by_bias = launch(choose("add_layer_norm backward", size, summed, candidates, launch))
     return by_weight, by_bias
 
 
-def _warps(block: int, device: torch.device) -> int:
-    return warps(min(1024, max(128, block // 16)), device)
+def _threads(block: int) -> list[int]:
+    """Sizes of a program that holds a row of a block: 16 elements a thread, then 8, then 32."""
+    return list(dict.fromkeys(min(1024, max(128, block // held)) for held in (16, 8, 32)))
+
+
+def _rows_of_part(rows: int, parts: int) -> int:
+    """A power of two, the same for all numbers of rows of a bucket, as a choice holds for all of them."""
+    return max(1, bucket(rows) // parts)
