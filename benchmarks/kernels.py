@@ -7,8 +7,8 @@
 Forward and backward together; how they are timed stands in kernel_timing.py. GB/s counts each input read once and each
 output written once, whatever is moved in fact; TFLOP/s counts the products that eager code needs. Both are held against
 what this device was measured to copy and to multiply. Peak memory is what a turn allocates beyond its inputs, its
-gradients included. Compiled ways come last, for compiling takes longest; what there was no time for is said. Kernels are
-tuned on the way, and what was chosen lies beside the table.
+gradients included. Compiled ways come last, for compiling takes longest; what there was no time for is said. Kernels
+are tuned on the way, and what was chosen lies beside the table.
 """
 
 from __future__ import annotations
