@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from diagnose.measure.planned import planned
-from diagnose.memory import Recorded, cheapest, leanest, recorded
+from diagnose.memory import Line, Recorded, cheapest, leanest, recorded
 from diagnose.model import Confidence, Facts, Finding, Gate, Place, Scalar, Severity, Site
 from diagnose.program.environment import before_imports, variables
 from diagnose.source.arguments import argument, has_star, remove_argument, set_keywords
@@ -54,7 +54,7 @@ from diagnose.source.formulas.activations import WrittenActivation, written_acti
 from diagnose.source.formulas.attention import Refused, WrittenAttention, mentions_fused, written_attentions
 from diagnose.source.formulas.attention_call import CannotFuse, fused_call
 from diagnose.source.formulas.conv_norms import biased_before_norm
-from diagnose.source.formulas.cross_entropy import CrossEntropy, Unlaid, cross_entropies, unlaid
+from diagnose.source.formulas.cross_entropy import CrossEntropy, classes_last, cross_entropies
 from diagnose.source.formulas.gated import GatedUnit, gated_units
 from diagnose.source.formulas.likelihood import WrittenLikelihood, written_likelihoods
 from diagnose.source.formulas.norm_loop import NormLoop, clipped_by_hand, norm_loops
@@ -84,6 +84,7 @@ from diagnose.source.steps.forward_region import ForwardRegion, forward_region
 from diagnose.source.steps.images import conv_classes, convolves_first, moved_inputs, uses_convolutions
 from diagnose.source.steps.lightning import lightning_models, logged_reads
 from diagnose.source.steps.loaders import Loader, LoadersFound, find_loaders
+from diagnose.source.steps.micro_steps import LastMicroStep, last_micro_step
 from diagnose.source.steps.output_in_step import LossOfStep, losses_of_steps
 from diagnose.source.steps.pending import puts_off
 from diagnose.source.steps.progress import on_progress_bar, show_less_often
@@ -120,7 +121,9 @@ __all__ = [
     "ForwardRegion",
     "Gate",
     "GatedUnit",
+    "LastMicroStep",
     "LeftAlone",
+    "Line",
     "Loader",
     "LoadersFound",
     "Loop",
@@ -145,7 +148,6 @@ __all__ = [
     "TrainingStep",
     "Transfer",
     "Translated",
-    "Unlaid",
     "Uses",
     "WrittenActivation",
     "WrittenAttention",
@@ -169,6 +171,7 @@ __all__ = [
     "call_name",
     "cheapest",
     "checkpointed",
+    "classes_last",
     "clipped_by_hand",
     "compilations",
     "conv_classes",
@@ -207,6 +210,7 @@ __all__ = [
     "is_written_to",
     "keep_on_device",
     "known_optimizer",
+    "last_micro_step",
     "leaf",
     "leanest",
     "lightning_models",
@@ -254,7 +258,6 @@ __all__ = [
     "trains_within",
     "transfers",
     "translated_use",
-    "unlaid",
     "unread_after",
     "unwrap",
     "updates",

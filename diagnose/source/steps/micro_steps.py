@@ -1,0 +1,96 @@
+"""The condition under which a micro-step is the last one before the optimizer's step, as code at the head of a turn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import libcst as cst
+
+from diagnose.source.edit import call_name, free_name, replace
+from diagnose.source.flow import Loop, binds, loops_around, within
+from diagnose.source.steps.training import TrainingStep
+from diagnose.source.syntax import Source, Splice
+
+__all__ = ["LastMicroStep", "last_micro_step"]
+
+
+@dataclass(frozen=True)
+class LastMicroStep:
+    """When gradients are complete."""
+
+    condition: str
+    """True in the last micro-step, wherever in a turn it is asked."""
+    edits: tuple[Splice, ...] = ()
+    """What gives a loop's variable a name first."""
+
+
+def last_micro_step(step: TrainingStep) -> LastMicroStep | str | None:
+    """The condition; why it cannot be asked for at the head of a turn; None where every turn is an optimizer's step."""
+    source = step.source
+    around = loops_around(source, step.backward)
+    inner = around[0] if around else None
+    if inner is None or not step.optimizer_steps:
+        return None
+    outside = [call for call in step.optimizer_steps if not within(source, call, inner)]
+    if len(around) > 1 and len(outside) == len(step.optimizer_steps):
+        return _counted(source, inner, around[1])
+    for call in step.optimizer_steps:
+        branch = source.inside(call, cst.If)
+        if branch is not None and within(source, branch, inner) and _asks_remainder(source, branch.test):
+            return _asked_before(source, inner, branch)
+    return None
+
+
+def _counted(source: Source, inner: Loop, outer: Loop) -> LastMicroStep | str | None:
+    """`for micro_step in range(count):` within a step."""
+    call = inner.iter if isinstance(inner, cst.For) else None
+    if not isinstance(inner, cst.For) or not isinstance(call, cst.Call):
+        return None
+    counter = inner.target
+    edits: tuple[Splice, ...] = ()
+    if call_name(call) == "enumerate" and isinstance(inner.target, cst.Tuple) and len(inner.target.elements) == 2:
+        return _of_a_list(source, call, inner.target, outer)
+    if call_name(call) != "range" or len(call.args) != 1 or not isinstance(counter, cst.Name):
+        return None
+    if any(isinstance(node, cst.Break) for node in source.walk(inner.body)):
+        return "the loop may end early"
+    name = counter.value
+    if name == "_":
+        name = free_name(source, "micro_step")
+        edits = (replace(source, counter, name),)
+    count = call.args[0].value
+    code = source.code(count)
+    number = count.evaluated_value if isinstance(count, cst.Integer) else None
+    if isinstance(count, cst.BinaryOperation | cst.BooleanOperation | cst.IfExp) and not count.lpar:
+        code = f"({code})"
+    return LastMicroStep(f"{name} == {number - 1 if number is not None else f'{code} - 1'}", edits)
+
+
+def _of_a_list(source: Source, call: cst.Call, target: cst.Tuple, outer: Loop) -> LastMicroStep | None:
+    """`for i, batch in enumerate(micro_batches):` within a step."""
+    counter, items = target.elements[0].value, call.args[0].value if len(call.args) == 1 else None
+    whole = isinstance(items, cst.Name) and isinstance(counter, cst.Name) and counter.value != "_"
+    if not whole or not isinstance(items, cst.Name) or not isinstance(counter, cst.Name):
+        return None
+    if not binds(source, outer.body, items.value):
+        return None  # the loader itself: its end is that of an epoch
+    return LastMicroStep(f"{counter.value} == len({items.value}) - 1")
+
+
+def _asks_remainder(source: Source, test: cst.BaseExpression) -> bool:
+    return any(isinstance(each.operator, cst.Modulo) for each in source.every(cst.BinaryOperation, test))
+
+
+def _asked_before(source: Source, loop: Loop, branch: cst.If) -> LastMicroStep | str:
+    """`if (i + 1) % count == 0:`, whose names must be as they are at the head of the turn."""
+    code = source.code(branch.test)
+    asked = {node.value for node in source.every(cst.Name, branch.test)}
+    changed = sorted(name for name in asked if binds(source, loop.body, name))
+    if changed or (any(source.every(cst.Call, branch.test)) and not _only_len(source, branch.test)):
+        what = f"`{changed[0]}` changes" if changed else "its condition calls something"
+        return f"{what} within the turn: ask `{code}` before the forward pass"
+    return LastMicroStep(code)
+
+
+def _only_len(source: Source, test: cst.BaseExpression) -> bool:
+    return all(call_name(call) == "len" for call in source.every(cst.Call, test))

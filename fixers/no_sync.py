@@ -1,0 +1,183 @@
+"""Reduces accumulated gradients over the ranks once, with the last micro-step.
+
+What it changes
+    Puts forward and backward pass of a micro-step below
+    `with contextlib.nullcontext() if last else model.no_sync():`; for models sharded with `fully_shard`, a line before
+    them, `model.set_requires_gradient_sync(last)`. `last` is the program's own condition for the optimizer's step.
+
+Why it helps
+    The optimizer needs the sum over micro-steps and ranks. Reduced in each of k micro-steps, k times the bytes travel.
+
+Fix safety
+    Rounding: ranks are added up after micro-steps instead of before. With `fully_shard`, whole gradients stay on every
+    rank until the last micro-step, which takes memory. Left alone: programs that do either already, and those whose
+    condition is not known before the forward pass, which is advice.
+"""
+
+from __future__ import annotations
+
+import re
+
+from diagnose.fixer import (
+    Advice,
+    Answer,
+    Edits,
+    Example,
+    Fixer,
+    ForwardRegion,
+    Gate,
+    Request,
+    Splice,
+    TrainingStep,
+    block_of,
+    built_model,
+    data_parallel,
+    ensure_import,
+    example_request,
+    forward_region,
+    insert_before,
+    last_micro_step,
+    training_steps,
+    within,
+    wrapped,
+)
+
+_DONE = re.compile(r"\bno_sync\(|require_backward_grad_sync|set_requires_gradient_sync\(|\.accumulate\(")
+_SHARDED = re.compile(r"\bfully_shard\(\s*(?:self\.)?\w*model\b")
+
+
+def rewrite(request: Request) -> Answer:
+    """Let all micro-steps but the last keep their gradients to themselves."""
+    if any(_DONE.search(text) for text in request.sources.values()) or request.trainers():
+        return None
+    sharded = any(_SHARDED.search(text) for text in request.sources.values())
+    reasons: list[str] = []
+    for step in training_steps(request.sources, request.sites):
+        last = last_micro_step(step)
+        if last is None or step.model is None or not (sharded or _is_wrapped(request, step)):
+            continue
+        where = f"{step.path}:{step.source.lines_of(step.backward)[0]}"
+        if isinstance(last, str):
+            reasons.append(f"{where} reduces in every micro-step; {last}, and use `no_sync` unless it holds.")
+            continue
+        region = forward_region(step)
+        if isinstance(region, str):
+            reasons.append(f"{where} reduces in every micro-step: use `{step.model}.no_sync()` but for the last one.")
+            continue
+        splices = (_told if sharded else _silenced)(step, region, last.condition)
+        files = request.edited([(step.path, [*last.edits, *splices])])
+        return Edits(files, "reduce gradients over the ranks with the last micro-step alone")
+    return Advice(" ".join(reasons)) if reasons else None
+
+
+def _is_wrapped(request: Request, step: TrainingStep) -> bool:
+    """Whether the model of a step is a DistributedDataParallel."""
+    wrappers = [one for one in data_parallel(request.sources, request.sites) if one.is_wrapper]
+    if any(one.path == step.path and one.name == step.model for one in wrappers):
+        return True
+    built = built_model(step, request.sources)
+    return built is not None and any(
+        one.path == built.path and within(built.source, one.call, each) for one in wrappers for each in built.assigned
+    )
+
+
+def _silenced(step: TrainingStep, region: ForwardRegion, last: str) -> list[Splice]:
+    contextlib, imports = ensure_import(step.source, "contextlib")
+    header = f"with {contextlib}.nullcontext() if {last} else {step.model}.no_sync():"
+    return [*imports, *wrapped(step.source, [*region.statements, region.backward], header)]
+
+
+def _told(step: TrainingStep, region: ForwardRegion, last: str) -> list[Splice]:
+    first = region.statements[0] if region.statements else region.backward
+    assert block_of(step.source, first) is not None  # or it would be no statement of a region
+    return [insert_before(step.source, first, [f"{step.model}.set_requires_gradient_sync({last})"])]
+
+
+def _recorded(text: str) -> Request:
+    return example_request("syncing-every-microstep", text)
+
+
+_COUNTED = """import torch
+from torch.nn.parallel import DistributedDataParallel
+
+model = DistributedDataParallel(model)
+for step in range(100):
+    optimizer.zero_grad()
+    for {name} in range(accumulate):
+        x, y = next(batches)
+        loss = criterion(model(x), y)
+        (loss / accumulate).backward()
+    optimizer.step()
+"""
+_COUNTED_AFTER = """import contextlib
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+model = DistributedDataParallel(model)
+for step in range(100):
+    optimizer.zero_grad()
+    for micro_step in range(accumulate):
+        x, y = next(batches)
+        with contextlib.nullcontext() if micro_step == accumulate - 1 else model.no_sync():
+            loss = criterion(model(x), y)
+            (loss / accumulate).backward()
+    optimizer.step()
+"""
+_BY_LOADER = """import contextlib
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+def train(model, loader, optimizer):
+    for i, (x, y) in enumerate(loader):
+        loss = criterion(model(x), y) / 4
+        loss.backward()
+        if (i + 1) % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+net = DDP(build(), device_ids=[rank])
+train(net, loader, optimizer)
+"""
+_SHARDS = """from torch.distributed.fsdp import fully_shard
+
+fully_shard(model)
+for step in range(100):
+    for micro_step in range(4):
+        loss = model(next(batches)).mean() / 4
+        loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+FIXER = Fixer(
+    name="no-sync",
+    rewrite=rewrite,
+    gate=Gate.ROUNDING,
+    mechanism="exposed_comm+exposed_copy+compute+idle",
+    order=80,
+    conflicts=("ddp-static-graph",),
+    examples=(
+        Example(_COUNTED.format(name="micro_step"), _COUNTED_AFTER, _recorded),
+        Example(_COUNTED.format(name="_"), _COUNTED_AFTER, _recorded),
+        Example(
+            _BY_LOADER,
+            _BY_LOADER.replace(
+                "        loss = criterion(model(x), y) / 4\n        loss.backward()\n",
+                "        with contextlib.nullcontext() if (i + 1) % 4 == 0 else model.no_sync():\n"
+                "            loss = criterion(model(x), y) / 4\n            loss.backward()\n",
+            ),
+            _recorded,
+        ),
+        Example(
+            _SHARDS,
+            _SHARDS.replace(
+                "        loss = model(",
+                "        model.set_requires_gradient_sync(micro_step == 3)\n        loss = model(",
+            ),
+            _recorded,
+        ),
+        Example(_COUNTED_AFTER, None, _recorded),
+        Example(_COUNTED.format(name="_").replace("DistributedDataParallel(model)", "model.cuda()"), None, _recorded),
+        Example(_BY_LOADER.replace("        if (i", "        i = i + 1\n        if (i"), None, _recorded),
+    ),
+)
