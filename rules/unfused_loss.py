@@ -221,7 +221,7 @@ _SILENT = (
 RULE = Rule(
     "unfused-loss",
     check,
-    fixers=("native-cross-entropy", "compile-model", "compile-loss", "fuse-linear-cross-entropy"),
+    fixers=("native-cross-entropy", "compile-model", "compile-loss", "fuse-linear-cross-entropy", "fuse-cross-entropy"),
     fires=_FIRES,
     silent=_SILENT,
     nearness=38,

@@ -14,7 +14,7 @@ from diagnose.source.members import member
 from diagnose.source.reaching import Bound, reaching, statement_of
 from diagnose.source.syntax import Source
 
-__all__ = ["CrossEntropy", "Step", "Unlaid", "behind", "cross_entropies", "flattened", "unlaid"]
+__all__ = ["CrossEntropy", "Step", "Unlaid", "behind", "classes_last", "cross_entropies", "flattened", "unlaid"]
 
 Step = tuple[cst.CSTNode, str]
 """A statement, and the name that it binds."""
@@ -169,6 +169,29 @@ def unlaid(source: Source, node: cst.BaseExpression) -> Unlaid | None:
             break
         node = made.operands[0]
     return Unlaid(node, flat, second, tuple(picks), tuple(sizes), tuple(steps))
+
+
+def classes_last(source: Source, node: cst.BaseExpression) -> str | None:
+    """The code of logits as rows (…, classes), less what only changes their format; None where that is not seen."""
+    laid = unlaid(source, node)
+    if laid is None or not (laid.flat or laid.second):
+        return None
+    code, swapped = _peeled(source, node)
+    return code if swapped is laid.second else None
+
+
+def _peeled(source: Source, node: cst.BaseExpression) -> tuple[str, bool]:
+    """The code of an expression without changes of format and of the order of axes, and whether it had one of these."""
+    made = operation(source, node) if isinstance(node, cst.Call | cst.Attribute) else None
+    if made is None or not made.method or not made.operands:
+        return source.code(node), False
+    inner, swaps = made.operands[0], _swaps(made)
+    if not swaps and _rows(made) is None and not _keeps_values(source, made):
+        return source.code(node), False
+    code, swapped = _peeled(source, inner)
+    kept = _rows(made) is not None or made.name == "contiguous"
+    rest = source.text[source.wide_span(inner)[1] : source.span(node)[1]] if kept and not swapped else ""
+    return code + rest, swapped or swaps
 
 
 def flattened(source: Source, node: cst.BaseExpression, steps: list[Step]) -> tuple[cst.BaseExpression, bool]:

@@ -1,0 +1,100 @@
+"""Lets one operator compute the cross entropy of logits over a large vocabulary, in single precision as it reads them.
+
+What it changes
+    `F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1))` becomes `cross_entropy` of `diagnose.kernels`,
+    with the same options. A change of the logits to single precision on the way goes: the operator sums in it. Where
+    classes were made the second axis for the loss, they stay the last.
+
+Why it helps
+    PyTorch writes the log-probabilities of all logits, reads them again in the backward pass, and a change of format
+    before it writes and holds twice as much once more. The operator reads the logits once forward, and reads them and
+    writes their gradient once backward.
+
+Fix safety
+    Rounding: sums in another order, in float32; the gradient has the format of the logits. The program then imports
+    `diagnose.kernels`, which needs torch, and Triton to be fast, and nothing else: where it runs, this package has to
+    be installed. Left alone: logits whose classes are not seen to come last, class weights, and losses that are
+    compiled. Where the output layer can be fused with its loss (`fuse-linear-cross-entropy`), that goes further.
+"""
+
+from __future__ import annotations
+
+from diagnose.fixer import (
+    Answer,
+    CrossEntropy,
+    Edits,
+    Example,
+    Fixer,
+    Gate,
+    Request,
+    Source,
+    Splice,
+    call_in_place,
+    classes_last,
+    cross_entropies,
+    ensure_from_import,
+    example_request,
+    is_compiled,
+    parse,
+    replace,
+)
+
+
+def rewrite(request: Request) -> Answer:
+    """Replace every one of the program's files whose classes come last."""
+    edits: list[tuple[str, list[Splice]]] = []
+    for path, text in request.sources.items():
+        source = parse(text) if "cross_entropy" in text or "CrossEntropyLoss" in text else None
+        for loss in cross_entropies(source) if source is not None else ():
+            assert source is not None  # it has a loss
+            logits = classes_last(source, loss.logits) if loss.refused is None else None
+            if logits is not None and not is_compiled(request.sources, request.sites, path, source, loss.root):
+                edits.append((path, _edits(source, loss, logits)))
+    done = "compute the cross entropy in one operator of diagnose.kernels, which the program then needs"
+    return Edits(request.edited(edits), done) if edits else None
+
+
+def _edits(source: Source, loss: CrossEntropy, logits: str) -> list[Splice]:
+    (name,), imports = ensure_from_import(source, "diagnose.kernels", ["cross_entropy"])
+    arguments = [logits, source.code(loss.targets), *(f"{option}={code}" for option, code in loss.keywords)]
+    return [*imports, replace(source, loss.root, call_in_place(source, loss.root, name, arguments))]
+
+
+def _recorded(text: str) -> Request:
+    return example_request("unfused-loss", text)
+
+
+def _example(before: str, after: str | None) -> Example:
+    head = "import torch.nn.functional as F\n"
+    imported = "from diagnose.kernels import cross_entropy\n"
+    rest = "\n\ndef loss_of(logits, y):\n"
+    return Example(head + rest + before, head + imported + rest + after if after is not None else None, _recorded)
+
+
+FIXER = Fixer(
+    name="fuse-cross-entropy",
+    rewrite=rewrite,
+    gate=Gate.ROUNDING,
+    mechanism="compute+idle.dispatch+idle.launch",
+    order=66,
+    conflicts=("compile-model", "compile-loss", "fuse-linear-cross-entropy"),
+    after=("native-cross-entropy", "compile-model", "compile-loss", "fuse-linear-cross-entropy"),
+    examples=(
+        _example(
+            "    return F.cross_entropy(logits.view(-1, logits.size(-1)), y.view(-1), ignore_index=0)\n",
+            "    return cross_entropy(logits.view(-1, logits.size(-1)), y.view(-1), ignore_index=0)\n",
+        ),
+        _example(
+            "    return F.cross_entropy(logits.flatten(0, 1).float(), y.flatten())\n",
+            "    return cross_entropy(logits.flatten(0, 1), y.flatten())\n",
+        ),
+        _example(
+            "    return F.cross_entropy(logits.transpose(1, 2), y, label_smoothing=0.1)\n",
+            "    return cross_entropy(logits, y, label_smoothing=0.1)\n",
+        ),
+        _example("    return F.cross_entropy(logits, y)\n", None),
+        _example("    return F.cross_entropy(logits.view(-1, 9), y.view(-1), weight=W)\n", None),
+        _example("    rows = logits.transpose(1, 2)\n    return F.cross_entropy(rows, y), rows\n", None),
+        _example("    return F.cross_entropy(logits.view(-1, 9), y.view(-1))\n\n\nmodel.compile()\n", None),
+    ),
+)

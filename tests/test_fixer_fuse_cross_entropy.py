@@ -1,0 +1,74 @@
+"""fuse-cross-entropy on losses as people write them: the same losses and gradients, in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from diagnose.fixer import Edits, example_request
+from diagnose.plugins import load
+
+FIXER = load().fixers["fuse-cross-entropy"]
+HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n\n\n"
+PROGRAMS = {
+    "rows": (
+        "def loss_of(logits, targets):\n"
+        "    return F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1), ignore_index=3)\n",
+        "cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1), ignore_index=3)",
+    ),
+    "criterion": (
+        "criterion = nn.CrossEntropyLoss(label_smoothing=0.1)\n\n\ndef loss_of(output, y):\n"
+        "    output = output.reshape(-1, 7)\n    return criterion(output, y.flatten())\n",
+        "return cross_entropy(output, y.flatten(), label_smoothing=0.1)",
+    ),
+    "member, shifted": (
+        "class Loss(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.loss = nn.CrossEntropyLoss(reduction='sum')\n\n    def forward(self, logits, labels):\n"
+        "        shifted = logits[..., :-1, :].contiguous()\n"
+        "        return self.loss(shifted.view(-1, shifted.size(-1)), labels[:, 1:].reshape(-1))\n\n\n"
+        "loss_of = Loss()\n",
+        "cross_entropy(shifted.view(-1, shifted.size(-1)), labels[:, 1:].reshape(-1), reduction='sum')",
+    ),
+    "classes second": (
+        "def loss_of(logits, y):\n    return F.cross_entropy(logits.permute(0, 2, 1).double(), y).mean()\n",
+        None,
+    ),
+    "classes second, none": (
+        "def loss_of(logits, y):\n    losses = F.cross_entropy(logits.permute(0, 2, 1), y, reduction='none')\n"
+        "    return losses.mean()\n",
+        "losses = cross_entropy(logits, y, reduction='none')",
+    ),
+}
+
+
+def results(text: str) -> list[torch.Tensor]:
+    names: dict[str, Any] = {}
+    exec(compile(text, "train.py", "exec"), names)
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(3, 4, 7, dtype=torch.float64, generator=generator, requires_grad=True)
+    targets = torch.randint(7, (3, 4), generator=generator)
+    loss = names["loss_of"](logits, targets)
+    loss.backward()
+    assert logits.grad is not None
+    return [loss.detach(), logits.grad]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_same_numbers_come_out(name: str) -> None:
+    text, wanted = PROGRAMS[name]
+    answer = FIXER.rewrite(example_request("unfused-loss", HEAD + text))
+    if wanted is None:
+        assert answer is None, "a change to another format than float32 is kept"
+        return
+    assert isinstance(answer, Edits)
+    patched = answer.files["train.py"]
+    assert wanted in patched
+    for one, other in zip(results(HEAD + text), results(patched), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-14)
+
+
+def test_a_compiled_loss_is_left_alone() -> None:
+    text = HEAD + "@torch.compile\n" + PROGRAMS["rows"][0]
+    assert FIXER.rewrite(example_request("unfused-loss", text)) is None
