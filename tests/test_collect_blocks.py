@@ -86,6 +86,8 @@ def test_the_lines_that_call_blocks_are_known_with_what_each_keeps(probe: tuple[
     assert [(one["arguments"]["name"], one["arguments"]["count"]) for one in found] == [("Block", 3), ("Block", 2)]
     assert [one["function"] for one in found] == ["Net.forward", "Net.forward"]
     assert [one["arguments"]["order"] for one in found] == ["0,1,2", "3,4"]
+    assert [one["arguments"]["through"] for one in found] == ["loop", "container"]
+    assert [one["arguments"]["place"] for one in found] == ["0,1,2", "0,1"]
     blocks = chain_of(found).chain.blocks
     # Its tanh and its dropout's mask, and its output; what goes in is the output of the block before.
     assert {block.boundary_bytes for block in blocks} == {ACTIVATION}
@@ -178,5 +180,5 @@ def test_where_anything_is_compiled_calls_are_left_alone_at_once() -> None:
 def test_blocks_are_repeated_parts_of_containers_and_none_lies_in_another() -> None:
     inner = nn.Sequential(*(nn.Sequential(nn.Linear(2, 2), nn.Tanh()) for _ in range(2)))
     root = nn.ModuleDict({"one": nn.ModuleList([inner, copy.deepcopy(inner)]), "plain": nn.Linear(2, 2)})
-    assert list(repeated(torch, root)) == list(root["one"].children())
+    assert [(place, block) for _, place, block in repeated(torch, root)] == list(enumerate(root["one"].children()))
     assert list(repeated(torch, nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2)))) == []

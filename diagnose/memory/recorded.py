@@ -23,6 +23,30 @@ class Line:
     site: Site
     order: tuple[int, ...]
     """The places of its blocks in the chain of the whole model, in the order in which the line calls them."""
+    turns: tuple[int, ...]
+    """The turns of a loop over them in which they run."""
+    count: int
+    """The turns of that loop."""
+
+    @property
+    def in_loop(self) -> bool:
+        """Whether the line itself calls them, one a turn."""
+        return self.site.arguments.get("through") == "loop"
+
+    @property
+    def through_container(self) -> bool:
+        """Whether the line calls their container, which calls them."""
+        return self.site.arguments.get("through") == "container"
+
+    @property
+    def container(self) -> str:
+        """The name of what holds them, from the module that the program calls: `transformer.h`."""
+        return str(self.site.arguments.get("container") or "")
+
+    @property
+    def stateful(self) -> bool:
+        """Whether a second forward pass leaves something behind: running statistics."""
+        return self.site.arguments.get("stateful") is True
 
 
 @dataclass(frozen=True)
@@ -36,13 +60,15 @@ class Recorded:
     """What the recorded program computed again already."""
     limit_bytes: int | None = None
     """What the process may take of the device."""
+    held_bytes: int = 0
+    """What was held when the first block began: parameters, and what else had been made by then."""
     whole: bool = True
     """Whether peaks of a whole step are known; False where the program ended in the first, or has no allocator."""
 
     def of_line(self, line: Line, again: Iterable[int]) -> tuple[int, ...]:
         """Which turns of a line's loop a plan computes again, counted from 0."""
         chosen = frozenset(again)
-        return tuple(turn for turn, place in enumerate(line.order) if place in chosen)
+        return tuple(turn for turn, place in zip(line.turns, line.order, strict=True) if place in chosen)
 
 
 def recorded(sites: Sequence[Site]) -> Recorded | None:
@@ -59,7 +85,12 @@ def recorded(sites: Sequence[Site]) -> Recorded | None:
     sizes = {place: size for part in parts for place, size in part.again.items()}
     chain = _as_if_kept(Chain(tuple(blocks), turn or 0, rest or 0), sizes)
     return Recorded(
-        tuple(part.line for part in parts), chain, tuple(sorted(sizes)), _number(site, "limit_bytes"), whole
+        tuple(part.line for part in parts),
+        chain,
+        tuple(sorted(sizes)),
+        limit_bytes=_number(site, "limit_bytes"),
+        held_bytes=_number(site, "held_bytes") or 0,
+        whole=whole,
     )
 
 
@@ -97,7 +128,16 @@ def _read(site: Site) -> _Part | None:
             cast_bytes=columns["cast_bytes"][row],
         )
     again = {order[at]: size for at, size in enumerate(again_bytes) if size > 0}
-    return _Part(Line(site, order), blocks, again)
+    return _Part(_line(site, order), blocks, again)
+
+
+def _line(site: Site, order: tuple[int, ...]) -> Line:
+    if site.arguments.get("through") != "container":
+        return Line(site, order, tuple(range(len(order))), len(order))
+    turns = _numbers(site, "place")
+    # Those that the program did not come to follow the last that it did.
+    turns += tuple(range(turns[-1] + 1, turns[-1] + 1 + len(order) - len(turns)))
+    return Line(site, order, turns, max(_number(site, "turns") or 0, turns[-1] + 1))
 
 
 def _alike(blocks: list[Block]) -> list[Block]:

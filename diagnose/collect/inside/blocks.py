@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from .block_calls import Call, described, last_pass
 from .guard import guarded
 from .sites import Sites
 
@@ -28,32 +29,6 @@ KIND = "blocks"
 MEMORY_FIRST, MEMORY, TIMES = 0, 2, 3
 """The steps that are looked at."""
 _MOST_BLOCKS = 512
-
-
-class _Call:
-    """One call of a block: readings are (bytes held now, peak since the last reading)."""
-
-    __slots__ = ("again", "begin", "boundary", "cast", "end", "entered", "left", "line", "name", "number", "turned")
-
-    def __init__(self, number: int, name: str, line: tuple[str, int, str, str | None], again: bool) -> None:
-        self.number, self.name, self.line, self.again = number, name, line, again
-        self.entered: tuple[int, int] = (0, 0)
-        self.left: tuple[int, int] | None = None
-        self.turned: tuple[int, int] | None = None
-        self.boundary = 0
-        self.cast = 0
-        self.begin: Any = None
-        self.end: Any = None
-
-    @property
-    def took_ns(self) -> int:
-        """Its time, once its step is over; -1 where that was not measured."""
-        if self.begin is None or self.end is None:
-            return -1
-        if isinstance(self.begin, int):
-            return int(self.end - self.begin)
-        self.end.synchronize()
-        return int(1e6 * self.begin.elapsed_time(self.end))
 
 
 class Blocks:
@@ -70,12 +45,14 @@ class Blocks:
         self._inside = False
         self._roots: dict[int, Any] = {}
         self._numbers: dict[int, int] = {}
-        self._blocks: list[Any] = []  # keeps them alive, so that no other module gets the id of one
-        self._count = 0
+        self._blocks: list[tuple[Any, int, Any]] = []
+        """Container, place in it, block: kept alive, so that no other module gets the id of one."""
+        self._names: list[str] = []
+        """Of their containers, from the module that the program calls: `transformer.h`."""
         self._saved: dict[int, int] = {}
-        self._calls: list[_Call] = []
-        self._memory: list[_Call] = []
-        self._times: list[_Call] = []
+        self._calls: list[Call] = []
+        self._memory: list[Call] = []
+        self._times: list[Call] = []
         self._rest_peak = 0
         self._told = False
         self.step_ended: Callable[[int], None] = guarded(self._step_ended)
@@ -142,7 +119,7 @@ class Blocks:
     def _take_over(self) -> None:
         calls, self._calls = self._calls, []
         self._saved = {}
-        passed = _last_pass(calls)
+        passed = last_pass(calls)
         if self._index == TIMES:
             self._times = passed
         elif self._index in (MEMORY_FIRST, MEMORY) and (self._index == MEMORY or len(passed) >= len(self._memory)):
@@ -153,11 +130,12 @@ class Blocks:
         if id(root) in self._roots:
             return
         self._roots[id(root)] = root
-        for block in repeated(self._torch, root):
+        names = {id(module): name for name, module in root.named_modules()}
+        for container, place, block in repeated(self._torch, root):
             if id(block) not in self._numbers and len(self._blocks) < _MOST_BLOCKS:
                 self._numbers[id(block)] = len(self._blocks)
-                self._blocks.append(block)
-                self._count += 1
+                self._blocks.append((container, place, block))
+                self._names.append(names[id(container)])
 
     def _block(self, number: int, again: bool, module: Any, args: Any, kwargs: Any) -> Any:
         call = guarded(self._enter)(number, module, again, args)
@@ -168,7 +146,7 @@ class Blocks:
         guarded(self._leave)(call, result)
         return result
 
-    def _enter(self, number: int, module: Any, again: bool, args: Any) -> _Call | None:
+    def _enter(self, number: int, module: Any, again: bool, args: Any) -> Call | None:
         if self._index not in (MEMORY_FIRST, MEMORY, TIMES) or self._capturing():
             return None
         caller, user = self._sites.ownership.caller(sys._getframe(2))
@@ -177,7 +155,11 @@ class Blocks:
         code = caller.f_code
         outer = f"{user.f_code.co_filename}:{user.f_lineno}" if user is not None and user is not caller else None
         line = (code.co_filename, caller.f_lineno, code.co_qualname, outer)
-        call = _Call(number, type(module).__name__, line, again)
+        call = Call(number, type(module).__name__, line, again)
+        container, call.place, _ = self._blocks[number]
+        call.through = _through(self._torch, sys._getframe(2), caller, container, module)
+        call.turns, call.container = len(container), self._names[number]
+        call.stateful = _is_stateful(self._torch, module)
         call.cast = _cast_bytes(self._torch, module)
         self._calls.append(call)
         if self._index == TIMES:
@@ -189,7 +171,7 @@ class Blocks:
         call.entered = self._read()
         return call
 
-    def _leave(self, call: _Call, result: Any) -> None:
+    def _leave(self, call: Call, result: Any) -> None:
         if call.begin is not None:
             call.end = self._clock()
             return
@@ -202,7 +184,7 @@ class Blocks:
         if output is not None and output.requires_grad and self._index == MEMORY and not call.again:
             output.register_hook(guarded(lambda _gradient: self._turned(call)))
 
-    def _turned(self, call: _Call) -> None:
+    def _turned(self, call: Call) -> None:
         """The backward pass of a block begins: the gradient of its output is known."""
         if self._index == MEMORY and self._on_device():
             call.turned = self._read()
@@ -251,7 +233,11 @@ class Blocks:
         if self._told or not self._memory:
             return
         self._told = True
-        of_process = {"blocks": self._count, "rest_peak_bytes": self._rest_peak or None, "limit_bytes": self._limit()}
+        of_process = {
+            "blocks": len(self._names),
+            "rest_peak_bytes": self._rest_peak or None,
+            "limit_bytes": self._limit(),
+        }
         for file, line, function, arguments in described(self._memory, self._times, self._rest_peak):
             self._sites.add(KIND, file, line, function, arguments | of_process)
 
@@ -264,80 +250,37 @@ class Blocks:
         return int(cuda.get_device_properties(cuda.current_device()).total_memory * fraction)
 
 
-def repeated(torch: Any, root: Any) -> Iterator[Any]:
-    """Children of one class in one container, at least two and made of parts themselves; none within another."""
+def repeated(torch: Any, root: Any) -> Iterator[tuple[Any, int, Any]]:
+    """Children of one class in one container, at least two and made of parts themselves; none within another.
+
+    Each with its container and its place there.
+    """
     containers = (torch.nn.ModuleList, torch.nn.Sequential, torch.nn.ModuleDict)
     classes = [type(child) for child in root.children()] if isinstance(root, containers) else []
-    for child in root.children():
+    for place, child in enumerate(root.children()):
         if classes.count(type(child)) > 1 and next(child.children(), None) is not None:
-            yield child
+            yield root, place, child
         else:
             yield from repeated(torch, child)
 
 
-def described(
-    memory: list[_Call], times: list[_Call], rest_peak: int
-) -> Iterator[tuple[str, int, str, dict[str, Any]]]:
-    """By line: its file, number and function, and what is known of the blocks called there, numbers as `1,2,3`.
-
-    `order` counts the blocks of all lines as they run. Bytes that were not measured are left out.
-    """
-    forward = [call for call in memory if not call.again]
-    took = {call.number: call.took_ns for call in times if not call.again}
-    again_ns = {call.number: call.took_ns for call in times if call.again}
-    again_bytes = {call.number: call.left[0] - call.entered[0] for call in memory if call.again and call.left}
-    by_line: dict[tuple[str, int, str, str | None], list[int]] = {}
-    for order, call in enumerate(forward):
-        by_line.setdefault(call.line, []).append(order)
-    for (file, line, function, outer), orders in by_line.items():
-        calls = [(forward[order], forward[order + 1 : order + 2], order) for order in orders]
-        done = [(call, order) for call, _, order in calls if call.left is not None]
-        arguments: dict[str, Any] = {
-            "name": ",".join(sorted({call.name for call, _, _ in calls})),
-            "count": len(orders),
-            "number": _joined(call.number for call, _, _ in calls),
-            "order": _joined(orders),
-            "kept_bytes": _joined(call.left[0] - call.entered[0] for call, _ in done if call.left),
-            "boundary_bytes": _joined(call.boundary for call, _ in done),
-            "cast_bytes": _joined(call.cast for call, _ in done),
-            "forward_ns": _joined(took.get(call.number, -1) for call, _, _ in calls),
-            "forward_peak_bytes": _joined(max(call.entered[1], call.left[1]) for call, _ in done if call.left),
-            "backward_peak_bytes": _joined(_backward_peak(forward, order, rest_peak) for order in orders),
-            "turn_peak_bytes": forward[-1].turned[1] if forward[-1].turned else None,
-            **({"called_from": outer} if outer else {}),
-        }
-        if again_bytes:
-            arguments["again_bytes"] = _joined(again_bytes.get(call.number, 0) for call, _, _ in calls)
-            arguments["again_ns"] = _joined(again_ns.get(call.number, -1) for call, _, _ in calls)
-        yield file, line, function, arguments
+def _through(torch: Any, frame: Any, line: Any, container: Any, block: Any) -> str:
+    """How a line calls a block: itself in a `loop`, through its `container`, or through something `other`."""
+    between = set()
+    while frame is not None and frame is not line:
+        module = frame.f_locals.get("self")
+        if isinstance(module, torch.nn.Module) and module is not block:
+            between.add(id(module))
+        frame = frame.f_back
+    if not between:
+        return "loop"
+    return "container" if between == {id(container)} else "other"
 
 
-def _backward_peak(forward: list[_Call], order: int, rest_peak: int) -> int:
-    """The peak from the beginning of a block's backward pass to that of the block before it; -1 where not measured."""
-    if forward[order].turned is None:
-        return -1
-    if order == 0:
-        return rest_peak or -1
-    before = forward[order - 1].turned
-    return before[1] if before else -1
-
-
-def _joined(numbers: Any) -> str:
-    return ",".join(str(number) for number in numbers)
-
-
-def _last_pass(calls: list[_Call]) -> list[_Call]:
-    """Of a step that runs the blocks several times (accumulation), the last time that is as long as the first."""
-    passes: list[list[_Call]] = [[]]
-    seen: set[int] = set()
-    for call in calls:
-        if not call.again and call.number in seen:
-            passes.append([])
-            seen = set()
-        if not call.again:
-            seen.add(call.number)
-        passes[-1].append(call)
-    return next(one for one in reversed(passes) if len(one) >= len(passes[0]))
+def _is_stateful(torch: Any, module: Any) -> bool:
+    """Whether its forward pass leaves something behind: to run it twice would count twice."""
+    norm = torch.nn.modules.batchnorm._NormBase
+    return any(isinstance(part, norm) and part.track_running_stats for part in module.modules())
 
 
 def _cast_bytes(torch: Any, module: Any) -> int:

@@ -13,8 +13,8 @@ from typing import Any
 
 from ..records import END, FACTS, STEPS, WINDOW
 from .allocations import Allocations
-from .calibrated import calibrated
 from .blocks import Blocks
+from .calibrated import calibrated
 from .compiler import CompilerLog
 from .facts import job_facts, process_facts
 from .guard import failures, guarded

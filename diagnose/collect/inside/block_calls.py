@@ -1,0 +1,108 @@
+"""What the probe of blocks (`blocks`) saw of their calls, as the arguments of sites."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+
+class Call:
+    """One call of a block: readings are (bytes held now, peak since the last reading)."""
+
+    __slots__ = (
+        *("again", "begin", "boundary", "cast", "container", "end", "entered", "left", "line", "name", "number"),
+        *("place", "stateful", "through", "turned", "turns"),
+    )
+
+    def __init__(self, number: int, name: str, line: tuple[str, int, str, str | None], again: bool) -> None:
+        self.number, self.name, self.line, self.again = number, name, line, again
+        self.entered: tuple[int, int] = (0, 0)
+        self.left: tuple[int, int] | None = None
+        self.turned: tuple[int, int] | None = None
+        self.boundary = 0
+        self.cast = 0
+        self.place = 0
+        self.container = ""
+        self.turns = 0
+        self.through = "loop"
+        self.stateful = False
+        self.begin: Any = None
+        self.end: Any = None
+
+    @property
+    def took_ns(self) -> int:
+        """Its time, once its step is over; -1 where that was not measured."""
+        if self.begin is None or self.end is None:
+            return -1
+        if isinstance(self.begin, int):
+            return int(self.end - self.begin)
+        self.end.synchronize()
+        return int(1e6 * self.begin.elapsed_time(self.end))
+
+
+def described(memory: list[Call], times: list[Call], rest_peak: int) -> Iterator[tuple[str, int, str, dict[str, Any]]]:
+    """By line: its file, number and function, and what is known of the blocks called there, numbers as `1,2,3`.
+
+    `order` counts the blocks of all lines as they run. Bytes that were not measured are left out.
+    """
+    forward = [call for call in memory if not call.again]
+    took = {call.number: call.took_ns for call in times if not call.again}
+    again_ns = {call.number: call.took_ns for call in times if call.again}
+    again_bytes = {call.number: call.left[0] - call.entered[0] for call in memory if call.again and call.left}
+    by_line: dict[tuple[str, int, str, str | None], list[int]] = {}
+    for order, call in enumerate(forward):
+        by_line.setdefault(call.line, []).append(order)
+    for (file, line, function, outer), orders in by_line.items():
+        calls = [(forward[order], forward[order + 1 : order + 2], order) for order in orders]
+        done = [(call, order) for call, _, order in calls if call.left is not None]
+        arguments: dict[str, Any] = {
+            "name": ",".join(sorted({call.name for call, _, _ in calls})),
+            "count": len(orders),
+            "place": _joined(call.place for call, _, _ in calls),
+            "through": calls[0][0].through,
+            "container": calls[0][0].container,
+            "turns": calls[0][0].turns,
+            "stateful": any(call.stateful for call, _, _ in calls),
+            "order": _joined(orders),
+            "kept_bytes": _joined(call.left[0] - call.entered[0] for call, _ in done if call.left),
+            "boundary_bytes": _joined(call.boundary for call, _ in done),
+            "cast_bytes": _joined(call.cast for call, _ in done),
+            "forward_ns": _joined(took.get(call.number, -1) for call, _, _ in calls),
+            "forward_peak_bytes": _joined(max(call.entered[1], call.left[1]) for call, _ in done if call.left),
+            "backward_peak_bytes": _joined(_backward_peak(forward, order, rest_peak) for order in orders),
+            "held_bytes": forward[0].entered[0],
+            "turn_peak_bytes": forward[-1].turned[1] if forward[-1].turned else None,
+            **({"called_from": outer} if outer else {}),
+        }
+        if again_bytes:
+            arguments["again_bytes"] = _joined(again_bytes.get(call.number, 0) for call, _, _ in calls)
+            arguments["again_ns"] = _joined(again_ns.get(call.number, -1) for call, _, _ in calls)
+        yield file, line, function, arguments
+
+
+def _backward_peak(forward: list[Call], order: int, rest_peak: int) -> int:
+    """The peak from the beginning of a block's backward pass to that of the block before it; -1 where not measured."""
+    if forward[order].turned is None:
+        return -1
+    if order == 0:
+        return rest_peak or -1
+    before = forward[order - 1].turned
+    return before[1] if before else -1
+
+
+def _joined(numbers: Any) -> str:
+    return ",".join(str(number) for number in numbers)
+
+
+def last_pass(calls: list[Call]) -> list[Call]:
+    """Of a step that runs the blocks several times (accumulation), the last time that is as long as the first."""
+    passes: list[list[Call]] = [[]]
+    seen: set[int] = set()
+    for call in calls:
+        if not call.again and call.number in seen:
+            passes.append([])
+            seen = set()
+        if not call.again:
+            seen.add(call.number)
+        passes[-1].append(call)
+    return next(one for one in reversed(passes) if len(one) >= len(passes[0]))

@@ -1,0 +1,352 @@
+"""Computes blocks again in the backward pass instead of keeping what they hold, as many as memory asks for.
+
+What it changes
+    In a loop over blocks, `x = block(x)` becomes `checkpoint(block, x, use_reentrant=False)` for the blocks of a plan
+    (`if number < 9`); a stack of blocks that is called as a whole becomes such a loop. Where a library holds the
+    blocks, its own switch is turned on: `gradient_checkpointing_enable()`, `gradient_checkpointing=True`.
+
+Why it helps
+    What autograd keeps of a block until its backward pass goes when its forward pass is over, all but its output, and
+    is made again right before it is needed. That takes the block's forward pass a second time, and only as many
+    blocks do so as have to: the plan is the cheapest with which the peak stays within a budget, from the bytes and the
+    times that the run measured of each block. Several budgets are tried, the largest first.
+
+Fix safety
+    Bitwise: the same operators run again on the same inputs, with the state of the random generators put back for
+    dropout. Left alone: blocks with running statistics (BatchNorm), which two forward passes move twice; blocks that
+    are checkpointed already; calls that are not in a loop of their own, with advice.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import libcst as cst
+
+from diagnose.fixer import (
+    Advice,
+    Answer,
+    BlockCall,
+    Edits,
+    Example,
+    Fixer,
+    Gate,
+    Line,
+    Recorded,
+    Request,
+    Scalar,
+    Site,
+    Source,
+    Splice,
+    after_build,
+    block_calls,
+    built_model,
+    call_name,
+    cheapest,
+    checkpointed,
+    example_request,
+    leanest,
+    parse,
+    recorded,
+    training_steps,
+)
+
+_BUDGETS = (0.92, 0.8, 0.65)
+"""Of what the process may take: room is left for the allocator's fragments, and for inputs that are larger."""
+_PARTS = (0.25, 0.5, 0.75, 1.0)
+"""Of the blocks, where the peaks of a whole step are not known: the program ended in its first."""
+_STATES = {"adam": 2, "adamw": 2, "nadam": 2, "radam": 2, "adamax": 2, "lion": 1, "rmsprop": 1, "adagrad": 1}
+_PARAMETER_BYTES = 4
+_ALL = "all"
+_OF_THE_BATCH = re.compile(r"BatchNorm|batch_norm")
+_KEPT_STATISTICS = "its blocks keep running statistics (BatchNorm), which a second forward pass would move again"
+_BY_HAND = (
+    "Have blocks of the model computed again in the backward pass, "
+    "`x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)`, as many as memory asks for."
+)
+
+
+def settings(request: Request) -> Sequence[Mapping[str, Scalar]]:
+    """Plans, the cheapest first: which blocks are computed again, counted from 0 as they run."""
+    known = _plannable(request)
+    if known is None:
+        return ({"again": _ALL},)
+    plans = _planned(request, known) if known.whole else _guessed(request, known)
+    return [{"again": _written(plan)} for plan in dict.fromkeys(plans) if plan] or ({},)
+
+
+def rewrite(request: Request) -> Answer:
+    """Checkpoint the blocks of the setting, where the program calls them."""
+    known = recorded(request.sites)
+    library = _through_library(request, known)
+    if library is not None:
+        return library
+    if _is_stateful(request, known):
+        return Advice(f"{_BY_HAND} Not by us: {_KEPT_STATISTICS}.")
+    wanted = request.setting.get("again", _ALL)
+    if not isinstance(wanted, str):
+        return None
+    owned = _plannable(request)
+    return _by_plan(request, owned, wanted) if owned is not None else _by_source(request)
+
+
+def _plannable(request: Request) -> Recorded | None:
+    """What was recorded, where every line that calls blocks is the user's, and nothing is checkpointed yet."""
+    known = recorded(request.sites)
+    if known is None or known.again or any(line.site.file not in request.sources for line in known.lines):
+        return None
+    return known
+
+
+def _planned(request: Request, known: Recorded) -> list[tuple[int, ...]]:
+    """The cheapest plan for each budget, and the leanest for what no budget can be kept."""
+    limit = known.limit_bytes or request.facts.device_memory_bytes
+    if limit is None:
+        return _parts(known, 0)
+    plans = [cheapest(known.chain, int(share * limit)) for share in _BUDGETS]
+    found = [plan.again for plan in plans if plan is not None and plan.again]
+    if found:
+        return found
+    # Peaks of tensors that fit, and yet memory was short: what is between them takes the rest.
+    least = leanest(known.chain)
+    middle = cheapest(known.chain, (known.chain.peak_bytes() + least.peak_bytes) // 2)
+    return [middle.again if middle is not None else (), least.again]
+
+
+def _guessed(request: Request, known: Recorded) -> list[tuple[int, ...]]:
+    """Parts of the blocks, from the fewest with which what is known of a step fits."""
+    limit = known.limit_bytes or request.facts.device_memory_bytes
+    if limit is None:
+        return _parts(known, 0)
+    sites = [site for site in request.sites if site.kind == "optimizer"]
+    held = known.held_bytes + sum(map(_training_bytes, sites))
+    most = held + sum(block.kept_bytes for block in known.chain.blocks)
+    least = 0
+    for block in known.chain.blocks:
+        if most <= _BUDGETS[0] * limit:
+            break
+        most -= block.saved_bytes
+        least += 1
+    return _parts(known, least)
+
+
+def _training_bytes(optimizer: Site) -> int:
+    """Gradients, and what the optimizer keeps of each parameter: not yet there in the first forward pass."""
+    elements, name = optimizer.arguments.get("elements"), str(optimizer.arguments.get("name", "")).lower()
+    return elements * _PARAMETER_BYTES * (1 + _STATES.get(name, 0)) if isinstance(elements, int) else 0
+
+
+def _parts(known: Recorded, least: int) -> list[tuple[int, ...]]:
+    count = len(known.chain.blocks)
+    numbers = [max(1, round(share * count)) for share in _PARTS]
+    return [tuple(range(number)) for number in numbers if number >= least] or [tuple(range(count))]
+
+
+def _written(plan: Sequence[int]) -> str:
+    """`0-8,12` for the blocks of a plan."""
+    spans: list[list[int]] = []
+    for number in plan:
+        if spans and spans[-1][1] == number - 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
+
+
+def _read(plan: str) -> frozenset[int]:
+    found: set[int] = set()
+    for span in plan.split(","):
+        first, _, last = span.partition("-")
+        found.update(range(int(first), int(last or first) + 1))
+    return frozenset(found)
+
+
+def _by_plan(request: Request, known: Recorded, wanted: str) -> Answer:
+    again = frozenset(range(len(known.chain.blocks))) if wanted == _ALL else _read(wanted)
+    edits: list[tuple[str, list[Splice]]] = []
+    for line in known.lines:
+        turns = known.of_line(line, again)
+        source = parse(request.sources[line.site.file]) if turns else None
+        if source is None:
+            continue
+        places = _places(source, line)
+        where = f"{line.site.file}:{line.site.line}"
+        if len(places) != 1:
+            return Advice(f"{where}: {_BY_HAND} Not by us: the line is no loop over blocks.")
+        made = checkpointed(places[0], turns, line.count)
+        if isinstance(made, str):
+            return Advice(f"{where}: {_BY_HAND} Not by us: {made}.")
+        edits.append((line.site.file, made))
+    if not edits:
+        return None
+    number, count = len(again), len(known.chain.blocks)
+    which = "all blocks" if number == count else f"{number} of {count} blocks"
+    return Edits(request.edited(edits), f"compute {which} again in the backward pass instead of keeping them")
+
+
+def _places(source: Source, line: Line) -> list[BlockCall]:
+    """Where the line calls them: a call of what runs in turns, or of the container by its name."""
+    places = [
+        place
+        for place in block_calls(source, line.site.line)
+        if line.in_loop == (place.loop is not None) and (line.in_loop or line.through_container)
+    ]
+    named = [place for place in places if call_name(place.call) == line.container.rpartition(".")[2]]
+    return named if len(places) > 1 and line.through_container else places
+
+
+def _by_source(request: Request) -> Answer:
+    """Nothing of use was recorded: all blocks of the loops that the text shows."""
+    edits: list[tuple[str, list[Splice]]] = []
+    reasons: list[str] = []
+    for path, text in request.sources.items():
+        source = parse(text) if re.search(r"\bModuleList\b|\bSequential\b", text) else None
+        for place in block_calls(source) if source is not None else ():
+            made = checkpointed(place, (), None) if _is_chain(place) else "it is not one block after the other"
+            if isinstance(made, str):
+                reasons.append(f"{path}:{place.line}: {_BY_HAND} Not by us: {made}.")
+            else:
+                edits.append((path, made))
+    if edits:
+        return Edits(request.edited(edits), "compute all blocks again in the backward pass instead of keeping them")
+    return Advice(reasons[0] if reasons else _BY_HAND)
+
+
+def _is_chain(place: BlockCall) -> bool:
+    """Whether what a block returns goes into the next: `x = block(x)`."""
+    source, call = place.source, place.call
+    assign = source.parent(call)
+    if place.loop is None:
+        return True
+    if not isinstance(assign, cst.Assign) or not call.args:
+        return False
+    targets = {name.value for name in source.every(cst.Name, assign.targets[0].target)}
+    return bool(targets & {name.value for arg in call.args for name in source.every(cst.Name, arg.value)})
+
+
+def _is_stateful(request: Request, known: Recorded | None) -> bool:
+    if known is not None:
+        return any(line.stateful for line in known.lines)
+    return any(_OF_THE_BATCH.search(text) for text in request.sources.values())
+
+
+def _through_library(request: Request, known: Recorded | None) -> Answer:
+    """Blocks of Hugging Face's: its own switch, where the model is built or among the Trainer's arguments."""
+    if known is None or any("transformers" not in line.site.file or line.site.owned for line in known.lines):
+        return None
+    if known.again:
+        return None
+    summary = "compute all blocks again in the backward pass instead of keeping them"
+    for trainer in request.trainers():
+        if trainer.library == "transformers":
+            placed = trainer.options.place("gradient_checkpointing", True)
+            return Advice(placed.reason) if placed.reason else Edits(request.edited(placed.edits.items()), summary)
+    for step in training_steps(request.sources, request.sites):
+        built = built_model(step, request.sources)
+        if built is not None:
+            enable = "gradient_checkpointing_enable(gradient_checkpointing_kwargs={'use_reentrant': False})"
+            quoted = enable.replace("'", '"')
+            edit = after_build(built, [f"{built.name}.{quoted}"])
+            return Edits(request.edited([(built.path, [edit])]), summary)
+    return Advice("`model.gradient_checkpointing_enable()` after the model is built has its blocks computed again.")
+
+
+_HEAD = "import torch\nfrom torch import nn\n"
+_IMPORT = "from torch.utils.checkpoint import checkpoint\n"
+_LOOPED = """
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([Block() for _ in range(12)])
+
+    def forward(self, x):
+        {head}
+            x = {call}
+        return x
+"""
+_STACKED = """
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.Sequential(*[Block() for _ in range(12)])
+
+    def forward(self, x):
+{lines}
+"""
+_PLAIN = _HEAD + _LOOPED.format(head="for block in self.blocks:", call="block(x)")
+_AGAIN = "checkpoint(block, x, use_reentrant=False)"
+
+
+def _site(text: str, through: str, stateful: bool = False) -> Site:
+    """Twelve blocks that keep a tenth of the device's memory each, beside two tenths of other things."""
+    gb = 1_000_000_000
+    code = "block(x)" if through == "loop" else "self.blocks(x)"
+    line = text[: text.find(code)].count("\n") + 1 if code in text else 14
+    held = [2 * gb + (at + 1) * gb for at in range(12)]
+    columns = {
+        "order": range(12),
+        "place": range(12),
+        "kept_bytes": [gb] * 12,
+        "boundary_bytes": [gb // 20] * 12,
+        "cast_bytes": [0] * 12,
+        "forward_ns": [4_000_000] * 12,
+        "forward_peak_bytes": held,
+        "backward_peak_bytes": [each + gb // 5 for each in held],
+    }
+    arguments: dict[str, Scalar] = {name: ",".join(map(str, column)) for name, column in columns.items()}
+    arguments |= {"through": through, "turns": 12, "stateful": stateful, "limit_bytes": 10 * gb}
+    return Site(
+        "blocks", "train.py", line, "Net.forward", {**arguments, "turn_peak_bytes": 15 * gb, "rest_peak_bytes": gb}
+    )
+
+
+def _recorded(text: str) -> Request:
+    through = "container" if "Sequential" in text else "loop"
+    sites = (_site(text, through, stateful="Norm" in text),)
+    request = example_request("memory-pressure", text, sites=sites)
+    return example_request("memory-pressure", text, sites=sites, setting=settings(request)[0])
+
+
+def _text_alone(text: str) -> Request:
+    return example_request("memory-pressure", text, setting={"again": _ALL})
+
+
+FIXER = Fixer(
+    name="checkpoint-blocks",
+    rewrite=rewrite,
+    gate=Gate.BITWISE,
+    mechanism="idle.allocator",
+    settings=settings,
+    order=70,
+    conflicts=("checkpoint-fewer",),
+    examples=(
+        Example(
+            _PLAIN,
+            _HEAD
+            + _IMPORT
+            + _LOOPED.format(
+                head="for number, block in enumerate(self.blocks):", call=f"{_AGAIN} if number < 7 else block(x)"
+            ),
+            _recorded,
+        ),
+        Example(
+            _HEAD + _STACKED.format(lines="        return self.blocks(x)"),
+            _HEAD
+            + _IMPORT
+            + _STACKED.format(
+                lines="        hidden = x\n"
+                "        for number, block in enumerate(self.blocks):\n"
+                "            hidden = checkpoint(block, hidden, use_reentrant=False) if number < 7 else block(hidden)\n"
+                "        return hidden"
+            ),
+            _recorded,
+        ),
+        Example(_PLAIN, _HEAD + _IMPORT + _LOOPED.format(head="for block in self.blocks:", call=_AGAIN), _text_alone),
+        Example(_PLAIN.replace("Block()", "BatchNormBlock()"), None, _recorded),
+        Example(_PLAIN.replace("x = block(x)", "ys.append(block(x))"), None, _text_alone),
+        Example(_PLAIN.replace("block(x)", "block(x, debug=True)"), None, _text_alone),
+    ),
+)
