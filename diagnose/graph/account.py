@@ -37,13 +37,13 @@ class SiteRecord:
         """Whether the fused operator took its place."""
         return not self.left
 
+    @property
+    def place(self) -> str:
+        """File and line, as short as they can be said."""
+        return f"{_short(self.file)}:{self.line}" if self.file else "(no line known)"
+
     def __str__(self) -> str:
-        place = f"{_short(self.file)}:{self.line}" if self.file else "(no line known)"
-        inside = f" in {self.module}" if self.module else ""
-        words = f"{place}{inside}  {self.pattern}: "
-        if self.left:
-            return f"{words}left as it was: {self.left}"
-        return f"{words}rewritten; {_saving(self)}{_times(self)}"
+        return _together([self])
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,10 @@ class GraphRecord:
         lines = [f"graph {self.number} ({self.device}, the rest by {self.inner}): {count} rewritten"]
         if self.note:
             lines.append(f"  {self.note}")
-        lines += [f"  {site}" for site in self.sites]
+        alike: dict[tuple[str, str, str], list[SiteRecord]] = {}
+        for site in self.sites:
+            alike.setdefault((site.place, site.pattern, site.left), []).append(site)
+        lines += [f"  {_together(sites)}" for sites in alike.values()]
         if self.peak_bytes is not None:
             lines.append(f"  peak of its first steps: {_size(self.peak_bytes)} allocated")
         return "\n".join(lines)
@@ -121,22 +124,40 @@ def _say(text: str, prints: bool) -> None:
         sys.stderr.write(f"diagnose: {text}\n")
 
 
-def _saving(site: SiteRecord) -> str:
-    if site.measured_bytes is None:
-        return f"should save {_size(site.estimated_bytes)}, not measured on this device"
-    if site.checked_share == 1.0:
-        return f"should save {_size(site.estimated_bytes)}, measured {_size(site.measured_bytes)}"
-    share = f"{site.checked_share:.0%} of the rows"
-    return (
-        f"should save {_size(site.estimated_bytes)}; on {share} {_size(site.estimated_for_check_bytes)}, "
-        f"measured {_size(site.measured_bytes)}"
-    )
+def _together(sites: Sequence[SiteRecord]) -> str:
+    """One line for sites of one line in the source, one pattern and one outcome: the layers of a model."""
+    first, *rest = sites
+    modules = f" in {first.module}" if first.module else ""
+    if rest:
+        modules = (
+            f" in {first.module} … {rest[-1].module} ({len(sites)} times)" if first.module else f" ({len(sites)} times)"
+        )
+    if first.left:
+        return f"{first.place}{modules}  {first.pattern}: left as it was: {first.left}"
+    return f"{first.place}{modules}  {first.pattern}: rewritten; {_saving(sites)}{_times(sites)}"
 
 
-def _times(site: SiteRecord) -> str:
-    if site.found_ns is None or site.fused_ns is None:
+def _saving(sites: Sequence[SiteRecord]) -> str:
+    total = sum(site.estimated_bytes for site in sites)
+    expected = f"should save {_size(total)}" if total > 0 else "should move less and hold as much"
+    measured = [site.measured_bytes for site in sites if site.measured_bytes is not None]
+    if len(measured) < len(sites):
+        return f"{expected}, not measured on this device"
+    if all(site.checked_share == 1.0 for site in sites):
+        return f"{expected}, measured {_size(sum(measured))}"
+    share = min(site.checked_share for site in sites)
+    part = _size(sum(site.estimated_for_check_bytes for site in sites))
+    return f"{expected}; on {share:.0%} of the rows {part}, measured {_size(sum(measured))}"
+
+
+def _times(sites: Sequence[SiteRecord]) -> str:
+    timed = [
+        (site.found_ns, site.fused_ns) for site in sites if site.found_ns is not None and site.fused_ns is not None
+    ]
+    if not timed:
         return ""
-    return f"; {site.found_ns / 1e6:.2f} ms forward and backward, fused {site.fused_ns / 1e6:.2f} ms"
+    found, fused = (sum(each) / 1e6 for each in zip(*timed, strict=True))
+    return f"; forward and backward {found:.2f} ms, fused {fused:.2f} ms"
 
 
 def _sites(count: int) -> str:

@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from diagnose.graph.finding import GRADIENT_MODES, writes_in_place
-from diagnose.graph.nodes import spelling
+from diagnose.graph.nodes import now, spelling
 from diagnose.graph.site import Site
 
 
@@ -93,7 +93,7 @@ def _run(module: fx.GraphModule, node: fx.Node, values: Mapping[fx.Node, Any], e
 def _own(value: Any) -> Any:
     """A value that the graph may write into; parameters are large, and a graph that writes into one is not run."""
     if not isinstance(value, torch.Tensor):
-        return value
+        return now(value) if isinstance(value, torch.SymInt) else value
     return value.detach() if isinstance(value, torch.nn.Parameter) else value.detach().clone()
 
 

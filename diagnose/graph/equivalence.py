@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from diagnose.graph.nodes import wanted_gradient
+from diagnose.graph.nodes import size_of_now, wanted_gradient
 from diagnose.graph.site import Site
 
 ERROR_RATIO = 3.0
@@ -67,7 +67,7 @@ def as_found(site: Site, widened: torch.dtype | None = None) -> Call:
     copies = {node: graph.placeholder(f"input_{place}") for place, node in enumerate(site.inputs)}
     order = {node: place for place, node in enumerate(site.anchor.graph.nodes)}
     for node in sorted(site.removed, key=order.__getitem__):
-        copy = graph.node_copy(node, copies.__getitem__)
+        copy = graph.node_copy(node, lambda read: copies[read] if read in copies else size_of_now(read))
         if widened is not None:
             _widen(copy, widened)
         copies[node] = copy

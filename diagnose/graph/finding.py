@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from torch import fx
 
-from diagnose.graph.nodes import spelling
+from diagnose.graph.nodes import size_of_now, spelling
 from diagnose.graph.site import Pattern, Site
 
 IN_PLACE = frozenset(
@@ -32,11 +32,12 @@ def writes_in_place(node: fx.Node) -> bool:
 
 
 def _stands_alone(site: Site, order: dict[fx.Node, int]) -> bool:
-    """Whether nothing but its outputs is read outside, it reads nothing but its inputs, and these come first."""
+    """Whether others read nothing but its outputs, it reads nothing but its inputs and sizes, and these come first."""
     inside, outputs = set(site.removed), set(site.outputs)
     if any(not set(node.users) <= inside for node in inside - outputs):
         return False
-    if any(set(node.all_input_nodes) - inside - set(site.inputs) for node in inside):
+    strangers = {read for node in inside for read in node.all_input_nodes} - inside - set(site.inputs)
+    if any(size_of_now(read) is None for read in strangers):
         return False
     first = min(order[node] for node in outputs)
     return all(order[node] < first for node in site.inputs)

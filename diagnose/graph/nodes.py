@@ -54,7 +54,20 @@ def hinted(node: fx.Node) -> torch.Tensor:
     """What a node holds in this call, on the meta device: symbolic sizes are what they are now, without a guard."""
     value = held(node)
     assert value is not None, f"{node} holds no tensor"
-    return torch.empty([_now(size) for size in value.shape], dtype=value.dtype, device="meta")
+    return torch.empty([now(size) for size in value.shape], dtype=value.dtype, device="meta")
+
+
+def now(size: Any) -> int:
+    """A symbolic size as it is in this call, without a guard; 1 where nothing is known of it."""
+    if isinstance(size, int):
+        return size
+    return int(size.node.hint) if size.node.has_hint() else 1
+
+
+def size_of_now(node: fx.Node) -> int | None:
+    """The number that a node holds in this call, where it holds a symbolic size."""
+    value = node.meta.get("example_value")
+    return now(value) if isinstance(value, torch.SymInt) else None
 
 
 def alike(some: Sequence[Any], others: Sequence[Any]) -> bool:
@@ -129,12 +142,6 @@ def place_of(node: fx.Node) -> tuple[str, int, str]:
     modules = list((node.meta.get("nn_module_stack") or {}).values())
     module = _written(modules[-1][0]) if modules else ""
     return (frames[-1]["file"], int(frames[-1]["line"]), module) if frames else ("", 0, module)
-
-
-def _now(size: Any) -> int:
-    if isinstance(size, int):
-        return size
-    return int(size.node.hint) if size.node.has_hint() else 1
 
 
 def _written(path: str) -> str:

@@ -21,9 +21,11 @@ class Rotation:
     nodes: tuple[fx.Node, ...]
 
 
-def fused(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Queries and keys, rotated."""
-    return kernels.rotary(q, k, cos, sin)
+def fused(
+    q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, out_dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Queries and keys, rotated, in the dtype that wider angles gave them."""
+    return kernels.rotary(q.to(out_dtype), k.to(out_dtype), cos, sin)
 
 
 def find(graph: fx.Graph) -> Iterator[Site]:
@@ -35,12 +37,13 @@ def find(graph: fx.Graph) -> Iterator[Site]:
             continue
         angles = rotation.cos, rotation.sin
         first = waiting.pop(angles, None)
-        if first is None or dtype(first.value) != dtype(rotation.value):
+        if first is None or dtype(first.nodes[-1]) != dtype(node):
             waiting[angles] = rotation
             continue
         removed = (*first.nodes, *rotation.nodes)
         outputs = (first.nodes[-1], rotation.nodes[-1])
-        yield Site(PATTERN.name, removed, (first.value, rotation.value, *angles), outputs, fused)
+        constants = {"out_dtype": dtype(node)}
+        yield Site(PATTERN.name, removed, (first.value, rotation.value, *angles), outputs, fused, constants)
 
 
 def _rotation(node: fx.Node) -> Rotation | None:
@@ -54,7 +57,7 @@ def _rotation(node: fx.Node) -> Rotation | None:
                 nodes = _turned(turned, value) if only_read_by_one(turned, across) else None
                 if nodes is None or not isinstance(cos, fx.Node) or not isinstance(sin, fx.Node):
                     continue
-                if alike(shape(value), shape(node)) and dtype(value) == dtype(node):
+                if alike(shape(value), shape(node)):
                     return Rotation(value, cos, sin, (straight, *nodes, across, node))
     return None
 
