@@ -176,6 +176,7 @@ def test_help_names_every_command_and_loads_nothing_heavy(tmp_path: Path) -> Non
         "compare",
         "explain",
         "doctor",
+        "cache",
         "demo",
     ):
         assert command in answer.stdout

@@ -29,6 +29,7 @@ COMMANDS = (
     "calibrate",
     "explain",
     "doctor",
+    "cache",
     "demo",
 )
 """Modules of this package, in the order of `--help`."""
