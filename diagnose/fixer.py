@@ -86,6 +86,7 @@ from diagnose.source.steps.lightning import lightning_models, logged_reads
 from diagnose.source.steps.loaders import Loader, LoadersFound, find_loaders
 from diagnose.source.steps.micro_steps import LastMicroStep, last_micro_step
 from diagnose.source.steps.output_in_step import LossOfStep, losses_of_steps
+from diagnose.source.steps.parameter_loops import ParameterLoop, parameter_loops
 from diagnose.source.steps.pending import puts_off
 from diagnose.source.steps.progress import on_progress_bar, show_less_often
 from diagnose.source.steps.reads import is_read, log_branch, outcome, tensor_of, training_reads, trains, trains_within
@@ -134,6 +135,7 @@ __all__ = [
     "OutputLayer",
     "OutputLoss",
     "OutputProduct",
+    "ParameterLoop",
     "Placed",
     "Recorded",
     "Refused",
@@ -231,6 +233,7 @@ __all__ = [
     "outcome",
     "output_layers",
     "output_losses",
+    "parameter_loops",
     "parse",
     "planned",
     "put_off",

@@ -1,0 +1,159 @@
+"""Loops over the parameters of a model that hand each to a collective: gradients reduced, or weights sent, by hand."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import libcst as cst
+
+from diagnose.source.edit import call_name
+from diagnose.source.flow import within
+from diagnose.source.syntax import Source, parse
+
+__all__ = ["ParameterLoop", "parameter_loops"]
+
+_OVER = re.compile(r"(?:list\()?(?P<model>[\w.]+?)\.(?:named_)?parameters\(\)\)?$")
+_WORLD = re.compile(r"world_?size|get_world_size|n_?ranks|num_?replicas|WORLD_SIZE", re.IGNORECASE)
+_ASKS_GRADIENT = re.compile(r"(?:not\s+)?\(?[\w.]+\.(?:grad|requires_grad)\b")
+_QUIET = frozenset({"get_world_size", "get_rank", "is_initialized", "is_available", "float", "int", "no_grad"})
+
+
+@dataclass(frozen=True)
+class ParameterLoop:
+    """One such loop, and how the program gets there."""
+
+    path: str
+    source: Source = field(repr=False)
+    loop: cst.For = field(repr=False)
+    collective: Literal["all_reduce", "broadcast"]
+    of: Literal["grad", "weight"]
+    model: str
+    """What the loop's parameters are those of, as the loop calls it."""
+    averages: bool
+    """Whether a sum over ranks is divided by their number there."""
+    function: cst.FunctionDef | None = field(repr=False)
+    """The function that does nothing else; None where the loop stands in the training code itself."""
+    calls: tuple[cst.Call, ...] = field(repr=False)
+    """The calls of that function in the same file."""
+
+    @property
+    def line(self) -> str:
+        """For people."""
+        return f"{self.path}:{self.source.lines_of(self.loop)[0]}"
+
+
+def parameter_loops(sources: Mapping[str, str]) -> list[ParameterLoop]:
+    """All of the sources, in their order."""
+    found = []
+    for path, text in sources.items():
+        source = parse(text) if "parameters()" in text and ("all_reduce" in text or "broadcast" in text) else None
+        if source is not None:
+            loops = (_parameter_loop(path, source, loop) for loop in source.every(cst.For))
+            found += [loop for loop in loops if loop is not None]
+    return found
+
+
+def _parameter_loop(path: str, source: Source, loop: cst.For) -> ParameterLoop | None:
+    over = _OVER.match(source.code(loop.iter))
+    name = _parameter(loop)
+    body = _statements(source, loop.body)
+    if over is None or name is None or loop.orelse is not None or body is None:
+        return None
+    sent: list[tuple[Literal["all_reduce", "broadcast"], Literal["grad", "weight"]]] = []
+    averages = False
+    for small in body:
+        call = small.value if isinstance(small, cst.Expr) else None
+        collective = _collective(source, call, name) if isinstance(call, cst.Call) else None
+        if collective is not None:
+            sent.append(collective)
+            averages |= isinstance(call, cst.Call) and "AVG" in source.code(call)
+        elif _divides(source, small, name):
+            averages = True
+        elif not isinstance(small, cst.Continue | cst.Pass):
+            return None
+    if len(sent) != 1:
+        return None
+    function = source.inside(loop, cst.FunctionDef)
+    if function is not None and not _does_nothing_else(source, function, loop):
+        function = None
+    named = function.name.value if function is not None else None
+    calls = tuple(call for call in source.every(cst.Call) if call_name(call) == named) if named else ()
+    return ParameterLoop(path, source, loop, *sent[0], over["model"], averages, function, calls)
+
+
+def _parameter(loop: cst.For) -> str | None:
+    """The name of the parameter in a turn: `p`, or the second of `name, p`."""
+    target = loop.target
+    if isinstance(target, cst.Tuple) and len(target.elements) == 2:
+        target = target.elements[1].value
+    return target.value if isinstance(target, cst.Name) else None
+
+
+def _statements(source: Source, body: cst.BaseSuite) -> list[cst.BaseSmallStatement] | None:
+    """The simple statements of a body, with those below a question about the gradient; None where there is more."""
+    found: list[cst.BaseSmallStatement] = []
+    for line in body.body:
+        if isinstance(line, cst.SimpleStatementLine):
+            found += line.body
+        elif isinstance(line, cst.If) and line.orelse is None and _ASKS_GRADIENT.match(source.code(line.test)):
+            below = _statements(source, line.body)
+            if below is None:
+                return None
+            found += below
+        elif isinstance(line, cst.BaseSmallStatement):
+            found.append(line)
+        else:
+            return None
+    return found
+
+
+def _collective(
+    source: Source, call: cst.Call, name: str
+) -> tuple[Literal["all_reduce", "broadcast"], Literal["grad", "weight"]] | None:
+    if not call.args or any(arg.keyword is not None and arg.keyword.value == "async_op" for arg in call.args):
+        return None
+    given = source.code(call.args[0].value)
+    kind = call_name(call)
+    if kind == "all_reduce" and given in {f"{name}.grad", f"{name}.grad.data"}:
+        return "all_reduce", "grad"
+    if kind == "broadcast" and given in {name, f"{name}.data"}:
+        return "broadcast", "weight"
+    return None
+
+
+def _divides(source: Source, small: cst.BaseSmallStatement, name: str) -> bool:
+    """Whether a statement divides the gradient by the number of ranks."""
+    code = source.code(small)
+    gradient = rf"{re.escape(name)}\.grad(?:\.data)?"
+    divided = re.match(
+        rf"{gradient}\s*(?:/=|\.div_\(|=\s*{gradient}\s*/|\.mul_\(1(?:\.0)?\s*/)\s*(.+)$", code, re.DOTALL
+    )
+    if divided is None:
+        return False
+    by = divided[1]
+    return _WORLD.search(by) is not None or any(
+        _WORLD.search(source.code(assign.value))
+        for word in re.findall(r"[A-Za-z_]\w*", by)
+        for assign in source.every(cst.Assign)
+        if any(source.code(target.target) == word for target in assign.targets)
+    )
+
+
+def _does_nothing_else(source: Source, function: cst.FunctionDef, loop: cst.For) -> bool:
+    """Whether a function only runs the loop: beside it, it asks for the number of ranks."""
+    for statement in _below(function.body):
+        if statement is loop or within(source, loop, statement):
+            continue
+        if any(call_name(call) not in _QUIET for call in source.every(cst.Call, statement)):
+            return False
+        if any(isinstance(node, cst.For | cst.While | cst.AugAssign) for node in source.walk(statement)):
+            return False
+    return True
+
+
+def _below(body: cst.BaseSuite) -> Iterator[cst.CSTNode]:
+    statements: Sequence[cst.CSTNode] = body.body
+    yield from statements

@@ -1,0 +1,271 @@
+"""Lets DistributedDataParallel reduce gradients while the backward pass goes on.
+
+What it changes
+    Takes out the loop that reduces the gradients of all parameters by hand after the backward pass (or the call of the
+    function that does nothing else), and wraps the model once it is built. Where the program needs the model itself, for
+    a checkpoint, it gets it from the wrapper, as `model.module`.
+
+Why it helps
+    By hand, one collective a parameter starts when nothing is left to hide it. DistributedDataParallel puts gradients
+    into buckets and reduces each once it is full, beside the rest of the backward pass.
+
+Fix safety
+    Rounding: gradients are divided by the number of ranks before the sum, not after it. The weights of the first rank
+    are sent to all others once. Left to people, with the lines to write: `nn.DataParallel`, which needs another way to
+    start the program; sums that are not divided; gradients accumulated over several backward passes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from diagnose.fixer import (
+    Advice,
+    Answer,
+    Built,
+    Edits,
+    Example,
+    Fixer,
+    Gate,
+    ParameterLoop,
+    Request,
+    Source,
+    Splice,
+    TrainingStep,
+    after_build,
+    built_model,
+    call_name,
+    data_parallel,
+    ensure_import,
+    example_request,
+    loops_around,
+    parameter_loops,
+    remove_statements,
+    scope_of,
+    training_steps,
+    within,
+)
+
+_OF_THE_WRAPPER = frozenset(
+    {"parameters", "named_parameters", "train", "eval", "zero_grad", "buffers", "named_buffers", "modules", "training"}
+)
+"""What the wrapper has as the model has it, names of parameters aside."""
+_FOR_ONE_PROCESS = """{line}: `nn.DataParallel` drives all devices from one process. With a process for each instead:
+  1. before the model is built: `rank = int(os.environ["LOCAL_RANK"]); torch.cuda.set_device(rank); \
+torch.distributed.init_process_group("nccl")`
+  2. in place of this line: `{name} = nn.parallel.DistributedDataParallel({model}.to(rank), device_ids=[rank])`
+  3. each process takes its part of the batch: `sampler=torch.utils.data.DistributedSampler(dataset)` in the loader, \
+and the batch size divided by the number of devices
+  4. print and save in rank 0 only, and save `{name}.module.state_dict()`
+  5. start it with `torchrun --nproc-per-node {devices} {script}`
+Not by us: it changes how the program is started."""
+
+
+def rewrite(request: Request) -> Answer:
+    """Wrap the model whose gradients are reduced by hand."""
+    replicated = _data_parallel_module(request)
+    if replicated is not None:
+        return replicated
+    loops = [loop for loop in parameter_loops(request.sources) if loop.of == "grad"]
+    if not loops or any(one.is_wrapper for one in data_parallel(request.sources, request.sites)):
+        return None
+    for step in training_steps(request.sources, request.sites):
+        for loop in loops:
+            gone = _reduces(step, loop)
+            if gone:
+                return _wrapped(request, step, loop, gone)
+    return Advice(f"{loops[0].line} reduces gradients one by one: DistributedDataParallel does so beside the backward.")
+
+
+def _reduces(step: TrainingStep, loop: ParameterLoop) -> list[cst.BaseSmallStatement | cst.BaseCompoundStatement]:
+    """The statements of a step's turn that reduce its gradients, with the function that they call."""
+    if step.path != loop.path or step.loop is None:
+        return []
+    source = loop.source
+    around = loops_around(source, step.backward)
+    if loop.function is None:
+        return [loop.loop] if any(within(source, loop.loop, each.body) for each in around) else []
+    gone: list[cst.BaseSmallStatement | cst.BaseCompoundStatement] = []
+    for call in loop.calls:
+        statement = source.parent(call)
+        if isinstance(statement, cst.Expr) and any(within(source, call, each.body) for each in around):
+            gone.append(statement)
+    if gone and len(gone) == len(loop.calls) and source.text.count(loop.function.name.value) == len(gone) + 1:
+        gone.append(loop.function)
+    return gone
+
+
+def _wrapped(
+    request: Request,
+    step: TrainingStep,
+    loop: ParameterLoop,
+    gone: list[cst.BaseSmallStatement | cst.BaseCompoundStatement],
+) -> Answer:
+    built = built_model(step, request.sources)
+    reason = _why_not(step, loop, built, gone)
+    if reason is not None or built is None:
+        return Advice(
+            f"{loop.line} reduces gradients one by one after the backward pass. DistributedDataParallel does so beside "
+            f"it: `model = torch.nn.parallel.DistributedDataParallel(model)` in its place. Not by us: {reason}."
+        )
+    torch, imports = ensure_import(built.source, "torch")
+    at = after_build(built, [f"{built.name} = {torch}.nn.parallel.DistributedDataParallel({built.name})"], filled=True)
+    own = [Splice(end, end, ".module") for end in _needs_model(built, at.start, gone)]
+    edits = [
+        (loop.path, remove_statements(loop.source, gone, about=r"gradients?\b|average|all.?reduce")),
+        (built.path, [*imports, at, *own]),
+    ]
+    return Edits(request.edited(edits), "reduce gradients while the backward pass goes on")
+
+
+def _why_not(
+    step: TrainingStep,
+    loop: ParameterLoop,
+    built: Built | None,
+    gone: list[cst.BaseSmallStatement | cst.BaseCompoundStatement],
+) -> str | None:
+    if not loop.averages:
+        return "it adds gradients up without dividing by the number of ranks, which the wrapper does"
+    if built is None:
+        return "the line that builds the model was not found"
+    source = loop.source
+    inner = loops_around(source, step.backward)[0]
+    reducing = next(each for each in gone if not isinstance(each, cst.FunctionDef))
+    if not within(source, reducing, inner.body):
+        return "gradients of several backward passes are reduced at once: `no_sync` is needed for all but the last"
+    position = after_build(built, ["pass"], filled=True).start
+    if not _group_exists(built, position):
+        return "the process group is made after the model, or elsewhere"
+    where = _gone_astray(built, step)
+    return f"{where} uses the model in a way that the wrapper does not have" if where else None
+
+
+def _group_exists(built: Built, position: int) -> bool:
+    """Whether the process group is there before a position of the scope in which the model is built."""
+    source = built.source
+    makers = {"init_process_group"} | {
+        function.name.value
+        for function in source.every(cst.FunctionDef)
+        if any(call_name(call) == "init_process_group" for call in source.every(cst.Call, function))
+    }
+    return any(
+        call_name(call) in makers and scope_of(source, call) in (built.scope, source.module)
+        for call in source.every(cst.Call)
+        if source.span(call)[0] < position or scope_of(source, call) is not built.scope
+    )
+
+
+def _uses(source: Source, below: cst.CSTNode, name: str) -> Iterator[cst.Attribute]:
+    """`name.attribute` wherever the attribute is the model's own."""
+    for node in source.every(cst.Attribute, below):
+        if source.code(node.value) == name and node.attr.value not in _OF_THE_WRAPPER:
+            yield node
+
+
+def _needs_model(
+    built: Built, after: int, gone: list[cst.BaseSmallStatement | cst.BaseCompoundStatement]
+) -> Iterator[int]:
+    """Where the program asks, in the scope that builds it, for what only the model has."""
+    source = built.source
+    for node in _uses(source, built.scope, built.name):
+        if source.span(node)[0] >= after and not any(within(source, node, each) for each in gone):
+            yield source.span(node.value)[1]
+
+
+def _gone_astray(built: Built, step: TrainingStep) -> str | None:
+    """The place in another function that asks for what only the model has; None where there is none."""
+    if step.scope is built.scope or step.model is None:
+        return None
+    node = next(_uses(step.source, step.scope, step.model), None)
+    return f"{step.path}:{step.source.lines_of(node)[0]}" if node is not None else None
+
+
+def _data_parallel_module(request: Request) -> Advice | None:
+    """What to write in the place of `nn.DataParallel`."""
+    for path, text in request.sources.items():
+        for match in re.finditer(
+            r"^[ \t]*(?P<name>[\w.]+) = (?:\w+\.)*DataParallel\((?P<model>[\w.]+)(?P<rest>.*)\)", text, re.M
+        ):
+            line = text[: match.start("name")].count("\n") + 1
+            ids = re.search(r"device_ids=\[([^\]]*)\]", match["rest"])
+            devices = str(len(ids[1].split(","))) if ids else "<devices>"
+            script = (request.entry or path).rpartition("/")[2]
+            return Advice(
+                _FOR_ONE_PROCESS.format(
+                    line=f"{path}:{line}", name=match["name"], model=match["model"], devices=devices, script=script
+                )
+            )
+    return None
+
+
+def _recorded(text: str) -> Request:
+    return example_request("unoverlapped-gradients", text)
+
+
+_BEFORE = """import torch
+import torch.distributed as dist
+
+
+def average_gradients(model):
+    size = float(dist.get_world_size())
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad.data, op=dist.ReduceOp.SUM)
+        parameter.grad.data /= size
+
+
+def main():
+    dist.init_process_group("nccl")
+    model = Net().cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in batches:
+        optimizer.zero_grad()
+        criterion(model(x), y).backward()
+        average_gradients(model)
+        optimizer.step()
+    torch.save(model.state_dict(), "net.pt")
+"""
+_AFTER = """import torch
+import torch.distributed as dist
+
+
+def main():
+    dist.init_process_group("nccl")
+    model = Net().cuda()
+    model = torch.nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in batches:
+        optimizer.zero_grad()
+        criterion(model(x), y).backward()
+        optimizer.step()
+    torch.save(model.module.state_dict(), "net.pt")
+"""
+
+FIXER = Fixer(
+    name="use-ddp",
+    rewrite=rewrite,
+    gate=Gate.ROUNDING,
+    mechanism="exposed_comm+idle+compute",
+    order=20,
+    examples=(
+        Example(_BEFORE, _AFTER, _recorded),
+        Example(
+            _BEFORE.replace("        average_gradients(model)\n", "")
+            .replace(_BEFORE[_BEFORE.index("def average") : _BEFORE.index("def main")], "")
+            .replace(
+                "        optimizer.step()",
+                "        for p in model.parameters():\n            if p.grad is not None:\n"
+                "                dist.all_reduce(p.grad)\n                p.grad.div_(dist.get_world_size())\n"
+                "        optimizer.step()",
+            ),
+            _AFTER,
+            _recorded,
+        ),
+        Example(_BEFORE.replace("        parameter.grad.data /= size\n", ""), None, _recorded),
+        Example(_BEFORE.replace('    dist.init_process_group("nccl")\n', ""), None, _recorded),
+        Example("model = nn.DataParallel(model, device_ids=[0, 1])\n", None, _recorded),
+        Example(_AFTER, None, _recorded),
+    ),
+)
