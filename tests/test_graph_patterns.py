@@ -26,7 +26,7 @@ def compiled(
     """What the compiled program gives, and what is said of the pattern's sites."""
     torch.compiler.reset()
     before = len(graph.report().graphs)
-    options = {"inner": inner, "rewrite": pattern.name}
+    options: dict[str, Any] = {"inner": inner, "rewrite": pattern.name}
     result = torch.compile(example.program, backend="diagnose", options=options)(*inputs)
     records = [site for record in graph.report().graphs[before:] for site in record.sites]
     return result, [site for site in records if site.pattern == pattern.name]
