@@ -2,8 +2,8 @@
 
 What it changes
     Takes out the loop that reduces the gradients of all parameters by hand after the backward pass (or the call of the
-    function that does nothing else), and wraps the model once it is built. Where the program needs the model itself, for
-    a checkpoint, it gets it from the wrapper, as `model.module`.
+    function that does nothing else), and wraps the model once it is built. Where the program needs the model itself,
+    for a checkpoint, it gets it from the wrapper, as `model.module`.
 
 Why it helps
     By hand, one collective a parameter starts when nothing is left to hide it. DistributedDataParallel puts gradients
@@ -49,6 +49,7 @@ from diagnose.fixer import (
     within,
 )
 
+Statement = cst.BaseSmallStatement | cst.BaseCompoundStatement
 _OF_THE_WRAPPER = frozenset(
     {"parameters", "named_parameters", "train", "eval", "zero_grad", "buffers", "named_buffers", "modules", "training"}
 )
@@ -80,7 +81,7 @@ def rewrite(request: Request) -> Answer:
     return Advice(f"{loops[0].line} reduces gradients one by one: DistributedDataParallel does so beside the backward.")
 
 
-def _reduces(step: TrainingStep, loop: ParameterLoop) -> list[cst.BaseSmallStatement | cst.BaseCompoundStatement]:
+def _reduces(step: TrainingStep, loop: ParameterLoop) -> list[Statement]:
     """The statements of a step's turn that reduce its gradients, with the function that they call."""
     if step.path != loop.path or step.loop is None:
         return []
@@ -88,7 +89,7 @@ def _reduces(step: TrainingStep, loop: ParameterLoop) -> list[cst.BaseSmallState
     around = loops_around(source, step.backward)
     if loop.function is None:
         return [loop.loop] if any(within(source, loop.loop, each.body) for each in around) else []
-    gone: list[cst.BaseSmallStatement | cst.BaseCompoundStatement] = []
+    gone: list[Statement] = []
     for call in loop.calls:
         statement = source.parent(call)
         if isinstance(statement, cst.Expr) and any(within(source, call, each.body) for each in around):
@@ -102,7 +103,7 @@ def _wrapped(
     request: Request,
     step: TrainingStep,
     loop: ParameterLoop,
-    gone: list[cst.BaseSmallStatement | cst.BaseCompoundStatement],
+    gone: list[Statement],
 ) -> Answer:
     built = built_model(step, request.sources)
     reason = _why_not(step, loop, built, gone)
@@ -125,7 +126,7 @@ def _why_not(
     step: TrainingStep,
     loop: ParameterLoop,
     built: Built | None,
-    gone: list[cst.BaseSmallStatement | cst.BaseCompoundStatement],
+    gone: list[Statement],
 ) -> str | None:
     if not loop.averages:
         return "it adds gradients up without dividing by the number of ranks, which the wrapper does"
@@ -165,9 +166,7 @@ def _uses(source: Source, below: cst.CSTNode, name: str) -> Iterator[cst.Attribu
             yield node
 
 
-def _needs_model(
-    built: Built, after: int, gone: list[cst.BaseSmallStatement | cst.BaseCompoundStatement]
-) -> Iterator[int]:
+def _needs_model(built: Built, after: int, gone: list[Statement]) -> Iterator[int]:
     """Where the program asks, in the scope that builds it, for what only the model has."""
     source = built.source
     for node in _uses(source, built.scope, built.name):

@@ -86,7 +86,7 @@ def _parameter_loop(path: str, source: Source, loop: cst.For) -> ParameterLoop |
 
 def _parameter(loop: cst.For) -> str | None:
     """The name of the parameter in a turn: `p`, or the second of `name, p`."""
-    target = loop.target
+    target: cst.BaseExpression = loop.target
     if isinstance(target, cst.Tuple) and len(target.elements) == 2:
         target = target.elements[1].value
     return target.value if isinstance(target, cst.Name) else None
