@@ -87,24 +87,24 @@ class MemoryUse:
 
 def memory_use(trace: Trace, device: int) -> MemoryUse:
     """What is recorded of the memory of a device."""
-    allocated, reserved = _counter(trace, ALLOCATED, device), _counter(trace, RESERVED, device)
+    allocated, reserved = counted(trace, ALLOCATED, device), counted(trace, RESERVED, device)
     if device == MISSING:
-        allocated, reserved = _counter(trace, _RESIDENT, device) or allocated, EMPTY
+        allocated, reserved = counted(trace, _RESIDENT, device) or allocated, EMPTY
     elif not len(allocated) and (len(trace.memory) or len(trace.segments)):
         past = history(trace, device)
         allocated, reserved = (Series(past.time_ns, past.allocated_bytes), Series(past.time_ns, past.reserved_bytes))
-    peaks = [allocated.most, _counter(trace, _PEAK_ALLOCATED, device).most]
+    peaks = [allocated.most, counted(trace, _PEAK_ALLOCATED, device).most]
     if device != MISSING:
         peaks.append(trace.facts.peak_memory_bytes)
     peak_allocated = max((peak for peak in peaks if peak is not None), default=None)
-    held = (reserved.most, _counter(trace, _PEAK_RESERVED, device).most)
+    held = (reserved.most, counted(trace, _PEAK_RESERVED, device).most)
     return MemoryUse(
         device=device,
         allocated=allocated,
         reserved=reserved,
-        peaks=_counter(trace, _PEAK_ALLOCATED, device),
-        retries=_counter(trace, _RETRIES, device),
-        failed_allocations=max(_counter(trace, _FAILURES, device).most or 0, _failed(trace)),
+        peaks=counted(trace, _PEAK_ALLOCATED, device),
+        retries=counted(trace, _RETRIES, device),
+        failed_allocations=max(counted(trace, _FAILURES, device).most or 0, _failed(trace)),
         peak_allocated_bytes=peak_allocated,
         peak_reserved_bytes=max((peak for peak in held if peak is not None), default=None),
         capacity_bytes=trace.facts.device_memory_bytes if device != MISSING else None,
@@ -130,7 +130,8 @@ def _devices_of(trace: Trace, name: str) -> Int64:
     return trace.counters.device[rows].astype(np.int64)
 
 
-def _counter(trace: Trace, name: str, device: int) -> Series:
+def counted(trace: Trace, name: str, device: int) -> Series:
+    """The readings of a counter of a device, or of the host; empty without any."""
     if name not in trace.names or not len(trace.counters):
         return EMPTY
     counters = trace.counters

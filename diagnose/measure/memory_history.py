@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from diagnose.trace import Trace
-from diagnose.trace.schema import MISSING, Bool, Int64, MemoryAction
+from diagnose.trace.schema import MISSING, Bool, Int32, Int64, MemoryAction
 
 _TAKEN = (MemoryAction.SEGMENT_ALLOC, MemoryAction.SEGMENT_MAP)
 _RETURNED = (MemoryAction.SEGMENT_FREE, MemoryAction.SEGMENT_UNMAP)
@@ -33,12 +33,12 @@ class History:
 def history(trace: Trace, device: int) -> History:
     """The totals of a device over the recorded history."""
     memory = trace.memory
-    rows = np.flatnonzero((memory.device == device) | (memory.device == MISSING))
+    rows = np.flatnonzero(of_device(memory.device, device))
     action, size = memory.action[rows], memory.size_bytes[rows]
     frees = freed(trace)[rows]
     allocated = np.where(action == MemoryAction.ALLOC, size, 0) - np.where(frees, size, 0)
     reserved = np.where(np.isin(action, _TAKEN), size, 0) - np.where(np.isin(action, _RETURNED), size, 0)
-    mine = (trace.segments.device == device) | (trace.segments.device == MISSING)
+    mine = of_device(trace.segments.device, device)
     time_ns = memory.time_ns[rows]
     timed = bool(len(rows)) and bool((time_ns != MISSING).all())
     return History(
@@ -47,6 +47,11 @@ def history(trace: Trace, device: int) -> History:
         allocated_bytes=_totals(allocated, trace.segments.allocated_bytes[mine]),
         reserved_bytes=_totals(reserved, trace.segments.size_bytes[mine]),
     )
+
+
+def of_device(devices: Int32, device: int) -> Bool:
+    """Which entries are of a device: all of them where none says of which it is; -1 is the host where some do."""
+    return devices == device if (devices != MISSING).any() else np.ones(len(devices), np.bool_)
 
 
 def freed(trace: Trace) -> Bool:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from diagnose.measure.memory_history import of_device
 from diagnose.measure.peak_layout import layout_at
 from diagnose.measure.piece_roles import ACTIVATIONS, CATEGORIES, INPUTS, LEFT, LOGITS, recorded_roles, roles
 from diagnose.measure.pieces import Pieces, pieces, summed
@@ -212,7 +213,7 @@ def _recorded_peak(trace: Trace, device: int) -> MemoryPeak | None:
 
 
 def _event_series(trace: Trace, device: int) -> tuple[Int64, Int64] | None:
-    memory = trace.memory.where((trace.memory.device == device) | (trace.memory.device == MISSING))
+    memory = trace.memory.where(of_device(trace.memory.device, device))
     role = recorded_roles(memory.category)
     if not (memory.category != MemoryCategory.UNKNOWN).any():
         return None

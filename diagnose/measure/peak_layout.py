@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from diagnose.measure.memory_history import of_device
 from diagnose.measure.pieces import Pieces
 from diagnose.trace import Trace
 from diagnose.trace.intervals import Intervals
-from diagnose.trace.schema import MISSING, Int64, MemoryAction
+from diagnose.trace.schema import Int64, MemoryAction
 
 _WHOLE = (MemoryAction.SEGMENT_ALLOC, MemoryAction.SEGMENT_FREE)
 _PARTS = (MemoryAction.SEGMENT_MAP, MemoryAction.SEGMENT_UNMAP)
@@ -31,7 +32,7 @@ class Layout:
 def layout_at(trace: Trace, device: int, held: Pieces, place: int) -> Layout | None:
     """The layout right after the event at a place of the history; None where the segments are not recorded."""
     table = trace.segments
-    mine = table.where(((table.device == device) | (table.device == MISSING)) & (table.size_bytes > 0))
+    mine = table.where(of_device(table.device, device) & (table.size_bytes > 0))
     if not len(mine):
         return None
     fixed = mine.where(mine.expandable == 0)

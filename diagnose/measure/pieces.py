@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diagnose.measure.memory_history import freed
+from diagnose.measure.memory import ALLOCATED, counted
+from diagnose.measure.memory_history import freed, of_device
 from diagnose.trace import Trace
 from diagnose.trace.schema import MISSING, Blocks, BlockState, Bool, Int64, MemoryAction, UInt8
 
@@ -64,7 +65,7 @@ def summed(taken: Int64, freed: Int64, size_bytes: Int64, events: int) -> Int64:
 def pieces(trace: Trace, device: int) -> Pieces:
     """The pieces of a device; none where events have no addresses."""
     memory = trace.memory
-    rows = np.flatnonzero((memory.device == device) | (memory.device == MISSING))
+    rows = np.flatnonzero(of_device(memory.device, device))
     takes = memory.action[rows] == MemoryAction.ALLOC
     gives = freed(trace)[rows]
     places = np.flatnonzero((takes | gives) & (memory.address[rows] != MISSING))
@@ -76,29 +77,37 @@ def pieces(trace: Trace, device: int) -> Pieces:
     ends[:-1][same] = order[1:][same]
     earlier = ~taking & ~np.concatenate(([False], same & taking[:-1]))[: len(order)]
     began, left = order[taking], order[earlier]
-    mine = trace.blocks.where(
-        ((trace.blocks.device == device) | (trace.blocks.device == MISSING)) & (trace.blocks.state == BlockState.HELD)
-    )
+    blocks = trace.blocks
+    mine = blocks.where(of_device(blocks.device, device) & (blocks.state == BlockState.HELD))
     alive = ends[taking] == len(rows)
     known, beside = _matched(mine, memory.address[rows[began]], alive)
+    if not len(blocks):
+        beside = _unseen(trace, device, rows, int(memory.size_bytes[rows[began[alive]]].sum()))
     nowhere = np.full(len(left), MISSING, np.int64)
+    sizes = (memory.size_bytes[rows[began]], memory.size_bytes[rows[left]], beside.requested_bytes)
+    recorded = memory.category[rows[began]]
+    categories = (
+        np.where(known >= 0, mine.category[known], recorded) if len(mine) else recorded,
+        memory.category[rows[left]],
+        beside.category,
+    )
     return Pieces(
         rows=rows,
         address=np.concatenate((memory.address[rows[began]], memory.address[rows[left]], beside.address)),
-        size_bytes=np.concatenate(
-            (memory.size_bytes[rows[began]], memory.size_bytes[rows[left]], beside.requested_bytes)
-        ),
+        size_bytes=np.concatenate(sizes),
         taken=np.concatenate((began, nowhere, np.full(len(beside), MISSING, np.int64))),
         freed=np.concatenate((ends[taking], left, np.full(len(beside), len(rows), np.int64))),
         stack=np.concatenate((memory.stack[rows[began]], nowhere, beside.stack)).astype(np.int64),
-        category=np.concatenate(
-            (
-                np.where(known >= 0, mine.category[known] if len(mine) else 0, memory.category[rows[began]]),
-                memory.category[rows[left]],
-                beside.category,
-            )
-        ).astype(np.uint8),
+        category=np.concatenate(categories).astype(np.uint8),
     )
+
+
+def _unseen(trace: Trace, device: int, rows: Int64, seen_bytes: int) -> Blocks:
+    """As one block, what was there before and to the end, by the allocator's own totals beside the events."""
+    own = counted(trace, ALLOCATED, device)
+    timed = len(rows) and len(own) and trace.memory.time_ns[rows[-1]] != MISSING
+    size = int(own.at(trace.memory.time_ns[rows[-1:]])[0]) - seen_bytes if timed else 0
+    return Blocks.build({"address": [MISSING], "requested_bytes": [size]} if size > 0 else {})
 
 
 def _matched(held: Blocks, address: Int64, alive: Bool) -> tuple[Int64, Blocks]:
