@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -80,6 +81,33 @@ def rotary(largest: int) -> Iterator[Case]:
         # Both in and out, forward and backward; cos and sin in, twice.
         moved = 4 * (inputs[0].nbytes + inputs[1].nbytes) + 4 * cos.nbytes
         yield Case(f"rotary {tokens}×({heads}+{key_heads})×{width}", inputs, ways, moved_bytes=moved)
+
+
+def softmax(largest: int) -> Iterator[Case]:
+    """Attention that is written out: scores scaled and masked by causality, or neither, as Liger's softmax has it."""
+    for heads, tokens in sizes(largest, (32, 4096), (64, 1024), (31, 2047), (16, 256)):
+        scores, scale = values(1, heads, tokens, tokens), 0.125
+        earlier = torch.ones(tokens, tokens, dtype=torch.bool, device=DEVICE).tril()
+
+        def eager(x: Tensor, earlier: Tensor = earlier, scale: float = scale) -> Tensor:
+            return F.softmax((x * scale).masked_fill(~earlier, float("-inf")), dim=-1, dtype=torch.float32).to(x.dtype)
+
+        def plain(x: Tensor, earlier: Tensor = earlier, scale: float = scale) -> Tensor:
+            return F.softmax((x * scale).masked_fill(~earlier, float("-inf")), dim=-1)
+
+        ways: Ways = {
+            "ours": lambda x, earlier=earlier, scale=scale: kernels.softmax(x, earlier, scale),
+            "ours, causal": lambda x, scale=scale: kernels.softmax(x, scale=scale, causal=True),
+            "eager": eager,
+            "eager, in bfloat16": plain,
+        }
+        # Scores and the gradient of shares in, shares in and out, the gradient of scores out; and the mask.
+        moved = 5 * scores.nbytes + earlier.nbytes
+        yield Case(f"softmax {heads}×{tokens}×{tokens}, masked", (scores,), ways, moved_bytes=moved)
+        ways = {"ours": kernels.softmax, "eager": partial(F.softmax, dim=-1)}
+        if (theirs := liger("softmax", "LigerSoftmaxFunction")) is not None:
+            ways["Liger"] = theirs.apply
+        yield Case(f"softmax {heads}×{tokens}×{tokens}", (scores,), ways, moved_bytes=5 * scores.nbytes)
 
 
 def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from kernel_case import DEVICE, Case, Ways, liger, sizes, values
-from kernel_cases_of_blocks import add_layer_norm, geglu, rotary
+from kernel_cases_of_blocks import add_layer_norm, geglu, rotary, softmax
 from kernel_timing import Timed, copied_bytes_per_s, multiplied_per_s, timed
 from torch import Tensor
 
@@ -271,6 +271,7 @@ CASES: dict[str, Callable[[int], Iterator[Case]]] = {
     "swiglu": swiglu,
     "geglu": geglu,
     "rotary": rotary,
+    "softmax": softmax,
 }
 
 if __name__ == "__main__":

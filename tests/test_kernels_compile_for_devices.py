@@ -127,3 +127,22 @@ def test_rotary(target: str, interleaved: bool, wide: bool) -> None:
     types |= {name: "i64" if "stride" in name else "i32" for name in others}
     binary = {"cubin"} if target == "sm_90" else {"hsaco"}
     assert binary <= compiled(rotary.rotary_kernel, target, types, options)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("turns", [1, 4])
+def test_softmax(target: str, causal: bool, turns: int) -> None:
+    from diagnose.kernels.gpu import masked_softmax
+
+    options = {"CAUSAL": causal, "TURNS": turns, "DTYPE": triton.language.float32}
+    options |= {"ROWS": 2 // min(turns, 2), "BLOCK": 2048 if turns == 1 else masked_softmax.BLOCK_OF_WIDER}
+    types = {"scores": "*bf16", "mask": "*bf16" if causal else "*u8", "shares": "*bf16", "scale": "fp32"}
+    masked = options | {"MASKED": True, "ADDED": causal}
+    others = [name for name in masked_softmax.forward_kernel.arg_names if name not in types and name not in masked]
+    binary = {"cubin"} if target == "sm_90" else {"hsaco"}
+    types |= {name: "i64" if "stride" in name else "i32" for name in others}
+    assert binary <= compiled(masked_softmax.forward_kernel, target, types, masked)
+    types = dict.fromkeys(("by_shares", "shares", "by_scores"), "*bf16") | {"scale": "fp32"}
+    types |= dict.fromkeys(("rows", "tokens", "columns"), "i32")
+    assert binary <= compiled(masked_softmax.backward_kernel, target, types, options)

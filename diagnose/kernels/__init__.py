@@ -10,6 +10,7 @@ from diagnose.kernels.gated_unit import swiglu
 from diagnose.kernels.gelu_unit import geglu
 from diagnose.kernels.linear_loss import linear_cross_entropy
 from diagnose.kernels.logit_loss import cross_entropy
+from diagnose.kernels.masked_softmax import softmax
 from diagnose.kernels.residual_layer_norm import add_layer_norm
 from diagnose.kernels.residual_norm import add_rms_norm
 from diagnose.kernels.rotary import rotary
@@ -22,5 +23,6 @@ __all__ = [
     "geglu",
     "linear_cross_entropy",
     "rotary",
+    "softmax",
     "swiglu",
 ]
