@@ -24,6 +24,9 @@ SUM_ROUNDINGS = 16
 MOST_ELEMENTS = 1 << 28
 """Elements of the largest intermediate tensor that a check makes on all rows: 2 GiB in float64."""
 
+PART_ELEMENTS = 1 << 25
+"""Elements that are compared at once."""
+
 WIDENING = {"float": "double", "half": "double", "bfloat16": "double"}
 
 Call = Callable[..., tuple[torch.Tensor, ...]]
@@ -147,14 +150,23 @@ def _errs(found: torch.Tensor, ours: torch.Tensor, exact: torch.Tensor) -> str:
     limit = torch.finfo(found.dtype).eps + SUM_ROUNDINGS * torch.finfo(torch.float32).eps
     if found.dtype == torch.float64:
         limit = SUM_ROUNDINGS * torch.finfo(torch.float64).eps
-    wide = exact.dtype
-    theirs, mine = (found.to(wide) - exact).abs(), (ours.to(wide) - exact).abs()
-    sizes = torch.stack([theirs.square().mean().sqrt(), mine.square().mean().sqrt(), exact.square().mean().sqrt()])
-    worst = torch.stack([theirs.max(), mine.max(), exact.abs().max()])
-    for name, (before, after, size) in (("mean", sizes.tolist()), ("largest", worst.tolist())):
+    squares, worst = _sizes(found, ours, exact)
+    means = (squares / found.numel()).sqrt()
+    for name, (before, after, size) in (("mean", means.tolist()), ("largest", worst.tolist())):
         if not after <= ERROR_RATIO * before + limit * size or size == float("inf"):
             return f"it errs by {after:.2g} ({name}), the nodes by {before:.2g}, on values of {size:.2g}"
     return ""
+
+
+def _sizes(found: torch.Tensor, ours: torch.Tensor, exact: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of both errors and of the exact values: sums of squares, and the largest; in parts, for weights are large."""
+    squares, worst = (torch.zeros(3, dtype=exact.dtype, device=exact.device) for _ in range(2))
+    parts = (torch.split(tensor.reshape(-1), PART_ELEMENTS) for tensor in (found, ours, exact))
+    for one, other, right in zip(*parts, strict=True):
+        sizes = [(one.to(right.dtype) - right).abs(), (other.to(right.dtype) - right).abs(), right.abs()]
+        squares += torch.stack([size.square().sum() for size in sizes])
+        worst = torch.maximum(worst, torch.stack([size.max() for size in sizes]))
+    return squares, worst
 
 
 def _part(site: Site, values: Sequence[torch.Tensor], share: float) -> tuple[list[torch.Tensor], float]:
