@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from diagnose.model import Decision, Finding, Verdict
 from diagnose.report import Report, Subject, as_state
+from diagnose.report.memory import headline, held, life, title, weighty
 from diagnose.report.paths import place
 from diagnose.report.phrases import (
     evidence,
@@ -27,7 +28,7 @@ from diagnose.report.slices import slices
 from diagnose.report.tried import advised, dropped, is_dry, measured, promise, remark, untried
 from diagnose.report.vocabulary import DECISIONS, SEVERITIES, named_count
 from diagnose.session import State
-from diagnose.units import format_ns, format_share
+from diagnose.units import format_bytes, format_ns, format_share
 
 
 def render(subject: Subject) -> str:
@@ -37,7 +38,8 @@ def render(subject: Subject) -> str:
     blocks = [f"# {_inline(name)}", " · ".join(map(_inline, about))]
     if state.final is not None:
         blocks.append(f"**{final(state)}**")
-    blocks += [*_accounting(state), *_findings(state), *_cannot_tell(state), *_warnings(state), *_fixes(state)]
+    blocks += [*_accounting(state), *_findings(state), *_memory(state), *_cannot_tell(state), *_warnings(state)]
+    blocks += _fixes(state)
     command = next_command(state)
     if command is not None:
         blocks.append(f"**Next:** `{command[0]}` {command[1]}.")
@@ -85,6 +87,26 @@ def _finding(number: int, finding: Finding, root: str | None) -> list[str]:
         lines.append(f"- To confirm: {_inline(finding.confirm)}")
     title = f"### {number}. {look.mark} {finding.rule}{rank} ({look.label})"
     return [title, _inline(sentence(finding.summary)), "\n".join(lines)]
+
+
+def _memory(state: State) -> list[str]:
+    peak = state.diagnosis.memory if state.diagnosis else None
+    if peak is None:
+        return []
+    root = state.started.cwd if state.started else None
+    rows = [(part.look.label, format_bytes(part.size_bytes), format_share(part.share)) for part in held(peak)]
+    blocks = [f"## {title(peak)}", f"{headline(peak)}.", _table(("memory", "size", "share"), rows)]
+    asked = [
+        (
+            format_bytes(part.held_bytes),
+            f"{part.pieces:,}",
+            part.category,
+            life(part),
+            place(part.place, root) if part.place else "no line known",
+        )
+        for part in weighty(peak)
+    ]
+    return [*blocks, _table(("size", "pieces", "as", "from → until", "asked for by"), asked)] if asked else blocks
 
 
 def _cannot_tell(state: State) -> list[str]:

@@ -1,0 +1,92 @@
+"""A run that dies of lack of memory: what the watcher leaves of that moment, and what is said of it.
+
+The device is a stand-in (`programs/dying.py`); benchmarks/out_of_memory.py does the same on a real one.
+"""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+from watching import PROGRAMS, Ran, run
+
+from diagnose.engine import diagnose
+from diagnose.model import Diagnosis, Severity
+from diagnose.plugins import load
+from diagnose.report import markdown, text
+from diagnose.trace.readers import open_traces
+
+MIB = 1 << 20
+SOURCE = (PROGRAMS / "dying.py").read_text().splitlines()
+
+
+def line_of(marker: str) -> int:
+    (number,) = [number for number, line in enumerate(SOURCE, 1) if line.endswith(f"# {marker}")]
+    return number
+
+
+@pytest.fixture(scope="module")
+def died(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    return run(tmp_path_factory.mktemp("dying"), "dying.py", "5")
+
+
+@pytest.fixture(scope="module")
+def diagnosis(died: Ran) -> Diagnosis:
+    return diagnose(open_traces([died.folder]), load())
+
+
+def test_the_program_dies_as_it_would_unwatched(died: Ran) -> None:
+    assert died.returncode == 1
+    assert "OutOfMemoryError: CUDA out of memory. Tried to allocate 305.00 MiB" in died.stderr
+    assert died.record("facts.json")["watcher_failures"] == []
+
+
+def test_the_moment_is_kept_with_what_only_the_process_knows(died: Ran) -> None:
+    kept = pickle.loads((died.folder / "rank0" / "memory.pickle").read_bytes())["diagnose"]
+    assert (kept["reason"], kept["wanted_bytes"], kept["capacity_bytes"]) == ("out of memory", 305 * MIB, 1000 * MIB)
+    assert kept["pieces"] == [[4096, 256, "parameter"]]
+
+
+def test_what_it_died_of_comes_first(diagnosis: Diagnosis) -> None:
+    first = diagnosis.findings[0]
+    assert (first.rule, first.severity, first.ends_run) == ("memory-pressure", Severity.HIGH, True)
+    assert "asking for 305 MiB" in first.summary
+    assert "390 MiB of activations" in first.summary
+
+
+def test_the_line_that_asked_comes_before_those_that_held_the_memory(diagnosis: Diagnosis) -> None:
+    asked, held, *_ = diagnosis.findings[0].where
+    assert asked.line == line_of("asks")
+    assert held.line == line_of("layer")
+    assert held.share == pytest.approx(390 / 395)
+
+
+def test_what_would_bring_it_under_is_said_in_bytes_that_are_there(diagnosis: Diagnosis) -> None:
+    first = diagnosis.findings[0]
+    assert first.confirm is not None
+    assert "computed again free up to 390 MiB" in first.confirm
+    assert "micro-batch" not in first.confirm  # half of it would free less than was asked for
+    assert first.fixers[:1] == ("checkpoint-blocks",) or "checkpoint-blocks" not in load().fixers
+
+
+def test_what_held_the_memory_is_part_of_every_report(diagnosis: Diagnosis) -> None:
+    assert diagnosis.memory is not None
+    assert diagnosis.memory.categories == {"parameters": 5 * MIB, "activations": 390 * MIB}
+    assert diagnosis.memory.wanted_bytes == 305 * MIB
+    for page in (text.render(diagnosis), markdown.render(diagnosis)):
+        assert "What held the memory when 305 MiB found no room" in page
+        assert "activations" in page
+        assert f"dying.py:{line_of('layer')}" in page
+
+
+def test_a_damaged_snapshot_is_a_warning_and_no_more(died: Ran, tmp_path: Path) -> None:
+    rank = tmp_path / "rank0"
+    rank.mkdir()
+    for path in (died.folder / "rank0").iterdir():
+        data = path.read_bytes()
+        (rank / path.name).write_bytes(data[: len(data) // 2] if path.name == "memory.pickle" else data)
+    found = diagnose(open_traces([tmp_path]), load())
+    assert found.findings[0].rule == "memory-pressure"
+    assert found.memory is None
+    assert any("memory.pickle" in warning for warning in found.warnings)
