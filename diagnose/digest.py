@@ -51,6 +51,8 @@ class Digest:
     """The device's name, where the recording tells."""
     has_device: bool
     """Whether work of a device was recorded."""
+    is_traced: bool
+    """Whether a profiler was on: of the ranks of a large job some are watched only."""
     steps: Steps
     accounting: Accounting
     """All counted steps together."""
@@ -96,6 +98,7 @@ def digest_of(trace: Trace, catalogue: Catalogue) -> Digest:
         world_size=trace.world_size,
         device=_device(trace),
         has_device=trace.has_device,
+        is_traced=trace.has_device or len(trace.ops) > 0 or len(trace.calls) > 0,
         steps=_steps(measures),
         accounting=measures.accounting,
         median_step=_median_step(measures),

@@ -63,7 +63,11 @@ def diagnose_digests(digests: Sequence[Digest], catalogue: Catalogue) -> Diagnos
 
 
 def examine_digests(digests: Sequence[Digest], catalogue: Catalogue) -> Examination:
-    """The same examination, of ranks that were reduced elsewhere, with the same rules."""
+    """The same examination, of ranks that were reduced elsewhere, with the same rules. Where some ranks were traced
+    and others only watched, those that were traced answer for the job."""
+    given = digests
+    traced = [digest for digest in given if digest.is_traced]
+    digests = traced or given
     whole = together(digests, catalogue)
     merged = [_with_code(finding) for finding in _merged(whole)]
     found = {finding.rule for finding in merged}
@@ -82,7 +86,7 @@ def examine_digests(digests: Sequence[Digest], catalogue: Catalogue) -> Examinat
         accounting=slowest.median_step if slowest else Accounting(),
         findings=tuple(merged),
         cannot_tell=tuple(answer for answer in unknown if answer.rule not in found),
-        warnings=tuple(dict.fromkeys((*_warnings(digests, catalogue), *whole.failures))),
+        warnings=tuple(dict.fromkeys((*_warnings(digests, given, catalogue), *whole.failures))),
         per_rank=tuple(
             RankAccounting(digest.rank, digest.source, digest.steps, digest.accounting) for digest in digests
         ),
@@ -153,11 +157,17 @@ def _place(finding: Finding) -> tuple[bool, bool, int, str]:
     return is_minor, not finding.ends_run, -finding.recoverable_ns, finding.rule
 
 
-def _warnings(digests: Sequence[Digest], catalogue: Catalogue) -> Iterable[str]:
+def _warnings(digests: Sequence[Digest], given: Sequence[Digest], catalogue: Catalogue) -> Iterable[str]:
     yield from (f"{problem.module} could not be loaded: {problem.message}" for problem in catalogue.problems)
     for digest in digests:
         named = f"rank {digest.rank}: " if len(digests) > 1 and digest.rank is not None else ""
         yield from digest.failures
         yield from (named + text for text in (*digest.recorded, *digest.measured))
-    if len(digests) > 1:
-        yield from roll_call(digests).warnings
+    if len(given) > 1:
+        yield from roll_call(given).warnings
+    watched = sorted(one.rank for one in given if one.rank is not None and not one.is_traced)
+    if watched and len(watched) < len(given):
+        yield (
+            f"rank {listed(watched)} {'was' if len(watched) == 1 else 'were'} watched and not traced, as others are: "
+            "--trace-ranks all traces every one"
+        )

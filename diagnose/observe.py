@@ -142,6 +142,8 @@ def _events(progress: Progress) -> list[AnyEvent]:
 
 
 def _window_events(window: WindowWritten) -> list[AnyEvent]:
+    if not window.path.exists():
+        return []  # of the ranks of a large job some are watched only
     return [TraceWritten(rank=window.rank, path=str(window.path), steps=window.steps)]
 
 

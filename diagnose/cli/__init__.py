@@ -26,6 +26,7 @@ COMMANDS = (
     "report",
     "compare",
     "ranks",
+    "gather",
     "calibrate",
     "explain",
     "doctor",

@@ -14,7 +14,19 @@ from dataclasses import dataclass
 from diagnose.errors import UsageError
 
 TAKES_VALUE = frozenset(
-    {"--steps", "--warmup", "--name", "--fail-on", "--rules", "--fixers", "--allow", "--budget", "--only", "--skip"}
+    {
+        "--steps",
+        "--warmup",
+        "--trace-ranks",
+        "--name",
+        "--fail-on",
+        "--rules",
+        "--fixers",
+        "--allow",
+        "--budget",
+        "--only",
+        "--skip",
+    }
 )
 """Options of `run` and `fix` that are followed by a value; a test compares them with the parsers."""
 

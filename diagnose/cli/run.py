@@ -25,6 +25,14 @@ def add_watch_options(parser: argparse.ArgumentParser) -> None:
     """The options that `run` and `fix` share."""
     parser.add_argument("--steps", type=_positive, default=4, metavar="N", help="steps to trace (4)")
     parser.add_argument("--warmup", type=_positive, default=10, metavar="N", help="steps before that at least (10)")
+    parser.add_argument(
+        "--trace-ranks",
+        type=_ranks,
+        default="some",
+        metavar="WHICH",
+        help="of a job's ranks, which to trace: all, some (up to four all, of more the first, the last and the slowest "
+        "one), or for example 0,3 (some); all are watched",
+    )
     parser.add_argument("--plain", action="store_true", help="lines instead of a screen, also on a terminal")
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object; the program's own output goes to stderr"
@@ -42,6 +50,18 @@ def run(args: argparse.Namespace) -> int:
     code = watched.carry_out(fixing_of(args) if args.fix else None, args.plain, args.json)
     diagnosis = watched.state.diagnosis
     return code or (failed(diagnosis, args.fail_on) if diagnosis else 0)
+
+
+def _ranks(text: str) -> str | tuple[int, ...]:
+    if text in ("all", "some"):
+        return text
+    try:
+        ranks = tuple(sorted({int(one) for one in text.split(",")}))
+    except ValueError:
+        ranks = (-1,)
+    if ranks[0] < 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither all nor some nor a list of ranks such as 0,3")
+    return ranks
 
 
 def _positive(text: str) -> int:

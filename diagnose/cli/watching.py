@@ -166,7 +166,7 @@ def watching(args: argparse.Namespace, command: str) -> Watching:
 
     words = program_of(args.words[1:])
     program = Program.parse(words.program, module=words.module, launcher=words.launcher)
-    recipe = Recipe(steps=args.steps, warmup=args.warmup, stop_after_trace=args.stop_after_trace)
+    recipe = Recipe(args.steps, args.warmup, args.stop_after_trace, ranks=args.trace_ranks)
     catalogue = load(args.rules, args.fixers)
     only, skip = names_in(getattr(args, "only", None)), names_in(getattr(args, "skip", None))
     return Watching(program, recipe, limited(catalogue, only, skip) if only or skip else catalogue, command)

@@ -24,10 +24,12 @@ from typing import Any
 
 from diagnose.collect import environment, processes
 from diagnose.collect.counters import Counters, claims
-from diagnose.collect.progress import CounterValues, Progress, Tail
+from diagnose.collect.progress import CounterValues, Progress, StepsEnded, Tail
 from diagnose.collect.recipe import Recipe
 from diagnose.collect.records import END
+from diagnose.collect.traced_ranks import SLOWEST, Slowest
 from diagnose.errors import UsageError
+from diagnose.program.atomic import write_atomic
 
 LOOK_EVERY_S = 0.1
 COUNTERS_EVERY_S = 1.0
@@ -99,12 +101,17 @@ def _follow(
     tell = on_progress or (lambda _: None)
     tail, counters = Tail(folder, recipe.steps), Counters(folder)
     read_counters_at = time.monotonic() + COUNTERS_EVERY_S
-    stopped = False
+    stopped, slowest, told = False, Slowest(), None
     while True:
         with suppress(subprocess.TimeoutExpired):
             program.wait(timeout=LOOK_EVERY_S)
         for record in tail.new():
+            if isinstance(record, StepsEnded):
+                slowest.see(record.rank, record.ends_ns, record.input_ns)
             tell(record)
+        if slowest.rank is not None and slowest.rank != told:
+            told = slowest.rank
+            write_atomic(folder / SLOWEST, json.dumps(told).encode())
         if program.returncode is not None:
             return stopped
         if time.monotonic() >= read_counters_at:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from diagnose.collect.traced_ranks import SOME
 from diagnose.units import NS_PER_S
 
 
@@ -22,6 +23,8 @@ class Recipe:
     most_warmup_steps: int = 200
     """Steps after which the trace is taken even of a program that is never steady."""
     most_warmup_s: float = 60.0
+    ranks: str | tuple[int, ...] = SOME
+    """Which ranks of a job are traced: `some`, `all`, or these (`diagnose.collect.traced_ranks`)."""
 
     def to_json(self, folder: Path) -> dict[str, Any]:
         """What the watched process reads; `folder` is the run folder."""
@@ -32,4 +35,5 @@ class Recipe:
             "warmup": self.warmup,
             "most_warmup_steps": self.most_warmup_steps,
             "most_warmup_ns": round(self.most_warmup_s * NS_PER_S),
+            "ranks": self.ranks if isinstance(self.ranks, str) else list(self.ranks),
         }

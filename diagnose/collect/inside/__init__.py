@@ -4,7 +4,8 @@ It must not change the program's numbers, must never raise into it, prints nothi
 program imports torch: only then is the recipe read and `<mode>.start(recipe, hub)` called, right before torch runs.
 
 The package is loaded under a private name (see `injected/sitecustomize.py`), so its modules import each other
-relatively (`from .window import Window`) and nothing else of `diagnose` but `..records` and `..calibrations`.
+relatively (`from .window import Window`) and nothing else of `diagnose` but what lies beside it and
+needs no more than it does: `..records`, `..calibrations`, `..traced_ranks`.
 """
 
 from __future__ import annotations

@@ -10,14 +10,14 @@ The lead-out step is not counted either: it is slower than the others, because t
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from ..records import LINES, SYNCS, TRACE
+from ..traced_ranks import SOME, is_traced
 from .allocations import Allocations
+from .announcement import Announcement
 from .guard import guarded
 from .hub import Hub
 from .lines import LineLog
@@ -33,10 +33,6 @@ FORWARD = "forward"
 """The kind of site at which the program calls its model."""
 SOURCE = "source"
 """The kind of site that names a file of the user's which the program has imported."""
-WINDOW_AT = "window_at"
-"""Rank 0 writes the step at which all ranks open their windows into this file of the run folder."""
-_AHEAD = 3
-"""Steps between saying so and doing so: ranks that exchange gradients are never further apart."""
 _PATIENCE = 50
 """Steps that another rank waits for rank 0 to say so, once its own are steady."""
 _TRIES = 200
@@ -66,6 +62,8 @@ class Tracing:
         self._lines = LineLog(self._ownership)
         self._tries = 0
         self._open_at: int | None = None
+        self._announcement: Announcement | None = None
+        self._left_out = False
         self._exporter: threading.Thread | None = None
         self._termination = Termination(on_terminated)
         self._syncs: SyncWatch | None = None
@@ -92,6 +90,8 @@ class Tracing:
     @property
     def finished(self) -> dict[str, Any] | None:
         """The record of the window, once trace and waits are on disk; None before, and where there is none."""
+        if self._left_out:
+            return {**self._record, "steady": "watched, and not traced: other ranks are"}
         if not self._saved or self._phase in (self._before_more, self._after_window):
             return None
         steady = self.steady.reason
@@ -121,8 +121,7 @@ class Tracing:
                 self._open(index)
         elif self._hub.rank == 0:
             if steady:
-                self._open_at = index + _AHEAD
-                self._announcement.write_text(str(self._open_at))
+                self._open_at = self._agreement.say(index, self.steady.step_ns or self.steady.median_ns() or 0)
                 self._phase = self._agreed
         elif steady:
             self._open_at = index + _PATIENCE
@@ -139,12 +138,18 @@ class Tracing:
             self._open(index)
 
     def _announced(self) -> bool:
-        if not self._announcement.exists():
+        step = self._agreement.heard()
+        if step is None:
             return False
-        with contextlib.suppress(OSError, ValueError):
-            self._open_at = int(self._announcement.read_text())
-            return True
-        return False
+        self._open_at = step
+        return True
+
+    @property
+    def _agreement(self) -> Announcement:
+        if self._announcement is None:
+            hub = self._hub
+            self._announcement = Announcement(hub.folder.parent, hub.distributed, hub.rank, hub.world_size)
+        return self._announcement
 
     def _open(self, index: int) -> None:
         torch = self._hub.torch
@@ -158,9 +163,13 @@ class Tracing:
                 self._phase = self._done
             return
         self._phase = self._done  # unless all goes well
-        self._termination.arm()
         self._record = {"start_ns": self._hub.end_ns(), "end_ns": self._hub.end_ns(), "first_step": index + 1}
         self._record["steps"] = 0
+        wanted = self._recipe.get("ranks", SOME)
+        if not is_traced(wanted, self._hub.rank, self._hub.world_size, self._hub.folder.parent):
+            self._left_out = True
+            return
+        self._termination.arm()
         self._window.open(torch)
         self._phase = self._leading_in
 
@@ -223,10 +232,6 @@ class Tracing:
         """Nothing more to do."""
 
     # -- writing --------------------------------------------------------------------------------------------------
-
-    @property
-    def _announcement(self) -> Path:
-        return self._hub.folder.parent / WINDOW_AT
 
     def _save(self) -> None:
         guarded(self._lines.save)(self._hub.folder / LINES)

@@ -1,0 +1,64 @@
+"""`diagnose gather`: the run folders of one job's hosts, put together into one."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from diagnose.cli.streams import result, talk
+from diagnose.errors import UsageError
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to `diagnose`."""
+    parser = subparsers.add_parser(
+        "gather",
+        help="put the run folders of one job's hosts together into one",
+        description="A job on several hosts is watched on each of them: the same `diagnose run -- LAUNCHER …` on every "
+        "host leaves a run folder there. This puts them together into one, with the ranks of all, and diagnoses it. "
+        "Folders of different jobs are refused.",
+    )
+    parser.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="a run folder of each host")
+    parser.add_argument("-o", "--output", metavar="DIR", type=Path, required=True, help="the run folder to write")
+    parser.add_argument("--json", action="store_true", help="print the diagnosis as one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Put together, diagnose, print."""
+    from diagnose.cli.findings import print_diagnosis
+    from diagnose.engine import diagnose
+    from diagnose.measure import Measures
+    from diagnose.measure.ranks import job_of
+    from diagnose.observe import DIAGNOSIS
+    from diagnose.plugins import load_rules
+    from diagnose.report import contract
+    from diagnose.session import RUNS, DiagnosisMade, Session
+    from diagnose.session.gathering import check, gather, given, missing
+    from diagnose.trace.readers import open_traces
+    from diagnose.units import format_ns
+
+    if len(args.runs) < 2:
+        raise UsageError("name the run folders of at least two hosts")
+    folders = [given(path if path.exists() else RUNS / path) for path in args.runs]
+    check(folders)
+    gather(folders, args.output)
+    for one in folders:
+        talk(f"{one.host}: rank {', '.join(map(str, one.ranks))} from {one.folder}")
+    absent = missing(folders)
+    if absent:
+        talk(f"rank {', '.join(map(str, absent[:8]))} is in none of them: what it did is unknown")
+    traces = open_traces([args.output])
+    first, *others = job_of([Measures(trace) for trace in traces]).table
+    for row in others:
+        if row.clock_ns is not None and row.clock_spread_ns is not None:
+            apart = f"{format_ns(abs(row.clock_ns))} ± {format_ns(row.clock_spread_ns)}"
+            talk(
+                f"rank {row.rank}'s clock is {apart} {'behind' if row.clock_ns < 0 else 'ahead of'} rank {first.rank}'s"
+            )
+    diagnosis = diagnose(traces, load_rules())
+    session = Session(args.output)
+    session.write(DIAGNOSIS, contract.render(diagnosis))
+    session.record(DiagnosisMade(diagnosis=diagnosis))
+    session.close()
+    result(print_diagnosis(diagnosis, as_json=args.json))
+    return 0

@@ -1,0 +1,18 @@
+"""Two ranks on gloo that take their time: run it with a torchrun on each of two hosts."""
+
+import time
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = DistributedDataParallel(torch.nn.Linear(64, 64))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+for _ in range(250):
+    model(torch.ones(4, 64)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    time.sleep(0.02 if dist.get_rank() else 0.01)
+dist.destroy_process_group()
