@@ -63,9 +63,10 @@ from diagnose.source.formulas.optimizer_formula import known_optimizer
 from diagnose.source.formulas.output_layer import OutputProduct
 from diagnose.source.formulas.output_loss import OutputLoss, output_losses
 from diagnose.source.formulas.own_optimizer import replaced_by_torchs
+from diagnose.source.formulas.residual_norm import NormCall, ResidualNorm, residual_norms
 from diagnose.source.formulas.vocabulary import OutputLayer, output_layers
 from diagnose.source.functional import call_in_place, functional, operand
-from diagnose.source.hooks import is_watching_hook
+from diagnose.source.hooks import is_adapted, is_watching_hook
 from diagnose.source.leftovers import take_out, unread_after, without_from_import, without_import
 from diagnose.source.options import CallOptions, Placed
 from diagnose.source.pure import only_computes
@@ -76,7 +77,7 @@ from diagnose.source.steps.after_build import after_build
 from diagnose.source.steps.block_calls import BlockCall, block_calls, checkpointed
 from diagnose.source.steps.built import Built, built_model
 from diagnose.source.steps.compiled import Compiled, ModelClass, compilations, is_compiled, model_class
-from diagnose.source.steps.data_parallel import DataParallel, data_parallel
+from diagnose.source.steps.data_parallel import DataParallel, data_parallel, hooked_gradients
 from diagnose.source.steps.deferred import Deferred, LeftAlone, filled_by, keep_on_device, put_off, read_at_once
 from diagnose.source.steps.device_type import device_type
 from diagnose.source.steps.every_step import EveryStep, Stretch, batch_loops, counter_of, is_occasional
@@ -90,6 +91,7 @@ from diagnose.source.steps.parameter_loops import ParameterLoop, parameter_loops
 from diagnose.source.steps.pending import puts_off
 from diagnose.source.steps.progress import on_progress_bar, show_less_often
 from diagnose.source.steps.reads import is_read, log_branch, outcome, tensor_of, training_reads, trains, trains_within
+from diagnose.source.steps.sharded import Sharded, sharded
 from diagnose.source.steps.trainers import Trainer, trainers_of
 from diagnose.source.steps.training import TrainingStep, training_steps
 from diagnose.source.steps.transfers import Origin, Transfer, cuda_test, made_on_host, transfers
@@ -130,6 +132,7 @@ __all__ = [
     "Loop",
     "LossOfStep",
     "ModelClass",
+    "NormCall",
     "NormLoop",
     "Origin",
     "OutputLayer",
@@ -140,8 +143,10 @@ __all__ = [
     "Recorded",
     "Refused",
     "Request",
+    "ResidualNorm",
     "Scalar",
     "Setting",
+    "Sharded",
     "Site",
     "Source",
     "Splice",
@@ -197,10 +202,12 @@ __all__ = [
     "gate",
     "gated_units",
     "has_star",
+    "hooked_gradients",
     "import_for_effect",
     "import_from_shim",
     "insert_after",
     "insert_before",
+    "is_adapted",
     "is_after",
     "is_append",
     "is_compiled",
@@ -247,9 +254,11 @@ __all__ = [
     "remove_statements",
     "replace",
     "replaced_by_torchs",
+    "residual_norms",
     "scope_of",
     "set_keywords",
     "setting_of",
+    "sharded",
     "show_less_often",
     "splice",
     "take_out",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -9,15 +10,17 @@ import libcst as cst
 
 from diagnose.model import Scalar, Site
 from diagnose.source.arguments import argument, has_star
-from diagnose.source.edit import call_name
-from diagnose.source.syntax import Source, parse
+from diagnose.source.edit import call_name, insert_after, top_of_program
+from diagnose.source.syntax import Source, Splice, parse
 
-__all__ = ["DataParallel", "data_parallel"]
+__all__ = ["DataParallel", "data_parallel", "hooked_gradients"]
 
 _WRAPPERS = frozenset({"DistributedDataParallel", "DDP"})
 _TELL = frozenset({"DistributedDataParallelKwargs", "DDPStrategy"})
 """Of accelerate and Lightning: what they are given goes to the wrapper that they make, under the same names."""
 _SITE = "DistributedDataParallel"
+_HAS_HOOK = re.compile(r"register_comm_hook|comm_hook\s*=")
+_HALF = re.compile(r"\.(?:bfloat16|half)\(\)|\.to\(\s*(?:dtype=)?torch\.(?:bfloat16|float16)")
 
 
 @dataclass(frozen=True)
@@ -91,3 +94,22 @@ def _calls(sources: Mapping[str, str]) -> Iterator[tuple[str, Source, cst.Call]]
 def _site(recorded: Mapping[tuple[str, int], Site], path: str, source: Source, call: cst.Call) -> Site | None:
     first, last = source.lines_of(call)
     return next((recorded[path, line] for line in range(first, last + 1) if (path, line) in recorded), None)
+
+
+def hooked_gradients(
+    sources: Mapping[str, str], sites: Sequence[Site], imported: str, *lines: str
+) -> list[tuple[str, list[Splice]]]:
+    """Lines after the one wrapper of a program, with `{name}` in them for what it is called, and an import for them.
+
+    Empty where the wrapper has a hook already, has gradients of half precision, or has no name.
+    """
+    wrappers = [one for one in data_parallel(sources, sites) if one.is_wrapper]
+    if len(wrappers) != 1 or any(_HAS_HOOK.search(text) for text in sources.values()):
+        return []
+    (one,) = wrappers
+    source = one.source
+    statement, anchor = source.statement(one.call), top_of_program(source)
+    if one.name is None or statement is None or anchor is None or _HALF.search(source.text):
+        return []
+    added = insert_after(source, statement, [line.format(name=one.name) for line in lines])
+    return [(one.path, [insert_after(source, anchor, [imported]), added])]

@@ -1,0 +1,74 @@
+"""Where the program shards its model with `fully_shard`: each call, the loop over blocks, the model around them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import libcst as cst
+
+from diagnose.source.edit import call_name
+from diagnose.source.syntax import Source, parse
+
+__all__ = ["Sharded", "sharded"]
+
+
+@dataclass(frozen=True)
+class Sharded:
+    """One call of `fully_shard`."""
+
+    path: str
+    source: Source = field(repr=False)
+    call: cst.Call = field(repr=False)
+    module: str
+    """The code of what is sharded."""
+    loop: cst.For | None = field(repr=False)
+    """The loop whose variable that is; None where it is no loop's."""
+    blocks: str | None
+    """The code of what the loop goes through, without `enumerate`."""
+    whole: bool
+    """Whether it is the model around the others: what is left over is kept after the forward pass by itself."""
+
+    @property
+    def line(self) -> str:
+        """For people."""
+        return f"{self.path}:{self.source.lines_of(self.call)[0]}"
+
+
+def sharded(sources: Mapping[str, str]) -> tuple[Sharded, ...]:
+    """Every call of the sources, in the order of the text."""
+    found: list[Sharded] = []
+    for path, text in sources.items():
+        source = parse(text) if "fully_shard" in text else None
+        if source is None:
+            continue
+        calls = [call for call in source.every(cst.Call) if call_name(call) == "fully_shard" and call.args]
+        modules = [source.code(call.args[0].value) for call in calls]
+        loops = [_loop(source, call, module) for call, module in zip(calls, modules, strict=True)]
+        inner = [*modules, *(source.code(loop.iter) for loop in loops if loop is not None)]
+        for call, module, loop in zip(calls, modules, loops, strict=True):
+            whole = loop is None and any(f"{module}." in other for other in inner if other != module)
+            blocks = _blocks(source, loop) if loop is not None else None
+            found.append(Sharded(path, source, call, module, loop, blocks, whole))
+    return tuple(found)
+
+
+def _loop(source: Source, call: cst.Call, module: str) -> cst.For | None:
+    for above in source.ancestors(call):
+        if isinstance(above, cst.For) and any(name.value == module for name in source.every(cst.Name, above.target)):
+            return above
+        if isinstance(above, cst.FunctionDef):
+            return None
+    return None
+
+
+def _blocks(source: Source, loop: cst.For) -> str | None:
+    """None where turns are over more than the blocks themselves."""
+    over = loop.iter
+    if isinstance(over, cst.Call) and call_name(over) == "enumerate" and len(over.args) == 1:
+        over = over.args[0].value
+    elif not isinstance(loop.target, cst.Name):
+        return None
+    if isinstance(over, cst.Call) and call_name(over) not in {"values", "children"}:
+        return None
+    return source.code(over)

@@ -1,0 +1,137 @@
+"""Keeps the parameters that the forward pass has gathered until the backward pass has used them.
+
+What it changes
+    Adds `reshard_after_forward=False` where blocks are sharded with `fully_shard`; for half of the blocks, the later
+    ones, where memory may not hold all. The model around them keeps its own parameters anyway.
+
+Why it helps
+    By default every block drops its parameters after its forward pass and gathers them again in the backward pass: half
+    as many gathers do. The later blocks are used again soonest.
+
+Fix safety
+    Bitwise: the same parameters, gathered once. Memory holds them between both passes: what does not fit ends the trial
+    and is not kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import libcst as cst
+
+from diagnose.fixer import (
+    Advice,
+    Answer,
+    Edits,
+    Example,
+    Facts,
+    Fixer,
+    Gate,
+    Request,
+    Scalar,
+    Sharded,
+    Splice,
+    argument,
+    example_request,
+    free_name,
+    has_star,
+    replace,
+    set_keywords,
+    sharded,
+)
+
+_OPTION = "reshard_after_forward"
+_ROOM = 0.9
+"""Of the device's memory that may be planned with: fragments and libraries need the rest."""
+
+
+def settings(request: Request) -> Sequence[Mapping[str, Scalar]]:
+    """All blocks, and half of them unless all surely fit."""
+    return ({"kept": "all"},) if _fits(request) else ({"kept": "all"}, {"kept": "half"})
+
+
+def rewrite(request: Request) -> Answer:
+    """Set the option on every sharded block that leaves it to its default."""
+    half = request.setting.get("kept") == "half"
+    blocks = [one for one in sharded(request.sources) if not one.whole and _drops(one)]
+    if not blocks:
+        return None
+    unknown = next((one for one in blocks if has_star(one.call)), None)
+    if unknown is not None:
+        return Advice(f"{unknown.line} takes its options from elsewhere: let {_OPTION} be False there.")
+    if half:
+        blocks = [one for one in blocks if one.loop is not None and one.blocks is not None]
+    edits = [
+        (one.path, _halved(one) if half else set_keywords(one.source, one.call, {_OPTION: "False"})) for one in blocks
+    ]
+    if not edits:
+        return None
+    what = "the later half of the blocks" if half else "blocks"
+    return Edits(request.edited(edits), f"keep the parameters of {what} from forward to backward pass")
+
+
+def _drops(one: Sharded) -> bool:
+    given = argument(one.call, _OPTION)
+    return given is None or one.source.code(given.value) in {"True", "None"}
+
+
+def _halved(one: Sharded) -> list[Splice]:
+    """The earlier half drops its parameters: `reshard_after_forward=place < len(blocks) // 2`."""
+    loop, source = one.loop, one.source
+    assert loop is not None  # or it would not be halved
+    edits: list[Splice] = []
+    if isinstance(loop.target, cst.Tuple):
+        place = source.code(loop.target.elements[0].value)
+    else:
+        place = free_name(source, "place")
+        edits.append(replace(source, loop.target, f"{place}, {source.code(loop.target)}"))
+        edits.append(replace(source, loop.iter, f"enumerate({source.code(loop.iter)})"))
+    return [*edits, *set_keywords(source, one.call, {_OPTION: f"{place} < len({one.blocks}) // 2"})]
+
+
+def _fits(request: Request) -> bool:
+    """Whether all that is gathered again surely fits beside the peak."""
+    facts = request.facts
+    gathered = [float(one.value) for one in request.finding.evidence if one.measure == "gathered again per step"]
+    if facts.peak_memory_bytes is None or facts.device_memory_bytes is None or not gathered:
+        return False
+    return facts.peak_memory_bytes + gathered[0] <= _ROOM * facts.device_memory_bytes
+
+
+def _recorded(text: str, kept: str = "all") -> Request:
+    return example_request("regathering-parameters", text, setting={"kept": kept}, facts=Facts())
+
+
+_IMPORT = "from torch.distributed.fsdp import fully_shard\n"
+
+FIXER = Fixer(
+    name="fsdp-keep",
+    rewrite=rewrite,
+    gate=Gate.BITWISE,
+    mechanism="exposed_comm+exposed_copy+compute+idle",
+    settings=settings,
+    order=80,
+    examples=(
+        Example(
+            _IMPORT + "for block in model.blocks:\n    fully_shard(block, mp_policy=policy)\nfully_shard(model)\n",
+            _IMPORT
+            + "for block in model.blocks:\n    fully_shard(block, mp_policy=policy, reshard_after_forward=False)\n"
+            "fully_shard(model)\n",
+            _recorded,
+        ),
+        Example(
+            _IMPORT + "for block in model.blocks:\n    fully_shard(block)\nfully_shard(model)\n",
+            _IMPORT + "for place, block in enumerate(model.blocks):\n"
+            "    fully_shard(block, reshard_after_forward=place < len(model.blocks) // 2)\nfully_shard(model)\n",
+            lambda text: _recorded(text, "half"),
+        ),
+        Example(
+            _IMPORT + "fully_shard(net.encoder, reshard_after_forward=True)\nfully_shard(net)\n",
+            _IMPORT + "fully_shard(net.encoder, reshard_after_forward=False)\nfully_shard(net)\n",
+            _recorded,
+        ),
+        Example(_IMPORT + "for b in m.layers:\n    fully_shard(b, reshard_after_forward=False)\n", None, _recorded),
+        Example(_IMPORT + "for b in m.layers:\n    fully_shard(b, reshard_after_forward=8)\n", None, _recorded),
+        Example(_IMPORT + "for b in m.layers:\n    fully_shard(b, **options)\nfully_shard(m)\n", None, _recorded),
+    ),
+)
