@@ -29,6 +29,10 @@ def backend(
 ) -> Compiled:
     """What `torch.compile(model, backend="diagnose")` calls with each graph of the model."""
     chosen = parsed(options, mode, tuple(pattern.name for pattern in PATTERNS))
+    return _later(module, chosen) if _lacks_values(inputs) else _compiled(module, inputs, chosen)
+
+
+def _compiled(module: fx.GraphModule, inputs: Sequence[Any], chosen: Options) -> Compiled:
     device = _device(module)
     decisions, note = decided(module, inputs, chosen)
     if device.type == "cuda" and any(decision.checked for decision in decisions):
@@ -41,6 +45,27 @@ def backend(
     number = account.entered(str(device), _name(chosen), records, note, chosen.prints)
     compiled = _handed_on(module, inputs, chosen)
     return _watched(compiled, device, number, chosen.prints) if accepted and device.type == "cuda" else compiled
+
+
+def _later(module: fx.GraphModule, chosen: Options) -> Compiled:
+    """The graph, compiled when it is first called: the parts that DistributedDataParallel cuts come without values."""
+    compiled: Compiled | None = None
+
+    def first(*inputs: Any) -> Any:
+        nonlocal compiled
+        if compiled is None:
+            compiled = _compiled(module, inputs, chosen)
+        return compiled(*inputs)
+
+    return first
+
+
+def _lacks_values(inputs: Sequence[Any]) -> bool:
+    """Whether there are sizes but no values; symbolic sizes must be compiled while Dynamo knows them."""
+    tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
+    sizes = [size for tensor in tensors for size in tensor.shape]
+    fake = any(isinstance(tensor, torch._subclasses.FakeTensor) for tensor in tensors)
+    return fake and all(isinstance(size, int) for size in sizes) and len(tensors) == len(inputs)
 
 
 def _handed_on(module: fx.GraphModule, inputs: Sequence[Any], options: Options) -> Compiled:
