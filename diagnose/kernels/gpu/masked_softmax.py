@@ -19,12 +19,12 @@ TILES = (2048, 4096)
 def columns_of(row, tokens, columns, CAUSAL: tl.constexpr):
     """How many columns take part in a row, and how many are read: a multiple of 16, for loads of whole vectors."""
     if CAUSAL:
-        part = tl.minimum(row % tokens + 1, columns)
-        read = (row % tokens // 16 + 1) * 16
+        part = (row % tokens + 1)[:, None]
+        read = ((row % tokens // 16 + 1) * 16)[:, None]
     else:
-        part = row * 0 + columns
-        read = part
-    return part[:, None], read[:, None]
+        part = columns
+        read = columns
+    return part, read
 
 
 @triton.jit
