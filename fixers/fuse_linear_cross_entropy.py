@@ -45,6 +45,7 @@ from diagnose.fixer import (
     example_request,
     free_name,
     insert_before,
+    is_adapted,
     losses_of_steps,
     operand,
     output_losses,
@@ -55,9 +56,6 @@ from diagnose.fixer import (
 )
 
 _OPERATOR = "linear_cross_entropy"
-_ADAPTED = re.compile(
-    r"\b(?:get_peft_model|inject_adapter|register_(?:full_)?(?:forward|backward)_(?:pre_)?hook|quantize_)\b"
-)
 _SHARDED = re.compile(r"\bfully_shard\(|\bFullyShardedDataParallel\b|\bFSDP\(|\bdeepspeed\b|\bparallelize_module\(")
 _REPLICATED = re.compile(r"\bDataParallel\(")
 _BY_HAND = (
@@ -107,9 +105,9 @@ def _handled(request: Request, layer: str) -> str | None:
     """Who else has a hand in the output layer."""
     name = layer.rpartition(".")[2]
     wraps = re.compile(rf"\.{name}\s*=(?!=)[^\n]*\b(?:DDP|DistributedDataParallel|FSDP|wrap|compile)\(")
+    if is_adapted(request.sources):
+        return "layers are hooked or adapted in this program"
     for text in request.sources.values():
-        if _ADAPTED.search(text):
-            return "layers are hooked or adapted in this program"
         if _SHARDED.search(text):
             return f"weights are sharded, and {layer} may be a unit of its own"
         if wraps.search(text):

@@ -19,8 +19,6 @@ Fix safety
 
 from __future__ import annotations
 
-import re
-
 import libcst as cst
 
 from diagnose.fixer import (
@@ -38,18 +36,18 @@ from diagnose.fixer import (
     free_name,
     functional,
     insert_before,
+    is_adapted,
     output_layers,
     parse,
     replace,
 )
 
 _ROWS = 64
-_ADAPTED = re.compile(r"\b(?:get_peft_model|inject_adapter|register_forward_(?:pre_)?hook|quantize_)\b")
 
 
 def rewrite(request: Request) -> Answer:
     """Pad at every call of an output layer that training goes through."""
-    if any(_ADAPTED.search(text) for text in request.sources.values()):
+    if is_adapted(request.sources):
         return Advice("Round the vocabulary up to a multiple of 64 by hand: layers are wrapped or hooked here.")
     edits: list[tuple[str, list[Splice]]] = []
     there = False

@@ -29,7 +29,7 @@ PROGRAMS = {
         "        shifted = logits[..., :-1, :].contiguous()\n"
         "        return self.loss(shifted.view(-1, shifted.size(-1)), labels[:, 1:].reshape(-1))\n\n\n"
         "loss_of = Loss()\n",
-        "cross_entropy(shifted.view(-1, shifted.size(-1)), labels[:, 1:].reshape(-1), reduction='sum')",
+        "            shifted.view(-1, shifted.size(-1)),\n            labels[:, 1:].reshape(-1),\n",
     ),
     "classes second": (
         "def loss_of(logits, y):\n    return F.cross_entropy(logits.permute(0, 2, 1).double(), y).mean()\n",

@@ -1,16 +1,16 @@
-"""Hooks on modules and tensors that only watch: they look for NaN or print, and change nothing."""
+"""Hooks on modules and tensors: whether there are any, and which only watch: they look for NaN or print."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import libcst as cst
 
 from diagnose.source.edit import call_name
 from diagnose.source.syntax import Source
 
-__all__ = ["is_watching_hook"]
+__all__ = ["is_adapted", "is_watching_hook"]
 
 _REGISTERS = frozenset(
     {
@@ -28,6 +28,15 @@ _LOOKS = re.compile(r"\b(isnan|isinf|isfinite)\(|\bprint\(|\blogg(?:er|ing)\.\w+
 _CHANGES = re.compile(
     r"\.(append|add|update|extend|setdefault|mul_|add_|clamp_|copy_|zero_|fill_|backward|save)\(|\bglobal\b"
 )
+
+_ADAPTED = re.compile(
+    r"\b(?:get_peft_model|inject_adapter|quantize_|register_(?:full_)?(?:forward|backward)_(?:pre_)?hook)\b"
+)
+
+
+def is_adapted(sources: Mapping[str, str]) -> bool:
+    """Whether a program hooks its layers, or puts others in their places: their own `forward` has to be called."""
+    return any(_ADAPTED.search(text) for text in sources.values())
 
 
 def is_watching_hook(source: Source, call: cst.Call) -> bool:
