@@ -15,15 +15,14 @@ import torch
 import torch.distributed as dist
 
 from diagnose.calibration.record import KINDS, Curve, Point
-from diagnose.calibration.timing import Plan, block_times_ns, once_ns, point
-from diagnose.units import NS_PER_MS
+from diagnose.calibration.timing import WARM_UPS, Plan, block_times_ns, once_ns, point
 
 SIZES = {"nccl": tuple(1 << shift for shift in range(12, 30)), "gloo": tuple(1 << shift for shift in range(12, 27, 2))}
 """4 KiB to 512 MiB in powers of two; 4 KiB to 64 MiB in powers of four where the host's processor carries bytes."""
 
 _ITEM_BYTES = 4
-_LONGEST_NS = 500 * NS_PER_MS
-"""A size of which one call takes longer ends the curve: bandwidth no longer changes there, and time is dear."""
+_LARGE_BYTES = 4 << 20
+"""A curve that has used up its time ends from here on: its bandwidth hardly changes any more, and it goes on at that."""
 
 # Newer names of the same; older versions of torch have only the others.
 _SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
@@ -54,7 +53,7 @@ def measure_group(
     for kind in KINDS:
         tell(f"{kind.replace('_', '-')} of {len(group.members)} ranks")
         try:
-            points = _curve(kind, group, device, sizes, budget_ns // (len(KINDS) * len(sizes)))
+            points = _curve(kind, group, device, sizes, budget_ns // len(KINDS))
         except (RuntimeError, NotImplementedError, ValueError) as error:
             left_out.append(f"{kind} of {len(group.members)} ranks: {str(error).splitlines()[0]}")
             continue
@@ -64,6 +63,7 @@ def measure_group(
 
 def _curve(kind: str, group: Group, device: torch.device, sizes: Sequence[int], budget_ns: int) -> list[Point]:
     points: list[Point] = []
+    spent_ns = 0  # told from what all ranks agree on, so that all end at the same size
     agree = partial(_largest, group=group, device=device)
     for size in sizes:
         each = _ITEM_BYTES * len(group.members)
@@ -72,9 +72,10 @@ def _curve(kind: str, group: Group, device: torch.device, sizes: Sequence[int], 
             continue
         work = _work(kind, group, device, whole)
         one = once_ns(work, device, agree)
-        times = block_times_ns(work, device, Plan.within(budget_ns, one))
-        points.append(point(whole, _slowest(times, group, device)))
-        if one > _LONGEST_NS:
+        plan = Plan.within(budget_ns // len(sizes), one)
+        points.append(point(whole, _slowest(block_times_ns(work, device, plan), group, device)))
+        spent_ns += one * (WARM_UPS + plan.blocks * plan.in_block)
+        if spent_ns > budget_ns and whole >= _LARGE_BYTES:
             break
     return points
 

@@ -16,6 +16,8 @@ from diagnose.units import NS_PER_MS
 _BLOCK_NS = 2 * NS_PER_MS
 """Short work is repeated for so long between two looks at the clock."""
 _MOST_IN_BLOCK = 50
+WARM_UPS = 4
+"""Calls before anything is measured."""
 _FEWEST_BLOCKS, _MOST_BLOCKS = 5, 40
 
 Agree = Callable[[int], int]
@@ -33,7 +35,9 @@ class Plan:
     def within(budget_ns: int, one_ns: int) -> Plan:
         """As many blocks as fit, within limits."""
         in_block = int(np.clip(_BLOCK_NS // max(one_ns, 1), 1, _MOST_IN_BLOCK))
-        blocks = int(np.clip(budget_ns // max(one_ns * in_block, 1), _FEWEST_BLOCKS, _MOST_BLOCKS))
+        blocks = int(np.clip(budget_ns // max(one_ns * in_block, 1), WARM_UPS = 4
+"""Calls before anything is measured."""
+_FEWEST_BLOCKS, _MOST_BLOCKS))
         return Plan(blocks, in_block)
 
 
@@ -47,7 +51,7 @@ def once_ns(work: Callable[[], object], device: torch.device, agree: Agree = int
     work()
     first = block_times_ns(work, device, Plan(1, 1))[0]
     # What was slow because it was first (buffers, connections, choosing an algorithm) is asked again.
-    return agree(min(first, *block_times_ns(work, device, Plan(2, 1))))
+    return agree(min(first, *block_times_ns(work, device, Plan(WARM_UPS - 2, 1))))
 
 
 def point(size_bytes: int, times_ns: list[int]) -> Point:
