@@ -23,7 +23,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from diagnose.measure import Measures
-from diagnose.measure.bucket_plan import planned_buckets
+from diagnose.measure.bucket_plan import bucket_plans
 from diagnose.trace.readers import open_traces
 
 SWEEP_MB = (1, 5, 10, 25, 50, 100, 200, 400)
@@ -234,7 +234,7 @@ def plan_of(job: Job, begin: Any, folder: Path) -> list[float]:
     finish()
     told: list[Any] = [None]
     if job.rank == 0:
-        found = planned_buckets(Measures(open_traces([path])[0]))
+        found = bucket_plans(Measures(open_traces([path])[0]))
         told = [[round(size / (1 << 20), 2) for size in found[0].size_bytes] if found else []]
     dist.broadcast_object_list(told, src=0, device=job.device)
     return list(told[0])

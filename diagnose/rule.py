@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from diagnose.measure import Measures
 from diagnose.measure.activity import ALLOCATIONS
 from diagnose.measure.alignment import Misaligned
+from diagnose.measure.bucket_plan import planned_buckets
 from diagnose.measure.collective_cost import held_share
 from diagnose.measure.comm_places import issuing_of
 from diagnose.measure.communication import SMALL_BYTES, Phase
@@ -136,6 +137,7 @@ __all__ = [
     "nothing_alone",
     "places_by_stack",
     "places_of_ops",
+    "planned_buckets",
     "product_flop",
     "recoverable_ns",
     "sampled",

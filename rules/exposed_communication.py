@@ -47,10 +47,18 @@ from diagnose.rule import (
     format_ns,
     format_share,
     issuing_of,
+    planned_buckets,
     shortened,
 )
 
-_FIXERS = {"all_gather": ("fsdp-prefetch",), "reduce_scatter": ("fsdp-prefetch",), "all_reduce": ("ddp-buckets",)}
+_SHARDED = ("fsdp-prefetch", "fsdp-accumulate")
+_DDP = ("ddp-view", "ddp-static-graph", "ddp-buckets", "nccl-environment", "bf16-gradients", "powersgd-gradients")
+_FIXERS = {
+    "all_gather": _SHARDED,
+    "reduce_scatter": _SHARDED,
+    "all_reduce": _DDP,
+    "broadcast": ("drop-broadcast", "no-buffer-broadcast"),
+}
 
 
 def check(measures: Measures) -> Iterator[Claim | CannotTell]:
@@ -82,6 +90,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
             Evidence("exposed collectives per step", int(rows.sum()) / steps, "count", _rows(measures, exposed)),
             Evidence("that no plan hides", int(np.minimum(exchange.inherent_ns, needed).sum()) // steps, "ns"),
             Evidence("waiting for other ranks, as far as one rank can tell", round(waited), "ns"),
+            *(planned_buckets(measures) if longest and longest[0][0] == "all_reduce" else ()),
         ],
         where=measures.places(issuing_of(measures, rows)),
         fixers=_FIXERS.get(longest[0][0], ()) if longest else (),
@@ -192,7 +201,7 @@ _SILENT = (
 RULE = Rule(
     "exposed-communication",
     check,
-    fixers=("ddp-buckets", "fsdp-prefetch"),
+    fixers=tuple(dict.fromkeys(name for names in _FIXERS.values() for name in names)),
     fires=_FIRES,
     silent=_SILENT,
     nearness=70,

@@ -158,7 +158,7 @@ _SILENT = (
 RULE = Rule(
     "regathering-parameters",
     check,
-    fixers=("fsdp-keep", "fsdp-prefetch"),
+    fixers=("fsdp-keep", "fsdp-accumulate", "fsdp-prefetch"),
     fires=_FIRES,
     silent=_SILENT,
     nearness=35,

@@ -183,4 +183,11 @@ _SILENT = (
     ),
 )
 
-RULE = Rule("slow-link", check, fires=_FIRES, silent=_SILENT, nearness=30)
+RULE = Rule(
+    "slow-link",
+    check,
+    fixers=("nccl-environment", "ddp-buckets", "bf16-gradients", "powersgd-gradients"),
+    fires=_FIRES,
+    silent=_SILENT,
+    nearness=30,
+)

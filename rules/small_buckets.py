@@ -41,6 +41,7 @@ from diagnose.rule import (
     format_ns,
     format_share,
     issuing_of,
+    planned_buckets,
     shortened,
 )
 
@@ -69,6 +70,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
             Evidence("their time per step", int(comm.transfer_ns[rows].sum()) // steps, "ns"),
             Evidence("latency of each", round(cost[0]), "ns"),
             Evidence("time merged over time now", round(exchange.merged_share, 4), "share"),
+            *planned_buckets(measures),
         ],
         where=[Place(site.file, site.line, function=site.function) for site in sites]
         or measures.places(issuing_of(measures, rows)),

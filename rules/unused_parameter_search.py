@@ -165,4 +165,11 @@ _SILENT = (
     ),
 )
 
-RULE = Rule("unused-parameter-search", check, fixers=("ddp-all-used",), fires=_FIRES, silent=_SILENT, nearness=25)
+RULE = Rule(
+    "unused-parameter-search",
+    check,
+    fixers=("ddp-all-used", "ddp-static-graph"),
+    fires=_FIRES,
+    silent=_SILENT,
+    nearness=25,
+)

@@ -19,6 +19,8 @@ import numpy as np
 from diagnose.measure.collective_cost import BESIDE
 from diagnose.measure.curves import calibrated_ns, curve_of
 from diagnose.measure.gradient_buckets import GradientBucket, gradient_buckets
+from diagnose.measure.planned import as_evidence
+from diagnose.model import Evidence
 from diagnose.trace.schema import Float64, Int64
 
 if TYPE_CHECKING:
@@ -104,7 +106,13 @@ def pieces(buckets: Sequence[GradientBucket]) -> tuple[Int64, Int64]:
     return np.asarray(sizes, np.int64), np.asarray(ready, np.int64)
 
 
-def planned_buckets(measures: Measures) -> tuple[BucketPlan, ...]:
+def planned_buckets(measures: Measures) -> list[Evidence]:
+    """The best plan as evidence of a finding, by which it gets to a fixer; empty where there is none."""
+    found = bucket_plans(measures)
+    return as_evidence(found[0].size_bytes) if found else []
+
+
+def bucket_plans(measures: Measures) -> tuple[BucketPlan, ...]:
     """Plans for the gradients of this rank's backward pass, the best first; empty where sizes or times are unknown."""
     buckets = [bucket for bucket in gradient_buckets(measures) if bucket.kind == "all_reduce"]
     time_of = _time_of(measures)
