@@ -35,9 +35,7 @@ class Plan:
     def within(budget_ns: int, one_ns: int) -> Plan:
         """As many blocks as fit, within limits."""
         in_block = int(np.clip(_BLOCK_NS // max(one_ns, 1), 1, _MOST_IN_BLOCK))
-        blocks = int(np.clip(budget_ns // max(one_ns * in_block, 1), WARM_UPS = 4
-"""Calls before anything is measured."""
-_FEWEST_BLOCKS, _MOST_BLOCKS))
+        blocks = int(np.clip(budget_ns // max(one_ns * in_block, 1), _FEWEST_BLOCKS, _MOST_BLOCKS))
         return Plan(blocks, in_block)
 
 
