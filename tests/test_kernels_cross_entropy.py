@@ -11,6 +11,7 @@ from kernel_checks import DEVICE, check, close, drawn, implementation, labels, p
 from torch.nn import functional
 
 from diagnose import kernels
+from diagnose.kernels.tuning import Config
 
 __all__ = ["implementation", "poisoned"]
 # Poisoned memory comes with deterministic algorithms, and devices do not have all of them.
@@ -139,6 +140,25 @@ def test_offsets_beyond_two_to_the_31() -> None:
     logits.copy_(values)
     target = labels(3, 64, seed=20)
     check(lambda x: kernels.cross_entropy(x, target), lambda x: reference(x, target), [logits.requires_grad_()])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("classes", [63, 64, 65, 127, 128, 191, 250])
+def test_rows_that_begin_anywhere(dtype: torch.dtype, classes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Odd rows are read in whole blocks from the 16 bytes on that they begin in, wherever they begin and end."""
+    if kernels.backend(DEVICE) == "triton":
+        from diagnose.kernels.gpu import row_loss
+
+        monkeypatch.setattr(row_loss, "LOSS_CANDIDATES", (Config(block=64, threads=128),))
+        monkeypatch.setattr(row_loss, "GRADIENT_CANDIDATES", (Config(block=64, threads=128),))
+    target = labels(18, classes, seed=41, ignored=(4, 17))
+    wide = drawn(18, classes + 9, seed=42, dtype=dtype).detach()
+    for logits in (wide[:, :classes], wide[:, 9:].contiguous(), wide[:, 9:]):
+        check(
+            lambda x: kernels.cross_entropy(x, target, label_smoothing=0.1),
+            lambda x: reference(x, target, label_smoothing=0.1),
+            [logits.requires_grad_()],
+        )
 
 
 def test_under_autocast_the_loss_is_of_what_it_is_given() -> None:

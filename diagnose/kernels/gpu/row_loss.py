@@ -26,33 +26,34 @@ of its own, and logits that were written over could not be read again."""
 
 @triton.jit
 def loss_kernel(
-    logits, target, losses, logsumexps, row_stride, ignore_index, COLUMNS: tl.constexpr,
-    SMOOTHING: tl.constexpr, Z_LOSS: tl.constexpr, DTYPE: tl.constexpr, BLOCK: tl.constexpr,
+    logits, target, losses, logsumexps, row_stride, ignore_index, COLUMNS: tl.constexpr, SMOOTHING: tl.constexpr,
+    Z_LOSS: tl.constexpr, DTYPE: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr, REST: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
-    start = logits + row_start(row, row_stride)
+    start, before = _window(row, row_stride, ALIGNED)
     label = tl.load(target + row)
     kept = label != ignore_index
     lanes = tl.arange(0, BLOCK)
-    top = tl.full((), float("-inf"), DTYPE)
-    sums = tl.zeros((BLOCK,), DTYPE)
-    totals = tl.zeros((BLOCK,), DTYPE)
-    for first in range(0, COLUMNS, BLOCK):
-        column = first + lanes
-        inside = column < COLUMNS
-        # An ignored row is not read.
-        x = tl.load(start + column, mask=inside & kept, other=float("-inf")).to(DTYPE)
-        top_before = top
-        top = tl.maximum(top, tl.max(x, axis=0))
-        # While all logits are -inf, subtracting their maximum would make them nan.
-        shift = tl.where(top == float("-inf"), 0.0, top)
-        sums = sums * tl.exp(top_before - shift) + tl.exp(x - shift)
-        if SMOOTHING > 0:
-            totals += tl.where(inside, x, 0.0)
+    # An ignored row is not read.
+    column = lanes - before
+    inside = (column >= 0) & (column < COLUMNS) & kept
+    x = tl.load(logits + start + lanes, mask=inside, other=float("-inf")).to(DTYPE)
+    top = tl.max(x, axis=0)
+    sums = tl.exp(x - tl.where(top == float("-inf"), 0.0, top))
+    totals = tl.where(inside, x, 0.0)
+    if kept:
+        # Whole blocks have no mask, which would make loads of single elements of them.
+        for first in range(BLOCK, COLUMNS // BLOCK * BLOCK, BLOCK):
+            x = tl.load(logits + start + first + lanes).to(DTYPE)
+            top, sums, totals = _take_in(x, x, top, sums, totals, SMOOTHING)
+        for first in range(REST, COLUMNS + ALIGNED - 1, BLOCK):
+            inside = first + lanes < COLUMNS + before
+            x = tl.load(logits + start + first + lanes, mask=inside, other=float("-inf")).to(DTYPE)
+            top, sums, totals = _take_in(x, tl.where(inside, x, 0.0), top, sums, totals, SMOOTHING)
     logsumexp = tl.where(top == float("-inf"), 0.0, top) + tl.log(tl.where(kept, tl.sum(sums, axis=0), 1.0))
     known = kept & (label >= 0) & (label < COLUMNS)
     # A label outside the vocabulary shows as nan; nothing outside the row is read.
-    picked = tl.load(start + label, mask=known, other=float("nan")).to(DTYPE)
+    picked = tl.load(logits + start + before + label, mask=known, other=float("nan")).to(DTYPE)
     loss = logsumexp - (1.0 - SMOOTHING) * picked
     if SMOOTHING > 0:
         loss -= SMOOTHING * (tl.sum(totals, axis=0) / COLUMNS)
@@ -63,28 +64,68 @@ def loss_kernel(
 
 
 @triton.jit
+def _window(row, stride, ALIGNED: tl.constexpr):
+    """Where a row begins, down to a multiple of what is loaded at once, and how many elements lie before it there."""
+    start = row_start(row, stride)
+    aligned = start // ALIGNED * ALIGNED
+    return aligned, (start - aligned).to(tl.int32)
+
+
+@triton.jit
+def _take_in(x, counted, top, sums, totals, SMOOTHING: tl.constexpr):
+    """The maximum, the sums of exponentials below it, and the sums of logits, with a block more."""
+    top_before = top
+    top = tl.maximum(top, tl.max(x, axis=0))
+    # While all logits are -inf, subtracting their maximum would make them nan.
+    shift = tl.where(top == float("-inf"), 0.0, top)
+    sums = sums * tl.exp(top_before - shift) + tl.exp(x - shift)
+    if SMOOTHING > 0:
+        totals += counted
+    return top, sums, totals
+
+
+@triton.jit
 def gradient_kernel(
     logits, target, logsumexps, scales, gradients, row_stride, gradient_stride, columns, first_column, vocabulary,
-    ignore_index, SMOOTHING: tl.constexpr, Z_LOSS: tl.constexpr, DTYPE: tl.constexpr, BLOCK: tl.constexpr,
+    ignore_index, SMOOTHING: tl.constexpr, Z_LOSS: tl.constexpr, DTYPE: tl.constexpr, ALIGNED: tl.constexpr,
+    ALIKE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
-    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = column < columns
+    start, before = _window(row, row_stride, ALIGNED)
+    # Memory that is laid out alike is written where the logits were read, and known to be aligned there.
+    place = start if ALIKE else row_start(row, gradient_stride) - before
+    first = tl.program_id(1) * BLOCK
+    lanes = tl.arange(0, BLOCK)
+    column = first + lanes - before
     label = tl.load(target + row)
     logsumexp = tl.load(logsumexps + row)
     scale = tl.load(scales + row)
     kept = label != ignore_index
-    known = (label >= 0) & (label < vocabulary)
-    x = tl.load(logits + row_start(row, row_stride) + column, mask=inside & kept, other=0.0).to(DTYPE)
+    scale = tl.where((label >= 0) & (label < vocabulary), scale, float("nan"))
+    factor = 1.0 + 2.0 * Z_LOSS * logsumexp
+    share = SMOOTHING / (vocabulary + tl.zeros((), DTYPE))
+    here = column + first_column == label
+    if kept & (first >= before) & (first + BLOCK <= columns + before):
+        x = tl.load(logits + start + first + lanes).to(DTYPE)
+        gradient = _differentiate(x, here, logsumexp, scale, factor, share, SMOOTHING, Z_LOSS)
+        tl.store(gradients + place + first + lanes, gradient.to(gradients.dtype.element_ty))
+    else:
+        inside = (column >= 0) & (column < columns)
+        # An ignored row is not read: it may hold anything.
+        x = tl.load(logits + start + first + lanes, mask=inside & kept, other=0.0).to(DTYPE)
+        gradient = _differentiate(x, here, logsumexp, scale, factor, share, SMOOTHING, Z_LOSS)
+        gradient = tl.where(kept, gradient, 0.0)
+        tl.store(gradients + place + first + lanes, gradient.to(gradients.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _differentiate(x, here, logsumexp, scale, factor, share, SMOOTHING: tl.constexpr, Z_LOSS: tl.constexpr):
     gradient = tl.exp(x - logsumexp)
     if Z_LOSS > 0:
-        gradient *= 1.0 + 2.0 * Z_LOSS * logsumexp
+        gradient *= factor
     if SMOOTHING > 0:
-        gradient -= SMOOTHING / (vocabulary + tl.zeros((), DTYPE))
-    gradient = tl.where(column + first_column == label, gradient - (1.0 - SMOOTHING), gradient)
-    gradient = tl.where(known, gradient * scale, float("nan"))
-    gradient = tl.where(kept, gradient, 0.0)
-    tl.store(gradients + row_start(row, gradient_stride) + column, gradient.to(gradients.dtype.element_ty), mask=inside)
+        gradient -= share
+    return tl.where(here, gradient - (1.0 - SMOOTHING), gradient) * scale
 
 
 def losses_of_rows(
@@ -100,9 +141,10 @@ def losses_of_rows(
     rows, columns = logits.shape
 
     def launch(config: Config) -> None:
+        rest = max(1, columns // config.block) * config.block
         loss_kernel[(rows,)](
             logits, target, losses, logsumexps, logits.stride(0), ignore_index, columns, label_smoothing, z_loss,
-            COMPUTE[losses.dtype], config.block, num_warps=warps(config.threads, logits.device),
+            COMPUTE[losses.dtype], _aligned(logits), config.block, rest, num_warps=warps(config.threads, logits.device),
         )  # fmt: skip
 
     with on_device_of(logits):
@@ -125,10 +167,12 @@ def gradients_of_rows(
     rows, columns = logits.shape
 
     def launch(config: Config, rows: int = rows, gradients: torch.Tensor = gradients) -> None:
-        gradient_kernel[(rows, triton.cdiv(columns, config.block))](
+        aligned = _aligned(logits)
+        alike = gradients.stride(0) == logits.stride(0) and gradients.dtype == logits.dtype
+        gradient_kernel[(rows, triton.cdiv(columns + aligned - 1, config.block))](
             logits, target, logsumexps, scales, gradients, logits.stride(0), gradients.stride(0), columns,
-            first_column, vocabulary, ignore_index, label_smoothing, z_loss, COMPUTE[logsumexps.dtype], config.block,
-            num_warps=warps(config.threads, logits.device),
+            first_column, vocabulary, ignore_index, label_smoothing, z_loss, COMPUTE[logsumexps.dtype], aligned, alike,
+            config.block, num_warps=warps(config.threads, logits.device),
         )  # fmt: skip
 
     def try_out(config: Config) -> None:
@@ -140,8 +184,13 @@ def gradients_of_rows(
         launch(choose("cross_entropy backward", (bucket(rows), columns), logits, candidates, try_out))
 
 
+def _aligned(logits: torch.Tensor) -> int:
+    """Elements of the 16 bytes that a thread loads at once."""
+    return 16 // logits.element_size()
+
+
 def _fitting(candidates: tuple[Config, ...], columns: int) -> tuple[Config, ...]:
-    """Those whose block is not larger than a row needs; of short rows, one that holds a row."""
-    widest = triton.next_power_of_2(columns)
+    """Those whose block is not larger than a row needs; of short rows, one that holds a row, or what is aligned."""
+    widest = max(16, triton.next_power_of_2(columns))
     fitting = tuple(config for config in candidates if config.block <= widest)
     return fitting or (Config(block=widest, threads=128),)
