@@ -32,7 +32,7 @@ SEEDS = LEAST_SEEDS
 MOST_STEPS = 200
 TRAJECTORY_NS = 15 * NS_PER_S
 """For the steps of one program under all seeds, one after the other, where more than LEAST_STEPS fit into it."""
-UNASKED_NS = 60 * NS_PER_S
+UNASKED_NS = 20 * NS_PER_S
 """A trajectory that no fix's promise asks for is taken if the original's steps take no longer than this."""
 _DETERMINISTIC = {"PYTHONHASHSEED": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 # Captures that share the cores must not spin on them while they wait for their own threads.
