@@ -28,11 +28,11 @@ from diagnose.plugins import Catalogue
 from diagnose.program import Program
 from diagnose.session import AnyEvent
 from diagnose.trace import Trace
-from diagnose.trial.bench import Control, Trial
+from diagnose.trial.bench import Alone, Control, Trial
 from diagnose.trial.duel import OnPair
 from diagnose.trial.knobs import OnSetting
 from diagnose.trial.schedule import Deadline, Schedule
-from diagnose.verdict import Pair
+from diagnose.verdict import Pair, Ruling
 
 SOURCE = "import torch\nloader = 1\nloss = 2\nmodel = 3\n"
 
@@ -66,6 +66,10 @@ class FakeBench:
     """Fixer, text without it, text of the whole stack."""
     shown: list[GateResult | None] = field(default_factory=list)
     """Per check, what was known of the numbers."""
+    alone_by_text: Mapping[str, Decision] = field(default_factory=dict)
+    """What becomes of a program by itself where it holds a text; others run."""
+    ran_alone: list[str] = field(default_factory=list)
+    """Per program that ran by itself, its text."""
     gate_passes: bool | None = True
     gates: list[tuple[Gate, str, str, str | None]] = field(default_factory=list)
     """Gate, text of the original, text of the patched program, declared format."""
@@ -133,6 +137,11 @@ class FakeBench:
     ) -> GateResult:
         self.gates.append((gate, self.copies[original.root], self.copies[patched.root], rounds_to))
         return GateResult(gate, self.gate_passes, "as gated")
+
+    def alone(self, program: Program, name: str) -> Alone:
+        self.ran_alone.append(self.copies[program.root])
+        dies = next((self.alone_by_text[key] for key in self.alone_by_text if key in self.copies[program.root]), None)
+        return Alone(failure=Ruling(dies, "as it ended")) if dies is not None else Alone(12_000_000, 3 << 30)
 
     def trial_ns(self, fixer: Fixer, settings: int) -> int:
         return settings * self.trial_takes_ns

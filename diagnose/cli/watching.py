@@ -18,7 +18,7 @@ from diagnose.cli.choosing import limited, names_in
 from diagnose.cli.findings import terminal_width, wants_colour
 from diagnose.cli.streams import result, standard_output_to_stderr, talk
 from diagnose.collect.recipe import Recipe
-from diagnose.errors import DiagnoseError, EnvironmentLacks, UsageError
+from diagnose.errors import DiagnoseError, EnvironmentLacks, ProgramFailed, UsageError
 from diagnose.model import Gate
 from diagnose.observe import Observation, observe
 from diagnose.plugins import Catalogue, load
@@ -30,6 +30,7 @@ from diagnose.trial.schedule import Schedule
 from diagnose.units import parse_duration_ns
 
 INTERRUPTED = 130
+PROGRAM_FAILED = ProgramFailed.exit_code
 
 Tell = Callable[[AnyEvent], None]
 
@@ -128,11 +129,16 @@ class Watching:
         seen = observe(self.program, self.recipe, self.session, self.catalogue, self._stop, on_screen)
         self._returncode = seen.outcome.returncode
         code, message = _judged(seen, self._stop.is_set())
-        if code == 0 and fixing is not None:
-            message = self._fix(seen, fixing.after(time.monotonic_ns() - began_ns))
+        left = fixing.after(time.monotonic_ns() - began_ns) if fixing is not None else None
+        if code == 0 and left is not None:
+            message, _ = self._fix(seen, left)
+        elif code == PROGRAM_FAILED and left is not None and _ran_out_of_memory(seen):
+            said, runs = self._fix(seen, left, died=True)
+            code, message = (0, said) if runs else (code, f"{message}; {said}")
         return code, message
 
-    def _fix(self, seen: Observation, fixing: Fixing) -> str:
+    def _fix(self, seen: Observation, fixing: Fixing, died: bool = False) -> tuple[str, bool]:
+        """A word on what came of it, and whether there is a patch; `died`: memory ran out."""
         named = {name for finding in seen.diagnosis.findings for name in finding.fixers}
         if idle := [name for name in fixing.only if name not in named]:
             self.session.record(Warned(message=f"no finding of this run calls for {', '.join(idle)}: not tried"))
@@ -140,7 +146,7 @@ class Watching:
             compose.dry_run(
                 self.program, seen.diagnosis, seen.traces, self.catalogue, self._record_unless_cancelled, fixing.allow
             )
-            return "dry run: nothing was tried"
+            return "dry run: nothing was tried", False
         outcome = compose.fix(
             self.program,
             seen.diagnosis,
@@ -151,8 +157,9 @@ class Watching:
             Schedule.quick() if fixing.quick else Schedule(),
             fixing.budget_ns,
             fixing.allow,
+            died,
         )
-        return compose.summary(outcome)
+        return compose.summary(outcome), outcome.patch is not None
 
     def _record_unless_cancelled(self, event: AnyEvent) -> None:
         self.session.record(event)
@@ -220,4 +227,9 @@ def _judged(seen: Observation, cancelled: bool) -> tuple[int, str]:
     if outcome.returncode == 0 or outcome.stopped:
         return 0, ""
     how = f"signal {-outcome.returncode}" if outcome.returncode < 0 else f"exit code {outcome.returncode}"
-    return 3, f"the program failed with {how}"
+    return PROGRAM_FAILED, f"the program failed with {how}"
+
+
+def _ran_out_of_memory(seen: Observation) -> bool:
+    """Whether the program ended because an allocation found no room."""
+    return any(site.kind == "out of memory" for trace in seen.traces for site in trace.sites)

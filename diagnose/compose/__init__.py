@@ -3,7 +3,8 @@
 `composition` goes through the fixers greedily: `proposals` says which promises most, `contracts` what they ask of each
 other, `answers` what one would do, `budget` what there is time for. `leave_one_out` takes away again what the later
 fixes made needless, `final` judges what is left as a whole. `stack` is the program's text with the kept fixes in it,
-`stored` the same on disk. `preview` tells what would be tried, and runs nothing.
+`stored` the same on disk. `rescue` is for a program that does not run as found. `preview` tells what would be tried,
+and runs nothing.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from diagnose.compose.composition import WITHOUT_ASKING, Composition, Outcome
 from diagnose.compose.journal import Record
 from diagnose.compose.knowledge import knowledge
 from diagnose.compose.preview import preview
+from diagnose.compose.rescue import rescue
 from diagnose.model import Decision, Diagnosis, Gate, Verdict
 from diagnose.plugins import Catalogue
 from diagnose.program import Program, patch
@@ -38,16 +40,21 @@ def fix(
     schedule: Schedule | None = None,
     budget_ns: int | None = None,
     allow: frozenset[Gate] = WITHOUT_ASKING,
+    died: bool = False,
 ) -> Outcome:
     """Try what the findings suggest, on copies below `folder`; the patch is stored there too, by `program.patch`.
 
-    Writes nothing to the user's files. Raises ProgramFailed where the program fails in an unchanged copy.
+    `died`: memory ran out, and what is looked for is a program that runs. Writes nothing to the user's files. Raises
+    ProgramFailed where the program fails in an unchanged copy.
     """
     plan = schedule or Schedule()
     deadline = Deadline.within(budget_ns)
     known = knowledge(program, diagnosis, traces)
     with Bench(program, folder / "trials", plan, deadline, memory=while_watched(traces)) as bench:
-        outcome = Composition(program, diagnosis, known, catalogue, record, bench, plan, deadline, allow).run()
+        if died:
+            outcome = rescue(program, diagnosis, known, catalogue, record, bench, deadline, allow)
+        else:
+            outcome = Composition(program, diagnosis, known, catalogue, record, bench, plan, deadline, allow).run()
     if outcome.patch is not None:
         patch.store(outcome.patch, folder)
         if outcome.stack is not None:

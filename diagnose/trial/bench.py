@@ -62,6 +62,17 @@ class Control:
 
 
 @dataclass(frozen=True)
+class Alone:
+    """A program that ran by itself."""
+
+    step_ns: int | None = None
+    """The mean step; None where it came to its end, or failed, before enough of them."""
+    peak_bytes: int | None = None
+    failure: Ruling | None = None
+    """What became of it; None where it ran."""
+
+
+@dataclass(frozen=True)
 class Trial:
     """A verdict, and what the patched arm left behind for the next look."""
 
@@ -282,6 +293,17 @@ class Bench:
                 waiting = [(arm, self._ready_alone(arm)) for arm in started]
                 found += [self._run_alone(arm, step_ns, steps) for arm, step_ns in waiting]
         return found
+
+    def alone(self, program: Program, name: str) -> Alone:
+        """Whether a program runs for a block of steps after its warm-up, or to its own end if that comes before."""
+        with Arm(self._place, program, name, self._schedule.warmup_steps) as arm:
+            try:
+                ready = arm.ready(self._deadline.limit_ns(self._schedule.start_limit_ns))
+                steps = self._schedule.block_steps(ready.step_ns)
+                block = arm.run(steps, 0, self._schedule.block_limit_ns(steps, ready.step_ns))
+            except ArmFailed as failure:
+                return Alone(failure=None if failure.trouble is Trouble.ENDED else _failure(failure))
+        return Alone(round(block.mean_ns), block.memory.peak_bytes)
 
     def _ready_alone(self, arm: Arm) -> int | None:
         """The step as the warm-up saw it; None where there was none."""

@@ -1,0 +1,135 @@
+"""A program that runs out of memory as found: the first fix with which it runs.
+
+There is nothing to measure it against. Of each fix that the finding names, the settings are tried from the cheapest on,
+and the first with which the program goes on is kept. Where a setting that saves more runs too, the numbers of the two
+are held against each other: they are of one program, computed in two ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from diagnose.compose.answers import Answers, Variant, ask
+from diagnose.compose.candidates import candidates
+from diagnose.compose.composition import WITHOUT_ASKING, Outcome
+from diagnose.compose.journal import Journal, Record
+from diagnose.compose.knowledge import Known
+from diagnose.compose.preview import NOT_ALLOWED
+from diagnose.compose.proposals import Proposal
+from diagnose.compose.stack import Stack
+from diagnose.compose.trials import Trials
+from diagnose.model import Decision, Diagnosis, Gate, GateResult, Verdict
+from diagnose.plugins import Catalogue
+from diagnose.program import Program
+from diagnose.session import PatchAccepted, TrialStarted
+from diagnose.trial.bench import Alone
+from diagnose.trial.schedule import Deadline
+from diagnose.units import format_bytes, format_ns
+
+_WITHOUT_IT = "without it the program runs out of memory"
+
+
+def rescue(
+    program: Program,
+    diagnosis: Diagnosis,
+    known: Known,
+    catalogue: Catalogue,
+    record: Record,
+    bench: Trials,
+    deadline: Deadline,
+    allow: frozenset[Gate] = WITHOUT_ASKING,
+) -> Outcome:
+    """Try what the findings of which the run died suggest, in the order in which they name it, until it runs."""
+    attempt = _Rescue(Stack.of(program, known), Journal(record), bench, deadline, allow)
+    deadly = tuple(finding for finding in diagnosis.findings if finding.ends_run)
+    for candidate in candidates(program, deadly, catalogue):
+        stack = attempt.with_fix(Proposal(candidate.fixer, (candidate.finding,)))
+        if stack is not None:
+            record(PatchAccepted(diff=stack.patch.text, fixers=list(stack.names)))
+            return Outcome(attempt.journal.verdicts, stack.patch, stack=stack)
+    return Outcome(attempt.journal.verdicts, None)
+
+
+@dataclass(frozen=True)
+class _Rescue:
+    stack: Stack
+    journal: Journal
+    bench: Trials
+    deadline: Deadline
+    allow: frozenset[Gate]
+
+    def with_fix(self, proposal: Proposal) -> Stack | None:
+        """The program with the first setting of a fixer with which it runs; None where none does."""
+        name = proposal.fixer.name
+        try:
+            found = ask(self.stack, proposal)
+        except Exception as error:  # noqa: BLE001 - a fixer may be the user's own; a broken one must not hide the others
+            self.journal.tell_of(Verdict(name, Decision.FAILED, f"the fixer itself failed: {error!r}"), proposal)
+            return None
+        for _, text in found.advice:
+            self.journal.tell_of(Verdict(name, Decision.ADVICE, text), proposal)
+        allowed = [variant for variant in found.variants if variant.fixer.gate in self.allow]
+        if found.variants and not allowed:
+            diff = self.stack.diff(found.variants[0].answer)
+            self.journal.tell_of(Verdict(name, Decision.NOT_TRIED, NOT_ALLOWED, diff=diff), proposal)
+        return self._first_that_runs(found, allowed)
+
+    def _first_that_runs(self, found: Answers, variants: Sequence[Variant]) -> Stack | None:
+        proposal = found.proposal
+        for number, variant in enumerate(variants):
+            if self.deadline.passed:
+                return None
+            verdict = self._begun(proposal, variant)
+            copy = self._copy(variant, number)
+            seen = self.bench.alone(copy, f"{variant.fixer.name}-{number}")
+            if seen.failure is not None:
+                self.journal.tell_of(
+                    replace(verdict, decision=seen.failure.decision, summary=seen.failure.summary), proposal
+                )
+                continue
+            gate = self._gate(variant, copy, variants[number + 1 :])
+            if gate.passed is False:
+                changed = replace(verdict, decision=Decision.CHANGES_NUMBERS, summary=gate.detail, gate=gate)
+                self.journal.tell_of(changed, proposal)
+                return None
+            self.journal.tell_of(
+                replace(verdict, decision=Decision.KEPT, summary=f"{_how(seen)}; {gate.detail}", gate=gate), proposal
+            )
+            return self.stack.with_fix(variant.fixer, proposal.findings, variant.setting, variant.answer)
+        return None
+
+    def _begun(self, proposal: Proposal, variant: Variant) -> Verdict:
+        """Told that it is tried; its verdict as far as it is known."""
+        diff = self.stack.diff(variant.answer)
+        self.journal.record(
+            TrialStarted(
+                fixer=variant.fixer.name,
+                setting=dict(variant.setting),
+                predicted_ns=proposal.predicted_ns,
+                summary=variant.answer.summary,
+                diff=diff,
+                where=list(proposal.where),
+            )
+        )
+        return Verdict(variant.fixer.name, Decision.FAILED, "", setting=dict(variant.setting), diff=diff)
+
+    def _gate(self, variant: Variant, copy: Program, leaner: Sequence[Variant]) -> GateResult:
+        """The numbers held against those of a setting that saves more: the original has none."""
+        for number, other in enumerate(reversed(leaner)):
+            against = self._copy(other, 100 + number)
+            gate = self.bench.gate(variant.fixer.gate, against, copy, variant.fixer.rounds_to)
+            if gate.passed is not None:
+                return replace(gate, detail=f"against its leanest setting, {gate.detail}")
+            break
+        return GateResult(variant.fixer.gate, None, "its numbers could not be compared: the original has none")
+
+    def _copy(self, variant: Variant, number: int) -> Program:
+        return self.bench.copy({**self.stack.edited, **variant.answer.files}, f"rescue-{variant.fixer.name}-{number}")
+
+
+def _how(seen: Alone) -> str:
+    """That it runs, and how."""
+    peak = f" with a peak of {format_bytes(seen.peak_bytes)}" if seen.peak_bytes else ""
+    step = f", {format_ns(seen.step_ns)} a step" if seen.step_ns else ""
+    return f"the program runs{peak}{step}; {_WITHOUT_IT}"

@@ -1,0 +1,125 @@
+"""A program that runs out of memory as found: what is tried, in which order, what is kept and what is told."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from composing import SOURCE, Stage, finding, fixer, replacing
+
+from diagnose.compose import WITHOUT_ASKING, Outcome
+from diagnose.compose.knowledge import knowledge
+from diagnose.compose.rescue import rescue
+from diagnose.fixer import Advice, Fixer
+from diagnose.model import Accounting, Decision, Diagnosis, Gate, Steps
+from diagnose.plugins import Catalogue
+from diagnose.session import fold
+from diagnose.trace import Trace
+from diagnose.trial.schedule import Deadline
+
+FEWER = fixer(
+    "checkpoint-blocks", replacing("model = 3", "model = 3"), settings=lambda _: ({"k": 1}, {"k": 2}, {"k": 5})
+)
+SMALLER = fixer("smaller", replacing("loader = 1", "loader = 0"))
+DIES = Decision.OUT_OF_MEMORY
+
+
+def rescued(
+    folder: Path,
+    fixers: list[Fixer],
+    alone: Mapping[str, Decision],
+    gate_passes: bool | None = True,
+    allow: frozenset[Gate] = WITHOUT_ASKING,
+) -> tuple[Outcome, Stage]:
+    stage = Stage(folder, fixers, [])
+    stage.bench.alone_by_text, stage.bench.gate_passes = alone, gate_passes
+    died = replace(finding("memory-pressure", 0, *(one.name for one in fixers)), ends_run=True)
+    other = finding("input-bound", 9, "faster-loader")
+    diagnosis = Diagnosis(1, (), 1, None, Steps(0, None), Accounting(), (other, died))
+    catalogue = Catalogue({}, {one.name: one for one in fixers})
+    known = knowledge(stage.program, diagnosis, [Trace("run")])
+    outcome = rescue(stage.program, diagnosis, known, catalogue, stage.events.append, stage.bench, Deadline(), allow)
+    return outcome, stage
+
+
+def test_the_cheapest_setting_with_which_the_program_runs_is_kept(tmp_path: Path) -> None:
+    outcome, stage = rescued(tmp_path, [FEWER], {"model = 31": DIES})
+    (verdict,) = outcome.verdicts
+    assert (verdict.decision, dict(verdict.setting)) == (Decision.KEPT, {"k": 2})
+    assert "runs with a peak of 3.00 GiB, 12.0 ms a step; without it the program runs out of memory" in verdict.summary
+    assert [text[-3:-1] for text in stage.bench.ran_alone] == ["31", "32"]
+    assert outcome.patch is not None and "+model = 32" in outcome.patch.text
+    assert fold(stage.events).patch is not None
+    assert (tmp_path / "train.py").read_text() == SOURCE
+
+
+def test_its_numbers_are_held_against_those_of_a_setting_that_saves_more(tmp_path: Path) -> None:
+    _, stage = rescued(tmp_path, [FEWER], {"model = 31": DIES})
+    ((gate, leanest, kept, _),) = stage.bench.gates
+    assert gate is Gate.BITWISE
+    assert ("model = 35" in leanest, "model = 32" in kept) == (True, True)
+
+
+def test_other_numbers_than_those_of_the_leanest_setting_are_not_kept(tmp_path: Path) -> None:
+    outcome, _ = rescued(tmp_path, [FEWER], {}, gate_passes=False)
+    assert outcome.patch is None
+    assert outcome.verdicts[0].decision is Decision.CHANGES_NUMBERS
+
+
+def test_with_nothing_to_compare_it_is_kept_and_said_so(tmp_path: Path) -> None:
+    outcome, _ = rescued(tmp_path, [SMALLER], {})
+    (verdict,) = outcome.verdicts
+    assert verdict.decision is Decision.KEPT
+    assert verdict.gate is not None and verdict.gate.passed is None
+    assert "could not be compared" in verdict.summary
+
+
+def test_the_next_fixer_is_tried_where_the_first_is_not_enough(tmp_path: Path) -> None:
+    outcome, _ = rescued(tmp_path, [FEWER, SMALLER], {"loader = 1": DIES})
+    assert [verdict.decision for verdict in outcome.verdicts] == [DIES, Decision.KEPT]
+    assert outcome.patch is not None and outcome.stack is not None
+    assert outcome.stack.names == ("smaller",)
+
+
+def test_where_nothing_helps_there_is_no_patch(tmp_path: Path) -> None:
+    outcome, _ = rescued(tmp_path, [FEWER, SMALLER], {"torch": DIES})
+    assert outcome.patch is None
+    assert {verdict.decision for verdict in outcome.verdicts} == {DIES}
+
+
+def test_advice_and_what_may_not_be_tried_are_told(tmp_path: Path) -> None:
+    by_hand = fixer("by-hand", lambda _request: Advice("buy a larger one"))
+    bold = fixer("bold", replacing("loader = 1", "loader = 0"), Gate.TRAINING)
+    outcome, stage = rescued(tmp_path, [by_hand, bold], {})
+    assert [verdict.decision for verdict in outcome.verdicts] == [Decision.ADVICE, Decision.NOT_TRIED]
+    assert stage.bench.ran_alone == []
+    allowed, _ = rescued(tmp_path, [bold], {}, allow=frozenset(Gate))
+    assert allowed.patch is not None
+
+
+def test_a_program_that_runs_out_of_memory_runs_after_fix(tmp_path: Path) -> None:
+    program = Path(__file__).parent / "programs" / "fills_memory.py"
+    train = tmp_path / "train.py"
+    train.write_text(program.read_text())
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+
+    def ran(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, *words]
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240, check=False
+        )
+
+    before = ran("train.py", "2")
+    assert before.returncode == 1 and "can't allocate memory" in before.stderr
+    fix = ran("-m", "diagnose", "fix", "--plain", "--quick", "train.py", "2")
+    assert fix.returncode == 0, fix.stderr
+    assert "checkpoint-blocks  kept" in fix.stdout
+    assert train.read_text() == program.read_text()
+    assert ran("-m", "diagnose", "apply").returncode == 0
+    after = ran("train.py", "2")
+    assert after.returncode == 0, after.stderr
+    assert after.stdout.startswith("done: ")
