@@ -64,6 +64,7 @@ from diagnose.source.formulas.output_layer import OutputProduct
 from diagnose.source.formulas.output_loss import OutputLoss, output_losses
 from diagnose.source.formulas.own_optimizer import replaced_by_torchs
 from diagnose.source.formulas.residual_norm import NormCall, ResidualNorm, residual_norms
+from diagnose.source.formulas.rotary import RotatedPair, rotated_pairs
 from diagnose.source.formulas.vocabulary import OutputLayer, output_layers
 from diagnose.source.functional import call_in_place, functional, operand
 from diagnose.source.hooks import is_adapted, is_watching_hook
@@ -144,6 +145,7 @@ __all__ = [
     "Refused",
     "Request",
     "ResidualNorm",
+    "RotatedPair",
     "Scalar",
     "Setting",
     "Sharded",
@@ -255,6 +257,7 @@ __all__ = [
     "replace",
     "replaced_by_torchs",
     "residual_norms",
+    "rotated_pairs",
     "scope_of",
     "set_keywords",
     "setting_of",

@@ -210,7 +210,7 @@ _SILENT = (
 RULE = Rule(
     "unfused-pointwise",
     check,
-    fixers=("native-norm", "native-gelu", "compile-model", "fuse-add-norm", "fuse-swiglu"),
+    fixers=("native-norm", "native-gelu", "compile-model", "fuse-add-norm", "fuse-swiglu", "fuse-rope"),
     fires=_FIRES,
     silent=_SILENT,
     nearness=45,
