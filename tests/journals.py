@@ -7,6 +7,7 @@ that a test may stop it at any point.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from tinygpt import (
     CWD,
@@ -33,6 +34,9 @@ from diagnose.model import (
     Finding,
     Gate,
     GateResult,
+    MemoryPart,
+    MemoryPeak,
+    MemoryTimeline,
     Place,
     Severity,
     Steps,
@@ -125,6 +129,30 @@ def diagnosed() -> list[AnyEvent]:
         DiagnosisMade(at_ns=now + 3 * NS_PER_S, diagnosis=gpu_diagnosis()),
         PhaseChanged(at_ns=now + 3 * NS_PER_S, phase="diagnosed"),
     ]
+
+
+def full() -> list[AnyEvent]:
+    """The same, with what the memory of the device held."""
+    *before, made, done = diagnosed()
+    assert isinstance(made, DiagnosisMade)
+    at = Place(f"{CWD}/model.py", 31, "hidden = F.gelu(self.up(x))", "forward")
+    parts = (
+        MemoryPart("activations", 5 << 30, 96, at, "forward", "backward"),
+        MemoryPart("logits", 3 << 30, 3, replace(at, line=52, code="logits = self.head(x)"), "forward", "backward"),
+        MemoryPart("optimizer state", 1 << 30, 300, None, None, None),
+    )
+    moments = range(1, 41)
+    timeline = MemoryTimeline(
+        None,
+        {
+            "optimizer state": (1 << 30,) * len(moments),
+            "activations": tuple(min(moment, 41 - moment) << 28 for moment in moments),
+            "logits": tuple(3 << 30 if 18 <= moment <= 23 else 0 for moment in moments),
+        },
+    )
+    sizes = {"optimizer state": 1 << 30, "activations": 5 << 30, "logits": 3 << 30}
+    peak = MemoryPeak(0, None, 9 << 30, sizes, parts, 10 << 30, 1 << 29, 141 << 30, timeline=timeline)
+    return [*before, DiagnosisMade(at_ns=made.at_ns, diagnosis=replace(made.diagnosis, memory=peak)), done]
 
 
 def _blocks(fixer: str, count: int, saving: float, noise: float, start_ns: int, step_ns: int) -> list[AnyEvent]:

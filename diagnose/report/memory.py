@@ -10,7 +10,7 @@ from rich.text import Text
 from diagnose.model import MemoryPart, MemoryPeak, MemoryTimeline
 from diagnose.report.paths import clipped, clipped_path, place
 from diagnose.report.styled import styled
-from diagnose.report.vocabulary import MEMORY, MUTED, Look, named_count
+from diagnose.report.vocabulary import MEMORY, MUTED, Look
 from diagnose.units import format_bytes, format_share
 
 _FREE = ("fragments", "free")
@@ -18,6 +18,9 @@ _SMALLEST_PART = 0.01
 _MOST_PARTS = 8
 _ROWS = 6
 _COLUMNS = 60
+_LEAD = 23
+"""Columns of a line before its place."""
+_NARROWEST = 14
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ def weighty(peak: MemoryPeak) -> tuple[MemoryPart, ...]:
 def life(part: MemoryPart) -> str:
     """In which phase it was taken, and in which it was given back."""
     if part.taken is None:
-        return "held before" if part.freed is None else f"held before, until the {part.freed}"
+        return "before → held" if part.freed is None else f"before → {part.freed}"
     return f"{part.taken} → {part.freed}" if part.freed else f"{part.taken} → held"
 
 
@@ -88,25 +91,33 @@ def memory_lines(peak: MemoryPeak, root: str | None, width: int) -> list[Text]:
         cells = round(part.share * min(room, _COLUMNS))
         lines.append(line.append("  ").append(part.look.mark * cells, part.look.colour))
     lines += [Text(), styled("  asked for by", MUTED)] if weighty(peak) else []
-    lines += [_part(part, root, width) for part in weighty(peak)]
+    lines += _asked(weighty(peak), root, width)
     if peak.timeline is not None:
         lines += [Text(), *timeline_lines(peak.timeline, width)]
+    for line in lines:
+        line.truncate(width, overflow="ellipsis")
     return lines
 
 
-def _part(part: MemoryPart, root: str | None, width: int) -> Text:
-    look = MEMORY.get(part.category, MEMORY["other"])
-    line = styled(f"  {look.mark} ", look.colour).append(f"{format_bytes(part.held_bytes):>9}", "bold")
-    line.append(f"  {named_count(part.pieces, 'piece'):>12}  ", MUTED)
-    said = f"  {look.label}, {life(part)}"
-    room = max(width - len(line) - len(said), 12)
-    where = clipped_path(place(part.place, root), room) if part.place else "no line known"
-    line.append(where, "bold underline" if part.place else MUTED)
-    code = part.place.code if part.place else None
-    spare = width - len(line) - len(said) - 2
-    if code and spare >= 16:
-        line.append("  ").append(clipped(code, spare), "italic")
-    return line.append(said, MUTED)
+def _asked(parts: Sequence[MemoryPart], root: str | None, width: int) -> list[Text]:
+    """A line for each part: size, pieces, where, what it serves as and how long; the code where there is room."""
+    said = [f"{MEMORY.get(part.category, MEMORY['other']).label}, {life(part)}" for part in parts]
+    most = max(map(len, said), default=0)
+    spots = [place(part.place, root) if part.place else "no line known" for part in parts]
+    room = max(min(max(map(len, spots), default=0), width - _LEAD - most - 2), _NARROWEST)
+    lines = []
+    for part, words, spot in zip(parts, said, spots, strict=True):
+        look = MEMORY.get(part.category, MEMORY["other"])
+        line = styled(f"  {look.mark} ", look.colour).append(f"{format_bytes(part.held_bytes):>9}", "bold")
+        line.append(f" {part.pieces:>6,} × ", MUTED)
+        where = clipped_path(spot, room)
+        line.append(where, "bold underline" if part.place else MUTED).append(" " * (room - len(where)))
+        line.append(f"  {words}", MUTED)
+        spare = width - len(line) - 2 - (most - len(words))
+        if part.place and part.place.code and spare >= _NARROWEST:
+            line.append(" " * (most - len(words) + 2)).append(clipped(part.place.code, spare), "italic")
+        lines.append(line)
+    return lines
 
 
 def timeline_lines(timeline: MemoryTimeline, width: int) -> list[Text]:

@@ -12,6 +12,7 @@ from textual.reactive import reactive
 from textual.widgets import OptionList
 
 from diagnose.model import Diagnosis, Finding, Place
+from diagnose.report.memory import headline, memory_lines, title
 from diagnose.report.paths import clipped, clipped_path, place
 from diagnose.report.phrases import gain, is_healthy, measure, sentence, unsure, value
 from diagnose.report.styled import styled
@@ -23,7 +24,7 @@ from diagnose.tui.code import AROUND, ReadSource, context, read_source
 from diagnose.tui.finding_line import finding_line
 from diagnose.tui.lines import Lines
 from diagnose.tui.theme import FAINT
-from diagnose.units import format_ns, format_share
+from diagnose.units import format_bytes, format_ns, format_share
 
 Explain = Callable[[str], str]
 _PLACES = 3
@@ -75,6 +76,9 @@ class FindingsPane(Container):
     def _fill(self) -> None:
         diagnosis = self.state.diagnosis
         entries = self._entries(diagnosis) if diagnosis else []
+        if diagnosis is not None and diagnosis.memory is not None:
+            beside = format_bytes(diagnosis.memory.held_bytes)
+            entries.append((_MEMORY, styled("▒ memory at its peak", MUTED).append(f"  {beside}", FAINT)))
         if diagnosis is not None and diagnosis.cannot_tell:
             entries.append((_UNSURE, styled("? cannot tell", MUTED).append(f"  {len(diagnosis.cannot_tell)}", FAINT)))
         choices = self.query_one(Choices)
@@ -91,7 +95,7 @@ class FindingsPane(Container):
 
     def _current(self) -> Finding | None:
         diagnosis, key = self.state.diagnosis, self.query_one(Choices).key
-        return diagnosis.findings[int(key)] if diagnosis and key is not None and key != _UNSURE else None
+        return diagnosis.findings[int(key)] if diagnosis and key is not None and key.isdigit() else None
 
     def _detail(self) -> None:
         view = self.query_one(Lines)
@@ -100,6 +104,10 @@ class FindingsPane(Container):
         root = self.state.started.cwd if self.state.started else None
         if finding is not None:
             lines = detail(finding, root, width, self._read, self._explain)
+        elif diagnosis is not None and diagnosis.memory is not None and self.query_one(Choices).key == _MEMORY:
+            peak = diagnosis.memory
+            about = [styled(line, FAINT) for line in wrap(headline(peak), width)]
+            lines = [styled(title(peak), "bold"), *about, Text(), *memory_lines(peak, root, width)]
         elif diagnosis is not None:
             lines = _without_finding(diagnosis, width)
         else:
@@ -112,6 +120,7 @@ class FindingsPane(Container):
 
 
 _UNSURE = "cannot-tell"
+_MEMORY = "memory"
 _SIDE_BY_SIDE = 100  # columns; as the breakpoint of the application
 
 
