@@ -69,7 +69,8 @@ def plans(size_bytes: Int64, ready_ns: Int64, time_of: TimeOf, slowdown: float =
         for upto in range(1, count + 1):
             done = np.maximum(end[used - 1, :upto], ready[upto - 1]) + takes[:upto, upto]
             spent = busy[used - 1, :upto] + takes[:upto, upto]
-            cost = np.where(np.isfinite(spent), done + slowdown * spent, np.inf)
+            known = np.isfinite(spent)
+            cost = np.where(known, done + slowdown * np.where(known, spent, 0), np.inf)
             best = int(cost.argmin())
             if np.isfinite(cost[best]):
                 end[used, upto], busy[used, upto], before[used, upto] = done[best], spent[best], best

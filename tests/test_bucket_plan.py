@@ -1,0 +1,89 @@
+"""Plans of buckets: by their own model never worse than any other cut, and read by the fixer as they were meant."""
+
+from __future__ import annotations
+
+from itertools import combinations, pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diagnose.measure.bucket_plan import BucketPlan, pieces, plans
+from diagnose.measure.gradient_buckets import GradientBucket
+from diagnose.measure.planned import as_evidence, planned
+from diagnose.model import Confidence, Finding, Severity
+from diagnose.trace.schema import Float64, Int64
+
+MB = 1 << 20
+LATENCY_NS, NS_PER_BYTE = 20_000.0, 0.01
+
+
+def time_of(size_bytes: Int64) -> Float64:
+    return np.asarray(LATENCY_NS + NS_PER_BYTE * size_bytes, np.float64)
+
+
+def end_of(sizes: list[int], ready: list[int], cuts: tuple[int, ...]) -> float:
+    """When the last bucket is reduced, bucket by bucket."""
+    edges = [0, *cuts, len(sizes)]
+    end = 0.0
+    for first, last in pairwise(edges):
+        end = max(end, max(ready[first:last])) + LATENCY_NS + NS_PER_BYTE * sum(sizes[first:last])
+    return end
+
+
+@given(st.lists(st.tuples(st.integers(1, 64), st.integers(0, 2_000)), min_size=1, max_size=7))
+def test_no_cut_ends_earlier_than_the_plan(drawn: list[tuple[int, int]]) -> None:
+    sizes = [size * MB for size, _ in drawn]
+    ready = np.cumsum([after * 1_000 for _, after in drawn]).tolist()
+    best = min(
+        end_of(sizes, ready, cuts)
+        for count in range(min(6, len(sizes)))
+        for cuts in combinations(range(1, len(sizes)), count)
+    )
+    found = plans(np.array(sizes), np.array(ready), time_of)
+    assert found[0].end_ns == pytest.approx(best, abs=1)
+    assert all(sum(plan.size_bytes) == sum(sizes) for plan in found)
+
+
+def test_what_nothing_hides_is_cut_small() -> None:
+    # 40 pieces of 4 MB become ready evenly, at half the rate at which they can be sent; or at a third more than that.
+    sizes = np.full(40, 4 * MB)
+    hidden, busy = (plans(sizes, np.arange(1, 41) * each, time_of)[0].size_bytes for each in (84_000, 30_000))
+    assert hidden[-1] == 4 * MB
+    assert busy[0] < busy[-1]  # the link must not wait for its first bucket, and never rests after it
+
+
+def test_where_all_is_ready_at_once_one_bucket_is_enough() -> None:
+    found = plans(np.full(10, MB), np.full(10, 5_000_000), time_of)
+    assert found[0] == BucketPlan((10 * MB,), 5_000_000 + round(LATENCY_NS + NS_PER_BYTE * 10 * MB), found[0].busy_ns)
+
+
+def test_time_taken_from_compute_speaks_for_fewer_buckets() -> None:
+    sizes, ready = np.full(40, 4 * MB), np.arange(1, 41) * 42_000
+    free, dear = (plans(sizes, ready, time_of, slowdown)[0] for slowdown in (0.0, 5.0))
+    assert len(dear.size_bytes) < len(free.size_bytes)
+
+
+def test_without_gradients_there_is_no_plan() -> None:
+    nothing = np.empty(0, np.int64)
+    assert plans(nothing, nothing, time_of) == []
+
+
+def bucket(size_bytes: int, ready_ns: int) -> GradientBucket:
+    return GradientBucket("all_reduce", size_bytes, ready_ns, ready_ns, ready_ns, 0, 0, 0)
+
+
+def test_pieces_add_up_and_become_ready_within_their_bucket() -> None:
+    sizes, ready = pieces([bucket(MB, 1_000), bucket(25 * MB, 9_000), bucket(6 * MB, 8_000)])
+    assert sizes.sum() == 32 * MB
+    assert (np.diff(ready) >= 0).all()
+    assert ready[-1] == 9_000
+    assert ready[0] <= 1_000
+
+
+def test_a_finding_carries_a_plan_in_the_order_of_sending() -> None:
+    evidence = tuple(reversed(as_evidence([3 * MB, 40 * MB, MB // 2])))
+    finding = Finding("small-buckets", Severity.HIGH, 0, 1, 0.1, Confidence.BOUND, "as found", evidence)
+    assert planned(finding) == (3.0, 40.0, 0.5)
+    assert planned(Finding("small-buckets", Severity.HIGH, 0, 1, 0.1, Confidence.BOUND, "as found")) == ()
