@@ -1,0 +1,161 @@
+"""Every way in which a kernel may be launched computes the same, and can be built for each kind of device."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+from typing import Any
+
+import pytest
+import torch
+from kernel_checks import DEVICE, check, drawn, labels
+from torch.nn import functional
+
+from diagnose import kernels
+from diagnose.kernels.tuning import Config
+
+triton = pytest.importorskip("triton")
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+MOST = 6
+"""Candidates of a kernel, at most; of fewer, some have several turns."""
+
+TARGETS = {"sm_90": ("cuda", 90, 32, "cubin"), "gfx942": ("hip", "gfx942", 64, "hsaco")}
+
+
+@pytest.fixture
+def taken(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each kernel is launched by the candidate of this number."""
+    if kernels.backend(DEVICE) != "triton":
+        pytest.skip("needs a device, or TRITON_INTERPRET=1")
+    number: int = request.param
+
+    def choose(_: str, __: tuple[int, ...], ___: torch.Tensor, candidates: list[Config], ____: object) -> Config:
+        assert len(candidates) <= MOST
+        return candidates[number % len(candidates)]
+
+    from diagnose.kernels import gpu
+
+    monkeypatch.setenv("DIAGNOSE_TUNING", "off")
+    patched = 0
+    for found in pkgutil.iter_modules(gpu.__path__):
+        module = importlib.import_module(f"diagnose.kernels.gpu.{found.name}")
+        if hasattr(module, "choose"):
+            monkeypatch.setattr(module, "choose", choose)
+            patched += 1
+    assert patched >= 3
+
+
+EACH = pytest.mark.parametrize("taken", range(MOST), indirect=True)
+
+
+@EACH
+@pytest.mark.usefixtures("taken")
+def test_gating() -> None:
+    inputs = [drawn(3, 4099, seed=seed, dtype=torch.float32) for seed in (1, 2)]
+    check(kernels.swiglu, lambda gate, up: functional.silu(gate) * up, inputs)
+    check(
+        lambda fused: kernels.swiglu(*fused.chunk(2, dim=-1)),
+        lambda fused: functional.silu(fused[:, :4097]) * fused[:, 4097:],
+        [drawn(3, 8194, seed=3, dtype=torch.float32)],
+    )
+
+
+@EACH
+@pytest.mark.usefixtures("taken")
+def test_adding_and_normalising() -> None:
+    check(
+        lambda x, residual, weight: kernels.add_rms_norm(x, residual, weight, 1e-5),
+        lambda x, residual, weight: (functional.rms_norm(x + residual, (2051,), weight, 1e-5), x + residual),
+        [
+            *(drawn(7, 2051, seed=seed, dtype=torch.float32) for seed in (4, 5)),
+            drawn(2051, seed=6, dtype=torch.float32),
+        ],
+    )
+
+
+@EACH
+@pytest.mark.usefixtures("taken")
+def test_losses_of_logits() -> None:
+    target = labels(3, 33_001, seed=7, ignored=(1,))
+    check(
+        lambda x: kernels.cross_entropy(x, target, label_smoothing=0.1),
+        lambda x: functional.cross_entropy(x, target, label_smoothing=0.1),
+        [drawn(3, 33_001, seed=8, dtype=torch.float32)],
+    )
+
+
+def built(kernel: Any, target: str, types: dict[str, str], constants: dict[str, Any], threads: int) -> bool:
+    """Whether a kernel becomes machine code for so many threads of a program."""
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    kind, architecture, width, binary = TARGETS[target]
+    signature = types | dict.fromkeys(constants, "constexpr")
+    source = ASTSource(kernel, {name: signature[name] for name in kernel.arg_names}, constexprs=constants)
+    place = GPUTarget(kind, architecture, width)
+    return binary in triton.compile(source, target=place, options={"num_warps": max(1, threads // width)}).asm
+
+
+needs_a_compiler = pytest.mark.skipif(INTERPRETED, reason="interpreted kernels are not compiled")
+
+
+@needs_a_compiler
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
+def test_all_candidates_of_gating_are_built(target: str, activation: str) -> None:
+    from diagnose.kernels.gpu import gated_unit
+
+    strides = ("gate_stride", "up_stride", "out_stride", "columns")
+    types = dict.fromkeys(("gate", "up", "out"), "*bf16") | dict.fromkeys(strides, "i64") | {"blocks": "i32"}
+    back = dict.fromkeys(("by_out", "gate", "up", "by_gate", "by_up"), "*bf16") | {"blocks": "i32"}
+    back |= dict.fromkeys(("by_out_stride", "gate_stride", "up_stride", "gradient_stride", "columns"), "i64")
+    for config in gated_unit.CANDIDATES:
+        constants = {"ACTIVATION": activation, "DTYPE": triton.language.float32, "BLOCK": config.block}
+        assert built(gated_unit.forward_kernel, target, types, constants, config.threads)
+        assert built(gated_unit.backward_kernel, target, back, constants, config.threads)
+
+
+@needs_a_compiler
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("block", [256, 16384])
+def test_all_candidates_of_norms_are_built(target: str, block: int) -> None:
+    from diagnose.kernels.gpu import residual_norm
+
+    types = dict.fromkeys(("x", "residual", "weight", "normed", "summed"), "*bf16") | {"scales": "*fp32"}
+    types |= {"x_stride": "i64", "residual_stride": "i32", "columns": "i32"}
+    back = dict.fromkeys(("by_normed", "by_summed", "summed", "weight", "by_inputs"), "*bf16")
+    back |= {"scales": "*fp32", "by_weight_parts": "*fp32", "rows": "i32", "columns": "i32"}
+    shared = {"WEIGHTED": True, "ROUND_FIRST": False, "DTYPE": triton.language.float32, "BLOCK": block}
+    for threads in residual_norm._threads(block):
+        assert built(residual_norm.forward_kernel, target, types, shared | {"EPS": 1e-6}, threads)
+        constants = shared | {"SUM_USED": True, "ROWS_OF_PART": 16}
+        assert built(residual_norm.backward_kernel, target, back, constants, threads)
+
+
+@needs_a_compiler
+@pytest.mark.parametrize("target", TARGETS)
+def test_all_candidates_of_losses_are_built(target: str) -> None:
+    from diagnose.kernels.gpu import row_loss
+
+    rows = {"logits": "*bf16", "target": "*i64", "logsumexps": "*fp32", "row_stride": "i64", "ignore_index": "i32"}
+    back = rows | {"scales": "*fp32", "gradients": "*bf16", "gradient_stride": "i64"}
+    back |= dict.fromkeys(("columns", "first_column", "vocabulary"), "i32")
+    shared = {"SMOOTHING": 0.0, "Z_LOSS": 0.0, "DTYPE": triton.language.float32, "ALIGNED": 8}
+    for config in row_loss.LOSS_CANDIDATES:
+        rest = 128256 // config.block * config.block
+        constants = shared | {"BLOCK": config.block, "COLUMNS": 128256, "REST": rest}
+        assert built(row_loss.loss_kernel, target, rows | {"losses": "*fp32"}, constants, config.threads)
+    for config in row_loss.GRADIENT_CANDIDATES:
+        constants = shared | {"BLOCK": config.block, "ALIKE": True}
+        assert built(row_loss.gradient_kernel, target, back, constants, config.threads)
+
+
+@needs_a_compiler
+@pytest.mark.parametrize("target", TARGETS)
+def test_scaling_is_built(target: str) -> None:
+    from diagnose.kernels.gpu import scaling
+
+    types = {"values": "*bf16", "out": "*bf16", "factor": "*fp32", "count": "i64"}
+    constants = {"IN_PLACE": True, "DTYPE": triton.language.float32, "BLOCK": scaling.BLOCK}
+    assert built(scaling.scale_kernel, target, types, constants, scaling.THREADS)
