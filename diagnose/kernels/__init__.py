@@ -5,6 +5,7 @@ chunks where that saves memory. `backend()` says which one runs. Each works forw
 under `torch.compile`, writes into none of its inputs, and keeps its sums in float32.
 """
 
+from diagnose.kernels.adamw import AdamW
 from diagnose.kernels.backend import backend
 from diagnose.kernels.gated_unit import swiglu
 from diagnose.kernels.gelu_unit import geglu
@@ -16,6 +17,7 @@ from diagnose.kernels.residual_norm import add_rms_norm
 from diagnose.kernels.rotary import rotary
 
 __all__ = [
+    "AdamW",
     "add_layer_norm",
     "add_rms_norm",
     "backend",
