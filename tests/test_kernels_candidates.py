@@ -153,9 +153,24 @@ def test_all_candidates_of_losses_are_built(target: str) -> None:
 
 @needs_a_compiler
 @pytest.mark.parametrize("target", TARGETS)
-def test_scaling_is_built(target: str) -> None:
-    from diagnose.kernels.gpu import scaling
+def test_scaling_and_summing_are_built(target: str) -> None:
+    from diagnose.kernels.gpu import parts, scaling
 
     types = {"values": "*bf16", "out": "*bf16", "factor": "*fp32", "count": "i64"}
     constants = {"IN_PLACE": True, "DTYPE": triton.language.float32, "BLOCK": scaling.BLOCK}
     assert built(scaling.scale_kernel, target, types, constants, scaling.THREADS)
+    types = {"parts": "*fp32", "out": "*bf16", "count": "i32", "columns": "i32"}
+    constants = {"DTYPE": triton.language.float32, "TURNS": 4, "AT_ONCE": parts.PARTS_AT_ONCE, "BLOCK": parts.BLOCK}
+    assert built(parts.sum_kernel, target, types, constants, parts.THREADS)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 70), (2, 130, 45), (64, 32), (2, 0, 5), (2, 3, 0)])
+def test_sums_of_parts(shape: tuple[int, ...]) -> None:
+    if kernels.backend(DEVICE) != "triton":
+        pytest.skip("needs a device, or TRITON_INTERPRET=1")
+    from diagnose.kernels.gpu import parts
+
+    given = drawn(*shape, seed=9).detach()
+    found = parts.sum_of_parts(given, torch.float64)
+    assert found.shape == given.sum(-2).shape
+    assert torch.allclose(found, given.sum(-2), rtol=1e-12, atol=1e-12)

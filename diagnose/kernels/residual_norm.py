@@ -131,7 +131,7 @@ def _add_norm_backward(
         by_inputs.copy_(gradient if by_summed is None else gradient + by_summed.to(scales.dtype))
     if weight is None or by_weight is None:
         return by_inputs, summed.new_empty(0)
-    return by_inputs, by_weight.to(weight.dtype, copy=True)
+    return by_inputs, by_weight.to(weight.dtype)
 
 
 @_add_norm_backward.register_fake

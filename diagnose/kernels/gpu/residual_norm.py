@@ -5,6 +5,7 @@ import triton
 import triton.language as tl
 
 from diagnose.kernels.gpu.launch import COMPUTE, on_device_of, row_start, warps
+from diagnose.kernels.gpu.parts import sum_of_parts
 from diagnose.kernels.tuning import Config, bucket, choose
 
 PARTS = (512, 256, 1024)
@@ -106,7 +107,7 @@ def gradients(
     by_inputs: torch.Tensor,
     round_first: bool,
 ) -> torch.Tensor | None:
-    """Write the gradient by either addend; return that by the weight, in the dtype of the scales."""
+    """Write the gradient by either addend; return that by the weight."""
     rows, columns = summed.shape
     block = triton.next_power_of_2(columns)
 
@@ -118,7 +119,7 @@ def gradients(
             weight is not None, round_first, by_summed is not None, config.rows, COMPUTE[scales.dtype], block,
             num_warps=warps(config.threads, summed.device),
         )  # fmt: skip
-        return None if by_weight is None else by_weight.sum(0)
+        return None if by_weight is None or weight is None else sum_of_parts(by_weight, weight.dtype)
 
     likely, *others = _threads(block)
     candidates = [Config(threads=likely, rows=_rows_of_part(rows, parts)) for parts in PARTS]
