@@ -6,6 +6,7 @@ from diagnose.graph.patterns import (
     cross_entropy,
     geglu,
     linear_cross_entropy,
+    masked_softmax,
     rotary,
     swiglu,
 )
@@ -18,4 +19,5 @@ PATTERNS = (
     swiglu.PATTERN,
     geglu.PATTERN,
     rotary.PATTERN,
+    masked_softmax.PATTERN,
 )
