@@ -87,6 +87,7 @@ from diagnose.source.steps.images import conv_classes, convolves_first, moved_in
 from diagnose.source.steps.lightning import lightning_models, logged_reads
 from diagnose.source.steps.loaders import Loader, LoadersFound, find_loaders
 from diagnose.source.steps.micro_steps import LastMicroStep, last_micro_step
+from diagnose.source.steps.microbatch import MicroBatch, microbatch
 from diagnose.source.steps.output_in_step import LossOfStep, losses_of_steps
 from diagnose.source.steps.parameter_loops import ParameterLoop, parameter_loops
 from diagnose.source.steps.pending import puts_off
@@ -132,6 +133,7 @@ __all__ = [
     "LoadersFound",
     "Loop",
     "LossOfStep",
+    "MicroBatch",
     "ModelClass",
     "NormCall",
     "NormLoop",
@@ -231,6 +233,7 @@ __all__ = [
     "losses_of_steps",
     "made_on_host",
     "mentions_fused",
+    "microbatch",
     "model_class",
     "moved_inputs",
     "norm_loops",

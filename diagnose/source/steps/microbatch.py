@@ -1,0 +1,192 @@
+"""The size of a micro-batch and the number of micro-steps, where a program that accumulates gradients sets them.
+
+In its own loop, or in the arguments of a library that holds the loop. Where the two cannot be changed against each
+other without changing more, the reason is told.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import libcst as cst
+
+from diagnose.model import Scalar, Site
+from diagnose.source.flow import within
+from diagnose.source.options import CallOptions
+from diagnose.source.steps.accumulation import Accumulation, Count, accumulation, count_of
+from diagnose.source.steps.loaders import LoadersFound
+from diagnose.source.steps.trainers import Trainer
+from diagnose.source.steps.training import TrainingStep, training_steps
+from diagnose.source.syntax import Source, Splice
+from diagnose.source.values import Setting
+
+__all__ = ["MicroBatch", "microbatch"]
+
+_BATCH_OF_THE_TRAINER = 8
+"""What Hugging Face's Trainer takes where nothing is said."""
+_COUNTS_BATCHES = re.compile(r"limit_train_batches|val_check_interval|overfit_batches|batch_idx\s*[%+/]|split_batches")
+_BATCH = re.compile(r"^(?:micro_?|device_?|per_device_?|train_?)?(?:batch(?:_size)?|bs|bsz)$", re.IGNORECASE)
+_OF_THE_BATCH = re.compile(r"BatchNorm|batch_norm|torchvision\.models|\btimm\b|reduction\s*=\s*[\"']sum|ignore_index")
+
+Edited = Sequence[tuple[str, Sequence[Splice]]]
+
+
+class Program(Protocol):
+    """What has to be known of the program: a fixer's request is one."""
+
+    @property
+    def sources(self) -> Mapping[str, str]: ...
+    @property
+    def sites(self) -> Sequence[Site]: ...
+    @property
+    def entry(self) -> str | None: ...
+    @property
+    def words(self) -> Sequence[str]: ...
+
+    def loaders(self) -> LoadersFound: ...
+    def trainers(self) -> tuple[Trainer, ...]: ...
+    def set_by(
+        self, value: cst.BaseExpression, path: str, source: Source, recorded: Scalar = None, *, switch: bool = False
+    ) -> Setting | None: ...
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Both numbers, and how to set them."""
+
+    size: int
+    steps: int
+    counted: bool
+    """The micro-steps are a loop of their own within the step, all of one size; else those of a loader."""
+    _set: Callable[[int, int], Edited | str] = field(repr=False)
+
+    def edits(self, size: int, steps: int) -> Edited | str:
+        """The edits with which the program takes these; or why there are none."""
+        return self._set(size, steps)
+
+
+def microbatch(program: Program, least_steps: int = 2) -> MicroBatch | str | None:
+    """How the program accumulates; why that is left to people; or None where there is nothing to say.
+
+    `least_steps`: with fewer micro-steps there is nothing to do.
+    """
+    for trainer in program.trainers():
+        steps = trainer.options.value("micro_steps")
+        if isinstance(steps, int) and steps > 1:
+            return _in_library(program, trainer, steps)
+    return _in_loop(program, least_steps)
+
+
+def _in_library(program: Program, trainer: Trainer, steps: int) -> MicroBatch | str:
+    """Both numbers where a library is told them."""
+    text = "\n".join(program.sources.values())
+    coupled = _OF_THE_BATCH.search(text.replace("ignore_index", "")) or _COUNTS_BATCHES.search(text)
+    loaders = [loader.options for loader in program.loaders().loaders]
+    told = trainer.options if trainer.knows("batch_size") else loaders[0] if len(loaders) == 1 else None
+    size = told.value("batch_size") if told is not None else None
+    if trainer.library == "transformers" and not trainer.is_given("batch_size"):
+        size = _BATCH_OF_THE_TRAINER
+    if coupled is not None or trainer.library == "accelerate" or told is None or not isinstance(size, int):
+        why = (
+            f"`{coupled[0]}` counts on how samples are grouped" if coupled else "what else counts batches is not known"
+        )
+        name = trainer.options.its("micro_steps")
+        return f"{trainer.where} accumulates: change the size of batches, and {name} against it. Not by us: {why}."
+    return MicroBatch(size, steps, False, lambda size, steps: _placed(told, trainer.options, size, steps))
+
+
+def _placed(told: CallOptions, options: CallOptions, size: int, steps: int) -> Edited | str:
+    placed = [told.place("batch_size", size), options.place("micro_steps", steps)]
+    reasons = [each.reason for each in placed if each.reason]
+    return " ".join(reasons) if reasons else [edit for each in placed for edit in each.edits.items()]
+
+
+def _in_loop(program: Program, least_steps: int) -> MicroBatch | str | None:
+    """What sets the two numbers of the program's own loop."""
+    steps = training_steps(program.sources, program.sites)
+    steps = tuple(step for step in steps if step.path == program.entry) or steps
+    if not steps:
+        return None
+    ways = [(step, way) for step in steps if (way := accumulation(step)) is not None]
+    if len(ways) != 1:
+        return (
+            "A larger batch would fill the device better, but changes the training: raise the batch size, and the "
+            "learning rate with it, if your task allows; or accumulate over fewer micro-steps if you do."
+        )
+    step, way = ways[0]
+    where = f"{step.path}:{step.source.lines_of(step.backward)[0]}"
+    coupled = _OF_THE_BATCH.search("\n".join(program.sources.values()))
+    if coupled is not None:
+        return f"{where} accumulates, but `{coupled[0]}` makes the loss depend on how samples are grouped."
+    if not way.counted and _counts_micro_steps(step):
+        return f"{where} accumulates, but its loop counts micro-steps for other ends too: change both numbers by hand."
+    size, number = _size(program, step.source), _set_at(program, step.path, step.source, way.steps, divisor=True)
+    if size is None or number is None or number.value < least_steps:
+        what = "micro-batch" if size is None else "number of micro-steps"
+        return f"{where} accumulates: let its micro-batch be larger and its micro-steps fewer ({what} not found)."
+    return _of_counts(way, size, number)
+
+
+def _of_counts(way: Accumulation, size: Count, number: Count) -> MicroBatch:
+    def edits(to: int, steps: int) -> Edited:
+        return [(size.path, [size.to(to)]), (number.path, [number.to(steps)])]
+
+    return MicroBatch(size.value, number.value, way.counted, edits)
+
+
+def _counts_micro_steps(step: TrainingStep) -> bool:
+    """Whether a schedule, or the end of the training, hangs on the number of micro-steps."""
+    source, loop = step.source, step.loop
+    if not isinstance(loop, cst.For) or "range(" in source.code(loop.iter):
+        return True
+    branches = {source.inside(call, cst.If) for call in step.optimizer_steps} - {None}
+    for call in source.every(cst.Call, loop):
+        scheduler = (
+            isinstance(call.func, cst.Attribute) and call.func.attr.value == "step" and "sched" in source.code(call)
+        )
+        if scheduler and not any(branch is not None and within(source, call, branch) for branch in branches):
+            return True
+    return any(isinstance(node, cst.Break) for node in source.walk(loop.body))
+
+
+def _size(program: Program, source: Source) -> Count | None:
+    for loader in program.loaders().loaders:
+        given = loader.options.given("batch_size")
+        if given is not None:
+            found = _set_at(program, loader.options.path, loader.options.source, given)
+            recorded = loader.site.arguments.get("batch_size") if loader.site is not None else None
+            return found if found is not None and recorded in (None, found.value) else None
+    names = {
+        source.code(assign.targets[0].target)
+        for assign in source.every(cst.Assign)
+        if _BATCH.match(source.code(assign.targets[0].target))
+    }
+    name = names.pop() if len(names) == 1 else ""
+    return count_of(source, program.entry or "", name) if name and not _from_outside(program, source, name) else None
+
+
+def _from_outside(program: Program, source: Source, name: str) -> bool:
+    """Whether the command line, or a file of settings that it names and the program executes, has the last word."""
+    executed = "exec(" in source.text and any(
+        word.endswith(".py") and not (program.entry or "").endswith(word) for word in program.words
+    )
+    return executed or any(word.lstrip("-").partition("=")[0].replace("-", "_") == name for word in program.words)
+
+
+def _set_at(
+    program: Program, path: str, source: Source, value: cst.BaseExpression, *, divisor: bool = False
+) -> Count | None:
+    """Where a number is set; None where the command line has it."""
+    code = source.code(value)
+    if _from_outside(program, source, code):
+        return None
+    if isinstance(value, cst.Name):
+        return count_of(source, path, code, divisor=divisor)
+    setting = program.set_by(value, path, source)
+    if setting is None or not isinstance(setting.value, int) or isinstance(setting.value, bool):
+        return None
+    edit = setting.to(setting.value)
+    return Count(setting.path, edit.start, edit.end, setting.value)
