@@ -86,7 +86,8 @@ def _halved(one: Sharded) -> list[Splice]:
         place = free_name(source, "place")
         edits.append(replace(source, loop.target, f"{place}, {source.code(loop.target)}"))
         edits.append(replace(source, loop.iter, f"enumerate({source.code(loop.iter)})"))
-    return [*edits, *set_keywords(source, one.call, {_OPTION: f"{place} < len({one.blocks}) // 2"})]
+    blocks = f"list({one.blocks})" if str(one.blocks).endswith(")") else one.blocks  # of what has no length
+    return [*edits, *set_keywords(source, one.call, {_OPTION: f"{place} < len({blocks}) // 2"})]
 
 
 def _fits(request: Request) -> bool:

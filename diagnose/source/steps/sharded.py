@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -45,12 +46,17 @@ def sharded(sources: Mapping[str, str]) -> tuple[Sharded, ...]:
         calls = [call for call in source.every(cst.Call) if call_name(call) == "fully_shard" and call.args]
         modules = [source.code(call.args[0].value) for call in calls]
         loops = [_loop(source, call, module) for call, module in zip(calls, modules, strict=True)]
-        inner = [*modules, *(source.code(loop.iter) for loop in loops if loop is not None)]
+        # What a loop goes through is never the block itself, even where it is called as the model is.
+        over = [f"{source.code(loop.iter)}.*" for loop in loops if loop is not None]
         for call, module, loop in zip(calls, modules, loops, strict=True):
-            whole = loop is None and any(f"{module}." in other for other in inner if other != module)
+            whole = loop is None and any(_holds(module, other) for other in (*modules, *over))
             blocks = _blocks(source, loop) if loop is not None else None
             found.append(Sharded(path, source, call, module, loop, blocks, whole))
     return tuple(found)
+
+
+def _holds(module: str, other: str) -> bool:
+    return re.search(rf"(?<![\w.]){re.escape(module)}[.)]", other) is not None
 
 
 def _loop(source: Source, call: cst.Call, module: str) -> cst.For | None:
@@ -69,6 +75,6 @@ def _blocks(source: Source, loop: cst.For) -> str | None:
         over = over.args[0].value
     elif not isinstance(loop.target, cst.Name):
         return None
-    if isinstance(over, cst.Call) and call_name(over) not in {"values", "children"}:
+    if isinstance(over, cst.Call) and call_name(over) not in {"values", "children", "list"}:
         return None
     return source.code(over)
