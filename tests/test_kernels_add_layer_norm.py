@@ -58,9 +58,9 @@ def test_a_mean_far_from_zero_costs_no_digits() -> None:
 def test_more_rows_than_programs_share_the_gradients_of_weight_and_bias(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows come in parts of a power of two; the last part is a rest."""
     if kernels.backend(DEVICE) == "triton":
-        from diagnose.kernels.gpu import residual_layer_norm
+        from diagnose.kernels.gpu import parts
 
-        monkeypatch.setattr(residual_layer_norm, "PARTS", (4,))
+        monkeypatch.setattr(parts, "PARTS", (4,))
     check(ours, reference, [drawn(21, 9, seed=4), drawn(21, 9, seed=5), *parameters(9)])
 
 

@@ -44,9 +44,9 @@ def test_it_is_the_add_and_the_norm(dtype: torch.dtype, shape: tuple[int, ...]) 
 def test_more_rows_than_programs_share_the_weights_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows come in parts of a power of two; the last part is a rest."""
     if kernels.backend(DEVICE) == "triton":
-        from diagnose.kernels.gpu import residual_norm
+        from diagnose.kernels.gpu import parts
 
-        monkeypatch.setattr(residual_norm, "PARTS", (4,))
+        monkeypatch.setattr(parts, "PARTS", (4,))
     check(ours, reference, [drawn(21, 9, seed=4), drawn(21, 9, seed=5), drawn(9, seed=6)])
 
 

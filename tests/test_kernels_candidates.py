@@ -120,14 +120,14 @@ def test_all_candidates_of_gating_are_built(target: str, activation: str) -> Non
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("block", [256, 16384])
 def test_all_candidates_of_norms_are_built(target: str, block: int) -> None:
-    from diagnose.kernels.gpu import residual_norm
+    from diagnose.kernels.gpu import parts, residual_norm
 
     types = dict.fromkeys(("x", "residual", "weight", "normed", "summed"), "*bf16") | {"scales": "*fp32"}
     types |= {"x_stride": "i64", "residual_stride": "i32", "columns": "i32"}
     back = dict.fromkeys(("by_normed", "by_summed", "summed", "weight", "by_inputs"), "*bf16")
     back |= {"scales": "*fp32", "by_weight_parts": "*fp32", "rows": "i32", "columns": "i32"}
     shared = {"WEIGHTED": True, "ROUND_FIRST": False, "DTYPE": triton.language.float32, "BLOCK": block}
-    for threads in residual_norm._threads(block):
+    for threads in parts.threads_for_row(block):
         assert built(residual_norm.forward_kernel, target, types, shared | {"EPS": 1e-6}, threads)
         constants = shared | {"SUM_USED": True, "ROWS_OF_PART": 16}
         assert built(residual_norm.backward_kernel, target, back, constants, threads)

@@ -1,15 +1,18 @@
 """GeGLU: `gelu(gate) * up` in one pass each way, with nothing kept for the backward pass but its two inputs.
 
 Eager code writes gelu(gate), reads it again, and keeps it until the backward pass. Gate and up may be the halves of one
-projection: rows are read as they lie. Arithmetic is in float32 (float64 for float64), rounded once.
+projection: rows are read as they lie. Arithmetic is in float32 (float64 for float64), rounded once. Sizes at which
+torch's own two operators are the faster ones take those.
 """
 
+from functools import partial
 from typing import Any, Literal
 
 import torch
 
 from diagnose.kernels.backend import compute_dtype, runs_triton
 from diagnose.kernels.layout import as_rows
+from diagnose.kernels.tuning import fused_pays
 
 Approximate = Literal["none", "tanh"]
 """The error function itself, or the formula with tanh: `torch.nn.functional.gelu` calls them so."""
@@ -23,8 +26,27 @@ def geglu(gate: torch.Tensor, up: torch.Tensor, approximate: Approximate = "none
         raise ValueError(f"approximate={approximate!r}: gelu has `none` and `tanh`")
     if gate.dim() == 0:
         return geglu(gate.reshape(1), up.reshape(1), approximate).reshape(())
-    out: torch.Tensor = _geglu(gate, up, approximate == "tanh")
+    fused, native = partial(_fused, approximate=approximate), partial(_native, approximate=approximate)
+    name = "geglu" if approximate == "none" else "geglu by tanh"
+    if gate.dtype == up.dtype and not fused_pays(name, (gate, up), fused, native):
+        return native(gate, up)
+    return fused(gate, up)
+
+
+def _fused(gate: torch.Tensor, up: torch.Tensor, approximate: Approximate) -> torch.Tensor:
+    fused, native = partial(_geglu, by_tanh=approximate == "tanh"), partial(_native, approximate=approximate)
+    if gate.dtype == up.dtype and not fused_pays("geglu", (gate, up), fused, native):
+        return native(gate, up)
+    out: torch.Tensor = fused(gate, up)
     return out
+
+
+def _native(gate: torch.Tensor, up: torch.Tensor, approximate: Approximate) -> torch.Tensor:
+    return torch.nn.functional.gelu(gate, approximate=approximate) * up
+
+
+def _native(gate: torch.Tensor, up: torch.Tensor, approximate: Approximate) -> torch.Tensor:
+    return torch.nn.functional.gelu(gate, approximate=approximate) * up
 
 
 @torch.library.custom_op("diagnose::geglu", mutates_args=())

@@ -3,16 +3,18 @@
 Written as two, the sum is written and read again, and the backward pass adds the two gradients of the sum in a pass of
 its own. Here each tensor is read once and written once: 8 bytes an element forward in bfloat16, 8 backward.
 
-Where Triton runs, rows wider than its program holds (16384) take the plain way. Sums are kept in float32 (float64 for
-float64).
+Where Triton runs, rows wider than its program holds (16384) take the plain way, and sizes at which torch's own two
+operators are the faster ones take those. Sums are kept in float32 (float64 for float64).
 """
 
+from functools import partial
 from typing import Any
 
 import torch
 
-from diagnose.kernels.backend import compute_dtype, runs_triton
+from diagnose.kernels.backend import compute_dtype, runs_triton, without_autocast
 from diagnose.kernels.layout import with_unit_stride
+from diagnose.kernels.tuning import fused_pays
 
 WIDEST = 16384
 """Columns of a row beyond which Triton's program, which holds one, would spill registers."""
@@ -33,9 +35,44 @@ def add_layer_norm(
     for name, part in (("weight", weight), ("bias", bias)):
         if part is not None and part.shape != x.shape[-1:]:
             raise ValueError(f"a {name} {tuple(part.shape)} for rows of {tuple(x.shape)}")
+    fused, native = partial(_fused, eps=eps), partial(_native, eps=eps)
+    inputs = x, residual, weight, bias
+    if any(part is not None and part.dtype != x.dtype for part in inputs):
+        return fused(*inputs)  # torch has no operator for it
+    return (fused if fused_pays("add_layer_norm", inputs, fused, native) else native)(*inputs)
+
+
+def _fused(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    fused, native = partial(_fused, eps=eps), partial(_native, eps=eps)
+    inputs = x, residual, weight, bias
+    alike = len({part.dtype for part in inputs if part is not None}) == 1
+    return (fused if not alike or fused_pays("add_layer_norm", inputs, fused, native) else native)(*inputs)
+
+
+def _fused(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
     width = x.shape[-1]
     normed, summed, _, _ = _add_norm(x.reshape(-1, width), residual.reshape(-1, width), weight, bias, eps)
     return normed.reshape(x.shape), summed.reshape(x.shape)
+
+
+def _native(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    with without_autocast(x):
+        summed = x + residual
+        return torch.nn.functional.layer_norm(summed, summed.shape[-1:], weight, bias, eps), summed
+
+
+def _native(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    with without_autocast(x):
+        summed = x + residual
+        return torch.nn.functional.layer_norm(summed, summed.shape[-1:], weight, bias, eps), summed
 
 
 @torch.library.custom_op("diagnose::add_layer_norm", mutates_args=())
@@ -83,9 +120,10 @@ def _add_norm_backward(
     scales: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The gradient by either addend, by the weight and by the bias (empty where there is none)."""
-    by_inputs, by_weight, by_bias = _gradient_outputs(summed, weight, bias)
     if summed.numel() == 0:
+        by_inputs, by_weight, by_bias = _gradient_outputs(summed, weight, bias)
         return by_inputs, by_weight.zero_(), by_bias.zero_()
+    by_inputs = torch.empty(summed.shape, dtype=summed.dtype, device=summed.device)
     if _in_triton(summed):
         from diagnose.kernels.gpu import residual_layer_norm
 
@@ -94,23 +132,23 @@ def _add_norm_backward(
             None if by_summed is None else by_summed.contiguous(),
             summed.contiguous(),
             _contiguous(weight),
+            bias,
             means.contiguous(),
             scales.contiguous(),
             by_inputs,
-            weight is not None or bias is not None,
         )
     else:
         value = (summed.to(scales.dtype) - means.unsqueeze(1)) * scales.unsqueeze(1)
         given = by_normed.to(scales.dtype)
-        sums = (given * value).sum(0), given.sum(0)
+        sums = [
+            None if part is None else rows.sum(0).to(part.dtype)
+            for part, rows in ((weight, given * value), (bias, given))
+        ]
         given = given if weight is None else given * weight.to(scales.dtype)
         along = (given * value).mean(1, keepdim=True)
         gradient = scales.unsqueeze(1) * (given - given.mean(1, keepdim=True) - value * along)
         by_inputs.copy_(gradient if by_summed is None else gradient + by_summed.to(scales.dtype))
-    if weight is not None:
-        by_weight.copy_(sums[0])
-    if bias is not None:
-        by_bias.copy_(sums[1])
+    by_weight, by_bias = (summed.new_empty(0) if part is None else part for part in sums)
     return by_inputs, by_weight, by_bias
 
 

@@ -1,10 +1,16 @@
-"""The sum of what programs have summed up each for itself: the last step of a gradient by a weight."""
+"""Gradients by weights: sums over rows, in parts that programs sum up each for itself, and the sum of the parts."""
 
 import torch
 import triton
 import triton.language as tl
 
 from diagnose.kernels.gpu.launch import COMPUTE, on_device_of, row_start, warps
+from diagnose.kernels.tuning import Config, bucket
+
+PARTS = (512, 256, 1024)
+"""Programs of a backward pass, about: each sums over rows of its own. Few have fewer such sums to write and read, many
+fill the device. The first is the default: the same on every device, so that the order of the sum, and with it the
+rounding, does not depend on the device unless it is tuned."""
 
 PARTS_AT_ONCE = 64
 BLOCK = 32
@@ -40,3 +46,18 @@ def sum_of_parts(parts: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
                 num_warps=warps(THREADS, parts.device),
             )  # fmt: skip
     return out
+
+
+def threads_for_row(block: int) -> list[int]:
+    """Sizes of a program that holds a row of a block: 16 elements a thread, then 8, then 32."""
+    return list(dict.fromkeys(min(1024, max(128, block // held)) for held in (16, 8, 32)))
+
+
+def candidates_of_parts(rows: int, block: int) -> list[Config]:
+    """How many rows are summed by programs of what size, the likely first.
+
+    Numbers of rows are powers of two, the same for all rows of a bucket, as a choice holds for all of them.
+    """
+    likely, *others = threads_for_row(block)
+    candidates = [Config(threads=likely, rows=max(1, bucket(rows) // parts)) for parts in PARTS]
+    return candidates + [Config(threads=threads, rows=candidates[0].rows) for threads in others]

@@ -5,12 +5,8 @@ import triton
 import triton.language as tl
 
 from diagnose.kernels.gpu.launch import COMPUTE, on_device_of, row_start, warps
+from diagnose.kernels.gpu.parts import candidates_of_parts, sum_of_parts, threads_for_row
 from diagnose.kernels.tuning import Config, bucket, choose
-
-PARTS = (512, 256, 1024)
-"""Programs of the backward pass, about: each sums the gradients by weight and bias over rows of its own. Few have fewer
-such sums to write and read, many fill the device. The first is the default: the same on every device, so that the order
-of the sum, and with it the rounding, does not depend on the device unless it is tuned."""
 
 
 @triton.jit
@@ -99,7 +95,7 @@ def add_and_normalise(
             num_warps=warps(config.threads, x.device),
         )  # fmt: skip
 
-    candidates = [Config(threads=threads) for threads in _threads(block)]
+    candidates = [Config(threads=threads) for threads in threads_for_row(block)]
     with on_device_of(x):
         launch(choose("add_layer_norm", (bucket(rows), columns), x, candidates, launch))
 
@@ -109,39 +105,26 @@ def gradients(
     by_summed: torch.Tensor | None,
     summed: torch.Tensor,
     weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
     means: torch.Tensor,
     scales: torch.Tensor,
     by_inputs: torch.Tensor,
-    sums_wanted: bool,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Write the gradient by either addend; return those by weight and bias, in the dtype of the scales."""
+) -> list[torch.Tensor | None]:
+    """Write the gradient by either addend; return those by weight and bias."""
     rows, columns = summed.shape
     block = triton.next_power_of_2(columns)
+    wanted = [None if part is None else part.dtype for part in (weight, bias)]
 
-    def launch(config: Config) -> torch.Tensor:
+    def launch(config: Config) -> list[torch.Tensor | None]:
         parts = triton.cdiv(rows, config.rows)
-        sums = torch.empty(2, parts if sums_wanted else 0, columns, dtype=scales.dtype, device=summed.device)
+        sums = torch.empty(2, parts if any(wanted) else 0, columns, dtype=scales.dtype, device=summed.device)
         backward_kernel[(parts,)](
             by_normed, by_summed, summed, weight, means, scales, by_inputs, sums, rows, columns, parts,
-            weight is not None, sums_wanted, by_summed is not None, config.rows, COMPUTE[scales.dtype], block,
+            weight is not None, any(wanted), by_summed is not None, config.rows, COMPUTE[scales.dtype], block,
             num_warps=warps(config.threads, summed.device),
         )  # fmt: skip
-        return sums.sum(1)
+        return [None if dtype is None else sum_of_parts(some, dtype) for some, dtype in zip(sums, wanted, strict=True)]
 
-    candidates = [
-        Config(threads=threads, rows=_rows_of_part(rows, parts)) for parts in PARTS for threads in _threads(block)
-    ]
+    candidates = candidates_of_parts(rows, block)
     with on_device_of(summed):
-        size = (bucket(rows), columns)
-        by_weight, by_bias = launch(choose("add_layer_norm backward", size, summed, candidates, launch))
-    return by_weight, by_bias
-
-
-def _threads(block: int) -> list[int]:
-    """Sizes of a program that holds a row of a block: 16 elements a thread, then 8, then 32."""
-    return list(dict.fromkeys(min(1024, max(128, block // held)) for held in (16, 8, 32)))
-
-
-def _rows_of_part(rows: int, parts: int) -> int:
-    """A power of two, the same for all numbers of rows of a bucket, as a choice holds for all of them."""
-    return max(1, bucket(rows) // parts)
+        return launch(choose("add_layer_norm backward", (bucket(rows), columns), summed, candidates, launch))

@@ -5,13 +5,8 @@ import triton
 import triton.language as tl
 
 from diagnose.kernels.gpu.launch import COMPUTE, on_device_of, row_start, warps
-from diagnose.kernels.gpu.parts import sum_of_parts
+from diagnose.kernels.gpu.parts import candidates_of_parts, sum_of_parts, threads_for_row
 from diagnose.kernels.tuning import Config, bucket, choose
-
-PARTS = (512, 256, 1024)
-"""Programs of the backward pass, about: each sums the weight's gradient over rows of its own. Few have fewer such sums
-to write and read, many fill the device. The first is the default: the same on every device, so that the order of the
-sum, and with it the rounding, does not depend on the device unless it is tuned."""
 
 
 @triton.jit
@@ -93,7 +88,7 @@ def add_and_normalise(
             num_warps=warps(config.threads, x.device),
         )  # fmt: skip
 
-    candidates = [Config(threads=threads) for threads in _threads(block)]
+    candidates = [Config(threads=threads) for threads in threads_for_row(block)]
     with on_device_of(x):
         launch(choose("add_rms_norm", (bucket(rows), columns), x, candidates, launch))
 
@@ -121,18 +116,7 @@ def gradients(
         )  # fmt: skip
         return None if by_weight is None or weight is None else sum_of_parts(by_weight, weight.dtype)
 
-    likely, *others = _threads(block)
-    candidates = [Config(threads=likely, rows=_rows_of_part(rows, parts)) for parts in PARTS]
-    candidates += [Config(threads=threads, rows=candidates[0].rows) for threads in others]
     with on_device_of(summed):
-        return launch(choose("add_rms_norm backward", (bucket(rows), columns), summed, candidates, launch))
-
-
-def _threads(block: int) -> list[int]:
-    """Sizes of a program that holds a row of a block: 16 elements a thread, then 8, then 32."""
-    return list(dict.fromkeys(min(1024, max(128, block // held)) for held in (16, 8, 32)))
-
-
-def _rows_of_part(rows: int, parts: int) -> int:
-    """A power of two, the same for all numbers of rows of a bucket, as a choice holds for all of them."""
-    return max(1, bucket(rows) // parts)
+        return launch(
+            choose("add_rms_norm backward", (bucket(rows), columns), summed, candidates_of_parts(rows, block), launch)
+        )
