@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from diagnose import kernels
-from diagnose.kernels import tuning, tuning_clock, tuning_file
+from diagnose.kernels import (
+    gated_unit,
+    gelu_unit,
+    residual_layer_norm,
+    residual_norm,
+    tuning,
+    tuning_clock,
+    tuning_file,
+)
 from diagnose.kernels.tuning import Config, bucket, choose, fused_pays
 from diagnose.kernels.tuning_file import Choice, Key
 
@@ -210,6 +219,47 @@ def test_compiled_code_does_not_ask(dynamic: bool) -> None:
     x, weight = torch.randn(4, 6), torch.ones(6)
     compiled_norm = torch.compile(kernels.add_rms_norm, fullgraph=True, backend="aot_eager", dynamic=dynamic)
     assert torch.allclose(compiled_norm(x, x, weight)[1], x + x)
+
+
+X, RESIDUAL, WEIGHT, BIAS = (torch.randn(5, 12), torch.randn(5, 12), torch.randn(12), torch.randn(12))
+
+
+@pytest.mark.parametrize(
+    ("call", "inputs"),
+    [
+        (kernels.swiglu, (X, RESIDUAL)),
+        (kernels.geglu, (X, RESIDUAL)),
+        (lambda gate, up: kernels.geglu(gate, up, "tanh"), (X, RESIDUAL)),
+        (kernels.add_rms_norm, (X, RESIDUAL, WEIGHT)),
+        (kernels.add_rms_norm, (X, RESIDUAL)),
+        (kernels.add_layer_norm, (X, RESIDUAL, WEIGHT, BIAS)),
+    ],
+)
+@pytest.mark.parametrize("autocast", [False, True])
+def test_torchs_own_operators_compute_the_same(
+    call: Callable[..., Any], inputs: tuple[torch.Tensor, ...], autocast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where they are taken instead: values, gradients and dtypes, under autocast too."""
+
+    def computed(pays: bool) -> list[torch.Tensor]:
+        asked = []
+
+        def answer(name: str, *_: object) -> bool:
+            asked.append(name)
+            return pays
+
+        for module in (gated_unit, gelu_unit, residual_norm, residual_layer_norm):
+            monkeypatch.setattr(module, "fused_pays", answer)
+        fresh = [tensor.detach().clone().requires_grad_() for tensor in inputs]
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+            found = call(*fresh)
+        assert len(asked) == 1
+        outputs = found if isinstance(found, tuple) else (found,)
+        return [*outputs, *torch.autograd.grad(outputs, fresh, [output.detach().sin() for output in outputs])]
+
+    for fused, native in zip(computed(True), computed(False), strict=True):
+        assert fused.dtype == native.dtype
+        assert torch.allclose(fused, native, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.skipif(not ON_DEVICE, reason="needs a device")

@@ -34,15 +34,8 @@ def geglu(gate: torch.Tensor, up: torch.Tensor, approximate: Approximate = "none
 
 
 def _fused(gate: torch.Tensor, up: torch.Tensor, approximate: Approximate) -> torch.Tensor:
-    fused, native = partial(_geglu, by_tanh=approximate == "tanh"), partial(_native, approximate=approximate)
-    if gate.dtype == up.dtype and not fused_pays("geglu", (gate, up), fused, native):
-        return native(gate, up)
-    out: torch.Tensor = fused(gate, up)
+    out: torch.Tensor = _geglu(gate, up, approximate == "tanh")
     return out
-
-
-def _native(gate: torch.Tensor, up: torch.Tensor, approximate: Approximate) -> torch.Tensor:
-    return torch.nn.functional.gelu(gate, approximate=approximate) * up
 
 
 def _native(gate: torch.Tensor, up: torch.Tensor, approximate: Approximate) -> torch.Tensor:

@@ -45,26 +45,9 @@ def add_layer_norm(
 def _fused(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    fused, native = partial(_fused, eps=eps), partial(_native, eps=eps)
-    inputs = x, residual, weight, bias
-    alike = len({part.dtype for part in inputs if part is not None}) == 1
-    return (fused if not alike or fused_pays("add_layer_norm", inputs, fused, native) else native)(*inputs)
-
-
-def _fused(
-    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float
-) -> tuple[torch.Tensor, torch.Tensor]:
     width = x.shape[-1]
     normed, summed, _, _ = _add_norm(x.reshape(-1, width), residual.reshape(-1, width), weight, bias, eps)
     return normed.reshape(x.shape), summed.reshape(x.shape)
-
-
-def _native(
-    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    with without_autocast(x):
-        summed = x + residual
-        return torch.nn.functional.layer_norm(summed, summed.shape[-1:], weight, bias, eps), summed
 
 
 def _native(
