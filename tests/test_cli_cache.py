@@ -110,7 +110,7 @@ def test_what_was_found_here_stays_unless_it_is_to_be_replaced(
         ({"config": {"block": 2**40}}, "no whole numbers up to"),
         ({"config": {"block": 64.5}}, "no whole numbers up to"),
         ({"config": {"native": 1}}, "no whole numbers up to"),
-        ({"config": {"code": "import os"}}, "settings other than block, native, rows, stages, threads"),
+        ({"config": {"code": "import os"}}, "settings other than block, native, rows, threads"),
         ({"time_ns": -1}, "no times in whole nanoseconds"),
     ],
 )

@@ -38,8 +38,6 @@ class Config:
     """Threads of a program, whatever the width of the device's wavefronts."""
     rows: int = 0
     """Rows that a program handles."""
-    stages: int = 0
-    """Loads in flight ahead of their use."""
     native: bool = False
     """torch's own operator instead."""
 
