@@ -284,6 +284,14 @@ def _rows_at_once(rows: int, weight: torch.Tensor) -> int:
     return -(-rows // (count * MULTIPLE)) * MULTIPLE
 
 
+def held_bytes(rows: int, weight: torch.Tensor) -> int:
+    """What the loss of so many rows and its gradients hold at once beside those gradients, by default."""
+    at_once = min(rows, _rows_at_once(rows, weight))
+    wide = compute_dtype(weight.dtype).itemsize if len(_chunks(rows, at_once)) > FEW_CHUNKS else 0
+    held: int = at_once * weight.shape[0] * weight.dtype.itemsize + weight.numel() * wide
+    return held
+
+
 def _columns_at_once(rows: int) -> int:
     return max(1024, BLOCK_ELEMENTS // max(1, rows) // MULTIPLE * MULTIPLE)
 

@@ -16,7 +16,7 @@ from diagnose import kernels
 from diagnose.graph.losses import LossCall, classes_moved, loss_call
 from diagnose.graph.nodes import alike, calls, dtype, hinted, is_cast, only_read_by, operand, shape
 from diagnose.graph.site import Example, Inner, Pattern, Site, classes, floats
-from diagnose.kernels import linear_loss
+from diagnose.kernels.linear_loss import held_bytes
 
 LEAST_SAVED_BYTES = 256 << 20
 """Chunks of logits make more and smaller products: not for less memory than this."""
@@ -147,16 +147,14 @@ def _constant(part: slice) -> bool:
 
 
 def saves(site: Site, inputs: list[torch.Tensor], inner: Inner) -> int:
-    """All logits, as often as they exist at once, less the chunk and the gradient in float32 that take their place."""
+    """All logits, as often as they exist at once, less what the operator holds in their place."""
     hidden, weight, *_ = inputs
-    rows, (vocabulary, width) = hidden.numel() // max(1, hidden.shape[-1]), weight.shape
+    rows = hidden.numel() // max(1, hidden.shape[-1])
     narrow = site.constants["logits_dtype"].itemsize
     wide = max(narrow, site.constants["loss_dtype"].itemsize)
     # Eager code ends with log-probabilities and two gradients; Inductor keeps the logits and writes their gradient.
-    found = rows * vocabulary * (3 * wide if inner == "eager" else 2 * narrow)
-    chunk = min(rows, linear_loss._rows_at_once(rows, weight))
-    ours = chunk * vocabulary * narrow + (vocabulary * width * 4 if narrow < 4 else 0)
-    saved: int = found - ours
+    found = rows * weight.shape[0] * (3 * wide if inner == "eager" else 2 * narrow)
+    saved: int = found - held_bytes(rows, weight)
     return saved
 
 
