@@ -88,7 +88,8 @@ def examine_digests(digests: Sequence[Digest], catalogue: Catalogue) -> Examinat
         cannot_tell=tuple(answer for answer in unknown if answer.rule not in found),
         warnings=tuple(dict.fromkeys((*_warnings(digests, given, catalogue), *whole.failures))),
         per_rank=tuple(
-            RankAccounting(digest.rank, digest.source, digest.steps, digest.accounting) for digest in digests
+            RankAccounting(digest.rank, digest.source, digest.steps, digest.accounting, waits)
+            for digest, waits in zip(digests, whole.waits or [()] * len(digests), strict=True)
         ),
         has_device=any(digest.has_device for digest in digests),
         work=slowest.work if slowest else None,

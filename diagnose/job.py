@@ -17,13 +17,18 @@ from statistics import median
 
 from diagnose.digest import SMALLEST_SHARE, Digest
 from diagnose.measure.ranks import Job, job_of_records
-from diagnose.model import CannotTell, Evidence, Finding, Severity
+from diagnose.measure.who_waits import who_waits
+from diagnose.model import CannotTell, Evidence, Finding, RankWait, Severity
 from diagnose.plugins import Catalogue
 from diagnose.rule import JobClaim, Rule
 from diagnose.units import format_ns
 
 _IN_COLLECTIVES = 0.9
 """A finding that claims this part of its time while collectives run, and nothing else, is one of their exposure."""
+
+
+_MOST_WAITS = 8
+"""Others that a rank waits for: a job of a thousand ranks has a million pairs."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,8 @@ class Together:
     """Of all ranks together."""
     unknown: tuple[CannotTell, ...]
     failures: tuple[str, ...]
+    waits: tuple[tuple[RankWait, ...], ...] = ()
+    """Per digest, whom it waits for; none where no collectives could be matched."""
 
 
 def together(digests: Sequence[Digest], catalogue: Catalogue) -> Together:
@@ -65,7 +72,18 @@ def together(digests: Sequence[Digest], catalogue: Catalogue) -> Together:
                 joint.append(_finding(rule, claim, catalogue))
                 number = job.given[claim.member]
                 own[number] = _without_reason(own, number, claim)
-    return Together(tuple(own), tuple(joint), tuple(unknown), tuple(failures))
+    return Together(tuple(own), tuple(joint), tuple(unknown), tuple(failures), _waits(job, digests))
+
+
+def _waits(job: Job, digests: Sequence[Digest]) -> tuple[tuple[RankWait, ...], ...]:
+    if not job.matched:
+        return ()
+    first = digests[job.given[0]].record
+    found: list[tuple[RankWait, ...]] = [() for _ in digests]
+    for number, row in zip(job.given, who_waits(job, first.step_start_ns, first.step_end_ns), strict=True):
+        longest = sorted(((wait, at) for at, wait in enumerate(row) if wait > 0), key=lambda one: (-one[0], one[1]))
+        found[number] = tuple(RankWait(job.table[at].rank, wait) for wait, at in longest[:_MOST_WAITS])
+    return tuple(found)
 
 
 def _without_waiting(digest: Digest, job: Job, member: int) -> tuple[Finding, ...]:

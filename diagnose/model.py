@@ -163,6 +163,15 @@ class Steps:
 
 
 @dataclass(frozen=True, slots=True)
+class RankWait:
+    """What one rank waits for another one in collectives, per counted step."""
+
+    rank: int | None
+    """The other one."""
+    time_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class RankAccounting:
     """One rank of a job."""
 
@@ -171,6 +180,8 @@ class RankAccounting:
     steps: Steps
     accounting: Accounting
     """All counted steps together: sums to `steps.total_ns`."""
+    waits: tuple[RankWait, ...] = ()
+    """For other ranks, computing nothing; the longest first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,7 +122,10 @@ DIAGNOSIS = record(
     },
     {
         "per_rank": listed(
-            record({"rank": {"type": ["integer", "null"]}, "source": TEXT, "steps": STEPS, "accounting": ACCOUNTING})
+            record(
+                {"rank": {"type": ["integer", "null"]}, "source": TEXT, "steps": STEPS, "accounting": ACCOUNTING},
+                {"waits": listed(record({"rank": {"type": ["integer", "null"]}, "time_ns": COUNT}))},
+            )
         ),
         "has_device": {"type": ["boolean", "null"]},
         "work": {"anyOf": [WORK, {"type": "null"}]},

@@ -56,6 +56,8 @@ SITUATIONS: dict[str, tuple[Callable[[], list[AnyEvent]], list[str]]] = {
     "healthy": (journals.healthy, []),
     "cpu-only": (journals.cpu, []),
     "failed": (journals.failed, []),
+    "ranks": (journals.ranks, []),
+    "ranks-diagnosed": (journals.ranks_diagnosed, []),
 }
 
 

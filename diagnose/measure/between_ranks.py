@@ -15,10 +15,10 @@ from diagnose.measure import Measures
 from diagnose.measure.bus_bandwidth import BusBandwidth, bus_bandwidth
 from diagnose.measure.gradient_buckets import GradientBucket, gradient_buckets
 from diagnose.measure.rank_groups import Bubble, RankGroup, pipeline_bubble, rank_groups
-from diagnose.measure.ranks import Job, job_of, step_of
+from diagnose.measure.ranks import Job, job_of
 from diagnose.measure.sharded_modules import ShardedModule, sharded_modules
+from diagnose.measure.who_waits import who_waits
 from diagnose.trace.intervals import Intervals
-from diagnose.trace.schema import Int64
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class BetweenRanks:
 
     job: Job
     waits: tuple[tuple[int, ...], ...]
-    """`waits[i][j]`: how long the i-th row of the job's table waits in collectives to which the j-th came last, in ns
-    a counted step. Empty where no collectives could be matched."""
+    """`waits[i][j]`: how long the i-th row of the job's table waits in collectives to which the j-th came last, and
+    computes nothing: ns a counted step. Empty where no collectives could be matched."""
     ranks: tuple[OfRank, ...]
     """In the order of the job's table."""
     shown: int
@@ -59,7 +59,7 @@ def between_ranks(measures: Sequence[Measures]) -> BetweenRanks:
     shown = _waits_least(job)
     return BetweenRanks(
         job=job,
-        waits=_waits(job, taken),
+        waits=who_waits(job, taken[0].steps.start_ns, taken[0].steps.end_ns) if taken else (),
         ranks=tuple(_of_rank(one, waiting) for one, waiting in zip(taken, job.waiting, strict=True)),
         shown=shown,
         buckets=gradient_buckets(taken[shown]) if taken else (),
@@ -84,18 +84,3 @@ def _of_rank(measures: Measures, waiting: Intervals) -> OfRank:
 def _waits_least(job: Job) -> int:
     waited = [row.waited_ns if row.waited_ns is not None else np.inf for row in job.table]
     return int(np.argmin(waited)) if waited else 0
-
-
-def _waits(job: Job, taken: Sequence[Measures]) -> tuple[tuple[int, ...], ...]:
-    if not job.matched:
-        return ()
-    count = len(job.table)
-    found: Int64 = np.zeros((count, count), np.int64)
-    steps = taken[0].steps
-    for group in job.matched:
-        counted = (step_of(group, steps.start_ns, steps.end_ns) >= 0) & group.comparable
-        members = np.array(group.members)
-        last = members[group.last[counted]]
-        for column, member in enumerate(group.members):
-            np.add.at(found[member], last, np.maximum(group.wait_ns[counted, column], 0))
-    return tuple(tuple((row // max(len(steps), 1)).tolist()) for row in found)

@@ -12,6 +12,7 @@ from diagnose.model import Decision
 from diagnose.report import Report, Subject, as_state
 from diagnose.report.memory import headline, memory_lines, title
 from diagnose.report.phrases import arithmetic, final, identity, is_healthy, is_quiet, next_command, quiet_news, unsure
+from diagnose.report.side_by_side import spread_words, traced_lines
 from diagnose.report.slices import bar, legend, slices
 from diagnose.report.styled import heading, printed, styled
 from diagnose.report.text_findings import finding_lines
@@ -23,6 +24,7 @@ from diagnose.units import format_ns
 
 WIDTH = 80
 NARROWEST = 40
+_MOST_RANKS = 16
 
 
 def render(subject: Subject, width: int = WIDTH, colour: bool = False) -> str:
@@ -32,6 +34,7 @@ def render(subject: Subject, width: int = WIDTH, colour: bool = False) -> str:
     sections = [
         _head(state, width),
         _accounting(state, width),
+        _ranks(state, width),
         _findings(state, width),
         _memory(state, width),
         _cannot_tell(state, width),
@@ -99,6 +102,13 @@ def _accounting(state: State, width: int) -> list[Text]:
         *legend(parts, width),
         *(paragraph(done, width, style=MUTED) if (done := arithmetic(state.diagnosis)) else ()),
     ]
+
+
+def _ranks(state: State, width: int) -> list[Text]:
+    if state.diagnosis is None:
+        return []
+    lines = traced_lines(state.diagnosis, width, _MOST_RANKS)
+    return [heading("Ranks side by side", spread_words(state.diagnosis), width), *lines] if lines else []
 
 
 def _findings(state: State, width: int) -> list[Text]:

@@ -17,6 +17,7 @@ from diagnose.tui.choices import Choices
 from diagnose.tui.finding_line import finding_line
 from diagnose.tui.header import INTERRUPTED
 from diagnose.tui.panel import Panel, spread
+from diagnose.tui.ranks import RankPanel, has_ranks
 from diagnose.tui.steps import StepPanel
 from diagnose.tui.theme import FAINT
 from diagnose.units import format_ns
@@ -106,6 +107,7 @@ class Overview(Vertical):
     def compose(self) -> ComposeResult:
         yield StepPanel(id="steps").data_bind(Overview.state)
         yield AccountingPanel(id="accounting").data_bind(Overview.state)
+        yield RankPanel(id="ranks").data_bind(Overview.state)
         yield FindingsTitle(id="findings-title").data_bind(Overview.state)
         yield FirstFindings(id="first-findings").data_bind(Overview.state)
         yield Outcome(id="outcome").data_bind(Overview.state)
@@ -115,5 +117,6 @@ class Overview(Vertical):
         if self.is_mounted:
             lost = state.ended is not None and state.diagnosis is None
             self.query_one(AccountingPanel).display = not lost
+            self.query_one(RankPanel).display = has_ranks(state)
             self.query_one(FindingsTitle).display = not lost
             self.query_one(Outcome).display = not lost and (state.ended is not None or state.final is not None)
