@@ -197,6 +197,8 @@ class MemoryPart:
     """The phase that asked: `forward`, `backward` or `optimizer`; None before the recording, and where none is seen."""
     freed: str | None
     """The phase that gave it back; None where that was not seen."""
+    by: str | None = None
+    """The modules and the operator that asked, where operators are recorded and the allocator's stacks are not."""
 
 
 @dataclass(frozen=True, slots=True)

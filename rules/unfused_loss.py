@@ -149,6 +149,10 @@ def _evidence(measures: Measures, places: Int64) -> list[Evidence]:
     ]
     if logits:
         evidence.append(Evidence("one copy of the logits in single precision", 4 * math.prod(logits), "bytes"))
+    peak = measures.memory_peak
+    if peak is not None and peak.categories.get("logits"):
+        evidence.append(Evidence("logits held at the peak of memory", peak.categories["logits"], "bytes"))
+        evidence.append(Evidence("held at the peak of memory", peak.held_bytes, "bytes"))
     return evidence
 
 

@@ -59,7 +59,7 @@ FINDING = record(
         "where": listed(PLACE),
         "fixers": listed(TEXT),
     },
-    {"confirm": MAYBE, "ends_run": {"type": "boolean"}},
+    {"confirm": MAYBE, "ends_run": {"type": "boolean"}, "short_of_memory": {"type": "boolean"}},
 )
 WORK = record(
     {
@@ -88,6 +88,7 @@ MEMORY = record(
                     "place": {"anyOf": [PLACE, {"type": "null"}]},
                     "taken": MAYBE,
                     "freed": MAYBE,
+                    "by": MAYBE,
                 }
             )
         ),

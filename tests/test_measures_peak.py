@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from diagnose.measure.pieces import pieces
 from diagnose.measure.training_phases import TrainingPhase, phase_of_stack
 from diagnose.model import Facts, MemoryPeak
 from diagnose.trace import StackFrame, Trace
+from diagnose.trace.drawn import drawn
 from diagnose.trace.readers import open_traces
 from diagnose.trace.schema import Blocks, BlockState, Counters, MemoryAction, MemoryCategory, MemoryEvents, Segments
 
@@ -74,8 +76,8 @@ def recorded(draw: st.DrawFn) -> tuple[Trace, list[dict[int, int]], bool]:
 
 
 @given(recorded())
-def test_the_pieces_are_what_was_held_after_each_event(drawn: tuple[Trace, list[dict[int, int]], bool]) -> None:
-    trace, states, is_whole = drawn
+def test_the_pieces_are_what_was_held_after_each_event(given_: tuple[Trace, list[dict[int, int]], bool]) -> None:
+    trace, states, is_whole = given_
     held = pieces(trace, 0)
     total = held.total()
     # Of what was taken and given back before the ring began, or was not given back by the allocator, nothing is told.
@@ -96,8 +98,8 @@ def _returning(trace: Trace, place: int, told: dict[int, int], state: dict[int, 
 
 
 @given(recorded())
-def test_categories_parts_and_timeline_sum_to_what_is_held(drawn: tuple[Trace, list[dict[int, int]], bool]) -> None:
-    trace, states, _ = drawn
+def test_categories_parts_and_timeline_sum_to_what_is_held(given_: tuple[Trace, list[dict[int, int]], bool]) -> None:
+    trace, states, _ = given_
     peak = memory_peak(trace, 0, NONE)
     if peak is None:
         assert not any(states)
@@ -339,6 +341,41 @@ def test_events_of_the_host_are_none_of_a_device() -> None:
     trace = Trace(source="", memory=events)
     assert pieces(trace, 0).total().tolist() == [0, 10]
     assert pieces(trace, -1).total().tolist() == [0, 7]
+
+
+def profiled(*taken_us: float) -> Trace:
+    """Pieces taken at moments of a drawn step, by events that know no stack."""
+    step = drawn(
+        """
+        host  : xxxx yy
+        host  :  nn
+        host 1:         BBBBB
+        host 1:          DDD
+        host 1:           n
+        """,
+        ops={
+            "x": "aten::linear",
+            "n": "aten::mm",
+            "y": "aten::gelu",
+            "B": "autograd::engine::evaluate_function: AddmmBackward0",
+            "D": "AddmmBackward0",
+        },
+        unit_ns=1000,
+    )
+    events = [(ALLOC, at, 10) for at in range(len(taken_us))]
+    return replace(step, memory=history(events, time_ns=[int(1000 * at) for at in taken_us]))
+
+
+def test_without_stacks_operators_tell_who_asked() -> None:
+    peak = Measures(profiled(2, 5.5, 10.5)).memory_peak
+    assert peak is not None
+    assert {part.by for part in peak.parts} == {"aten::linear", "aten::gelu", "AddmmBackward0"}
+
+
+def test_between_operators_nobody_is_named() -> None:
+    peak = Measures(profiled(4.5)).memory_peak
+    assert peak is not None
+    assert [part.by for part in peak.parts] == [None]
 
 
 def test_nothing_recorded_is_no_peak() -> None:

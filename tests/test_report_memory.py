@@ -31,7 +31,9 @@ def peak(**more: object) -> MemoryPeak:
         "reserved_bytes": 10 * GIB,
         "fragments_bytes": GIB,
         "capacity_bytes": 16 * GIB,
-        "timeline": MemoryTimeline(None, {"parameters": (20 * GIB,) * 90, "activations": tuple(range(0, 90 * GIB, GIB))}),
+        "timeline": MemoryTimeline(
+            None, {"parameters": (20 * GIB,) * 90, "activations": tuple(range(0, 90 * GIB, GIB))}
+        ),
     }
     return MemoryPeak(**{**given_, **more})  # type: ignore[arg-type]  # the fields by their names
 
@@ -87,6 +89,7 @@ def test_the_title_says_which_moment_it_is() -> None:
     assert title(peak()) == "What holds the memory at its peak"
     assert title(peak(wanted_bytes=3 * GIB)) == "What held the memory when 3.00 GiB found no room"
     assert headline(peak()) == "8.00 GiB held, 10.0 GiB taken from the device, which has 16.0 GiB"
+    assert headline(peak(reserved_bytes=None)) == "8.00 GiB held of the device's 16.0 GiB"
 
 
 def test_the_picture_rises_with_what_is_held() -> None:

@@ -16,6 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from diagnose.measure.alignment import Misaligned, misaligned
+from diagnose.measure.allocating_ops import AllocatingOps
 from diagnose.measure.allocation import DeviceAllocation, device_allocation
 from diagnose.measure.backward import BackwardPasses, backward_passes
 from diagnose.measure.ceilings import Ceilings, ceilings_of
@@ -128,7 +129,8 @@ class Measures(HostSide):
         """What that device's memory holds at its peak; None where no history of its allocator was recorded."""
         logits = self.loss_work.logits if self.has_device else None
         sizes = np.asarray([size * math.prod(logits) for size in (2, 4)] if logits else (), np.int64)
-        return memory_peak(self.trace, main_memory(self.trace), sizes)
+        ops = AllocatingOps(self) if len(self.trace.ops) and len(self.trace.memory) else None
+        return memory_peak(self.trace, main_memory(self.trace), sizes, ops)
 
     @cached_property
     def memory_in_steps(self) -> bool:

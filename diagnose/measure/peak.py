@@ -9,13 +9,14 @@ The moment is the one before an allocation found no room, where there was one; e
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from diagnose.measure.allocating_ops import AllocatingOps
 from diagnose.measure.memory_history import of_device
 from diagnose.measure.peak_layout import layout_at
 from diagnose.measure.piece_roles import ACTIVATIONS, CATEGORIES, INPUTS, LEFT, LOGITS, recorded_roles, roles
@@ -47,8 +48,8 @@ class _Spans:
     size_bytes: Int64
 
 
-def memory_peak(trace: Trace, device: int, logits_bytes: Int64) -> MemoryPeak | None:
-    """The peak of a device's memory; None where nothing tells what was held."""
+def memory_peak(trace: Trace, device: int, logits_bytes: Int64, ops: AllocatingOps | None = None) -> MemoryPeak | None:
+    """The peak of a device's memory; None where nothing tells what was held. `ops` tells who asked, beside stacks."""
     held = pieces(trace, device)
     if not len(held):
         return _recorded_peak(trace, device)
@@ -64,7 +65,7 @@ def memory_peak(trace: Trace, device: int, logits_bytes: Int64) -> MemoryPeak | 
         at_ns=_time(trace, held, place),
         held_bytes=int(spans.size_bytes[there].sum()),
         categories=categories,
-        parts=_parts(trace, held, phases, spans, there),
+        parts=_parts(trace, held, phases, spans, there, ops),
         reserved_bytes=layout.reserved_bytes if layout else None,
         fragments_bytes=layout.fragments_bytes if layout else None,
         capacity_bytes=trace.facts.device_memory_bytes,
@@ -101,36 +102,57 @@ def _spans(held: Pieces, role: UInt8, phases: Phases) -> _Spans:
     )
 
 
-def _parts(trace: Trace, held: Pieces, phases: Phases, spans: _Spans, there: Bool) -> tuple[MemoryPart, ...]:
-    """What is held at the peak by category, line and phase, the most first."""
+def _parts(
+    trace: Trace, held: Pieces, phases: Phases, spans: _Spans, there: Bool, ops: AllocatingOps | None
+) -> tuple[MemoryPart, ...]:
+    """What is held at the peak by category, who asked, and phase, the most first."""
     piece, role = spans.piece[there], spans.role[there]
-    frames = [_line(stack) for stack in trace.stacks] if (held.stack[piece] != MISSING).any() else []
-    lines: dict[StackFrame | None, int] = {None: 0}
-    of_stack = np.asarray([lines.setdefault(frame, len(lines)) for frame in frames] + [0], np.int64)
+    rows = ops.at(_asked_ns(trace, held, piece)) if ops is not None else np.full(len(piece), MISSING)
+    askers, asker = _askers(trace, held.stack[piece], ops.names(rows) if ops is not None else [None] * len(piece))
     taken, freed = _phase_at(phases, held.taken[piece]), _phase_at(phases, held.freed[piece])
     keys, number, counts = np.unique(
-        np.stack((role.astype(np.int64), of_stack[held.stack[piece]], taken, freed)),
-        axis=1,
-        return_inverse=True,
-        return_counts=True,
+        np.stack((role.astype(np.int64), asker, taken, freed)), axis=1, return_inverse=True, return_counts=True
     )
     sizes = np.bincount(number.ravel(), spans.size_bytes[there], keys.shape[1])
-    known = list(lines)
     found = []
     for at in np.argsort(-sizes, kind="stable")[:MOST_PARTS].tolist():
-        kind, line, born, gone = keys[:, at].tolist()
-        frame = known[line]
+        kind, who, born, gone = keys[:, at].tolist()
+        place, by = askers[who]
+        if place is None and by is not None and ops is not None:
+            place = ops.place(rows[number.ravel() == at])
         found.append(
             MemoryPart(
                 category=CATEGORIES[kind],
                 held_bytes=int(sizes[at]),
                 pieces=int(counts[at]),
-                place=Place(frame.file, frame.line, function=frame.function) if frame else None,
+                place=place,
                 taken=_PHASES[born],
                 freed=_PHASES[gone],
+                by=by,
             )
         )
     return tuple(found)
+
+
+def _asked_ns(trace: Trace, held: Pieces, piece: Int64) -> Int64:
+    """When pieces were taken; before everything where that was not seen."""
+    seen = held.taken[piece] >= 0
+    times = np.full(len(piece), np.iinfo(np.int64).min // 2)
+    times[seen] = trace.memory.time_ns[held.rows[held.taken[piece[seen]]]]
+    return times
+
+
+def _askers(
+    trace: Trace, stack: Int64, names: Sequence[str | None]
+) -> tuple[list[tuple[Place | None, str | None]], Int64]:
+    """Who asked, each once, and per piece which of them: a line where the stack has one, else what `names` has."""
+    lines = {number: _line(trace.stacks[number]) for number in np.unique(stack[stack != MISSING]).tolist()}
+    found: dict[tuple[Place | None, str | None], int] = {}
+    asker = [
+        found.setdefault((line, name if line is None else None), len(found))
+        for line, name in zip((lines.get(number) for number in stack.tolist()), names, strict=True)
+    ]
+    return list(found), np.asarray(asker, np.int64)
 
 
 _PHASES: dict[int, str | None] = {
@@ -148,9 +170,10 @@ def _phase_at(phases: Phases, place: Int64) -> Int64:
     return padded[np.where(place < len(phases.phase), place, -1)]
 
 
-def _line(stack: tuple[StackFrame, ...]) -> StackFrame | None:
+def _line(stack: tuple[StackFrame, ...]) -> Place | None:
     """The innermost line of the program's own."""
-    return next((frame for frame in stack if frame.owned and not is_library(frame.file)), None)
+    own = (frame for frame in stack if frame.owned and not is_library(frame.file))
+    return next((Place(frame.file, frame.line, function=frame.function) for frame in own), None)
 
 
 def _time(trace: Trace, held: Pieces, place: int) -> int | None:

@@ -102,7 +102,7 @@ def _memory(state: State) -> list[str]:
             f"{part.pieces:,}",
             part.category,
             life(part),
-            place(part.place, root) if part.place else "no line known",
+            place(part.place, root) if part.place else part.by or "no line known",
         )
         for part in weighty(peak)
     ]

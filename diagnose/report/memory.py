@@ -51,12 +51,13 @@ def held(peak: MemoryPeak) -> tuple[Held, ...]:
 
 def headline(peak: MemoryPeak) -> str:
     """What the figures are of, in a few words."""
-    words = [f"{format_bytes(peak.held_bytes)} held"]
+    words = f"{format_bytes(peak.held_bytes)} held"
     if peak.reserved_bytes is not None:
-        words.append(f"{format_bytes(peak.reserved_bytes)} taken from the device")
+        words += f", {format_bytes(peak.reserved_bytes)} taken from the device"
     if peak.capacity_bytes is not None:
-        words.append(f"which has {format_bytes(peak.capacity_bytes)}")
-    return ", ".join(words)
+        has = format_bytes(peak.capacity_bytes)
+        words += f" of the device's {has}" if peak.reserved_bytes is None else f", which has {has}"
+    return words
 
 
 def title(peak: MemoryPeak) -> str:
@@ -103,7 +104,7 @@ def _asked(parts: Sequence[MemoryPart], root: str | None, width: int) -> list[Te
     """A line for each part: size, pieces, where, what it serves as and how long; the code where there is room."""
     said = [f"{MEMORY.get(part.category, MEMORY['other']).label}, {life(part)}" for part in parts]
     most = max(map(len, said), default=0)
-    spots = [place(part.place, root) if part.place else "no line known" for part in parts]
+    spots = [place(part.place, root) if part.place else part.by or "no line known" for part in parts]
     room = max(min(max(map(len, spots), default=0), width - _LEAD - most - 2), _NARROWEST)
     lines = []
     for part, words, spot in zip(parts, said, spots, strict=True):

@@ -42,12 +42,12 @@ MEMORY: dict[str, Look] = {
     "parameters": Look("parameters", "█", "#5b8def"),
     "gradients": Look("gradients", "▓", "#3fb0c9"),
     "optimizer state": Look("optimizer state", "▒", "#8279e0"),
+    "other": Look("other", "─", "#7f90a5"),
     "activations": Look("activations", "░", "#4fae8a"),
     "logits": Look("logits", "╳", "#e3a13b"),
     "inputs": Look("inputs", "┼", "#8fb36b"),
     "temporaries": Look("temporaries", "╱", "#d2709f"),
     "left by earlier steps": Look("left by earlier steps", "▪", "#e2664f"),
-    "other": Look("other", "─", "#7f90a5"),
     "fragments": Look("free, in fragments", "∘", "#b58a66"),
     "free": Look("free", "·", "#69727d"),
 }
