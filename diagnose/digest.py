@@ -187,6 +187,7 @@ def _finding(one: Settled, measures: Measures, catalogue: Catalogue) -> Finding:
         fixers=tuple(name for name in fixers if catalogue.offers(name)),
         confirm=_confirm(one, measures),
         ends_run=one.claim.ends_run or one.claim.ended_run,
+        short_of_memory=one.claim.short_of_memory,
     )
 
 

@@ -97,6 +97,13 @@ class Finding:
     """What would confirm it, where the confidence is less than measured."""
     ends_run: bool = False
     """Whether the run ends of it sooner or later, or did, whatever it costs per step."""
+    short_of_memory: bool = False
+    """Whether memory is what is short: a fix that frees a good part of it is worth having though it saves no time."""
+
+    @property
+    def asks_for_time(self) -> bool:
+        """Whether a fix has to make the step shorter to be worth having."""
+        return not (self.ends_run or self.short_of_memory)
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,6 +181,8 @@ class Claim:
     """Whether the run ends of it, or did: then it comes before what only costs little."""
     ended_run: bool = False
     """Whether the run did end of it: nothing is more severe."""
+    short_of_memory: bool = False
+    """Whether memory is what is short: then a fix is kept for what it frees, too."""
     cut: Cut | None = field(default=None, repr=False)
     """What of the run changes without the cause, for claims that come after this one; None: `claims` are gone."""
 

@@ -80,6 +80,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
                 *_totals(measures),
             ],
             where=measures.places(idle),
+            short_of_memory=True,
         )
         return
     died = [site for site in measures.trace.sites if site.kind == _DIED]
@@ -193,6 +194,7 @@ def _hints(measures: Measures) -> Iterator[Claim]:
         confidence=Confidence.HINT,
         evidence=[*([Evidence("allocations without room", count, "count")] if count else []), *_totals(measures)],
         confirm="a recording of more steps",
+        short_of_memory=True,
     )
 
 

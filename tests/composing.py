@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from diagnose.compose import WITHOUT_ASKING, Composition, Outcome
@@ -50,6 +50,8 @@ class FakeBench:
     scales: list[bool] = field(default_factory=list)
     """Per choice between settings, whether they are on a scale."""
     saving: Interval | None = None
+    """Of every attempt."""
+    peak_bytes: tuple[int, int] | None = None
     """Of every attempt."""
     by_text: Mapping[str, Decision] = field(default_factory=dict)
     """What an attempt decides where the patched program holds a text."""
@@ -108,7 +110,8 @@ class FakeBench:
             decided = decided or self.decisions.get(TOGETHER, Decision.NO_CHANGE)
         decided = decided or self.decisions[fixer.name]
         gate = GateResult(fixer.gate, True, "as gated")
-        return Trial(Verdict(fixer.name, decided, "as told", saving=self.saving, saving_ns=1, gate=gate), traces)
+        told = Verdict(fixer.name, decided, "as told", saving=self.saving, saving_ns=1, gate=gate)
+        return Trial(replace(told, peak_memory_bytes=self.peak_bytes), traces)
 
     def leave_out(
         self,

@@ -18,11 +18,15 @@ from diagnose.program import Program
 from diagnose.session import TrialStarted
 from diagnose.trial.bench import Trial
 from diagnose.trial.knobs import is_scale
+from diagnose.units import format_bytes
+from diagnose.verdict import LEAST_SAVING
 
 BREAKS_DOWN = frozenset({Decision.FAILED, Decision.OUT_OF_MEMORY, Decision.CHANGES_NUMBERS})
 """What one setting, or one fix of many, may do and another not."""
 _ATTEMPTS = 2
 """Settings of one fixer that have a full trial at most."""
+_LEAST_FREED = 0.05
+"""Of the peak: where memory is short, freeing less is not worth a line of anyone's source. Allocators round by less."""
 
 
 @dataclass(frozen=True)
@@ -85,24 +89,21 @@ class Alone:
         # With only bitwise fixes below it, the original has the numbers of the baseline, and is captured already.
         numbers = original if stack.bitwise else baseline
         trial = self.bench.attempt(fixer, baseline, patched, self.journal.telling(fixer.name), numbers)
-        trial = replace(trial, verdict=self._for_its_end(trial.verdict, proposal, fixer, numbers, patched))
+        trial = replace(trial, verdict=self._beside_time(trial.verdict, proposal, fixer, numbers, patched))
         self.journal.tell_of(replace(trial.verdict, setting=dict(variant.setting), diff=diff), proposal)
         return trial
 
-    def _for_its_end(
+    def _beside_time(
         self, verdict: Verdict, proposal: Proposal, fixer: Fixer, numbers: Program, patched: Program
     ) -> Verdict:
-        """The verdict on a fix that takes no time off a step; kept if the run ends of what it mends, and it harms none.
-
-        A leak costs nothing until memory runs out: a trial of some hundred steps cannot see it do so.
-        """
-        deadly = next((finding for finding in proposal.findings if finding.ends_run), None)
-        if verdict.decision is not Decision.NO_CHANGE or deadly is None:
+        """The verdict on a fix that takes no time off a step; kept for another reason to have it, if it harms none."""
+        reason = _reason(verdict, proposal) if verdict.decision is Decision.NO_CHANGE else None
+        if reason is None:
             return verdict
         gate = self.bench.gate(fixer.gate, numbers, patched, fixer.rounds_to, fewer=fixer.fewer_parameters)
         if gate.passed is not True:
             return replace(verdict, gate=gate)
-        said = f"the step takes as long as before, but the run would end of {deadly.rule}; {gate.detail}"
+        said = f"the step takes as long as before, but {reason}; {gate.detail}"
         return replace(verdict, decision=Decision.KEPT, summary=said, gate=gate)
 
     def _choose(self, fixer: Fixer, settings: Sequence[Mapping[str, Scalar]], copies: Sequence[Program]) -> list[int]:
@@ -115,3 +116,21 @@ class Alone:
             self.journal.phase(phase, outcome(settings[number], settings[against], saving))
 
         return self.bench.choose(copies, tried, scale=is_scale(settings))
+
+
+def _reason(verdict: Verdict, proposal: Proposal) -> str | None:
+    """Why to have a fix that saves no time: what it mends ends the run, or memory is short and it frees some.
+
+    A leak costs nothing until memory runs out: a trial of some hundred steps cannot see it do so.
+    """
+    deadly = next((finding for finding in proposal.findings if finding.ends_run), None)
+    if deadly is not None:
+        return f"the run would end of {deadly.rule}"
+    if verdict.peak_memory_bytes is None or not any(finding.short_of_memory for finding in proposal.findings):
+        return None
+    before, after = verdict.peak_memory_bytes
+    allowed = max(LEAST_SAVING, verdict.resolution or 0.0)
+    slower = verdict.saving is None or verdict.saving.estimate < -allowed
+    if slower or before - after < _LEAST_FREED * before:
+        return None
+    return f"memory is short, and its peak falls from {format_bytes(before)} to {format_bytes(after)}"

@@ -38,8 +38,8 @@ class LeaveOneOut:
         """What is left of the stack, with a copy of the program that has just that in it."""
         for name in _order(stack):
             kept = stack.kept[stack.names.index(name)]
-            if any(finding.ends_run for finding in kept.findings) or len(stack.kept) == 1:
-                continue  # what it mends ends the run, whatever a step costs; what is alone had the others' trial
+            if any(not finding.asks_for_time for finding in kept.findings) or len(stack.kept) == 1:
+                continue  # time alone does not decide on it; what is alone had the others' trial
             refused = self.budget.refused_check()
             if refused is not None:
                 word = "the word of its trial with others" if kept.together else "its own trial's word"

@@ -65,14 +65,14 @@ class Bundle:
 def gather(stack: Stack, queue: Sequence[Candidate], allow: Collection[Gate]) -> Bundle:
     """All fixes of the queue that go together, each put on top of those before it.
 
-    Left for a trial of their own: what changes the training, what mends the end of a run whatever a step costs, what
+    Left for a trial of their own: what changes the training, what is not judged by the step's time alone, what
     excludes one that is in already, and a fixer that fails.
     """
     left, members = list(queue), []
     while left:
         proposal = next_up(left)
         left = [one for one in left if one.fixer.name != proposal.fixer.name]
-        if any(finding.ends_run for finding in proposal.findings):
+        if any(not finding.asks_for_time for finding in proposal.findings):
             continue
         try:
             found = ask(stack, proposal)

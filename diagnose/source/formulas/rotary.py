@@ -113,6 +113,7 @@ def _called(source: Source, call: cst.Call) -> Rotation | None:
         return None
     value = behind(source, small.value, [])
     inner = _rotation(source, value)
+    assert row is not None  # it returns
     names = [each.name.value for each in function.params.params]
     given = dict(zip(names, (arg.value for arg in call.args if arg.keyword is None), strict=False))
     given |= {arg.keyword.value: arg.value for arg in call.args if arg.keyword is not None}
