@@ -76,6 +76,47 @@ def test_adding_and_normalising() -> None:
 
 @EACH
 @pytest.mark.usefixtures("taken")
+def test_adding_and_normalising_by_mean_and_deviation() -> None:
+    check(
+        lambda x, residual, weight, bias: kernels.add_layer_norm(x, residual, weight, bias),
+        lambda x, residual, weight, bias: (functional.layer_norm(x + residual, (2051,), weight, bias), x + residual),
+        [
+            *(drawn(7, 2051, seed=seed, dtype=torch.float32) for seed in (4, 5)),
+            *(drawn(2051, seed=seed, dtype=torch.float32) for seed in (6, 7)),
+        ],
+    )
+
+
+@EACH
+@pytest.mark.usefixtures("taken")
+def test_turning() -> None:
+    angles = drawn(3, 48, seed=9).detach()
+
+    def turned(x: torch.Tensor) -> torch.Tensor:
+        first, second = x.chunk(2, -1)
+        return x * angles.cos().repeat(1, 2) + torch.cat((-second, first), -1) * angles.sin().repeat(1, 2)
+
+    check(
+        lambda q, k: kernels.rotary(q, k, angles.cos(), angles.sin()),
+        lambda q, k: (turned(q), turned(k)),
+        [drawn(2, 65, 3, 96, seed=10, dtype=torch.float32), drawn(2, 3, 3, 96, seed=11, dtype=torch.float32)],
+    )
+
+
+@EACH
+@pytest.mark.usefixtures("taken")
+@pytest.mark.parametrize("columns", [77, 2100, 16_500])
+def test_sharing(columns: int) -> None:
+    mask = drawn(1, columns, seed=12).detach() > 0.0
+    check(
+        lambda x: kernels.softmax(x, mask, 0.5),
+        lambda x: torch.softmax((x * 0.5).masked_fill(~mask, float("-inf")), -1),
+        [drawn(3, columns, seed=13, dtype=torch.float32)],
+    )
+
+
+@EACH
+@pytest.mark.usefixtures("taken")
 def test_losses_of_logits() -> None:
     target = labels(3, 33_001, seed=7, ignored=(1,))
     check(
@@ -131,6 +172,38 @@ def test_all_candidates_of_norms_are_built(target: str, block: int) -> None:
         assert built(residual_norm.forward_kernel, target, types, shared | {"EPS": 1e-6}, threads)
         constants = shared | {"SUM_USED": True, "ROWS_OF_PART": 16}
         assert built(residual_norm.backward_kernel, target, back, constants, threads)
+
+
+@needs_a_compiler
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("half", [32, 128])
+def test_all_candidates_of_turning_are_built(target: str, half: int) -> None:
+    from diagnose.kernels.gpu import rotary
+
+    types = dict.fromkeys(("q", "k", "new_q", "new_k", "cos", "sin"), "*bf16")
+    constants = {"INTERLEAVED": True, "WIDE": False, "BACK": True, "DTYPE": triton.language.float32, "HALF": half}
+    for config in rotary.CANDIDATES:
+        these = constants | {"HEADS": max(1, config.block // (2 * half))}
+        others = {name: "i32" for name in rotary.rotary_kernel.arg_names if name not in types | these}
+        assert built(rotary.rotary_kernel, target, types | others, these, config.threads)
+
+
+@needs_a_compiler
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("block", [128, 16384])
+def test_all_candidates_of_sharing_are_built(target: str, block: int) -> None:
+    from diagnose.kernels.gpu import masked_softmax
+
+    types = {"scores": "*bf16", "mask": "*u8", "shares": "*bf16", "scale": "fp32"}
+    back = dict.fromkeys(("by_shares", "shares", "by_scores"), "*bf16") | {"scale": "fp32"}
+    back |= dict.fromkeys(("rows", "tokens", "columns"), "i32")
+    shared = {"CAUSAL": True, "TURNS": 1, "DTYPE": triton.language.float32, "BLOCK": block}
+    for config in masked_softmax.candidates_of_rows(block):
+        constants = shared | {"ROWS": config.rows}
+        masked = constants | {"MASKED": True, "ADDED": False}
+        others = {name: "i32" for name in masked_softmax.forward_kernel.arg_names if name not in types | masked}
+        assert built(masked_softmax.forward_kernel, target, types | others, masked, config.threads)
+        assert built(masked_softmax.backward_kernel, target, back, constants, config.threads)
 
 
 @needs_a_compiler

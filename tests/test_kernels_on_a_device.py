@@ -58,7 +58,61 @@ def _swiglu() -> tuple[Callable[..., Any], Callable[..., Any], list[torch.Tensor
     return kernels.swiglu, lambda gate, up: functional.silu(gate) * up, [numbers(ROWS, WIDTH), numbers(ROWS, WIDTH)]
 
 
-EACH = pytest.mark.parametrize("make", [_linear_cross_entropy, _cross_entropy, _add_rms_norm, _swiglu])
+def _add_layer_norm() -> tuple[Callable[..., Any], Callable[..., Any], list[torch.Tensor]]:
+    def reference(
+        x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        summed = x + residual
+        return functional.layer_norm(summed, (WIDTH,), weight, bias), summed
+
+    return (
+        kernels.add_layer_norm,
+        reference,
+        [numbers(ROWS, WIDTH), numbers(ROWS, WIDTH), numbers(WIDTH), numbers(WIDTH)],
+    )
+
+
+def _geglu() -> tuple[Callable[..., Any], Callable[..., Any], list[torch.Tensor]]:
+    return kernels.geglu, lambda gate, up: functional.gelu(gate) * up, [numbers(ROWS, WIDTH), numbers(ROWS, WIDTH)]
+
+
+def _rotary() -> tuple[Callable[..., Any], Callable[..., Any], list[torch.Tensor]]:
+    angles = torch.randn(ROWS, 32, device="cuda").repeat(1, 2)
+    cos, sin = angles.cos().bfloat16(), angles.sin().bfloat16()
+
+    def turned(x: torch.Tensor) -> torch.Tensor:
+        first, second = x.chunk(2, -1)
+        return x * cos + torch.cat((-second, first), -1) * sin
+
+    return (
+        lambda q, k: kernels.rotary(q.transpose(1, 2), k.transpose(1, 2), cos, sin),
+        lambda q, k: (turned(q.transpose(1, 2)), turned(k.transpose(1, 2))),
+        [numbers(2, ROWS, 6, 64), numbers(2, ROWS, 2, 64)],
+    )
+
+
+def _softmax() -> tuple[Callable[..., Any], Callable[..., Any], list[torch.Tensor]]:
+    mask = torch.ones(ROWS, ROWS, dtype=torch.bool, device="cuda").tril()
+    return (
+        lambda x: kernels.softmax(x, mask, 0.5, causal=True),
+        lambda x: torch.softmax((x * 0.5).masked_fill(~mask, float("-inf")), -1),
+        [numbers(3, ROWS, ROWS)],
+    )
+
+
+EACH = pytest.mark.parametrize(
+    "make",
+    [
+        _linear_cross_entropy,
+        _cross_entropy,
+        _add_rms_norm,
+        _add_layer_norm,
+        _swiglu,
+        _geglu,
+        _rotary,
+        _softmax,
+    ],
+)
 
 
 @pytest.fixture(autouse=True)
@@ -127,6 +181,68 @@ def test_compiled_by_inductor(make: Callable[[], Any]) -> None:
     compiled = torch.compile(lambda *given: ours(*(one * 1.0 for one in given)), fullgraph=True)
     for one, other in zip(gradients(compiled, inputs), gradients(ours, inputs), strict=True):
         assert torch.allclose(one, other, rtol=2e-2, atol=2e-3)
+
+
+def _stepped(replay: bool) -> list[torch.Tensor]:
+    """Parameters after four steps of the same gradients, the last two of them replayed or not."""
+    torch.manual_seed(1)
+    params = [numbers(WIDTH, WIDTH).detach() for _ in range(3)]
+    for param in params:
+        param.grad = torch.randn_like(param)
+    optimizer = kernels.AdamW(params, lr=0.1, master_weights=True)
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        optimizer.step()
+        optimizer.step()
+    torch.cuda.current_stream().wait_stream(stream)
+    call: Callable[[], Any] = optimizer.step
+    if replay:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            optimizer.step()
+        call = graph.replay
+    for _ in range(2):
+        call()
+    return [param.float() for param in params]
+
+
+def test_steps_of_adamw_in_a_captured_graph() -> None:
+    for one, other in zip(_stepped(replay=True), _stepped(replay=False), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_steps_of_adamw_wait_for_nothing(dtype: torch.dtype) -> None:
+    """Not where gradients come to lie elsewhere either."""
+    params = [numbers(WIDTH, WIDTH, dtype=dtype) for _ in range(3)]
+    optimizer = kernels.AdamW(params, lr=torch.tensor(0.1, device="cuda"), master_weights=True)
+    before = torch.cuda.get_sync_debug_mode()
+    kept = []
+    for turn in range(3):
+        for param in params:
+            param.grad = torch.randn_like(param)
+            kept.append(param.grad)
+        torch.cuda.set_sync_debug_mode("error" if turn else before)
+        try:
+            optimizer.step()
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+
+
+def test_softmax_of_more_than_two_to_the_31_scores() -> None:
+    """The last rows lie beyond 2³¹ elements; they are held against the same rows by themselves."""
+    rows, columns = 17_000, 131_071
+    assert rows * columns > 2**31
+    scores = numbers(rows, columns)
+    shares = kernels.softmax(scores, scale=0.5)
+    last = scores.detach()[-3:].float().requires_grad_()
+    exact = torch.softmax(last * 0.5, -1)
+    assert torch.allclose(shares[-3:].float(), exact, rtol=2e-2, atol=1e-7)
+    weights = torch.arange(columns, device="cuda") / columns
+    (by_scores,) = torch.autograd.grad(shares, scores, weights.bfloat16().expand(rows, columns).contiguous())
+    (exactly,) = torch.autograd.grad(exact, last, weights.bfloat16().float().expand(3, columns))
+    assert torch.allclose(by_scores[-3:].float(), exactly, rtol=5e-2, atol=1e-7)
 
 
 def test_cross_entropy_of_more_than_two_to_the_31_logits() -> None:

@@ -154,7 +154,7 @@ def normalise(
 
     name = f"softmax{' causal' if causal else ''}{'' if mask is None else ' masked'}"
     with on_device_of(scores):
-        launch(choose(name, (bucket(rows), columns), scores, _candidates(block), launch))
+        launch(choose(name, (bucket(rows), columns), scores, candidates_of_rows(block), launch))
 
 
 def gradients(
@@ -178,7 +178,7 @@ def gradients(
 
     name = f"softmax{' causal' if causal else ''} backward"
     with on_device_of(shares):
-        launch(choose(name, (bucket(rows), columns), shares, _candidates(block), launch))
+        launch(choose(name, (bucket(rows), columns), shares, candidates_of_rows(block), launch))
 
 
 def _blocks(columns: int) -> tuple[int, int]:
@@ -187,7 +187,7 @@ def _blocks(columns: int) -> tuple[int, int]:
     return (block, 1) if block <= WIDEST else (BLOCK_OF_WIDER, triton.cdiv(columns, BLOCK_OF_WIDER))
 
 
-def _candidates(block: int) -> list[Config]:
+def candidates_of_rows(block: int) -> list[Config]:
     """16 elements a thread, then 8, then 32."""
     return list(
         dict.fromkeys(
