@@ -27,6 +27,7 @@ COMMANDS = (
     "compare",
     "ranks",
     "gather",
+    "scaling",
     "calibrate",
     "explain",
     "doctor",
