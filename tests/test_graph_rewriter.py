@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
 from diagnose import graph
 from diagnose.graph import deciding, equivalence
 from diagnose.graph.account import GraphRecord
 from diagnose.graph.patterns import swiglu
 from diagnose.graph.timing import Times
+
+# Dynamo looks at it, and hides the warning where warnings are no errors.
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")
 
 ROOT = Path(__file__).resolve().parent.parent
 WIDTH, HEADS, CLASSES, TOKENS = 32, 4, 64, 8
@@ -66,12 +71,12 @@ class LlamaBlock(nn.Module):
 class Llama(nn.Module):
     angles: Tensor
 
-    def __init__(self) -> None:
+    def __init__(self, classes: int = CLASSES) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(CLASSES, WIDTH)
+        self.embedding = nn.Embedding(classes, WIDTH)
         self.blocks = nn.ModuleList(LlamaBlock() for _ in range(2))
         self.norm = WrittenNorm()
-        self.head = nn.Linear(WIDTH, CLASSES, bias=False)
+        self.head = nn.Linear(WIDTH, classes, bias=False)
         self.register_buffer("angles", torch.arange(TOKENS)[:, None] / torch.arange(1, 5).repeat(2))
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
@@ -79,7 +84,7 @@ class Llama(nn.Module):
         for block in self.blocks:
             x = block(x, self.angles.cos(), self.angles.sin())
         logits = self.head(self.norm(x))
-        return functional.cross_entropy(logits.float().view(-1, CLASSES), targets.view(-1), ignore_index=3)
+        return functional.cross_entropy(logits.float().view(-1, logits.size(-1)), targets.view(-1), ignore_index=3)
 
 
 class GPT(nn.Module):
@@ -218,7 +223,6 @@ def test_sizes_that_change_compile_once_more_and_no_more(inner: str) -> None:
     assert rewritten(graphs) == sorted(LLAMA_SITES * 2)
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # Dynamo looks at it
 def test_each_part_of_a_broken_graph_is_rewritten() -> None:
     model = Llama()
 
@@ -236,6 +240,43 @@ def test_each_part_of_a_broken_graph_is_rewritten() -> None:
         ["add-rms-norm", "linear-cross-entropy"],
     ]
     torch.testing.assert_close(found, program(*inputs))
+
+
+@pytest.mark.parametrize("inner", ["eager", "aot_eager"])
+def test_what_a_checkpoint_computes_again_is_rewritten_too(inner: str) -> None:
+    model = Llama()
+
+    def program(tokens: Tensor, targets: Tensor) -> Tensor:
+        x = model.embedding(tokens)
+        for block in model.blocks:
+            x = checkpoint(block, x, model.angles.cos(), model.angles.sin(), use_reentrant=False)
+        return functional.cross_entropy(model.head(model.norm(x)).flatten(0, 1), targets.flatten())
+
+    inputs = batch()
+    expected = loss_and_gradients(program, model, inputs)
+    found, graphs = new_graphs(lambda: loss_and_gradients(compile_all(program, inner), model, inputs))
+    assert rewritten(graphs) == ["add-rms-norm"] * 2 + ["linear-cross-entropy"] + ["rotary"] * 2 + ["swiglu"] * 2
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.fixture
+def one_rank(tmp_path: Path) -> Iterator[None]:
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/ranks", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="needs gloo")
+@pytest.mark.usefixtures("one_rank")
+def test_parts_that_ddp_cuts_are_checked_when_their_values_come() -> None:
+    model = Llama(classes=10_000)  # A head of more than one bucket.
+    wrapped = DistributedDataParallel(model, bucket_cap_mb=1)
+    inputs = batch()
+    expected = loss_and_gradients(wrapped, model, inputs)
+    found, graphs = new_graphs(lambda: loss_and_gradients(compile_all(wrapped, "aot_eager"), model, inputs))
+    assert len(graphs) > 1
+    assert rewritten(graphs) == LLAMA_SITES
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])

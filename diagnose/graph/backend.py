@@ -9,6 +9,7 @@ from torch import fx
 
 from diagnose.graph import account
 from diagnose.graph.deciding import decided
+from diagnose.graph.finding import modules_of
 from diagnose.graph.nodes import held
 from diagnose.graph.options import Options, parsed
 from diagnose.graph.patterns import PATTERNS
@@ -41,7 +42,8 @@ def _compiled(module: fx.GraphModule, inputs: Sequence[Any], chosen: Options) ->
         torch.cuda.reset_peak_memory_stats(device)
     accepted = [decision.site for decision in decisions if not decision.left]
     records = [decision.record(chosen) for decision in decisions]
-    rewrite(module, accepted)
+    for part in modules_of(module):
+        rewrite(part, [site for site in accepted if site.anchor.graph is part.graph])
     number = account.entered(str(device), _name(chosen), records, note, chosen.prints)
     compiled = _handed_on(module, inputs, chosen)
     return _watched(compiled, device, number, chosen.prints) if accepted and device.type == "cuda" else compiled

@@ -1,16 +1,16 @@
-"""The values that reach a site in a real call: the graph run once, as it is, up to its last site.
+"""The values that reach a site in a real call: the graph run once, as it is.
 
 Nothing of the user's changes: buffers and batches are copied, random states are put back, gradients are not recorded.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import fx
 
-from diagnose.graph.finding import GRADIENT_MODES, writes_in_place
+from diagnose.graph.finding import GRADIENT_MODES, is_checkpoint, writes_in_place
 from diagnose.graph.nodes import now, spelling
 from diagnose.graph.site import Site
 
@@ -19,56 +19,75 @@ class NotCapturedError(Exception):
     """Why a graph cannot be run for its values; the message ends a sentence."""
 
 
-def captured(
-    module: fx.GraphModule, inputs: Sequence[Any], sites: Sequence[Site]
-) -> Iterator[tuple[Site, list[torch.Tensor]]]:
-    """Each site with the values of its inputs, in the graph's order; values that no one needs any more are freed."""
+Visit = Callable[[Site, list[torch.Tensor]], None]
+
+
+def visit_sites(module: fx.GraphModule, inputs: Sequence[Any], sites: Sequence[Site], visit: Visit) -> None:
+    """Call `visit` for each site with the values of its inputs; values that no one needs any more are freed."""
     _check(module.graph, inputs)
-    order = {node: place for place, node in enumerate(module.graph.nodes)}
-    waiting = sorted(sites, key=lambda site: max(order[node] for node in site.removed))
-    if not waiting:
-        return
-    last_use = _last_uses(waiting, order)
-    values: dict[fx.Node, Any] = {}
-    given = iter(inputs)
+    waiting: dict[fx.Graph, list[Site]] = {}
+    for site in sites:
+        waiting.setdefault(site.anchor.graph, []).append(site)
     with _as_it_was(inputs), torch.no_grad():
         entered: list[Any] = []
         try:
-            for place, node in enumerate(module.graph.nodes):
-                value = _own(next(given)) if node.op == "placeholder" else _run(module, node, values, entered)
-                if node in last_use:
-                    values[node] = value
-                while waiting and order[_end(waiting[0], order)] == place:
-                    site = waiting.pop(0)
-                    yield site, [values[each] for each in site.inputs]
-                if not waiting:
-                    return
-                for gone in [each for each in values if last_use[each] <= place]:
-                    del values[gone]
+            _walk(module, [_own(value) for value in inputs], waiting, visit, entered)
         finally:
             for mode in reversed(entered):
                 torch.amp.autocast_mode._exit_autocast(mode)  # type: ignore[no-untyped-call]
 
 
-def _end(site: Site, order: Mapping[fx.Node, int]) -> fx.Node:
-    return max(site.removed, key=order.__getitem__)
+def _walk(
+    module: fx.GraphModule,
+    inputs: Sequence[Any],
+    waiting: Mapping[fx.Graph, list[Site]],
+    visit: Visit,
+    entered: list[Any],
+) -> Any:
+    """What the graph gives; bodies of checkpoints are walked through, as parts of the graph that they are."""
+    order = {node: place for place, node in enumerate(module.graph.nodes)}
+    ends: dict[fx.Node, list[Site]] = {}
+    for site in waiting.get(module.graph, ()):
+        ends.setdefault(max(site.removed, key=order.__getitem__), []).append(site)
+    last_use = _last_uses(module.graph, waiting.get(module.graph, ()), order)
+    values: dict[fx.Node, Any] = {}
+    given = iter(inputs)
+    for place, node in enumerate(module.graph.nodes):
+        arguments = fx.node.map_arg(node.args, values.__getitem__)
+        keywords = fx.node.map_arg(node.kwargs, values.__getitem__)
+        if node.op == "placeholder":
+            value = next(given)
+        elif node.op == "output":
+            return arguments[0]
+        elif is_checkpoint(node):
+            body, *rest = arguments
+            value = _walk(body, rest, waiting, visit, entered)
+        else:
+            value = _run(module, node, arguments, keywords, entered)
+        if node in last_use:
+            values[node] = value
+        for site in ends.get(node, ()):
+            visit(site, [values[each] for each in site.inputs])
+        for gone in [each for each in values if last_use[each] <= place]:
+            del values[gone]
+    return None
 
 
-def _last_uses(sites: Sequence[Site], order: Mapping[fx.Node, int]) -> dict[fx.Node, int]:
-    """The place after which each node's value is of no use, for nodes of any use up to the last site."""
-    end = max(order[_end(site, order)] for site in sites)
+def _last_uses(graph: fx.Graph, sites: Sequence[Site], order: Mapping[fx.Node, int]) -> dict[fx.Node, int]:
+    """The place after which each node's value is of no use, for nodes of any use."""
     last: dict[fx.Node, int] = {}
-    for node, place in order.items():
-        if place <= end:
-            for read in node.all_input_nodes:
-                last[read] = place
+    for place, node in enumerate(graph.nodes):
+        last.update(dict.fromkeys(node.all_input_nodes, place))
     for site in sites:
+        end = max(order[node] for node in site.removed)
         for read in site.inputs:
-            last[read] = max(last.get(read, 0), order[_end(site, order)])
+            last[read] = max(last.get(read, 0), end)
     return last
 
 
-def _run(module: fx.GraphModule, node: fx.Node, values: Mapping[fx.Node, Any], entered: list[Any]) -> Any:
+def _run(
+    module: fx.GraphModule, node: fx.Node, arguments: Sequence[Any], keywords: Mapping[str, Any], entered: list[Any]
+) -> Any:
     if node.op == "get_attr":
         held: Any = module
         for name in str(node.target).split("."):
@@ -76,8 +95,6 @@ def _run(module: fx.GraphModule, node: fx.Node, values: Mapping[fx.Node, Any], e
         return held
     if spelling(node) in GRADIENT_MODES:
         return None
-    arguments = fx.node.map_arg(node.args, values.__getitem__)
-    keywords = fx.node.map_arg(node.kwargs, values.__getitem__)
     if node.op == "call_method":
         owner, *rest = arguments
         return getattr(owner, str(node.target))(*rest, **keywords)

@@ -9,9 +9,9 @@ from torch import fx
 
 from diagnose import kernels
 from diagnose.graph.account import SiteRecord
-from diagnose.graph.capture import NotCapturedError, captured
+from diagnose.graph.capture import NotCapturedError, visit_sites
 from diagnose.graph.equivalence import Checked, affordable, check
-from diagnose.graph.finding import sites_of
+from diagnose.graph.finding import modules_of, sites_of
 from diagnose.graph.nodes import held, hinted, place_of
 from diagnose.graph.options import Options
 from diagnose.graph.patterns import PATTERNS
@@ -62,12 +62,12 @@ class Decision:
 
 def decided(module: fx.GraphModule, inputs: Sequence[Any], options: Options) -> tuple[list[Decision], str]:
     """Each site's decision, in the graph's order, and what is to be said of the graph as a whole."""
-    decisions = _candidates(module.graph, options)
+    decisions = [each for part in modules_of(module) for each in _candidates(part.graph, options)]
     wanted = {decision.site: decision for decision in decisions if not decision.left}
     note, watch = "", Stopwatch()
     try:
-        for site, values in captured(module, inputs, list(wanted)):
-            _check(wanted[site], values, options, watch)
+        if wanted:
+            visit_sites(module, inputs, list(wanted), lambda site, values: _check(wanted[site], values, options, watch))
     except NotCapturedError as error:
         note = f"nothing was rewritten: {error}"
     except Exception as error:  # noqa: BLE001 a graph that cannot be run beforehand is compiled as it is

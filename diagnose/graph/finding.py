@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+import torch
 from torch import fx
 
 from diagnose.graph.nodes import size_of_now, spelling
@@ -12,6 +13,20 @@ IN_PLACE = frozenset(
     | {f"i{name}" for name in ("add", "sub", "mul", "truediv", "floordiv", "pow", "mod", "and", "or", "xor", "matmul")}
 )
 GRADIENT_MODES = ("_set_grad_enabled", "set_grad_enabled", "_enter_inference_mode", "_exit_inference_mode")
+
+
+def modules_of(module: fx.GraphModule) -> Iterator[fx.GraphModule]:
+    """A graph and the bodies of the checkpoints that it calls, and theirs."""
+    yield module
+    for node in module.graph.nodes:
+        if is_checkpoint(node):
+            body = getattr(module, str(node.args[0].target))
+            yield from modules_of(body)
+
+
+def is_checkpoint(node: fx.Node) -> bool:
+    """Whether a node calls a part of the graph that the backward pass computes again."""
+    return node.op == "call_function" and node.target is torch.ops.higher_order.tag_activation_checkpoint
 
 
 def sites_of(graph: fx.Graph, patterns: Sequence[Pattern]) -> Iterator[tuple[Pattern, Site]]:
