@@ -253,3 +253,12 @@ def test_a_job_says_which_ranks_are_missing() -> None:
         warning.startswith("rank 1, 3 of 4 is missing") for warning in diagnose(ranks, Catalogue({}, {})).warnings
     )
     assert diagnose(ranks[:1], Catalogue({}, {})).warnings == diagnose([SOUND], Catalogue({}, {})).warnings
+
+
+def test_a_wait_for_the_device_is_one_for_all_of_its_streams() -> None:
+    begin, end = int(SOUND.device.start_ns[-1]), int(SOUND.device.end_ns.max())
+    early = waiting(WaitKind.HOST_FOR_DEVICE, start_ns=begin, end_ns=end - 5_000)
+    assert violation(early, "sync-before-end").count == 1
+    assert check(waiting(WaitKind.HOST_FOR_DEVICE, start_ns=begin, end_ns=end)) == ()
+    elsewhere = int(SOUND.device.device[0]) + 1
+    assert check(waiting(WaitKind.HOST_FOR_DEVICE, device=elsewhere, start_ns=begin, end_ns=end - 5_000)) == ()

@@ -36,6 +36,8 @@ _CLOCKS_NS = NS_PER_US
 _TOLERATED = 0.005
 """A violation on a smaller share of what was checked is left unsaid: it moves no figure that is said."""
 _HOLE_NS = NS_PER_S
+_EVERY_STREAM = -2
+"""Stands for the streams of a device that is waited for; -1 is a stream of which nothing is known."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -284,14 +286,17 @@ def _waits_for_later_records(view: _View) -> Iterator[Violation]:
         )
 
 
-def _stream_syncs_that_return_early(view: _View) -> Iterator[Violation]:
-    """The host waited for a stream, and work that was launched there before still runs when the wait is over."""
+def _syncs_that_return_early(view: _View) -> Iterator[Violation]:
+    """The host waited for a stream or a device; work that was launched there before still runs when that is over."""
     waits, device = view.trace.waits, view.trace.device
-    syncs = np.flatnonzero((waits.kind == WaitKind.HOST_FOR_STREAM) & (waits.stream >= 0))
+    whole = waits.kind == WaitKind.HOST_FOR_DEVICE
+    syncs = np.flatnonzero(whole | ((waits.kind == WaitKind.HOST_FOR_STREAM) & (waits.stream >= 0)))
+    streams = np.where(whole, _EVERY_STREAM, waits.stream.astype(np.int64))[syncs]
     early = np.zeros(len(syncs), np.bool_)
-    for place, stream in np.unique(np.stack((waits.device[syncs], waits.stream[syncs])), axis=1).T.tolist():
-        mine = (waits.device[syncs] == place) & (waits.stream[syncs] == stream)
-        work = np.flatnonzero((device.device == place) & (device.stream == stream) & view.launches.linked)
+    for place, stream in np.unique(np.stack((waits.device[syncs], streams)), axis=1).T.tolist():
+        mine = (waits.device[syncs] == place) & (streams == stream)
+        there = (device.device == place) & ((device.stream == stream) | (stream == _EVERY_STREAM))
+        work = np.flatnonzero(there & view.launches.linked)
         if not len(work):
             continue
         work = work[np.argsort(view.launches.end_ns[work], kind="stable")]
@@ -305,8 +310,8 @@ def _stream_syncs_that_return_early(view: _View) -> Iterator[Violation]:
             "sync-before-end",
             len(rows),
             share,
-            f"{len(rows)} waits of the host for a stream ({format_share(share)}) end while work launched before still "
-            "runs there: the clocks of host and device disagree, or the stream is another one",
+            f"{len(rows)} waits of the host for a stream or the device ({format_share(share)}) end while work launched "
+            "before still runs there: the clocks of host and device disagree, or the stream is another one",
             view.gaps_at(waits.end_ns[rows]),
         )
 
@@ -346,7 +351,7 @@ _CHECKS: tuple[Callable[[_View], Iterator[Violation]], ...] = (
     _shared_sequence_numbers,
     _waits_without_record,
     _waits_for_later_records,
-    _stream_syncs_that_return_early,
+    _syncs_that_return_early,
     _holes,
 )
 
