@@ -351,7 +351,8 @@ def cost(out: Path, turns: int) -> tuple[str, ...]:
 
 def run(words: Sequence[str], folder: Path, seconds: float) -> subprocess.CompletedProcess[str]:
     """A child that cannot outlast its time."""
-    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     try:
         return subprocess.run(
             words, cwd=folder, env=variables, capture_output=True, text=True, timeout=max(seconds, 1), check=False
