@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from diagnose.measure.planned import planned
-from diagnose.memory import Line, Recorded, cheapest, leanest, recorded
+from diagnose.memory import Recorded, plans, read_plan, recorded, written_plan
 from diagnose.model import Confidence, Facts, Finding, Gate, Place, Scalar, Severity, Site
 from diagnose.program.environment import before_imports, variables
 from diagnose.source.arguments import argument, has_star, remove_argument, set_keywords
@@ -75,7 +75,7 @@ from diagnose.source.remove import remove_call, remove_import, remove_statements
 from diagnose.source.shim import add_to_shim, import_for_effect, import_from_shim, is_shim
 from diagnose.source.steps.accumulation import Accumulation, Count, accumulation, count_of
 from diagnose.source.steps.after_build import after_build
-from diagnose.source.steps.block_calls import BlockCall, block_calls, checkpointed
+from diagnose.source.steps.block_calls import BlockCall, block_call_at, block_calls, checkpointed, within_context
 from diagnose.source.steps.built import Built, built_model
 from diagnose.source.steps.compiled import Compiled, ModelClass, compilations, is_compiled, model_class
 from diagnose.source.steps.data_parallel import DataParallel, data_parallel, hooked_gradients
@@ -128,7 +128,6 @@ __all__ = [
     "GatedUnit",
     "LastMicroStep",
     "LeftAlone",
-    "Line",
     "Loader",
     "LoadersFound",
     "Loop",
@@ -174,13 +173,13 @@ __all__ = [
     "biased_before_norm",
     "binding_of",
     "binds",
+    "block_call_at",
     "block_calls",
     "block_of",
     "built_model",
     "call_at",
     "call_in_place",
     "call_name",
-    "cheapest",
     "checkpointed",
     "classes_last",
     "clipped_by_hand",
@@ -225,7 +224,6 @@ __all__ = [
     "known_optimizer",
     "last_micro_step",
     "leaf",
-    "leanest",
     "lightning_models",
     "log_branch",
     "logged_reads",
@@ -248,9 +246,11 @@ __all__ = [
     "parameter_loops",
     "parse",
     "planned",
+    "plans",
     "put_off",
     "puts_off",
     "read_at_once",
+    "read_plan",
     "reader_of",
     "recorded",
     "remove_argument",
@@ -284,6 +284,7 @@ __all__ = [
     "variables",
     "varies",
     "within",
+    "within_context",
     "without_from_import",
     "without_import",
     "wrapped",
@@ -291,6 +292,7 @@ __all__ = [
     "written_attentions",
     "written_likelihoods",
     "written_norms",
+    "written_plan",
 ]
 
 

@@ -32,32 +32,25 @@ from diagnose.fixer import (
     Example,
     Fixer,
     Gate,
-    Line,
     Recorded,
     Request,
     Scalar,
     Site,
-    Source,
     Splice,
     after_build,
+    block_call_at,
     block_calls,
     built_model,
-    call_name,
-    cheapest,
     checkpointed,
     example_request,
-    leanest,
     parse,
+    plans,
+    read_plan,
     recorded,
     training_steps,
+    written_plan,
 )
 
-_BUDGETS = (0.92, 0.8, 0.65)
-"""Of what the process may take: room is left for the allocator's fragments, and for inputs that are larger."""
-_PARTS = (0.25, 0.5, 0.75, 1.0)
-"""Of the blocks, where the peaks of a whole step are not known: the program ended in its first."""
-_STATES = {"adam": 2, "adamw": 2, "nadam": 2, "radam": 2, "adamax": 2, "lion": 1, "rmsprop": 1, "adagrad": 1}
-_PARAMETER_BYTES = 4
 _ALL = "all"
 _OF_THE_BATCH = re.compile(r"BatchNorm|batch_norm")
 _KEPT_STATISTICS = "its blocks keep running statistics (BatchNorm), which a second forward pass would move again"
@@ -72,8 +65,8 @@ def settings(request: Request) -> Sequence[Mapping[str, Scalar]]:
     known = _plannable(request)
     if known is None:
         return ({"again": _ALL},)
-    plans = _planned(request, known) if known.whole else _guessed(request, known)
-    return [{"again": _written(plan)} for plan in dict.fromkeys(plans) if plan] or ({},)
+    limit = known.limit_bytes or request.facts.device_memory_bytes
+    return [{"again": written_plan(plan)} for plan in plans(known, limit, request.sites)] or ({},)
 
 
 def rewrite(request: Request) -> Answer:
@@ -99,101 +92,25 @@ def _plannable(request: Request) -> Recorded | None:
     return known
 
 
-def _planned(request: Request, known: Recorded) -> list[tuple[int, ...]]:
-    """The cheapest plan for each budget, and the leanest for what no budget can be kept."""
-    limit = known.limit_bytes or request.facts.device_memory_bytes
-    if limit is None:
-        return _parts(known, 0)
-    plans = [cheapest(known.chain, int(share * limit)) for share in _BUDGETS]
-    found = [plan.again for plan in plans if plan is not None and plan.again]
-    if found:
-        return found
-    # Peaks of tensors that fit, and yet memory was short: what is between them takes the rest.
-    least = leanest(known.chain)
-    middle = cheapest(known.chain, (known.chain.peak_bytes() + least.peak_bytes) // 2)
-    return [middle.again if middle is not None else (), least.again]
-
-
-def _guessed(request: Request, known: Recorded) -> list[tuple[int, ...]]:
-    """Parts of the blocks, from the fewest with which what is known of a step fits."""
-    limit = known.limit_bytes or request.facts.device_memory_bytes
-    if limit is None:
-        return _parts(known, 0)
-    sites = [site for site in request.sites if site.kind == "optimizer"]
-    held = known.held_bytes + sum(map(_training_bytes, sites))
-    most = held + sum(block.kept_bytes for block in known.chain.blocks)
-    least = 0
-    for block in known.chain.blocks:
-        if most <= _BUDGETS[0] * limit:
-            break
-        most -= block.saved_bytes
-        least += 1
-    return _parts(known, least)
-
-
-def _training_bytes(optimizer: Site) -> int:
-    """Gradients, and what the optimizer keeps of each parameter: not yet there in the first forward pass."""
-    elements, name = optimizer.arguments.get("elements"), str(optimizer.arguments.get("name", "")).lower()
-    return elements * _PARAMETER_BYTES * (1 + _STATES.get(name, 0)) if isinstance(elements, int) else 0
-
-
-def _parts(known: Recorded, least: int) -> list[tuple[int, ...]]:
-    count = len(known.chain.blocks)
-    numbers = [max(1, round(share * count)) for share in _PARTS]
-    return [tuple(range(number)) for number in numbers if number >= least] or [tuple(range(count))]
-
-
-def _written(plan: Sequence[int]) -> str:
-    """`0-8,12` for the blocks of a plan."""
-    spans: list[list[int]] = []
-    for number in plan:
-        if spans and spans[-1][1] == number - 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
-
-
-def _read(plan: str) -> frozenset[int]:
-    found: set[int] = set()
-    for span in plan.split(","):
-        first, _, last = span.partition("-")
-        found.update(range(int(first), int(last or first) + 1))
-    return frozenset(found)
-
-
 def _by_plan(request: Request, known: Recorded, wanted: str) -> Answer:
-    again = frozenset(range(len(known.chain.blocks))) if wanted == _ALL else _read(wanted)
+    again = frozenset(range(len(known.chain.blocks))) if wanted == _ALL else read_plan(wanted)
     edits: list[tuple[str, list[Splice]]] = []
     for line in known.lines:
         turns = known.of_line(line, again)
         source = parse(request.sources[line.site.file]) if turns else None
         if source is None:
             continue
-        places = _places(source, line)
-        where = f"{line.site.file}:{line.site.line}"
-        if len(places) != 1:
-            return Advice(f"{where}: {_BY_HAND} Not by us: the line is no loop over blocks.")
-        made = checkpointed(places[0], turns, line.count)
+        place = block_call_at(source, line.site.line, line.container if line.through_container else None)
+        reachable = line.in_loop or line.through_container
+        made = checkpointed(place, turns, line.count) if place and reachable else "the line is no loop over blocks"
         if isinstance(made, str):
-            return Advice(f"{where}: {_BY_HAND} Not by us: {made}.")
+            return Advice(f"{line.site.file}:{line.site.line}: {_BY_HAND} Not by us: {made}.")
         edits.append((line.site.file, made))
     if not edits:
         return None
     number, count = len(again), len(known.chain.blocks)
     which = "all blocks" if number == count else f"{number} of {count} blocks"
     return Edits(request.edited(edits), f"compute {which} again in the backward pass instead of keeping them")
-
-
-def _places(source: Source, line: Line) -> list[BlockCall]:
-    """Where the line calls them: a call of what runs in turns, or of the container by its name."""
-    places = [
-        place
-        for place in block_calls(source, line.site.line)
-        if line.in_loop == (place.loop is not None) and (line.in_loop or line.through_container)
-    ]
-    named = [place for place in places if call_name(place.call) == line.container.rpartition(".")[2]]
-    return named if len(places) > 1 and line.through_container else places
 
 
 def _by_source(request: Request) -> Answer:

@@ -15,6 +15,7 @@ from diagnose.kernels.masked_softmax import softmax
 from diagnose.kernels.residual_layer_norm import add_layer_norm
 from diagnose.kernels.residual_norm import add_rms_norm
 from diagnose.kernels.rotary import rotary
+from diagnose.kernels.saved_on_host import offload
 
 __all__ = [
     "AdamW",
@@ -24,6 +25,7 @@ __all__ = [
     "cross_entropy",
     "geglu",
     "linear_cross_entropy",
+    "offload",
     "rotary",
     "softmax",
     "swiglu",

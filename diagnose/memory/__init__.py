@@ -11,6 +11,19 @@ from __future__ import annotations
 
 from diagnose.memory.chain import Block, Chain
 from diagnose.memory.planner import Plan, cheapest, leanest
+from diagnose.memory.proposals import plans, read_plan, written_plan
 from diagnose.memory.recorded import Line, Recorded, recorded
 
-__all__ = ["Block", "Chain", "Line", "Plan", "Recorded", "cheapest", "leanest", "recorded"]
+__all__ = [
+    "Block",
+    "Chain",
+    "Line",
+    "Plan",
+    "Recorded",
+    "cheapest",
+    "leanest",
+    "plans",
+    "read_plan",
+    "recorded",
+    "written_plan",
+]

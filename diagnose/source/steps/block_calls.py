@@ -6,7 +6,7 @@ which then becomes such a loop. Which turns of it are computed again is written 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import libcst as cst
@@ -14,8 +14,9 @@ import libcst as cst
 from diagnose.source.edit import call_name, ensure_from_import, ensure_import, insert_before, replace
 from diagnose.source.flow import loops_around, scope_of
 from diagnose.source.syntax import Source, Splice
+from diagnose.source.wrapped import block_of, wrapped
 
-__all__ = ["BlockCall", "block_calls", "checkpointed", "condition"]
+__all__ = ["BlockCall", "block_call_at", "block_calls", "checkpointed", "condition", "within_context"]
 
 _MODULE, _FUNCTION = "torch.utils.checkpoint", "checkpoint"
 _OPTIONS = frozenset({"use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop"})
@@ -57,6 +58,14 @@ def block_calls(source: Source, line: int | None = None) -> Iterator[BlockCall]:
             yield BlockCall(source, call, None, first)
 
 
+def block_call_at(source: Source, line: int, container: str | None) -> BlockCall | None:
+    """The call on a line of what runs in turns, or (where it has a name) of the container; None where it is unclear."""
+    places = [place for place in block_calls(source, line) if (place.loop is None) == (container is not None)]
+    if container is not None and len(places) > 1:
+        places = [place for place in places if call_name(place.call) == container.rpartition(".")[2]]
+    return places[0] if len(places) == 1 else None
+
+
 def checkpointed(place: BlockCall, chosen: Collection[int], count: int | None, options: str = "") -> list[Splice] | str:
     """The edits with which the chosen turns of `count` are computed again; or why there are none.
 
@@ -70,18 +79,37 @@ def checkpointed(place: BlockCall, chosen: Collection[int], count: int | None, o
         return "an argument of the block bears the name of an option of `checkpoint`"
     checkpoint, splices = _imported(source)
     if place.loop is None:
-        return _unrolled(place, checkpoint, chosen, count, options, splices)
-    number = _counter(source, place.loop, call)
-    name = number or _free(source, call, "number")
-    test = condition(name, chosen, count)
-    if test and number is None:
-        target = source.code(place.loop.target)
-        several = isinstance(place.loop.target, cst.Tuple) and not target.startswith("(")
-        splices.append(replace(source, place.loop.target, f"{name}, ({target})" if several else f"{name}, {target}"))
-        splices.append(replace(source, place.loop.iter, f"enumerate({source.code(place.loop.iter)})"))
+
+        def body(block: str, name: str, test: str) -> list[str]:
+            again = f"{checkpoint}({block}, {name}, use_reentrant=False{options})"
+            return [f"{name} = {again} if {test} else {block}({name})" if test else f"{name} = {again}"]
+
+        return _unrolled(place, chosen, count, body, splices)
+    test, numbering = _numbered(source, place.loop, call, chosen, count)
+    splices += numbering
     given = [source.code(arg).removesuffix(",").rstrip() for arg in call.args]
     again = f"{checkpoint}({', '.join([source.code(call.func), *given])}, use_reentrant=False{options})"
     return splices + _either(source, call, again, test)
+
+
+def within_context(
+    place: BlockCall, chosen: Collection[int], count: int | None, context: str, imports: Sequence[Splice] = ()
+) -> list[Splice] | str:
+    """The edits with which the chosen turns run in a context, `context(number < 9)`; or why there are none."""
+    source, call = place.source, place.call
+    if place.loop is None:
+
+        def body(block: str, name: str, test: str) -> list[str]:
+            return [f"with {context}({test}):", f"{source.module.default_indent}{name} = {block}({name})"]
+
+        return _unrolled(place, chosen, count, body, list(imports))
+    statement = source.statement(call)
+    if not isinstance(statement, cst.SimpleStatementLine) or block_of(source, statement) is None:
+        return "it does not stand in a statement of its own"
+    if isinstance(source.parent(source.parent(statement) or statement), cst.With):
+        return "it stands in a context already"
+    test, splices = _numbered(source, place.loop, call, chosen, count)
+    return [*imports, *splices, *wrapped(source, [statement], f"with {context}({test}):")]
 
 
 def condition(number: str, chosen: Collection[int], count: int | None) -> str:
@@ -99,6 +127,24 @@ def condition(number: str, chosen: Collection[int], count: int | None) -> str:
     if turns == list(range(turns[0], turns[-1] + 1)):
         return f"{turns[0]} <= {number} <= {turns[-1]}"
     return f"{number} in {{{', '.join(map(str, turns))}}}"
+
+
+def _numbered(
+    source: Source, loop: cst.For, call: cst.Call, chosen: Collection[int], count: int | None
+) -> tuple[str, list[Splice]]:
+    """The test of the chosen turns of a loop, and the edits with which it counts them where it does not yet."""
+    number = _counter(source, loop, call)
+    name = number or _free(source, call, "number")
+    test = condition(name, chosen, count)
+    if not test or number is not None:
+        return test, []
+    target = source.code(loop.target)
+    several = isinstance(loop.target, cst.Tuple) and not target.startswith("(")
+    numbered = f"{name}, ({target})" if several else f"{name}, {target}"
+    return test, [
+        replace(source, loop.target, numbered),
+        replace(source, loop.iter, f"enumerate({source.code(loop.iter)})"),
+    ]
 
 
 def _either(source: Source, call: cst.Call, again: str, test: str) -> list[Splice]:
@@ -133,13 +179,12 @@ def _imported(source: Source) -> tuple[str, list[Splice]]:
 
 def _unrolled(
     place: BlockCall,
-    checkpoint: str,
     chosen: Collection[int],
     count: int | None,
-    options: str,
+    body: Callable[[str, str, str], list[str]],
     splices: list[Splice],
 ) -> list[Splice] | str:
-    """A loop in the place of the call of a container."""
+    """A loop in the place of the call of a container; `body` makes its lines from block, value and test."""
     source, call = place.source, place.call
     statement, given = source.statement(call), _plain_argument(call)
     if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) > 1 or given is None:
@@ -150,14 +195,9 @@ def _unrolled(
     alone = isinstance(small, cst.Assign) and small.value is call and len(small.targets) == 1
     target = small.targets[0].target if alone and isinstance(small, cst.Assign) else None
     name = source.code(target) if isinstance(target, cst.Name) else _free(source, call, "hidden")
-    again = f"{checkpoint}({block}, {name}, use_reentrant=False{options})"
-    either = f"{again} if {test} else {block}({name})" if test else again
     head = f"for {number}, {block} in enumerate({place.blocks}):" if test else f"for {block} in {place.blocks}:"
-    lines = [
-        *([f"{name} = {given}"] if name != given else []),
-        head,
-        f"{source.module.default_indent}{name} = {either}",
-    ]
+    below = [f"{source.module.default_indent}{line}" for line in body(block, name, test)]
+    lines = [*([f"{name} = {given}"] if name != given else []), head, *below]
     if isinstance(target, cst.Name):
         start, end = source.span(statement)
         return [*splices, Splice(start, end, f"{source.newline}{source.indent(statement)}".join(lines))]

@@ -1,0 +1,86 @@
+"""Plans that are worth a trial, from the one that computes least again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from diagnose.memory.planner import cheapest, leanest
+from diagnose.memory.recorded import Recorded
+from diagnose.model import Site
+
+_BUDGETS = (0.92, 0.8, 0.65)
+"""Of what the process may take: room is left for the allocator's fragments, and for inputs that are larger."""
+_PARTS = (0.25, 0.5, 0.75, 1.0)
+"""Of the blocks, where the peaks of a whole step are not known: the program ended in its first."""
+_STATES = {"adam": 2, "adamw": 2, "nadam": 2, "radam": 2, "adamax": 2, "lion": 1, "rmsprop": 1, "adagrad": 1}
+"""Tensors of a parameter's size that optimizers keep."""
+_PARAMETER_BYTES = 4
+
+
+def plans(known: Recorded, limit_bytes: int | None, sites: Iterable[Site] = ()) -> list[tuple[int, ...]]:
+    """Blocks to relieve, by their numbers; none of the plans is empty.
+
+    `limit_bytes` is what the process may take; `sites` tell of the optimizers.
+    """
+    if limit_bytes is None:
+        found = _parts(known, 0)
+    else:
+        found = _planned(known, limit_bytes) if known.whole else _guessed(known, limit_bytes, sites)
+    return [plan for plan in dict.fromkeys(found) if plan]
+
+
+def written_plan(plan: Sequence[int]) -> str:
+    """`0-8,12` for the blocks of a plan."""
+    spans: list[list[int]] = []
+    for number in plan:
+        if spans and spans[-1][1] == number - 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
+
+
+def read_plan(plan: str) -> frozenset[int]:
+    """The blocks of what `written_plan` wrote."""
+    found: set[int] = set()
+    for span in plan.split(","):
+        first, _, last = span.partition("-")
+        found.update(range(int(first), int(last or first) + 1))
+    return frozenset(found)
+
+
+def _planned(known: Recorded, limit_bytes: int) -> list[tuple[int, ...]]:
+    """The cheapest plan for each budget; where all fits already, for what is between that and the leanest."""
+    within = [cheapest(known.chain, int(share * limit_bytes)) for share in _BUDGETS]
+    found = [plan.again for plan in within if plan is not None and plan.again]
+    if found:
+        return found
+    # The tensors fit, and yet memory was short: fragments and libraries take the rest.
+    least = leanest(known.chain)
+    middle = cheapest(known.chain, (known.chain.peak_bytes() + least.peak_bytes) // 2)
+    return [middle.again if middle is not None else (), least.again]
+
+
+def _guessed(known: Recorded, limit_bytes: int, sites: Iterable[Site]) -> list[tuple[int, ...]]:
+    """Parts of the blocks, from the fewest with which what is known of a step fits."""
+    held = known.held_bytes + sum(_training_bytes(site) for site in sites if site.kind == "optimizer")
+    most = held + sum(block.kept_bytes for block in known.chain.blocks)
+    least = 0
+    for block in known.chain.blocks:
+        if most <= _BUDGETS[0] * limit_bytes:
+            break
+        most -= block.saved_bytes
+        least += 1
+    return _parts(known, least)
+
+
+def _training_bytes(optimizer: Site) -> int:
+    """Gradients, and what the optimizer keeps of each parameter: not yet there in the first forward pass."""
+    elements, name = optimizer.arguments.get("elements"), str(optimizer.arguments.get("name", "")).lower()
+    return elements * _PARAMETER_BYTES * (1 + _STATES.get(name, 0)) if isinstance(elements, int) else 0
+
+
+def _parts(known: Recorded, least: int) -> list[tuple[int, ...]]:
+    count = len(known.chain.blocks)
+    numbers = [max(1, round(share * count)) for share in _PARTS]
+    return [tuple(range(number)) for number in numbers if number >= least] or [tuple(range(count))]
