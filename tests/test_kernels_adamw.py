@@ -55,7 +55,9 @@ def alike(found: list[torch.Tensor], expected: list[torch.Tensor], tolerance: fl
         torch.testing.assert_close(one.detach().double(), other.detach(), rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("options", [{}, {"amsgrad": True}, {"maximize": True}, {"weight_decay": 0.0}])
+@pytest.mark.parametrize(
+    "options", [{}, {"amsgrad": True}, {"maximize": True}, {"weight_decay": 0.0}, {"betas": (0.9, 0.9999)}]
+)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 def test_masters_follow_torch_in_float64(dtype: torch.dtype, options: dict[str, Any]) -> None:
     params = parameters(dtype)
@@ -122,6 +124,47 @@ def test_any_layout(dtype: torch.dtype) -> None:
     alike(params, wide, 1e-5 if dtype == torch.float32 else 2e-2)
     assert [param.stride() for param in params] == layouts
     assert torch.equal(base[:, :2], before[:, :2]) and torch.equal(base[:, 7:], before[:, 7:]), "the rest is left alone"
+
+
+def test_gradients_wider_than_their_parameters() -> None:
+    """As some programs accumulate them."""
+    params = parameters(torch.bfloat16)
+    wide, reference = exact(params)
+    ours = AdamW(params, **OPTIONS, master_weights=True)
+    for place, (param, other) in enumerate(zip(params, wide, strict=True)):
+        param.grad_dtype = torch.float32
+        param.grad = drawn(*param.shape, seed=70 + place, dtype=torch.float32).detach()
+        other.grad = param.grad.double()
+    ours.step()
+    reference.step()
+    alike([ours.state[param]["master"] for param in params], wide, 1e-5)
+
+
+def test_each_rank_updates_its_part_of_distributed_parameters() -> None:
+    """Here of one rank, so that the parts are the whole."""
+    distributed = pytest.importorskip("torch.distributed.tensor")
+    store = torch.distributed.HashStore()  # type: ignore[attr-defined]  # torch does not say that it exports it
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        mesh = distributed.init_device_mesh(DEVICE, (1,))
+        whole = [param for param in parameters(torch.bfloat16) if param.dim()]
+        parts = [
+            distributed.distribute_tensor(param.detach(), mesh, [distributed.Shard(0)]).requires_grad_()
+            for param in whole
+        ]
+        for params in (whole, parts):
+            optimizer = AdamW(params, **OPTIONS, master_weights=True)
+            for place, (param, like) in enumerate(zip(params, whole, strict=True)):
+                grad = drawn(*like.shape, seed=place, dtype=torch.bfloat16).detach()
+                param.grad = (
+                    grad if param is like else distributed.distribute_tensor(grad, mesh, [distributed.Shard(0)])
+                )
+            optimizer.step()
+            AdamW(params).load_state_dict(optimizer.state_dict())
+        assert all(torch.equal(one, part.to_local()) for one, part in zip(whole, parts, strict=True))
+        assert isinstance(optimizer.state[parts[0]]["master"], distributed.DTensor)
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def test_groups_have_options_of_their_own() -> None:

@@ -2,7 +2,7 @@
 
 They need torch, and use Triton where it can reach the device; elsewhere the same operators run in plain torch, in
 chunks where that saves memory. `backend()` says which one runs. Each works forward and backward, in eager code and
-under `torch.compile`, writes into none of its inputs, and keeps its sums in float32.
+under `torch.compile`, writes into none of its inputs, and keeps its sums in float32. `AdamW` is an optimizer.
 """
 
 from diagnose.kernels.adamw import AdamW

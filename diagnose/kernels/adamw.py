@@ -91,7 +91,9 @@ class AdamW(torch.optim.AdamW):
         else:
             state.pop("master", None)
         names = (*(MOMENTS if group["amsgrad"] else MOMENTS[:2]), *(["master"] if "master" in state else []))
-        return _Member(_local(param), _local(param.grad), {name: _local(state[name]) for name in names}, state["step"])
+        # torch's kernel takes float64 by itself alone, and ours takes none.
+        grad = param.grad.double() if param.dtype == torch.float64 else param.grad
+        return _Member(_local(param), _local(grad), {name: _local(state[name]) for name in names}, state["step"])
 
 
 @dataclass(frozen=True)

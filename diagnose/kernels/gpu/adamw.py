@@ -40,10 +40,9 @@ def adamw_kernel(
     scale = 1.0
     if grad_scale is not None:
         scale = 1.0 / tl.load(grad_scale)
-    # In float64: 1 − β^t has few digits left of those of β^t, and is one number for the whole block.
-    step = tl.load(tl.load(entry + 6).to(tl.pointer_type(tl.float32))).to(tl.float64)
-    correction1 = (1.0 - tl.exp(step * log_beta1)).to(tl.float32)
-    correction2 = tl.sqrt((1.0 - tl.exp(step * log_beta2)).to(tl.float32))
+    step = tl.load(tl.load(entry + 6).to(tl.pointer_type(tl.float32)))
+    correction1 = share_reached(step * log_beta1)
+    correction2 = tl.sqrt(share_reached(step * log_beta2))
     param = address(entry, PARAM, ALIGNED) + first
     grad = address(entry + 1, GRAD, ALIGNED) + first
     mean = address(entry + 2, tl.float32, ALIGNED) + first
@@ -62,6 +61,14 @@ def adamw_kernel(
                 param, grad, mean, square, largest, master, count, lr, rest1, correction1, beta2, rest2, correction2,
                 weight_decay, eps, scale, MASTER, LARGEST, MAXIMIZE, True, BLOCK,
             )  # fmt: skip
+
+
+@triton.jit
+def share_reached(x):
+    """1 − exp(x) of x ≤ 0, by the series where a difference would lose the digits that matter: 1 − 0.999 above all."""
+    series = 1.0 + x / 5.0 * (1.0 + x / 6.0 * (1.0 + x / 7.0 * (1.0 + x / 8.0)))
+    series = -x * (1.0 + x / 2.0 * (1.0 + x / 3.0 * (1.0 + x / 4.0 * series)))
+    return tl.where(x > -0.5, series, 1.0 - tl.exp(x))
 
 
 @triton.jit
