@@ -52,6 +52,10 @@ torch.set_num_threads(1)"""
 
 RIGHT = {
     "loss.item() moved out": ("    optimizer.step()", "    optimizer.step()\n    seen = loss.detach()"),
+    "what compiling wraps the model in": (
+        "optimizer = torch",
+        "model = torch.compile(model, backend='eager')\noptimizer = torch",
+    ),
     "the same loss, written out": (
         "F.cross_entropy(model(x), y)",
         "-(torch.log_softmax(model(x), 1)[torch.arange(8), y]).mean()",
@@ -103,6 +107,11 @@ NOT_BITWISE = {
         "    optimizer.step()",
         "    optimizer.step()\n    import random\n    random.shuffle([1, 2, 3])",
         "random numbers of Python's random advance differently from step 2 on",
+    ),
+    "a checkpoint under other names": (
+        "optimizer = torch",
+        "model = nn.Sequential(model)\noptimizer = torch",
+        "a checkpoint has no 0.weight any more",
     ),
 }
 """With what the gate says of it."""
@@ -259,6 +268,26 @@ def test_random_numbers_may_be_drawn_some_steps_ahead_and_not_otherwise() -> Non
     assert not states_differ(stepping(["c", "d", "e", "f", "g"]), alone)
     assert "random numbers of torch" in states_differ(alone, stepping(["a", "b", "x", "y", "z"]))
     assert not states_differ(alone, stepping(["a", "b", "x", "y", "z"]), random=False)
+
+
+def saving(*states: dict[str, list[int]]) -> dict[int, list[dict[str, object]]]:
+    step = {"random": {}, "optimizers": [], "memory_bytes": None, "checkpoints": list(states)}
+    return {0: [step]}
+
+
+def test_a_checkpoint_keeps_its_names_and_shapes() -> None:
+    model, ema = {"a.weight": [4, 2], "a.bias": [4]}, {"w": [3]}
+    found = saving(model, ema)
+    assert not states_differ(found, saving(dict(model), dict(ema)))
+    assert not states_differ(found, saving(ema, model, {"criterion.weight": [9]})), "in another order, and one more"
+    assert states_differ(found, saving({"a.weight": [4, 2]}, ema)) == "a checkpoint has no a.bias any more"
+    wider = {"a.weight": [8, 2], "a.bias": [4]}
+    assert states_differ(found, saving(wider, ema)) == "a.weight of a checkpoint has shape [8, 2], was [4, 2]"
+    more = {**model, "mask": [2]}
+    assert states_differ(found, saving(more, ema)) == "a checkpoint has mask, which it had not"
+    unknown = {0: [{**found[0][0], "checkpoints": None}]}
+    assert not states_differ(found, unknown)
+    assert not states_differ(unknown, found)
 
 
 def test_memory_that_grows_every_step_on_the_device_is_told() -> None:

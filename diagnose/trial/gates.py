@@ -21,8 +21,8 @@ Optimizers that divide a gradient by its own size, as Adam does, make a whole st
 but for rounding. Of a parameter's elements, one in a thousand may therefore be off by up to two such steps in either
 program; the rest is compared as above. What gradients are held to knows no such exception.
 
-For both, the optimizers are made of the same parameters with the same settings, and memory does not grow from step to
-step where the original's does not. NaN and infinity never pass. What cannot be compared is "unverified" (`passed`
+For both, the optimizers are made of the same parameters with the same settings, a checkpoint of the one program fits
+the other (the same names and shapes), and memory does not grow from step to step where the original's does not. NaN and infinity never pass. What cannot be compared is "unverified" (`passed`
 None), never passed.
 """
 

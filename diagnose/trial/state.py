@@ -26,11 +26,39 @@ def states_differ(before: Mapping[int, Steps], after: Mapping[int, Steps], *, ra
         if not steps or not others:
             continue
         different = optimizers_differ(steps[-1]["optimizers"], others[-1]["optimizers"]) or _grows(steps, others)
+        different = different or checkpoints_differ(steps[-1].get("checkpoints"), others[-1].get("checkpoints"))
         if not different and random:
             different = _random_differs(steps, others)
         if different:
             return different
     return ""
+
+
+def checkpoints_differ(
+    before: Sequence[Mapping[str, Sequence[int]]] | None, after: Sequence[Mapping[str, Sequence[int]]] | None
+) -> str:
+    """Why a checkpoint of one program does not fit the other; empty where it does, or where it is not known."""
+    if before is None or after is None:
+        return ""
+    left = list(after)
+    odd = [one for one in before if not _taken(one, left)]
+    if not odd:
+        return ""  # a module more, such as a loss with weights, is no part of a checkpoint that there was
+    mine, theirs = odd[0], max(left, key=lambda other: len(odd[0].keys() & other.keys()), default={})
+    for key, shape in mine.items():
+        if key not in theirs:
+            return f"a checkpoint has no {key} any more"
+        if list(theirs[key]) != list(shape):
+            return f"{key} of a checkpoint has shape {list(theirs[key])}, was {list(shape)}"
+    return f"a checkpoint has {next(key for key in theirs if key not in mine)}, which it had not"
+
+
+def _taken(one: Mapping[str, Sequence[int]], left: list[Mapping[str, Sequence[int]]]) -> bool:
+    """Whether one of those left has the same keys and shapes; then it is gone from them."""
+    at = next((place for place, other in enumerate(left) if dict(other) == dict(one)), None)
+    if at is not None:
+        del left[at]
+    return at is not None
 
 
 def _random_differs(before: Steps, after: Steps) -> str:

@@ -140,7 +140,7 @@ class _Capture:
         optimizers = importlib.import_module("torch.optim.optimizer")
         optimizers.register_optimizer_step_pre_hook(self._before_update)
         self._modules = Modules(torch)
-        self._state = State(torch)
+        self._state = State(torch, self._modules)
 
     def _before_update(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if not any(seen is optimizer for seen in self._optimizers):

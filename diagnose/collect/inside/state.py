@@ -1,5 +1,5 @@
 """What a captured step leaves behind beside tensors: where the random generators stand, what the optimizers are made
-of, and how much memory is held.
+of, how much memory is held, and what a checkpoint would have in it.
 
 `state.json` in `rank<k>/` has an entry a step. Generators are told by a hash of their states: two programs that draw
 the same numbers in the same order have the same hashes, and go on to shuffle their next epoch alike.
@@ -15,14 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from ..records import STATE
+from .checkpoints import checkpoints
+from .modules import Modules
 from .optimizers import Optimizers
 
 
 class State:
     """Takes down the state after each step."""
 
-    def __init__(self, torch: Any) -> None:
+    def __init__(self, torch: Any, modules: Modules) -> None:
         self._torch = torch
+        self._modules = modules
         self._optimizers = Optimizers()
         self._steps: list[dict[str, Any]] = []
 
@@ -35,6 +38,7 @@ class State:
                 "random": self._random(on_device),
                 "optimizers": self._optimizers.made_of(),
                 "memory_bytes": int(torch.cuda.memory_allocated()) if on_device else None,
+                "checkpoints": checkpoints(self._modules),
             }
         )
 
