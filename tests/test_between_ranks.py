@@ -18,6 +18,8 @@ from diagnose.measure.bus_bandwidth import CALIBRATED
 from diagnose.measure.curves import calibrated_ns, curve_of
 from diagnose.measure.gradient_buckets import gradient_buckets
 from diagnose.measure.rank_groups import Role, pipeline_bubble, rank_groups
+from diagnose.measure.ranks import job_of
+from diagnose.measure.replay_across import Blocking, blocking_communication
 from diagnose.measure.sharded_modules import ROOT, sharded_modules
 from diagnose.model import CollectiveCurve, Facts
 from diagnose.report.ranks import render, to_json
@@ -310,6 +312,71 @@ def test_a_recording_without_steps_is_refused(tmp_path: Path, capsys: pytest.Cap
     (tmp_path / "trace.json").write_text('{"traceEvents": [], "schemaVersion": 1}')
     assert main(["ranks", str(tmp_path / "trace.json")]) == 2
     assert str(tmp_path) in capsys.readouterr().err
+
+
+# What blocks, by a replay across ranks
+
+
+def blocking(*pictures: str) -> Blocking:
+    comms = {"g": Collective("all_reduce", 16 * MIB, 2, "pg", members=(0, 1))}
+    ranks = [
+        Measures(drawn(picture, repeat=4, kernels=KERNELS, comms=comms, rank=rank, world_size=2))
+        for rank, picture in enumerate(pictures)
+    ]
+    found = blocking_communication(ranks, job_of(ranks))
+    assert found is not None and found.trusted
+    return found
+
+
+def test_a_transfer_that_the_step_waits_for_blocks_it() -> None:
+    """Two of six columns of the collective are hidden; the optimizer waits for the other four."""
+    both = """
+        host  : l.l.l.l.ssss
+        gpu   : kkkbbb    xx
+        gpu 20:     gggggg
+        bwd   :   BB
+        opt   :            O
+    """
+    found = blocking(both, both)
+    assert found.exposed_ns == 4 * MS
+    assert found.saved_ns == pytest.approx(4 * MS, rel=0.01)
+
+
+def test_what_is_waited_for_a_late_rank_no_network_gives_back() -> None:
+    """The first rank waits seven columns and the transfer takes two: only those would go."""
+    early = """
+        host  : l.l.l.l.sssssss
+        gpu   : kkbb         xx
+        gpu 20:     ggggggggg
+        bwd   :   BB
+        opt   :               O
+    """
+    late = """
+        host  : l.l.l.l.sssssss
+        gpu   : kkbbbbbbbbb  xx
+        gpu 20:            gg
+        bwd   :   BB
+        opt   :               O
+    """
+    found = blocking(early, late)
+    assert found.exposed_ns == (9 + 2) * MS / 2  # of the mean rank
+    assert found.saved_ns == pytest.approx(2 * MS, rel=0.01)
+
+
+def test_ranks_that_share_no_collective_cannot_be_replayed_together() -> None:
+    alone = [Measures(drawn("gpu : kkk.\nopt :   O.", repeat=4, rank=rank, world_size=2)) for rank in range(2)]
+    assert blocking_communication(alone, job_of(alone)) is None
+    assert blocking_communication(alone[:1], job_of(alone[:1])) is None
+
+
+@pytest.mark.parametrize("sample", ["h200_straggler"])
+def test_of_the_stragglers_exposed_communication_nothing_is_the_networks(sample: str) -> None:
+    """Rank 1 has 1.8 times the work: a faster link would change nothing."""
+    ranks = [Measures(trace) for trace in open_traces([SAMPLES / sample])]
+    found = blocking_communication(ranks, job_of(ranks))
+    assert found is not None and found.trusted
+    assert found.exposed_ns > 5 * MS
+    assert found.saved_ns < 0.02 * found.exposed_ns
 
 
 # Slower than calibrated

@@ -16,6 +16,7 @@ from diagnose.measure.bus_bandwidth import BusBandwidth, bus_bandwidth
 from diagnose.measure.gradient_buckets import GradientBucket, gradient_buckets
 from diagnose.measure.rank_groups import Bubble, RankGroup, pipeline_bubble, rank_groups
 from diagnose.measure.ranks import Job, job_of
+from diagnose.measure.replay_across import Blocking, blocking_communication
 from diagnose.measure.sharded_modules import ShardedModule, sharded_modules
 from diagnose.measure.who_waits import who_waits
 from diagnose.trace.intervals import Intervals
@@ -50,6 +51,8 @@ class BetweenRanks:
     buckets: tuple[GradientBucket, ...]
     modules: tuple[ShardedModule, ...]
     bandwidth: tuple[BusBandwidth, ...]
+    blocking: Blocking | None
+    """What of the exposed communication the step would end sooner without; None where that cannot be told."""
 
 
 def between_ranks(measures: Sequence[Measures]) -> BetweenRanks:
@@ -65,6 +68,7 @@ def between_ranks(measures: Sequence[Measures]) -> BetweenRanks:
         buckets=gradient_buckets(taken[shown]) if taken else (),
         modules=sharded_modules(taken[shown]) if taken else (),
         bandwidth=bus_bandwidth(measures, job),
+        blocking=blocking_communication(measures, job),
     )
 
 

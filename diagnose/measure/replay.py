@@ -239,6 +239,10 @@ class Replay:
         node = node[(observed > begin_ns) & (observed <= end_ns)]
         return int(np.maximum(times[node] - times[graph.first[node]] - graph.first_ns[node], 0).sum())
 
+    def length_of(self, times: Int64) -> int:
+        """The length of all counted steps where the nodes happen at `times`, solved elsewhere."""
+        return self._length(times, Cut())
+
     def _length(self, times: Int64, cut: Cut) -> int:
         first, last = self._borders
         return last.when(times, cut) - first.when(times, cut)

@@ -49,6 +49,9 @@ def to_json(between: BetweenRanks) -> str:
         "shown": job.table[between.shown].rank if job.table else None,
         "buckets": [msgspec.to_builtins(one) for one in between.buckets],
         "modules": [msgspec.to_builtins(one) for one in between.modules],
+        "blocking": None
+        if between.blocking is None
+        else {**msgspec.to_builtins(between.blocking), "trusted": between.blocking.trusted},
         "bandwidth": [{**msgspec.to_builtins(one), "share": one.share} for one in between.bandwidth],
     }
     return msgspec.json.format(msgspec.json.encode(record), indent=2).decode()
@@ -103,9 +106,26 @@ def _table(between: BetweenRanks) -> Iterator[str]:
         spread = (max(lengths) - min(lengths)) / max(lengths)
         yield f"mean steps differ by {format_share(spread)}; times are per step, the clock's against the first rank's"
     yield from job.roll.warnings
+    yield from _blocking(between)
 
 
 _TABLE = (4, 10, 10, 13, 14, 10, 8, 20)
+
+
+def _blocking(between: BetweenRanks) -> Iterator[str]:
+    """Exposed is not yet blocking: what a replay across ranks says of the difference."""
+    found = between.blocking
+    if found is None or not found.exposed_ns:
+        return
+    if not found.trusted:
+        yield f"a replay across ranks misses the measured steps by {format_share(found.off)}: what blocks is not known"
+        return
+    waited = sum(one.exposed_wait_ns for one in between.ranks) / len(between.ranks)
+    yield (
+        f"of {format_ns(found.exposed_ns)} exposed communication in the mean rank's step, {format_ns(waited)} is "
+        f"waiting for other ranks; were every transfer instant, the step would end {format_ns(found.saved_ns)} sooner "
+        f"(a replay across ranks, {format_share(found.off)} off)"
+    )
 
 
 def _waits(between: BetweenRanks) -> Iterator[str]:
