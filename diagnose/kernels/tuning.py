@@ -38,9 +38,13 @@ FUSED = Config()
 LARGEST_TRIED_BYTES = 1 << 28
 """Inputs of more are not copied to find out whether fusing pays: there it does."""
 
-LARGEST_NATIVE_BYTES = 1 << 22
-"""Inputs up to which, where nothing is measured, torch's own operators are taken to be as fast: their passes over so
-little memory take less time than a launch out of Python."""
+LARGEST_NATIVE_BYTES = 1 << 25
+"""Inputs up to which, where nothing is measured, torch's own operators are taken: an H200 has moved so little memory
+sooner than its host has issued what moves it."""
+
+HOST_BOUND_NS = 100_000.0
+"""Time of torch's own operators on the device, forward and backward, below which the host's time counts: a Python
+program issues a handful of operators in it."""
 
 Place = tuple[str, tuple[int, ...], torch.dtype, torch.device]
 
@@ -79,10 +83,12 @@ def fused_pays(
     fused: Callable[..., Any],
     native: Callable[..., Any],
 ) -> bool:
-    """Whether the fused operator is faster than torch's own, forward and backward, the host's part included.
+    """Whether the fused operator is faster than torch's own, forward and backward.
 
-    Both are tried on fresh inputs of these shapes, rows of the first one's last dimension. Where that is not possible,
-    their size decides; in compiled code, on the CPU and with `DIAGNOSE_TUNING=off` there is no choice.
+    What counts is the time on the device; of small inputs the clock, host included, since a program of many of these
+    has a device that waits for its host. Both are tried on fresh inputs of these shapes, which are rows of the first
+    one's last dimension. Where that is not possible, their size decides; in compiled code, on the CPU and with
+    `DIAGNOSE_TUNING=off` there is no choice.
     """
     if torch.compiler.is_compiling():
         return True
@@ -97,10 +103,13 @@ def fused_pays(
     place = (kernel, (bucket(like.numel() // columns), columns), like.dtype, like.device)
     config = _known(place, like) or _known_in_file(place, like, (NATIVE, FUSED))
     if config is None and _may_measure(like):
-        times = in_a_thread(lambda: ways_ns(inputs, wants, (native, fused)), like.device)
-        if times is None:
+        found = in_a_thread(lambda: ways_ns(inputs, wants, (native, fused)), like.device)
+        if found is None:
             _chosen[place] = FUSED if size > LARGEST_NATIVE_BYTES else NATIVE  # and it is not tried again
-        config = _chosen[place] if times is None else _settle(place, (NATIVE, FUSED), times)
+        else:
+            on_device = found[0][0] >= HOST_BOUND_NS
+            _settle(place, (NATIVE, FUSED), [busy if on_device else by_clock for busy, by_clock in found])
+        config = _chosen[place]
     return size > LARGEST_NATIVE_BYTES if config is None else not config.native
 
 

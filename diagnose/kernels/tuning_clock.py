@@ -10,10 +10,13 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+
+T = TypeVar("T")
 
 ROUNDS = 5
 """Turns that each candidate has, one after the other so that a drift of clocks meets them all alike."""
@@ -21,33 +24,46 @@ ROUNDS = 5
 ROUND_NS = 300_000
 """About how long a turn of a candidate lasts: long against the resolution of a device's events."""
 
-TURNS = 10
+TURNS = 5
 """Forward and backward passes in a round, where two ways to a gradient are compared."""
+
+CYCLES_PER_NS = 2.0
+"""Of a device's clock, about: for how long it is held while the host runs ahead."""
+
+LONGEST_HELD_NS = 20_000_000
+"""For which a device is held at most: a host that needs longer is part of what is measured."""
 
 
 def device_times_ns(launches: Sequence[Callable[[], object]]) -> list[float]:
     """How long each launch keeps the device busy; infinity for one that cannot run."""
-    turns = [_first_ns(launch) for launch in launches]
-    counts = [0 if first == float("inf") else max(1, min(100, int(ROUND_NS / max(first, 1.0)))) for first in turns]
+    first = [_first_ns(launch) for launch in launches]
     spent: list[list[float]] = [[] for _ in launches]
     for _ in range(ROUNDS):
-        for launch, count, seen in zip(launches, counts, spent, strict=True):
-            if count:
-                seen.append(_spent_ns(launch, count))
+        for launch, (busy_ns, host_ns), seen in zip(launches, first, spent, strict=True):
+            if busy_ns < float("inf"):
+                count = max(1, min(100, int(ROUND_NS / max(busy_ns, 1.0))))
+                seen.append(_busy_ns(launch, count, host_ns))
     return [median(seen) if seen else float("inf") for seen in spent]
 
 
-def _first_ns(launch: Callable[[], object]) -> float:
-    """Of one launch after one that compiles; infinity where the device has no room for it."""
+def _first_ns(launch: Callable[[], object]) -> tuple[float, float]:
+    """Of one launch after one that compiles, on the device and on the host; infinity where the device has no room."""
     try:
         launch()
-        return _spent_ns(launch, 1)
+        begin = time.perf_counter_ns()
+        launch()
+        host_ns = float(time.perf_counter_ns() - begin)
+        return _busy_ns(launch, 1, host_ns), host_ns
     except Exception:  # noqa: BLE001 what a compiler or a driver refuses is a candidate less, whatever they call it
-        return float("inf")
+        return float("inf"), 0.0
 
 
-def _spent_ns(launch: Callable[[], object], count: int) -> float:
+def _busy_ns(launch: Callable[[], object], count: int, host_ns: float) -> float:
+    """A launch's time on the device. It is held until the host has issued them all: else a small kernel's time would
+    be that of its launch."""
     begin, end = _mark(), _mark()
+    held_ns = min(LONGEST_HELD_NS, 1.5 * host_ns * count)
+    torch.cuda._sleep(int(held_ns * CYCLES_PER_NS))  # type: ignore[no-untyped-call]  # torch's
     begin.record()
     for _ in range(count):
         launch()
@@ -62,8 +78,8 @@ def _mark() -> Any:
 
 def ways_ns(
     inputs: Sequence[torch.Tensor | None], wants: Sequence[bool], ways: Sequence[Callable[..., Any]]
-) -> list[float]:
-    """Forward and backward of each way by the clock, which counts the host where the device waits for it."""
+) -> list[tuple[float, float]]:
+    """Forward and backward of each way: on the device, and by the clock, where the device waits for its host."""
     like = next(tensor for tensor in inputs if tensor is not None)
     random = torch.Generator(like.device).manual_seed(0)  # one of its own: the program's numbers stay as they were
     wanted = iter(wants)
@@ -83,25 +99,26 @@ def ways_ns(
         if differentiated:
             torch.autograd.grad(outputs, differentiated, outputs)
 
-    spent: list[list[float]] = [[] for _ in ways]
-    for _ in range(2):
-        for way in ways:
-            turn(way)  # compiles, and tunes what is within
+    for way in (*ways, *ways):
+        turn(way)  # compiles, and tunes what is within
+    busy: list[list[float]] = [[] for _ in ways]
+    by_clock: list[list[float]] = [[] for _ in ways]
     for _ in range(ROUNDS):
-        for way, seen in zip(ways, spent, strict=True):
+        for place, way in enumerate(ways):
             torch.cuda.synchronize(like.device)
             begin = time.perf_counter_ns()
             for _ in range(TURNS):
                 turn(way)
             torch.cuda.synchronize(like.device)
-            seen.append((time.perf_counter_ns() - begin) / TURNS)
-    return [median(seen) for seen in spent]
+            by_clock[place].append((time.perf_counter_ns() - begin) / TURNS)
+            busy[place].append(_busy_ns(partial(turn, way), TURNS, by_clock[place][-1]))
+    return [(median(on_device), median(waiting)) for on_device, waiting in zip(busy, by_clock, strict=True)]
 
 
-def in_a_thread(measure: Callable[[], list[float]], device: torch.device) -> list[float] | None:
+def in_a_thread(measure: Callable[[], T], device: torch.device) -> T | None:
     """What `measure` finds, or None where it fails. In a thread of its own: autocast, hooks and modes, checkpointing's
     above all, belong to the thread that asked, and must not see what is tried."""
-    found: list[list[float]] = []
+    found: list[T] = []
     problems: list[Exception] = []
 
     def work() -> None:
