@@ -201,9 +201,9 @@ class MemoryPart:
     place: Place | None
     """None where no line is known: what autograd's own threads ask for has none."""
     taken: str | None
-    """The phase that asked: `forward`, `backward` or `optimizer`; None before the recording, and where none is seen."""
+    """The phase that asked: `forward`, `backward`, `optimizer`, or `before` the recording; None where none is known."""
     freed: str | None
-    """The phase that gave it back; None where that was not seen."""
+    """The phase that gave it back, or `never`; None where none is known."""
     by: str | None = None
     """The modules and the operator that asked, where operators are recorded and the allocator's stacks are not."""
 

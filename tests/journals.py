@@ -141,7 +141,7 @@ def full() -> list[AnyEvent]:
     parts = (
         MemoryPart("activations", 5 << 30, 96, at, "forward", "backward"),
         MemoryPart("logits", 3 << 30, 3, replace(at, line=52, code="logits = self.head(x)"), "forward", "backward"),
-        MemoryPart("optimizer state", 1 << 30, 300, None, None, None),
+        MemoryPart("optimizer state", 1 << 30, 300, None, "before", "never"),
     )
     moments = range(1, 41)
     timeline = MemoryTimeline(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +30,7 @@ from diagnose.trace.schema import Blocks, BlockState, Counters, MemoryAction, Me
 ROOT = Path(__file__).resolve().parents[2] / "shared" / "traces"
 SNAPSHOTS = sorted(path for path in ROOT.rglob("*.pickle") if "malformed" not in str(path)) if ROOT.is_dir() else []
 TIMELINE = ROOT / "facebookresearch__HolisticTraceAnalysis/tests/data/memory_analysis/memory_timeline.raw.gz"
+RECORDED = Path(__file__).parent / "recordings"
 PROFILED = ROOT / "facebookresearch__HolisticTraceAnalysis/tests/data/df_index_resolver/df_index_resolver.json.gz"
 
 ALLOC, REQUESTED, FREE = MemoryAction.ALLOC, MemoryAction.FREE_REQUESTED, MemoryAction.FREE
@@ -431,3 +434,21 @@ def test_a_real_timeline_names_its_categories() -> None:
     assert peak is not None
     assert max(peak.categories, key=lambda name: peak.categories[name]) == "activations"
     assert sum(peak.categories.values()) == peak.held_bytes
+
+
+def test_a_real_allocators_totals_after_each_operation() -> None:
+    """Taken and given back at random on an H200 (benchmarks/out_of_memory.py, torch 2.11): held and reserved bytes."""
+    (trace,) = open_traces([RECORDED / "allocator_h200.pickle.gz"])
+    own: list[list[int]] = json.loads(gzip.decompress((RECORDED / "allocator_h200.json.gz").read_bytes()))
+    held = pieces(trace, 0)
+    action = trace.memory.action[held.rows]
+    ends = np.flatnonzero((action == ALLOC) | (action == FREE))
+    assert len(ends) == len(own) == 3000
+    assert held.total()[1:][ends].tolist() == [requested for requested, _ in own]
+    for number in range(0, 3000, 100):
+        place = int(ends[number])
+        while place + 1 < held.events and action[place + 1] == RETURN:
+            place += 1  # the program emptied the cache after it
+        layout = layout_at(trace, 0, held, place)
+        assert layout is not None
+        assert layout.reserved_bytes == own[number][1]

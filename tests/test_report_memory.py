@@ -18,9 +18,9 @@ def peak(**more: object) -> MemoryPeak:
     line = Place("/home/me/training/models/transformer.py", 341, "x = self.mlp(self.norm(x))", "forward")
     parts = (
         MemoryPart("activations", 5 * GIB, 1024, line, "forward", "backward"),
-        MemoryPart("left by earlier steps", 2 * GIB, 3, line, "forward", None),
-        MemoryPart("parameters", GIB, 200, None, None, None),
-        MemoryPart("other", 1000, 1, None, None, "optimizer"),
+        MemoryPart("left by earlier steps", 2 * GIB, 3, line, "forward", "never"),
+        MemoryPart("parameters", GIB, 200, None, "before", "never"),
+        MemoryPart("other", 1000, 1, None, "before", "optimizer"),
     )
     given_: dict[str, object] = {
         "device": 0,
@@ -83,6 +83,7 @@ def test_lives() -> None:
         "before → held",
         "before → optimizer",
     ]
+    assert life(MemoryPart("other", 1, 1, None, None, None)) == "in no known phase"
 
 
 def test_the_title_says_which_moment_it_is() -> None:

@@ -126,8 +126,8 @@ def _parts(
                 held_bytes=int(sizes[at]),
                 pieces=int(counts[at]),
                 place=place,
-                taken=_PHASES[born],
-                freed=_PHASES[gone],
+                taken="before" if born == MISSING else _PHASES[born],
+                freed="never" if gone == MISSING else _PHASES[gone],
                 by=by,
             )
         )
@@ -156,7 +156,6 @@ def _askers(
 
 
 _PHASES: dict[int, str | None] = {
-    MISSING: None,
     TrainingPhase.UNKNOWN: None,
     TrainingPhase.FORWARD: "forward",
     TrainingPhase.BACKWARD: "backward",
@@ -165,7 +164,7 @@ _PHASES: dict[int, str | None] = {
 
 
 def _phase_at(phases: Phases, place: Int64) -> Int64:
-    """The phase of a place; unknown before and after the history."""
+    """The phase of a place; -1 before and after the history."""
     padded = np.append(phases.phase.astype(np.int64), MISSING)
     return padded[np.where(place < len(phases.phase), place, -1)]
 

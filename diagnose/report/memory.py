@@ -76,8 +76,8 @@ def weighty(peak: MemoryPeak) -> tuple[MemoryPart, ...]:
 def life(part: MemoryPart) -> str:
     """In which phase it was taken, and in which it was given back."""
     if part.taken is None:
-        return "before → held" if part.freed is None else f"before → {part.freed}"
-    return f"{part.taken} → {part.freed}" if part.freed else f"{part.taken} → held"
+        return "in no known phase"
+    return f"{part.taken} → {'held' if part.freed == 'never' else part.freed or 'unknown'}"
 
 
 def memory_lines(peak: MemoryPeak, root: str | None, width: int) -> list[Text]:
