@@ -225,7 +225,14 @@ _SILENT = (
 RULE = Rule(
     "unfused-loss",
     check,
-    fixers=("native-cross-entropy", "compile-model", "compile-loss", "fuse-linear-cross-entropy", "fuse-cross-entropy"),
+    fixers=(
+        "native-cross-entropy",
+        "compile-model",
+        "compile-loss",
+        "fuse-linear-cross-entropy",
+        "fuse-cross-entropy",
+        "use-diagnose-backend",
+    ),
     fires=_FIRES,
     silent=_SILENT,
     nearness=38,

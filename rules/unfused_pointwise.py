@@ -210,7 +210,15 @@ _SILENT = (
 RULE = Rule(
     "unfused-pointwise",
     check,
-    fixers=("native-norm", "native-gelu", "compile-model", "fuse-add-norm", "fuse-swiglu", "fuse-rope"),
+    fixers=(
+        "native-norm",
+        "native-gelu",
+        "compile-model",
+        "fuse-add-norm",
+        "fuse-swiglu",
+        "fuse-rope",
+        "use-diagnose-backend",
+    ),
     fires=_FIRES,
     silent=_SILENT,
     nearness=45,
