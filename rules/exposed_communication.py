@@ -51,8 +51,16 @@ from diagnose.rule import (
     shortened,
 )
 
-_SHARDED = ("fsdp-prefetch", "fsdp-accumulate")
-_DDP = ("ddp-view", "ddp-static-graph", "ddp-buckets", "nccl-environment", "bf16-gradients", "powersgd-gradients")
+_SHARDED = ("fsdp-prefetch", "fsdp-accumulate", "inductor-overlap")
+_DDP = (
+    "ddp-view",
+    "ddp-static-graph",
+    "ddp-buckets",
+    "inductor-overlap",
+    "nccl-environment",
+    "bf16-gradients",
+    "powersgd-gradients",
+)
 _FIXERS = {
     "all_gather": _SHARDED,
     "reduce_scatter": _SHARDED,
