@@ -247,3 +247,14 @@ def test_every_decision_can_be_reported_without_any_measurement(decision: Decisi
     state = State(diagnosis=SMALL, verdicts=(Verdict("a-fix", decision, "Said so."),))
     for report in formats().values():
         assert "a-fix" in report.render(state)
+
+
+def test_fixes_that_rest_on_one_common_trial_are_told_of_once() -> None:
+    word = "tried with 1 others at once, which together gave: 40 % of the step saved (8 pairs, +39.0 % … +41.0 %)"
+    fixes = [Verdict(name, Decision.KEPT, word, setting=knobs) for name, knobs in (("one", {}), ("two", {"knob": 4}))]
+    own = Verdict("three", Decision.KEPT, word, saving=Interval(0.1, 0.09, 0.11))
+    said = text.render(State(diagnosis=SMALL, verdicts=(*fixes, own)))
+    assert "one, two (knob=4)  kept" in said
+    assert "three  kept" in said
+    assert said.count("with the others") == 2
+    assert said.count("Tried with 1 others") == 1

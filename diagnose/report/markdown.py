@@ -9,6 +9,7 @@ from diagnose.report import Report, Subject, as_state
 from diagnose.report.memory import headline, held, life, title, weighty
 from diagnose.report.paths import place
 from diagnose.report.phrases import (
+    chosen,
     evidence,
     final,
     gain,
@@ -25,7 +26,7 @@ from diagnose.report.phrases import (
 from diagnose.report.phrases import particulars as verdict_particulars
 from diagnose.report.predictions import summed_up
 from diagnose.report.slices import slices
-from diagnose.report.tried import advised, dropped, is_dry, measured, promise, remark, untried
+from diagnose.report.tried import advised, dropped, is_dry, kept_alike, measured, promise, remark, untried
 from diagnose.report.vocabulary import DECISIONS, SEVERITIES, named_count
 from diagnose.session import State
 from diagnose.units import format_bytes, format_ns, format_share
@@ -153,10 +154,15 @@ def _measured(state: State) -> list[str]:
         )
     head = ("fix", "predicted per step", "measured per step", "of a step [95 % interval]", "verdict")
     blocks.append(_table(head, [_verdict_row(verdict) for verdict in tried]))
-    for verdict in tried:
-        if verdict.decision is Decision.KEPT:
-            lines = [f"- {name}: {_inline(words)}" for name, words in verdict_particulars(verdict)]
-            blocks += [f"### {verdict.fixer}", _inline(sentence(remark(verdict))), "\n".join(lines)]
+    for alike in kept_alike(tried):
+        verdict, *others = alike.verdicts
+        lines = [
+            f"- {name}: {_inline(words)}"
+            for name, words in verdict_particulars(verdict)
+            if not (others and name == "setting")
+        ]
+        names = ", ".join(map(chosen, alike.verdicts)) if others else verdict.fixer
+        blocks += [f"### {names}", _inline(sentence(remark(verdict))), "\n".join(lines)]
     outcomes = dropped(state.verdicts)
     if outcomes:
         lines = [

@@ -202,6 +202,11 @@ def setting(values: Mapping[str, Scalar]) -> str:
     return ", ".join(f"{name}={value}" for name, value in values.items())
 
 
+def chosen(verdict: Verdict) -> str:
+    """A fix with the setting that was chosen: `loader-workers (num_workers=2)`."""
+    return verdict.fixer + (f" ({setting(verdict.setting)})" if verdict.setting else "")
+
+
 GATES = {
     Gate.BITWISE: "bit for bit equal",
     Gate.ROUNDING: "equal up to rounding",

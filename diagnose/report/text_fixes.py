@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from diagnose.model import Decision, Verdict
+from diagnose.model import Verdict
 from diagnose.report.paths import clipped, place
-from diagnose.report.phrases import MINUS, final, interplay, particulars, saves, sentence, setting, together
+from diagnose.report.phrases import MINUS, chosen, final, interplay, particulars, saves, sentence, together
 from diagnose.report.predictions import summed_up
 from diagnose.report.styled import heading, styled
-from diagnose.report.tried import advised, dropped, is_dry, measured, promise, remark, untried
+from diagnose.report.tried import advised, dropped, is_dry, kept_alike, measured, promise, remark, untried
 from diagnose.report.vocabulary import BAD, DECISIONS, GOOD, MUTED, named_count
 from diagnose.report.wrapping import wrap
 from diagnose.session import State
@@ -44,9 +44,8 @@ def _measured(state: State, width: int) -> list[Text]:
     lines = [heading("Fixes tried", "on copies of your files, against the original", width)]
     lines += _control(state, width)
     lines += _table(tried, width)
-    for verdict in tried:
-        if verdict.decision is Decision.KEPT:
-            lines += [Text(), *_kept(verdict, width, state.control is None)]
+    for alike in kept_alike(tried):
+        lines += [Text(), *_kept(alike.verdicts, width, state.control is None)]
     outcomes = dropped(state.verdicts)
     if outcomes:
         lines.append(Text())
@@ -91,13 +90,17 @@ def _time(nanoseconds: int | None) -> str:
     return "–" if nanoseconds is None else format_ns(nanoseconds).replace("-", MINUS)
 
 
-def _kept(verdict: Verdict, width: int, with_resolution: bool) -> list[Text]:
+def _kept(verdicts: tuple[Verdict, ...], width: int, with_resolution: bool) -> list[Text]:
+    verdict, *others = verdicts
     look = DECISIONS[verdict.decision]
-    lines = [styled(f"{look.mark} ", look.colour).append(verdict.fixer, "bold").append(f"  {look.label}", look.colour)]
+    names = wrap(", ".join(map(chosen, verdicts)) if others else verdict.fixer, width - len(look.label) - 4)
+    lines = [styled("  ").append(name, "bold") for name in names]
+    lines[0] = styled(f"{look.mark} ", look.colour).append(names[0], "bold")
+    lines[-1].append(f"  {look.label}", look.colour)
     if more := remark(verdict):
         lines += [styled(f"  {line}") for line in wrap(sentence(f"{more[0].upper()}{more[1:]}"), width - 2)]
     for name, words in particulars(verdict):
-        if name == "resolution" and not with_resolution:
+        if (name == "resolution" and not with_resolution) or (name == "setting" and others):
             continue
         first, *rest = wrap(words, width - 14)
         lines.append(styled("  ").append(f"{name:<11} ", MUTED).append(first))
@@ -108,9 +111,7 @@ def _kept(verdict: Verdict, width: int, with_resolution: bool) -> list[Text]:
 def _dropped(verdicts: tuple[Verdict, ...], words: str, width: int) -> list[Text]:
     """What was measured and not kept needs no more than its reason: the figures stand in the table."""
     look = DECISIONS[verdicts[0].decision]
-    names = ", ".join(
-        verdict.fixer + (f" ({setting(verdict.setting)})" if verdict.setting else "") for verdict in verdicts
-    )
+    names = ", ".join(map(chosen, verdicts))
     first, *rest = wrap(f"{names}  {look.label}", width - 2)
     lines = [styled(f"{look.mark} ", look.colour).append(first, "bold"), *(styled(f"  {one}", "bold") for one in rest)]
     return lines + [styled(f"    {line}") for line in wrap(sentence(words), width - 4)]

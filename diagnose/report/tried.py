@@ -41,6 +41,15 @@ def untried(verdicts: Sequence[Verdict]) -> list[Alike]:
     return [Alike(words if len(alike) > 1 else alike[0].summary, tuple(alike)) for words, alike in groups.items()]
 
 
+def kept_alike(verdicts: Sequence[Verdict]) -> list[Alike]:
+    """What is kept; what rests on the word of one common trial alone, once."""
+    groups: dict[tuple[str, str], list[Verdict]] = {}
+    for verdict in verdicts:
+        if verdict.decision is Decision.KEPT:
+            groups.setdefault((verdict.summary, "" if verdict.saving is None else verdict.fixer), []).append(verdict)
+    return [Alike(words, tuple(alike)) for (words, _), alike in groups.items()]
+
+
 def dropped(verdicts: Sequence[Verdict]) -> list[Alike]:
     """What was measured and not kept, each outcome in the same words once."""
     groups: dict[tuple[Decision, str], list[Verdict]] = {}
