@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import torch
@@ -19,6 +18,11 @@ _MOST_IN_BLOCK = 50
 WARM_UPS = 4
 """Calls before anything is measured."""
 _FEWEST_BLOCKS, _MOST_BLOCKS = 5, 40
+
+_LAUNCH_NS = 75_000
+"""More than the host takes to launch one collective: 20 to 60 µs."""
+_CYCLES_A_CALL = 2 * _LAUNCH_NS
+"""The same in cycles of a device's clock, which runs at up to 2 GHz."""
 
 Agree = Callable[[int], int]
 """The largest of the ranks' numbers, on every rank."""
@@ -35,7 +39,8 @@ class Plan:
     def within(budget_ns: int, one_ns: int) -> Plan:
         """As many blocks as fit, within limits."""
         in_block = int(np.clip(_BLOCK_NS // max(one_ns, 1), 1, _MOST_IN_BLOCK))
-        blocks = int(np.clip(budget_ns // max(one_ns * in_block, 1), _FEWEST_BLOCKS, _MOST_BLOCKS))
+        block_ns = (one_ns + (_LAUNCH_NS if in_block > 1 else 0)) * in_block
+        blocks = int(np.clip(budget_ns // max(block_ns, 1), _FEWEST_BLOCKS, _MOST_BLOCKS))
         return Plan(blocks, in_block)
 
 
@@ -60,15 +65,22 @@ def point(size_bytes: int, times_ns: list[int]) -> Point:
 
 def _on_device(work: Callable[[], object], plan: Plan) -> list[int]:
     torch.cuda.synchronize()
-    marks = [_mark() for _ in range(plan.blocks + 1)]
-    marks[0].record()
-    for mark in marks[1:]:
+    marks = [(_mark(), _mark()) for _ in range(plan.blocks)]
+    for begin, end in marks:
+        _keep_busy(plan.in_block)
+        begin.record()
         for _ in range(plan.in_block):
             work()
-        mark.record()
+        end.record()
     torch.cuda.synchronize()
-    lengths_ms = [before.elapsed_time(after) for before, after in pairwise(marks)]
-    return [round(length * NS_PER_MS / plan.in_block) for length in lengths_ms]
+    return [round(begin.elapsed_time(end) * NS_PER_MS / plan.in_block) for begin, end in marks]
+
+
+def _keep_busy(calls: int) -> None:
+    """Let the device wait while the host launches a block: small work is else as slow as it is launched."""
+    wait = getattr(torch.cuda, "_sleep", None)
+    if wait is not None and calls > 1:
+        wait(calls * _CYCLES_A_CALL)
 
 
 def _mark() -> torch.cuda.Event:
