@@ -121,12 +121,13 @@ def _death(measures: Measures, site: Site) -> Claim:
 
 
 def _held(peak: MemoryPeak | None) -> str:
-    """What held the memory, the two largest categories."""
+    """What held the memory, the two largest categories that are known."""
     if peak is None or not peak.held_bytes:
         return ""
-    largest = sorted(peak.categories.items(), key=lambda entry: -entry[1])[:2]
-    named = " and ".join(f"{format_bytes(size)} of {name}" for name, size in largest)
-    return f" beside the {format_bytes(peak.held_bytes)} that were held, {named} among them"
+    known = {name: size for name, size in peak.categories.items() if name != "other"}
+    largest = sorted(known, key=lambda name: -known[name])[:2]
+    named = " and ".join(f"{format_bytes(known[name])} of {name}" for name in largest)
+    return f" beside the {format_bytes(peak.held_bytes)} that were held" + (f", {named} among them" if named else "")
 
 
 def _holders(peak: MemoryPeak | None, besides: Place) -> Iterator[Place]:

@@ -13,7 +13,7 @@ import torch
 from watching import run
 
 from diagnose.collect.inside import guard
-from diagnose.collect.inside.allocations import FIRST, SNAPSHOTS, Allocations, pieces_of
+from diagnose.collect.inside.allocations import FIRST, GROWING, SNAPSHOTS, Allocations, pieces_of
 from diagnose.collect.records import MEMORY
 
 
@@ -31,6 +31,7 @@ class Allocator:
             memory=memory,
             current_device=lambda: 0,
             get_device_properties=lambda _: SimpleNamespace(total_memory=1 << 30),
+            memory_allocated=lambda: 10 << 30,
         )
         self._C = SimpleNamespace(
             _cuda_attach_out_of_memory_observer=self.observers.append, _cuda_isHistoryEnabled=lambda: noting
@@ -80,15 +81,15 @@ def watched(tmp_path: Path) -> Watched:
 def test_a_device_is_not_used_for_our_sake(watched: Watched) -> None:
     assert (watched.torch.asked, watched.torch.observers) == ([], [])
     watched.torch.use()
-    assert watched.torch.asked == [("state", "state")]
+    assert watched.torch.asked == [("all", "alloc")]
     assert len(watched.torch.observers) == 1
 
 
 def test_only_the_first_steps_and_those_after_the_window_are_noted(watched: Watched) -> None:
     watched.torch.use()
     for index in range(FIRST + 4):
-        watched.allocations.step_ended(index)
-    assert watched.torch.asked == [("state", "state"), (None, None)]
+        watched.allocations.step_ended(index, 5)
+    assert watched.torch.asked == [("all", "alloc"), (None, None)]
     watched.allocations.begin_history()
     watched.allocations.end_history()
     assert watched.torch.asked[2:] == [("all", "alloc"), (None, None)]
@@ -96,6 +97,26 @@ def test_only_the_first_steps_and_those_after_the_window_are_noted(watched: Watc
     assert written is not None
     assert written["diagnose"]["reason"] == "steady"
     assert guard.failures == []
+
+
+def test_what_steps_leave_behind_is_noted_while_it_grows(watched: Watched) -> None:
+    watched.torch.use()
+    watched.allocations.step_ended(FIRST - 1, None)
+    watched.allocations.begin_history()
+    watched.allocations.end_history()
+    del watched.torch.asked[:]
+    for index, held in enumerate((10 << 30, 11 << 30, None)):
+        watched.allocations.step_ended(20 + index, held)
+    assert watched.torch.asked == []
+    watched.allocations.step_ended(30, 12 << 30)
+    assert watched.torch.asked == [("all", "alloc")]
+    watched.allocations.step_ended(30 + GROWING - 1, 13 << 30)
+    watched.allocations.step_ended(30 + GROWING, 14 << 30)
+    assert watched.torch.asked == [("all", "alloc"), (None, None)]
+    watched.allocations.step_ended(200, 15 << 30)  # no more than a tenth since
+    assert len(watched.torch.asked) == 2
+    watched.allocations.step_ended(210, 16 << 30)
+    assert watched.torch.asked[2:] == [("all", "alloc")]
 
 
 def test_a_run_without_steps_after_the_window_leaves_nothing(watched: Watched) -> None:
@@ -115,9 +136,9 @@ def test_what_the_program_has_noted_for_itself_is_left_alone(tmp_path: Path) -> 
 def test_a_program_that_begins_to_note_has_its_own_way_from_then_on(watched: Watched) -> None:
     watched.torch.use()
     watched.torch.cuda.memory._record_memory_history("all")
-    watched.allocations.step_ended(FIRST - 1)
+    watched.allocations.step_ended(FIRST - 1, None)
     watched.allocations.begin_history()
-    assert watched.torch.asked == [("state", "state"), ("all", None)]
+    assert watched.torch.asked == [("all", "alloc"), ("all", None)]
 
 
 def test_the_last_moment_without_memory_is_what_is_written(watched: Watched) -> None:

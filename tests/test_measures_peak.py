@@ -279,6 +279,25 @@ def test_what_an_earlier_step_leaves_is_told_from_what_this_one_needs() -> None:
     assert lines == {7}
 
 
+def test_what_was_left_before_the_recording_began_is_told_by_who_asked() -> None:
+    run = Training()
+    run.step()
+    run.take(2, 1, "linear")
+    run.give(2)
+    run.held |= {80: 40 * MIB, 81: 3 * MIB}
+    stacks = {80: NAMES.index("linear"), 81: NAMES.index("built")}
+    known = blocks(run.held, stack=[stacks.get(address, -1) for address in run.held])
+    found = sizes(memory_peak(run.trace(blocks=known), 0, NONE))
+    assert (found["left by earlier steps"], found["parameters"]) == (40, 3)
+
+
+def test_a_model_that_is_built_while_events_are_noted_has_parameters() -> None:
+    run = Training()
+    run.take(90, 7, "built")
+    run.step()
+    assert sizes(memory_peak(run.trace(), 0, NONE))["parameters"] == 7
+
+
 def test_parts_name_line_phase_and_return() -> None:
     run = Training()
     run.step()

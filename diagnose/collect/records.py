@@ -19,9 +19,8 @@ thread; `trace.readers.run_folder` reads them into a `Trace`. All times are nano
                      where it calls the repeated blocks of its model (`inside.blocks`)
     syncs.jsonl      {"file", "line", "function", "count", "steps"}; the file exists, if empty, once somebody looked
     memory.pickle    a snapshot of the device's allocator, as torch takes it, and beside its own keys "diagnose":
-                     {"reason": "steady" | "out of memory", "noting": "state" | "all" | null, "time_ns",
-                     "capacity_bytes", "cost_ns", "pieces": [[address, bytes, parameter | gradient |
-                     optimizer_state], …]}, and of one without memory "device",
+                     {"reason": "steady" | "out of memory", "time_ns", "capacity_bytes", "cost_ns", "pieces":
+                     [[address, bytes, parameter | gradient | optimizer_state], …]}, and of one without memory "device",
                      "wanted_bytes", "free_bytes" (`inside.allocations`)
     counters.jsonl   {"t": time_ns, "d": device or -1, "v": {metric: value}}
     claim            {"pid", "device": {"ordinal", "uuid"} or null}: created by the process that is watched

@@ -9,7 +9,9 @@
     backward      later                             a gradient
     optimizer     in the optimizer                  a temporary
     optimizer     later                             optimizer state
+    anywhere      (a module was built or moved)     a parameter
     before        never                             by who asked, or its size: for each gradient a parameter, then state
+    before        never, asked in a forward pass    what an earlier step left behind
     before        in the optimizer                  optimizer state, which this optimizer makes anew
     before        in the backward pass              an activation
 
@@ -18,14 +20,14 @@ What is none of these, or has no history that shows it, is `other`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 import numpy as np
 
 from diagnose.measure.pieces import Pieces
 from diagnose.measure.training_phases import Phases, TrainingPhase, phase_of_stack
-from diagnose.trace import Trace
+from diagnose.trace import StackFrame, Trace
 from diagnose.trace.schema import MISSING, Bool, Int64, MemoryCategory, UInt8
 
 CATEGORIES = (
@@ -83,9 +85,11 @@ def roles(trace: Trace, held: Pieces, phases: Phases, logits_bytes: Int64) -> UI
     found = recorded_roles(held.category)
     unknown = held.category == MemoryCategory.UNKNOWN
     seen = unknown & (held.taken >= 0)
-    found[unknown & ~seen] = _roles_of_stacks(trace)[held.stack[unknown & ~seen]]
+    before, built = unknown & ~seen, _of_stacks(trace, held, _builds)
+    found[before] = _lasting(trace, held)[before]
     if not held.events or not phases.phase.any():
-        found[unknown & _logits(trace, held, logits_bytes) & (found != PARAMETERS)] = LOGITS
+        found[unknown & _logits(trace, held, logits_bytes)] = LOGITS
+        found[unknown & built] = PARAMETERS
         return found
     born = np.zeros(len(held), np.uint8)
     born[seen] = phases.phase[held.taken[seen]]
@@ -101,7 +105,10 @@ def roles(trace: Trace, held: Pieces, phases: Phases, logits_bytes: Int64) -> UI
     found[inputs] = INPUTS
     passing = np.isin(found, (ACTIVATIONS, TEMPORARIES)) & seen & ~optimizer
     found[passing & _logits(trace, held, logits_bytes)] = LOGITS
-    before, gone = unknown & ~seen & (found == OTHER), held.freed < held.events
+    first_end = np.append(np.flatnonzero(np.diff(phases.step)), held.events)[0]
+    found[before & np.isin(found, (ACTIVATIONS, LOGITS)) & (held.freed > first_end)] = LEFT
+    found[unknown & built] = PARAMETERS
+    before, gone = before & (found == OTHER), held.freed < held.events
     died = np.zeros(len(held), np.uint8)
     died[before & gone] = phases.phase[held.freed[before & gone]]
     found[before & (died == TrainingPhase.OPTIMIZER)] = STATE
@@ -110,15 +117,25 @@ def roles(trace: Trace, held: Pieces, phases: Phases, logits_bytes: Int64) -> UI
     return found
 
 
-def _roles_of_stacks(trace: Trace) -> UInt8:
-    """Per stack, and last for none, what a piece serves as that it asked for and that outlived the asking."""
-    found = np.full(len(trace.stacks) + 1, OTHER, np.uint8)
-    for number in np.unique(trace.blocks.stack[trace.blocks.stack != MISSING]).tolist():
-        stack = trace.stacks[number]
-        found[number] = _LASTING[phase_of_stack(stack)]
-        if any(frame.function in _BUILDERS and _MODULES in frame.file.replace("\\", "/") for frame in stack):
-            found[number] = PARAMETERS
-    return found
+def _of_stacks(trace: Trace, held: Pieces, test: Callable[[tuple[StackFrame, ...]], bool]) -> Bool:
+    """Per piece whether a test holds for who asked; not where nobody knows."""
+    by_stack = np.zeros(len(trace.stacks) + 1, np.bool_)
+    for number in np.unique(held.stack[held.stack != MISSING]).tolist():
+        by_stack[number] = test(trace.stacks[number])
+    return np.asarray(by_stack[held.stack], np.bool_)
+
+
+def _lasting(trace: Trace, held: Pieces) -> UInt8:
+    """What pieces serve as that outlived the phase in which they were asked for, as far as who asked tells."""
+    by_stack = np.full(len(trace.stacks) + 1, OTHER, np.uint8)
+    for number in np.unique(held.stack[held.stack != MISSING]).tolist():
+        by_stack[number] = _LASTING[phase_of_stack(trace.stacks[number])]
+    return by_stack[held.stack]
+
+
+def _builds(stack: tuple[StackFrame, ...]) -> bool:
+    """Whether a module is built, moved to the device, or initialised."""
+    return any(frame.function in _BUILDERS and _MODULES in frame.file.replace("\\", "/") for frame in stack)
 
 
 def _within_phase(held: Pieces, phases: Phases, seen: Bool) -> Bool:
@@ -131,17 +148,14 @@ def _within_phase(held: Pieces, phases: Phases, seen: Bool) -> Bool:
     return within
 
 
-def _taken_by_loss(trace: Trace, held: Pieces) -> Bool:
-    """Which pieces a loss over classes asked for."""
-    by_stack = np.zeros(len(trace.stacks) + 1, np.bool_)
-    for number in np.unique(held.stack[held.stack != MISSING]).tolist():
-        by_stack[number] = any(frame.function in _LOSSES for frame in trace.stacks[number])
-    return np.asarray(by_stack[held.stack] & (held.size_bytes >= _LARGE_LOGITS_BYTES), np.bool_)
+def _is_of_loss(stack: tuple[StackFrame, ...]) -> bool:
+    """Whether a loss over classes asks."""
+    return any(frame.function in _LOSSES for frame in stack)
 
 
 def _logits(trace: Trace, held: Pieces, logits_bytes: Int64) -> Bool:
     """What a loss asked for, and all that is as large as the largest of it, or in half or twice its precision."""
-    asked = _taken_by_loss(trace, held)
+    asked = _of_stacks(trace, held, _is_of_loss) & (held.size_bytes >= _LARGE_LOGITS_BYTES)
     largest = int(held.size_bytes[asked].max(initial=0))
     sizes = np.union1d(logits_bytes, [largest // 2, largest, 2 * largest] if largest else np.empty(0, np.int64))
     return np.asarray(asked | np.isin(held.size_bytes, sizes[sizes >= _LARGE_LOGITS_BYTES]), np.bool_)

@@ -1,11 +1,12 @@
 """Has the allocator of the device note who asks for memory, and takes a snapshot of what is held.
 
-    CUDA is first used → stacks of what is taken → … end of step FIRST → nothing is noted → … the traced window …
-        → every event, in the steps after it → snapshot → nothing is noted
+    CUDA is first used → every event → … end of step FIRST → nothing is noted → … the traced window …
+        → every event, in the steps after it → snapshot → nothing is noted, unless what steps leave behind grows
 
-No counted step carries any of it: a noted event costs the host some 2 µs. When memory runs out, the allocator calls
-before it raises, while all that it could not make room beside is still held; the snapshot of that moment is written if
-the program ends of it. Where the program has the allocator note things for itself, nothing of this is switched.
+No counted step carries any of it: an allocation that is noted costs the host 3 µs (benchmarks/out_of_memory.py). When
+memory runs out, the allocator calls before it raises, while all that it could not make room beside is still held; the
+snapshot of that moment is written if the program ends of it. Where the program has the allocator note things for
+itself, nothing of this is switched.
 """
 
 from __future__ import annotations
@@ -24,7 +25,12 @@ from .hub import Hub
 FIRST = 3
 """Steps until parameters, gradients, optimizer state and a whole step's activations have been asked for."""
 MOST_EVENTS = 100_000
-"""Of the steps that are recorded whole; each takes some hundred bytes of the host."""
+"""The last ones are kept; each takes some hundred bytes of the host."""
+GROWN = 0.1
+GROWN_BYTES = 256 << 20
+"""By which steps hold more at their end than they did after the window, for memory to be running out."""
+GROWING = 100
+"""Steps that are noted then; what goes on to grow is noted again."""
 SNAPSHOTS = 8
 """Moments without memory that are looked at, whatever that costs; a program may try sizes until one fits."""
 MOST_SHARE = 0.02
@@ -42,13 +48,17 @@ class Allocations:
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._record: Callable[..., None] | None = None
         """Has the allocator note things; None until a device is used, and for good where the program does it itself."""
-        self._noting: str | None = None
-        """What it notes for us: `state`, who asked for what is held; `all`, every event; None, nothing."""
+        self._noting = False
+        self._in_steps_after = False
+        self._held_bytes: int | None = None
+        """At the end of the steps after the window, or of those that were noted since."""
+        self._noted_until: int | None = None
         self._lack: bytes | None = None
         self._lacks = 0
         self._since = 0.0
         self._spent_s = 0.0
-        self.step_ended: Callable[[int], None] = guarded(self._step_ended)
+        self.step_ended: Callable[[int, int | None], None] = guarded(self._step_ended)
+        """Right after step `index`, with what is held now where that was read."""
 
     def install(self, torch: Any) -> None:
         """Begin as soon as the program uses a device: to begin sooner would make it use one."""
@@ -59,15 +69,18 @@ class Allocations:
             lazily(guarded(self._begin))
 
     def begin_history(self) -> None:
-        """Have every event noted from here on."""
-        self._note("all", "alloc")
+        """Have the steps noted that begin here."""
+        self._in_steps_after = True
+        self._note()
 
     def end_history(self) -> None:
         """Write what was noted since, with what is held now."""
-        if self._noting == "all":
+        if self._noting and self._in_steps_after:
             snapshot = self._snapshot({"reason": "steady"})
             self._rest()
             self._write(snapshot)
+            self._held_bytes = self._torch.cuda.memory_allocated()
+        self._in_steps_after = False
 
     def save_lack(self) -> None:
         """Write the last moment at which memory ran out; for a program that ends of it."""
@@ -75,9 +88,16 @@ class Allocations:
         if self._lack is not None:
             self._write(self._lack)
 
-    def _step_ended(self, index: int) -> None:
+    def _step_ended(self, index: int, held_bytes: int | None) -> None:
         if index + 1 == FIRST:
             self._rest()
+        elif self._noted_until is not None:
+            if index >= self._noted_until:
+                self._rest()
+                self._noted_until, self._held_bytes = None, held_bytes
+        elif self._held_bytes and held_bytes and held_bytes > self._held_bytes * (1 + GROWN) + GROWN_BYTES:
+            self._noted_until = index + GROWING
+            self._note()
 
     # -- on the allocator's side --------------------------------------------------------------------------------------
 
@@ -85,7 +105,7 @@ class Allocations:
         self._torch._C._cuda_attach_out_of_memory_observer(guarded(self._ran_out))
         if not self._torch._C._cuda_isHistoryEnabled():
             self._record = self._leave_to_program()
-            self._note("state", "state")
+            self._note()
 
     def _leave_to_program(self) -> Callable[..., None]:
         """torch's own switch; once the program uses it, we do so no more."""
@@ -94,22 +114,23 @@ class Allocations:
 
         @functools.wraps(switch)
         def theirs(*args: Any, **kwargs: Any) -> None:
-            self._record, self._noting = None, None
+            self._record, self._noting = None, False
             switch(*args, **kwargs)
 
         memory._record_memory_history = theirs
         return switch
 
-    def _note(self, enabled: str, context: str) -> None:
+    def _note(self) -> None:
+        """Have every event noted, and who asks for memory."""
         if self._record is not None:
-            self._record(enabled, context=context, stacks="python", max_entries=MOST_EVENTS, clear_history=True)
-            self._noting = enabled
+            self._record("all", context="alloc", stacks="python", max_entries=MOST_EVENTS)
+            self._noting = True
 
     def _rest(self) -> None:
         """Have nothing noted any more; the stacks of what is held stay."""
         if self._noting and self._record is not None:
             self._record(None)
-        self._noting = None
+        self._noting = False
 
     def _ran_out(self, device: int, wanted_bytes: int, _most_bytes: int, free_bytes: int) -> None:
         """The allocator found no room; on the thread that asked."""
@@ -130,13 +151,15 @@ class Allocations:
         properties = self._torch.cuda.get_device_properties(self._torch.cuda.current_device())
         taken[KEY] = {
             **why,
-            "noting": self._noting,
             "time_ns": time.time_ns(),
             "capacity_bytes": int(properties.total_memory),
-            "pieces": [[*piece] for optimizer in list(self._optimizers) for piece in pieces_of(optimizer)],
+            "pieces": guarded(self._pieces)() or [],
             "cost_ns": time.perf_counter_ns() - begin,
         }
         return pickle.dumps(taken, protocol=4)
+
+    def _pieces(self) -> list[list[Any]]:
+        return [[*piece] for optimizer in list(self._optimizers) for piece in pieces_of(optimizer)]
 
     def _write(self, snapshot: bytes) -> None:
         sibling = self._hub.folder / f".{MEMORY}.{self._hub.pid}.tmp"

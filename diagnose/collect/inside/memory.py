@@ -46,6 +46,8 @@ class MemoryReadings:
         self._statm: int | None = None
         self.peak_bytes: int | None = None
         """Of what tensors held, the most that was ever read: the program may reset the allocator's own peak."""
+        self.held_bytes: int | None = None
+        """What tensors held when last read."""
         self.step_ended: Callable[[int], None] = guarded(self._step_ended)
 
     def _step_ended(self, end_ns: int) -> None:
@@ -60,6 +62,7 @@ class MemoryReadings:
         if figures:
             device = int(self._hub.torch.cuda.current_device())  # type: ignore[union-attr]  # it has figures
             self.peak_bytes = max(self.peak_bytes or 0, figures.get("allocator.peak_allocated_bytes", 0))
+            self.held_bytes = figures.get("allocator.allocated_bytes")
             self._new.append(encode({"t": now, "d": device, "v": figures}) + "\n")
         resident = self._resident_bytes()
         if resident:

@@ -102,7 +102,7 @@ class Watch:
         self._step_lines.append((steps.end_ns, steps.step_backwards, steps.step_input_ns))
         self._blocks.step_ended(index)
         self._memory.step_ended(steps.end_ns)
-        self._allocations.step_ended(index)
+        self._allocations.step_ended(index, self._memory.held_bytes)
         self._keeping(index, self._torch)
         self._tracing.step_ended(index)
 

@@ -50,12 +50,7 @@ def blocks_of(listed: object, number: Callable[[object], int], live: dict[Any, A
             "stack": [number(block.get("frames")) for _, block in rows],
         }
     ).sorted_by_start()
-    category = _categories(blocks, live.get("pieces"))
-    if live.get("noting") == "state" and (blocks.stack != MISSING).any():
-        # Who asks is noted: only autograd's own threads have no line, and what they keep are gradients.
-        nobody = (blocks.stack == MISSING) & (blocks.state == BlockState.HELD) & (category == MemoryCategory.UNKNOWN)
-        category[nobody] = MemoryCategory.TEMPORARY
-    return replace(blocks, category=category)
+    return replace(blocks, category=_categories(blocks, live.get("pieces")))
 
 
 def _addresses(rows: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> Int64:
