@@ -36,15 +36,16 @@ from diagnose.fixer import (
 )
 
 _OPTION = "find_unused_parameters"
+_LIGHTNING_SEARCHES = "ddp_find_unused_parameters_true"
+_SUMMARY = "do not search for unused parameters"
 
 
 def rewrite(request: Request) -> Answer:
     """Leave the option to its default on every wrapper that sets it."""
-    wrappers = [
-        one for one in data_parallel(request.sources, request.sites) if one.code(_OPTION) not in (None, "False")
-    ]
+    found = data_parallel(request.sources, request.sites)
+    wrappers = [one for one in found if one.code(_OPTION) not in (None, "False")]
     if not wrappers:
-        return None
+        return None if any(one.is_wrapper for one in found) else _through(request)
     unsure = varies(request.sources)
     if unsure is not None:
         return Advice(f"{unsure} chooses at random what a step uses: `{_OPTION}` may be needed, now and then.")
@@ -52,7 +53,22 @@ def rewrite(request: Request) -> Answer:
     if switched:
         return Advice(f"{switched[0].line} takes {_OPTION} from `{switched[0].code(_OPTION)}`: let that be False.")
     edits = [(one.path, _without(one)) for one in wrappers]
-    return Edits(request.edited(edits), "do not search for unused parameters")
+    return Edits(request.edited(edits), _SUMMARY)
+
+
+def _through(request: Request) -> Answer:
+    """The argument of a library that makes the wrapper; the Trainer of transformers searches unless told otherwise."""
+    for trainer in request.trainers():
+        if trainer.knows(_OPTION) and trainer.options.value(_OPTION) is not False:
+            placed = trainer.options.place(_OPTION, False)
+        elif trainer.knows("strategy") and trainer.options.value("strategy") == _LIGHTNING_SEARCHES:
+            placed = trainer.options.place("strategy", "ddp")
+        else:
+            continue
+        if placed.reason:
+            return Advice(placed.reason)
+        return Edits(request.edited(placed.edits.items()), _SUMMARY)
+    return None
 
 
 def _without(one: DataParallel) -> list[Splice]:
@@ -87,6 +103,17 @@ FIXER = Fixer(
             "kwargs = DistributedDataParallelKwargs(find_unused_parameters=True)\n",
             "from accelerate.utils import DistributedDataParallelKwargs\n"
             "kwargs = DistributedDataParallelKwargs(find_unused_parameters=False)\n",
+            lambda text: example_request("unused-parameter-search", text),
+        ),
+        Example(
+            'from transformers import TrainingArguments\narguments = TrainingArguments("out", bf16=True)\n',
+            "from transformers import TrainingArguments\n"
+            'arguments = TrainingArguments("out", bf16=True, ddp_find_unused_parameters=False)\n',
+            lambda text: example_request("unused-parameter-search", text),
+        ),
+        Example(
+            'from lightning import Trainer\nt = Trainer(strategy="ddp_find_unused_parameters_true")\n',
+            'from lightning import Trainer\nt = Trainer(strategy="ddp")\n',
             lambda text: example_request("unused-parameter-search", text),
         ),
         Example(_IMPORT + "model = DistributedDataParallel(model, device_ids=[rank])\n", None, _recorded),

@@ -53,7 +53,8 @@ def settings(request: Request) -> Sequence[Mapping[str, Scalar]]:
     """The plan, then the default where the program has another size, then larger and smaller ones."""
     wrappers = _wrappers(request)
     if not wrappers:
-        return ({},)
+        known = any(trainer.knows("bucket_cap_mb") for trainer in request.trainers())
+        return tuple({"megabytes": size} for size in _SIZES_MB) if known else ({},)
     now = _size_now(wrappers[0])
     plan = planned(request.finding) if _has_lists(request.facts) else ()
     wanted: list[Mapping[str, Scalar]] = []
@@ -69,9 +70,9 @@ def settings(request: Request) -> Sequence[Mapping[str, Scalar]]:
 def rewrite(request: Request) -> Answer:
     """Put the size of the setting into every wrapper."""
     wrappers = _wrappers(request)
-    if not wrappers:
-        return None
     chosen = request.setting or settings(request)[0]
+    if not wrappers:
+        return _through(request, chosen)
     for one in wrappers:
         given = one.given("bucket_cap_mb") or one.given("bucket_cap_mb_list")
         if given is not None and not isinstance(given, cst.Integer | cst.Float | cst.List | cst.Tuple):
@@ -81,6 +82,18 @@ def rewrite(request: Request) -> Answer:
         return None
     said = f"of {chosen['plan']} MiB, the last repeated" if "plan" in chosen else f"of {chosen['megabytes']} MiB"
     return Edits(request.edited(edits), f"reduce gradients in buckets {said}")
+
+
+def _through(request: Request, chosen: Mapping[str, Scalar]) -> Answer:
+    """The argument of a library that makes the wrapper."""
+    for trainer in request.trainers():
+        size = chosen.get("megabytes")
+        if trainer.knows("bucket_cap_mb") and size is not None and trainer.options.value("bucket_cap_mb") != size:
+            placed = trainer.options.place("bucket_cap_mb", size)
+            if placed.reason:
+                return Advice(placed.reason)
+            return Edits(request.edited(placed.edits.items()), f"reduce gradients in buckets of {size} MiB")
+    return None
 
 
 def _wrappers(request: Request) -> list[DataParallel]:
@@ -148,6 +161,11 @@ FIXER = Fixer(
             _IMPORT + "model = DistributedDataParallel(model, bucket_cap_mb=5)\n",
             _IMPORT + "model = DistributedDataParallel(model, bucket_cap_mb_list=[4, 60.5, 8])\n",
             lambda text: _recorded(text, plan="4 60.5 8"),
+        ),
+        Example(
+            'from transformers import TrainingArguments\narguments = TrainingArguments("out")\n',
+            'from transformers import TrainingArguments\narguments = TrainingArguments("out", ddp_bucket_cap_mb=100)\n',
+            lambda text: _recorded(text, megabytes=100),
         ),
         Example(_IMPORT + "model = DistributedDataParallel(model, bucket_cap_mb=args.cap)\n", None, _recorded),
         Example(_IMPORT + "model = DistributedDataParallel(model, **options)\n", None, _recorded),

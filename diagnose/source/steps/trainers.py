@@ -38,9 +38,11 @@ _NAMES: Mapping[Library, Mapping[str, str]] = {
         "tf32": "tf32",
         "optimizer": "optim",
         "compile": "torch_compile",
+        "find_unused_parameters": "ddp_find_unused_parameters",
+        "bucket_cap_mb": "ddp_bucket_cap_mb",
     },
     "accelerate": {"precision": "mixed_precision", "micro_steps": "gradient_accumulation_steps"},
-    "lightning": {"precision": "precision", "micro_steps": "accumulate_grad_batches"},
+    "lightning": {"precision": "precision", "micro_steps": "accumulate_grad_batches", "strategy": "strategy"},
 }
 _BFLOAT16: Mapping[Library, Scalar] = {"transformers": True, "accelerate": "bf16", "lightning": "bf16-mixed"}
 _FLOAT32: Mapping[Library, tuple[Scalar, ...]] = {
