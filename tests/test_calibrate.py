@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from diagnose.calibration.record import (
     encode,
 )
 from diagnose.calibration.store import keep, name_of
+from diagnose.cli import main
 from diagnose.collect.calibrations import ceilings_for, curves_for, folder, network_settings, stored
 from diagnose.errors import InputError
 from diagnose.report.calibration import render
@@ -146,6 +148,29 @@ def test_the_table_has_a_row_a_size_and_a_column_a_kind() -> None:
     assert "NCCL_P2P_DISABLE=1" in said
     assert [line.split()[:2] for line in said.splitlines() if "MiB" in line] == [["1.00", "MiB"], ["2.00", "MiB"]]
     assert "all-reduce" in said and "all-gather" in said
+
+
+# Recordings that carry none
+
+
+def test_a_recording_is_given_the_calibration_that_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = keep(calibration(1, None, curve("all_reduce", 2, 30_000, 50_000, 60_000, 70_000, 80_000, 141_000)), tmp_path)
+    sample = str(ROOT / "sample_traces" / "h200_straggler")
+    assert main(["ranks", sample, "--calibration", str(path)]) == 0
+    assert "of what diagnose calibrate measured" in capsys.readouterr().out
+    assert main(["ranks", sample]) == 0
+    assert "data sheet, NVLink" in capsys.readouterr().out
+    assert main(["analyze", str(ROOT / "sample_traces" / "h200_expert_gpt"), "--calibration", str(tmp_path)]) == 0
+    assert "700 TFLOP/s that the device does at most (measured)" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_calibration_of_another_device_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = keep(replace(calibration(), device=Device("NVIDIA A100")), tmp_path)
+    sample = str(ROOT / "sample_traces" / "h200_straggler")
+    assert main(["ranks", sample, "--calibration", str(path)]) == 2
+    assert "is of NVIDIA A100, and the recording of NVIDIA H200" in capsys.readouterr().err
+    assert main(["ranks", sample, "--calibration", str(tmp_path / "nowhere")]) == 2
+    assert "holds no calibration" in capsys.readouterr().err
 
 
 # The command itself, with torchrun and gloo

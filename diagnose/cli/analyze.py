@@ -6,6 +6,7 @@ import argparse
 from contextlib import nullcontext
 from pathlib import Path
 
+from diagnose.cli.ranks import add_calibration_option
 from diagnose.cli.streams import result, talk
 from diagnose.errors import UsageError
 
@@ -23,6 +24,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("paths", metavar="PATH", nargs="+", type=Path, help="a trace, a folder of traces, a run folder")
     parser.add_argument("--json", action="store_true", help="print the diagnosis as one JSON object")
     parser.add_argument("--fail-on", choices=("high", "medium", "low"), help="exit 1 when a finding is this severe")
+    add_calibration_option(parser)
     parser.add_argument("--rules", type=Path, metavar="DIR", help="a folder of further rules, one a file")
     parser.add_argument(
         "--any-size",
@@ -42,6 +44,7 @@ def run(args: argparse.Namespace) -> int:
     from diagnose.cli.findings import failed, print_diagnosis
     from diagnose.cli.reading import show_progress
     from diagnose.engine import diagnose
+    from diagnose.measure.calibrated import with_calibrations
     from diagnose.plugins import load_rules
     from diagnose.trace.readers import open_traces
     from diagnose.trace.readers.limits import lifted
@@ -51,7 +54,12 @@ def run(args: argparse.Namespace) -> int:
         talk(f"diagnose: {problem.module} was left out: {problem.message}")
     if args.on is None:
         with lifted() if args.any_size else nullcontext():
-            diagnosis = diagnose(open_traces(args.paths, show_progress), catalogue)
+            traces = open_traces(args.paths, show_progress)
+            if args.calibration is not None:
+                traces = with_calibrations(traces, args.calibration)
+            diagnosis = diagnose(traces, catalogue)
+    elif args.calibration is not None:
+        raise UsageError("a calibration is applied where the files are read; leave out --calibration, or --on")
     elif args.any_size:
         raise UsageError("the limits of other machines stay; leave out --any-size, or --on to read the files here")
     else:

@@ -19,7 +19,18 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "against what `diagnose calibrate` measured where it ran.",
     )
     parser.add_argument("paths", metavar="PATH", nargs="*", type=Path, help="a run, a trace, a folder of ranks")
+    add_calibration_option(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def add_calibration_option(parser: argparse.ArgumentParser) -> None:
+    """The option that `ranks` and `analyze` share."""
+    parser.add_argument(
+        "--calibration",
+        metavar="PATH",
+        type=Path,
+        help="a file or folder of `diagnose calibrate`, for recordings that carry no calibration of their own",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -29,11 +40,14 @@ def run(args: argparse.Namespace) -> int:
     from diagnose.errors import InputError
     from diagnose.measure import Measures
     from diagnose.measure.between_ranks import between_ranks
+    from diagnose.measure.calibrated import with_calibrations
     from diagnose.report import ranks as report
     from diagnose.trace.readers import open_traces
 
     paths = [run_of(path) or path for path in (args.paths or [None])]
     traces = open_traces([path.parent if path.is_file() and path.name == "journal.jsonl" else path for path in paths])
+    if args.calibration is not None:
+        traces = with_calibrations(traces, args.calibration)
     between = between_ranks([Measures(trace) for trace in traces])
     if not any(row.steps for row in between.job.table):
         raise InputError(paths[0], "no training step was found in it, so that no rank can be compared with another")
