@@ -1,4 +1,4 @@
-"""Calls operators past torch's dispatcher in eager code: from Python, dispatching takes a host longer than launching.
+"""Calls what an operator does without the operator, in eager code: dispatching from Python takes longer than launching.
 
 An operator registered from Python is dispatched several times over each way. Eager code on plain tensors needs nothing
 of that but a node in the autograd graph. Whatever watches or replaces operators (compilers, tracing, modes, transforms,
@@ -9,15 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.autograd import Function
-from torch.library import CustomOpDef  # type: ignore[attr-defined]  # torch does not say that it exports it
 
 PLAIN = frozenset((torch.Tensor, torch.nn.Parameter, type(None), bool, int, float))
 
 
-def plain(operator: CustomOpDef) -> Callable[..., Any]:
-    """The operator's own function, where neither a gradient is wanted nor anybody watches."""
-    function = operator._init_fn
+def direct(operator: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function that the operator is made of, where neither a gradient is wanted nor anybody watches."""
 
     def call(*args: Any) -> Any:
         return function(*args) if _unwatched(args) and not _wants_gradient(args) else operator(*args)
@@ -26,13 +23,21 @@ def plain(operator: CustomOpDef) -> Callable[..., Any]:
 
 
 def differentiable(
-    operator: CustomOpDef, keep: Callable[..., None], backward: Callable[..., Any]
+    operator: Callable[..., Any],
+    function: Callable[..., Any],
+    keep: Callable[..., None],
+    backward: Callable[..., Any],
 ) -> Callable[..., Any]:
-    """Register the operator's gradient, and return what eager code calls."""
-    operator.register_autograd(backward, setup_context=keep)
-    function = operator._init_fn
-    members = {"forward": function, "setup_context": keep, "backward": backward}
-    node: Any = type(operator._name, (Function,), {name: staticmethod(one) for name, one in members.items()})
+    """The same with a gradient: `keep` and `backward` are what the operator's `register_autograd` gets."""
+
+    def forward(ctx: Any, *args: Any) -> Any:
+        output = function(*args)
+        keep(ctx, args, output)
+        return output
+
+    # `keep` as `setup_context` would have torch look up the function's signature at each call.
+    members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    node: Any = type(function.__name__, (torch.autograd.Function,), members)
 
     def call(*args: Any) -> Any:
         if not _unwatched(args):
