@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from diagnose.kernels.backend import compute_dtype, runs_triton
+from diagnose.kernels.direct import differentiable, direct
 from diagnose.kernels.tuning import fused_pays
 
 
@@ -19,9 +20,13 @@ def swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
         raise ValueError(f"gate and up have one shape, not {tuple(gate.shape)} and {tuple(up.shape)}")
     if gate.dim() == 0:
         return swiglu(gate.reshape(1), up.reshape(1)).reshape(())
-    if gate.dtype == up.dtype and not fused_pays("swiglu", (gate, up), _swiglu, _native):
+    if gate.dtype == up.dtype and not fused_pays("swiglu", (gate, up), _fused, _native):
         return _native(gate, up)
-    out: torch.Tensor = _swiglu(gate, up)
+    return _fused(gate, up)
+
+
+def _fused(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    out: torch.Tensor = _gated(gate, up)
     return out
 
 
@@ -29,8 +34,7 @@ def _native(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.silu(gate) * up
 
 
-@torch.library.custom_op("diagnose::swiglu", mutates_args=())
-def _swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+def _activate(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     out = _output(gate, up)
     dtype = compute_dtype(out.dtype)
     if out.numel() == 0:
@@ -45,13 +49,15 @@ def _swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     return out.copy_(torch.nn.functional.silu(gate.to(dtype)) * up.to(dtype))
 
 
+_swiglu = torch.library.custom_op("diagnose::swiglu", _activate, mutates_args=())
+
+
 @_swiglu.register_fake
 def _(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     return _output(gate, up)
 
 
-@torch.library.custom_op("diagnose::swiglu_backward", mutates_args=())
-def _swiglu_backward(by_out: torch.Tensor, gate: torch.Tensor, up: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _differentiate(by_out: torch.Tensor, gate: torch.Tensor, up: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The gradients by gate and up."""
     by_gate, by_up = _gradient_outputs(gate, up)
     dtype = compute_dtype(torch.promote_types(gate.dtype, up.dtype))
@@ -70,6 +76,10 @@ def _swiglu_backward(by_out: torch.Tensor, gate: torch.Tensor, up: torch.Tensor)
     return by_gate, by_up
 
 
+_swiglu_backward = torch.library.custom_op("diagnose::swiglu_backward", _differentiate, mutates_args=())
+_gradients = direct(_swiglu_backward, _differentiate)
+
+
 @_swiglu_backward.register_fake
 def _(_: torch.Tensor, gate: torch.Tensor, up: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return _gradient_outputs(gate, up)
@@ -80,11 +90,12 @@ def _keep(ctx: Any, inputs: tuple[torch.Tensor, torch.Tensor], output: torch.Ten
 
 
 def _backward(ctx: Any, by_out: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    gradients: tuple[torch.Tensor, torch.Tensor] = _swiglu_backward(by_out, *ctx.saved_tensors)
+    gradients: tuple[torch.Tensor, torch.Tensor] = _gradients(by_out, *ctx.saved_tensors)
     return gradients
 
 
 _swiglu.register_autograd(_backward, setup_context=_keep)
+_gated = differentiable(_swiglu, _activate, _keep, _backward)
 
 
 def _output(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:

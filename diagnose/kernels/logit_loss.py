@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from diagnose.kernels.backend import compute_dtype
+from diagnose.kernels.direct import differentiable, direct
 from diagnose.kernels.row_loss import LossTerms, Reduction, check_arguments, losses_of, reduced, write_gradients
 
 
@@ -28,12 +29,11 @@ def cross_entropy(
     """
     check_arguments(logits, target, label_smoothing, reduction)
     rows, labels = logits.reshape(-1, logits.shape[-1]), target.reshape(-1)
-    losses, _ = _losses(rows, labels, ignore_index, label_smoothing, z_loss)
+    losses, _ = _differentiable_losses(rows, labels, ignore_index, label_smoothing, z_loss)
     losses = losses.reshape(target.shape) if reduction == "none" else losses
     return reduced(losses, labels, ignore_index, reduction)
 
 
-@torch.library.custom_op("diagnose::cross_entropy", mutates_args=())
 def _losses(
     logits: torch.Tensor, target: torch.Tensor, ignore_index: int, label_smoothing: float, z_loss: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -41,14 +41,16 @@ def _losses(
     return losses_of(logits, target, LossTerms(ignore_index, label_smoothing, z_loss))
 
 
-@_losses.register_fake
+_cross_entropy = torch.library.custom_op("diagnose::cross_entropy", _losses, mutates_args=())
+
+
+@_cross_entropy.register_fake
 def _(logits: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
     losses = logits.new_empty(logits.shape[0], dtype=compute_dtype(logits.dtype))
     return losses, torch.empty_like(losses)
 
 
-@torch.library.custom_op("diagnose::cross_entropy_backward", mutates_args=())
-def _gradients(
+def _differentiate(
     by_losses: torch.Tensor,
     logits: torch.Tensor,
     target: torch.Tensor,
@@ -64,7 +66,11 @@ def _gradients(
     return by_logits
 
 
-@_gradients.register_fake
+_cross_entropy_backward = torch.library.custom_op("diagnose::cross_entropy_backward", _differentiate, mutates_args=())
+_gradients = direct(_cross_entropy_backward, _differentiate)
+
+
+@_cross_entropy_backward.register_fake
 def _(_: torch.Tensor, logits: torch.Tensor, *__: Any) -> torch.Tensor:
     return logits.new_empty(logits.shape)
 
@@ -82,4 +88,5 @@ def _backward(ctx: Any, by_losses: torch.Tensor | None, _: None) -> tuple[torch.
     return by_logits, None, *(None for _ in ctx.terms)
 
 
-_losses.register_autograd(_backward, setup_context=_keep)
+_cross_entropy.register_autograd(_backward, setup_context=_keep)
+_differentiable_losses = differentiable(_cross_entropy, _losses, _keep, _backward)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from diagnose.kernels.backend import compute_dtype, runs_triton, without_autocast
+from diagnose.kernels.direct import differentiable, direct
 from diagnose.kernels.tuning import fused_pays
 
 WIDEST = 16384
@@ -50,7 +51,7 @@ def _fused(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor | None, eps: float, round_before_weight: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     width = x.shape[-1]
-    normed, summed, _ = _add_norm(x.reshape(-1, width), residual.reshape(-1, width), weight, eps, round_before_weight)
+    normed, summed, _ = _added(x.reshape(-1, width), residual.reshape(-1, width), weight, eps, round_before_weight)
     return normed.reshape(x.shape), summed.reshape(x.shape)
 
 
@@ -62,8 +63,7 @@ def _native(
         return torch.nn.functional.rms_norm(summed, summed.shape[-1:], weight, eps), summed
 
 
-@torch.library.custom_op("diagnose::add_rms_norm", mutates_args=())
-def _add_norm(
+def _add_and_normalise(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor | None, eps: float, round_before_weight: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The normalised sum, the sum, and 1 / rms of each row."""
@@ -88,6 +88,9 @@ def _add_norm(
     return normed, summed, scales
 
 
+_add_norm = torch.library.custom_op("diagnose::add_rms_norm", _add_and_normalise, mutates_args=())
+
+
 @_add_norm.register_fake
 def _(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor | None, *_: Any
@@ -95,8 +98,7 @@ def _(
     return _outputs(x, residual, weight)
 
 
-@torch.library.custom_op("diagnose::add_rms_norm_backward", mutates_args=())
-def _add_norm_backward(
+def _differentiate(
     by_normed: torch.Tensor,
     by_summed: torch.Tensor | None,
     summed: torch.Tensor,
@@ -134,6 +136,10 @@ def _add_norm_backward(
     return by_inputs, by_weight.to(weight.dtype)
 
 
+_add_norm_backward = torch.library.custom_op("diagnose::add_rms_norm_backward", _differentiate, mutates_args=())
+_gradients = direct(_add_norm_backward, _differentiate)
+
+
 @_add_norm_backward.register_fake
 def _(
     _: torch.Tensor, __: torch.Tensor | None, summed: torch.Tensor, weight: torch.Tensor | None, *___: Any
@@ -160,7 +166,7 @@ def _backward(
         if by_summed is None:
             return None, None, None, None, None
         return by_summed.to(x_dtype), by_summed.to(residual_dtype), None, None, None
-    by_inputs, by_weight = _add_norm_backward(by_normed, by_summed, summed, weight, scales, ctx.round_before_weight)
+    by_inputs, by_weight = _gradients(by_normed, by_summed, summed, weight, scales, ctx.round_before_weight)
     return (
         by_inputs.to(x_dtype),
         by_inputs.to(residual_dtype),
@@ -171,6 +177,7 @@ def _backward(
 
 
 _add_norm.register_autograd(_backward, setup_context=_keep)
+_added = differentiable(_add_norm, _add_and_normalise, _keep, _backward)
 
 
 def _outputs(
