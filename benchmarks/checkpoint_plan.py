@@ -22,6 +22,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 
+os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")  # so that fragments do not decide what fits
+os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # before torch makes its handles: gradients bit for bit
 
 import torch
@@ -143,7 +145,8 @@ class Bench:
     def run(self, again: Collection[int]) -> Run:
         """The median step, and the peak."""
         self.model.again = frozenset(again)
-        self.step()
+        for _ in range(2):
+            self.step()
         self.settle()
         if self.on_device:
             torch.cuda.reset_peak_memory_stats()
@@ -232,9 +235,11 @@ def main() -> None:
     runs = {cap: bench.run(plan.again) for cap, plan in plans.items() if plan is not None}
     everything = bench.run(range(len(chain.blocks)))
     searched = [plain, everything]
-    for k in range(1, len(chain.blocks)):
-        if time.monotonic() > ends - 30:
-            print(f"the search ended before {k} of {len(chain.blocks)}")
+    planned = [len(plan.again) for plan in plans.values() if plan is not None]
+    nearest_first = sorted(range(1, len(chain.blocks)), key=lambda k: min((abs(k - one) for one in planned), default=k))
+    for done, k in enumerate(nearest_first):
+        if time.monotonic() > ends - 20:
+            print(f"the search ended after {done} of {len(nearest_first)} k, those nearest to the plans first")
             break
         searched.append(bench.run(range(k)))
     rows = []

@@ -127,6 +127,62 @@ def test_a_checkpointed_program_goes_on_computing_again(probe: tuple[Blocks, Sit
     assert chain_of(found).lines[0].order == (0, 1, 2)
 
 
+class OnDevice(Blocks):
+    """With an allocator that holds a megabyte more at each reading."""
+
+    held = 0
+
+    def _on_device(self) -> bool:
+        return True
+
+    def _capturing(self) -> bool:
+        return False
+
+    def _limit(self) -> int | None:
+        return 1 << 40
+
+    def _clock(self) -> int:
+        return self._read()[0]
+
+    def _read(self) -> tuple[int, int]:
+        self.held += 1_000_000
+        return self.held, self.held + 500_000
+
+
+def test_a_recomputation_that_torch_ends_early_is_measured_too() -> None:
+    sites = Sites()
+    probe = OnDevice(sites)
+    probe.install(torch)
+    found = train((probe, sites), Net(again=True))
+    (looped,) = [one for one in found if one["arguments"]["through"] == "loop"]
+    # A reading when it begins, one when it ends, and an output that an early end leaves out.
+    assert looped["arguments"]["again_bytes"] == ",".join([str(1_000_000 + ACTIVATION)] * 3)
+    known = chain_of(found)
+    assert known.again == (0, 1, 2)
+    assert known.whole
+
+
+def test_peaks_follow_the_order_of_the_step() -> None:
+    sites = Sites()
+    probe = OnDevice(sites)
+    probe.install(torch)
+    chain = chain_of(train((probe, sites), nn.Sequential(Net(), nn.Tanh()))).chain
+    forward = [block.forward_peak_bytes for block in chain.blocks]
+    backward = [block.backward_peak_bytes for block in chain.blocks]
+    assert forward == sorted(forward)
+    assert backward == sorted(backward, reverse=True)
+    assert forward[-1] < chain.turn_peak_bytes < chain.back_peak_bytes < backward[-1]
+    assert backward[0] == chain.rest_peak_bytes
+
+
+def test_a_model_that_ends_in_a_block_has_one_peak_at_its_turn() -> None:
+    sites = Sites()
+    probe = OnDevice(sites)
+    probe.install(torch)
+    chain = chain_of(train((probe, sites), Net())).chain
+    assert chain.blocks[-1].forward_peak_bytes < chain.turn_peak_bytes == chain.back_peak_bytes
+
+
 def test_a_model_can_be_copied_and_pickled_while_it_is_measured(probe: tuple[Blocks, Sites]) -> None:
     net = Net()
     train(probe, net, steps=0)

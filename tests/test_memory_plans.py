@@ -28,7 +28,7 @@ def chains(draw: st.DrawFn) -> Chain:
     """Any few blocks, with peaks that are not those of any allocator."""
     size = st.integers(0, 50)
     blocks = draw(st.lists(st.builds(Block, size, size, size, size, size, size), max_size=7))
-    return Chain(tuple(blocks), draw(st.integers(0, 300)), draw(st.integers(0, 30)))
+    return Chain(tuple(blocks), draw(st.integers(0, 300)), draw(st.integers(0, 30)), draw(st.integers(0, 300)))
 
 
 def exhaustive(chain: Chain, budget_bytes: int) -> int | None:
@@ -117,6 +117,7 @@ def site(line: int = 12, arguments: Mapping[str, int | str | None] | None = None
         "forward_peak_bytes": "160,260",
         "backward_peak_bytes": "180,280",
         "turn_peak_bytes": 300,
+        "back_peak_bytes": 290,
         "rest_peak_bytes": 90,
         "limit_bytes": 1000,
     }

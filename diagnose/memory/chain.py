@@ -55,9 +55,11 @@ class Chain:
 
     blocks: tuple[Block, ...]
     turn_peak_bytes: int
-    """The most that was held between the last block's forward and backward pass: the loss, the logits."""
+    """The most that was held after the last block's forward pass, before the backward pass: the loss, the logits."""
     rest_peak_bytes: int = 0
     """The most that was held when nothing of the blocks was: the step of the optimizer."""
+    back_peak_bytes: int = 0
+    """The most that was held in the backward pass before that of the last block: the gradients of the logits."""
 
     def peak_bytes(self, again: Collection[int] = ()) -> int:
         """The most that is held in a step in which the blocks of these numbers are computed again."""
@@ -69,7 +71,7 @@ class Chain:
                 saved_forward += block.saved_forward_bytes
             else:
                 peak = max(peak, block.forward_peak_bytes - saved_forward)
-        return max(peak, self.turn_peak_bytes - saved_forward)
+        return max(peak, self.turn_peak_bytes - saved_forward, self.back_peak_bytes - saved)
 
     def recompute_ns(self, again: Collection[int]) -> int:
         """What computing these blocks again takes."""

@@ -59,7 +59,7 @@ def cheapest(chain: Chain, budget_bytes: int) -> Plan | None:
         kept = [one for one in frontier if one.fits(block.forward_peak_bytes, block.backward_peak_bytes, budget_bytes)]
         again = [one.beside(number, block) for one in frontier if one.fits(0, block.backward_peak_bytes, budget_bytes)]
         frontier = _thinned(_undominated([*kept, *again]))
-    enough = [one for one in frontier if one.fits(chain.turn_peak_bytes, 0, budget_bytes)]
+    enough = [one for one in frontier if one.fits(chain.turn_peak_bytes, chain.back_peak_bytes, budget_bytes)]
     if not enough:
         return None
     chosen = min(enough, key=lambda one: (one.cost_ns, one.chosen)).chosen

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -79,11 +78,11 @@ def recorded(sites: Sequence[Site]) -> Recorded | None:
     if not by_order or sorted(by_order) != list(range(len(by_order))):
         return None
     site = parts[0].line.site
-    turn, rest = (_number(site, name) for name in ("turn_peak_bytes", "rest_peak_bytes"))
+    turn, back, rest = (_number(site, f"{name}_peak_bytes") for name in ("turn", "back", "rest"))
     blocks = _alike([by_order[place] for place in range(len(by_order))])
     whole = turn is not None and rest is not None and all(block.backward_peak_bytes > 0 for block in blocks)
     sizes = {place: size for part in parts for place, size in part.again.items()}
-    chain = _as_if_kept(Chain(tuple(blocks), turn or 0, rest or 0), sizes)
+    chain = _as_if_kept(Chain(tuple(blocks), turn or 0, rest or 0, back or 0), sizes)
     return Recorded(
         tuple(part.line for part in parts),
         chain,
@@ -141,16 +140,17 @@ def _line(site: Site, order: tuple[int, ...]) -> Line:
 
 
 def _alike(blocks: list[Block]) -> list[Block]:
-    """Blocks that keep the same do the same work: the median of their times stands for each.
+    """Blocks that keep nearly the same do the same work: the median of their figures stands for each.
 
     Else noise would decide between them, and a plan be a scatter of numbers.
     """
-
-    def like(one: Block) -> list[int]:
-        near = _NEAR * one.kept_bytes
-        return [other.recompute_ns for other in blocks if abs(other.kept_bytes - one.kept_bytes) <= near]
-
-    return [replace(block, recompute_ns=int(statistics.median_low(like(block)))) for block in blocks]
+    found = []
+    for block in blocks:
+        like = [other for other in blocks if abs(other.kept_bytes - block.kept_bytes) <= _NEAR * block.kept_bytes]
+        kept, took = (sorted(getattr(one, name) for one in like) for name in ("kept_bytes", "recompute_ns"))
+        middle = (len(like) - 1) // 2
+        found.append(replace(block, kept_bytes=kept[middle], recompute_ns=took[middle]))
+    return found
 
 
 def _as_if_kept(chain: Chain, sizes: Mapping[int, int]) -> Chain:
@@ -167,7 +167,8 @@ def _as_if_kept(chain: Chain, sizes: Mapping[int, int]) -> Chain:
             )
         )
         more += extra
-    return replace(chain, blocks=tuple(blocks), turn_peak_bytes=chain.turn_peak_bytes + more)
+    turn, back = chain.turn_peak_bytes + more, chain.back_peak_bytes + more
+    return replace(chain, blocks=tuple(blocks), turn_peak_bytes=turn, back_peak_bytes=back)
 
 
 def _numbers(site: Site, name: str) -> tuple[int, ...]:

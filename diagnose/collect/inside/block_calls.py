@@ -48,7 +48,13 @@ def described(memory: list[Call], times: list[Call], rest_peak: int) -> Iterator
     forward = [call for call in memory if not call.again]
     took = {call.number: call.took_ns for call in times if not call.again}
     again_ns = {call.number: call.took_ns for call in times if call.again}
-    again_bytes = {call.number: call.left[0] - call.entered[0] for call in memory if call.again and call.left}
+    boundary = {call.number: call.boundary for call in forward}
+    again_bytes = {
+        # What was stopped before its end has no output, which a whole forward pass would leave as well.
+        call.number: call.left[0] - call.entered[0] + (0 if call.boundary else boundary.get(call.number, 0))
+        for call in memory
+        if call.again and call.left
+    }
     by_line: dict[tuple[str, int, str, str | None], list[int]] = {}
     for order, call in enumerate(forward):
         by_line.setdefault(call.line, []).append(order)
@@ -68,16 +74,29 @@ def described(memory: list[Call], times: list[Call], rest_peak: int) -> Iterator
             "boundary_bytes": _joined(call.boundary for call, _ in done),
             "cast_bytes": _joined(call.cast for call, _ in done),
             "forward_ns": _joined(took.get(call.number, -1) for call, _, _ in calls),
-            "forward_peak_bytes": _joined(max(call.entered[1], call.left[1]) for call, _ in done if call.left),
+            "forward_peak_bytes": _joined(
+                max(call.left[1], call.entered[1] if order else 0) for call, order in done if call.left
+            ),
             "backward_peak_bytes": _joined(_backward_peak(forward, order, rest_peak) for order in orders),
             "held_bytes": forward[0].entered[0],
-            "turn_peak_bytes": forward[-1].turned[1] if forward[-1].turned else None,
             **({"called_from": outer} if outer else {}),
         }
         if again_bytes:
             arguments["again_bytes"] = _joined(again_bytes.get(call.number, 0) for call, _, _ in calls)
             arguments["again_ns"] = _joined(again_ns.get(call.number, -1) for call, _, _ in calls)
         yield file, line, function, arguments
+
+
+def turned(memory: list[Call], turns: list[int]) -> dict[str, int | None]:
+    """The peaks after the last block's forward pass, before and after the backward pass began.
+
+    Where its beginning was not seen, one stands for both.
+    """
+    last = next((call.turned for call in reversed(memory) if not call.again), None)
+    if last is None:
+        return {"turn_peak_bytes": None, "back_peak_bytes": None}
+    before = turns[0] if turns else last[1]
+    return {"turn_peak_bytes": before, "back_peak_bytes": max([last[1], *turns[1:]])}
 
 
 def _backward_peak(forward: list[Call], order: int, rest_peak: int) -> int:

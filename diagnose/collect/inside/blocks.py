@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from .block_calls import Call, described, last_pass
+from .block_calls import Call, described, last_pass, turned
 from .guard import guarded
 from .sites import Sites
 
@@ -54,6 +54,10 @@ class Blocks:
         self._memory: list[Call] = []
         self._times: list[Call] = []
         self._rest_peak = 0
+        self._between = 0
+        """The peak while blocks were computed again, since the last block's backward pass began."""
+        self._turns: list[int] = []
+        """Peaks after the last block's forward pass: until the backward pass began, and in its steps since."""
         self._told = False
         self.step_ended: Callable[[int], None] = guarded(self._step_ended)
         self.stop: Callable[[], None] = guarded(self._stop)
@@ -78,9 +82,11 @@ class Blocks:
             guarded(probe._look_at)(self)
             probe._inside = True
             try:
-                return original(self, *args, **kwargs)
+                result = original(self, *args, **kwargs)
             finally:
                 probe._inside = False
+            guarded(probe._left_model)(result)
+            return result
 
         self._patched = module.__call__ = watched
 
@@ -109,7 +115,7 @@ class Blocks:
         if self._patched is None:
             return
         if self._index == MEMORY and self._on_device():
-            self._rest_peak = self._read()[1]
+            self._rest_peak = max(self._read()[1], self._between)
         self._take_over()
         self._index = index + 1
         if self._index > TIMES:
@@ -142,7 +148,12 @@ class Blocks:
         if call is None:
             return self._original(module, *args, **kwargs)
         with self._counting(module):
-            result = self._original(module, *args, **kwargs)
+            try:
+                result = self._original(module, *args, **kwargs)
+            except BaseException:
+                if again:  # torch ends a recomputation this way, once it has all that it needs
+                    guarded(self._leave)(call, None)
+                raise
         guarded(self._leave)(call, result)
         return result
 
@@ -156,6 +167,8 @@ class Blocks:
         outer = f"{user.f_code.co_filename}:{user.f_lineno}" if user is not None and user is not caller else None
         line = (code.co_filename, caller.f_lineno, code.co_qualname, outer)
         call = Call(number, type(module).__name__, line, again)
+        if not again:
+            self._turns.clear()
         container, call.place, _ = self._blocks[number]
         call.through = _through(self._torch, sys._getframe(2), caller, container, module)
         call.turns, call.container = len(container), self._names[number]
@@ -169,6 +182,7 @@ class Blocks:
         if given is not None and not self._on_device():
             self._saved[given.untyped_storage().data_ptr()] = given.untyped_storage().nbytes()
         call.entered = self._read()
+        self._between = max(self._between, call.entered[1]) if again else 0
         return call
 
     def _leave(self, call: Call, result: Any) -> None:
@@ -181,13 +195,26 @@ class Blocks:
             if not self._on_device():
                 self._saved[output.untyped_storage().data_ptr()] = call.boundary
         call.left = self._read()
+        self._between = max(self._between, call.left[1]) if call.again else 0
         if output is not None and output.requires_grad and self._index == MEMORY and not call.again:
             output.register_hook(guarded(lambda _gradient: self._turned(call)))
 
     def _turned(self, call: Call) -> None:
         """The backward pass of a block begins: the gradient of its output is known."""
         if self._index == MEMORY and self._on_device():
-            call.turned = self._read()
+            held, peak = self._read()
+            call.turned = (held, max(peak, self._between))
+            self._between = 0
+
+    def _left_model(self, result: Any) -> None:
+        """What the program called as a whole has returned: its gradient comes before that of any block."""
+        output = _first_tensor(self._torch, result)
+        if self._index == MEMORY and self._on_device() and output is not None and output.requires_grad:
+            output.register_hook(guarded(lambda _gradient: self._backward_began()))
+
+    def _backward_began(self) -> None:
+        if all(call.turned is None for call in self._calls):  # or it is the output of the last block itself
+            self._turns.append(self._read()[1])
 
     def _read(self) -> tuple[int, int]:
         if not self._on_device():
@@ -233,11 +260,8 @@ class Blocks:
         if self._told or not self._memory:
             return
         self._told = True
-        of_process = {
-            "blocks": len(self._names),
-            "rest_peak_bytes": self._rest_peak or None,
-            "limit_bytes": self._limit(),
-        }
+        of_process = {"rest_peak_bytes": self._rest_peak or None, **turned(self._memory, self._turns)}
+        of_process |= {"blocks": len(self._names), "limit_bytes": self._limit()}
         for file, line, function, arguments in described(self._memory, self._times, self._rest_peak):
             self._sites.add(KIND, file, line, function, arguments | of_process)
 
