@@ -167,7 +167,7 @@ class Blocks:
         outer = f"{user.f_code.co_filename}:{user.f_lineno}" if user is not None and user is not caller else None
         line = (code.co_filename, caller.f_lineno, code.co_qualname, outer)
         call = Call(number, type(module).__name__, line, again)
-        if not again:
+        if not again and self._index == MEMORY:
             self._turns.clear()
         container, call.place, _ = self._blocks[number]
         call.through = _through(self._torch, sys._getframe(2), caller, container, module)
