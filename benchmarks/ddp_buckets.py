@@ -1,6 +1,6 @@
 """Data-parallel training under the plans of `diagnose`, beside torch's defaults and a sweep over bucket sizes.
 
-    python benchmarks/ddp_buckets.py OUT --seconds 200
+    python benchmarks/ddp_buckets.py OUT --seconds 170
     python benchmarks/ddp_buckets.py OUT --tiny          # two ranks on a CPU, for tests
 
 A GPT of 355 M parameters with DistributedDataParallel, over what connects the devices and over loopback sockets as a
@@ -34,7 +34,7 @@ SHARES = {"ddp": 0.3, "ddp-sockets": 0.4, "fsdp": 0.3}
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--seconds", type=float, default=200)
+    parser.add_argument("--seconds", type=float, default=170)
     parser.add_argument("--ranks", type=int, help="default: one for each device, 4 at most")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--tiny", action="store_true", help="sizes for a CPU")
