@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 
 from diagnose.kernels.backend import compute_dtype, runs_triton
+from diagnose.kernels.direct import differentiable, direct
 from diagnose.kernels.layout import as_rows
 from diagnose.kernels.tuning import fused_pays
 
@@ -34,7 +35,7 @@ def geglu(gate: torch.Tensor, up: torch.Tensor, approximate: Approximate = "none
 
 
 def _fused(gate: torch.Tensor, up: torch.Tensor, approximate: Approximate) -> torch.Tensor:
-    out: torch.Tensor = _geglu(gate, up, approximate == "tanh")
+    out: torch.Tensor = _gated(gate, up, approximate == "tanh")
     return out
 
 
@@ -42,8 +43,7 @@ def _native(gate: torch.Tensor, up: torch.Tensor, approximate: Approximate) -> t
     return torch.nn.functional.gelu(gate, approximate=approximate) * up
 
 
-@torch.library.custom_op("diagnose::geglu", mutates_args=())
-def _geglu(gate: torch.Tensor, up: torch.Tensor, by_tanh: bool) -> torch.Tensor:
+def _activate(gate: torch.Tensor, up: torch.Tensor, by_tanh: bool) -> torch.Tensor:
     out = _output(gate, up)
     dtype = compute_dtype(out.dtype)
     if out.numel() == 0:
@@ -59,13 +59,15 @@ def _geglu(gate: torch.Tensor, up: torch.Tensor, by_tanh: bool) -> torch.Tensor:
     return out.copy_(torch.nn.functional.gelu(gate.to(dtype), approximate=name) * up.to(dtype))
 
 
+_geglu = torch.library.custom_op("diagnose::geglu", _activate, mutates_args=())
+
+
 @_geglu.register_fake
 def _(gate: torch.Tensor, up: torch.Tensor, _: bool) -> torch.Tensor:
     return _output(gate, up)
 
 
-@torch.library.custom_op("diagnose::geglu_backward", mutates_args=())
-def _geglu_backward(
+def _differentiate(
     by_out: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, by_tanh: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The gradients by gate and up."""
@@ -85,6 +87,10 @@ def _geglu_backward(
     return by_gate, by_up
 
 
+_geglu_backward = torch.library.custom_op("diagnose::geglu_backward", _differentiate, mutates_args=())
+_gradients = direct(_geglu_backward, _differentiate)
+
+
 @_geglu_backward.register_fake
 def _(_: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, __: bool) -> tuple[torch.Tensor, torch.Tensor]:
     return _gradient_outputs(gate, up)
@@ -96,11 +102,12 @@ def _keep(ctx: Any, inputs: tuple[torch.Tensor, torch.Tensor, bool], output: tor
 
 
 def _backward(ctx: Any, by_out: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
-    by_gate, by_up = _geglu_backward(by_out, *ctx.saved_tensors, ctx.by_tanh)
+    by_gate, by_up = _gradients(by_out, *ctx.saved_tensors, ctx.by_tanh)
     return by_gate, by_up, None
 
 
 _geglu.register_autograd(_backward, setup_context=_keep)
+_gated = differentiable(_geglu, _activate, _keep, _backward)
 
 
 def _output(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from diagnose.kernels.backend import compute_dtype, runs_triton
+from diagnose.kernels.direct import differentiable, direct
 from diagnose.kernels.layout import with_unit_stride
 
 
@@ -38,12 +39,11 @@ def softmax(
             mask = mask.expand(*scores.shape[:-3], *mask.shape[-3:]).flatten(0, -4)
     else:
         rows = scores[(None,) * (4 - scores.dim())]
-    shares: torch.Tensor = _softmax(rows, mask, scale, causal)
+    shares: torch.Tensor = _shared(rows, mask, scale, causal)
     return shares.reshape(scores.shape)
 
 
-@torch.library.custom_op("diagnose::softmax", mutates_args=())
-def _softmax(scores: torch.Tensor, mask: torch.Tensor | None, scale: float, causal: bool) -> torch.Tensor:
+def _normalise(scores: torch.Tensor, mask: torch.Tensor | None, scale: float, causal: bool) -> torch.Tensor:
     """The shares of scores (A, B, T, S)."""
     shares = torch.empty(scores.shape, dtype=scores.dtype, device=scores.device)
     if shares.numel() == 0:
@@ -65,13 +65,15 @@ def _softmax(scores: torch.Tensor, mask: torch.Tensor | None, scale: float, caus
     return shares.copy_(torch.softmax(wide, -1).masked_fill((wide == nothing).all(-1, keepdim=True), 0.0))
 
 
+_softmax = torch.library.custom_op("diagnose::softmax", _normalise, mutates_args=())
+
+
 @_softmax.register_fake
 def _(scores: torch.Tensor, *_: Any) -> torch.Tensor:
     return torch.empty(scores.shape, dtype=scores.dtype, device=scores.device)
 
 
-@torch.library.custom_op("diagnose::softmax_backward", mutates_args=())
-def _softmax_backward(
+def _differentiate(
     by_shares: torch.Tensor, shares: torch.Tensor, scale: float, causal: bool, wide: bool
 ) -> torch.Tensor:
     """The gradient by the scores (A, B, T, S), in the dtype of the shares or, where `wide`, of sums over them."""
@@ -90,6 +92,10 @@ def _softmax_backward(
     return by_scores.copy_(share * (given - (share * given).sum(-1, keepdim=True)) * scale)
 
 
+_softmax_backward = torch.library.custom_op("diagnose::softmax_backward", _differentiate, mutates_args=())
+_gradients = direct(_softmax_backward, _differentiate)
+
+
 @_softmax_backward.register_fake
 def _(_: torch.Tensor, shares: torch.Tensor, __: float, ___: bool, wide: bool) -> torch.Tensor:
     return _gradient_output(shares, wide)
@@ -104,14 +110,15 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
 def _backward(ctx: Any, by_shares: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
     (shares,) = ctx.saved_tensors
     if not ctx.needs_input_grad[1]:
-        return _softmax_backward(by_shares, shares, ctx.scale, ctx.causal, False), None, None, None
+        return _gradients(by_shares, shares, ctx.scale, ctx.causal, False), None, None, None
     # A mask that is learned: what broadcast is summed up again, before it is rounded.
-    by_masked = _softmax_backward(by_shares, shares, 1.0, ctx.causal, True)
+    by_masked = _gradients(by_shares, shares, 1.0, ctx.causal, True)
     shape, dtype = ctx.mask
     return (by_masked * ctx.scale).to(shares.dtype), by_masked.sum_to_size(shape).to(dtype), None, None
 
 
 _softmax.register_autograd(_backward, setup_context=_keep)
+_shared = differentiable(_softmax, _normalise, _keep, _backward)
 
 
 def _gradient_output(shares: torch.Tensor, wide: bool) -> torch.Tensor:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from diagnose.kernels.backend import compute_dtype, runs_triton, without_autocast
+from diagnose.kernels.direct import differentiable, direct
 from diagnose.kernels.layout import with_unit_stride
 from diagnose.kernels.tuning import fused_pays
 
@@ -46,7 +47,7 @@ def _fused(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     width = x.shape[-1]
-    normed, summed, _, _ = _add_norm(x.reshape(-1, width), residual.reshape(-1, width), weight, bias, eps)
+    normed, summed, _, _ = _added(x.reshape(-1, width), residual.reshape(-1, width), weight, bias, eps)
     return normed.reshape(x.shape), summed.reshape(x.shape)
 
 
@@ -58,8 +59,7 @@ def _native(
         return torch.nn.functional.layer_norm(summed, summed.shape[-1:], weight, bias, eps), summed
 
 
-@torch.library.custom_op("diagnose::add_layer_norm", mutates_args=())
-def _add_norm(
+def _add_and_normalise(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """The normalised sum, the sum, and of each row its mean and 1 / its standard deviation."""
@@ -85,6 +85,9 @@ def _add_norm(
     return normed, summed, means, scales
 
 
+_add_norm = torch.library.custom_op("diagnose::add_layer_norm", _add_and_normalise, mutates_args=())
+
+
 @_add_norm.register_fake
 def _(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, _: float
@@ -92,8 +95,7 @@ def _(
     return _outputs(x, residual, weight, bias)
 
 
-@torch.library.custom_op("diagnose::add_layer_norm_backward", mutates_args=())
-def _add_norm_backward(
+def _differentiate(
     by_normed: torch.Tensor,
     by_summed: torch.Tensor | None,
     summed: torch.Tensor,
@@ -135,6 +137,10 @@ def _add_norm_backward(
     return by_inputs, by_weight, by_bias
 
 
+_add_norm_backward = torch.library.custom_op("diagnose::add_layer_norm_backward", _differentiate, mutates_args=())
+_gradients = direct(_add_norm_backward, _differentiate)
+
+
 @_add_norm_backward.register_fake
 def _(
     _: torch.Tensor,
@@ -165,7 +171,7 @@ def _backward(
         if by_summed is None:
             return None, None, None, None, None
         return by_summed.to(x_dtype), by_summed.to(residual_dtype), None, None, None
-    by_inputs, by_weight, by_bias = _add_norm_backward(by_normed, by_summed, summed, weight, bias, means, scales)
+    by_inputs, by_weight, by_bias = _gradients(by_normed, by_summed, summed, weight, bias, means, scales)
     return (
         by_inputs.to(x_dtype),
         by_inputs.to(residual_dtype),
@@ -176,6 +182,7 @@ def _backward(
 
 
 _add_norm.register_autograd(_backward, setup_context=_keep)
+_added = differentiable(_add_norm, _add_and_normalise, _keep, _backward)
 
 
 def _outputs(

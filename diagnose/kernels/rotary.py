@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from diagnose.kernels.backend import compute_dtype, runs_triton
+from diagnose.kernels.direct import differentiable
 from diagnose.kernels.layout import with_unit_stride
 
 
@@ -28,12 +29,11 @@ def rotary(
     if (axis := _axis_of_heads(q, k, cos)) is None:
         return _written(q, cos, sin, interleaved), _written(k, cos, sin, interleaved)
     heads_last = [_of_four_dimensions(part).transpose(axis, 2) for part in (q, k, cos, sin)]
-    new_q, new_k = _rotary(*heads_last[:2], *(part.squeeze(2) for part in heads_last[2:]), interleaved, False)
+    new_q, new_k = _rotated(*heads_last[:2], *(part.squeeze(2) for part in heads_last[2:]), interleaved, False)
     return new_q.transpose(axis, 2).reshape(q.shape), new_k.transpose(axis, 2).reshape(k.shape)
 
 
-@torch.library.custom_op("diagnose::rotary", mutates_args=())
-def _rotary(
+def _rotate(
     q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool, back: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Rotate q (A, B, Hq, D) and k (A, B, Hk, D) by angles (A or 1, B or 1, D or D / 2), or back."""
@@ -57,6 +57,9 @@ def _rotary(
     return new_q, new_k
 
 
+_rotary = torch.library.custom_op("diagnose::rotary", _rotate, mutates_args=())
+
+
 @_rotary.register_fake
 def _(q: torch.Tensor, k: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
     return _output(q), _output(k)
@@ -68,11 +71,12 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.T
 
 
 def _backward(ctx: Any, by_q: torch.Tensor, by_k: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    by_q, by_k = _rotary(by_q, by_k, *ctx.saved_tensors, ctx.interleaved, not ctx.back)
+    by_q, by_k = _rotated(by_q, by_k, *ctx.saved_tensors, ctx.interleaved, not ctx.back)
     return by_q, by_k, None, None, None, None
 
 
 _rotary.register_autograd(_backward, setup_context=_keep)
+_rotated = differentiable(_rotary, _rotate, _keep, _backward)
 
 
 def _output(x: torch.Tensor) -> torch.Tensor:
