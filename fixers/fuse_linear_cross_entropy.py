@@ -41,6 +41,7 @@ from diagnose.fixer import (
     Source,
     Splice,
     call_in_place,
+    compilations,
     ensure_from_import,
     example_request,
     free_name,
@@ -58,6 +59,10 @@ from diagnose.fixer import (
 _OPERATOR = "linear_cross_entropy"
 _SHARDED = re.compile(r"\bfully_shard\(|\bFullyShardedDataParallel\b|\bFSDP\(|\bdeepspeed\b|\bparallelize_module\(")
 _REPLICATED = re.compile(r"\bDataParallel\(")
+_IN_GRAPH = (
+    'Output layer and loss are not seen together in these files. `model.compile(backend="diagnose")` finds them in the '
+    "graph of the model, and puts one operator in their place that never holds all logits."
+)
 _BY_HAND = (
     "Give the output layer's input, its weight and the targets to `diagnose.kernels.linear_cross_entropy`, which never "
     "holds all logits."
@@ -66,8 +71,6 @@ _BY_HAND = (
 
 def rewrite(request: Request) -> Answer:
     """Replace the loss wherever nobody else needs its logits."""
-    if not any("cross_entropy" in text or "CrossEntropyLoss" in text for text in request.sources.values()):
-        return None
     edits: list[tuple[str, Sequence[Splice]]] = []
     reasons: list[str] = []
     for path, text in request.sources.items():
@@ -86,7 +89,9 @@ def rewrite(request: Request) -> Answer:
         return Edits(
             request.edited(edits), f"never hold all logits: {_OPERATOR} of diagnose.kernels, which it then needs"
         )
-    return Advice(f"{_BY_HAND} Not by us: {reasons[0]}") if reasons else None
+    if reasons:
+        return Advice(f"{_BY_HAND} Not by us: {reasons[0]}")
+    return Advice(_IN_GRAPH) if request.finding.rule == "unfused-loss" and not compilations(request.sources) else None
 
 
 def _against(request: Request, path: str, source: Source, found: OutputLoss) -> str | None:

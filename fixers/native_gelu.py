@@ -30,7 +30,6 @@ from diagnose.fixer import (
     functional,
     parse,
     replace,
-    splice,
     take_out,
     without_import,
     written_activations,
@@ -42,7 +41,7 @@ _NAMES = {"tanh": "gelu", "erf": "gelu", "silu": "silu"}
 
 def rewrite(request: Request) -> Answer:
     """Replace every one of the program's files."""
-    files: dict[str, str] = {}
+    edits: list[tuple[str, list[Splice]]] = []
     for path, text in request.sources.items():
         source = parse(text) if any(word in text for word in _WORDS) else None
         if source is None:
@@ -53,11 +52,10 @@ def rewrite(request: Request) -> Answer:
             name, imports = functional(source)
             arguments = [source.code(found.input), *(['approximate="tanh"'] if found.kind == "tanh" else [])]
             code = call_in_place(source, found.root, f"{name}.{_NAMES[found.kind]}", arguments)
-            edits = [*imports, replace(source, found.root, code)]
-            edits += take_out(source, [statement for statement, _ in found.steps])
-            splices += [edit for edit in edits if edit not in splices]
-        if splices:
-            files[path] = splice(text, without_import(source, splices, "math"))
+            splices += [*imports, replace(source, found.root, code)]
+            splices += take_out(source, [statement for statement, _ in found.steps])
+        edits.append((path, without_import(source, splices, "math")))
+    files = request.edited(edits)
     return Edits(files, "compute activations in one kernel each") if files else None
 
 

@@ -49,7 +49,6 @@ from diagnose.fixer import (
     mentions_fused,
     parse,
     replace,
-    splice,
     take_out,
     unread_after,
     without_import,
@@ -66,7 +65,7 @@ def rewrite(request: Request) -> Answer:
     """Replace every attention of the program's files that can be replaced."""
     for told in _of_library(request):
         return told
-    files: dict[str, str] = {}
+    edits: list[tuple[str, list[Splice]]] = []
     reasons: list[str] = []
     drops = False
     for path, text in request.sources.items():
@@ -86,10 +85,10 @@ def rewrite(request: Request) -> Answer:
             except CannotFuse as reason:
                 reasons.append(f"{path}:{source.lines_of(found.product)[0]}: {reason}.")
                 continue
-            splices += [edit for edit in made if edit not in splices]
+            splices += made
             drops = drops or random
-        if splices:
-            files[path] = splice(text, without_import(source, splices, "math"))
+        edits.append((path, without_import(source, splices, "math")))
+    files = request.edited(edits)
     if files:
         summary = "compute attention in one fused kernel" + (", which drops other weights at random" if drops else "")
         return Edits(files, summary, Gate.TRAINING if drops else None)

@@ -301,6 +301,18 @@ def test_callers_in_other_files_are_asked_too() -> None:
     assert "train.py:17 may read it" in answer.text
 
 
+def test_what_only_the_graph_shows_is_left_to_the_graph() -> None:
+    text = (
+        "from transformers import AutoModelForCausalLM\n\nmodel = AutoModelForCausalLM.from_config(config)\n"
+        "for batch in batches:\n    model(**batch).loss.backward()\n"
+    )
+    answer = FIXER.rewrite(example_request("unfused-loss", text))
+    assert isinstance(answer, Advice)
+    assert 'model.compile(backend="diagnose")' in answer.text
+    assert FIXER.rewrite(example_request("memory-pressure", text)) is None, "nothing says that it is the logits"
+    assert FIXER.rewrite(example_request("unfused-loss", text + "model.compile()\n")) is None
+
+
 def test_the_program_needs_nothing_of_this_package_but_the_kernels() -> None:
     code = (
         "import sys, json, torch; before = set(sys.modules); from diagnose.kernels import linear_cross_entropy;"

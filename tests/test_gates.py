@@ -271,8 +271,7 @@ def test_random_numbers_may_be_drawn_some_steps_ahead_and_not_otherwise() -> Non
 
 
 def saving(*states: dict[str, list[int]]) -> dict[int, list[dict[str, object]]]:
-    step = {"random": {}, "optimizers": [], "memory_bytes": None, "checkpoints": list(states)}
-    return {0: [step]}
+    return {0: [{"random": {}, "optimizers": [], "memory_bytes": None, "checkpoints": list(states)}]}
 
 
 def test_a_checkpoint_keeps_its_names_and_shapes() -> None:
@@ -285,7 +284,8 @@ def test_a_checkpoint_keeps_its_names_and_shapes() -> None:
     assert states_differ(found, saving(wider, ema)) == "a.weight of a checkpoint has shape [8, 2], was [4, 2]"
     more = {**model, "mask": [2]}
     assert states_differ(found, saving(more, ema)) == "a checkpoint has mask, which it had not"
-    unknown = {0: [{**found[0][0], "checkpoints": None}]}
+    unknown = saving()
+    unknown[0][0]["checkpoints"] = None
     assert not states_differ(found, unknown)
     assert not states_differ(unknown, found)
 

@@ -79,8 +79,8 @@ def unread_after(
 
 def without_import(source: Source, splices: list[Splice], module: str) -> list[Splice]:
     """The splices, with the line `import module` taken out too where they leave nobody who names the module."""
-    text = splice(source.text, splices)
-    if len(re.findall(rf"\b{module}\b", text)) != 1:
+    text = splice(source.text, list(dict.fromkeys(splices)))
+    if not splices or len(re.findall(rf"\b{module}\b", text)) != 1:
         return splices
     for statement in source.module.body:
         if isinstance(statement, cst.SimpleStatementLine) and source.code(statement) == f"import {module}":
