@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from diagnose.measure.planned import planned
-from diagnose.memory import Recorded, plans, read_plan, recorded, written_plan
+from diagnose.memory import Recorded, plans, read_plan, recorded, relaxed, written_plan
 from diagnose.model import Confidence, Facts, Finding, Gate, Place, Scalar, Severity, Site
 from diagnose.program.environment import before_imports, variables
 from diagnose.source.arguments import argument, has_star, remove_argument, set_keywords
@@ -191,6 +191,7 @@ __all__ = [
     "counter_of",
     "cross_entropies",
     "cuda_test",
+    "condition",
     "data_parallel",
     "device_type",
     "ensure_from_import",
@@ -260,6 +261,7 @@ __all__ = [
     "replace",
     "replaced_by_torchs",
     "residual_norms",
+    "relaxed",
     "rotated_pairs",
     "scope_of",
     "set_keywords",

@@ -1,10 +1,11 @@
 """Keeps activations that the backward pass computes again although there is room for them.
 
 What it changes
-    `checkpoint(block, x, use_reentrant=False)` becomes `block(x)`; in a loop over blocks also, as a setting, every
-    other block stays checkpointed. An `if` both sides of which then do the same is reduced to one. Calls of
-    `gradient_checkpointing_enable()` and of `apply_activation_checkpointing(…)` go, `gradient_checkpointing=True`
-    among the arguments of a trainer becomes `False`.
+    `checkpoint(block, x, use_reentrant=False)` becomes `block(x)`. In a loop over blocks, those of a plan stay
+    checkpointed (`if number < 9`): the cheapest with which the peak fits, from the bytes and times that the run
+    measured of each block; without them every other block does, as a setting. An `if` both sides of which then do the
+    same is reduced to one. Calls of `gradient_checkpointing_enable()` and of `apply_activation_checkpointing(…)` go,
+    `gradient_checkpointing=True` among the arguments of a trainer becomes `False`.
 
 Why it helps
     A checkpointed block runs its forward pass twice, up to a third of the device's work. Where memory is free, nothing
@@ -20,8 +21,9 @@ Fix safety
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import libcst as cst
 
@@ -38,13 +40,18 @@ from diagnose.fixer import (
     Splice,
     argument,
     call_name,
+    condition,
     example_request,
     free_name,
     loops_around,
     parse,
+    read_plan,
+    recorded,
+    relaxed,
     remove_statements,
     replace,
     without_from_import,
+    written_plan,
 )
 
 _CHECKPOINT = "torch.utils.checkpoint.checkpoint"
@@ -52,6 +59,8 @@ _OPTIONS = frozenset({"use_reentrant", "preserve_rng_state", "context_fn", "dete
 """Keywords that are the checkpoint's own; all others are the function's."""
 _SWITCHES = frozenset({"gradient_checkpointing_enable", "apply_activation_checkpointing"})
 _NONE, _HALF = "none", "every other"
+_ANYWHERE = 0
+"""Stands for all lines."""
 _NOT_BY_US = (
     "what is checkpointed here may be kept for the backward pass, as there is room: call the modules as they are, or "
     "checkpoint every other one. Not by us: the functions are not named in the call"
@@ -59,7 +68,12 @@ _NOT_BY_US = (
 
 
 def settings(request: Request) -> Sequence[Mapping[str, Scalar]]:
-    """No checkpoints, and every other one where they are made in loops over blocks."""
+    """Plans from what was measured; else no checkpoints, and every other one where they are made in loops."""
+    known = recorded(request.sites)
+    if known is not None and known.again:
+        found = relaxed(known, known.limit_bytes or request.facts.device_memory_bytes)
+        if found:
+            return [{"checkpointed": written_plan(plan) or _NONE} for plan in found]
     parsed = [parse(text) for text in request.sources.values() if "checkpoint" in text]
     calls = [(source, call) for source in parsed if source is not None for call in _checkpoints(source)]
     if any(_turn(source, call) for source, call in calls):
@@ -68,20 +82,38 @@ def settings(request: Request) -> Sequence[Mapping[str, Scalar]]:
 
 
 def rewrite(request: Request) -> Answer:
-    """Take the checkpoints out of all files, or every second of them in loops over blocks."""
-    half = request.setting.get("checkpointed") == _HALF
+    """Take the checkpoints out of all files, or those of a setting out of loops over blocks."""
+    wanted = str(request.setting.get("checkpointed", _NONE))
+    tests = _tests(request, wanted)
     edits: list[tuple[str, list[Splice]]] = []
     advice: list[str] = []
     for path, text in request.sources.items():
         source = parse(text) if "checkpoint" in text else None
         if source is None:
             continue
-        edits.append((path, _half(source) if half else _all(source)))
+        edits.append((path, _all(source) if wanted == _NONE else _some(source, tests.get(path, {}))))
         advice += [f"{path}:{line}: {_NOT_BY_US}" for line in _left(source)]
     if any(splices for _, splices in edits):
-        which = "every other checkpointed block" if half else "all blocks"
+        which = {_NONE: "all blocks", _HALF: "every other checkpointed block"}.get(wanted, f"all blocks but {wanted}")
         return Edits(request.edited(edits), f"keep the activations of {which} for the backward pass")
     return Advice("; ".join(dict.fromkeys(advice))) if advice else None
+
+
+_Test = Callable[[str], str]
+"""Makes the condition under which a block stays checkpointed from the number of its turn."""
+
+
+def _tests(request: Request, wanted: str) -> dict[str, dict[int, _Test | None]]:
+    """By file and line what is to be tested there; None where nothing stays checkpointed."""
+    if wanted == _HALF:
+        return {path: {_ANYWHERE: lambda number: f"{number} % 2"} for path in request.sources}
+    known = recorded(request.sites) if wanted != _NONE else None
+    found: dict[str, dict[int, _Test | None]] = {}
+    for line in known.lines if known is not None else ():
+        turns = known.of_line(line, read_plan(wanted)) if known is not None else ()
+        test = partial(condition, chosen=turns, count=line.count) if turns else None
+        found.setdefault(line.site.file, {})[line.site.line] = test
+    return found
 
 
 def _checkpoints(source: Source) -> Iterator[cst.Call]:
@@ -188,20 +220,29 @@ def _turn(source: Source, call: cst.Call) -> _Turn | None:
     return None
 
 
-def _half(source: Source) -> list[Splice]:
+def _some(source: Source, tests: Mapping[int, _Test | None]) -> list[Splice]:
+    """The checkpoints on these lines under their tests."""
     splices: list[Splice] = []
     counted: dict[int, str] = {}
     for call in _checkpoints(source):
         turn = _turn(source, call)
-        if turn is None:
+        first, last = source.lines_of(call)
+        at = next((line for line in tests if first <= line <= last), _ANYWHERE)
+        if turn is None or at not in tests:
             continue
+        test = tests[at]
+        if test is None:
+            splices.append(replace(source, call, _plain(source, call)))
+            continue
+        if not test("number"):
+            continue  # all of them stay
         number = turn.number or counted.get(id(turn.loop))
         if number is None:
             number = counted[id(turn.loop)] = free_name(source, "number")
             start, _ = source.wide_span(turn.loop.target)
             splices.append(Splice(start, start, f"{number}, "))
             splices.append(replace(source, turn.loop.iter, f"enumerate({source.code(turn.loop.iter)})"))
-        code = f"{source.code(call)} if {number} % 2 else {_plain(source, call)}"
+        code = f"{source.code(call)} if {test(number)} else {_plain(source, call)}"
         splices.append(replace(source, call, code))
     return splices
 

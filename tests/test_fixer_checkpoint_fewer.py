@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
-from diagnose.fixer import Advice, Edits, Request, example_request
+from diagnose.fixer import Advice, Edits, Request, Scalar, example_request
+from diagnose.model import Site
 from diagnose.plugins import load
 
 FIXER = load().fixers["checkpoint-fewer"]
@@ -108,6 +110,37 @@ def test_the_same_bits_come_out(name: str, checkpointed: str) -> None:
 def test_every_other_block_is_a_setting_where_there_is_a_loop() -> None:
     assert [each["checkpointed"] for each in FIXER.settings(request(LOOP))] == ["none", "every other"]
     assert [each["checkpointed"] for each in FIXER.settings(request(WHOLE))] == ["none"]
+
+
+def measured(text: str, limit_bytes: int) -> Request:
+    """Four blocks that are all computed again; each would keep 100 beside an output of 10."""
+    line = text[: text.index("checkpoint(block")].count("\n") + 1
+    columns = {"order": range(4), "kept_bytes": [10] * 4, "boundary_bytes": [10] * 4, "cast_bytes": [0] * 4}
+    peaks = [100 + 10 * at for at in range(1, 5)]
+    columns |= {"forward_ns": [5] * 4, "forward_peak_bytes": peaks, "backward_peak_bytes": [one + 100 for one in peaks]}
+    columns |= {"again_bytes": [100] * 4, "again_ns": [5] * 4}
+    arguments: dict[str, Scalar] = {name: ",".join(map(str, column)) for name, column in columns.items()}
+    arguments |= {"through": "loop", "turn_peak_bytes": 150, "back_peak_bytes": 150, "rest_peak_bytes": 100}
+    site = Site("blocks", "train.py", line, "Net.forward", {**arguments, "limit_bytes": limit_bytes})
+    return example_request("over-checkpointing", text, sites=(site,))
+
+
+def test_as_many_stay_checkpointed_as_the_measured_blocks_need() -> None:
+    # Without checkpoints the peak is at the turn: 150, and 90 more for each of four blocks.
+    settings = FIXER.settings(measured(LOOP, 450))
+    assert [each["checkpointed"] for each in settings] == ["0-1", "0-2"]
+    assert [each["checkpointed"] for each in FIXER.settings(measured(LOOP, 1000))] == ["none"]
+
+
+@pytest.mark.parametrize("name", ["loop", "flag"])
+def test_a_plan_stands_in_the_source_and_changes_no_bit(name: str) -> None:
+    asked = replace(measured(PROGRAMS[name], 450), setting={"checkpointed": "0-1"})
+    answer = FIXER.rewrite(asked)
+    assert isinstance(answer, Edits)
+    patched = answer.files["train.py"]
+    assert "use_reentrant=False) if " in patched and " < 2 else block(x" in patched
+    before, after = trained(PROGRAMS[name]), trained(patched)
+    assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
 
 
 def test_what_nobody_needs_any_more_goes_with_the_checkpoint() -> None:

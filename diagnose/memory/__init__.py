@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from diagnose.memory.chain import Block, Chain
 from diagnose.memory.planner import Plan, cheapest, leanest
-from diagnose.memory.proposals import plans, read_plan, written_plan
+from diagnose.memory.proposals import plans, read_plan, relaxed, written_plan
 from diagnose.memory.recorded import Line, Recorded, recorded
 
 __all__ = [
@@ -25,5 +25,6 @@ __all__ = [
     "plans",
     "read_plan",
     "recorded",
+    "relaxed",
     "written_plan",
 ]

@@ -29,6 +29,15 @@ def plans(known: Recorded, limit_bytes: int | None, sites: Iterable[Site] = ()) 
     return [plan for plan in dict.fromkeys(found) if plan]
 
 
+def relaxed(known: Recorded, limit_bytes: int | None) -> list[tuple[int, ...]]:
+    """Plans that compute less again than the recorded program does, perhaps nothing; none where peaks are unknown."""
+    if limit_bytes is None or not known.whole:
+        return []
+    within = [cheapest(known.chain, int(share * limit_bytes)) for share in _BUDGETS]
+    found = [plan.again for plan in within if plan is not None and len(plan.again) < len(known.again)]
+    return list(dict.fromkeys(found))
+
+
 def written_plan(plan: Sequence[int]) -> str:
     """`0-8,12` for the blocks of a plan."""
     spans: list[list[int]] = []
