@@ -75,7 +75,14 @@ from diagnose.source.remove import remove_call, remove_import, remove_statements
 from diagnose.source.shim import add_to_shim, import_for_effect, import_from_shim, is_shim
 from diagnose.source.steps.accumulation import Accumulation, Count, accumulation, count_of
 from diagnose.source.steps.after_build import after_build
-from diagnose.source.steps.block_calls import BlockCall, block_call_at, block_calls, checkpointed, within_context
+from diagnose.source.steps.block_calls import (
+    BlockCall,
+    block_call_at,
+    block_calls,
+    checkpointed,
+    condition,
+    within_context,
+)
 from diagnose.source.steps.built import Built, built_model
 from diagnose.source.steps.compiled import Compiled, ModelClass, compilations, is_compiled, model_class
 from diagnose.source.steps.data_parallel import DataParallel, data_parallel, hooked_gradients
@@ -184,6 +191,7 @@ __all__ = [
     "classes_last",
     "clipped_by_hand",
     "compilations",
+    "condition",
     "conv_classes",
     "convolves_first",
     "copied",
@@ -191,7 +199,6 @@ __all__ = [
     "counter_of",
     "cross_entropies",
     "cuda_test",
-    "condition",
     "data_parallel",
     "device_type",
     "ensure_from_import",
@@ -254,6 +261,7 @@ __all__ = [
     "read_plan",
     "reader_of",
     "recorded",
+    "relaxed",
     "remove_argument",
     "remove_call",
     "remove_import",
@@ -261,7 +269,6 @@ __all__ = [
     "replace",
     "replaced_by_torchs",
     "residual_norms",
-    "relaxed",
     "rotated_pairs",
     "scope_of",
     "set_keywords",
