@@ -27,6 +27,8 @@ from diagnose.trial.last_words import of_the_program  # noqa: E402 - found by th
 
 SOCKETS = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}
 PARTS = ("ddp", "ddp-sockets", "fsdp")
+START_S = 120
+"""Beyond its share of the time, for imports and the last turns: a part that hangs must not take the others with it."""
 SHARES = {"ddp": 0.3, "ddp-sockets": 0.4, "fsdp": 0.3}
 """Of the time: a step over sockets is eight times as long."""
 
@@ -77,7 +79,7 @@ def _run(part: str, out: Path, ranks: int, seconds: float, *, tiny: bool) -> obj
                 env=variables,
                 stdout=log,
                 stderr=log,
-                timeout=seconds + 60,
+                timeout=seconds + START_S,
                 check=False,
             )
         except subprocess.TimeoutExpired:
