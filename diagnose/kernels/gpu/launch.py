@@ -1,6 +1,7 @@
 """What every launch needs: the warps that make up some threads, offsets that do not overflow, dtypes."""
 
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 
 import torch
 import triton
@@ -34,9 +35,12 @@ def store(start, value, count, MASKED: tl.constexpr, BLOCK: tl.constexpr):
 
 def on_device_of(tensor: torch.Tensor) -> AbstractContextManager[object]:
     """Launches go to the current device, which need not be the tensor's."""
-    return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
+    if not tensor.is_cuda or tensor.device.index == torch.cuda.current_device():
+        return nullcontext()
+    return torch.cuda.device(tensor.device)
 
 
+@cache
 def warps(threads: int, device: torch.device) -> int:
     """Wavefronts that hold so many threads: they are 32 wide on some devices, 64 on others."""
     if device.type != "cuda":

@@ -19,6 +19,8 @@ def forward_kernel(
     inside = column < columns
     total = tl.load(x + row_start(row, x_stride) + column, mask=inside, other=0.0).to(DTYPE)
     total += tl.load(residual + row_start(row, residual_stride) + column, mask=inside, other=0.0).to(DTYPE)
+    if WEIGHTED:
+        factor = tl.load(weight + column, mask=inside, other=0.0).to(DTYPE)
     # What is normalised is the sum as it is stored: the backward pass knows no other.
     rounded = total.to(summed.dtype.element_ty)
     tl.store(summed + row_start(row, columns) + column, rounded, mask=inside)
@@ -29,8 +31,20 @@ def forward_kernel(
     if ROUND_FIRST:
         value = value.to(summed.dtype.element_ty).to(DTYPE)
     if WEIGHTED:
-        value *= tl.load(weight + column, mask=inside, other=0.0).to(DTYPE)
+        value *= factor
     tl.store(normed + row_start(row, columns) + column, value.to(normed.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _load_row(summed, by_normed, by_summed, row, end, columns, SUM_USED: tl.constexpr, BLOCK: tl.constexpr):
+    """The sum, the gradient by its normalised value, and the one by itself where there is one."""
+    column = tl.arange(0, BLOCK)
+    here = (column < columns) & (row < end)
+    offset = row_start(row, columns) + column
+    total = tl.load(summed + offset, mask=here, other=0.0)
+    given = tl.load(by_normed + offset, mask=here, other=0.0)
+    direct = tl.load(by_summed + offset, mask=here, other=0.0) if SUM_USED else given
+    return total, given, direct
 
 
 @triton.jit
@@ -45,13 +59,17 @@ def backward_kernel(
     by_weight = tl.zeros((BLOCK,), DTYPE)
     if WEIGHTED:
         factor = tl.load(weight + column, mask=inside, other=0.0).to(DTYPE)
+    first = part * ROWS_OF_PART
+    end = tl.minimum(first + ROWS_OF_PART, rows)
+    total_next, given_next, direct_next = _load_row(summed, by_normed, by_summed, first, end, columns, SUM_USED, BLOCK)
     for turn in range(ROWS_OF_PART):
-        row = part * ROWS_OF_PART + turn
-        here = inside & (row < rows)
-        offset = row_start(row, columns) + column
-        total = tl.load(summed + offset, mask=here, other=0.0).to(DTYPE)
-        given = tl.load(by_normed + offset, mask=here, other=0.0).to(DTYPE)
-        scale = tl.load(scales + row, mask=row < rows, other=0.0)
+        row = first + turn
+        total, given, direct = total_next.to(DTYPE), given_next.to(DTYPE), direct_next
+        # The next row is on its way while this one is summed: memory is not left waiting for the sum.
+        total_next, given_next, direct_next = _load_row(
+            summed, by_normed, by_summed, row + 1, end, columns, SUM_USED, BLOCK
+        )
+        scale = tl.load(scales + row, mask=row < end, other=0.0)
         value = total * scale
         if WEIGHTED:
             if ROUND_FIRST:
@@ -61,8 +79,9 @@ def backward_kernel(
             given = given * factor
         gradient = scale * (given - value * (tl.sum(given * value, axis=0) / columns))
         if SUM_USED:
-            gradient += tl.load(by_summed + offset, mask=here, other=0.0).to(DTYPE)
-        tl.store(by_inputs + offset, gradient.to(by_inputs.dtype.element_ty), mask=here)
+            gradient += direct.to(DTYPE)
+        place = by_inputs + row_start(row, columns) + column
+        tl.store(place, gradient.to(by_inputs.dtype.element_ty), mask=inside & (row < end))
     if WEIGHTED:
         tl.store(by_weight_parts + row_start(part, columns) + column, by_weight, mask=inside)
 

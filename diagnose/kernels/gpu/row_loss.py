@@ -19,6 +19,8 @@ GRADIENT_CANDIDATES = tuple(
     Config(block=block, threads=threads)
     for block, threads in ((4096, 256), (2048, 128), (2048, 256), (4096, 512), (8192, 512), (1024, 128))
 )
+MANY_ROWS = 1024
+
 TRIED_BYTES = 1 << 26
 """Gradients that are written to find out how: where they are to take the place of their logits, it is done in memory
 of its own, and logits that were written over could not be read again."""
@@ -148,7 +150,7 @@ def losses_of_rows(
         )  # fmt: skip
 
     with on_device_of(logits):
-        launch(choose("cross_entropy", (bucket(rows), columns), logits, _fitting(LOSS_CANDIDATES, columns), launch))
+        launch(choose("cross_entropy", _size(rows, columns), logits, _fitting(LOSS_CANDIDATES, columns), launch))
 
 
 def gradients_of_rows(
@@ -181,7 +183,12 @@ def gradients_of_rows(
 
     candidates = _fitting(GRADIENT_CANDIDATES, columns)
     with on_device_of(logits):
-        launch(choose("cross_entropy backward", (bucket(rows), columns), logits, candidates, try_out))
+        launch(choose("cross_entropy backward", _size(rows, columns), logits, candidates, try_out))
+
+
+def _size(rows: int, columns: int) -> tuple[int, int]:
+    """What the choice depends on: once there are rows for all of a device, not on how many more."""
+    return min(bucket(rows), MANY_ROWS), columns
 
 
 def _aligned(logits: torch.Tensor) -> int:
