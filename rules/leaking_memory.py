@@ -15,7 +15,7 @@ What proves it
     taken from the device in step after step, and none given back.
 
     Lines: where a live run saw the program collect tensors that have a graph; else where the memory that stays was
-    asked for.
+    asked for, in the steps of which the allocator's history was recorded.
 
     The recoverable time is the idle time in calls that take memory; what a run that dies costs is not a time per step.
 
@@ -71,6 +71,8 @@ ALIKE = 0.2
 
 _KEEPS = "keeps graphs"
 _DIED = "out of memory"
+_LEFT = "left by earlier steps"
+_MOST_PLACES = 3
 
 
 def check(measures: Measures) -> Iterator[Claim | CannotTell]:
@@ -204,13 +206,27 @@ def _places(measures: Measures, grown: _Growth | None) -> tuple[Place, ...]:
     kept = [site for site in trace.sites if site.kind == _KEEPS]
     if kept:
         return tuple(Place(site.file, site.line, function=site.function) for site in kept)
-    if grown is None or grown.since_ns is None or grown.before_ns is None:
+    if grown is None:
         return ()
+    if grown.since_ns is None or grown.before_ns is None:
+        return _left(measures)
     rows = kept_by(trace, measures.memory.device, grown.since_ns, grown.before_ns)
     if not len(rows):
         return ()
     times = trace.memory.time_ns[rows]  # of torch.profiler: its events know no stack, its Python calls do
     return places_by_stack(trace, rows) or measures.places(Intervals.of(times, times + 1))
+
+
+def _left(measures: Measures) -> tuple[Place, ...]:
+    """The lines of what earlier steps have left in the steps of which the allocator's history was recorded."""
+    peak = measures.memory_peak
+    sizes: dict[Place, int] = {}
+    for part in peak.parts if peak is not None else ():
+        if part.category == _LEFT and part.place is not None:
+            sizes[part.place] = sizes.get(part.place, 0) + part.held_bytes
+    whole = sum(sizes.values())
+    ranked = sorted(sizes, key=lambda place: -sizes[place])[:_MOST_PLACES]
+    return tuple(Place(one.file, one.line, function=one.function, share=sizes[one] / whole) for one in ranked)
 
 
 _H200 = Facts(device_name="NVIDIA H200", device_memory_bytes=150_000_000_000)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -22,6 +23,8 @@ from diagnose.measure.piece_roles import CATEGORIES
 from diagnose.measure.pieces import pieces
 from diagnose.measure.training_phases import TrainingPhase, phase_of_stack
 from diagnose.model import Facts, MemoryPeak
+from diagnose.plugins import load_rules
+from diagnose.rule import Claim
 from diagnose.trace import StackFrame, Trace
 from diagnose.trace.drawn import drawn
 from diagnose.trace.readers import open_traces
@@ -108,7 +111,8 @@ def test_categories_parts_and_timeline_sum_to_what_is_held(given_: tuple[Trace, 
         assert not any(states)
         return
     assert sum(peak.categories.values()) == sum(part.held_bytes for part in peak.parts) == peak.held_bytes
-    assert peak.held_bytes == max(pieces(trace, 0).total().tolist())
+    most = int(pieces(trace, 0).total().max())
+    assert 0.999 * most <= peak.held_bytes <= most  # a later moment that comes as near is better known
     if peak.timeline is not None:
         moments = [sum(sizes) for sizes in zip(*peak.timeline.categories.values(), strict=True)]
         assert max(moments, default=0) == max(pieces(trace, 0).total()[1:].tolist())
@@ -416,6 +420,26 @@ def test_a_timeline_keeps_the_highest_moment_and_its_order(values: list[int], ti
     assert (line.time_ns is not None) == timed
     if line.time_ns is not None:
         assert list(line.time_ns) == sorted(line.time_ns)
+
+
+def test_a_leak_that_only_readings_show_has_the_lines_of_what_earlier_steps_left() -> None:
+    rule = load_rules().rules["leaking-memory"]
+    run = Training()
+    for step in range(3):
+        run.step(collected=60 + step)
+    seen = run.trace()
+    later = replace(seen.memory, time_ns=seen.memory.time_ns + 10**12)  # not in the counted steps
+    read = next(trace for trace in rule.fires if len(trace.step_log) and trace.has_device)
+    leak = replace(read, sites=(), memory=later, blocks=seen.blocks, stacks=seen.stacks)
+    (claim,) = rule.check(Measures(leak))
+    assert isinstance(claim, Claim)
+    assert [(place.file, place.line, place.share) for place in claim.where] == [("model.py", 7, 1.0)]
+
+
+@given(recorded())
+def test_a_peak_survives_the_journal(given_: tuple[Trace, list[dict[int, int]], bool]) -> None:
+    peak = memory_peak(given_[0], 0, NONE)
+    assert msgspec.json.decode(msgspec.json.encode(peak), type=MemoryPeak | None) == peak
 
 
 # -- recordings of other people ---------------------------------------------------------------------------------------
