@@ -1,0 +1,151 @@
+"""The late rank is named with what makes it late: its input, its host, its device's clock, the shape of its work."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from diagnose import plugins
+from diagnose.digest import digest_of
+from diagnose.engine import diagnose, diagnose_digests
+from diagnose.model import CannotTell, Diagnosis, Finding
+from diagnose.trace import Collective, Trace
+from diagnose.trace.drawn import drawn
+
+MS = 1_000_000
+CATALOGUE = plugins.load_rules()
+KERNELS = {"b": "nvjet_tst_128x256", "x": "void multi_tensor_apply_kernel<FusedAdamMathFunctor>"}
+SUMS = {"g": Collective("all_reduce", 16 << 20, 2, "pg", members=(0, 1))}
+
+ON_TIME = """
+    host  : l.l.l.l.ssssssss
+    gpu   : kkbb          xx
+    gpu 20:     gggggggggg
+    bwd   :   BB
+    opt   :                O
+"""
+
+
+def rank(number: int, picture: str, **known: Any) -> Trace:
+    return drawn(picture, repeat=6, kernels=KERNELS, comms=SUMS, rank=number, world_size=2, **known)
+
+
+def late_rank(picture: str, early: str = ON_TIME, **known: Any) -> Finding:
+    """The finding that names rank 1."""
+    diagnosis = diagnose([rank(0, early), rank(1, picture, **known)], CATALOGUE)
+    (found,) = [one for one in diagnosis.findings if one.rule == "straggler"]
+    assert found.rank == 1
+    return found
+
+
+def test_its_input() -> None:
+    found = late_rank(
+        """
+        load  : wwwwwwww
+        host  : ........l.l.l.l.
+        gpu   :         kkbb  xx
+        gpu 20:             gg
+        bwd   :           BB
+        opt   :                O
+        """
+    )
+    assert "it waits for its input" in found.summary and "(input-bound on rank 1)" in found.summary
+    assert found.recoverable_ns == pytest.approx(8 * MS, rel=0.1)
+
+
+def test_its_host() -> None:
+    found = late_rank(
+        """
+        host  : ppppppppl.l.l.l.
+        gpu   :         kkbb  xx
+        gpu 20:             gg
+        bwd   :           BB
+        opt   :                O
+        """
+    )
+    assert "it runs Python" in found.summary
+    assert found.recoverable_ns == pytest.approx(8 * MS, rel=0.1)
+
+
+SLOW = """
+    host  : l.l.l.l.ssssssss
+    gpu   : kkkkkkbbbbbb  xx
+    gpu 20:             gg
+    bwd   :       BBBBBB
+    opt   :                O
+"""
+
+
+def test_its_clock() -> None:
+    readings = {"sm_clock_mhz": 990.0, "max_sm_clock_mhz": 1980.0, "throttle_reasons": 32.0, "utilization": 99.0}
+    counted = {f"gpu.{name}": [value] * 6 for name, value in readings.items()}
+    found = late_rank(SLOW, counted=counted)
+    assert "it computes longer" in found.summary
+    assert "throttled on rank 1" in found.summary
+    assert found.recoverable_ns > 7 * MS  # it does the same work: the whole gap comes back
+
+
+def test_the_shape_of_its_work() -> None:
+    """Three times the arithmetic: dealt out evenly, half of the gap comes back."""
+
+    def shaped(rows: int) -> dict[str, Any]:
+        sizes = f"[[{rows},8192],[8192,8192]]"
+        return {"ops": {"o": "aten::mm"}, "shapes": {"o": (sizes, '["c10::BFloat16","c10::BFloat16"]')}}
+
+    early = """
+        host  : olololol.sssssss
+        gpu   :  kkbb         xx
+        gpu 20:      ggggggggg
+        bwd   :   BB
+        opt   :                O
+    """
+    late = """
+        host  : olololol.sssssss
+        gpu   :  kkkkkkbbbbbb xx
+        gpu 20:              g
+        bwd   :   BB
+        opt   :                O
+    """
+    ranks = [rank(0, early, **shaped(2048)), rank(1, late, **shaped(6144))]
+    (found,) = [one for one in diagnose(ranks, CATALOGUE).findings if one.rule == "straggler"]
+    assert found.rank == 1 and "dealt out evenly" in found.summary
+    assert found.recoverable_ns == pytest.approx(4 * MS, rel=0.15)
+
+
+def test_of_equal_ranks_nobody_is_late() -> None:
+    diagnosis = diagnose([rank(number, ON_TIME) for number in range(2)], CATALOGUE)
+    assert not [one for one in diagnosis.findings if one.rule == "straggler"]
+
+
+# What the profiler may have done
+
+
+def late_on_host(recording_ns: int, ranks: int = 2) -> Diagnosis:
+    """One rank's Python takes 8 ms of each step of 16, and writing records costs so much."""
+    slow = """
+        host  : ppppppppl.l.l.l.
+        gpu   :         kkbb  xx
+        gpu 20:             gg
+        bwd   :           BB
+        opt   :                O
+    """
+    traces = [rank(number, slow if number == 1 else ON_TIME) for number in range(ranks)]
+    digests = [digest_of(trace, CATALOGUE) for trace in traces]
+    return diagnose_digests(
+        [replace(one, record=replace(one.record, recording_ns=recording_ns)) for one in digests], CATALOGUE
+    )
+
+
+@pytest.mark.parametrize(
+    ("recording_ms", "ranks", "named"),
+    [(0, 2, True), (4, 2, True), (6, 2, False), (6, 4, True), (12, 4, True), (17, 4, False)],
+)
+def test_a_host_that_records_may_be_late_by_that_alone(recording_ms: int, ranks: int, named: bool) -> None:
+    """Of four ranks, three show what is usual; of two, neither does."""
+    diagnosis = late_on_host(recording_ms * MS, ranks)
+    assert any(one.rule == "straggler" for one in diagnosis.findings) is named
+    doubts = [one for one in diagnosis.cannot_tell if isinstance(one, CannotTell) and one.rule == "straggler"]
+    assert bool(doubts) is not named
+    assert all("rank 1 without Python stacks and shapes" in one.needs for one in doubts)
