@@ -2,7 +2,8 @@
 
 What it changes
     Adds `reshard_after_forward=False` where blocks are sharded with `fully_shard`; for half of the blocks, the later
-    ones, where memory may not hold all. The model around them keeps its own parameters anyway.
+    ones, where memory may not hold all. The model around them keeps its own parameters anyway. FullyShardedDataParallel
+    is told the same by `sharding_strategy`: `SHARD_GRAD_OP` in the place of `FULL_SHARD`.
 
 Why it helps
     By default every block drops its parameters after its forward pass and gathers them again in the backward pass: half
@@ -32,15 +33,18 @@ from diagnose.fixer import (
     Sharded,
     Splice,
     argument,
+    ensure_import,
     example_request,
     free_name,
     has_star,
+    parse,
     replace,
     set_keywords,
     sharded,
 )
 
 _OPTION = "reshard_after_forward"
+_ALL = "keep the parameters of blocks from forward to backward pass"
 _ROOM = 0.9
 """Of the device's memory that may be planned with: fragments and libraries need the rest."""
 
@@ -55,7 +59,7 @@ def rewrite(request: Request) -> Answer:
     half = request.setting.get("kept") == "half"
     blocks = [one for one in sharded(request.sources) if not one.whole and _drops(one)]
     if not blocks:
-        return None
+        return None if half else _by_strategy(request)
     unknown = next((one for one in blocks if has_star(one.call)), None)
     if unknown is not None:
         return Advice(f"{unknown.line} takes its options from elsewhere: let {_OPTION} be False there.")
@@ -66,8 +70,27 @@ def rewrite(request: Request) -> Answer:
     ]
     if not edits:
         return None
-    what = "the later half of the blocks" if half else "blocks"
-    return Edits(request.edited(edits), f"keep the parameters of {what} from forward to backward pass")
+    return Edits(request.edited(edits), _ALL.replace("blocks", "the later half of the blocks") if half else _ALL)
+
+
+def _by_strategy(request: Request) -> Answer:
+    """The same for FullyShardedDataParallel, which shards the blocks within what it is given by itself."""
+    edits: list[tuple[str, list[Splice]]] = []
+    for path, text in request.sources.items():
+        source = parse(text) if "FullyShardedDataParallel" in text else None
+        for call in source.every(cst.Call) if source is not None else ():
+            assert source is not None  # or there were no calls
+            if not any(name.endswith(".FullyShardedDataParallel") for name in source.names(call.func)):
+                continue
+            given = argument(call, "sharding_strategy", 2)
+            if given is not None and source.code(given.value).endswith(".FULL_SHARD"):
+                kept = source.code(given.value).removesuffix("FULL_SHARD") + "SHARD_GRAD_OP"
+                edits.append((path, [replace(source, given.value, kept)]))
+            elif given is None and not has_star(call):
+                torch, imports = ensure_import(source, "torch")
+                keywords = {"sharding_strategy": f"{torch}.distributed.fsdp.ShardingStrategy.SHARD_GRAD_OP"}
+                edits.append((path, [*imports, *set_keywords(source, call, keywords)]))
+    return Edits(request.edited(edits), _ALL) if edits else None
 
 
 def _drops(one: Sharded) -> bool:
@@ -129,6 +152,27 @@ FIXER = Fixer(
         Example(
             _IMPORT + "fully_shard(net.encoder, reshard_after_forward=True)\nfully_shard(net)\n",
             _IMPORT + "fully_shard(net.encoder, reshard_after_forward=False)\nfully_shard(net)\n",
+            _recorded,
+        ),
+        Example(
+            "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy\n"
+            "model = FSDP(model, auto_wrap_policy=policy, sharding_strategy=ShardingStrategy.FULL_SHARD)\n",
+            "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy\n"
+            "model = FSDP(model, auto_wrap_policy=policy, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)\n",
+            _recorded,
+        ),
+        Example(
+            "import torch\nfrom torch.distributed.fsdp import FullyShardedDataParallel\n"
+            "model = FullyShardedDataParallel(model)\n",
+            "import torch\nfrom torch.distributed.fsdp import FullyShardedDataParallel\n"
+            "model = FullyShardedDataParallel(\n    model,\n"
+            "    sharding_strategy=torch.distributed.fsdp.ShardingStrategy.SHARD_GRAD_OP,\n)\n",
+            _recorded,
+        ),
+        Example(
+            "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+            "model = FSDP(model, sharding_strategy=args.strategy)\n",
+            None,
             _recorded,
         ),
         Example(_IMPORT + "for b in m.layers:\n    fully_shard(b, reshard_after_forward=False)\n", None, _recorded),
