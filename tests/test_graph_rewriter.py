@@ -23,9 +23,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from diagnose import graph
-from diagnose.graph import deciding, equivalence
-from diagnose.graph.account import GraphRecord
-from diagnose.graph.patterns import swiglu
+from diagnose.graph import account, deciding, equivalence, timing
+from diagnose.graph.account import GraphRecord, SiteRecord
+from diagnose.graph.backend import _watched
+from diagnose.graph.patterns import PATTERNS, swiglu
 from diagnose.graph.timing import Times
 
 # Dynamo looks at it, and hides the warning where warnings are no errors.
@@ -387,9 +388,46 @@ def test_what_does_not_do_the_same_is_refused(
     torch.testing.assert_close(found, program(*inputs), rtol=0, atol=0)
 
 
+def test_sites_that_are_alike_are_timed_once_and_by_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    spent = iter([99, 99, 99, 99, 30, 10, 20, 12, 40, 11, 30, 90, 30, 11])  # two rounds warm up
+    monkeypatch.setattr(timing, "_spent_ns", lambda *_: next(spent))
+    monkeypatch.setattr(deciding, "_left", lambda *_: "")
+    inputs = torch.randn(4, 6), torch.randn(4, 6)
+
+    def program(gate: Tensor, up: Tensor) -> Tensor:
+        return functional.silu(functional.silu(gate) * up) * up
+
+    compiled = torch.compile(program, backend="diagnose", options={"inner": "eager"})
+    _, graphs = new_graphs(lambda: compiled(*inputs))
+    assert [(site.left, site.found_ns, site.fused_ns) for site in graphs[0].sites] == [("", 30, 11)] * 2
+    assert next(spent, None) is None, "the clock was asked for one of the two"
+
+
+def test_the_peak_of_the_first_steps_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _: 3 << 30)
+    number = account.entered("cuda:0", "inductor", [], "", prints=False)
+    watched = _watched(lambda x: x + 1, torch.device("cuda:0"), number, False)
+    peaks = []
+    for step in range(5):
+        assert watched(step) == step + 1
+        peaks.append(graph.report().graphs[number - 1].peak_bytes)
+    assert peaks == [None, None, None, 3 << 30, 3 << 30]
+    assert str(graph.report()).endswith("peak of its first steps: 3.0 GiB allocated")
+
+
+def test_the_report_holds_estimates_beside_what_was_measured() -> None:
+    site = SiteRecord(
+        "linear-cross-entropy", "/model.py", 7, "head", "", 9 << 30, 2 << 30, 0.25, 3 << 29, 40_000_000, 42_000_000
+    )
+    assert str(site) == (
+        "/model.py:7 in head  linear-cross-entropy: rewritten; should save 9.0 GiB; on 25% of the rows 1.5 GiB, "
+        "measured 2.0 GiB; forward and backward 40.00 ms, fused 42.00 ms"
+    )
+
+
 def test_a_slower_operator_is_left_unless_it_saves_memory() -> None:
     times = Times(found_ns=1_000_000, fused_ns=1_200_000)
-    patterns = {pattern.name: pattern for pattern in graph.backend.__globals__["PATTERNS"]}
+    patterns = {pattern.name: pattern for pattern in PATTERNS}
     assert "1.20 times as long" in deciding._slower(patterns["swiglu"], times)
     assert deciding._slower(patterns["linear-cross-entropy"], times) == ""
     assert deciding._slower(patterns["linear-cross-entropy"], Times(1_000_000, 1_600_000)) != ""

@@ -113,8 +113,12 @@ def _check(decision: Decision, values: Sequence[torch.Tensor], options: Options,
     decision.checked = check(site, used, decision.share)
     decision.left = decision.checked.refused
     if not decision.left and options.rewrite == "pays":
-        decision.times = watch.times(site, used)
-        decision.left = _slower(decision.pattern, decision.times)
+        try:
+            decision.times = watch.times(site, used)
+        except RuntimeError as error:  # out of memory is one
+            decision.left = f"it could not be timed: {type(error).__name__}"
+        else:
+            decision.left = _slower(decision.pattern, decision.times)
 
 
 def _slower(pattern: Pattern, times: Times) -> str:
