@@ -145,18 +145,19 @@ def _why_not(
 
 
 def _group_exists(built: Built, position: int) -> bool:
-    """Whether the process group is there before a position of the scope in which the model is built."""
+    """Whether the process group is there before a position of the scope in which the model is built.
+
+    What that scope does not make itself, it was called with: no gradient could be reduced otherwise.
+    """
     source = built.source
-    makers = {"init_process_group"} | {
-        function.name.value
-        for function in source.every(cst.FunctionDef)
-        if any(call_name(call) == "init_process_group" for call in source.every(cst.Call, function))
-    }
-    return any(
-        call_name(call) in makers and scope_of(source, call) in (built.scope, source.module)
+    makes = [call for call in source.every(cst.Call) if call_name(call) == "init_process_group"]
+    makers = {scope.name.value for call in makes if isinstance(scope := scope_of(source, call), cst.FunctionDef)}
+    here = [
+        source.span(call)[0] < position
         for call in source.every(cst.Call)
-        if source.span(call)[0] < position or scope_of(source, call) is not built.scope
-    )
+        if call_name(call) in makers | {"init_process_group"} and scope_of(source, call) is built.scope
+    ]
+    return any(here) if here or built.scope is source.module else bool(makes)
 
 
 def _uses(source: Source, below: cst.CSTNode, name: str) -> Iterator[cst.Attribute]:
@@ -241,6 +242,12 @@ def main():
         optimizer.step()
     torch.save(model.module.state_dict(), "net.pt")
 """
+_STARTED_BY = """
+
+def start(rank, size, run):
+    dist.init_process_group("gloo", rank=rank, world_size=size)
+    run()
+"""
 
 FIXER = Fixer(
     name="use-ddp",
@@ -264,6 +271,18 @@ FIXER = Fixer(
         ),
         Example(_BEFORE.replace("        parameter.grad.data /= size\n", ""), None, _recorded),
         Example(_BEFORE.replace('    dist.init_process_group("nccl")\n', ""), None, _recorded),
+        Example(
+            _BEFORE.replace('    dist.init_process_group("nccl")\n', "") + _STARTED_BY,
+            _AFTER.replace('    dist.init_process_group("nccl")\n', "") + _STARTED_BY,
+            _recorded,
+        ),
+        Example(
+            _BEFORE.replace('    dist.init_process_group("nccl")\n', "").replace(
+                "    for x, y", '    dist.init_process_group("nccl")\n    for x, y'
+            ),
+            None,
+            _recorded,
+        ),
         Example("model = nn.DataParallel(model, device_ids=[0, 1])\n", None, _recorded),
         Example(_AFTER, None, _recorded),
     ),
