@@ -6,6 +6,7 @@ import triton.language as tl
 
 from diagnose.kernels.gpu.launch import COMPUTE, on_device_of, row_start, warps
 from diagnose.kernels.gpu.parts import candidates_of_parts, sum_of_parts, threads_for_row
+from diagnose.kernels.gpu.residual_norm import load_row
 from diagnose.kernels.tuning import Config, bucket, choose
 
 
@@ -49,14 +50,19 @@ def backward_kernel(
     by_bias = tl.zeros((BLOCK,), DTYPE)
     if WEIGHTED:
         factor = tl.load(weight + column, mask=inside, other=0.0).to(DTYPE)
+    first = part * ROWS_OF_PART
+    end = tl.minimum(first + ROWS_OF_PART, rows)
+    total_next, given_next, direct_next = load_row(summed, by_normed, by_summed, first, end, columns, SUM_USED, BLOCK)
     for turn in range(ROWS_OF_PART):
-        row = part * ROWS_OF_PART + turn
-        here = inside & (row < rows)
-        offset = row_start(row, columns) + column
-        total = tl.load(summed + offset, mask=here, other=0.0).to(DTYPE)
-        given = tl.load(by_normed + offset, mask=here, other=0.0).to(DTYPE)
-        mean = tl.load(means + row, mask=row < rows, other=0.0)
-        scale = tl.load(scales + row, mask=row < rows, other=0.0)
+        row = first + turn
+        here = inside & (row < end)
+        total, given, direct = total_next.to(DTYPE), given_next.to(DTYPE), direct_next
+        # The next row is on its way while this one is summed: memory is not left waiting for the sum.
+        total_next, given_next, direct_next = load_row(
+            summed, by_normed, by_summed, row + 1, end, columns, SUM_USED, BLOCK
+        )
+        mean = tl.load(means + row, mask=row < end, other=0.0)
+        scale = tl.load(scales + row, mask=row < end, other=0.0)
         value = tl.where(here, (total - mean) * scale, 0.0)
         if SUMS_WANTED:
             by_weight += given * value
@@ -66,8 +72,9 @@ def backward_kernel(
         along = tl.sum(given * value, axis=0) / columns
         gradient = scale * (given - tl.sum(given, axis=0) / columns - value * along)
         if SUM_USED:
-            gradient += tl.load(by_summed + offset, mask=here, other=0.0).to(DTYPE)
-        tl.store(by_inputs + offset, gradient.to(by_inputs.dtype.element_ty), mask=here)
+            gradient += direct.to(DTYPE)
+        place = by_inputs + row_start(row, columns) + column
+        tl.store(place, gradient.to(by_inputs.dtype.element_ty), mask=here)
     if SUMS_WANTED:
         tl.store(sums + row_start(part, columns) + column, by_weight, mask=inside)
         tl.store(sums + row_start(parts + part, columns) + column, by_bias, mask=inside)

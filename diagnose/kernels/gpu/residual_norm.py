@@ -36,7 +36,7 @@ def forward_kernel(
 
 
 @triton.jit
-def _load_row(summed, by_normed, by_summed, row, end, columns, SUM_USED: tl.constexpr, BLOCK: tl.constexpr):
+def load_row(summed, by_normed, by_summed, row, end, columns, SUM_USED: tl.constexpr, BLOCK: tl.constexpr):
     """The sum, the gradient by its normalised value, and the one by itself where there is one."""
     column = tl.arange(0, BLOCK)
     here = (column < columns) & (row < end)
@@ -61,12 +61,12 @@ def backward_kernel(
         factor = tl.load(weight + column, mask=inside, other=0.0).to(DTYPE)
     first = part * ROWS_OF_PART
     end = tl.minimum(first + ROWS_OF_PART, rows)
-    total_next, given_next, direct_next = _load_row(summed, by_normed, by_summed, first, end, columns, SUM_USED, BLOCK)
+    total_next, given_next, direct_next = load_row(summed, by_normed, by_summed, first, end, columns, SUM_USED, BLOCK)
     for turn in range(ROWS_OF_PART):
         row = first + turn
         total, given, direct = total_next.to(DTYPE), given_next.to(DTYPE), direct_next
         # The next row is on its way while this one is summed: memory is not left waiting for the sum.
-        total_next, given_next, direct_next = _load_row(
+        total_next, given_next, direct_next = load_row(
             summed, by_normed, by_summed, row + 1, end, columns, SUM_USED, BLOCK
         )
         scale = tl.load(scales + row, mask=row < end, other=0.0)
