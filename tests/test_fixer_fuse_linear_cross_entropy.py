@@ -180,12 +180,22 @@ def token_loss(scores, wanted):
         "    losses = []", "    loss_of = token_loss\n    losses = []"
     )
 )
+TITAN = (
+    FUNCTION.replace("def token_loss(scores, wanted)", "def token_loss(pred, labels)")
+    .replace("scores.flatten(0, 1).float(), wanted.flatten()", "pred.flatten(0, 1).float(), labels.flatten(0, 1)")
+    .replace(
+        "        loss = loss_of(model(x), y)\n",
+        "        with torch.autograd.graph.set_multithreading_enabled(False):\n            pred = model(x)\n"
+        "            loss = loss_of(pred, y)\n        # free them before the backward pass\n        del pred\n",
+    )
+)
 PROGRAMS = {
     "nanoGPT": (NANO, "logits = None"),
     "lecture": (LECTURE, "logits = self.lm_head(x) if targets is None else None  # (B, T, vocab_size)"),
     "shifted": (SHIFTED, "hidden_states[..., :-1, :].flatten(0, -2),\n"),
     "tied, of its own": (TIED, "return linear_cross_entropy(h, self.embed.weight, labels)"),
     "criterion in the step": (IN_STEP, "loss = model(x, targets=y)"),
+    "logits that are let go": (TITAN, "            loss = model(x, targets=y)\n"),
     "function in the step": (FUNCTION, "loss = model(x, targets=y)"),
 }
 
@@ -220,6 +230,7 @@ def test_what_only_the_loss_needed_goes_with_it() -> None:
     assert "shift_logits" not in fixed(SHIFTED)
     assert "loss_fct" not in fixed(SHIFTED)
     assert "token_loss" not in fixed(FUNCTION)
+    assert "del pred" not in fixed(TITAN)
     assert "loss_of" not in fixed(FUNCTION)
     assert "transpose" not in fixed(TIED)
 

@@ -204,7 +204,8 @@ def flattened(source: Source, node: cst.BaseExpression, steps: list[Step]) -> tu
         made = operation(source, value) if isinstance(value, cst.Call) else None
         if made is None or not made.operands or not made.method:
             return node, flat
-        whole = made.name == "flatten" and len(made.operands) == 1 and not made.keywords
+        axes = [integer(operand) for operand in made.operands[1:]]
+        whole = made.name == "flatten" and axes in ([], [0], [0, 1], [0, -1]) and not made.keywords
         if made.name in {"view", "reshape"} and len(made.operands) == 2:
             whole = not isinstance(made.operands[1], cst.Tuple | cst.Attribute)
         if not whole and not (made.name == "contiguous" and len(made.operands) == 1):

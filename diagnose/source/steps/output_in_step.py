@@ -10,7 +10,7 @@ import libcst as cst
 
 from diagnose.model import Site
 from diagnose.source.bindings import binding_of
-from diagnose.source.flow import scope_of
+from diagnose.source.flow import binds, scope_of
 from diagnose.source.formulas.attention import Refused
 from diagnose.source.formulas.cross_entropy import (
     CrossEntropy,
@@ -207,12 +207,11 @@ def _whole(sources: Mapping[str, str], step: TrainingStep, root: cst.Call, taken
         raise _NotOne("rows of logits are not seen to be whole")
     if taken.laid.picks:
         raise _NotOne("a part of the logits is left out of it")
-    gone = tuple(statement for statement, _ in taken.steps)
-    _check_reads(source, root, taken.steps)
+    made = [statement for statement, _ in taken.steps]
+    gone = (*made, *_freed(source, root, taken.steps))
     at = statement_of(source, root)
-    if any(source.parent(statement) is not source.parent(at) for statement in gone) or not unchanged_until(
-        source, call, at
-    ):
+    apart = any(source.parent(statement) is not source.parent(at) for statement in made)
+    if apart or not unchanged_until(source, call, at):
         raise _NotOne("the model is called elsewhere than the loss is computed")
     return LossOfStep(
         step.path,
@@ -250,14 +249,29 @@ def _unused(sources: Mapping[str, str], source: Source, root: cst.Call) -> Itera
         name = bound.value
 
 
-def _check_reads(source: Source, root: cst.Call, steps: Sequence[Step]) -> None:
+def _freed(source: Source, root: cst.Call, steps: Sequence[Step]) -> Iterator[cst.CSTNode]:
+    """Statements that only let the logits go, `del logits`. Raises for whoever reads them besides."""
     names = {name for _, name in steps}
     without = {id(root), *(id(statement) for statement, _ in steps)}
     scope = scope_of(source, root)
     for name in names_in(source, scope):
         if name.value not in names or any(id(above) in without for above in source.ancestors(name)):
             continue
+        function = scope_of(source, name)
+        if function is not scope and isinstance(function, cst.FunctionDef) and _is_own(source, function, name.value):
+            continue
+        statement = source.statement(name)
+        small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
+        if isinstance(small, cst.Del) and small.target is name and statement is not None:
+            yield statement
+            continue
         raise _NotOne(f"`{name.value}` is read for something else too, in line {source.lines_of(name)[0]}")
+
+
+def _is_own(source: Source, function: cst.FunctionDef, name: str) -> bool:
+    """Whether a name is a variable of that function."""
+    given = any(param.name.value == name for param in source.every(cst.Param, function.params))
+    return given or binds(source, function.body, name)
 
 
 def _forward(sources: Mapping[str, str], step: TrainingStep) -> OutputForward:
