@@ -187,6 +187,25 @@ def test_a_model_keeps_its_loss_and_its_gradients(name: str, inner: str) -> None
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
+def test_a_model_of_a_librarys() -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=CLASSES, hidden_size=WIDTH, intermediate_size=48, num_hidden_layers=2, num_attention_heads=HEADS,
+        num_key_value_heads=2, attn_implementation="eager", use_cache=False,
+    )  # fmt: skip
+    model = transformers.LlamaForCausalLM(config)
+    tokens, _ = batch()
+    compiled = compile_all(model, "aot_eager")
+    expected = loss_and_gradients(lambda tokens: model(input_ids=tokens, labels=tokens).loss, model, (tokens,))
+    found, graphs = new_graphs(
+        lambda: loss_and_gradients(lambda tokens: compiled(input_ids=tokens, labels=tokens).loss, model, (tokens,))
+    )
+    assert rewritten(graphs) == (
+        ["add-rms-norm"] * 4 + ["cross-entropy"] + ["masked-softmax"] * 2 + ["rotary"] * 2 + ["swiglu"] * 2
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor compiles C++ for CPUs")
 def test_inductor_takes_the_rest() -> None:
     model = GPT()
