@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -107,9 +108,10 @@ def main() -> int:
     print(f"{title(table.machine)}\n{HEAD}", flush=True)
     largest = TINY if args.tiny else sys.maxsize
     for compiling in (False, True):
-        for name in args.kernels or CASES:
-            for case in CASES[name](largest):
-                measure(case, compiling, end, table)
+        for some in (slice(1), slice(1, None)):  # the first size of each kernel before the others
+            for name in args.kernels or CASES:
+                for case in islice(CASES[name](largest), some.start, some.stop):
+                    measure(case, compiling, end, table)
     print("", *table.summary(), sep="\n")
     return 0
 
@@ -117,6 +119,8 @@ def main() -> int:
 def measure(case: Case, compiling: bool, end: float, table: Table) -> None:
     """The plain ways of a case, or the compiled one; what there is no time for is a row that says so."""
     ways: Ways = dict(case.ways)
+    if compiling and case.compiled is None and "eager" not in ways:
+        return
     if compiling:
         # Of one shape: else the second size of a kernel would be compiled for all sizes.
         ways = {"torch.compile": torch.compile(case.compiled or case.ways["eager"], dynamic=False)}
@@ -170,7 +174,7 @@ def labels(rows: int, classes: int) -> Tensor:
 
 
 def linear_cross_entropy(largest: int) -> Iterator[Case]:
-    """The head and the loss of language models; the ways to the gradients, and what sizes of chunks cost."""
+    """The head and the loss of language models, and the two ways to the gradients."""
     for rows, width, classes in sizes(largest, (8192, 4096, 128256), (8192, 768, 50257)):
         target = labels(rows, classes)
         ours = partial(with_target, kernels.linear_cross_entropy, target)
@@ -182,8 +186,6 @@ def linear_cross_entropy(largest: int) -> Iterator[Case]:
             return F.cross_entropy(F.linear(h, w).float(), target)
 
         ways: Ways = {"ours": ours, "eager": eager, "eager, float32 logits": widened}
-        for chunk in (512, 1024, 2048, 4096):
-            ways[f"ours, {chunk} rows a chunk"] = partial(ours, chunk_rows=chunk)
         ways["ours, recomputing"] = partial(ours, recompute=True)
         native, options = getattr(F, "linear_cross_entropy", None), getattr(torch.nn, "LinearCrossEntropyOptions", None)
         if native is not None and options is not None:
@@ -194,6 +196,16 @@ def linear_cross_entropy(largest: int) -> Iterator[Case]:
         yield Case(
             f"linear cross entropy {rows}×{width}×{classes}", inputs, ways, operations=6 * rows * width * classes
         )
+
+
+def chunks_of_rows(largest: int) -> Iterator[Case]:
+    """What sizes of chunks cost, of which the default is one."""
+    for rows, width, classes in sizes(largest, (8192, 4096, 128256), (8192, 768, 50257)):
+        call = partial(with_target, kernels.linear_cross_entropy, labels(rows, classes))
+        ways: Ways = {f"ours, {size} rows a chunk": partial(call, chunk_rows=size) for size in (512, 1024, 2048, 4096)}
+        inputs = values(rows, width), values(classes, width, scale=width**-0.5)
+        name = f"chunks of linear cross entropy {rows}×{width}×{classes}"
+        yield Case(name, inputs, ways, operations=6 * rows * width * classes)
 
 
 def cross_entropy(largest: int) -> Iterator[Case]:
@@ -274,6 +286,7 @@ CASES: dict[str, Callable[[int], Iterator[Case]]] = {
     "rotary": rotary,
     "softmax": softmax,
     "adamw": adamw,
+    "chunks": chunks_of_rows,
 }
 
 if __name__ == "__main__":
