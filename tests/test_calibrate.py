@@ -213,6 +213,7 @@ def test_one_device_alone_says_nothing_of_collectives(tmp_path: Path) -> None:
     [
         (["--group", "0,1"], "--group needs several ranks"),
         (["--group", "zero"], "names no two ranks"),
+        (["--ranks", "2", "--group", "0,5"], "there are 2 ranks, 0 to 1"),
         (["--ranks", "0"], "at least one rank"),
         (["--time", "soon"], "is not a duration"),
     ],

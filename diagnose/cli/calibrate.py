@@ -59,6 +59,9 @@ def run(args: argparse.Namespace) -> int:
 
     ranks = _wanted_ranks(args)
     if ranks > 1 and not in_a_job():
+        strange = [members for members in args.group or () if members[-1] >= ranks]
+        if strange:
+            raise UsageError(f"--group {','.join(map(str, strange[0]))}: there are {ranks} ranks, 0 to {ranks - 1}")
         return _start(ranks, args.words)
     return _measure(args, budget_ns)
 
