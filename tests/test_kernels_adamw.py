@@ -307,7 +307,7 @@ def test_a_state_dict_without_masters_makes_them_from_the_parameters() -> None:
 
 def test_schedulers_closures_and_copies() -> None:
     params = parameters(torch.bfloat16)
-    ours = AdamW(params, **OPTIONS)
+    ours = AdamW(params, **OPTIONS, master_weights=True)
     schedule = torch.optim.lr_scheduler.StepLR(ours, step_size=1, gamma=0.5)
 
     def closure() -> torch.Tensor:
@@ -320,7 +320,9 @@ def test_schedulers_closures_and_copies() -> None:
     schedule.step()
     assert ours.param_groups[0]["lr"] == pytest.approx(0.005)
     assert float(ours.step(closure).detach()) < first
-    assert isinstance(copy.deepcopy(ours), AdamW)
+    copied = copy.deepcopy(ours)
+    assert isinstance(copied, AdamW) and copied.master_weights
+    assert all("master" in state for state in copied.state.values())
 
 
 def test_torchs_kernel_runs_where_it_can(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,9 +41,11 @@ class AdamW(torch.optim.AdamW):
         self.master_weights = master_weights
         super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize, fused=True)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "master_weights": self.master_weights}
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]  # torch's
-        self.__dict__.setdefault("master_weights", False)
         self._step_supports_amp_scaling = True
 
     @torch.no_grad()
