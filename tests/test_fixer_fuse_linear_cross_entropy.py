@@ -185,7 +185,7 @@ TITAN = (
     .replace("scores.flatten(0, 1).float(), wanted.flatten()", "pred.flatten(0, 1).float(), labels.flatten(0, 1)")
     .replace(
         "        loss = loss_of(model(x), y)\n",
-        "        with torch.autograd.graph.set_multithreading_enabled(False):\n            pred = model(x)\n"
+        "        with torch.enable_grad():\n            pred = model(x)\n"
         "            loss = loss_of(pred, y)\n        # free them before the backward pass\n        del pred\n",
     )
 )
