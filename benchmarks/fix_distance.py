@@ -54,6 +54,7 @@ from diagnose.trial.bench import Control, Trial
 from diagnose.trial.duel import OnPair
 from diagnose.trial.knobs import OnSetting
 from diagnose.trial.schedule import Deadline, Schedule
+from diagnose.trial.solo import SoloRun
 
 FOLDERS = (SICKBAY, SICKBAY.parent / "heldout")
 _ALL = frozenset(Gate)
@@ -160,6 +161,9 @@ class Believing:
         shown: GateResult | None = None,
     ) -> Trial:
         return Trial(Verdict(fixer.name, Decision.KEPT, "believed", saving=_BELIEVED, saving_ns=1))
+
+    def alone(self, program: Program, name: str) -> SoloRun:
+        return SoloRun()
 
     def gate(
         self,

@@ -28,10 +28,11 @@ from diagnose.plugins import Catalogue
 from diagnose.program import Program
 from diagnose.session import AnyEvent
 from diagnose.trace import Trace
-from diagnose.trial.bench import Alone, Control, Trial
+from diagnose.trial.bench import Control, Trial
 from diagnose.trial.duel import OnPair
 from diagnose.trial.knobs import OnSetting
 from diagnose.trial.schedule import Deadline, Schedule
+from diagnose.trial.solo import SoloRun
 from diagnose.verdict import Pair, Ruling
 
 SOURCE = "import torch\nloader = 1\nloss = 2\nmodel = 3\n"
@@ -141,10 +142,10 @@ class FakeBench:
         self.gates.append((gate, self.copies[original.root], self.copies[patched.root], rounds_to))
         return GateResult(gate, self.gate_passes, "as gated")
 
-    def alone(self, program: Program, name: str) -> Alone:
+    def alone(self, program: Program, name: str) -> SoloRun:
         self.ran_alone.append(self.copies[program.root])
         dies = next((self.alone_by_text[key] for key in self.alone_by_text if key in self.copies[program.root]), None)
-        return Alone(failure=Ruling(dies, "as it ended")) if dies is not None else Alone(12_000_000, 3 << 30)
+        return SoloRun(failure=Ruling(dies, "as it ended")) if dies is not None else SoloRun(12_000_000, 3 << 30)
 
     def trial_ns(self, fixer: Fixer, settings: int) -> int:
         return settings * self.trial_takes_ns

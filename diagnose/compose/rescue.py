@@ -23,8 +23,8 @@ from diagnose.model import Decision, Diagnosis, Gate, GateResult, Verdict
 from diagnose.plugins import Catalogue
 from diagnose.program import Program
 from diagnose.session import PatchAccepted, TrialStarted
-from diagnose.trial.bench import Alone
 from diagnose.trial.schedule import Deadline
+from diagnose.trial.solo import SoloRun
 from diagnose.units import format_bytes, format_ns
 
 _WITHOUT_IT = "without it the program runs out of memory"
@@ -128,7 +128,7 @@ class _Rescue:
         return self.bench.copy({**self.stack.edited, **variant.answer.files}, f"rescue-{variant.fixer.name}-{number}")
 
 
-def _how(seen: Alone) -> str:
+def _how(seen: SoloRun) -> str:
     """That it runs, and how."""
     peak = f" with a peak of {format_bytes(seen.peak_bytes)}" if seen.peak_bytes else ""
     step = f", {format_ns(seen.step_ns)} a step" if seen.step_ns else ""

@@ -8,9 +8,10 @@ from typing import Protocol
 from diagnose.fixer import Fixer
 from diagnose.model import Gate, GateResult
 from diagnose.program import Program
-from diagnose.trial.bench import Alone, Control, Trial
+from diagnose.trial.bench import Control, Trial
 from diagnose.trial.duel import OnPair
 from diagnose.trial.knobs import OnSetting
+from diagnose.trial.solo import SoloRun
 
 
 class Trials(Protocol):
@@ -47,7 +48,7 @@ class Trials(Protocol):
     ) -> GateResult: ...
     def steps_alone(self, programs: Sequence[tuple[Program, str]], steps: int) -> list[int | None]: ...
 
-    def alone(self, program: Program, name: str) -> Alone: ...
+    def alone(self, program: Program, name: str) -> SoloRun: ...
 
     def trial_ns(self, fixer: Fixer, settings: int) -> int:
         """How long a trial of a fix is expected to take, with the choice between its settings and its gate."""

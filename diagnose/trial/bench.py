@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import sys
@@ -19,7 +18,7 @@ from diagnose.model import Decision, Gate, GateResult, Interval, Verdict
 from diagnose.program import Program, guard, patch
 from diagnose.program.copy import copy_environment, copy_program
 from diagnose.program.environment import with_declared
-from diagnose.trial.arms import Arm, ArmFailed, Trouble, Workplace
+from diagnose.trial.arms import Arm, ArmFailed, Workplace
 from diagnose.trial.costs import Costs
 from diagnose.trial.duel import ORIGINAL, Comparison, Duel, OnPair, Starter
 from diagnose.trial.gatekeeper import Gatekeeper
@@ -29,6 +28,7 @@ from diagnose.trial.knobs import OnSetting, Sweep, YardstickFailed
 from diagnose.trial.mechanism import mechanism
 from diagnose.trial.memory import Memory, at_once, fits_twice, fitting, uncrowded
 from diagnose.trial.schedule import Deadline, Schedule
+from diagnose.trial.solo import Solo, SoloRun, ruling_on_failure
 from diagnose.trial.startup import Startups
 from diagnose.verdict import (
     LEAST_GENERATIONS,
@@ -59,17 +59,6 @@ class Control:
     generations: int
     step_ns: int
     alternated: bool = False
-
-
-@dataclass(frozen=True)
-class Alone:
-    """A program that ran by itself."""
-
-    step_ns: int | None = None
-    """The mean step; None where it came to its end, or failed, before enough of them."""
-    peak_bytes: int | None = None
-    failure: Ruling | None = None
-    """What became of it; None where it ran."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +103,7 @@ class Bench:
         protect = {"module": str(Path(guard.__file__)), "originals": [str(program.root)], "copy": str(folder)}
         self._edited: dict[Path, list[str]] = {}
         self._place = Workplace(self._groups, folder, python, self._environment_of, {"guard": protect}, self._edited)
+        self._solo = Solo(self._place, schedule, deadline)
         self._gatekeeper = Gatekeeper(self._place, schedule.start_limit_ns, deadline, seen)
 
     def __enter__(self) -> Self:
@@ -211,7 +201,7 @@ class Bench:
         if numbers is None or fixer.gate is Gate.TRAINING:
             numbers = original
         if found.failed is not None and found.failed[0] == ORIGINAL:
-            why = _failure(found.failed[1]).summary
+            why = ruling_on_failure(found.failed[1]).summary
             return Trial(replace(measured, summary=f"what it was tried against did not run: {why}"))
         verdict = self._judged(measured, fixer, found, numbers, patched)
         return Trial(verdict, found.traces[1])
@@ -279,45 +269,13 @@ class Bench:
     def steps_alone(self, programs: Sequence[tuple[Program, str]], steps: int) -> list[int | None]:
         """The mean step of each program, in ns, with nothing inside but the clock of its steps; `str` is its name.
 
-        They run one after the other. Where two fit they start together, and each rests while another runs. None for one
-        that ends or fails before.
+        None for one that ends or fails before.
         """
-        together = len(programs) if self._fits else 1
-        found: list[int | None] = []
-        for at in range(0, len(programs), together):
-            with contextlib.ExitStack() as stack:
-                started = [
-                    stack.enter_context(Arm(self._place, program, name, self._schedule.warmup_steps))
-                    for program, name in programs[at : at + together]
-                ]
-                waiting = [(arm, self._ready_alone(arm)) for arm in started]
-                found += [self._run_alone(arm, step_ns, steps) for arm, step_ns in waiting]
-        return found
+        return self._solo.steps(programs, steps, together=bool(self._fits))
 
-    def alone(self, program: Program, name: str) -> Alone:
+    def alone(self, program: Program, name: str) -> SoloRun:
         """Whether a program runs for a block of steps after its warm-up, or to its own end if that comes before."""
-        with Arm(self._place, program, name, self._schedule.warmup_steps) as arm:
-            try:
-                ready = arm.ready(self._deadline.limit_ns(self._schedule.start_limit_ns))
-                steps = self._schedule.block_steps(ready.step_ns)
-                block = arm.run(steps, 0, self._schedule.block_limit_ns(steps, ready.step_ns))
-            except ArmFailed as failure:
-                return Alone(failure=None if failure.trouble is Trouble.ENDED else _failure(failure))
-        return Alone(round(block.mean_ns), block.memory.peak_bytes)
-
-    def _ready_alone(self, arm: Arm) -> int | None:
-        """The step as the warm-up saw it; None where there was none."""
-        with contextlib.suppress(ArmFailed):
-            return arm.ready(self._deadline.limit_ns(self._schedule.start_limit_ns)).step_ns
-        return None
-
-    def _run_alone(self, arm: Arm, step_ns: int | None, steps: int) -> int | None:
-        if step_ns is None:
-            return None
-        limit = self._schedule.block_limit_ns(steps, step_ns)
-        with contextlib.suppress(ArmFailed):
-            return round(arm.run(steps, self._schedule.drops(step_ns), limit).mean_ns)
-        return None
+        return self._solo.run(program, name)
 
     def _judged(
         self, verdict: Verdict, fixer: Fixer, found: Comparison, original: Program, patched: Program
@@ -341,7 +299,7 @@ class Bench:
     def _ruling_on_time(verdict: Verdict, found: Comparison) -> Ruling | None:
         """The decision if how it ran, and how fast, settles it."""
         if found.failed is not None:
-            return _failure(found.failed[1])
+            return ruling_on_failure(found.failed[1])
         enough = verdict.pairs >= LEAST_PAIRS and verdict.generations >= LEAST_GENERATIONS
         if found.out_of_time and not enough:
             return Ruling(Decision.NOT_TRIED, "the budget ran out during its trial")
@@ -412,15 +370,6 @@ def _measured(fixer: Fixer, found: Comparison, smallest: float) -> Verdict:
         generations=found.generations,
         peak_memory_bytes=found.peak_bytes,
     )
-
-
-def _failure(failure: ArmFailed) -> Ruling:
-    """The decision on a patched program that did not run."""
-    lines = str(failure).strip().splitlines() or [""]
-    if failure.trouble is Trouble.OUT_OF_MEMORY:
-        return Ruling(Decision.OUT_OF_MEMORY, f"ran out of memory: {lines[-1]}")
-    words = lines[0] if len(lines) == 1 else f"{lines[0]}: {lines[-1]}"
-    return Ruling(Decision.FAILED, f"{failure.trouble.value}: {words}")
 
 
 def _original_failed(failure: ArmFailed) -> ProgramFailed:

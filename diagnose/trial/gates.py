@@ -22,8 +22,8 @@ but for rounding. Of a parameter's elements, one in a thousand may therefore be 
 program; the rest is compared as above. What gradients are held to knows no such exception.
 
 For both, the optimizers are made of the same parameters with the same settings, a checkpoint of the one program fits
-the other (the same names and shapes), and memory does not grow from step to step where the original's does not. NaN and infinity never pass. What cannot be compared is "unverified" (`passed`
-None), never passed.
+the other (the same names and shapes), and memory does not grow from step to step where the original's does not. NaN and
+infinity never pass. What cannot be compared is "unverified" (`passed` None), never passed.
 """
 
 from __future__ import annotations

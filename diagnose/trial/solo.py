@@ -1,0 +1,88 @@
+"""Programs that run by themselves: whether they do, and how long a step of theirs takes with nothing else beside it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from diagnose.model import Decision
+from diagnose.program import Program
+from diagnose.trial.arms import Arm, ArmFailed, Trouble, Workplace
+from diagnose.trial.schedule import Deadline, Schedule
+from diagnose.verdict import Ruling
+
+
+@dataclass(frozen=True)
+class SoloRun:
+    """A program that ran by itself."""
+
+    step_ns: int | None = None
+    """The mean step; None where it came to its end, or failed, before enough of them."""
+    peak_bytes: int | None = None
+    failure: Ruling | None = None
+    """What became of it; None where it ran."""
+
+
+@dataclass(frozen=True)
+class Solo:
+    """Starts programs of one bench by themselves."""
+
+    place: Workplace
+    schedule: Schedule
+    deadline: Deadline
+
+    def run(self, program: Program, name: str) -> SoloRun:
+        """A block of steps after the warm-up, or all up to the program's own end if that comes before."""
+        with Arm(self.place, program, name, self.schedule.warmup_steps) as arm:
+            try:
+                ready = arm.ready(self._start_limit_ns)
+                steps = self.schedule.block_steps(ready.step_ns)
+                block = arm.run(steps, 0, self.schedule.block_limit_ns(steps, ready.step_ns))
+            except ArmFailed as failure:
+                return SoloRun(failure=None if failure.trouble is Trouble.ENDED else ruling_on_failure(failure))
+        return SoloRun(round(block.mean_ns), block.memory.peak_bytes)
+
+    def steps(self, programs: Sequence[tuple[Program, str]], steps: int, *, together: bool) -> list[int | None]:
+        """The mean step of each program, in ns; None for one that ends or fails before.
+
+        They run one after the other; `together`: they all start at once, and each rests while another runs.
+        """
+        at_once = len(programs) if together else 1
+        found: list[int | None] = []
+        for at in range(0, len(programs), at_once):
+            with contextlib.ExitStack() as stack:
+                started = [
+                    stack.enter_context(Arm(self.place, program, name, self.schedule.warmup_steps))
+                    for program, name in programs[at : at + at_once]
+                ]
+                waiting = [(arm, self._ready(arm)) for arm in started]
+                found += [self._step_ns(arm, step_ns, steps) for arm, step_ns in waiting]
+        return found
+
+    @property
+    def _start_limit_ns(self) -> int:
+        return self.deadline.limit_ns(self.schedule.start_limit_ns)
+
+    def _ready(self, arm: Arm) -> int | None:
+        """The step as the warm-up saw it; None where there was none."""
+        with contextlib.suppress(ArmFailed):
+            return arm.ready(self._start_limit_ns).step_ns
+        return None
+
+    def _step_ns(self, arm: Arm, step_ns: int | None, steps: int) -> int | None:
+        if step_ns is None:
+            return None
+        limit = self.schedule.block_limit_ns(steps, step_ns)
+        with contextlib.suppress(ArmFailed):
+            return round(arm.run(steps, self.schedule.drops(step_ns), limit).mean_ns)
+        return None
+
+
+def ruling_on_failure(failure: ArmFailed) -> Ruling:
+    """The decision on a patched program that did not run."""
+    lines = str(failure).strip().splitlines() or [""]
+    if failure.trouble is Trouble.OUT_OF_MEMORY:
+        return Ruling(Decision.OUT_OF_MEMORY, f"ran out of memory: {lines[-1]}")
+    words = lines[0] if len(lines) == 1 else f"{lines[0]}: {lines[-1]}"
+    return Ruling(Decision.FAILED, f"{failure.trouble.value}: {words}")
