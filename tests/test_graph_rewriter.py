@@ -463,6 +463,28 @@ def test_a_large_site_is_checked_on_a_part_of_its_rows(monkeypatch: pytest.Monke
     assert rewritten(graphs) == LLAMA_SITES
 
 
+def test_a_graph_that_cannot_be_read_or_run_beforehand_is_compiled_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def program(gate: Tensor, up: Tensor) -> Tensor:
+        return functional.silu(gate) * up
+
+    def fails(*_: object) -> None:
+        raise KeyError("a node")
+
+    inputs = torch.randn(4, 6), torch.randn(4, 6)
+    with monkeypatch.context() as patched:
+        patched.setattr(deciding, "visit_sites", fails)
+        found, graphs = new_graphs(lambda: compile_all(program)(*inputs))
+    assert graphs[0].note == "the graph could not be run beforehand: KeyError"
+    assert [site.left for site in graphs[0].sites] == ["it could not be checked"]
+    torch.testing.assert_close(found, program(*inputs), rtol=0, atol=0)
+
+    torch.compiler.reset()
+    monkeypatch.setattr(deciding, "sites_of", fails)
+    found, graphs = new_graphs(lambda: compile_all(program)(*inputs))
+    assert graphs[0].note == "nothing was rewritten: the graph could not be read (KeyError: 'a node')"
+    torch.testing.assert_close(found, program(*inputs), rtol=0, atol=0)
+
+
 def test_what_is_written_into_later_is_left_alone() -> None:
     """The operator keeps the sum for its backward pass."""
 

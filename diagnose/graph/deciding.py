@@ -62,7 +62,10 @@ class Decision:
 
 def decided(module: fx.GraphModule, inputs: Sequence[Any], options: Options) -> tuple[list[Decision], str]:
     """Each site's decision, in the graph's order, and what is to be said of the graph as a whole."""
-    decisions = [each for part in modules_of(module) for each in _candidates(part.graph, options)]
+    try:
+        decisions = [each for part in modules_of(module) for each in _candidates(part.graph, options)]
+    except Exception as error:  # noqa: BLE001 a graph that cannot be read is compiled as it is
+        return [], f"nothing was rewritten: the graph could not be read ({type(error).__name__}: {error})"
     wanted = {decision.site: decision for decision in decisions if not decision.left}
     note, watch = "", Stopwatch()
     try:
