@@ -1,0 +1,103 @@
+"""Eager code goes past torch's dispatcher to the kernels; whatever watches operators still sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from kernel_checks import drawn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
+
+from diagnose import kernels
+
+
+def geglu() -> torch.Tensor:
+    return kernels.geglu(drawn(3, 8, seed=1), drawn(3, 8, seed=2))
+
+
+def swiglu() -> torch.Tensor:
+    return kernels.swiglu(drawn(3, 8, seed=1), drawn(3, 8, seed=2))
+
+
+def softmax() -> torch.Tensor:
+    return kernels.softmax(drawn(3, 8, seed=1), scale=0.5)
+
+
+def rotary() -> torch.Tensor:
+    angles = drawn(3, 8, seed=3).detach()
+    return kernels.rotary(drawn(2, 3, 8, seed=1), drawn(2, 3, 8, seed=2), angles.cos(), angles.sin())[0]
+
+
+def add_layer_norm() -> torch.Tensor:
+    return kernels.add_layer_norm(drawn(3, 8, seed=1), drawn(3, 8, seed=2), drawn(8, seed=3))[0]
+
+
+def add_rms_norm() -> torch.Tensor:
+    return kernels.add_rms_norm(drawn(3, 8, seed=1), drawn(3, 8, seed=2), drawn(8, seed=3))[0]
+
+
+EACH = pytest.mark.parametrize("call", [geglu, swiglu, softmax, rotary, add_layer_norm, add_rms_norm])
+
+
+class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
+    """Notes the names of operators."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(func.name())
+        return func(*args, **(kwargs or {}))
+
+
+@EACH
+def test_a_mode_sees_the_operator_and_changes_no_number(call: Callable[[], torch.Tensor]) -> None:
+    plain = call()
+    with Watching() as mode:
+        watched = call()
+    assert f"diagnose::{call.__name__}" in mode.seen
+    assert torch.equal(plain, watched)
+
+
+@EACH
+def test_eager_code_does_not_go_through_the_operator(call: Callable[[], torch.Tensor]) -> None:
+    """Its node in the autograd graph is not the one that torch makes for operators."""
+    with Watching():
+        through = call()
+    assert _nodes(through) != _nodes(call())
+
+
+def test_tracing_and_fake_tensors_see_operators() -> None:
+    def gated(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+        return kernels.geglu(gate, up)
+
+    traced = make_fx(gated)(torch.randn(2, 4), torch.randn(2, 4))
+    assert torch.ops.diagnose.geglu.default in [node.target for node in traced.graph.nodes]
+    with FakeTensorMode():
+        assert gated(torch.empty(2, 4), torch.empty(2, 4)).shape == (2, 4)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_in_what_checkpointing_computes_again(reentrant: bool) -> None:
+    gate, up = drawn(3, 8, seed=1), drawn(3, 8, seed=2)
+    expected = torch.autograd.grad(kernels.geglu(gate, up).sin().sum(), (gate, up))
+    found = checkpoint(lambda a, b: kernels.geglu(a, b).sin(), gate, up, use_reentrant=reentrant)
+    assert isinstance(found, torch.Tensor)
+    torch.autograd.backward(found.sum())
+    assert gate.grad is not None and up.grad is not None
+    assert torch.equal(gate.grad, expected[0]) and torch.equal(up.grad, expected[1])
+
+
+def _nodes(tensor: torch.Tensor) -> list[str]:
+    """The kinds of nodes from here to the leaves, the first inputs of each."""
+    names, node = [], tensor.grad_fn
+    while node is not None:
+        names.append(type(node).__name__)
+        node = node.next_functions[0][0] if node.next_functions else None
+    return names
