@@ -35,7 +35,8 @@ def rewrite(request: Request) -> Answer:
     """Drop parameters after the last micro-step alone."""
     if any("set_reshard_after_backward" in text for text in request.sources.values()) or request.trainers():
         return None
-    if not any(one.whole for one in sharded(request.sources)):
+    whole = [one for one in sharded(request.sources) if one.whole]
+    if not whole or any(one.is_conditional for one in whole):
         return None
     for step in training_steps(request.sources, request.sites):
         last = last_micro_step(step)

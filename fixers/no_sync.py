@@ -18,9 +18,12 @@ from __future__ import annotations
 
 import re
 
+import libcst as cst
+
 from diagnose.fixer import (
     Advice,
     Answer,
+    DataParallel,
     Edits,
     Example,
     Fixer,
@@ -37,24 +40,26 @@ from diagnose.fixer import (
     forward_region,
     insert_before,
     last_micro_step,
+    scope_of,
+    sharded,
     training_steps,
     within,
     wrapped,
 )
 
 _DONE = re.compile(r"\bno_sync\(|require_backward_grad_sync|set_requires_gradient_sync\(|\.accumulate\(")
-_SHARDED = re.compile(r"\bfully_shard\(\s*(?:self\.)?\w*model\b")
 
 
 def rewrite(request: Request) -> Answer:
     """Let all micro-steps but the last keep their gradients to themselves."""
     if any(_DONE.search(text) for text in request.sources.values()) or request.trainers():
         return None
-    sharded = any(_SHARDED.search(text) for text in request.sources.values())
+    shards = [one for one in sharded(request.sources) if one.loop is None]
     reasons: list[str] = []
     for step in training_steps(request.sources, request.sites):
         last = last_micro_step(step)
-        if last is None or step.model is None or not (sharded or _is_wrapped(request, step)):
+        wrapper = _wrapper(request, step)
+        if last is None or step.model is None or not (wrapper or shards):
             continue
         where = f"{step.path}:{step.source.lines_of(step.backward)[0]}"
         if isinstance(last, str):
@@ -64,27 +69,49 @@ def rewrite(request: Request) -> Answer:
         if isinstance(region, str):
             reasons.append(f"{where} reduces in every micro-step: use `{step.model}.no_sync()` but for the last one.")
             continue
-        splices = (_told if sharded else _silenced)(step, region, last.condition)
+        if wrapper is not None:
+            splices = _silenced(step, region, last.condition, wrapper)
+        elif any(one.is_conditional for one in shards):
+            reasons.append(f"{where} reduces in every micro-step: use `{step.model}.set_requires_gradient_sync`.")
+            continue
+        else:
+            splices = _told(step, region, last.condition)
         files = request.edited([(step.path, [*last.edits, *splices])])
         return Edits(files, "reduce gradients over the ranks with the last micro-step alone")
     return Advice(" ".join(reasons)) if reasons else None
 
 
-def _is_wrapped(request: Request, step: TrainingStep) -> bool:
-    """Whether the model of a step is a DistributedDataParallel."""
+def _wrapper(request: Request, step: TrainingStep) -> DataParallel | None:
+    """What makes the model of a step a DistributedDataParallel; None where nothing does."""
     wrappers = [one for one in data_parallel(request.sources, request.sites) if one.is_wrapper]
-    if any(one.path == step.path and one.name == step.model for one in wrappers):
-        return True
+    for one in wrappers:
+        if one.path == step.path and one.name == step.model:
+            return one
     built = built_model(step, request.sources)
-    return built is not None and any(
-        one.path == built.path and within(built.source, one.call, each) for one in wrappers for each in built.assigned
-    )
+    for one in wrappers if built is not None else ():
+        assert built is not None
+        if one.path == built.path and any(within(built.source, one.call, each) for each in built.assigned):
+            return one
+    return None
 
 
-def _silenced(step: TrainingStep, region: ForwardRegion, last: str) -> list[Splice]:
+def _silenced(step: TrainingStep, region: ForwardRegion, last: str, wrapper: DataParallel) -> list[Splice]:
     contextlib, imports = ensure_import(step.source, "contextlib")
-    header = f"with {contextlib}.nullcontext() if {last} else {step.model}.no_sync():"
+    alone = _unless_wrapped(step, wrapper)
+    header = f"with {contextlib}.nullcontext() if {alone}{last} else {step.model}.no_sync():"
     return [*imports, *wrapped(step.source, [*region.statements, region.backward], header)]
+
+
+def _unless_wrapped(step: TrainingStep, wrapper: DataParallel) -> str:
+    """What to ask first where the model is wrapped only under a condition: without it there is no `no_sync`."""
+    branch = wrapper.source.inside(wrapper.call, cst.If)
+    if branch is None or "__name__" in wrapper.source.code(branch.test):
+        return ""
+    asked = wrapper.source.code(branch.test)
+    same = wrapper.source is step.source and scope_of(wrapper.source, wrapper.call) is step.scope
+    if same and isinstance(branch.test, cst.Name) and within(wrapper.source, wrapper.call, branch.body):
+        return f"not {asked} or "
+    return f'not hasattr({step.model}, "no_sync") or '
 
 
 def _told(step: TrainingStep, region: ForwardRegion, last: str) -> list[Splice]:
@@ -148,6 +175,15 @@ for step in range(100):
     optimizer.step()
     optimizer.zero_grad()
 """
+_ONLY_IF = """from torch.nn.parallel import DistributedDataParallel
+if ddp:
+    model = DistributedDataParallel(model)
+while True:
+    for micro_step in range(4):
+        loss = model(batch).mean()
+        loss.backward()
+    optimizer.step()
+"""
 
 FIXER = Fixer(
     name="no-sync",
@@ -173,6 +209,16 @@ FIXER = Fixer(
             _SHARDS.replace(
                 "        loss = model(",
                 "        model.set_requires_gradient_sync(micro_step == 3)\n        loss = model(",
+            ),
+            _recorded,
+        ),
+        Example(
+            _ONLY_IF,
+            "import contextlib\n\n"
+            + _ONLY_IF.replace(
+                "        loss = model(batch).mean()\n        loss.backward()\n",
+                "        with contextlib.nullcontext() if not ddp or micro_step == 3 else model.no_sync():\n"
+                "            loss = model(batch).mean()\n            loss.backward()\n",
             ),
             _recorded,
         ),

@@ -137,11 +137,20 @@ def _why_not(
     reducing = next(each for each in gone if not isinstance(each, cst.FunctionDef))
     if not within(source, reducing, inner.body):
         return "gradients of several backward passes are reduced at once: `no_sync` is needed for all but the last"
+    if _is_conditional(source, reducing):
+        return "it does so only under a condition"
     position = after_build(built, ["pass"], filled=True).start
     if not _group_exists(built, position):
-        return "the process group is made after the model, or elsewhere"
+        return "the process group is made after the model, elsewhere, or only under a condition"
     where = _gone_astray(built, step)
     return f"{where} uses the model in a way that the wrapper does not have" if where else None
+
+
+def _is_conditional(source: Source, node: cst.CSTNode) -> bool:
+    """Whether a statement of its function runs only sometimes."""
+    scope = scope_of(source, node)
+    branches = [above for above in source.ancestors(node) if isinstance(above, cst.If) and within(source, above, scope)]
+    return any("__name__" not in source.code(branch.test) for branch in branches)
 
 
 def _group_exists(built: Built, position: int) -> bool:
@@ -151,6 +160,8 @@ def _group_exists(built: Built, position: int) -> bool:
     """
     source = built.source
     makes = [call for call in source.every(cst.Call) if call_name(call) == "init_process_group"]
+    if any(_is_conditional(source, call) for call in makes):
+        return False
     makers = {scope.name.value for call in makes if isinstance(scope := scope_of(source, call), cst.FunctionDef)}
     here = [
         source.span(call)[0] < position

@@ -35,6 +35,12 @@ class Sharded:
         """For people."""
         return f"{self.path}:{self.source.lines_of(self.call)[0]}"
 
+    @property
+    def is_conditional(self) -> bool:
+        """Whether the program shards only sometimes."""
+        branches = [above for above in self.source.ancestors(self.call) if isinstance(above, cst.If)]
+        return any("__name__" not in self.source.code(branch.test) for branch in branches)
+
 
 def sharded(sources: Mapping[str, str]) -> tuple[Sharded, ...]:
     """Every call of the sources, in the order of the text."""
