@@ -24,6 +24,7 @@ from diagnose.measure.pieces import pieces
 from diagnose.measure.training_phases import TrainingPhase, phase_of_stack
 from diagnose.model import Facts, MemoryPeak
 from diagnose.plugins import load_rules
+from diagnose.report.memory import memory_lines
 from diagnose.rule import Claim
 from diagnose.trace import StackFrame, Trace
 from diagnose.trace.drawn import drawn
@@ -495,3 +496,29 @@ def test_a_real_allocators_totals_after_each_operation() -> None:
         layout = layout_at(trace, 0, held, place)
         assert layout is not None
         assert layout.reserved_bytes == own[number][1]
+
+
+WILD = st.sampled_from([-(1 << 63), -(1 << 62), -1, 0, 1, 512, 4096, 1 << 40, 1 << 62, (1 << 63) - 1])
+
+
+@given(st.data())
+def test_whatever_a_file_claims_there_is_a_peak_or_none(data: st.DataObject) -> None:
+    count, held = data.draw(st.integers(0, 12)), data.draw(st.integers(0, 5))
+
+    def wild(length: int) -> list[int]:
+        return data.draw(st.lists(WILD, min_size=length, max_size=length))
+
+    actions = data.draw(st.lists(st.sampled_from(list(MemoryAction)), min_size=count, max_size=count))
+    memory = MemoryEvents.build(
+        {"time_ns": wild(count), "action": actions, "address": wild(count), "size_bytes": wild(count)}
+    )
+    table = Blocks.build({"address": wild(held), "requested_bytes": wild(held), "state": [BlockState.HELD] * held})
+    segments = Segments.build(
+        {"address": wild(held), "size_bytes": wild(held), "expandable": [at % 2 for at in range(held)]}
+    )
+    trace = Trace(source="", memory=memory.sorted_by_start(), blocks=table, segments=segments)
+    with np.errstate(over="ignore"):
+        peak = Measures(trace).memory_peak
+    if peak is not None:
+        for width in (40, 100):
+            assert all(len(line.plain) <= width for line in memory_lines(peak, None, width))

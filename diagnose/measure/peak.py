@@ -20,7 +20,7 @@ from diagnose.measure.allocating_ops import AllocatingOps
 from diagnose.measure.memory_history import of_device
 from diagnose.measure.peak_layout import layout_at
 from diagnose.measure.piece_roles import ACTIVATIONS, CATEGORIES, INPUTS, LEFT, LOGITS, recorded_roles, roles
-from diagnose.measure.pieces import Pieces, pieces, summed
+from diagnose.measure.pieces import MOST_BYTES, Pieces, pieces, summed
 from diagnose.measure.places import is_library
 from diagnose.measure.training_phases import Phases, TrainingPhase, training_phases
 from diagnose.model import MemoryPart, MemoryPeak, MemoryTimeline, Place
@@ -82,7 +82,7 @@ def _moment(trace: Trace, held: Pieces) -> tuple[int, int | None]:
         size = int(trace.memory.size_bytes[held.rows[lacks[-1]]])
         return int(lacks[-1]), size if size > 0 else None
     total = held.total()
-    near = np.flatnonzero(total >= _ALIKE * total.max())
+    near = np.flatnonzero(total >= min(_ALIKE * total.max(), total.max()))
     first = near[np.flatnonzero(np.diff(near, prepend=near[0] - 2) > 1)[-1]]
     return int(first + np.argmax(total[first : near[-1] + 1])) - 1, None
 
@@ -203,7 +203,8 @@ def timeline_of(time_ns: Int64, by_role: Int64) -> MemoryTimeline:
     timed = bool((time_ns != MISSING).all())
     clock = time_ns if timed else np.arange(len(time_ns), dtype=np.int64)
     total = by_role.sum(axis=0)
-    bucket = (clock - clock[0]) * BUCKETS // max(int(clock[-1] - clock[0]) + 1, 1)
+    span = max(int(clock[-1]) - int(clock[0]), 1)
+    bucket = ((clock - clock[0]).clip(0) / span * BUCKETS).astype(np.int64).clip(0, BUCKETS - 1)
     order = np.lexsort((total, bucket))
     last = order[np.append(bucket[order][1:] != bucket[order][:-1], True)]
     used = np.flatnonzero(by_role[:, last].any(axis=1))
@@ -240,7 +241,8 @@ def _event_series(trace: Trace, device: int) -> tuple[Int64, Int64] | None:
     if not (memory.category != MemoryCategory.UNKNOWN).any():
         return None
     back = memory.action == MemoryAction.FREE
-    change = np.where(back, -memory.size_bytes, memory.size_bytes)
+    size = memory.size_bytes.clip(-MOST_BYTES, MOST_BYTES)
+    change = np.where(back, -size, size)
     by_role = np.zeros((len(CATEGORIES), len(memory)), np.int64)
     by_role[role, np.arange(len(memory))] = change
     return memory.time_ns, np.cumsum(by_role, axis=1)
@@ -258,5 +260,7 @@ def _counter_series(trace: Trace) -> tuple[Int64, Int64] | None:
             times = rows.time_ns
             by_role = np.zeros((len(CATEGORIES), len(rows)), np.int64)
         if by_role.shape[1] == len(rows):
-            by_role[recorded_roles(np.asarray([category], np.uint8))[0]] += rows.value.astype(np.int64)
+            by_role[recorded_roles(np.asarray([category], np.uint8))[0]] += rows.value.clip(0, MOST_BYTES).astype(
+                np.int64
+            )
     return (times, by_role) if times is not None and by_role is not None and len(times) else None

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from diagnose.measure.memory_history import of_device
-from diagnose.measure.pieces import Pieces
+from diagnose.measure.pieces import MOST_BYTES, Pieces
 from diagnose.trace import Trace
 from diagnose.trace.intervals import Intervals
 from diagnose.trace.schema import Int64, MemoryAction
 
 _WHOLE = (MemoryAction.SEGMENT_ALLOC, MemoryAction.SEGMENT_FREE)
+_LAST = int(np.iinfo(np.int64).max) - MOST_BYTES
 _PARTS = (MemoryAction.SEGMENT_MAP, MemoryAction.SEGMENT_UNMAP)
 
 
@@ -32,7 +33,8 @@ class Layout:
 def layout_at(trace: Trace, device: int, held: Pieces, place: int) -> Layout | None:
     """The layout right after the event at a place of the history; None where the segments are not recorded."""
     table = trace.segments
-    mine = table.where(of_device(table.device, device) & (table.size_bytes > 0))
+    real = (table.size_bytes > 0) & (table.size_bytes <= MOST_BYTES) & (table.address <= _LAST)
+    mine = table.where(of_device(table.device, device) & real)
     if not len(mine):
         return None
     fixed = mine.where(mine.expandable == 0)
@@ -42,7 +44,7 @@ def layout_at(trace: Trace, device: int, held: Pieces, place: int) -> Layout | N
     later = held.rows[place + 1 :]
     action = trace.memory.action[later]
     for row in later[np.isin(action, _WHOLE + _PARTS)][::-1].tolist():
-        whole, parts = _undone(trace, row, whole, parts)
+        parts = _undo(trace, row, whole, parts)
     starts = np.asarray(sorted(whole), np.int64)
     sizes = np.asarray([whole[start] for start in starts.tolist()], np.int64)
     used = _used(held, place, starts, sizes)
@@ -52,18 +54,20 @@ def layout_at(trace: Trace, device: int, held: Pieces, place: int) -> Layout | N
     )
 
 
-def _undone(trace: Trace, row: int, whole: dict[int, int], parts: Intervals) -> tuple[dict[int, int], Intervals]:
-    """The segments as they were before an event."""
+def _undo(trace: Trace, row: int, whole: dict[int, int], parts: Intervals) -> Intervals:
+    """Bring the segments back to what they were before an event: `whole` in place, `parts` are returned."""
     memory = trace.memory
     action, address, size = int(memory.action[row]), int(memory.address[row]), int(memory.size_bytes[row])
-    if size <= 0:
-        return whole, parts
+    if not 0 < size <= MOST_BYTES or address > _LAST:
+        return parts
     if action == MemoryAction.SEGMENT_ALLOC:
-        return {start: length for start, length in whole.items() if start != address}, parts
+        whole.pop(address, None)
+        return parts
     if action == MemoryAction.SEGMENT_FREE:
-        return whole | {address: size}, parts
+        whole[address] = size
+        return parts
     part = Intervals.of(np.asarray([address]), np.asarray([address + size]))
-    return whole, parts - part if action == MemoryAction.SEGMENT_MAP else parts | part
+    return parts - part if action == MemoryAction.SEGMENT_MAP else parts | part
 
 
 def _used(held: Pieces, place: int, starts: Int64, sizes: Int64) -> Int64:

@@ -20,6 +20,10 @@ from diagnose.trace import Trace
 from diagnose.trace.schema import MISSING, Blocks, BlockState, Bool, Int64, MemoryAction, UInt8
 
 
+MOST_BYTES = 1 << 42
+"""No piece or segment is larger on any device; sums of a million of them are held by 64 bits."""
+
+
 @dataclass(frozen=True, eq=False)
 class Pieces:
     """Pieces of one device's memory. Places count the events of its history, from 0."""
@@ -94,7 +98,7 @@ def pieces(trace: Trace, device: int) -> Pieces:
     return Pieces(
         rows=rows,
         address=np.concatenate((memory.address[rows[began]], memory.address[rows[left]], beside.address)),
-        size_bytes=np.concatenate(sizes),
+        size_bytes=np.concatenate(sizes).clip(0, MOST_BYTES),
         taken=np.concatenate((began, nowhere, np.full(len(beside), MISSING, np.int64))),
         freed=np.concatenate((ends[taking], left, np.full(len(beside), len(rows), np.int64))),
         stack=np.concatenate((memory.stack[rows[began]], nowhere, beside.stack)).astype(np.int64),
