@@ -4,8 +4,9 @@
 
 For each number of ranks it measures the network as it is and, as a slow one, loopback sockets
 (`NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1`). The calibrations are written below OUT; the table gives the bus bandwidth of
-the largest message, the latency of the smallest one, and the first device's own ceilings. `--tiny` measures two ranks
-on the processor for a few seconds, to see that it works.
+the largest message, the latency of the smallest one, and the first device's own ceilings. Then a data-parallel program
+is watched on two ranks, with and without NVLink, and its collectives are compared with the curves. `--tiny` measures
+two ranks on the processor for a few seconds, to see that it works.
 """
 
 from __future__ import annotations
@@ -52,23 +53,50 @@ def main() -> None:
     if not rows:
         raise SystemExit("nothing could be measured: see above")
     print(table(rows))
+    for name, settings in networks.items():
+        print(f"\n{name}: a balanced program on two ranks\n{in_use(options.out, name, settings, options.tiny)}")
+
+
+def in_use(out: Path, name: str, settings: Mapping[str, str], tiny: bool) -> str:
+    """What `diagnose ranks` says of a program that was watched where the calibration holds."""
+    place = out / f"in use, {name}"
+    place.mkdir(parents=True, exist_ok=True)
+    program = [str(ROOT / "benchmarks" / "sickbay" / "straggler" / "healthy.py"), "--steps", "60"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    own = {"DIAGNOSE_CALIBRATIONS": str((out / f"2 ranks, {name}").resolve()), **settings}
+    command = ["run", "--plain", "--", *launcher, *program, *(["--tiny"] if tiny else [])]
+    for words, log in ((command, "run.txt"), (["ranks"], "ranks.txt")):
+        with (place / log).open("w") as told:
+            subprocess.run(
+                [sys.executable, "-m", "diagnose", *words],
+                cwd=place,
+                env={**os.environ, **own, "PYTHONPATH": _path()},
+                stdout=told,
+                stderr=subprocess.STDOUT,
+                timeout=180,
+                check=False,
+            )
+    return (place / "ranks.txt").read_text()
 
 
 def measure(folder: Path, ranks: int, settings: Mapping[str, str], seconds: float) -> Calibration | None:
     """One calibration; None where the ranks ended with an error, which they have told."""
     command = [sys.executable, "-m", "diagnose", "calibrate", "--ranks", str(ranks), "--time", f"{seconds:.0f}s"]
-    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "table.txt").open("w") as told:
         subprocess.run(
             [*command, "-o", str(folder)],
-            env={**os.environ, **settings, "PYTHONPATH": path},
+            env={**os.environ, **settings, "PYTHONPATH": _path()},
             stdout=told,
             timeout=8 * seconds + 120,
             check=False,
         )
     written = sorted(folder.glob("*.json"), key=lambda one: one.stat().st_mtime)
     return decode(written[-1]) if written else None
+
+
+def _path() -> str:
+    return os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 def table(rows: list[tuple[str, Calibration]]) -> str:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diagnose.measure import Measures
-from diagnose.measure.collectives import match_collectives
+from diagnose.measure.collectives import CollectiveSequence, match_collectives, match_sequences
 from diagnose.measure.rank_record import record_of
 from diagnose.measure.ranks import Job, job_of, job_of_records
 from diagnose.trace import Collective, Thread, Trace
@@ -288,3 +288,16 @@ def test_a_merged_file_of_four_rocm_ranks() -> None:
     assert [one.rank for one in found.stragglers] == [3]
     (matched,) = found.matched
     assert int((matched.last >= 0).sum()) == 15  # the six broadcasts of batch-norm buffers end at their root first
+
+
+def test_of_few_collectives_a_wrong_shift_may_fit_by_chance_and_the_clocks_decide() -> None:
+    """Six collectives of two gloo ranks on a busy processor, as they were recorded: ends in microseconds."""
+    ends = (
+        np.array([0, 59561, 115800, 119652, 145881, 215661]) * 1000,
+        np.array([7669, 57783, 107585, 129744, 143903, 207837]) * 1000,
+    )
+    zeros = np.zeros(6, np.int64)
+    sequences = [{(False, "host"): CollectiveSequence(np.arange(6), end - 1000, end, zeros, zeros - 1)} for end in ends]
+    (group,) = match_sequences(sequences)
+    assert (group.rows[:, 0] == group.rows[:, 1]).all()
+    assert abs(group.offset_ns[1]) < 5_000_000

@@ -28,6 +28,9 @@ from diagnose.units import NS_PER_US
 _LONGEST_SHIFT = 512  # collectives that one rank may have recorded before another began
 _SMALLEST_OVERLAP = 0.5  # of the shorter sequence
 _MEAN_WEIGHT = 0.1
+_AS_LITTLE = 1.5
+"""Shifts that leave up to so many times the least spread are told apart by the clocks: of few collectives, on a busy
+processor, a wrong shift may leave less by chance. In recordings of devices the next best leaves 2.5 times as much."""
 _TOGETHER_NS = 50 * NS_PER_US
 _TOGETHER_SPREADS = 10
 _TOGETHER_SHARE = 0.1
@@ -203,8 +206,8 @@ def _matched(key: Key, members: Sequence[int], sequences: Sequence[CollectiveSeq
 def _shift(whole: CollectiveSequence, one: CollectiveSequence) -> int | None:
     """At which collective of `whole` the other sequence begins; None where the kinds agree nowhere.
 
-    Of several shifts that leave equally little spread (perfectly regular jobs) the one counts that puts the clocks
-    closest; where they are further apart than the recording is long, the one with the most in common.
+    Of several shifts that leave about as little spread (regular jobs) the one counts that puts the clocks closest;
+    where they are further apart than the recording is long, the one with the most in common.
     """
     count, least = len(one.rows), max(1, round(_SMALLEST_OVERLAP * len(one.rows)))
     candidates = []
@@ -220,7 +223,9 @@ def _shift(whole: CollectiveSequence, one: CollectiveSequence) -> int | None:
         spread = int(np.median(apart) + _MEAN_WEIGHT * np.mean(apart)) // NS_PER_US
         unrelated = abs(offset) > whole.end_ns[-1] - whole.end_ns[0]
         candidates.append((spread, count - len(difference) if unrelated else 0, abs(int(offset)), shift))
-    return min(candidates)[-1] if candidates else None
+    least = min(candidates, default=(0,))[0]
+    alike = [one for one in candidates if one[0] <= _AS_LITTLE * least]
+    return min(alike, key=lambda one: one[1:])[-1] if alike else None
 
 
 def _agree(whole: CollectiveSequence, ours: slice, one: CollectiveSequence, theirs: slice) -> bool:
