@@ -19,7 +19,6 @@ from diagnose.measure.memory_history import freed, of_device
 from diagnose.trace import Trace
 from diagnose.trace.schema import MISSING, Blocks, BlockState, Bool, Int64, MemoryAction, UInt8
 
-
 MOST_BYTES = 1 << 42
 """No piece or segment is larger on any device; sums of a million of them are held by 64 bits."""
 
