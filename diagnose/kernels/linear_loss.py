@@ -136,7 +136,8 @@ def _loss_with_gradients(
                 _add_product(by_weight, logits.t(), hidden[some], first=some.start == 0)
             if needs_bias:
                 by_bias += logits.sum(0, dtype=dtype)
-        del memory  # before the sums are rounded, which takes as much
+        if chunks:
+            del memory, logits  # before the sums are rounded, which takes memory too
         loss = reduced(losses, target, ignore_index, "mean" if mean else "sum")
         return loss, by_hidden, by_weight.to(weight.dtype), by_bias.to(weight.dtype)
 
