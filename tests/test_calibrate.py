@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from diagnose.calibration.record import (
@@ -25,7 +26,9 @@ from diagnose.calibration.record import (
 from diagnose.calibration.store import keep, name_of
 from diagnose.cli import main
 from diagnose.collect.calibrations import ceilings_for, curves_for, folder, network_settings, stored
+from diagnose.collect.inside.calibrated import calibrated
 from diagnose.errors import InputError
+from diagnose.model import CollectiveCurve, Facts
 from diagnose.report.calibration import render
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -129,6 +132,30 @@ def test_curves_hold_for_the_same_library_and_settings() -> None:
     assert slow is not None and [one["time_ns"] for one in slow] == [[9_000_000]]
     assert curves_for(records, FACTS, "nccl 2.29.0", {}) is None
     assert curves_for(records, FACTS, "gloo", {}) is None
+
+
+class Gloo:
+    """`torch.distributed`, as far as a watched process asks it."""
+
+    @staticmethod
+    def get_backend() -> str:
+        return "gloo"
+
+
+def test_a_watched_process_notes_what_holds_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DIAGNOSE_CALIBRATIONS", str(tmp_path / "none"))
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    said = {"device_name": None, "torch_version": "2.13.0"}
+    settings = {"GLOO_SOCKET_IFNAME": "lo"}
+    assert calibrated(None, Gloo, said) == {"network_settings": settings}
+    monkeypatch.setenv("DIAGNOSE_CALIBRATIONS", str(tmp_path))
+    alone = Device(None, {"fp32": 1e11}, 1e10)
+    keep(Calibration(1, "2.13.0", alone, 2, 1, "gloo", settings, (curve(),)), tmp_path)
+    found = calibrated(None, Gloo, said)
+    assert found["ceilings"] == {"fp32": 1e11, "memory": 1e10}
+    facts = msgspec.convert(found, Facts)
+    assert facts.curves == (CollectiveCurve("all_reduce", 2, 1, (1 << 20, 2 << 20), (30_000, 50_000)),)
+    assert "curves" not in calibrated(None, None, said)  # ranks that are not connected have no collectives
 
 
 def test_of_several_the_newest_holds_and_older_ones_fill_in() -> None:
