@@ -9,8 +9,8 @@ from diagnose.trace.schema import Int64
 
 
 def who_waits(job: Job, step_start_ns: Int64, step_end_ns: Int64) -> tuple[tuple[int, ...], ...]:
-    """`[i][j]`: how long the i-th row of the job's table waits for the j-th and computes nothing, in ns a counted step of
-    the first row, whose steps are given. Empty where no collectives could be matched."""
+    """`[i][j]`: how long the i-th row of the job's table waits for the j-th and computes nothing, in ns a counted step
+    of the first row, whose steps are given. Empty where no collectives could be matched."""
     if not job.matched:
         return ()
     count = len(job.table)
