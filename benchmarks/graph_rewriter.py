@@ -1,6 +1,7 @@
 """A stack of Llama's blocks under a large vocabulary: eager, compiled, and with the backend `diagnose` for each.
 
     python benchmarks/graph_rewriter.py                      # on a CUDA or ROCm device, bfloat16, at most four minutes
+    python benchmarks/graph_rewriter.py --seconds 200 compiled compiled-diagnose     # these two alone
     python benchmarks/graph_rewriter.py --tiny --out build   # the same at toy size on a CPU: shows that it works
 
 Forward and backward of one model with the same weights and the same tokens, each way in a process of its own: the
@@ -27,10 +28,10 @@ from torch import Tensor, nn
 
 WAYS: dict[str, dict[str, Any] | None] = {
     "eager": None,
-    "eager, backend diagnose": {"backend": "diagnose", "options": {"inner": "eager"}},
+    "eager-diagnose": {"backend": "diagnose", "options": {"inner": "eager"}},
     "compiled": {"backend": "inductor"},
-    "compiled, backend diagnose": {"backend": "diagnose"},
-    "compiled, all sites": {"backend": "diagnose", "options": {"rewrite": "all"}},
+    "compiled-diagnose": {"backend": "diagnose"},
+    "compiled-all-sites": {"backend": "diagnose", "options": {"rewrite": "all"}},
 }
 WARM_UP = 4
 
@@ -121,6 +122,7 @@ class Model(nn.Module):
 def main() -> int:
     """Run each way in a child, within the time given, and print the table last."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("ways", nargs="*", choices=[*WAYS, []], help="default: all")
     parser.add_argument("--seconds", type=float, default=240.0, help="no way is begun after four fifths of these")
     parser.add_argument("--tiny", action="store_true", help="toy size, on a CPU too")
     parser.add_argument("--out", type=Path, default=Path("build/graph_rewriter"))
@@ -134,7 +136,7 @@ def main() -> int:
         return 0
     asked.out.mkdir(parents=True, exist_ok=True)
     begun, rows = time.monotonic(), {}
-    for way in WAYS:
+    for way in asked.ways or WAYS:
         left = asked.seconds - (time.monotonic() - begun)
         rows[way] = in_a_child(way, asked.tiny, left) if left > asked.seconds / 5 else {"problem": "no time left"}
         (asked.out / "graph_rewriter.json").write_text(json.dumps(rows, indent=1))
