@@ -68,10 +68,10 @@ from diagnose.source.formulas.rotary import RotatedPair, rotated_pairs
 from diagnose.source.formulas.vocabulary import OutputLayer, output_layers
 from diagnose.source.functional import call_in_place, functional, operand
 from diagnose.source.hooks import is_adapted, is_watching_hook
-from diagnose.source.leftovers import take_out, unread_after, without_from_import, without_import
+from diagnose.source.leftovers import unread_after, without_from_import, without_import
 from diagnose.source.options import CallOptions, Placed
 from diagnose.source.pure import only_computes
-from diagnose.source.remove import remove_call, remove_import, remove_statements
+from diagnose.source.remove import remove_call, remove_import, remove_statements, take_out
 from diagnose.source.shim import add_to_shim, import_for_effect, import_from_shim, is_shim
 from diagnose.source.steps.accumulation import Accumulation, Count, accumulation, count_of
 from diagnose.source.steps.after_build import after_build

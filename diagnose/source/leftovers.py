@@ -1,9 +1,9 @@
-"""Taking statements out of a file: whole lines, the notes above them, and imports that nobody needs any more."""
+"""What is left over where code goes: statements whose names nobody reads, imports that nobody needs any more."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import libcst as cst
 
@@ -11,41 +11,7 @@ from diagnose.source.flow import scope_of
 from diagnose.source.reaching import Bound, names_in, reaching, statement_of
 from diagnose.source.syntax import Source, Splice, splice
 
-__all__ = ["nothing_else_reads", "take_out", "unread_after", "without_from_import", "without_import"]
-
-
-def take_out(source: Source, statements: Iterable[cst.CSTNode]) -> list[Splice]:
-    """Take out statements with their lines; comments right above the first of them stay, those above others go."""
-    ordered = sorted({id(one): one for one in statements}.values(), key=lambda one: source.span(one)[0])
-    splices: list[Splice] = []
-    after_gap = False
-    for number, statement in enumerate(ordered):
-        start, end = source.span(statement)
-        start = source.line_start(start)
-        if number:
-            start = _above_comments(source, start)
-        end = source.after_line(end)
-        follows = bool(splices) and splices[-1].end == start
-        after_gap = after_gap if follows else _is_blank_before(source, start)
-        while after_gap and end < len(source.text) and not source.text[end : source.line_end(end)].strip():
-            end = source.after_line(end)
-        splices.append(Splice(start, end, ""))
-    return splices
-
-
-def _is_blank_before(source: Source, start: int) -> bool:
-    """Whether the line above an offset is blank: of two gaps, one is enough."""
-    before = start - (2 if source.text[start - 2 : start] == "\r\n" else 1)
-    return start > 0 and not source.text[source.line_start(before) : start].strip()
-
-
-def _above_comments(source: Source, start: int) -> int:
-    while start:
-        before = source.line_start(start - (2 if source.text[start - 2 : start] == "\r\n" else 1))
-        if not source.text[before:start].lstrip().startswith("#"):
-            break
-        start = before
-    return start
+__all__ = ["nothing_else_reads", "unread_after", "without_from_import", "without_import"]
 
 
 def unread_after(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import libcst as cst
 
@@ -11,7 +11,7 @@ from diagnose.source.edit import call_name
 from diagnose.source.flow import within
 from diagnose.source.syntax import Source, Splice
 
-__all__ = ["remove_call", "remove_import", "remove_statements"]
+__all__ = ["remove_call", "remove_import", "remove_statements", "take_out"]
 
 _ASKS = frozenset({"is_available", "is_initialized", "device_count", "isinstance", "len", "hasattr"})
 _LISTS = frozenset({"modules", "named_modules", "children", "named_children", "parameters", "named_parameters"})
@@ -48,6 +48,15 @@ def remove_statements(
     for node in sorted(gone, key=lambda node: source.span(node)[0]):
         splices.append(_cut(source, node, gone, about))
     return _joined(source.text, splices)
+
+
+def take_out(source: Source, statements: Iterable[cst.CSTNode]) -> list[Splice]:
+    """Take out the lines of one formula; comments right above the first of them stay, those above others go."""
+    lines = sorted({id(one): one for one in statements}.values(), key=lambda one: source.span(one)[0])
+    nodes = [one.body[0] if isinstance(one, cst.SimpleStatementLine) else one for one in lines]
+    gone = {small for one in lines for small in (one.body if isinstance(one, cst.SimpleStatementLine) else (one,))}
+    cuts = [_cut(source, node, gone, "." if number else "(?!)") for number, node in enumerate(nodes)]
+    return _joined(source.text, cuts)
 
 
 def remove_import(source: Source, module: str, gone: Collection[cst.CSTNode]) -> list[Splice]:
