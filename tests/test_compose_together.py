@@ -11,6 +11,7 @@ from composing import ITEM, LOADER, SOURCE, Stage, finding, fixer, replacing
 
 from diagnose.compose import WITHOUT_ASKING, candidates
 from diagnose.compose.knowledge import knowledge
+from diagnose.compose.overlap import takes_back
 from diagnose.compose.stack import Stack
 from diagnose.compose.together import as_one, gather
 from diagnose.fixer import Edits, Fixer, Request
@@ -173,6 +174,27 @@ def test_of_two_that_exclude_each_other_the_greater_promise_is_in(tmp_path: Path
     assert made.bench.attempts == [(TOGETHER, SOURCE, ALL)]
     (told,) = [verdict for verdict in outcome.verdicts if verdict.fixer == "rival"]
     assert "it excludes faster-loader" in told.summary
+
+
+def test_of_two_cures_of_one_place_the_second_waits_for_what_the_first_leaves(tmp_path: Path) -> None:
+    def rewrite(request: Request) -> Edits:
+        (path,) = request.sources
+        text = request.sources[path]
+        return Edits({path: text.replace("model = 3\n", "model = 4\n").replace("model = 30\n", "model = 4\n")}, "")
+
+    made = stage(tmp_path, LOADER, ITEM, MODEL, fixer("other-model", rewrite))
+    made.bench.decisions = {**made.bench.decisions, "other-model": Decision.NO_CHANGE}
+    made.run()
+    assert made.bench.attempts[0] == (TOGETHER, SOURCE, ALL)
+    assert attempts(made) == [TOGETHER, "other-model"]
+
+
+def test_a_line_written_again_with_more_in_it_is_not_taken_back() -> None:
+    before, now = {"a.py": "loader(data)\n"}, {"a.py": "loader(data, workers=2)\n"}
+    assert not takes_back(before, now, {"a.py": "loader(data, workers=2, pin=True)\n"})
+    assert takes_back(before, now, {"a.py": "loader(data, pin=True)\n"})
+    assert takes_back(before, now, {"a.py": ""})
+    assert not takes_back(now, now, {"a.py": ""})  # nobody had written it
 
 
 def test_knobs_are_set_on_the_program_with_all_of_them(tmp_path: Path) -> None:

@@ -25,7 +25,8 @@ CURED = {
     ),
     "host_sync_masks": ("weigh-masked", 'F.smooth_l1_loss(predicted[image], boxes[image], reduction="none")'),
     "over_checkpointing": ("checkpoint-fewer", "            x = block(x)\n"),
-    "unfused_loss": ("compile-loss", "@torch.compile\ndef token_loss"),
+    # The twin compiles the loss; on a bench that believes every fix, the operator that needs no logits comes after that.
+    "unfused_loss": ("fuse-linear-cross-entropy", "return linear_cross_entropy(features.flatten(0, -2), self.head.weight"),
 }
 """Per program a fixer that edits it, and what must stand there then."""
 
@@ -37,7 +38,7 @@ def found() -> Iterator[dict[str, Distance]]:
 
 
 @pytest.mark.parametrize("name", CURED)
-def test_an_ailing_program_gets_what_its_twin_has(found: dict[str, Distance], name: str) -> None:
+def test_an_ailing_program_gets_what_its_twin_has_or_better(found: dict[str, Distance], name: str) -> None:
     fixer, code = CURED[name]
     distance = found[name]
     assert fixer in distance.kept, told(distance)

@@ -14,6 +14,7 @@ from diagnose.compose.answers import Answers, Variant, ask
 from diagnose.compose.candidates import Candidate
 from diagnose.compose.contracts import excluded_by
 from diagnose.compose.journal import Journal
+from diagnose.compose.overlap import takes_back
 from diagnose.compose.proposals import least_sure, next_up
 from diagnose.compose.stack import Stack, moved
 from diagnose.compose.trials import Trials
@@ -65,10 +66,10 @@ class Bundle:
 def gather(stack: Stack, queue: Sequence[Candidate], allow: Collection[Gate]) -> Bundle:
     """All fixes of the queue that go together, each put on top of those before it.
 
-    Left for a trial of their own: what changes the training, what is not judged by the step's time alone, what
-    excludes one that is in already, and a fixer that fails.
+    Left for later: what changes the training, what is not judged by the step's time alone, what excludes one that is
+    in already or takes back what that wrote (two cures of one ailment), and a fixer that fails.
     """
-    left, members = list(queue), []
+    left, members, base = list(queue), [], stack
     while left:
         proposal = next_up(left)
         left = [one for one in left if one.fixer.name != proposal.fixer.name]
@@ -80,6 +81,8 @@ def gather(stack: Stack, queue: Sequence[Candidate], allow: Collection[Gate]) ->
             continue
         fits = [one for one in found.variants if one.fixer.gate in allow and one.fixer.gate is not Gate.TRAINING]
         if not fits or excluded_by(proposal.fixer, [kept.fixer for kept in stack.kept]):
+            continue
+        if takes_back(base.texts, stack.texts, fits[0].answer.files):
             continue
         member = Answers(found.proposal, tuple(fits), found.advice)
         left = _moved(left, stack, fits[0])

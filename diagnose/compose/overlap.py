@@ -1,0 +1,40 @@
+"""Whether an edit takes back what edits before it wrote: two cures of one place, of which one is enough."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from difflib import SequenceMatcher
+
+_WORDS = re.compile(r"\w+")
+
+
+def takes_back(before: Mapping[str, str], now: Mapping[str, str], after: Mapping[str, str]) -> bool:
+    """Whether an edit from `now` to `after` removes what was written from `before` to `now`; texts by path.
+
+    A line that was written may be written again with all of its words and more: arguments are added to one call.
+    """
+    return any(
+        not words >= set(_WORDS.findall(line))
+        for path, text in after.items()
+        for line, words in _rewritten(before.get(path, ""), now.get(path, ""), text)
+    )
+
+
+def _rewritten(before: str, now: str, after: str) -> Iterator[tuple[str, set[str]]]:
+    """Lines of `now` that are neither in `before` nor in `after`, each with the words that stand in its place."""
+    lines, following = now.splitlines(), after.splitlines()
+    written = {
+        at
+        for kind, _, _, begin, end in _opcodes(before.splitlines(), lines)
+        if kind != "equal"
+        for at in range(begin, end)
+    }
+    for kind, begin, end, to, until in _opcodes(lines, following):
+        if kind in ("replace", "delete"):
+            words = {word for line in following[to:until] for word in _WORDS.findall(line)}
+            yield from ((lines[at], words) for at in range(begin, end) if at in written)
+
+
+def _opcodes(one: list[str], other: list[str]) -> list[tuple[str, int, int, int, int]]:
+    return SequenceMatcher(None, one, other, autojunk=False).get_opcodes()
