@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 
 _WORDS = re.compile(r"\w+")
@@ -36,5 +36,5 @@ def _rewritten(before: str, now: str, after: str) -> Iterator[tuple[str, set[str
             yield from ((lines[at], words) for at in range(begin, end) if at in written)
 
 
-def _opcodes(one: list[str], other: list[str]) -> list[tuple[str, int, int, int, int]]:
+def _opcodes(one: list[str], other: list[str]) -> Sequence[tuple[str, int, int, int, int]]:
     return SequenceMatcher(None, one, other, autojunk=False).get_opcodes()
