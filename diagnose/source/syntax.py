@@ -16,7 +16,6 @@ from libcst.metadata import (
     CodePosition,
     CodeRange,
     MetadataWrapper,
-    ParentNodeProvider,
     PositionProvider,
     QualifiedName,
     QualifiedNameProvider,
@@ -59,6 +58,31 @@ def parse(text: str) -> Source | None:
         return None
 
 
+class _Tree:
+    """A node and all below it, gone through once: LibCST makes a copy of a node to tell its children."""
+
+    def __init__(self, root: cst.CSTNode) -> None:
+        self.nodes: list[cst.CSTNode] = []
+        """In the order of the text."""
+        self.parents: dict[cst.CSTNode, cst.CSTNode] = {}
+        pending = [root]
+        while pending:
+            node = pending.pop()
+            self.nodes.append(node)
+            children = node.children
+            self.parents.update(dict.fromkeys(children, node))
+            pending += reversed(children)
+        ends: dict[cst.CSTNode, int] = {}
+        for at in range(len(self.nodes) - 1, -1, -1):
+            node = self.nodes[at]
+            end = ends.setdefault(node, at + 1)
+            if at:
+                above = self.parents[node]
+                ends[above] = max(ends.get(above, 0), end)
+        self.extents = {node: (at, ends[node]) for at, node in enumerate(self.nodes)}
+        """Of each node, where it and all below it begin and end among the nodes."""
+
+
 class Source:
     """One file: its text, its tree, and where each node lies."""
 
@@ -86,12 +110,12 @@ class Source:
         return cast("dict[cst.CSTNode, CodeRange]", self._wrapper.resolve(WhitespaceInclusivePositionProvider))
 
     @cached_property
-    def _parents(self) -> dict[cst.CSTNode, cst.CSTNode]:
-        return cast("dict[cst.CSTNode, cst.CSTNode]", self._wrapper.resolve(ParentNodeProvider))
-
-    @cached_property
     def _qualified(self) -> dict[cst.CSTNode, Any]:
         return cast("dict[cst.CSTNode, Any]", self._wrapper.resolve(QualifiedNameProvider))
+
+    @cached_property
+    def _tree(self) -> _Tree:
+        return _Tree(self.module)
 
     def span(self, node: cst.CSTNode) -> tuple[int, int]:
         """Offsets of a node without the parentheses around it."""
@@ -142,7 +166,7 @@ class Source:
 
     def parent(self, node: cst.CSTNode) -> cst.CSTNode | None:
         """The node around a node; None for the module."""
-        return self._parents.get(node)
+        return self._tree.parents.get(node)
 
     def ancestors(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         """The nodes around a node, innermost first."""
@@ -157,11 +181,10 @@ class Source:
 
     def walk(self, node: cst.CSTNode | None = None) -> Iterator[cst.CSTNode]:
         """All nodes below `node` (the module) and itself, in the order of the text."""
-        pending = [node or self.module]
-        while pending:
-            current = pending.pop()
-            yield current
-            pending += reversed(current.children)
+        below = node or self.module
+        tree = self._tree if below in self._tree.extents else _Tree(below)  # a node that was made anew is in none
+        begin, end = tree.extents[below]
+        return iter(tree.nodes[begin:end])
 
     def every(self, kind: type[_Node], below: cst.CSTNode | None = None) -> Iterator[_Node]:
         """All nodes of a kind, in the order of the text."""
