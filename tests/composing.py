@@ -74,6 +74,10 @@ class FakeBench:
     ran_alone: list[str] = field(default_factory=list)
     """Per program that ran by itself, its text."""
     gate_passes: bool | None = True
+    gate_by_text: Mapping[str, bool | None] = field(default_factory=dict)
+    """What a look at the numbers finds where the patched program holds a text."""
+    sweep_fails: bool = False
+    """The setting that is in place does not run in a choice between settings."""
     gates: list[tuple[Gate, str, str, str | None]] = field(default_factory=list)
     """Gate, text of the original, text of the patched program, declared format."""
 
@@ -89,6 +93,9 @@ class FakeBench:
 
     def choose(self, candidates: Sequence[Program], on_try: OnSetting, *, scale: bool = False) -> list[int]:
         self.scales.append(scale)
+        if self.sweep_fails:
+            on_try(0, 1, None)
+            return [1]
         for number, _ in enumerate(candidates[1:], 1):
             on_try(number, 0, Interval(0.1, 0.1, 0.1))
         return [self.best_setting, *(at for at in range(len(candidates)) if at != self.best_setting)]
@@ -140,7 +147,9 @@ class FakeBench:
         fewer: bool = False,
     ) -> GateResult:
         self.gates.append((gate, self.copies[original.root], self.copies[patched.root], rounds_to))
-        return GateResult(gate, self.gate_passes, "as gated")
+        text = self.copies[patched.root]
+        passes = next((self.gate_by_text[key] for key in self.gate_by_text if key in text), self.gate_passes)
+        return GateResult(gate, passes, "as gated")
 
     def alone(self, program: Program, name: str) -> SoloRun:
         self.ran_alone.append(self.copies[program.root])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from composing import ITEM, LOADER, SOURCE, Stage, finding, fixer, replacing
 
-from diagnose.compose import WITHOUT_ASKING, candidates
+from diagnose.compose import WITHOUT_ASKING, Outcome, candidates
 from diagnose.compose.knowledge import knowledge
 from diagnose.compose.overlap import takes_back
 from diagnose.compose.stack import Stack
@@ -24,6 +24,7 @@ from diagnose.trace import Trace
 from diagnose.trial.schedule import Deadline
 
 MODEL = fixer("narrow-model", replacing("model = 3", "model = 30"), Gate.ROUNDING, rounds_to="tf32")
+LOADER_ELSEWHERE = fixer("torch-again", replacing("import torch\n", "import torch  # again\n"))
 IMPORT = fixer("more-imports", replacing("import torch\n", "import os\nimport torch\n"))
 ALL = SOURCE.replace("= 1", "= 10").replace("= 2", "= 20").replace("= 3", "= 30")
 
@@ -197,7 +198,7 @@ def test_a_line_written_again_with_more_in_it_is_not_taken_back() -> None:
     assert not takes_back(now, now, {"a.py": ""})  # nobody had written it
 
 
-def test_knobs_are_set_on_the_program_with_all_of_them(tmp_path: Path) -> None:
+def with_knob(tmp_path: Path) -> Stage:
     def workers(request: Request) -> Edits:
         text = request.sources[next(iter(request.sources))]
         return Edits({next(iter(request.sources)): text.replace("loader = 1\n", f"loader = {_number(request)}\n")}, "")
@@ -205,12 +206,97 @@ def test_knobs_are_set_on_the_program_with_all_of_them(tmp_path: Path) -> None:
     knob = fixer("workers", workers, settings=lambda _request: ({"count": 2}, {"count": 4}))
     made = stage(tmp_path, ITEM, knob, MODEL)
     made.bench.best_setting = 1
+    return made
+
+
+def kept_text(outcome: Outcome) -> str:
+    assert outcome.patch is not None
+    return outcome.patch.changes[0].after.decode()
+
+
+def test_knobs_are_set_on_the_program_with_all_of_them(tmp_path: Path) -> None:
+    made = with_knob(tmp_path)
     outcome = made.run()
     assert made.bench.attempts[0][2] == ALL.replace("loader = 10", "loader = 2")
     assert made.bench.scales == [True]
-    assert outcome.patch is not None
-    assert outcome.patch.changes[0].after == ALL.replace("loader = 10", "loader = 4").encode()
-    assert next(verdict for verdict in outcome.verdicts if verdict.fixer == "workers").setting == {"count": 4}
+    assert kept_text(outcome) == ALL.replace("loader = 10", "loader = 4")
+    (told,) = [verdict for verdict in outcome.verdicts if verdict.fixer == "workers"]
+    assert told.setting == {"count": 4}
+    assert "+loader = 4" in told.diff
+
+
+@pytest.mark.parametrize("passes", [False, None])
+def test_a_setting_that_does_not_keep_the_numbers_is_not_taken(tmp_path: Path, passes: bool | None) -> None:
+    made = with_knob(tmp_path)
+    made.bench.gate_by_text = {"loader = 4": passes}
+    outcome = made.run()
+    assert kept_text(outcome) == ALL.replace("loader = 10", "loader = 2")
+    assert "workers stays at count=2: count=4 is faster, but the numbers" in fold(made.events).warnings[0]
+
+
+def test_a_setting_that_was_measured_beside_nothing_is_not_taken(tmp_path: Path) -> None:
+    made = with_knob(tmp_path)
+    made.bench.sweep_fails = True
+    assert kept_text(made.run()) == ALL.replace("loader = 10", "loader = 2")
+
+
+def test_a_setting_that_promises_less_is_not_tried(tmp_path: Path) -> None:
+    def workers(request: Request) -> Edits:
+        (path,) = request.sources
+        text = request.sources[path].replace("loader = 1\n", f"loader = {_number(request)}\n")
+        return Edits({path: text}, "", Gate.ROUNDING if _number(request) == 4 else Gate.BITWISE)
+
+    knob = fixer("workers", workers, settings=lambda _request: ({"count": 2}, {"count": 4}))
+    made = stage(tmp_path, ITEM, knob, LOADER_ELSEWHERE)
+    made.bench.best_setting = 1
+    made.run()
+    assert made.bench.scales == []
+
+
+def test_where_one_of_them_changes_the_numbers_of_the_whole_it_alone_goes(tmp_path: Path) -> None:
+    made = stage(tmp_path, LOADER, ITEM, MODEL)
+    made.bench.gate_by_text = {"loss = 20": False}
+    outcome = made.run()
+    assert kept_text(outcome) == ALL.replace("loss = 20", "loss = 2")
+    assert {verdict.fixer: verdict.decision for verdict in outcome.verdicts} == {
+        "faster-loader": Decision.KEPT,
+        "no-item": Decision.CHANGES_NUMBERS,
+        "narrow-model": Decision.KEPT,
+    }
+    assert "beside faster-loader, narrow-model it changes the numbers" in outcome.verdicts[1].summary
+    patched = fold(made.events).patch
+    assert patched is not None
+    assert patched.fixers == ["faster-loader", "narrow-model"]
+
+
+def test_the_boldest_promise_is_suspected_first(tmp_path: Path) -> None:
+    made = stage(tmp_path, LOADER, ITEM, MODEL)
+    made.bench.gate_by_text = {"loss = 20": False}
+    made.run()
+    assert [text for _, _, text, _ in made.bench.gates] == [
+        ALL,
+        ALL.replace("= 30", "= 3"),
+        ALL.replace("= 20", "= 2"),
+    ]
+
+
+def test_where_no_single_one_is_to_blame_none_is_kept(tmp_path: Path) -> None:
+    made = stage(tmp_path, LOADER, ITEM, MODEL)
+    made.bench.gate_passes = False
+    outcome = made.run()
+    assert outcome.patch is None
+    assert {verdict.decision for verdict in outcome.verdicts} == {Decision.CHANGES_NUMBERS}
+
+
+def test_what_a_needless_fix_had_excluded_has_its_turn_after_all(tmp_path: Path) -> None:
+    rival = fixer("rival", replacing("loader = 1\n", "loader = 7\n"), conflicts=("faster-loader",))
+    made = stage(tmp_path, LOADER, ITEM, MODEL, rival)
+    made.bench.left_out = {"faster-loader": Decision.NO_CHANGE}
+    outcome = made.run()
+    without = ALL.replace("loader = 10", "loader = 1")
+    assert made.bench.attempts[1:] == [("rival", without, ALL.replace("loader = 10", "loader = 7"))]
+    assert kept_text(outcome) == ALL.replace("loader = 10", "loader = 7")
+    assert [verdict.decision for verdict in outcome.verdicts if verdict.fixer == "rival"] == [Decision.KEPT]
 
 
 def test_figures_of_the_check_are_no_measure_of_how_fixes_add_up(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from diagnose.compose.alone import BREAKS_DOWN, Alone
 from diagnose.compose.answers import Answers, Variant, ask
 from diagnose.compose.budget import OUT_OF_BUDGET, Budget
-from diagnose.compose.candidates import candidates, review
+from diagnose.compose.candidates import Candidate, candidates, review
 from diagnose.compose.contracts import excluded_by
 from diagnose.compose.final import Final
 from diagnose.compose.journal import Journal, Record
@@ -86,6 +86,8 @@ class Composition:
         self._copies = 0
         self._apart: set[str] = set()
         """Fixers that have a trial of their own, if any."""
+        self._excluded: dict[str, tuple[Proposal, Stack]] = {}
+        """What must not stand beside a kept fix, with the stack that it was asked of."""
         self._groups: list[frozenset[str]] = []
         """Parts of a bundle that broke down, still to be tried: the next one last."""
 
@@ -93,21 +95,26 @@ class Composition:
         """Try everything that is worth it and allowed, then judge what was kept as a whole."""
         original, control = None, None
         while self._queue:
-            bundle = self._bundle()
-            ready = None if bundle else self._ready(next_up(self._queue))
-            if bundle is None and ready is None:
+            due = self._due()
+            if due is None:
                 continue
             if original is None:
-                original = self._copy(self._stack, "original")
-                patched = original
+                original = patched = self._copy(self._stack, "original")
                 control = self._control(original)
-            if bundle is not None:
-                patched = self._try_together(bundle, original, patched, control) or patched
-            elif ready is not None:
-                patched = self._try_alone(ready, original, patched, control) or patched
+            patched = self._try(due, original, patched, control)
         if original is None or control is None or not self._stack.kept:
             return Outcome(self._journal.verdicts, None, control)
         return self._finish(original, patched, control)
+
+    def _due(self) -> Bundle | Answers | None:
+        """What to try now; None where the next of the queue turned out to be nothing to try."""
+        return self._bundle() or self._ready(next_up(self._queue))
+
+    def _try(self, due: Bundle | Answers, original: Program, baseline: Program, control: Control | None) -> Program:
+        """One trial; the baseline of the next one."""
+        if isinstance(due, Bundle):
+            return self._try_together(due, original, baseline, control) or baseline
+        return self._try_alone(due, original, baseline, control) or baseline
 
     def _bundle(self) -> Bundle | None:
         """What may be tried at once; None where that is too little."""
@@ -126,15 +133,21 @@ class Composition:
         return None
 
     def _finish(self, original: Program, patched: Program, control: Control) -> Outcome:
-        """Set the knobs that are left, take out what is not needed, then judge the rest together."""
+        """Set the knobs, take out what is not needed, try what that had excluded, then judge the whole."""
         tuning = Tuning(self._bench, self._copy, self._journal, self._budget)
         self._stack, patched = tuning.run(self._stack, patched, self._allow)
         check = LeaveOneOut(self._bench, self._copy, self._journal, self._budget)
-        stack, patched = check.run(self._stack, patched)
-        final = Final(self._bench, self._journal, self._schedule)
-        gate = final.gate(stack, original, patched)
-        if gate.passed is False:
+        self._stack, patched = check.run(self._stack, patched)
+        self._queue = self._released()
+        while self._queue:
+            due = self._due()
+            if due is not None:
+                patched = self._try(due, original, patched, control)
+        final = Final(self._bench, self._copy, self._journal, self._budget, self._schedule)
+        judged = final.judge(self._stack, original, patched)
+        if judged is None:
             return Outcome(self._journal.verdicts, None, control)
+        stack, patched, gate = judged
         measured = final.alone(stack, original, patched, control.step_ns, gate)
         return Outcome(self._journal.verdicts, stack.patch, control, measured, stack)
 
@@ -153,6 +166,8 @@ class Composition:
         allowed = tuple(variant for variant in found.variants if variant.fixer.gate in self._allow)
         treated = {finding.rule for finding in found.proposal.findings} if found.variants else set()
         self._queue = [one for one in self._queue if one.fixer.name != fixer.name or one.finding.rule in treated]
+        if rival is not None:
+            self._excluded[fixer.name] = (proposal, self._stack)
         if not found.variants:
             return None
         if next_up(self._queue).fixer.name != fixer.name:
@@ -169,6 +184,19 @@ class Composition:
             self._give_up(found, reason)
             return None
         return replace(found, variants=allowed)
+
+    def _released(self) -> list[Candidate]:
+        """What was refused beside a fix that has been taken out again; each has a trial of its own now."""
+        free: list[Candidate] = []
+        for name, (proposal, stack) in self._excluded.items():
+            if excluded_by(proposal.fixer, [kept.fixer for kept in self._stack.kept]) is None:
+                self._done.discard(name)
+                self._apart.add(name)
+                lines = LineMap.between(stack.texts, self._stack.texts)
+                places = [moved(one, lines, self._stack.texts) for one in proposal.findings]
+                free += [Candidate(one, proposal.fixer) for one in places]
+        self._excluded = {}
+        return free
 
     def _settle(self, fixer: Fixer) -> None:
         """It has had its turn: no finding names it any more."""
@@ -228,7 +256,8 @@ class Composition:
         lines = LineMap.between(self._stack.texts, bundle.stack.edited)
         self._queue = [replace(one, finding=moved(one.finding, lines, bundle.stack.texts)) for one in self._queue]
         self._stack = bundle.stack
-        said = f"tried with {len(bundle.members) - 1} others at once, which together gave: {found.summary}"
+        beside = "1 other" if len(bundle.members) == 2 else f"{len(bundle.members) - 1} others"
+        said = f"tried with {beside} at once, which together gave: {found.summary}"
         for kept, member in zip(self._stack.kept[-len(bundle.members) :], bundle.members, strict=True):
             below, variant = kept.below, member.variants[0]
             verdict = Verdict(

@@ -1,15 +1,21 @@
-"""The last word on all kept fixes together: their numbers against the original's, and the step of each alone."""
+"""The last word on all kept fixes together: their numbers against the original's, and the step of each alone.
+
+Each kept its promise beside those before it; together they may still not. Where the numbers hold without one of them,
+that one goes out, and the others stay. Where no single one is to blame, none is kept.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from diagnose.compose.budget import Budget
 from diagnose.compose.journal import Journal
 from diagnose.compose.stack import Stack
 from diagnose.compose.together import COMPILING, as_one
 from diagnose.compose.trials import Trials
+from diagnose.fixer import Fixer
 from diagnose.model import Decision, Gate, GateResult, Verdict
 from diagnose.program import Program
 from diagnose.session import FinalMeasured, PatchAccepted
@@ -22,26 +28,70 @@ class Final:
     """Judges the final stack of one composition."""
 
     bench: Trials
+    copy: Callable[[Stack, str], Program]
+    """A copy of the program with a stack in it."""
     journal: Journal
+    budget: Budget
     schedule: Schedule
 
-    def gate(self, stack: Stack, original: Program, patched: Program) -> GateResult:
-        """Whether all kept fixes together keep the promise of the boldest of them.
+    def judge(self, stack: Stack, original: Program, patched: Program) -> tuple[Stack, Program, GateResult] | None:
+        """What of the stack keeps, as a whole, the promise of the boldest of it; None where nothing does.
 
-        Where they do not, it is told that none of them is kept; where it cannot be checked, that is told.
+        What is not kept is told; where the whole could not be checked, that is told, and it stays.
         """
-        whole = as_one([kept.fixer for kept in stack.kept])
         self.journal.phase(
-            "checking the numbers of all kept fixes together", f"{whole.gate.value}, against the original"
+            "checking the numbers of all kept fixes together", f"{_whole(stack).gate.value}, against the original"
         )
+        found = self._gate(stack, original, patched)
+        if found.passed is None:
+            self.journal.warn(f"the numbers of all kept fixes together could not be checked: {found.detail}")
+        if found.passed is not False:
+            return stack, patched, found
+        rest = self._without_one(stack, original, found)
+        if rest is None:
+            self._reject(stack, found)
+        return rest
+
+    def _gate(self, stack: Stack, original: Program, patched: Program) -> GateResult:
+        whole = _whole(stack)
         found = self.bench.gate(whole.gate, original, patched, whole.rounds_to, fewer=whole.fewer_parameters)
         if found.passed and whole.gate is not Gate.TRAINING and whole.order in COMPILING:
-            found = self._beside(found, self.bench.gate(Gate.TRAINING, original, patched, asked=False))
-        if found.passed is False:
-            self._reject(stack, found)
-        elif found.passed is None:
-            self.journal.warn(f"the numbers of all kept fixes together could not be checked: {found.detail}")
+            return self._beside(found, self.bench.gate(Gate.TRAINING, original, patched, asked=False))
         return found
+
+    def _without_one(
+        self, stack: Stack, original: Program, found: GateResult
+    ) -> tuple[Stack, Program, GateResult] | None:
+        """The stack without the one fix without which the numbers hold; the boldest promise is suspected first."""
+        if len(stack.kept) < 2:
+            return None
+        boldness = [list(Gate).index(kept.fixer.gate) for kept in stack.kept]
+        for at in sorted(range(len(stack.kept)), key=lambda at: (boldness[at], at), reverse=True):
+            kept = stack.kept[at]
+            name = kept.fixer.name
+            rest = stack.without(name)
+            if rest is None:
+                continue  # what came later builds on it
+            refused = self.budget.refused(kept.fixer)
+            if refused is not None:
+                self.journal.warn(
+                    f"which of the kept fixes changes the numbers was not looked for to the end: {refused}"
+                )
+                return None
+            self.journal.phase("looking for the fix that changes the numbers", f"the others without {name}")
+            left = self.copy(rest, f"numbers-without-{name}")
+            held = self._gate(rest, original, left)
+            if held.passed:
+                self._blame(name, rest, found)
+                return rest, left, held
+        return None
+
+    def _blame(self, name: str, rest: Stack, found: GateResult) -> None:
+        others = ", ".join(rest.names)
+        summary = f"not kept: beside {others} it changes the numbers: {found.detail}; without it they hold"
+        verdict = self.journal.verdict_on(name)
+        self.journal.tell(replace(verdict, decision=Decision.CHANGES_NUMBERS, summary=summary, gate=found))
+        self.journal.record(PatchAccepted(diff=rest.patch.text, fixers=list(rest.names)))
 
     @staticmethod
     def _beside(found: GateResult, trajectory: GateResult) -> GateResult:
@@ -95,6 +145,10 @@ class Final:
             summary = f"not kept{beside}: with all kept fixes together the numbers change: {found.detail}"
             self.journal.tell(replace(before, decision=Decision.CHANGES_NUMBERS, summary=summary, gate=found))
         self.journal.record(PatchAccepted(diff="", fixers=[]))
+
+
+def _whole(stack: Stack) -> Fixer:
+    return as_one([kept.fixer for kept in stack.kept])
 
 
 def interaction(patched_share: float, verdicts: Sequence[Verdict]) -> float | None:

@@ -102,7 +102,12 @@ def _order(stack: Stack) -> list[str]:
 def _dropped(before: Verdict, found: Verdict, since: tuple[str, ...], rest: tuple[str, ...]) -> Verdict:
     """The last word on a fix that is taken out again."""
     were = "was" if len(since) == 1 else "were"
-    why = f"no longer needed since {_since(since)} {were} kept" if since else f"not needed beside {_others(rest)}"
+    if found.decision is Decision.UNEXPLAINED:
+        why = f"taken out again, though the program is faster with it beside {_others(rest)}"
+    elif since:
+        why = f"no longer needed since {_since(since)} {were} kept"
+    else:
+        why = f"not needed beside {_others(rest)}"
     figures = _with_figures(before, found)
     return replace(figures, decision=found.decision, summary=f"{why} ({CHECK}): {found.summary}")
 

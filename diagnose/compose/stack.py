@@ -76,6 +76,12 @@ class Stack:
         """What an answer changes on top of this."""
         return patch.diff(self.texts, answer.files, self.program.root)
 
+    def change(self, name: str) -> str:
+        """What one of the kept fixes changed, on top of those before it."""
+        at = self.names.index(name)
+        above = self.kept[at + 1].below if at + 1 < len(self.kept) else self
+        return patch.diff(self.kept[at].below.texts, above.texts, self.program.root)
+
     def request(self, finding: Finding, setting: Mapping[str, Scalar] | None = None) -> Request:
         """What a fixer may look at."""
         entry = str(self.program.entry) if self.program.entry else None

@@ -1,7 +1,8 @@
 """The knobs of fixes that were tried at once: set in the end, on the program with all of them, which is fast by then.
 
 In their common trial each had the cheapest of its settings. How many workers a loader needs, or which mode of a
-compiler pays, is a question about the program as it has become.
+compiler pays, is a question about the program as it has become. That trial looked at the numbers with the cheapest
+setting; a better one is taken only if it keeps them too.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from diagnose.compose.budget import Budget, spread
 from diagnose.compose.journal import Journal
 from diagnose.compose.stack import Kept, Stack
 from diagnose.compose.trials import Trials
-from diagnose.fixer import Edits
-from diagnose.model import Gate, Interval, Scalar
+from diagnose.fixer import Edits, Fixer
+from diagnose.model import Gate, GateResult, Interval, Scalar
 from diagnose.program import Program
 from diagnose.session import PatchAccepted
 from diagnose.trial.knobs import is_scale
 from diagnose.units import format_share
+
+_BOLDNESS = list(Gate)
 
 
 @dataclass(frozen=True)
@@ -51,16 +54,33 @@ class Tuning:
         phase = f"choosing the setting of {name}"
         self.journal.phase(phase, ", ".join(described(setting) for setting, _ in ways))
 
+        beside_it: set[int] = set()
+
         def tried(number: int, against: int, saving: Interval | None) -> None:
             self.journal.phase(phase, outcome(ways[number][0], ways[against][0], saving))
+            if against == 0 and saving is not None:
+                beside_it.add(number)
 
         best = self.bench.choose(copies, tried, scale=is_scale([setting for setting, _ in ways]))[0]
-        if best == 0:
+        # What was never measured beside the setting that is known to run, because that failed here, proves nothing.
+        if best not in beside_it:
             return stack, patched
         setting, chosen = ways[best]
-        self.journal.tell(replace(self.journal.verdict_on(name), setting=dict(setting)))
+        gate = self._gate(kept.fixer, patched, copies[best])
+        if gate.passed is not True:
+            why = "the numbers change" if gate.passed is False else "the numbers could not be checked"
+            self.journal.warn(
+                f"{name} stays at {described(kept.setting)}: {described(setting)} is faster, but {why}: {gate.detail}"
+            )
+            return stack, patched
+        diff = chosen.change(name)
+        self.journal.tell(replace(self.journal.verdict_on(name), setting=dict(setting), diff=diff))
         self.journal.record(PatchAccepted(diff=chosen.patch.text, fixers=list(chosen.names)))
         return chosen, copies[best]
+
+    def _gate(self, fixer: Fixer, patched: Program, chosen: Program) -> GateResult:
+        self.journal.phase(f"checking the numbers of {fixer.name} with its new setting", fixer.gate.value)
+        return self.bench.gate(fixer.gate, patched, chosen, fixer.rounds_to, fewer=fixer.fewer_parameters)
 
 
 def described(setting: Mapping[str, Scalar]) -> str:
@@ -76,11 +96,13 @@ def outcome(setting: Mapping[str, Scalar], against: Mapping[str, Scalar], saving
 
 
 def _others(kept: Kept, allow: Collection[Gate]) -> list[Mapping[str, Scalar]]:
-    """The other settings that have an edit and promise no less."""
+    """The other settings that have an edit and promise no less: the stack's promise is that of the first."""
     found = []
     for setting in kept.fixer.settings(kept.below.request(kept.findings[0])):
         answer = kept.below.answer(kept.fixer, kept.findings, setting)
-        promise = answer.gate or kept.fixer.gate if isinstance(answer, Edits) else None
-        if dict(setting) != dict(kept.setting) and promise in allow and promise is not Gate.TRAINING:
+        if not isinstance(answer, Edits) or dict(setting) == dict(kept.setting):
+            continue
+        promise = answer.gate or kept.fixer.gate
+        if promise in allow and _BOLDNESS.index(promise) <= _BOLDNESS.index(kept.fixer.gate):
             found.append(setting)
     return found
