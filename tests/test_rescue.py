@@ -34,15 +34,21 @@ def rescued(
     alone: Mapping[str, Decision],
     gate_passes: bool | None = True,
     allow: frozenset[Gate] = WITHOUT_ASKING,
+    findings: int = 1,
+    deadline: Deadline | None = None,
 ) -> tuple[Outcome, Stage]:
     stage = Stage(folder, fixers, [])
     stage.bench.alone_by_text, stage.bench.gate_passes = alone, gate_passes
-    died = replace(finding("memory-pressure", 0, *(one.name for one in fixers)), ends_run=True)
+    died = [
+        replace(finding(f"memory-pressure-{number}", 0, *(one.name for one in fixers)), ends_run=True)
+        for number in range(findings)
+    ]
     other = finding("input-bound", 9, "faster-loader")
-    diagnosis = Diagnosis(1, (), 1, None, Steps(0, None), Accounting(), (other, died))
+    diagnosis = Diagnosis(1, (), 1, None, Steps(0, None), Accounting(), (other, *died))
     catalogue = Catalogue({}, {one.name: one for one in fixers})
     known = knowledge(stage.program, diagnosis, [Trace("run")])
-    outcome = rescue(stage.program, diagnosis, known, catalogue, stage.events.append, stage.bench, Deadline(), allow)
+    limit = deadline or Deadline()
+    outcome = rescue(stage.program, diagnosis, known, catalogue, stage.events.append, stage.bench, limit, allow)
     return outcome, stage
 
 
@@ -83,6 +89,20 @@ def test_the_next_fixer_is_tried_where_the_first_is_not_enough(tmp_path: Path) -
     assert [verdict.decision for verdict in outcome.verdicts] == [DIES, Decision.KEPT]
     assert outcome.patch is not None and outcome.stack is not None
     assert outcome.stack.names == ("smaller",)
+
+
+def test_what_two_findings_name_is_tried_once(tmp_path: Path) -> None:
+    outcome, stage = rescued(tmp_path, [SMALLER], {"torch": DIES}, findings=2)
+    assert len(stage.bench.ran_alone) == 1
+    assert [verdict.decision for verdict in outcome.verdicts] == [DIES]
+
+
+def test_what_the_budget_leaves_no_time_for_is_said_to_be_untried(tmp_path: Path) -> None:
+    outcome, stage = rescued(tmp_path, [FEWER], {}, deadline=Deadline(0, lambda: 1))
+    assert stage.bench.ran_alone == []
+    assert [(verdict.decision, verdict.summary) for verdict in outcome.verdicts] == [
+        (Decision.NOT_TRIED, "the budget ran out")
+    ]
 
 
 def test_where_nothing_helps_there_is_no_patch(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from diagnose.compose.answers import Answers, Variant, ask
-from diagnose.compose.candidates import candidates
+from diagnose.compose.budget import OUT_OF_BUDGET
+from diagnose.compose.candidates import Candidate, candidates
 from diagnose.compose.composition import WITHOUT_ASKING, Outcome
 from diagnose.compose.journal import Journal, Record
 from diagnose.compose.knowledge import Known
@@ -43,8 +44,11 @@ def rescue(
     """Try what the findings of which the run died suggest, in the order in which they name it, until it runs."""
     attempt = _Rescue(Stack.of(program, known), Journal(record), bench, deadline, allow)
     deadly = tuple(finding for finding in diagnosis.findings if finding.ends_run)
+    named: dict[str, list[Candidate]] = {}
     for candidate in candidates(program, deadly, catalogue):
-        stack = attempt.with_fix(Proposal(candidate.fixer, (candidate.finding,)))
+        named.setdefault(candidate.fixer.name, []).append(candidate)
+    for some in named.values():
+        stack = attempt.with_fix(Proposal(some[0].fixer, tuple(one.finding for one in some)))
         if stack is not None:
             record(PatchAccepted(diff=stack.patch.text, fixers=list(stack.names)))
             return Outcome(attempt.journal.verdicts, stack.patch, stack=stack)
@@ -79,6 +83,9 @@ class _Rescue:
         proposal = found.proposal
         for number, variant in enumerate(variants):
             if self.deadline.passed:
+                diff = self.stack.diff(variant.answer)
+                early = Verdict(variant.fixer.name, Decision.NOT_TRIED, OUT_OF_BUDGET, dict(variant.setting), diff=diff)
+                self.journal.tell_of(early, proposal)
                 return None
             verdict = self._begun(proposal, variant)
             copy = self._copy(variant, number)
@@ -116,15 +123,15 @@ class _Rescue:
 
     def _gate(self, variant: Variant, copy: Program, leaner: Sequence[Variant]) -> GateResult:
         """The numbers held against those of a setting that saves more: the original has none."""
-        for number, other in enumerate(reversed(leaner)):
-            against = self._copy(other, 100 + number)
+        if leaner:
+            against = self._copy(leaner[-1], "leanest")
+            self.journal.phase(f"checking the numbers of {variant.fixer.name}", "against those of its leanest setting")
             gate = self.bench.gate(variant.fixer.gate, against, copy, variant.fixer.rounds_to)
             if gate.passed is not None:
                 return replace(gate, detail=f"against its leanest setting, {gate.detail}")
-            break
         return GateResult(variant.fixer.gate, None, "its numbers could not be compared: the original has none")
 
-    def _copy(self, variant: Variant, number: int) -> Program:
+    def _copy(self, variant: Variant, number: int | str) -> Program:
         return self.bench.copy({**self.stack.edited, **variant.answer.files}, f"rescue-{variant.fixer.name}-{number}")
 
 
