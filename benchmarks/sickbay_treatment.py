@@ -161,6 +161,8 @@ def spans(events: Sequence[_Record]) -> list[tuple[str, float]]:
 
 
 _STARTS, _BLOCKS, _AFTER = ": starts and warm-ups", ": blocks", ": windows and gate"
+_WITHIN = ("compiling", "checking the numbers of")
+"""How the phases begin that a trial tells of itself."""
 
 
 def _doing(event: _Record, before: str) -> str | None:
@@ -174,7 +176,7 @@ def _doing(event: _Record, before: str) -> str | None:
             return f"{event['fixer']}{_STARTS}"
         case "TrialBlock":
             return f"{event['fixer']}{_BLOCKS}"
-        case "VerdictReached" if before.endswith((_STARTS, _AFTER)):
+        case "VerdictReached" if before.endswith((_STARTS, _AFTER)) or before.startswith(_WITHIN):
             return "between"
         case _:
             return None

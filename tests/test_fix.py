@@ -103,6 +103,12 @@ def test_fix_leaves_the_users_files_alone(fixed: tuple[Path, dict[str, str], Any
     assert digests(folder) == before
 
 
+def test_copies_are_gone_in_the_end(fixed: tuple[Path, dict[str, str], Any]) -> None:
+    (run,) = (fixed[0] / ".diagnose" / "runs").iterdir()
+    assert (run / "journal.jsonl").exists()
+    assert not (run / "trials").exists()
+
+
 def test_apply_writes_the_diff_and_revert_restores_every_byte(fixed: tuple[Path, dict[str, str], Any]) -> None:
     folder, before, _ = fixed
     assert diagnose(folder, "apply").returncode == 0

@@ -98,6 +98,17 @@ def test_steps_of_a_rank_add_up_and_phases_replace_each_other() -> None:
     assert state.phase.phase == "watching"
 
 
+def test_a_trial_is_a_phase_until_the_next_one() -> None:
+    trial = TrialStarted(fixer="allow-tf32", setting={}, predicted_ns=1, summary="", diff="")
+    told = [PhaseChanged(phase="measuring what this machine can resolve"), trial]
+    state = fold(told)
+    assert state.phase is not None
+    assert state.phase.phase == "trying allow-tf32"
+    state = state.after(PhaseChanged(phase="checking the numbers of allow-tf32"))
+    assert state.phase is not None
+    assert state.phase.phase == "checking the numbers of allow-tf32"
+
+
 def test_blocks_and_verdict_belong_to_the_trial_that_is_running() -> None:
     verdict = Verdict("defer-item", Decision.KEPT, "3 % saved")
     state = fold(

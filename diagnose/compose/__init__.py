@@ -9,12 +9,13 @@ and runs nothing.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 from diagnose.compose import stored
 from diagnose.compose.composition import WITHOUT_ASKING, Composition, Outcome
-from diagnose.compose.journal import Record
+from diagnose.compose.journal import Journal, Record
 from diagnose.compose.knowledge import knowledge
 from diagnose.compose.preview import preview
 from diagnose.compose.rescue import rescue
@@ -42,7 +43,7 @@ def fix(
     allow: frozenset[Gate] = WITHOUT_ASKING,
     died: bool = False,
 ) -> Outcome:
-    """Try what the findings suggest, on copies below `folder`; the patch is stored there too, by `program.patch`.
+    """Try what the findings suggest, on copies below `folder` that are gone in the end; the patch is stored there.
 
     `died`: memory ran out, and what is looked for is a program that runs. Writes nothing to the user's files. Raises
     ProgramFailed where the program fails in an unchanged copy.
@@ -50,11 +51,15 @@ def fix(
     plan = schedule or Schedule()
     deadline = Deadline.within(budget_ns)
     known = knowledge(program, diagnosis, traces)
-    with Bench(program, folder / "trials", plan, deadline, memory=while_watched(traces)) as bench:
-        if died:
-            outcome = rescue(program, diagnosis, known, catalogue, record, bench, deadline, allow)
-        else:
-            outcome = Composition(program, diagnosis, known, catalogue, record, bench, plan, deadline, allow).run()
+    trials, phase = folder / "trials", Journal(record).phase
+    try:
+        with Bench(program, trials, plan, deadline, memory=while_watched(traces), on_phase=phase) as bench:
+            if died:
+                outcome = rescue(program, diagnosis, known, catalogue, record, bench, deadline, allow)
+            else:
+                outcome = Composition(program, diagnosis, known, catalogue, record, bench, plan, deadline, allow).run()
+    finally:
+        shutil.rmtree(trials, ignore_errors=True)  # copies, what they wrote, and captures of many GB
     if outcome.patch is not None:
         patch.store(outcome.patch, folder)
         if outcome.stack is not None:

@@ -83,6 +83,11 @@ def _fold_steps(state: State, event: StepsSeen) -> State:
     return replace(state, steps={**state.steps, event.rank: seen})
 
 
+def _fold_trial(state: State, event: TrialStarted) -> State:
+    phase = PhaseChanged(at_ns=event.at_ns, phase=f"trying {event.fixer}")
+    return replace(state, phase=phase, trials=(*state.trials, TrialState(event)))
+
+
 def _fold_block(state: State, event: TrialBlock) -> State:
     if not state.trials:
         return state
@@ -123,7 +128,7 @@ _FOLD: dict[type, Callable[[State, Any], State]] = {
     FactsLearned: lambda state, event: replace(state, facts={**state.facts, event.rank: event.facts}),
     DiagnosisMade: lambda state, event: replace(state, diagnosis=event.diagnosis),
     ControlMeasured: lambda state, event: replace(state, control=event),
-    TrialStarted: lambda state, event: replace(state, trials=(*state.trials, TrialState(event))),
+    TrialStarted: _fold_trial,
     TrialBlock: _fold_block,
     VerdictReached: _fold_verdict,
     PatchAccepted: lambda state, event: replace(state, patch=event),

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -48,6 +48,9 @@ _SHARES_AHEAD = (1.2, 1.2, 1.4, 1.4)
 """Of the memory that was seen of the original: two of it, two patched."""
 _COMPILES = re.compile(r"(?<!\bre)\.compile\(|make_graphed_callables\(")
 
+OnPhase = Callable[[str, str], None]
+"""Told what is being done now, and a detail of it."""
+
 
 @dataclass(frozen=True)
 class Control:
@@ -82,8 +85,13 @@ class Bench:
         python: str = sys.executable,
         environment: Mapping[str, str] = os.environ,
         memory: Memory | None = None,
+        on_phase: OnPhase = lambda _phase, _detail: None,
     ) -> None:
-        """`memory` is what one process of the program was seen to hold, where that is known before any trial."""
+        """`memory` is what one process of the program was seen to hold, where that is known before any trial.
+
+        `on_phase` is told of what takes a while and shows no pairs meanwhile.
+        """
+        self._on_phase = on_phase
         self._program = program
         self._folder = folder
         self._schedule = schedule
@@ -283,6 +291,7 @@ class Bench:
         early = self._ruling_on_time(verdict, found)
         if early is not None:
             return replace(verdict, decision=early.decision, summary=early.summary)
+        self._on_phase(f"checking the numbers of {fixer.name}", fixer.gate.value)
         gate = self.gate(fixer.gate, original, patched, fixer.rounds_to, fewer=fixer.fewer_parameters)
         return self._ruled(verdict, fixer, found, gate)
 
@@ -324,6 +333,8 @@ class Bench:
     def _compare(self, duel: Duel, original: Program, patched: Program, name: str) -> Comparison:
         if patched.root in self._compiling:  # no start so far shows how long it takes to compile
             duel = replace(duel, start_limit_ns=self._schedule.start_limit_ns)
+            if not self._startups.knows(patched):
+                self._on_phase("compiling", "which may take minutes; later starts find it done")
         elif self._room_ahead:
             duel = replace(duel, ahead=True)
         starters = self._starter(original, f"{name}-original"), self._starter(patched, f"{name}-patched")

@@ -26,6 +26,10 @@ class Startups:
             if starts:
                 self._first_ns.setdefault(program.root, starts[0])
 
+    def knows(self, program: Program) -> bool:
+        """Whether a copy has started before."""
+        return program.root in self._first_ns
+
     def beside(self, verdict: Verdict, original: Program, patched: Program) -> Verdict:
         """The verdict with the first start of each."""
         before, after = (self._first_ns.get(program.root) for program in (original, patched))
