@@ -24,8 +24,8 @@ from diagnose.model import (
     Steps,
     Verdict,
 )
-from diagnose.report import formats, text
-from diagnose.session import State, fold
+from diagnose.report import formats, markdown, text
+from diagnose.session import PatchAccepted, RunEnded, State, fold
 
 SMALL = Diagnosis(
     schema=1,
@@ -250,11 +250,31 @@ def test_every_decision_can_be_reported_without_any_measurement(decision: Decisi
 
 
 def test_fixes_that_rest_on_one_common_trial_are_told_of_once() -> None:
-    word = "tried with 1 others at once, which together gave: 40 % of the step saved (8 pairs, +39.0 % … +41.0 %)"
-    fixes = [Verdict(name, Decision.KEPT, word, setting=knobs) for name, knobs in (("one", {}), ("two", {"knob": 4}))]
+    word = "tried with 1 other at once, which together gave: 40 % of the step saved (8 pairs, +39.0 % … +41.0 %)"
+    common = Verdict("one", Decision.KEPT, word, resolution=0.01)
+    fixes = (common, replace(common, fixer="two", setting={"knob": 4}))
     own = Verdict("three", Decision.KEPT, word, saving=Interval(0.1, 0.09, 0.11))
     said = text.render(State(diagnosis=SMALL, verdicts=(*fixes, own)))
     assert "one, two (knob=4)  kept" in said
     assert "three  kept" in said
     assert said.count("with the others") == 2
-    assert said.count("Tried with 1 others") == 1
+    assert said.count("Tried with 1 other") == 1
+
+
+def test_a_fix_that_is_compared_with_nothing_lets_the_program_run() -> None:
+    rescued = Verdict("memory-budget", Decision.KEPT, "the program runs; without it the program runs out of memory")
+    for render in (text.render, markdown.render):
+        said = render(State(diagnosis=SMALL, verdicts=(rescued,)))
+        assert "lets it run" in said
+        assert "with the others" not in said
+
+
+def test_of_a_run_that_was_interrupted_no_patch_can_be_applied() -> None:
+    kept = Verdict("one", Decision.KEPT, "half of the step saved", saving=Interval(0.5, 0.4, 0.6))
+    accepted = PatchAccepted(diff="--- a\n+++ b\n", fixers=["one"])
+    state = State(diagnosis=SMALL, verdicts=(kept,), patch=accepted)
+    interrupted = replace(state, ended=RunEnded(returncode=0, exit_code=130, message="interrupted"))
+    for render in (text.render, markdown.render):
+        assert "diagnose apply" in render(state)
+        assert "diagnose apply" not in render(interrupted)
+        assert "there is no patch to apply" in render(interrupted)

@@ -10,6 +10,7 @@ from diagnose.report.memory import headline, held, life, title, weighty
 from diagnose.report.paths import place
 from diagnose.report.phrases import (
     chosen,
+    cut_short,
     evidence,
     final,
     gain,
@@ -129,7 +130,8 @@ def _fixes(state: State) -> list[str]:
         return [*_would_try(state), *_advice(state)]
     blocks = [*_measured(state), *_untried(state), *_advice(state)]
     if state.patch is not None and state.patch.diff:
-        blocks += ["## Diff", _fenced(state.patch.diff)]
+        so_far = "As far as it came: there is no patch to apply." if cut_short(state) else ""
+        blocks += ["## Diff", so_far, _fenced(state.patch.diff)]
     if state.final is not None:
         rests = [
             f"{state.final.how}, {named_count(state.final.runs, 'run')} of each",

@@ -185,10 +185,15 @@ def signed_percent(share: float) -> str:
 
 
 def saves(verdict: Verdict) -> str:
-    """The saving with its interval; what has none of its own may have been kept on the word of a common trial."""
+    """The saving with its interval; what has none may have been kept on the word of a common trial, or of a run.
+
+    A fix of a program that does not run without it is compared with nothing, so that no resolution stands beside it.
+    """
     if verdict.saving:
         return interval(verdict.saving)
-    return "with the others" if verdict.decision is Decision.KEPT else "not measured"
+    if verdict.decision is not Decision.KEPT:
+        return "not measured"
+    return "lets it run" if verdict.resolution is None else "with the others"
 
 
 def interval(saving: Interval) -> str:
@@ -304,9 +309,14 @@ def final(state: State) -> str:
     return said
 
 
+def cut_short(state: State) -> bool:
+    """Whether a run ended before its fixes had their last word: there is a diff, and no patch that could be applied."""
+    return state.ended is not None and state.ended.exit_code != 0
+
+
 def next_command(state: State) -> tuple[str, str] | None:
     """What to type next and what it does; None when there is nothing left to do."""
-    if state.patch is not None and state.patch.diff:
+    if state.patch is not None and state.patch.diff and not cut_short(state):
         return "diagnose apply", "writes this diff to your files; `diagnose revert` takes it back byte for byte"
     asked = [verdict.fixer for verdict in not_allowed(state)]
     if is_dry(state) and state.started is not None and state.verdicts:

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from diagnose.model import Verdict
 from diagnose.report.paths import clipped, place
-from diagnose.report.phrases import MINUS, chosen, final, interplay, particulars, saves, sentence, together
+from diagnose.report.phrases import MINUS, chosen, cut_short, final, interplay, particulars, saves, sentence, together
 from diagnose.report.predictions import summed_up
 from diagnose.report.styled import heading, styled
 from diagnose.report.tried import advised, dropped, is_dry, kept_alike, measured, promise, remark, untried
@@ -151,6 +151,8 @@ def _diff(state: State, width: int) -> list[Text]:
     first, *rest = wrap(", ".join(state.patch.fixers), width - 2)
     names = [styled(f"  {line}", MUTED) for line in (first, *rest) if line]
     some = "`diagnose apply --only` or `--without` writes some of these" if len(state.patch.fixers) > 1 else ""
+    if cut_short(state):
+        some = "as far as it came: there is no patch to apply"
     return [heading("Diff", some, width), *names, *(_diff_line(line) for line in state.patch.diff.splitlines())]
 
 
