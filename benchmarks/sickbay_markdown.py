@@ -9,6 +9,8 @@ from typing import Any
 
 _T_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
 """Student's t for two-sided 95 % intervals, by number of readings."""
+_COMMON = "all together"
+"""The name under which a journal tells of a trial of many fixes: each of them has a verdict of its own."""
 _Record = Mapping[str, Any]
 
 
@@ -110,6 +112,8 @@ def last_words(fix: _Record) -> dict[str, _Record]:
     """The verdict that stands on each fixer; advice stands only where there is nothing else."""
     found: dict[str, _Record] = {}
     for verdict in fix.get("tried", []):
+        if verdict["fixer"] == _COMMON:
+            continue
         if verdict["decision"] != "advice" or verdict["fixer"] not in found:
             found[verdict["fixer"]] = verdict
     return found

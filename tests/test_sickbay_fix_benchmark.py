@@ -12,11 +12,12 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from sickbay_markdown import markdown, reached, speedup  # noqa: E402
+from sickbay_markdown import last_words, markdown, reached, speedup  # noqa: E402
 from sickbay_patients import patients  # noqa: E402
 from sickbay_treatment import apply, read_journal, reverts, spans, told  # noqa: E402
 from turns import DROP, WARM_UP, Standby, Version, VersionFailed, block_steps, take_turns  # noqa: E402
 
+from diagnose.model import TOGETHER  # noqa: E402
 from diagnose.program import patch  # noqa: E402
 
 PROGRAM = """
@@ -133,6 +134,21 @@ def test_a_journal_says_where_the_time_went() -> None:
         ("between", 2.0),
         ("running the patched program alone", 4.0),
     ]
+
+
+def test_the_look_at_the_numbers_is_a_part_of_its_own() -> None:
+    phase = seconds("PhaseChanged", 22, phase="checking the numbers of fused-optimizer", detail="rounding")
+    told_of = [*JOURNAL[:7], phase, *JOURNAL[7:]]
+    assert spans(told_of)[4:7] == [
+        ("fused-optimizer: windows and gate", 2.0),
+        ("checking the numbers of fused-optimizer", 3.0),
+        ("between", 2.0),
+    ]
+
+
+def test_a_common_trial_is_no_fix() -> None:
+    common = {**VERDICT, "fixer": TOGETHER}
+    assert last_words({"tried": [common, VERDICT]}).keys() == {"fused-optimizer"}
 
 
 def test_a_torn_journal_is_told_as_far_as_it_goes() -> None:
