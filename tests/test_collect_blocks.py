@@ -233,6 +233,59 @@ def test_where_anything_is_compiled_calls_are_left_alone_at_once() -> None:
     assert "".join(text for _, text in sites.drain()) == ""
 
 
+class Unusual(nn.Module):
+    """Does within a block what does not go together with counting what autograd saves."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.linear = nn.LazyLinear(WIDTH) if kind == "lazy" else nn.Linear(WIDTH, WIDTH)
+        self.kind = kind
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.linear(x)
+        if self.kind == "sparse":
+            out = torch.sparse.mm(torch.eye(ROWS).to_sparse(), out)
+        if self.kind == "transform":
+            out = out + torch.func.grad(lambda y: (y * y).sum())(x)
+        return x + out
+
+
+@pytest.mark.parametrize("kind", ["lazy", "sparse", "transform"])
+def test_blocks_whose_memory_cannot_be_counted_run_as_ever_and_nothing_is_told_of_them(
+    probe: tuple[Blocks, Sites], kind: str
+) -> None:
+    losses = []
+    for watched in (True, False):
+        torch.manual_seed(0)
+        net = nn.Sequential(*(Unusual(kind) for _ in range(2)))
+        out = net(torch.ones(ROWS, WIDTH).requires_grad_())
+        out.sum().backward()
+        losses.append(float(out.detach().sum()))
+        if watched:
+            probe[0].step_ended(0)
+            probe[0].finish()
+    assert losses[0] == losses[1]
+    assert not any(text for _, text in probe[1].drain())
+
+
+def test_transforms_outside_of_blocks_find_torch_as_it_was(probe: tuple[Blocks, Sites]) -> None:
+    switch_off = torch._C._autograd._saved_tensors_hooks_disable
+    probe[0].stop()
+    assert torch._C._autograd._saved_tensors_hooks_disable is not switch_off
+    assert type(torch._C._autograd._saved_tensors_hooks_disable).__name__ == "builtin_function_or_method"
+
+
+@pytest.mark.usefixtures("probe")
+def test_a_program_without_steps_is_let_alone_after_many_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("diagnose.collect.inside.blocks._MOST_CALLS", 10)
+    net = Net()
+    for _ in range(2):
+        net(torch.ones(ROWS, WIDTH))
+        assert nn.Module.__call__ is not ORIGINAL
+    net(torch.ones(ROWS, WIDTH))
+    assert nn.Module.__call__ is ORIGINAL
+
+
 def test_blocks_are_repeated_parts_of_containers_and_none_lies_in_another() -> None:
     inner = nn.Sequential(*(nn.Sequential(nn.Linear(2, 2), nn.Tanh()) for _ in range(2)))
     root = nn.ModuleDict({"one": nn.ModuleList([inner, copy.deepcopy(inner)]), "plain": nn.Linear(2, 2)})

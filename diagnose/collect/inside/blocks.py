@@ -14,7 +14,6 @@ anything is compiled, nothing is measured: compiled code would take the measurin
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ from typing import Any
 
 from .block_calls import Call, described, last_pass, turned
 from .guard import guarded
+from .saved_tensors import SavedTensors
 from .sites import Sites
 
 KIND = "blocks"
@@ -29,6 +29,8 @@ KIND = "blocks"
 MEMORY_FIRST, MEMORY, TIMES = 0, 2, 3
 """The steps that are looked at."""
 _MOST_BLOCKS = 512
+_MOST_CALLS = 50_000
+"""Within one step; a program that calls its model without end takes no steps."""
 
 
 class Blocks:
@@ -49,7 +51,7 @@ class Blocks:
         """Container, place in it, block: kept alive, so that no other module gets the id of one."""
         self._names: list[str] = []
         """Of their containers, from the module that the program calls: `transformer.h`."""
-        self._saved: dict[int, int] = {}
+        self._saved: SavedTensors | None = None
         self._calls: list[Call] = []
         self._memory: list[Call] = []
         self._times: list[Call] = []
@@ -66,6 +68,7 @@ class Blocks:
     def install(self, torch: Any) -> None:
         """Have calls of modules go by here, until `stop`."""
         self._torch = torch
+        self._saved = SavedTensors(torch)
         module = torch.nn.Module
         self._original = original = module.__call__
         probe = self
@@ -102,6 +105,8 @@ class Blocks:
         if self._torch.nn.Module.__call__ is self._patched:
             self._torch.nn.Module.__call__ = self._original
         self._patched = None
+        if self._saved is not None:
+            self._saved.close()
         for known in (self._roots, self._numbers, self._blocks):
             known.clear()
 
@@ -124,7 +129,8 @@ class Blocks:
 
     def _take_over(self) -> None:
         calls, self._calls = self._calls, []
-        self._saved = {}
+        if self._saved is not None:
+            self._saved.sizes.clear()
         passed = last_pass(calls)
         if self._index == TIMES:
             self._times = passed
@@ -147,18 +153,24 @@ class Blocks:
         call = guarded(self._enter)(number, module, again, args)
         if call is None:
             return self._original(module, *args, **kwargs)
-        with self._counting(module):
-            try:
-                result = self._original(module, *args, **kwargs)
-            except BaseException:
-                if again:  # torch ends a recomputation this way, once it has all that it needs
-                    guarded(self._leave)(call, None)
-                raise
+        saved = self._saved if self._index != TIMES and not self._on_device() else None
+        counts = saved is not None and saved.begin(module)
+        try:
+            result = self._original(module, *args, **kwargs)
+        except BaseException:
+            if again:  # torch ends a recomputation this way, once it has all that it needs
+                guarded(self._leave)(call, None)
+            raise
+        finally:
+            if saved is not None and counts:
+                saved.end()
         guarded(self._leave)(call, result)
         return result
 
     def _enter(self, number: int, module: Any, again: bool, args: Any) -> Call | None:
-        if self._index not in (MEMORY_FIRST, MEMORY, TIMES) or self._capturing():
+        if len(self._calls) >= _MOST_CALLS:
+            self.stop()
+        if self._patched is None or self._index not in (MEMORY_FIRST, MEMORY, TIMES) or self._capturing():
             return None
         caller, user = self._sites.ownership.caller(sys._getframe(2))
         if caller is None:
@@ -180,7 +192,7 @@ class Blocks:
             return call
         given = _first_tensor(self._torch, args)
         if given is not None and not self._on_device():
-            self._saved[given.untyped_storage().data_ptr()] = given.untyped_storage().nbytes()
+            self._see(given)
         call.entered = self._read()
         self._between = max(self._between, call.entered[1]) if again else 0
         return call
@@ -193,7 +205,7 @@ class Blocks:
         if output is not None:
             call.boundary = output.untyped_storage().nbytes()
             if not self._on_device():
-                self._saved[output.untyped_storage().data_ptr()] = call.boundary
+                self._see(output)
         call.left = self._read()
         self._between = max(self._between, call.left[1]) if call.again else 0
         if output is not None and output.requires_grad and self._index == MEMORY and not call.again:
@@ -218,7 +230,7 @@ class Blocks:
 
     def _read(self) -> tuple[int, int]:
         if not self._on_device():
-            held = sum(self._saved.values())
+            held = sum(self._saved.sizes.values()) if self._saved is not None else 0
             return held, held
         figures = self._torch.cuda.memory_stats_as_nested_dict()["allocated_bytes"]["all"]
         if self._index == MEMORY:
@@ -233,22 +245,10 @@ class Blocks:
         event.record()
         return event
 
-    def _counting(self, module: Any) -> Any:
-        """Without an allocator to ask: count what autograd saves, unless somebody else is asked to keep it."""
-        hooks = self._torch.autograd.graph
-        others = getattr(self._torch._C._autograd, "_top_saved_tensors_default_hooks", None)
-        if self._on_device() or self._index == TIMES or others is None or others(True) is not None:
-            return contextlib.nullcontext()
-        parameters = {parameter.untyped_storage().data_ptr() for parameter in module.parameters()}
-        saved = self._saved
-
-        def pack(tensor: Any) -> Any:
-            storage = tensor.untyped_storage()
-            if storage.data_ptr() not in parameters:
-                saved[storage.data_ptr()] = storage.nbytes()
-            return tensor
-
-        return hooks.saved_tensors_hooks(pack, lambda tensor: tensor)
+    def _see(self, tensor: Any) -> None:
+        """What goes from block to block counts as well: autograd may save it or not."""
+        if self._saved is not None:
+            self._saved.sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
 
     def _on_device(self) -> bool:
         return bool(self._torch.cuda.is_initialized())
@@ -257,7 +257,8 @@ class Blocks:
         return self._on_device() and bool(self._torch.cuda.is_current_stream_capturing())
 
     def _tell(self) -> None:
-        if self._told or not self._memory:
+        lost = self._saved is not None and not self._saved.whole and not self._on_device()
+        if self._told or lost or not self._memory:
             return
         self._told = True
         of_process = {"rest_peak_bytes": self._rest_peak or None, **turned(self._memory, self._turns)}
