@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -129,6 +131,29 @@ def test_a_termination_is_the_programs_to_handle(tmp_path: Path, capfd: pytest.C
     assert "".join(output) == "ready\ngot SIGTERM\n"
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     assert capfd.readouterr().out == ""
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGKILL])
+def test_a_program_under_a_screen_ends_with_us(tmp_path: Path, number: signal.Signals) -> None:
+    """As when the terminal is closed: its signal goes to us alone."""
+    watching = (
+        "import sys; from pathlib import Path; from diagnose.collect.launch import run; from watching import QUICK;"
+        f"run([sys.executable, *{ENDLESS!r}], QUICK, Path({str(tmp_path)!r}), cwd=Path({str(PROGRAMS)!r}),"
+        "on_output=lambda text: None)"
+    )
+    path = os.pathsep.join(map(str, (PROGRAMS.parent, PROGRAMS.parent.parent)))
+    own = subprocess.Popen([sys.executable, "-c", watching], env={**os.environ, "PYTHONPATH": path})
+    deadline = time.monotonic() + LIMIT_S
+    while not (tmp_path / "rank0" / "facts.json").exists():
+        assert own.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    started = of_run(None, tmp_path)
+    assert len(started) >= 2
+    own.send_signal(number)
+    own.wait()
+    _, alive = psutil.wait_procs(started, timeout=LIMIT_S)
+    assert alive == []
 
 
 def test_a_screen_gets_the_output_of_a_terminal(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Starts the user's command under a recipe and follows it until it ends.
 
 In plain mode the program has our terminal, our process group and our standard streams: signals and exit code are as
-without us. With `on_output` a screen owns the terminal: the program gets a pseudo-terminal and a session of its own.
+without us. With `on_output` a screen owns the terminal: the program gets a pseudo-terminal and a session of its own,
+and is ended when we are gone (`orphans`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 
 from diagnose.collect import environment, processes
 from diagnose.collect.counters import Counters, claims
+from diagnose.collect.orphans import outlived
 from diagnose.collect.progress import CounterValues, Progress, StepsEnded, Tail
 from diagnose.collect.recipe import Recipe
 from diagnose.collect.records import END
@@ -78,6 +80,8 @@ def run(
                 f"cannot start {command[0]}: {error.strerror}; check the name and its permissions"
             ) from error
         signals.child = program
+        if on_output is not None:
+            cleaning.enter_context(outlived(program.pid, folder))
         try:
             stopped = _follow(program, recipe, folder, on_progress, stop or threading.Event())
         except BaseException:
