@@ -34,7 +34,9 @@ class Allocator:
             memory_allocated=lambda: 10 << 30,
         )
         self._C = SimpleNamespace(
-            _cuda_attach_out_of_memory_observer=self.observers.append, _cuda_isHistoryEnabled=lambda: noting
+            _cuda_attach_out_of_memory_observer=self.observers.append,
+            _cuda_isHistoryEnabled=lambda: noting,
+            _cuda_record_memory_history=self.asked_of_allocator,
         )
 
         class Optimizer:
@@ -45,6 +47,9 @@ class Allocator:
         self.optim = SimpleNamespace(Optimizer=Optimizer)
 
     def record(self, enabled: str | None, context: str | None = None, **_: Any) -> None:
+        self._C._cuda_record_memory_history(enabled, context)
+
+    def asked_of_allocator(self, enabled: str | None, context: str | None) -> None:
         self.asked.append((enabled, context))
 
     def snapshot(self) -> dict[str, Any]:
@@ -57,8 +62,8 @@ class Allocator:
 
 
 class Watched:
-    def __init__(self, folder: Path, **more: Any) -> None:
-        self.folder, self.torch = folder, Allocator(**more)
+    def __init__(self, folder: Path, allocator: Allocator | None = None) -> None:
+        self.folder, self.torch = folder, allocator or Allocator()
         self.allocations = Allocations(SimpleNamespace(folder=folder, pid=1))  # type: ignore[arg-type]  # a part of it
         self.allocations.install(self.torch)
 
@@ -126,7 +131,7 @@ def test_a_run_without_steps_after_the_window_leaves_nothing(watched: Watched) -
 
 
 def test_what_the_program_has_noted_for_itself_is_left_alone(tmp_path: Path) -> None:
-    watched = Watched(tmp_path, noting=True)
+    watched = Watched(tmp_path, Allocator(noting=True))
     watched.torch.use()
     watched.allocations.begin_history()
     watched.allocations.end_history()
@@ -139,6 +144,23 @@ def test_a_program_that_begins_to_note_has_its_own_way_from_then_on(watched: Wat
     watched.allocations.step_ended(FIRST - 1, None)
     watched.allocations.begin_history()
     assert watched.torch.asked == [("all", "alloc"), ("all", None)]
+
+
+def test_it_does_not_matter_by_which_name_it_does(tmp_path: Path) -> None:
+    allocator = Allocator()
+    imported = allocator.cuda.memory._record_memory_history  # from torch.cuda.memory import …, before anything of ours
+    watched = Watched(tmp_path, allocator)
+    allocator.use()
+    imported("all")
+    watched.allocations.step_ended(FIRST - 1, None)
+    assert allocator.asked == [("all", "alloc"), ("all", None)]
+
+
+def test_a_program_that_notes_before_it_uses_a_device_is_left_alone(watched: Watched) -> None:
+    watched.torch.cuda.memory._record_memory_history("state")
+    watched.torch.use()
+    watched.allocations.begin_history()
+    assert watched.torch.asked == [("state", None)]
 
 
 def test_the_last_moment_without_memory_is_what_is_written(watched: Watched) -> None:

@@ -35,6 +35,8 @@ SNAPSHOTS = 8
 """Moments without memory that are looked at, whatever that costs; a program may try sizes until one fits."""
 MOST_SHARE = 0.02
 """Of the time since the first of them, that further ones may take."""
+_SWITCHES = ("_cuda_record_memory_history", "_cuda_record_memory_history_legacy")
+"""Of the allocator; a torch without devices has none."""
 KEY = "diagnose"
 """Of a snapshot, what we add to it: why it was taken, and what pieces serve as."""
 
@@ -49,6 +51,10 @@ class Allocations:
         self._record: Callable[..., None] | None = None
         """Has the allocator note things; None until a device is used, and for good where the program does it itself."""
         self._noting = False
+        self._theirs = False
+        """The program has used the allocator's switch."""
+        self._ours = False
+        """The call of the allocator's switch that goes on is one of ours."""
         self._in_steps_after = False
         self._held_bytes: int | None = None
         """At the end of the steps after the window, or of those that were noted since."""
@@ -64,6 +70,7 @@ class Allocations:
         """Begin as soon as the program uses a device: to begin sooner would make it use one."""
         self._torch = torch
         self._note_optimizers(torch.optim.Optimizer)
+        guarded(self._leave_to_program)(torch)
         lazily = getattr(torch.cuda, "_lazy_call", None)
         if lazily is not None:
             lazily(guarded(self._begin))
@@ -103,34 +110,44 @@ class Allocations:
 
     def _begin(self) -> None:
         self._torch._C._cuda_attach_out_of_memory_observer(guarded(self._ran_out))
-        if not self._torch._C._cuda_isHistoryEnabled():
-            self._record = self._leave_to_program()
+        if not self._theirs and not self._torch._C._cuda_isHistoryEnabled():
+            self._record = self._torch.cuda.memory._record_memory_history
             self._note()
 
-    def _leave_to_program(self) -> Callable[..., None]:
-        """torch's own switch; once the program uses it, we do so no more."""
-        memory = self._torch.cuda.memory
-        switch: Callable[..., None] = memory._record_memory_history
+    def _leave_to_program(self, torch: Any) -> None:
+        """Once the program has used the allocator's switch, by whatever name it has it, we do so no more."""
+        for name in _SWITCHES:
+            if hasattr(torch._C, name):
+                setattr(torch._C, name, self._seen(getattr(torch._C, name)))
 
+    def _seen(self, switch: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(switch)
-        def theirs(*args: Any, **kwargs: Any) -> None:
-            self._record, self._noting = None, False
-            switch(*args, **kwargs)
+        def seen(*args: Any, **kwargs: Any) -> Any:
+            if not self._ours:
+                self._theirs, self._record, self._noting = True, None, False
+            return switch(*args, **kwargs)
 
-        memory._record_memory_history = theirs
-        return switch
+        return seen
 
     def _note(self) -> None:
         """Have every event noted, and who asks for memory."""
         if self._record is not None:
-            self._record("all", context="alloc", stacks="python", max_entries=MOST_EVENTS)
+            self._switch("all", context="alloc", stacks="python", max_entries=MOST_EVENTS)
             self._noting = True
 
     def _rest(self) -> None:
         """Have nothing noted any more; the stacks of what is held stay."""
         if self._noting and self._record is not None:
-            self._record(None)
+            self._switch(None)
         self._noting = False
+
+    def _switch(self, *args: Any, **kwargs: Any) -> None:
+        self._ours = True
+        try:
+            if self._record is not None:
+                self._record(*args, **kwargs)
+        finally:
+            self._ours = False
 
     def _ran_out(self, device: int, wanted_bytes: int, _most_bytes: int, free_bytes: int) -> None:
         """The allocator found no room; on the thread that asked."""
