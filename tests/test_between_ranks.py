@@ -270,6 +270,23 @@ def test_who_waits_for_whom_is_a_time_a_step() -> None:
     assert "rank 0 waits 2.00 ms for rank 1 per step" in said
 
 
+def test_no_time_is_waited_or_exposed_twice_where_several_collectives_run_at_once() -> None:
+    early = "gpu   : kkbbbb     xx\ngpu 20:     gggggg\ngpu 21:      hhhhh\nbwd   :   BBBB\nopt   :             O"
+    late = "gpu   : kkbbbb     xx\ngpu 20:         gg\ngpu 21:         hh\nbwd   :   BBBB\nopt   :             O"
+    comms = {name: Collective("all_reduce", 16 * MIB, 2, group, members=(0, 1)) for name, group in ("gp", "hq")}
+    one, other = (
+        Measures(drawn(picture, repeat=4, kernels=KERNELS, comms=comms, rank=rank, world_size=2))
+        for rank, picture in enumerate((early, late))
+    )
+    between = between_ranks([one, other])
+    assert between.ranks[0].exposed_wait_ns == 2 * MS
+    assert between.waits == ((0, 2 * MS), (0, 0))
+    together = measured(early, dict.fromkeys("gh", BUCKETS["g"]))
+    assert [group.exposed_ns for group in rank_groups(together)] == [4 * MS]
+    assert sum(bucket.exposed_ns for bucket in gradient_buckets(together)) == 4 * MS
+    assert sum(bucket.tail_ns for bucket in gradient_buckets(together)) == 4 * MS
+
+
 def test_bandwidth_is_that_of_the_rank_that_came_last() -> None:
     (row,) = between_ranks(two_ranks(device_names=("NVIDIA H200",) * 2)).bandwidth
     assert (row.kind, row.ranks, row.size_bytes, row.transfer_ns) == ("all_reduce", 2, 16 * MIB, 2 * MS)
@@ -297,7 +314,10 @@ def test_the_same_as_json() -> None:
 def test_one_rank_alone_is_shown_without_waits() -> None:
     between = between_ranks(two_ranks()[:1])
     assert between.waits == ()
-    assert "rank 1 of 2 is missing" in render(between)
+    assert between.ranks[0].exposed_wait_ns is None
+    said = render(between)
+    assert said.startswith("1 rank of 2")
+    assert "rank 1 of 2 is missing" in said
 
 
 def test_the_command_prints_a_recorded_job(capsys: pytest.CaptureFixture[str]) -> None:

@@ -86,6 +86,15 @@ def test_the_same_as_json() -> None:
     assert [row["run"]["ranks"] for row in record["rows"]] == [1, 2]
 
 
+def test_what_one_rank_of_several_waited_is_not_known() -> None:
+    comms = {"g": Collective("all_reduce", 16 << 20, 4, "pg")}
+    first = run_of([Measures(drawn(FOUR, repeat=4, kernels=KERNELS, comms=comms, rank=0, world_size=4))])
+    assert first.waited_ns is None
+    said = render(scaling_of([job(1, ALONE), first]))
+    assert "–" in said
+    assert "10.0 ms exposed communication, waiting for other ranks included" in said
+
+
 def test_runs_on_equally_many_ranks_are_no_scaling() -> None:
     with pytest.raises(UsageError, match="different numbers of ranks; these are on 2, 2"):
         scaling_of([job(2, TWO), job(2, TWO)])

@@ -38,8 +38,8 @@ class Run:
     compute_ns: float
     exposed_ns: float
     """Communication that nothing hides."""
-    waited_ns: float
-    """Of that, waiting for other ranks."""
+    waited_ns: float | None
+    """Of that, waiting for other ranks; None where the ranks' collectives could not be matched."""
     other_ns: float
     flop: float | None = None
     """The arithmetic of a rank's step, where shapes were recorded."""
@@ -86,7 +86,7 @@ def run_of(measures: Sequence[Measures]) -> Run:
         watched=bool(watched),
         compute_ns=_mean([one.accounting.compute / one.step_count for one in counted]),
         exposed_ns=_mean([one.accounting.exposed_comm / one.step_count for one in counted]),
-        waited_ns=_mean([_waited(job, member, one) for member, one in enumerate(taken) if one.step_count]),
+        waited_ns=_waited(job, taken),
         other_ns=_mean([_other_ns(one.accounting) / one.step_count for one in counted]),
         flop=_mean([row.flop for row in job.table if row.flop]) or None,
     )
@@ -133,9 +133,12 @@ def _other_ns(accounting: Accounting) -> int:
     return accounting.exposed_copy + accounting.idle_ns
 
 
-def _waited(job: Job, member: int, measures: Measures) -> float:
-    waiting = job.waiting[member] & measures.counted if job.waiting else None
-    return waiting.total_ns / measures.step_count if waiting is not None else 0.0
+def _waited(job: Job, taken: Sequence[Measures]) -> float | None:
+    """Of the mean rank; none where there is nobody to wait for."""
+    if not job.matched:
+        return None if any(one.accounting.exposed_comm for one in taken) else 0.0
+    rows = [(one, waiting) for one, waiting in zip(taken, job.waiting, strict=True) if one.step_count]
+    return _mean([(waiting & one.counted).total_ns / one.step_count for one, waiting in rows])
 
 
 def _mean(values: Sequence[float]) -> float:

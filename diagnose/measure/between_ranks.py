@@ -30,8 +30,8 @@ class OfRank:
     device: str | None
     host_settings: dict[str, str]
     """Network settings of its environment."""
-    exposed_wait_ns: int
-    """In collectives, for other ranks, without compute: per counted step. 0 where none could be matched."""
+    exposed_wait_ns: int | None
+    """In collectives, for other ranks, without compute: per counted step. None where none could be matched."""
     groups: tuple[RankGroup, ...]
     bubble: Bubble | None
 
@@ -63,7 +63,7 @@ def between_ranks(measures: Sequence[Measures]) -> BetweenRanks:
     return BetweenRanks(
         job=job,
         waits=who_waits(job, taken[0].steps.start_ns, taken[0].steps.end_ns) if taken else (),
-        ranks=tuple(_of_rank(one, waiting) for one, waiting in zip(taken, job.waiting, strict=True)),
+        ranks=tuple(_of_rank(one, row if job.matched else None) for one, row in zip(taken, job.waiting, strict=True)),
         shown=shown,
         buckets=gradient_buckets(taken[shown]) if taken else (),
         modules=sharded_modules(taken[shown]) if taken else (),
@@ -72,14 +72,16 @@ def between_ranks(measures: Sequence[Measures]) -> BetweenRanks:
     )
 
 
-def _of_rank(measures: Measures, waiting: Intervals) -> OfRank:
+def _of_rank(measures: Measures, waiting: Intervals | None) -> OfRank:
     trace = measures.trace
     names = (trace.facts.device_name, *trace.device_names)
     return OfRank(
         rank=trace.rank,
         device=next((name for name in names if name), None),
         host_settings=dict(trace.facts.network_settings or {}),
-        exposed_wait_ns=(waiting & measures.counted).total_ns // max(measures.step_count, 1),
+        exposed_wait_ns=None
+        if waiting is None
+        else (waiting & measures.counted).total_ns // max(measures.step_count, 1),
         groups=rank_groups(measures),
         bubble=pipeline_bubble(measures),
     )

@@ -35,7 +35,7 @@ class GradientBucket:
     transfer_ns: int
     """Of its duration, what the fastest of its size takes: the rest is waiting for other ranks."""
     exposed_ns: int
-    """Of its duration, what no compute hides."""
+    """Of its duration, what no compute hides; while several are sent at once, of the one that began first."""
     tail_ns: int
     """Of that, what lies after the backward pass has computed everything."""
 
@@ -56,17 +56,16 @@ def gradient_buckets(measures: Measures) -> tuple[GradientBucket, ...]:
     rows = np.stack([one for one in rounds if len(one) == usual])
     begin, end = _computing(measures, rows)
     start, stop = comm.start_ns[rows], comm.end_ns[rows]
-    hidden = measures.compute.covered(start.reshape(-1), stop.reshape(-1)).reshape(rows.shape)
-    after = np.maximum(start, end[:, None])
-    after_hidden = measures.compute.covered(after.reshape(-1), np.maximum(stop, after).reshape(-1)).reshape(rows.shape)
+    alone = _alone(start, stop)
+    after = np.maximum(alone, end[:, None])
     columns = {
         # What was sent had been ready: kernels beside it on other streams may have begun before and end later.
         "ready_ns": np.minimum(_ready(measures, comm.issued_ns[rows]), start) - begin[:, None],
         "start_ns": start - begin[:, None],
         "end_ns": stop - begin[:, None],
         "transfer_ns": np.minimum(comm.transfer_ns[rows], stop - start),
-        "exposed_ns": stop - start - hidden,
-        "tail_ns": np.maximum(stop - after, 0) - after_hidden,
+        "exposed_ns": _exposed(measures, alone, stop),
+        "tail_ns": _exposed(measures, after, np.maximum(stop, after)),
     }
     middle = {name: np.median(values, axis=0).astype(np.int64) for name, values in columns.items()}
     return tuple(
@@ -77,6 +76,18 @@ def gradient_buckets(measures: Measures) -> tuple[GradientBucket, ...]:
         )
         for place in range(usual)
     )
+
+
+def _alone(start: Int64, stop: Int64) -> Int64:
+    """Per round and bucket, from when on no bucket before it is sent any more: no time counts twice."""
+    before = np.concatenate((start[:, :1], np.maximum.accumulate(stop, axis=1)[:, :-1]), axis=1)
+    return np.asarray(np.minimum(np.maximum(start, before), stop), np.int64)
+
+
+def _exposed(measures: Measures, begin: Int64, end: Int64) -> Int64:
+    """Of each stretch, what no compute hides."""
+    hidden = measures.compute.covered(begin.reshape(-1), end.reshape(-1)).reshape(begin.shape)
+    return np.asarray(end - begin - hidden, np.int64)
 
 
 def _last_round(measures: Measures, step: int) -> Int64:

@@ -19,6 +19,7 @@ import numpy as np
 
 from diagnose.measure.communication import REDUCING, SMALL_BYTES, Phase
 from diagnose.trace import Collective
+from diagnose.trace.intervals import Intervals
 from diagnose.trace.schema import MISSING, Bool
 
 if TYPE_CHECKING:
@@ -74,7 +75,6 @@ class Bubble:
 def rank_groups(measures: Measures) -> tuple[RankGroup, ...]:
     """The groups of a rank's collectives, the one with most exposed time first."""
     comm, steps = measures.communication, max(measures.step_count, 1)
-    exposed = comm.duration_ns - measures.compute.covered(comm.start_ns, comm.end_ns)
     found = []
     for number in np.unique(comm.group).tolist():
         mine = comm.group == number
@@ -89,8 +89,8 @@ def rank_groups(measures: Measures) -> tuple[RankGroup, ...]:
                 ranks=told.group_size if told else MISSING,
                 collectives={str(kind): int(often) / steps for kind, often in zip(kinds, count, strict=True)},
                 bytes_per_step=int(sizes.sum()) // steps if (sizes >= 0).all() else MISSING,
-                busy_ns=int(comm.duration_ns[mine].sum()) // steps,
-                exposed_ns=int(exposed[mine].sum()) // steps,
+                busy_ns=_busy(measures, mine).total_ns // steps,
+                exposed_ns=(_busy(measures, mine) - measures.compute).total_ns // steps,
             )
         )
     return tuple(sorted(found, key=lambda group: -group.exposed_ns))
@@ -111,11 +111,17 @@ def pipeline_bubble(measures: Measures) -> Bubble | None:
     microbatches = int(np.median(passes)) if len(passes) else 0
     if stages < 2 or not microbatches or not measures.total_ns:
         return None
-    others = comm.duration_ns - measures.compute.covered(comm.start_ns, comm.end_ns)
-    busy = measures.accounting.compute + int(others[~pipeline].sum())
+    others = _busy(measures, ~pipeline) - measures.compute
+    busy = measures.accounting.compute + (others & measures.counted).total_ns
     idle = max(measures.total_ns - busy, 0)
     least = (stages - 1) / (microbatches + stages - 1)
     return Bubble(stages, microbatches, idle // measures.step_count, idle / measures.total_ns, least)
+
+
+def _busy(measures: Measures, mine: Bool) -> Intervals:
+    """When some of the collectives run; several at once count once."""
+    comm = measures.communication
+    return Intervals.of(comm.start_ns[mine], comm.end_ns[mine])
 
 
 def _told(measures: Measures, mine: Bool) -> Collective | None:

@@ -81,14 +81,14 @@ def _table(between: BetweenRanks) -> Iterator[str]:
     job = between.job
     world = f" of {job.roll.world_size}" if job.roll.world_size else ""
     devices = ", ".join(dict.fromkeys(one.device for one in between.ranks if one.device)) or "CPU only"
-    yield f"{len(job.table)} ranks{world} · {devices}"
+    yield f"{len(job.table)} rank{'s' if len(job.table) > 1 else ''}{world} · {devices}"
     settings = {f"{name}={value}" for one in between.ranks for name, value in one.host_settings.items()}
     if settings:
         yield f"under {' '.join(sorted(settings))}"
     yield _columns(("rank", "step", "compute", "exposed comm", "of it waiting", "other", "last in", "clock"), _TABLE)
     for row, of_rank in zip(job.table, between.ranks, strict=True):
         other = sum(row.accounting.idle.values()) + row.accounting.exposed_copy
-        wait = format_ns(of_rank.exposed_wait_ns) if between.waits else "–"
+        wait = "–" if of_rank.exposed_wait_ns is None else format_ns(of_rank.exposed_wait_ns)
         clock = "–" if row.clock_ns is None else f"{format_ns(row.clock_ns)} ± {format_ns(row.clock_spread_ns or 0)}"
         cells = (
             "–" if row.rank is None else str(row.rank),
@@ -120,7 +120,7 @@ def _blocking(between: BetweenRanks) -> Iterator[str]:
     if not found.trusted:
         yield f"a replay across ranks misses the measured steps by {format_share(found.off)}: what blocks is not known"
         return
-    waited = sum(one.exposed_wait_ns for one in between.ranks) / len(between.ranks)
+    waited = sum(one.exposed_wait_ns or 0 for one in between.ranks) / len(between.ranks)
     yield (
         f"of {format_ns(found.exposed_ns)} exposed communication in the mean rank's step, {format_ns(waited)} is "
         f"waiting for other ranks; were every transfer instant, the step would end {format_ns(found.saved_ns)} sooner "
@@ -181,7 +181,7 @@ def _buckets(between: BetweenRanks) -> Iterator[str]:
     if not between.buckets or between.modules:
         return  # of sharded modules the next table says more
     rank = _name(between.job.table[between.shown].rank)
-    yield f"Buckets of gradients on rank {rank}, which waits least; since its backward pass began to compute"
+    yield f"Buckets of gradients on rank {rank}, the least delayed one; since its backward pass began to compute"
     columns = ("", "size", "ready", "sent", "done", "transfer", "exposed", "tail")
     yield _columns(columns, _BUCKETS)
     for number, one in enumerate(between.buckets[:_MOST_ROWS]):
@@ -199,7 +199,7 @@ _BUCKETS = (4, 11, 10, 10, 10, 10, 10, 10)
 def _modules(between: BetweenRanks) -> Iterator[str]:
     if not between.modules:
         return
-    yield f"Sharded modules on rank {_name(between.job.table[between.shown].rank)}, which waits least; per step"
+    yield f"Sharded modules on rank {_name(between.job.table[between.shown].rank)}, the least delayed one; per step"
     widths = (28, 11, 9, 8, 10, 10, 10, 10, 10)
     columns = ("", "gathered", "gathers", "again", "gather", "late", "early", "reduce", "exposed")
     yield _columns(columns, widths)

@@ -33,7 +33,8 @@ def _lines(scaling: Scaling) -> Iterator[str]:
         uncertain = f" ± {format_share(row.uncertain)}" if row.uncertain else ""
         times = (run.compute_ns, run.exposed_ns, run.waited_ns, run.other_ns)
         efficiency = f"{format_share(row.efficiency)}{uncertain}"
-        yield _ROW.format(run.ranks, format_ns(run.step_ns), efficiency, *map(format_ns, times))
+        cells = ("–" if time is None else format_ns(time) for time in times)
+        yield _ROW.format(run.ranks, format_ns(run.step_ns), efficiency, *cells)
     yield from _last(scaling)
     unwatched = [str(row.run.ranks) for row in scaling.rows if not row.run.watched]
     if unwatched:
@@ -60,9 +61,12 @@ def _last(scaling: Scaling) -> Iterator[str]:
 
 def _parts(first: Run, last: Run, divided: float) -> dict[str, float]:
     """What each class of a rank's traced step exceeds its ideal by."""
-    return {
+    parts = {
         "more compute (beside collectives it is slower)": last.compute_ns - divided * first.compute_ns,
-        "waiting for other ranks": last.waited_ns - divided * first.waited_ns,
-        "exposed communication": (last.exposed_ns - last.waited_ns) - divided * (first.exposed_ns - first.waited_ns),
         "copies and idle time": last.other_ns - divided * first.other_ns,
     }
+    exposed = last.exposed_ns - divided * first.exposed_ns
+    if last.waited_ns is None or first.waited_ns is None:
+        return parts | {"exposed communication, waiting for other ranks included": exposed}
+    waited = last.waited_ns - divided * first.waited_ns
+    return parts | {"waiting for other ranks": waited, "exposed communication": exposed - waited}
