@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import subprocess
 import sys
 from dataclasses import replace
@@ -150,12 +151,27 @@ def test_a_watched_process_notes_what_holds_for_it(tmp_path: Path, monkeypatch: 
     assert calibrated(None, Gloo, said) == {"network_settings": settings}
     monkeypatch.setenv("DIAGNOSE_CALIBRATIONS", str(tmp_path))
     alone = Device(None, {"fp32": 1e11}, 1e10)
-    keep(Calibration(1, "2.13.0", alone, 2, 1, "gloo", settings, (curve(),)), tmp_path)
+    elsewhere = Calibration(1, "2.13.0", alone, 2, 1, "gloo", settings, (curve(),), host="another")
+    keep(elsewhere, tmp_path)
+    none = {"network_settings": settings, "ceilings": None, "curves": None}
+    assert calibrated(None, Gloo, said) == none  # a processor without a name is that of its host
+    keep(replace(elsewhere, host=platform.node()), tmp_path)
     found = calibrated(None, Gloo, said)
     assert found["ceilings"] == {"fp32": 1e11, "memory": 1e10}
     facts = msgspec.convert(found, Facts)
     assert facts.curves == (CollectiveCurve("all_reduce", 2, 1, (1 << 20, 2 << 20), (30_000, 50_000)),)
     assert "curves" not in calibrated(None, None, said)  # ranks that are not connected have no collectives
+
+
+def test_a_damaged_calibration_that_is_named_is_said_to_be_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    device = {"name": "NVIDIA H200", "flops_per_s": {"bf16": "much"}, "copy_bytes_per_s": 1}
+    damaged = {"schema": 1, "measured_ns": 1, "torch_version": "2.11.0", "device": device}
+    (tmp_path / "damaged.json").write_text(json.dumps(damaged))
+    run = str(ROOT / "sample_traces" / "h200_straggler")
+    assert main(["ranks", run, "--calibration", str(tmp_path)]) == 2
+    assert "holds a damaged calibration" in capsys.readouterr().err
 
 
 def test_of_several_the_newest_holds_and_older_ones_fill_in() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import socket
+import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -42,10 +42,10 @@ def calibrate(budget_ns: int, groups: Groups | None, tell: Callable[[str], None]
     device = _own_device()
     begun_ns, version = time.time_ns(), str(torch.__version__)
     if not in_a_job():
-        return Calibration(begun_ns, version, measure_device(device, budget_ns, tell)), True
+        return Calibration(begun_ns, version, measure_device(device, budget_ns, tell), host=platform.node()), True
     with _connected(device):
         hosts: list[str] = [""] * dist.get_world_size()
-        dist.all_gather_object(hosts, socket.gethostname())
+        dist.all_gather_object(hosts, platform.node())
         alone = _alone(device, int(_ON_DEVICE * budget_ns), tell)
         wanted = groups if groups is not None else usual_groups(hosts)
         curves: list[Curve] = []
@@ -66,8 +66,9 @@ def calibrate(budget_ns: int, groups: Groups | None, tell: Callable[[str], None]
             network_settings=network_settings(os.environ),
             curves=tuple(curves),
             left_out=tuple(left_out),
+            host=hosts[0],
         )
-        return together, hosts.index(socket.gethostname()) == dist.get_rank()
+        return together, hosts.index(platform.node()) == dist.get_rank()
 
 
 def usual_groups(hosts: Sequence[str]) -> list[tuple[int, ...]]:

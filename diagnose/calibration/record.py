@@ -107,6 +107,8 @@ class Calibration:
     curves: tuple[Curve, ...] = ()
     left_out: tuple[str, ...] = ()
     """What could not be measured, and why."""
+    host: str | None = None
+    """Of rank 0."""
     schema: int = SCHEMA
 
 

@@ -4,7 +4,8 @@
 fields); a watched process looks here for what holds for it and notes it among its facts, so that a recording carries
 the ceilings of the machine it was made on.
 
-A calibration holds for a process if the device has the same name and torch the same version; of collectives also the
+A calibration holds for a process if the device has the same name and torch the same version (a processor, which torch
+gives no name, must be that of the same host: a folder may serve many); of collectives also the
 library that carries them out, its version and its settings must be the same. Of several the newest one holds.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -99,6 +101,8 @@ def _of_device(records: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -
     for record in records:
         device = record.get("device")
         alike = isinstance(device, dict) and device.get("name") == facts.get("device_name")
+        if alike and device.get("name") is None:
+            alike = record.get("host") == platform.node()
         if alike and record.get("torch_version") == facts.get("torch_version"):
             yield record
 

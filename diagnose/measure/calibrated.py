@@ -23,7 +23,10 @@ def with_calibrations(traces: Sequence[Trace], place: Path) -> list[Trace]:
     records = stored(place)
     if not records:
         raise InputError(place, "holds no calibration; `diagnose calibrate -o DIR` writes one")
-    found = [_with(trace, records) for trace in traces]
+    try:
+        found = [_with(trace, records) for trace in traces]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(place, f"holds a damaged calibration ({error}); measure again") from error
     if all(new is old for new, old in zip(found, traces, strict=True)):
         devices = sorted({str(record.get("device", {}).get("name")) for record in records})
         recorded = sorted({name for trace in traces for name in trace.device_names} or {"no device"})
