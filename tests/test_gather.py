@@ -91,6 +91,13 @@ def refused(capsys: pytest.CaptureFixture[str], runs: list[Path], into: Path) ->
     return capsys.readouterr().err
 
 
+def test_facts_that_are_damaged_are_no_facts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [host(tmp_path / "a", 0), host(tmp_path / "b", 0)]
+    for run in runs:
+        (run / "rank0" / "facts.json").write_text('{"job": null, "world_size": "two"}')
+    assert "rank 0 is in" in refused(capsys, runs, tmp_path / "both")
+
+
 def test_a_rank_that_is_in_two_folders_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = [host(tmp_path / "a", 0), host(tmp_path / "b", 0)]
     assert "rank 0 is in" in refused(capsys, runs, tmp_path / "both")

@@ -47,7 +47,8 @@ class Given:
     @property
     def host(self) -> str:
         """Of its ranks; the folder's name where none was recorded."""
-        hosts = (one.get("job", {}).get("host") for one in self.facts.values())
+        jobs = (one.get("job") for one in self.facts.values())
+        hosts = (job.get("host") for job in jobs if isinstance(job, dict))
         return next((str(host) for host in hosts if host), self.folder.name)
 
     def said(self, name: str) -> Any:
@@ -118,7 +119,7 @@ def gather(folders: Sequence[Given], into: Path) -> None:
         session.close()
         building.replace(into)
     except OSError as error:
-        raise UsageError(f"cannot write {into}: {error.strerror}; name another folder with -o") from error
+        raise UsageError(f"cannot write {into}: {error.strerror or error}; name another folder with -o") from error
     finally:
         shutil.rmtree(building, ignore_errors=True)
 
