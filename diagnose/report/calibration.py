@@ -21,8 +21,6 @@ def render(calibration: Calibration) -> str:
 def _lines(found: Calibration) -> Iterator[str]:
     where = f"{found.world_size} rank{'s' if found.world_size > 1 else ''}"
     where += f" on {found.nodes} hosts" if found.nodes > 1 else ""
-        f" on {found.nodes} hosts" if found.nodes > 1 else ""
-    )
     under = " ".join(f"{name}={value}" for name, value in found.network_settings.items())
     yield f"{found.device.name or 'processor'}, torch {found.torch_version}"
     yield from _of_device(found.device)
