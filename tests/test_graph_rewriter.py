@@ -357,6 +357,63 @@ def test_checking_leaves_buffers_random_numbers_and_inputs_as_they_were() -> Non
     assert int(outcomes[1][4]) == 2, "batches counted"
 
 
+def test_a_graph_that_writes_into_parts_of_a_parameter_is_not_run_beforehand() -> None:
+    """They are not copied, and would be changed twice in the first step."""
+
+    class Averaging(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.average = nn.Parameter(torch.ones(2, 16), requires_grad=False)
+            self.head = nn.Linear(16, 11)
+
+        def forward(self, x: Tensor, targets: Tensor) -> Tensor:
+            with torch.no_grad():
+                self.average[0].mul_(0.5)
+                self.average.data.view(-1)[16:].mul_(0.25)
+            return functional.cross_entropy(self.head(x), targets)
+
+    model = Averaging()
+    _, graphs = new_graphs(lambda: compile_all(model)(torch.randn(6, 16), torch.randint(0, 11, (6,))))
+    assert rewritten(graphs) == [] and "writes into a parameter" in str(graphs[0])
+    assert model.average[:, 0].tolist() == [0.5, 0.25]
+
+
+@pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="needs gloo")
+@pytest.mark.usefixtures("one_rank")
+def test_a_graph_in_which_ranks_wait_for_each_other_is_not_run_beforehand() -> None:
+    """Another rank may have no site to check, and would not take part."""
+
+    def gated(gate: Tensor, up: Tensor) -> Tensor:
+        torch.distributed.all_reduce(up)
+        return functional.silu(gate) * up
+
+    gate, up = torch.randn(4, 6), torch.randn(4, 6)
+    found, graphs = new_graphs(lambda: compile_all(gated)(gate, up))
+    torch.testing.assert_close(found, functional.silu(gate) * up)
+    assert rewritten(graphs) == [] and "other ranks" in str(graphs[0])
+
+
+@pytest.mark.parametrize("filling", [-1e4, -1e9, float("-inf")])
+@pytest.mark.parametrize("inner", ["eager", "aot_eager"])
+def test_rows_that_a_later_mask_leaves_nothing_of(filling: float, inner: str) -> None:
+    """The first call, on which a site is checked, has none: a finite filling leaves equal shares, and no gradient."""
+
+    def masked(scores: Tensor, mask: Tensor) -> Tensor:
+        return torch.softmax((scores * 0.5).masked_fill(mask, filling), dim=-1)
+
+    scores, mask = torch.randn(2, 3, 5, 5, requires_grad=True), torch.eye(5, dtype=torch.bool).repeat(2, 1, 1, 1)
+    compiled = compile_all(masked, inner)
+    _, graphs = new_graphs(lambda: compiled(scores, mask))
+    assert rewritten(graphs) == ["masked-softmax"]
+    mask[0, 0, 2] = True
+    found, expected = compiled(scores, mask), masked(scores, mask)
+    cotangent = torch.randn_like(expected)
+    results = [[shares, *torch.autograd.grad(shares, scores, cotangent)] for shares in (found, expected)]
+    if filling == float("-inf"):
+        results[1] = [part.nan_to_num() for part in results[1]]  # As the documentation says.
+    torch.testing.assert_close(*results)
+
+
 def test_an_operator_that_errs_is_refused_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wrong gradient alone is enough: the value is right."""
 

@@ -3,15 +3,15 @@
 Nothing of the user's changes: buffers and batches are copied, random states are put back, gradients are not recorded.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import fx
 
-from diagnose.graph.finding import GRADIENT_MODES, is_checkpoint, writes_in_place
-from diagnose.graph.nodes import now, spelling
+from diagnose.graph.finding import GRADIENT_MODES, communicates, is_checkpoint, written_by
+from diagnose.graph.nodes import held, now, spelling
 from diagnose.graph.site import Site
 
 
@@ -24,7 +24,7 @@ Visit = Callable[[Site, list[torch.Tensor]], None]
 
 def visit_sites(module: fx.GraphModule, inputs: Sequence[Any], sites: Sequence[Site], visit: Visit) -> None:
     """Call `visit` for each site with the values of its inputs; values that no one needs any more are freed."""
-    _check(module.graph, inputs)
+    _check(module, inputs)
     waiting: dict[fx.Graph, list[Site]] = {}
     for site in sites:
         waiting.setdefault(site.anchor.graph, []).append(site)
@@ -89,16 +89,18 @@ def _run(
     module: fx.GraphModule, node: fx.Node, arguments: Sequence[Any], keywords: Mapping[str, Any], entered: list[Any]
 ) -> Any:
     if node.op == "get_attr":
-        held: Any = module
+        constant: Any = module
         for name in str(node.target).split("."):
-            held = getattr(held, name)
-        return held
+            constant = getattr(constant, name)
+        return _own(constant)
     if spelling(node) in GRADIENT_MODES:
         return None
     if node.op == "call_method":
         owner, *rest = arguments
         return getattr(owner, str(node.target))(*rest, **keywords)
     called: Any = module.get_submodule(str(node.target)) if node.op == "call_module" else node.target
+    if node.op == "call_module" and next(called.buffers(), None) is not None:
+        raise NotCapturedError("the graph calls a module that has buffers")
     found = called(*arguments, **keywords)
     if spelling(node) == "_enter_autocast":
         entered.append(found)
@@ -114,9 +116,10 @@ def _own(value: Any) -> Any:
     return value.detach() if isinstance(value, torch.nn.Parameter) else value.detach().clone()
 
 
-def _check(graph: fx.Graph, inputs: Sequence[Any]) -> None:
+def _check(module: fx.GraphModule, inputs: Sequence[Any]) -> None:
+    """Refuse what cannot be run once more than the program runs it."""
     parameters = []
-    for node, value in zip((node for node in graph.nodes if node.op == "placeholder"), inputs, strict=False):
+    for node, value in zip((node for node in module.graph.nodes if node.op == "placeholder"), inputs, strict=False):
         if not isinstance(value, torch.Tensor):
             continue
         if torch._is_functional_tensor(value) or isinstance(value, torch._subclasses.FakeTensor):
@@ -125,8 +128,19 @@ def _check(graph: fx.Graph, inputs: Sequence[Any]) -> None:
             raise NotCapturedError(f"the graph's inputs are {type(value).__name__}s, whose parts lie elsewhere")
         if isinstance(value, torch.nn.Parameter):
             parameters.append(node)
-    if any(writes_in_place(reader) for node in parameters for reader in node.users):
-        raise NotCapturedError("the graph writes into a parameter")
+    kept = _memory_of(parameters)
+    for part in module.modules():
+        for node in part.graph.nodes if isinstance(part, fx.GraphModule) else ():
+            if communicates(node):
+                raise NotCapturedError("the graph exchanges values with other ranks, which need not run it beforehand")
+            if kept & _memory_of(written_by(node)):
+                raise NotCapturedError("the graph writes into a parameter")
+
+
+def _memory_of(nodes: Iterable[fx.Node]) -> set[int]:
+    """The storages that hold what nodes give: a view's is that of its base."""
+    tensors = [value for node in nodes if (value := held(node)) is not None]
+    return {value.untyped_storage()._cdata for value in tensors if value.layout == torch.strided}
 
 
 @contextmanager

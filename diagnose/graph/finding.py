@@ -46,6 +46,23 @@ def writes_in_place(node: fx.Node) -> bool:
     return node.kwargs.get("out") is not None or node.kwargs.get("inplace") is True
 
 
+def written_by(node: fx.Node) -> tuple[fx.Node, ...]:
+    """The nodes whose values a node writes into."""
+    if not writes_in_place(node):
+        return ()
+    targets = (*node.args[:1], node.kwargs.get("input"), node.kwargs.get("out"))
+    found: list[fx.Node] = []
+    fx.node.map_arg(targets, found.append)
+    return tuple(found)
+
+
+def communicates(node: fx.Node) -> bool:
+    """Whether a node is an operation of several ranks: it waits for all of them."""
+    if node.op != "call_function":
+        return False
+    return "c10d" in str(node.target) or str(getattr(node.target, "__module__", "")).startswith("torch.distributed")
+
+
 def _stands_alone(site: Site, order: dict[fx.Node, int]) -> bool:
     """Whether others read nothing but its outputs, it reads nothing but its inputs and sizes, and these come first."""
     inside, outputs = set(site.removed), set(site.outputs)

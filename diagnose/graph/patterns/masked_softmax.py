@@ -49,15 +49,15 @@ def fused(
     out_dtype: torch.dtype,
 ) -> torch.Tensor:
     """The shares, in the dtype that they had."""
-    if mask is not None and filling is not None:
-        if filling == float("-inf"):
-            mask = mask if allows else ~mask
-        else:
-            # A finite filling is added: a row of which nothing is left has shares then, as it had.
-            nothing = torch.zeros((), dtype=torch.float32, device=mask.device)
-            mask = torch.where(~mask if allows else mask, nothing + filling, nothing)
     wide = scores.to(torch.promote_types(scores.dtype, out_dtype))
-    return kernels.softmax(wide, mask, scale).to(out_dtype)
+    if mask is None or filling is None:
+        return kernels.softmax(wide, mask, scale).to(out_dtype)
+    allowed = mask if allows else ~mask
+    shares = kernels.softmax(wide, allowed, scale)
+    if filling > float("-inf"):
+        # All of a row that is filled with one finite number has equal shares, and no gradient.
+        shares = shares.masked_fill(~allowed.any(-1, keepdim=True), 1.0 / scores.shape[-1])
+    return shares.to(out_dtype)
 
 
 def find(graph: fx.Graph) -> Iterator[Site]:
@@ -171,6 +171,10 @@ def _chosen(q: torch.Tensor, k: torch.Tensor, allowed: torch.Tensor) -> torch.Te
     return torch.where(allowed, q @ k.transpose(-2, -1) / 2.5, -1e9).softmax(-1)
 
 
+def _as_bert(q: torch.Tensor, k: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
+    return torch.softmax((q @ k.transpose(-2, -1)).masked_fill(padding, -1e4), dim=-1)
+
+
 def _scaled_alone(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
     return ((q @ k.transpose(-2, -1)) / 8**0.5).softmax(dim=-1)
 
@@ -218,6 +222,10 @@ def _diagonal(generator: torch.Generator) -> torch.Tensor:
     return flags(2, 1, 5, 5)(generator) | torch.eye(5, dtype=torch.bool)
 
 
+def _nothing_left(generator: torch.Generator) -> torch.Tensor:
+    return flags(2, 1, 5, 5)(generator) | (torch.arange(5) == 2)[:, None]
+
+
 PATTERN = Pattern(
     "masked-softmax",
     find,
@@ -227,6 +235,7 @@ PATTERN = Pattern(
         Example(_as_nanogpt, (*_HEADS, _causal)),
         Example(_as_hugging_face, (*_HALVES, floats(2, 1, 5, 5, dtype=torch.bfloat16))),
         Example(_chosen, (*_HEADS, _diagonal)),
+        Example(_as_bert, (*_HEADS, _nothing_left)),
         Example(_scaled_alone, _HEADS),
     ),
     leaves=(
