@@ -203,6 +203,63 @@ def test_what_is_tried_is_not_seen_by_the_hooks_of_the_thread_that_asks() -> Non
     assert saved == []
 
 
+def test_ranks_that_measure_side_by_side_agree_on_what_the_first_wrote_down(
+    monkeypatch: pytest.MonkeyPatch, fresh: Path
+) -> None:
+    """Their times differ by noise; weights that all have a copy of must not drift apart by it."""
+
+    def measured_beside_another(launches: list[object]) -> list[float]:
+        if len(launches) == 3:
+            tuning_file.write(fresh, {tuning._key(place): Choice(C, 7, 9)})
+        return [100.0, 80.0, 90.0]
+
+    place = ("a kernel", (8, 64), torch.float32, torch.device("cpu"))
+    device = Device(monkeypatch, {})
+    monkeypatch.setattr(tuning, "device_times_ns", measured_beside_another)
+    assert device.choose(8, 64) == C
+    assert device.choose(8, 64) == C
+    assert list(tuning_file.read(fresh).values()) == [Choice(C, 7, 9)]
+
+
+def test_a_good_file_that_another_process_wrote_meanwhile_is_not_put_aside(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, choice = Key("k", (1, 2), "bfloat16", "d", "v"), Choice(A, 1, 1)
+    fresh.write_text("half of a fi")
+    read = tuning_file.read
+
+    def read_late(path: Path) -> tuning_file.Choices:
+        try:
+            return read(path)
+        finally:
+            tuning_file.write(path, {key: choice})  # by another process, after this one has looked
+
+    monkeypatch.setattr(tuning_file, "read", read_late)
+    assert tuning_file.read_or_put_aside(fresh) == {key: choice}
+    assert [path.name for path in fresh.parent.glob("*unreadable*")] == []
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes of files")
+def test_what_is_written_can_be_read_by_whom_the_user_lets_read(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        tuning_file.write(tmp_path / "shared.json", {})
+    finally:
+        os.umask(before)
+    assert (tmp_path / "shared.json").stat().st_mode & 0o777 == 0o644
+    assert [path.name for path in tmp_path.iterdir()] == ["shared.json"]
+
+
+def test_a_backward_pass_is_known_as_one() -> None:
+    """There nothing is tried that has a backward pass itself: it would wait for the thread that waits for it."""
+    seen: list[bool] = []
+    value = torch.ones(2, requires_grad=True)
+    product = value * 2
+    product.register_hook(lambda _: seen.append(tuning._in_backward()))  # type: ignore[no-untyped-call]  # torch's
+    torch.autograd.backward(product.sum())
+    assert seen == [True] and not tuning._in_backward()
+
+
 def test_a_trial_that_fails_is_said_and_ends_nothing() -> None:
     def measure() -> list[float]:
         raise torch.OutOfMemoryError("no room")
@@ -291,11 +348,13 @@ class TestOnADevice:
         assert torch.allclose(out, torch.nn.functional.silu(gate) * up, rtol=2e-2, atol=2e-2)
         assert not fresh.exists()
 
-    def test_checkpointed_blocks_are_tuned_like_others(self) -> None:
+    @pytest.mark.parametrize("reentrant", [False, True])
+    def test_checkpointed_blocks_are_tuned_like_others(self, reentrant: bool) -> None:
+        """Reentrant checkpointing first wants gradients in the backward pass, where nothing may be tried."""
         from torch.utils.checkpoint import checkpoint
 
         x, residual = (torch.randn(64, 512, device="cuda", requires_grad=True) for _ in range(2))
         weight = torch.ones(512, device="cuda", requires_grad=True)
-        normed, summed = checkpoint(kernels.add_rms_norm, x, residual, weight, use_reentrant=False)
+        normed, summed = checkpoint(kernels.add_rms_norm, x, residual, weight, use_reentrant=reentrant)
         torch.autograd.backward((normed + summed).sum())
         assert x.grad is not None and bool(x.grad.isfinite().all())

@@ -2,7 +2,8 @@
 
     config = choose("swiglu.forward", (bucket(rows), columns), gate, CANDIDATES, launch)
 
-What was measured is kept for the process and in a file (`tuning_file`). Nothing is measured while a graph is captured
+What was measured is kept for the process and in a file (`tuning_file`); of processes that measure side by side, as the
+ranks of a job do, all go on with what the first wrote down there. Nothing is measured while a graph is captured
 or traced, where there is no device, where deterministic algorithms are asked for, or with `DIAGNOSE_TUNING=stored`
 (only what is stored counts) or `off` (nothing does): there the first candidate is taken, always the same one. A stored
 choice that is none of the candidates counts for nothing.
@@ -87,8 +88,8 @@ def fused_pays(
 
     What counts is the time on the device; of small inputs the clock, host included, since a program of many of these
     has a device that waits for its host. Both are tried on fresh inputs of these shapes, which are rows of the first
-    one's last dimension. Where that is not possible, their size decides; in compiled code, on the CPU and with
-    `DIAGNOSE_TUNING=off` there is no choice.
+    one's last dimension. Where that is not possible, their size decides, and so in a backward pass, where reentrant
+    checkpointing computes again; in compiled code, on the CPU and with `DIAGNOSE_TUNING=off` there is no choice.
     """
     if torch.compiler.is_compiling():
         return True
@@ -102,7 +103,7 @@ def fused_pays(
     kernel = f"{kernel} or torch's own" if any(wants) else f"{kernel} or torch's own, forward alone"
     place = (kernel, (bucket(like.numel() // columns), columns), like.dtype, like.device)
     config = _known(place, like) or _known_in_file(place, like, (NATIVE, FUSED))
-    if config is None and _may_measure(like):
+    if config is None and _may_measure(like) and not _in_backward():
         found = in_a_thread(lambda: ways_ns(inputs, wants, (native, fused)), like.device)
         if found is None:
             _chosen[place] = FUSED if size > LARGEST_NATIVE_BYTES else NATIVE  # and it is not tried again
@@ -139,6 +140,11 @@ def _may_measure(like: torch.Tensor) -> bool:
     )
 
 
+def _in_backward() -> bool:
+    """Whether this thread runs a backward pass: that of a trial would wait for it, the only thread of its device."""
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
 def _switch() -> str:
     chosen = os.environ.get(SWITCH, "") or "on"
     if chosen not in ("on", "stored", "off"):
@@ -165,15 +171,19 @@ def _known_in_file(place: Place, like: torch.Tensor, candidates: Sequence[Config
 
 
 def _settle(place: Place, candidates: Sequence[Config], times_ns: Sequence[float]) -> Config:
-    """The fastest of the candidates, written down; the first unless another is worth leaving it for."""
+    """The fastest of the candidates, written down; the first unless another is worth leaving it for.
+
+    A process that was first to write one down has chosen for all.
+    """
     fastest = min(range(len(candidates)), key=lambda number: times_ns[number])
     if times_ns[fastest] > times_ns[0] * (1.0 - WORTH):
         fastest = 0
-    _chosen[place] = candidates[fastest]
+    config = candidates[fastest]
     if times_ns[fastest] < float("inf"):  # else none could run, and the launch to come will say why
         default_ns = 0 if times_ns[0] == float("inf") else round(times_ns[0])
-        _keep(_key(place), Choice(candidates[fastest], round(times_ns[fastest]), default_ns))
-    return candidates[fastest]
+        config = _agreed(_key(place), Choice(config, round(times_ns[fastest]), default_ns), candidates).config
+    _chosen[place] = config
+    return config
 
 
 def _key(place: Place) -> Key:
@@ -214,11 +224,13 @@ def _read(path: Any) -> tuning_file.Choices:
         return {}
 
 
-def _keep(key: Key, choice: Choice) -> None:
+def _agreed(key: Key, choice: Choice, candidates: Sequence[Config]) -> Choice:
+    """What the file says from now on: this choice, or that of a process that was first."""
     path = tuning_file.place()
     if path is None:
-        return
+        return choice
     try:
-        tuning_file.merge(path, {key: choice}, replace=True)
+        return tuning_file.agree(path, key, choice, candidates)
     except OSError as problem:
         warnings.warn(f"{path}: {problem.strerror}; what was tuned is kept for this process alone", stacklevel=2)
+        return choice

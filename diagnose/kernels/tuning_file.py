@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
+import secrets
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -116,16 +116,15 @@ def write(path: Path, choices: Mapping[Key, Choice]) -> None:
         if entries
         else f'{{"schema": {SCHEMA}, "entries": []}}\n'
     )
-    with tempfile.NamedTemporaryFile(
-        "w", encoding="utf-8", dir=path.parent, prefix=f"{path.name}.", delete=False
-    ) as file:
-        try:
+    # Not of `tempfile`, whose files none but their owner may read: this one is there to be shared.
+    unfinished = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+    try:
+        with unfinished.open("x", encoding="utf-8") as file:
             file.write(text)
-            file.close()
-            Path(file.name).replace(path)
-        except BaseException:
-            Path(file.name).unlink(missing_ok=True)
-            raise
+        unfinished.replace(path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
 
 
 def merge(path: Path, found: Mapping[Key, Choice], *, replace: bool) -> tuple[int, int, int]:
@@ -135,7 +134,7 @@ def merge(path: Path, found: Mapping[Key, Choice], *, replace: bool) -> tuple[in
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _turn(path):
-        kept = read_or_put_aside(path)
+        kept = _read_in_turn(path)
         known = {key for key in found if key in kept}
         differing = {key for key in known if kept[key].config != found[key].config}
         changed = dict(found) if replace else {key: choice for key, choice in found.items() if key not in known}
@@ -144,8 +143,28 @@ def merge(path: Path, found: Mapping[Key, Choice], *, replace: bool) -> tuple[in
         return len(found) - len(known), len(differing) if replace else 0, len(known) - len(differing if replace else ())
 
 
+def agree(path: Path, key: Key, choice: Choice, candidates: Sequence[Config]) -> Choice:
+    """Add a choice to a file, unless another process was first: then that one's is the answer, if it is a candidate."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _turn(path):
+        kept = _read_in_turn(path)
+        there = kept.get(key)
+        if there is not None and there.config in candidates:
+            return there
+        write(path, kept | {key: choice})
+        return choice
+
+
 def read_or_put_aside(path: Path) -> Choices:
     """The entries of a file; one that cannot be read is renamed and said, and none are known."""
+    try:
+        return read(path)
+    except NotATuningFile:
+        with _turn(path):  # another process may have put it aside in the meantime, and written a good one
+            return _read_in_turn(path)
+
+
+def _read_in_turn(path: Path) -> Choices:
     try:
         return read(path)
     except NotATuningFile as problem:
