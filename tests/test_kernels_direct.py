@@ -9,6 +9,7 @@ import pytest
 import torch
 from kernel_checks import drawn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
@@ -92,6 +93,55 @@ def test_in_what_checkpointing_computes_again(reentrant: bool) -> None:
     torch.autograd.backward(found.sum())
     assert gate.grad is not None and up.grad is not None
     assert torch.equal(gate.grad, expected[0]) and torch.equal(up.grad, expected[1])
+
+
+@EACH
+def test_gradients_of_many_cotangents_at_once(call: Callable[[], torch.Tensor]) -> None:
+    """A tensor that stands for a batch looks like any other, and has no memory that a kernel could read."""
+    output = call()
+    inputs = _leaves(output)
+    cotangents = torch.stack([torch.full_like(output, 0.5), output.detach().sin(), torch.zeros_like(output)])
+    found = torch.autograd.grad(output, inputs, cotangents, retain_graph=True, is_grads_batched=True)
+    one_by_one = [torch.autograd.grad(output, inputs, one, retain_graph=True) for one in cotangents]
+    for place, gradients in enumerate(found):
+        torch.testing.assert_close(gradients, torch.stack([each[place] for each in one_by_one]))
+
+
+@EACH
+@pytest.mark.parametrize("wanted", [False, True])
+def test_forward_mode_derivatives_are_refused(
+    call: Callable[[], torch.Tensor], wanted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch would say, of an operator registered from Python, that they are zero."""
+    with forward_ad.dual_level():
+        plain = drawn
+
+        def dual(*shape: int, seed: int) -> torch.Tensor:
+            primal = plain(*shape, seed=seed).detach().requires_grad_(wanted)
+            made: torch.Tensor = forward_ad.make_dual(primal, torch.ones_like(primal))  # type: ignore[no-untyped-call]
+            return made
+
+        monkeypatch.setitem(globals(), "drawn", dual)
+        with pytest.raises(NotImplementedError, match="forward-mode"):
+            call()
+
+
+def test_forward_mode_derivatives_of_a_head_are_refused() -> None:
+    hidden, weight, target = torch.randn(4, 6), torch.randn(11, 6), torch.arange(4)
+    with pytest.raises(NotImplementedError, match="forward-mode"):
+        torch.func.jvp(lambda h: kernels.linear_cross_entropy(h, weight, target), (hidden,), (hidden,))
+
+
+def _leaves(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors that gradients can be had for, each once."""
+    found: list[torch.Tensor] = []
+    waiting = [tensor.grad_fn]
+    for node in waiting:
+        if node is not None and (leaf := getattr(node, "variable", None)) is not None:
+            found += [leaf] if all(leaf is not other for other in found) else []
+        elif node is not None:
+            waiting += [following for following, _ in node.next_functions]
+    return found
 
 
 def _nodes(tensor: torch.Tensor) -> list[str]:

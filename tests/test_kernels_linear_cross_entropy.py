@@ -265,6 +265,15 @@ def test_second_derivatives_are_refused(recompute: bool) -> None:
         torch.autograd.grad(torch.autograd.grad(loss, hidden, create_graph=True)[0].sum(), hidden)
 
 
+def test_gradients_of_many_cotangents_at_once() -> None:
+    hidden, weight = drawn(7, 6, seed=1), drawn(11, 6, seed=2)
+    loss = kernels.linear_cross_entropy(hidden, weight, labels(7, 11, seed=3))
+    factors = torch.tensor([1.0, -0.5, 0.0], dtype=loss.dtype, device=loss.device)
+    found = torch.autograd.grad(loss, (hidden, weight), factors, retain_graph=True, is_grads_batched=True)
+    for gradients, one in zip(found, torch.autograd.grad(loss, (hidden, weight)), strict=True):
+        torch.testing.assert_close(gradients, factors[:, None, None] * one)
+
+
 def test_what_would_mean_something_else_is_refused() -> None:
     hidden, weight, target = drawn(4, 4, seed=56), drawn(7, 4, seed=57), labels(4, 7, seed=58)
     with pytest.raises(TypeError, match="class indices"):

@@ -223,3 +223,5 @@ def test_what_does_not_fit_is_refused() -> None:
         kernels.softmax(scores[0], causal=True)
     with pytest.raises(ValueError, match="no rows"):
         kernels.softmax(torch.ones(4, 7, dtype=torch.int64, device=DEVICE))
+    with pytest.raises(TypeError, match="is a number"):
+        kernels.softmax(drawn(2, 4, seed=1), None, torch.tensor(0.5))  # type: ignore[arg-type]

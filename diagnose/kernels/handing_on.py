@@ -43,5 +43,7 @@ def scaled(gradient: torch.Tensor, factor: torch.Tensor, *, overwrite: bool) -> 
 
 
 def _is_memory(*tensors: torch.Tensor) -> bool:
-    """Whether these are tensors with values, not what stands for them while torch traces a backward pass."""
-    return all(type(tensor) is torch.Tensor for tensor in tensors)
+    """Whether these are tensors with values, not what stands for them while torch traces, or for a whole batch."""
+    return all(
+        type(tensor) is torch.Tensor and not torch._C._functorch.is_legacy_batchedtensor(tensor) for tensor in tensors
+    )

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from diagnose.kernels.backend import cast_for_autocast, compute_dtype, without_autocast
+from diagnose.kernels.direct import refuse_tangents
 from diagnose.kernels.handing_on import graph_is_kept, scaled
 from diagnose.kernels.row_loss import (
     LossTerms,
@@ -72,6 +73,7 @@ def linear_cross_entropy(
     `z_loss` adds `z_loss · logsumexp²` to each row's loss. The mean is over the rows that are not ignored.
     """
     check_arguments(hidden, target, label_smoothing, reduction)
+    refuse_tangents((hidden, weight, bias))
     if weight.dim() != 2 or weight.shape[1] != hidden.shape[-1]:
         raise ValueError(f"weight {tuple(weight.shape)} does not multiply features {tuple(hidden.shape)}")
     if chunk_rows is not None and chunk_rows < 1:

@@ -27,6 +27,8 @@ def softmax(
     """
     if scores.dim() < (2 if causal else 1) or not scores.is_floating_point():
         raise ValueError(f"{tuple(scores.shape)} in {scores.dtype} are no rows of scores")
+    if isinstance(scale, torch.Tensor):  # type: ignore[unreachable]  # by those who check types
+        raise TypeError("the scale is a number: one in a tensor would get no gradient")
     if mask is not None:
         sizes = zip(reversed(mask.shape), reversed(scores.shape), strict=False)
         if mask.dim() > scores.dim() or any(one not in (1, size) for one, size in sizes):
