@@ -17,7 +17,7 @@ from diagnose.measure.planned import planned
 from diagnose.memory import Recorded, plans, read_plan, recorded, relaxed, written_plan
 from diagnose.model import Confidence, Facts, Finding, Gate, Place, Scalar, Severity, Site
 from diagnose.program.environment import before_imports, variables
-from diagnose.source.arguments import argument, has_star, remove_argument, set_keywords
+from diagnose.source.arguments import argument, argument_code, has_star, remove_argument, set_keywords
 from diagnose.source.as_torch import Translated, copied, leaf, translated_use
 from diagnose.source.bindings import binding_of
 from diagnose.source.edit import (
@@ -85,7 +85,7 @@ from diagnose.source.steps.block_calls import (
 )
 from diagnose.source.steps.built import Built, built_model
 from diagnose.source.steps.compiled import Compiled, ModelClass, compilations, is_compiled, model_class
-from diagnose.source.steps.data_parallel import DataParallel, data_parallel, hooked_gradients
+from diagnose.source.steps.data_parallel import DataParallel, data_parallel, hooked_gradients, wrapper_of
 from diagnose.source.steps.deferred import Deferred, LeftAlone, filled_by, keep_on_device, put_off, read_at_once
 from diagnose.source.steps.device_type import device_type
 from diagnose.source.steps.every_step import EveryStep, Stretch, batch_loops, counter_of, is_occasional
@@ -174,6 +174,7 @@ __all__ = [
     "add_to_shim",
     "after_build",
     "argument",
+    "argument_code",
     "asks_nothing",
     "batch_loops",
     "before_imports",
@@ -297,6 +298,7 @@ __all__ = [
     "without_from_import",
     "without_import",
     "wrapped",
+    "wrapper_of",
     "written_activations",
     "written_attentions",
     "written_likelihoods",

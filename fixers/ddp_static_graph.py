@@ -10,8 +10,9 @@ Why it helps
 
 Fix safety
     Bitwise, as long as the graph is the same in every step of every rank; where it is not, gradients may be missing or
-    ranks wait forever. Left alone: modules that branch on random numbers or on the step, and programs with `no_sync`,
-    whose micro-steps differ in what is reduced.
+    ranks wait forever. Left alone: modules that branch on random numbers or on the step, programs whose steps are of
+    several kinds (a generator's and a discriminator's), and those with `no_sync`, whose micro-steps differ in what is
+    reduced.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from diagnose.fixer import (
     data_parallel,
     example_request,
     set_keywords,
+    training_steps,
     varies,
 )
 
@@ -38,6 +40,10 @@ _DIFFERS = re.compile(r"\bno_sync\(|require_backward_grad_sync|_set_static_graph
 def rewrite(request: Request) -> Answer:
     """Set the option on every wrapper that leaves it to its default."""
     if any(_DIFFERS.search(text) for text in request.sources.values()) or varies(request.sources) is not None:
+        return None
+    steps = training_steps(request.sources, request.sites)
+    forwards = {frozenset(map(id, step.forward or (step.backward,))) for step in steps}
+    if len(forwards) > 1:  # a model's part in one may be another than its part in the next
         return None
     wrappers = [
         one
@@ -81,6 +87,12 @@ FIXER = Fixer(
             _recorded,
         ),
         Example(_IMPORT + "model = DDP(model, static_graph=True)\n", None, _recorded),
+        Example(
+            _IMPORT + "judge = DDP(net)\nfor x in batches:\n    net(x).mean().backward()\n    optimizer.step()\n"
+            "    net(make(x)).mean().backward()\n    other.step()\n",
+            None,
+            _recorded,
+        ),
         Example(_IMPORT + "model = DDP(model)\nwith model.no_sync():\n    pass\n", None, _recorded),
     ),
 )

@@ -10,11 +10,14 @@ Why it helps
     travel than their gradients, and nothing is computed meanwhile.
 
 Fix safety
-    Bitwise, where a DistributedDataParallel reduces the gradients. Without one the ranks would drift apart: such
-    programs are left alone.
+    Bitwise, where a DistributedDataParallel reduces the gradients of that model. Without one the ranks would drift
+    apart: such programs are left alone, and so are those in which one rank alone steps or loads weights, each rank
+    sends those that it stepped, or another model is sent, such as an average of the weights.
 """
 
 from __future__ import annotations
+
+import re
 
 import libcst as cst
 
@@ -26,14 +29,23 @@ from diagnose.fixer import (
     Gate,
     ParameterLoop,
     Request,
+    Source,
     Splice,
+    TrainingStep,
+    argument,
+    call_name,
     data_parallel,
     example_request,
     parameter_loops,
     remove_statements,
     training_steps,
     within,
+    wrapper_of,
 )
+
+_ASKS_RANK = re.compile(r"\b\w*rank\b|is_main|is_master|get_rank", re.IGNORECASE)
+_ASKS_RANKS = re.compile(r"world_?size|is_initialized|is_available|\bdistributed\b|\bddp\b", re.IGNORECASE)
+_WRITES = frozenset({"step", "load_state_dict", "copy_", "mul_", "add_", "lerp_", "fill_", "zero_", "apply"})
 
 
 def rewrite(request: Request) -> Answer:
@@ -52,22 +64,62 @@ def rewrite(request: Request) -> Answer:
 def _in_training(request: Request, loop: ParameterLoop) -> list[cst.BaseSmallStatement | cst.BaseCompoundStatement]:
     """The statements that go: in a turn of a training loop, and the function if nobody else calls it."""
     steps = [step for step in training_steps(request.sources, request.sites) if step.path == loop.path]
-    turns = [step.turn for step in steps if step.loop is not None]
+    steps = [step for step in steps if step.loop is not None and not _differ(step)]
     source = loop.source
 
-    def trains(node: cst.CSTNode) -> bool:
-        return any(within(source, node, turn) for turn in turns)
+    def is_in_vain(node: cst.CSTNode, model: str) -> bool:
+        """Whether a step's own wrapped model is sent there, and whatever the question around it, nothing else is."""
+        return any(
+            within(source, node, step.turn) and _is_its(request, step, model) and _stands_alone(source, node, step)
+            for step in steps
+        )
 
     if loop.function is None:
-        return [loop.loop] if trains(loop.loop) else []
+        return [loop.loop] if is_in_vain(loop.loop, loop.model) else []
     gone: list[cst.BaseSmallStatement | cst.BaseCompoundStatement] = []
     for call in loop.calls:
         statement = source.parent(call)
-        if isinstance(statement, cst.Expr) and trains(call):
+        if isinstance(statement, cst.Expr) and is_in_vain(statement, _given(loop, call)):
             gone.append(statement)
     if gone and len(gone) == len(loop.calls) and source.text.count(loop.function.name.value) == len(gone) + 1:
         gone.append(loop.function)
     return gone
+
+
+def _given(loop: ParameterLoop, call: cst.Call) -> str:
+    """What a call of the loop's function names the model whose weights it sends."""
+    assert loop.function is not None  # or nobody could call it
+    root, dot, rest = loop.model.partition(".")
+    names = [each.name.value for each in loop.function.params.params if each.name.value != "self"]
+    passed = argument(call, root, names.index(root)) if root in names else None
+    return loop.source.code(passed.value) + dot + rest if passed is not None else loop.model
+
+
+def _is_its(request: Request, step: TrainingStep, model: str) -> bool:
+    """Whether a name is that of the step's model, and a DistributedDataParallel reduces its gradients."""
+    wrapper = wrapper_of(step, request.sources, request.sites)
+    if wrapper is None or step.model is None:
+        return False
+    inner = wrapper.source.code(wrapper.call.args[0].value) if wrapper.call.args else ""
+    return model in {step.model, f"{step.model}.module", inner}
+
+
+def _differ(step: TrainingStep) -> bool:
+    """Whether one rank does to the weights what the others do not."""
+    branches = (each for each in step.source.every(cst.If, step.turn) if _ASKS_RANK.search(step.source.code(each.test)))
+    return any(call_name(call) in _WRITES for branch in branches for call in step.source.every(cst.Call, branch))
+
+
+def _stands_alone(source: Source, node: cst.CSTNode, step: TrainingStep) -> bool:
+    """Whether a question around it asks only whether there are several ranks, or is about nothing else."""
+    for above in source.ancestors(node):
+        if above is step.turn:
+            break
+        if not isinstance(above, cst.If) or _ASKS_RANKS.search(source.code(above.test)):
+            continue
+        if above.orelse is not None or len(above.body.body) > 1:
+            return False
+    return True
 
 
 def _recorded(text: str) -> Request:
@@ -116,5 +168,10 @@ FIXER = Fixer(
             None,
             _recorded,
         ),
+        Example(
+            _AFTER + "        for p in model.parameters():\n            dist.broadcast(p, owner[p])\n", None, _recorded
+        ),
+        Example(_AFTER + "        for p in average.parameters():\n            dist.broadcast(p, 0)\n", None, _recorded),
+        Example(_BEFORE.replace("        opt", "        if dist.get_rank() == 0:\n            opt"), None, _recorded),
     ),
 )

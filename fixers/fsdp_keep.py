@@ -16,6 +16,7 @@ Fix safety
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 import libcst as cst
@@ -45,6 +46,7 @@ from diagnose.fixer import (
 
 _OPTION = "reshard_after_forward"
 _ALL = "keep the parameters of blocks from forward to backward pass"
+_WRAPPER = r"torch\..*\bFullyShardedDataParallel"
 _ROOM = 0.9
 """Of the device's memory that may be planned with: fragments and libraries need the rest."""
 
@@ -80,7 +82,7 @@ def _by_strategy(request: Request) -> Answer:
         source = parse(text) if "FullyShardedDataParallel" in text else None
         for call in source.every(cst.Call) if source is not None else ():
             assert source is not None  # or there were no calls
-            if not any(name.endswith(".FullyShardedDataParallel") for name in source.names(call.func)):
+            if not any(re.fullmatch(_WRAPPER, name) for name in source.names(call.func)):
                 continue
             given = argument(call, "sharding_strategy", 2)
             if given is not None and source.code(given.value).endswith(".FULL_SHARD"):

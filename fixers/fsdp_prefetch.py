@@ -52,7 +52,11 @@ def rewrite(request: Request) -> Answer:
         return None
     source, blocks = inner[0].source, inner[0].blocks
     statement = source.statement(outer[0].call)
-    if statement is None or source.parent(statement) is not source.parent(inner[0].loop or statement):
+    if (
+        inner[0].skips_some
+        or statement is None
+        or source.parent(statement) is not source.parent(inner[0].loop or statement)
+    ):
         return None
     ahead = request.setting.get("ahead", _AHEAD[0])
     whole, place = (free_name(source, name) for name in _NAMES[:2])

@@ -75,7 +75,8 @@ def _set(request: Request) -> set[str]:
 
 
 def _uses_nccl(request: Request) -> bool:
-    return any("nccl" in text or "init_process_group" in text for text in request.sources.values())
+    text = "\n".join(request.sources.values())
+    return "nccl" in text.lower() or ("init_process_group" in text and "gloo" not in text)
 
 
 def _recorded(text: str) -> Request:

@@ -29,12 +29,11 @@ from diagnose.fixer import (
     Fixer,
     ForwardRegion,
     Gate,
+    LastMicroStep,
     Request,
     Splice,
     TrainingStep,
     block_of,
-    built_model,
-    data_parallel,
     ensure_import,
     example_request,
     forward_region,
@@ -45,6 +44,7 @@ from diagnose.fixer import (
     training_steps,
     within,
     wrapped,
+    wrapper_of,
 )
 
 _DONE = re.compile(r"\bno_sync\(|require_backward_grad_sync|set_requires_gradient_sync\(|\.accumulate\(")
@@ -58,12 +58,15 @@ def rewrite(request: Request) -> Answer:
     reasons: list[str] = []
     for step in training_steps(request.sources, request.sites):
         last = last_micro_step(step)
-        wrapper = _wrapper(request, step)
+        wrapper = wrapper_of(step, request.sources, request.sites)
         if last is None or step.model is None or not (wrapper or shards):
             continue
         where = f"{step.path}:{step.source.lines_of(step.backward)[0]}"
         if isinstance(last, str):
-            reasons.append(f"{where} reduces in every micro-step; {last}, and use `no_sync` unless it holds.")
+            reasons.append(
+                f"{where} reduces in every micro-step: use `{step.model}.no_sync()` but for the last one. "
+                f"Not by us: {last}."
+            )
             continue
         region = forward_region(step)
         if isinstance(region, str):
@@ -71,7 +74,7 @@ def rewrite(request: Request) -> Answer:
             continue
         if wrapper is not None:
             splices = _silenced(step, region, last.condition, wrapper)
-        elif any(one.is_conditional for one in shards):
+        elif any(one.is_conditional for one in shards) or _may_drop_some(step, last):
             reasons.append(f"{where} reduces in every micro-step: use `{step.model}.set_requires_gradient_sync`.")
             continue
         else:
@@ -81,18 +84,13 @@ def rewrite(request: Request) -> Answer:
     return Advice(" ".join(reasons)) if reasons else None
 
 
-def _wrapper(request: Request, step: TrainingStep) -> DataParallel | None:
-    """What makes the model of a step a DistributedDataParallel; None where nothing does."""
-    wrappers = [one for one in data_parallel(request.sources, request.sites) if one.is_wrapper]
-    for one in wrappers:
-        if one.path == step.path and one.name == step.model:
-            return one
-    built = built_model(step, request.sources)
-    for one in wrappers if built is not None else ():
-        assert built is not None
-        if one.path == built.path and any(within(built.source, one.call, each) for each in built.assigned):
-            return one
-    return None
+def _may_drop_some(step: TrainingStep, last: LastMicroStep) -> bool:
+    """Whether an epoch may end between two steps, and its gradients be dropped before the next.
+
+    Those that `fully_shard` has not reduced yet are not among those that `zero_grad` finds.
+    """
+    loop = step.loop
+    return not last.always and any(loop is None or not within(step.source, call, loop) for call in step.zero_grads)
 
 
 def _silenced(step: TrainingStep, region: ForwardRegion, last: str, wrapper: DataParallel) -> list[Splice]:

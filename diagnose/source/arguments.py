@@ -9,7 +9,7 @@ import libcst as cst
 from diagnose.source.edit import replace
 from diagnose.source.syntax import Source, Splice
 
-__all__ = ["argument", "has_star", "remove_argument", "set_keywords"]
+__all__ = ["argument", "argument_code", "has_star", "put_first", "remove_argument", "set_keywords"]
 
 _USUAL_LINE = 100
 _LONGEST_LINE = 120
@@ -30,6 +30,19 @@ def argument(call: cst.Call, keyword: str, position: int | None = None) -> cst.A
 def has_star(call: cst.Call) -> bool:
     """Whether arguments come from a sequence or mapping that only the running program knows."""
     return any(arg.star for arg in call.args)
+
+
+def argument_code(source: Source, arg: cst.Arg) -> str:
+    """An argument with its keyword or star, without the comma after it and comments behind that."""
+    start, end = _arg_span(source, arg)
+    return source.text[start:end]
+
+
+def put_first(source: Source, call: cst.Call, code: str) -> Splice:
+    """Another argument before all others of a call that has some, on a line of its own where they are."""
+    start, _ = _arg_span(source, call.args[0])
+    lead = source.text[source.line_start(start) : start]
+    return Splice(start, start, f"{code}, " if lead.strip() else f"{code},{source.newline}{lead}")
 
 
 def set_keywords(

@@ -16,12 +16,13 @@ __all__ = ["after_build"]
 _WRAPPERS = frozenset({"DistributedDataParallel", "DDP", "FullyShardedDataParallel", "FSDP", "DataParallel", "prepare"})
 
 _FILLS = frozenset({"apply", "load_state_dict", "init_weights", "reset_parameters", "initialize", "init_parameters"})
+_MOVES = frozenset({"to", "cuda", "float", "half", "bfloat16", "double"})
 
 
 def after_build(built: Built, lines: Sequence[str], *, filled: bool = False) -> Splice:
     """Insert lines after the model is built, on every way to it, and before it is wrapped for several devices.
 
-    `filled`: also after the statements behind it that fill its weights, `model.apply(init_weights)`.
+    `filled`: also after the statements behind it that fill its weights, `model.apply(init_weights)`, or move it.
     """
     source = built.source
     wraps = next((each for each in built.assigned if _wraps(built, each)), None)
@@ -35,7 +36,10 @@ def after_build(built: Built, lines: Sequence[str], *, filled: bool = False) -> 
 
 
 def _last_filling(built: Built, after: cst.CSTNode) -> cst.CSTNode:
-    """The last of the statements right behind that write into the weights: what they draw depends on the layout."""
+    """The last of the statements right behind that write into the weights, or move them.
+
+    What they draw depends on the layout, and a wrapper is made of weights where they are to stay.
+    """
     source = built.source
     block = source.parent(after)
     siblings = list(block.body) if isinstance(block, cst.IndentedBlock | cst.Module) else []
@@ -44,7 +48,7 @@ def _last_filling(built: Built, after: cst.CSTNode) -> cst.CSTNode:
         call = small.value if isinstance(small, cst.Expr) else None
         if not isinstance(call, cst.Call) or not source.code(call.func).startswith(f"{built.name}."):
             break
-        if call_name(call) in _FILLS:
+        if call_name(call) in _FILLS | _MOVES:
             after = later
     return after
 

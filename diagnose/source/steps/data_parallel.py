@@ -11,13 +11,18 @@ import libcst as cst
 from diagnose.model import Scalar, Site
 from diagnose.source.arguments import argument, has_star
 from diagnose.source.edit import call_name, insert_after, top_of_program
+from diagnose.source.flow import within
+from diagnose.source.steps.built import built_model
+from diagnose.source.steps.training import TrainingStep
 from diagnose.source.syntax import Source, Splice, parse
 
-__all__ = ["DataParallel", "data_parallel", "hooked_gradients"]
+__all__ = ["DataParallel", "data_parallel", "hooked_gradients", "wrapper_of"]
 
 _WRAPPERS = frozenset({"DistributedDataParallel", "DDP"})
 _TELL = frozenset({"DistributedDataParallelKwargs", "DDPStrategy"})
 """Of accelerate and Lightning: what they are given goes to the wrapper that they make, under the same names."""
+_LIBRARIES = frozenset({"torch", "accelerate", "lightning", "pytorch_lightning"})
+"""Where these come from; other packages have wrappers of the same names, which know other options."""
 _SITE = "DistributedDataParallel"
 _HAS_HOOK = re.compile(r"register_comm_hook|comm_hook\s*=")
 _HALF = re.compile(r"\.(?:bfloat16|half)\(\)|\.to\(\s*(?:dtype=)?torch\.(?:bfloat16|float16)")
@@ -41,7 +46,7 @@ class DataParallel:
     @property
     def is_wrapper(self) -> bool:
         """Whether the call itself makes the wrapper."""
-        return call_name(self.call) in _WRAPPERS
+        return not _WRAPPERS.isdisjoint(_known_as(self.source, self.call))
 
     @property
     def open(self) -> bool:
@@ -54,7 +59,7 @@ class DataParallel:
         parent = self.source.parent(self.call)
         if isinstance(parent, cst.Assign) and len(parent.targets) == 1:
             return self.source.code(parent.targets[0].target)
-        return None
+        return self.source.code(parent.target) if isinstance(parent, cst.AnnAssign) else None
 
     def given(self, option: str) -> cst.BaseExpression | None:
         """The code of an option, where the call has it."""
@@ -77,6 +82,7 @@ def data_parallel(sources: Mapping[str, str], sites: Sequence[Site] = ()) -> tup
     found = [
         DataParallel(path, source, call, _site(recorded, path, source, call)) for path, source, call in _calls(sources)
     ]
+    found = [one for one in found if one.site is not None or not _is_anothers(one.source, one.call)]
     ran = [one for one in found if one.site is not None or not one.is_wrapper]
     return tuple(ran if any(one.site is not None for one in ran) else found)
 
@@ -86,9 +92,21 @@ def _calls(sources: Mapping[str, str]) -> Iterator[tuple[str, Source, cst.Call]]
         source = parse(text) if any(name in text for name in (*_WRAPPERS, *_TELL)) else None
         for call in source.every(cst.Call) if source is not None else ():
             assert source is not None  # or there were no calls
-            names = {name.rpartition(".")[2] for name in source.names(call.func)} | {call_name(call)}
-            if names & (_WRAPPERS | _TELL):
+            if _known_as(source, call) & (_WRAPPERS | _TELL):
                 yield path, source, call
+
+
+def _known_as(source: Source, call: cst.Call) -> set[str]:
+    """What is called, by its own name and by that which the file gives it."""
+    return {name.rpartition(".")[2] for name in source.names(call.func)} | {call_name(call)}
+
+
+def _is_anothers(source: Source, call: cst.Call) -> bool:
+    """Whether a class of the program's own, or of another library, only bears the name."""
+    names = {name for name in source.names(call.func) if "<locals>" not in name}
+    if any("." in name and name.partition(".")[0] not in _LIBRARIES for name in names):
+        return True
+    return any(each.name.value in names for each in source.module.body if isinstance(each, cst.ClassDef))
 
 
 def _site(recorded: Mapping[tuple[str, int], Site], path: str, source: Source, call: cst.Call) -> Site | None:
@@ -101,7 +119,8 @@ def hooked_gradients(
 ) -> list[tuple[str, list[Splice]]]:
     """Lines after the one wrapper of a program, with `{name}` in them for what it is called, and an import for them.
 
-    Empty where the wrapper has a hook already, has gradients of half precision, or has no name.
+    Empty where the wrapper has a hook already, has gradients of half precision, has no name, or shares its line with
+    the question whether there is one.
     """
     wrappers = [one for one in data_parallel(sources, sites) if one.is_wrapper]
     if len(wrappers) != 1 or any(_HAS_HOOK.search(text) for text in sources.values()):
@@ -109,7 +128,22 @@ def hooked_gradients(
     (one,) = wrappers
     source = one.source
     statement, anchor = source.statement(one.call), top_of_program(source)
-    if one.name is None or statement is None or anchor is None or _HALF.search(source.text):
+    alone = isinstance(statement, cst.SimpleStatementLine) and len(statement.body) == 1
+    if one.name is None or statement is None or not alone or anchor is None or _HALF.search(source.text):
         return []
     added = insert_after(source, statement, [line.format(name=one.name) for line in lines])
     return [(one.path, [insert_after(source, anchor, [imported]), added])]
+
+
+def wrapper_of(step: TrainingStep, sources: Mapping[str, str], sites: Sequence[Site] = ()) -> DataParallel | None:
+    """What makes the model of a step a DistributedDataParallel; None where nothing does."""
+    wrappers = [one for one in data_parallel(sources, sites) if one.is_wrapper]
+    for one in wrappers:
+        if one.path == step.path and one.name == step.model:
+            return one
+    built = built_model(step, sources)
+    for one in wrappers if built is not None else ():
+        assert built is not None  # or there were none to look at
+        if one.path == built.path and any(within(built.source, one.call, each) for each in built.assigned):
+            return one
+    return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import libcst as cst
@@ -22,6 +23,8 @@ class LastMicroStep:
     """True in the last micro-step, wherever in a turn it is asked."""
     edits: tuple[Splice, ...] = ()
     """What gives a loop's variable a name first."""
+    always: bool = True
+    """Whether the last micro-step always comes; False where a loader may end between two steps of the optimizer."""
 
 
 def last_micro_step(step: TrainingStep) -> LastMicroStep | str | None:
@@ -35,9 +38,11 @@ def last_micro_step(step: TrainingStep) -> LastMicroStep | str | None:
     if len(around) > 1 and len(outside) == len(step.optimizer_steps):
         return _counted(source, inner, around[1])
     for call in step.optimizer_steps:
-        branch = source.inside(call, cst.If)
-        if branch is not None and within(source, branch, inner) and _asks_remainder(source, branch.test):
-            return _asked_before(source, inner, branch)
+        for branch in source.ancestors(call):
+            if branch is inner:
+                break
+            if isinstance(branch, cst.If) and _asks_remainder(source, branch.test):
+                return _asked_before(source, inner, branch, step.optimizer_steps)
     return None
 
 
@@ -46,14 +51,15 @@ def _counted(source: Source, inner: Loop, outer: Loop) -> LastMicroStep | str | 
     call = inner.iter if isinstance(inner, cst.For) else None
     if not isinstance(inner, cst.For) or not isinstance(call, cst.Call):
         return None
+    skipped = _ends_early(source, inner)
+    if skipped is not None:
+        return skipped
     counter = inner.target
     edits: tuple[Splice, ...] = ()
     if call_name(call) == "enumerate" and isinstance(inner.target, cst.Tuple) and len(inner.target.elements) == 2:
         return _of_a_list(source, call, inner.target, outer)
     if call_name(call) != "range" or len(call.args) != 1 or not isinstance(counter, cst.Name):
         return None
-    if any(isinstance(node, cst.Break) for node in source.walk(inner.body)):
-        return "the loop may end early"
     name = counter.value
     if name == "_":
         name = free_name(source, "micro_step")
@@ -64,6 +70,15 @@ def _counted(source: Source, inner: Loop, outer: Loop) -> LastMicroStep | str | 
     if isinstance(count, cst.BinaryOperation | cst.BooleanOperation | cst.IfExp) and not count.lpar:
         code = f"({code})"
     return LastMicroStep(f"{name} == {number - 1 if number is not None else f'{code} - 1'}", edits)
+
+
+def _ends_early(source: Source, inner: cst.For) -> str | None:
+    """Why the last turn may not come to its backward pass."""
+    if any(isinstance(node, cst.Break | cst.Return) for node in source.walk(inner.body)):
+        return "the loop may end early"
+    if any(isinstance(node, cst.Continue) for node in source.walk(inner.body)):
+        return "the loop may skip its last turn"
+    return None
 
 
 def _of_a_list(source: Source, call: cst.Call, target: cst.Tuple, outer: Loop) -> LastMicroStep | None:
@@ -81,15 +96,17 @@ def _asks_remainder(source: Source, test: cst.BaseExpression) -> bool:
     return any(isinstance(each.operator, cst.Modulo) for each in source.every(cst.BinaryOperation, test))
 
 
-def _asked_before(source: Source, loop: Loop, branch: cst.If) -> LastMicroStep | str:
+def _asked_before(source: Source, loop: Loop, branch: cst.If, steps: Sequence[cst.Call]) -> LastMicroStep | str:
     """`if (i + 1) % count == 0:`, whose names must be as they are at the head of the turn."""
+    if any(not within(source, call, branch.body) for call in steps):
+        return f"the optimizer also steps where `{source.code(branch.test)}` does not hold: ask for each of its steps"
     code = source.code(branch.test)
     asked = {node.value for node in source.every(cst.Name, branch.test)}
     changed = sorted(name for name in asked if binds(source, loop.body, name))
     if changed or (any(source.every(cst.Call, branch.test)) and not _only_len(source, branch.test)):
         what = f"`{changed[0]}` changes" if changed else "its condition calls something"
         return f"{what} within the turn: ask `{code}` before the forward pass"
-    return LastMicroStep(code)
+    return LastMicroStep(code, always=False)
 
 
 def _only_len(source: Source, test: cst.BaseExpression) -> bool:

@@ -9,6 +9,7 @@ from typing import Literal
 
 import libcst as cst
 
+from diagnose.source.arguments import argument
 from diagnose.source.edit import call_name
 from diagnose.source.flow import within
 from diagnose.source.syntax import Source, parse
@@ -119,9 +120,15 @@ def _collective(
     kind = call_name(call)
     if kind == "all_reduce" and given in {f"{name}.grad", f"{name}.grad.data"}:
         return "all_reduce", "grad"
-    if kind == "broadcast" and given in {name, f"{name}.data"}:
+    if kind == "broadcast" and given in {name, f"{name}.data"} and _from_one_rank(call):
         return "broadcast", "weight"
     return None
+
+
+def _from_one_rank(call: cst.Call) -> bool:
+    """Whether the same rank sends all: where each sends its part, that is how the others get it."""
+    sender = argument(call, "src", 1)
+    return sender is not None and isinstance(sender.value, cst.Integer)
 
 
 def _divides(source: Source, small: cst.BaseSmallStatement, name: str) -> bool:
@@ -145,7 +152,11 @@ def _divides(source: Source, small: cst.BaseSmallStatement, name: str) -> bool:
 def _does_nothing_else(source: Source, function: cst.FunctionDef, loop: cst.For) -> bool:
     """Whether a function only runs the loop: beside it, it asks for the number of ranks."""
     for statement in _below(function.body):
-        if statement is loop or within(source, loop, statement):
+        if statement is loop:
+            continue
+        if within(source, loop, statement):
+            if any(isinstance(above, cst.For | cst.While) for above in source.ancestors(loop) if above is not function):
+                return False
             continue
         if any(call_name(call) not in _QUIET for call in source.every(cst.Call, statement)):
             return False

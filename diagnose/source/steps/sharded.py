@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from diagnose.source.edit import call_name
+from diagnose.source.flow import within
 from diagnose.source.syntax import Source, parse
 
 __all__ = ["Sharded", "sharded"]
@@ -40,6 +41,16 @@ class Sharded:
         """Whether the program shards only sometimes."""
         branches = [above for above in self.source.ancestors(self.call) if isinstance(above, cst.If)]
         return any("__name__" not in self.source.code(branch.test) for branch in branches)
+
+    @property
+    def skips_some(self) -> bool:
+        """Whether the loop leaves some of what it goes through whole."""
+        loop = self.loop
+        if loop is None:
+            return False
+        branches = (each for each in self.source.ancestors(self.call) if isinstance(each, cst.If | cst.IfExp | cst.Try))
+        leaves = any(isinstance(each, cst.Continue | cst.Break) for each in self.source.walk(loop.body))
+        return leaves or any(within(self.source, each, loop) for each in branches)
 
 
 def sharded(sources: Mapping[str, str]) -> tuple[Sharded, ...]:

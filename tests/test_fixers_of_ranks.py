@@ -1,0 +1,378 @@
+"""No fix lets one rank wait for another, apply other gradients, or keep other weights than the program's own does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from diagnose import plugins
+from diagnose.fixer import Advice, Edits, Fixer, Scalar, example_request
+
+ROOT = Path(__file__).resolve().parent.parent
+FIXERS: Mapping[str, Fixer] = plugins.load().fixers
+HEAD = """import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+"""
+SENDING = (
+    HEAD
+    + """model = DDP(build())
+for x in batches:
+    model(x).mean().backward()
+{lines}"""
+)
+
+
+def rewritten(name: str, text: str, setting: Mapping[str, Scalar] | None = None) -> str | None:
+    """The new text; None where the program is left alone."""
+    answer = FIXERS[name].rewrite(example_request("as-found", text, setting=setting))
+    if not isinstance(answer, Edits):
+        return None
+    compile(answer.files["train.py"], "train.py", "exec")
+    return answer.files["train.py"]
+
+
+def advised(name: str, text: str) -> str:
+    answer = FIXERS[name].rewrite(example_request("as-found", text))
+    assert isinstance(answer, Advice), answer
+    return answer.text
+
+
+MICRO_STEPS = (
+    HEAD
+    + """model = DDP(build())
+for epoch in range(3):
+    for i, (x, y) in enumerate(loader):
+        loss = criterion(model(x), y) / accumulate
+        loss.backward()
+{step}"""
+)
+STEP = "        if (i + 1) % accumulate == 0:\n            optimizer.step()\n            optimizer.zero_grad()\n"
+
+
+@pytest.mark.parametrize(
+    ("step", "why"),
+    [
+        (STEP + "    optimizer.step()  # what is left of the epoch\n    optimizer.zero_grad()\n", "also steps"),
+        (
+            "        if (i + 1) % accumulate:\n            log(loss)\n        else:\n            optimizer.step()\n",
+            "also",
+        ),
+        (STEP + "        if i == 7:\n            optimizer.step()\n", "also steps"),
+    ],
+)
+def test_gradients_that_only_one_rank_has_are_never_stepped_with(step: str, why: str) -> None:
+    """An optimizer's step that the condition does not cover would find gradients that no rank has reduced."""
+    assert rewritten("no-sync", MICRO_STEPS.format(step=STEP)) is not None
+    assert why in advised("no-sync", MICRO_STEPS.format(step=step))
+
+
+@pytest.mark.parametrize("leaves", ["continue", "break"])
+def test_a_last_micro_step_that_may_not_come_is_not_waited_for(leaves: str) -> None:
+    text = (
+        HEAD
+        + "model = DDP(build())\nfor step in range(9):\n    for micro_step in range(4):\n        x = next(batches)\n"
+        f"        if x is None:\n            {leaves}\n        model(x).mean().backward()\n    optimizer.step()\n"
+    )
+    assert "Not by us: the loop may" in advised("no-sync", text)
+    assert rewritten("no-sync", text.replace(f"            {leaves}\n", "            x = 0\n")) is not None
+
+
+def test_gradients_that_are_not_reduced_yet_are_not_dropped_with_an_epoch() -> None:
+    """`zero_grad` does not find what `fully_shard` has only added up."""
+    text = MICRO_STEPS.format(step=STEP).replace(
+        "model = DDP(build())", "from torch.distributed.fsdp import fully_shard\n\nmodel = build()\nfully_shard(model)"
+    )
+    assert "set_requires_gradient_sync" in (rewritten("no-sync", text) or "")
+    cleared = text.replace("    for i, (", "    optimizer.zero_grad()\n    for i, (")
+    assert "set_requires_gradient_sync" in advised("no-sync", cleared)
+
+
+def test_the_optimizer_in_a_question_within_the_question_counts() -> None:
+    step = (
+        "        if (i + 1) % accumulate == 0:\n            if scaler is None:\n                optimizer.step()\n"
+        "            else:\n                scaler.step(optimizer)\n            optimizer.zero_grad()\n"
+    )
+    assert "if (i + 1) % accumulate == 0 else model.no_sync():" in (
+        rewritten("no-sync", MICRO_STEPS.format(step=step)) or ""
+    )
+
+
+SENDS = "    for p in model.parameters():\n        dist.broadcast(p.data, src=0)\n"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "    optimizer.step()\n    update(average, model)\n" + SENDS.replace("model.", "average."),
+        "    optimizer.step()\n" + SENDS.replace("src=0", "src=owner[p]"),
+        "    if dist.get_rank() == 0:\n        optimizer.step()\n" + SENDS,
+        "    optimizer.step()\n    if is_master:\n        model.load_state_dict(best)\n" + SENDS,
+        "    optimizer.step()\n    if worse:\n        restore(model)\n" + textwrap.indent(SENDS, "    "),
+    ],
+    ids=["an average", "each its own part", "one steps", "one loads", "after a change"],
+)
+def test_weights_that_differ_between_ranks_are_still_sent(lines: str) -> None:
+    assert rewritten("drop-broadcast", SENDING.format(lines=lines)) is None
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "    optimizer.step()\n" + SENDS,
+        "    optimizer.step()\n    if dist.get_world_size() > 1:\n" + textwrap.indent(SENDS, "    "),
+        "    optimizer.step()\n    if dist.get_rank() == 0:\n        print(x)\n"
+        + SENDS.replace("model.", "model.module."),
+    ],
+)
+def test_weights_that_are_equal_are_not_sent(lines: str) -> None:
+    assert "broadcast" not in (rewritten("drop-broadcast", SENDING.format(lines=lines)) or "broadcast")
+
+
+@pytest.mark.parametrize(
+    "name", ["ddp-view", "ddp-buckets", "ddp-static-graph", "no-buffer-broadcast", "bf16-gradients"]
+)
+@pytest.mark.parametrize(
+    "other",
+    ["from apex.parallel import DistributedDataParallel as DDP", "class DDP(nn.Module):\n    pass\n"],
+    ids=["apex", "own"],
+)
+def test_wrappers_of_the_same_name_keep_their_own_options(name: str, other: str) -> None:
+    text = HEAD + "model = DDP(model)\n"
+    assert rewritten(name, text) is not None
+    assert rewritten(name, text.replace("from torch.nn.parallel import DistributedDataParallel as DDP", other)) is None
+
+
+def test_a_wrapper_is_known_by_what_it_is_and_not_by_its_name() -> None:
+    text = HEAD.replace("as DDP", "as Replicated") + "model: nn.Module = Replicated(build())\n"
+    assert "Replicated(build(), gradient_as_bucket_view=True)" in (rewritten("ddp-view", text) or "")
+    assert "model.register_comm_hook" in (rewritten("bf16-gradients", text) or "")
+
+
+def test_a_hook_is_registered_only_where_there_is_a_wrapper() -> None:
+    for name in ("bf16-gradients", "powersgd-gradients"):
+        assert rewritten(name, HEAD + "if several: model = DDP(model)\n") is None
+        assert "\n    model.register_comm_hook" in (
+            rewritten(name, HEAD + "if several:\n    model = DDP(model)\n") or ""
+        )
+
+
+def test_a_graph_that_is_another_in_every_other_step_is_not_called_static() -> None:
+    text = HEAD + "judge = DDP(net)\nfor x in batches:\n    net(x).mean().backward()\n    optimizer.step()\n"
+    assert rewritten("ddp-static-graph", text) is not None
+    assert rewritten("ddp-static-graph", text + "    net(make(x)).mean().backward()\n    other.step()\n") is None
+    scaled = text.replace(
+        "    net(x).mean().backward()",
+        "    loss = net(x).mean()\n    if s: s.scale(loss).backward()\n    else: loss.backward()",
+    )
+    assert rewritten("ddp-static-graph", scaled) is not None
+
+
+def test_only_what_is_sharded_is_gathered_ahead() -> None:
+    text = (
+        "from torch.distributed.fsdp import fully_shard\nfor layer in model.children():\n"
+        "    fully_shard(layer)\nfully_shard(model)\n"
+    )
+    assert rewritten("fsdp-prefetch", text) is not None
+    chosen = text.replace("    fully_shard(layer)", "    if isinstance(layer, Block):\n        fully_shard(layer)")
+    assert rewritten("fsdp-prefetch", chosen) is None
+    passed = text.replace("    fully_shard(layer)", "    if tiny(layer):\n        continue\n    fully_shard(layer)")
+    assert rewritten("fsdp-prefetch", passed) is None
+
+
+def test_another_librarys_sharding_keeps_its_own_options() -> None:
+    text = "from fairscale.nn import FullyShardedDataParallel as FSDP\nmodel = FSDP(model)\n"
+    assert rewritten("fsdp-keep", text) is None
+    assert rewritten("fsdp-keep", text.replace("fairscale.nn", "torch.distributed.fsdp")) is not None
+
+
+def test_a_program_on_gloo_has_no_settings_of_nccl() -> None:
+    text = 'import torch.distributed as dist\n\ndist.init_process_group(backend="{}")\n'
+    setting = {"of": "priority"}
+    assert rewritten("nccl-environment", text.format("nccl"), setting) is not None
+    assert rewritten("nccl-environment", text.format("gloo"), setting) is None
+
+
+BY_HAND = (
+    HEAD
+    + '''
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+
+
+def evaluate(net, batches: int = 2) -> float:
+    """The loss without dropout."""
+    net.eval()
+    loss = sum(net(torch.ones(4, 8)).square().mean() for _ in range(batches))
+    net.train()
+    return float(loss)
+
+
+def named(net):
+    return sorted(net.state_dict())
+
+
+net = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Linear(16, 1))
+net.to("cpu")
+body = [p for n, p in net.named_parameters() if n.startswith("0.")]
+rest = [p for n, p in net.named_parameters() if not n.startswith("0.")]
+optimizer = torch.optim.SGD([{"params": body, "lr": 0.01}, {"params": rest}], lr=0.1)
+torch.manual_seed(1 + dist.get_rank())
+losses = []
+for step in range(6):
+    optimizer.zero_grad()
+    loss = net(torch.randn(4, 8)).square().mean()
+    loss.backward()
+    for parameter in net.parameters():
+        if parameter.grad is not None:
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= dist.get_world_size()
+    optimizer.step()
+    if dist.get_rank() == 0 and step % 2:
+        losses.append(evaluate(net))
+        losses.append(net(torch.ones(4, 8)).mean().item())
+    losses.append(loss.item())
+names = named(net)
+weights = [value.double().sum().item() for value in net.state_dict().values()]
+'''
+)
+IN_A_CLASS = (
+    HEAD
+    + '''
+dist.init_process_group("gloo")
+
+
+class Trainer:
+	"""Tabs, and the model as an attribute."""
+
+	def __init__(self, lr: float) -> None:
+		torch.manual_seed(0)
+		self.net = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 1))
+		self.optimizer = torch.optim.SGD(self.net.parameters(), lr)
+
+	def fit(self, steps: int) -> list[float]:
+		losses = []
+		for _ in range(steps):
+			self.optimizer.zero_grad()
+			loss = self.net(torch.randn(4, 8)).square().mean()
+			loss.backward()
+			for parameter in self.net.parameters():
+				dist.all_reduce(parameter.grad, op=dist.ReduceOp.SUM)
+				parameter.grad.div_(dist.get_world_size())
+			self.optimizer.step()
+			losses.append(loss.item())
+		return losses
+
+	def saved(self):
+		return self.net.state_dict()
+
+
+trainer = Trainer(0.1)
+torch.manual_seed(1 + dist.get_rank())
+losses = trainer.fit(5)
+names = sorted(trainer.saved())
+weights = [value.double().sum().item() for value in trainer.saved().values()]
+'''
+)
+TABS = (
+    HEAD
+    + """
+dist.init_process_group("gloo")
+
+
+class Trainer:
+	def __init__(self, net: nn.Module, every: int = 3) -> None:
+		self.net = DDP(net)
+		self.every = every
+		self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+	def fit(self, loader) -> list[float]:
+		losses = []
+		for i, x in enumerate(loader):
+			# one micro-step
+			with torch.autocast("cpu", enabled=False):
+				loss = self.net(
+					x,  # rows
+				).square().mean()
+			(loss / self.every).backward()
+			losses.append(loss.item())
+			if (i + 1) % self.every == 0 or i + 1 == len(loader):
+				self.optimizer.step()
+				self.optimizer.zero_grad()
+		return losses
+
+
+torch.manual_seed(0)
+trainer = Trainer(nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1)))
+torch.manual_seed(1 + dist.get_rank())
+losses = trainer.fit([torch.randn(4, 8) for _ in range(8)])
+names = []
+weights = [parameter.double().sum().item() for parameter in trainer.net.parameters()]
+"""
+)
+
+HARNESS = """
+import json, sys, torch, torch.distributed as dist
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+dist.init_process_group = lambda *_args, **_kwargs: None
+found = []
+for text in json.load(open(sys.argv[1])):
+    scope = {"__name__": "__main__"}
+    exec(compile(text, "train.py", "exec"), scope)
+    found.append([scope["losses"], scope["weights"], scope["names"]])
+json.dump(found, open(f"{sys.argv[2]}.{dist.get_rank()}", "w"))
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def run_on_two_ranks(programs: Sequence[str], folder: Path) -> list[list[list[list[float]]]]:
+    (folder / "harness.py").write_text(HARNESS)
+    (folder / "programs.json").write_text(json.dumps(programs))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [*command, str(folder / "harness.py"), str(folder / "programs.json"), str(folder / "numbers")],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()[-4000:]
+    return [json.loads((folder / f"numbers.{rank}").read_text()) for rank in range(2)]
+
+
+def test_what_one_rank_runs_alone_makes_no_rank_wait(tmp_path: Path) -> None:
+    """Also where batch norms have buffers, which a wrapper would send before every forward pass."""
+    programs = {"use-ddp": (BY_HAND, IN_A_CLASS), "no-sync": (TABS,)}
+    pairs = [(text, rewritten(name, text)) for name, texts in programs.items() for text in texts]
+    assert all(after is not None for _, after in pairs)
+    for numbers in run_on_two_ranks([text for pair in pairs for text in pair if text is not None], tmp_path):
+        for before, after in zip(numbers[::2], numbers[1::2], strict=True):
+            assert after[:2] == [pytest.approx(each, rel=1e-5, abs=1e-6) for each in before[:2]]
+            assert after[2] == before[2]
+
+
+def test_the_model_itself_is_asked_for_what_only_it_has() -> None:
+    text = rewritten("use-ddp", BY_HAND) or ""
+    assert "net = torch.nn.parallel.DistributedDataParallel(net, broadcast_buffers=False)\nbody = " in text
+    for line in ("in net.module.named_parameters()", "evaluate(net.module)", "named(net.module)", "net.module(torch"):
+        assert line in text
+    assert "    loss = net(torch.randn(4, 8))" in text
+    assert "self.net.module.state_dict()" in (rewritten("use-ddp", IN_A_CLASS) or "")
+
+
+def test_gradients_that_are_looked_at_first_are_reduced_where_they_were() -> None:
+    clipped = BY_HAND.replace(
+        "    for parameter in", "    nn.utils.clip_grad_norm_(net.parameters(), 1.0)\n    for parameter in"
+    )
+    assert "before it reduces them" in advised("use-ddp", clipped)
