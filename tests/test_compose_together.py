@@ -19,7 +19,7 @@ from diagnose.model import TOGETHER, Confidence, Decision, Diagnosis, Gate, Scal
 from diagnose.model import Accounting as Nothing
 from diagnose.plugins import Catalogue
 from diagnose.program import Program
-from diagnose.session import FinalMeasured, fold
+from diagnose.session import FinalMeasured, TrialStarted, fold
 from diagnose.trace import Trace
 from diagnose.trial.schedule import Deadline
 
@@ -81,6 +81,17 @@ def test_each_of_them_has_a_verdict_with_its_own_figures_and_the_gate_of_all(tmp
         assert "needed beside" in verdict.summary
         assert verdict.diff
     assert [shown is not None and shown.passed for shown in made.bench.shown] == [True] * 3
+
+
+def test_while_a_fix_is_left_out_the_check_is_what_goes_on(tmp_path: Path) -> None:
+    made = stage(tmp_path, LOADER, ITEM, MODEL)
+    made.run()
+    checks = [at for at, event in enumerate(made.events) if isinstance(event, TrialStarted) and not event.predicted_ns]
+    assert len(checks) == 3
+    for at in checks:
+        phase = fold(made.events[: at + 2]).phase
+        assert phase is not None
+        assert phase.phase == "leave-one-out check"
 
 
 def test_what_is_not_needed_beside_the_others_goes_out_again(tmp_path: Path) -> None:

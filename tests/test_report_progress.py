@@ -5,7 +5,7 @@ from __future__ import annotations
 import journals
 
 from diagnose.report.progress import Progress
-from diagnose.session import AnyEvent, PhaseChanged, StepsSeen
+from diagnose.session import AnyEvent, PhaseChanged, StepsSeen, TrialStarted, fold
 from diagnose.units import NS_PER_MS, NS_PER_S
 
 
@@ -39,6 +39,14 @@ def test_a_phase_is_told_with_its_detail() -> None:
         PhaseChanged(phase="trying fixes", detail="2 of 3"),
     ]
     assert lines(events) == ["tracing 4 steps", "trying fixes: 2 of 3"]
+
+
+def test_a_check_of_a_kept_fix_is_told_as_one() -> None:
+    check = TrialStarted(fixer="allow-tf32", setting={}, predicted_ns=None, summary="leave-one-out check", diff="")
+    phase = PhaseChanged(phase="leave-one-out check", detail="is allow-tf32 still needed beside use-sdpa?")
+    assert lines([check, phase]) == ["leave-one-out check: is allow-tf32 still needed beside use-sdpa?"]
+    state = fold([check, phase])
+    assert state.phase == phase
 
 
 def test_a_whole_run_tells_its_story_in_few_lines() -> None:

@@ -79,7 +79,6 @@ class LeaveOneOut:
 
     def _start(self, stack: Stack, rest: Stack, kept: Kept) -> None:
         name = kept.fixer.name
-        self.journal.phase(CHECK, f"is {name} still needed beside {_list(rest.names)}?")
         self.journal.record(
             TrialStarted(
                 fixer=name,
@@ -90,6 +89,7 @@ class LeaveOneOut:
                 where=list(kept.where),
             )
         )
+        self.journal.phase(CHECK, f"is {name} still needed beside {_list(rest.names)}?")
 
 
 def _order(stack: Stack) -> list[str]:

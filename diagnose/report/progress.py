@@ -105,10 +105,10 @@ def _line(event: AnyEvent) -> str | None:
                 f"control: the original against itself differs by ±{format_share(event.resolution)} of a step ({pairs})"
             )
         case TrialStarted():
+            if event.predicted_ns is None:
+                return None  # a check, and the phase after it says of what
             knobs = f" ({setting(event.setting)})" if event.setting else ""
-            predicted = (
-                "" if event.predicted_ns is None else f", predicted to save {format_ns(event.predicted_ns)} per step"
-            )
+            predicted = f", predicted to save {format_ns(event.predicted_ns)} per step"
             what = event.summary if event.fixer == TOGETHER else event.fixer
             return f"trying {what}{knobs}{predicted}"
         case VerdictReached():

@@ -95,6 +95,7 @@ class TrialStarted(Event, frozen=True, tag=True, kw_only=True):
     fixer: str
     setting: dict[str, Scalar]
     predicted_ns: int | None
+    """Per step; None for the check of a fix that is kept already: nothing is predicted of that."""
     summary: str
     diff: str
     where: list[Place] = []
