@@ -100,10 +100,10 @@ def curves_for(
 def _of_device(records: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     for record in records:
         device = record.get("device")
-        alike = isinstance(device, dict) and device.get("name") == facts.get("device_name")
-        if alike and device.get("name") is None:
-            alike = record.get("host") == platform.node()
-        if alike and record.get("torch_version") == facts.get("torch_version"):
+        if not isinstance(device, dict) or device.get("name") != facts.get("device_name"):
+            continue
+        here = device.get("name") is not None or record.get("host") == platform.node()
+        if here and record.get("torch_version") == facts.get("torch_version"):
             yield record
 
 
