@@ -222,7 +222,7 @@ def with_knob(tmp_path: Path) -> Stage:
 
 def kept_text(outcome: Outcome) -> str:
     assert outcome.patch is not None
-    return outcome.patch.changes[0].after.decode()
+    return (outcome.patch.changes[0].after or b"").decode()
 
 
 def test_knobs_are_set_on_the_program_with_all_of_them(tmp_path: Path) -> None:

@@ -100,8 +100,7 @@ def test_steps_of_a_rank_add_up_and_phases_replace_each_other() -> None:
 
 def test_a_trial_is_a_phase_until_the_next_one() -> None:
     trial = TrialStarted(fixer="allow-tf32", setting={}, predicted_ns=1, summary="", diff="")
-    told = [PhaseChanged(phase="measuring what this machine can resolve"), trial]
-    state = fold(told)
+    state = fold([PhaseChanged(phase="measuring what this machine can resolve"), trial])
     assert state.phase is not None
     assert state.phase.phase == "trying allow-tf32"
     state = state.after(PhaseChanged(phase="checking the numbers of allow-tf32"))
