@@ -39,6 +39,7 @@ from diagnose.fixer import (
     Source,
     Splice,
     argument,
+    argument_code,
     call_name,
     condition,
     example_request,
@@ -143,7 +144,7 @@ def _plain(source: Source, call: cst.Call) -> str:
     """The call of the checkpointed function itself."""
     function, *given = call.args
     kept = [arg for arg in given if arg.keyword is None or arg.keyword.value not in _OPTIONS]
-    code = [source.code(arg).removesuffix(",").rstrip() for arg in kept]
+    code = [argument_code(source, arg) for arg in kept]
     return f"{source.code(function.value)}({', '.join(code)})"
 
 
@@ -161,7 +162,11 @@ def _all(source: Source) -> list[Splice]:
 
 
 def _one_side(source: Source, call: cst.Call, plain: str) -> Splice | None:
-    """Where the other side of an `if` calls the function already: that side in place of both."""
+    """Where the other side of an `if` (a statement or an expression) calls the function already: one for both."""
+    either = source.parent(call)
+    if isinstance(either, cst.IfExp) and not any(source.every(cst.Call, either.test)):
+        other_side = either.orelse if either.body is call else either.body
+        return replace(source, either, plain) if source.code(other_side) == plain else None
     statement = source.inside(call, cst.SimpleStatementLine)
     block = source.parent(statement) if statement is not None else None
     branch = source.parent(block) if block is not None else None

@@ -53,6 +53,8 @@ from diagnose.fixer import (
     parse,
     reader_of,
     replace,
+    set_keywords,
+    splice,
     take_out,
 )
 
@@ -202,9 +204,10 @@ def _in_step(request: Request, reasons: list[str]) -> list[tuple[str, Sequence[S
 def _called(one: LossOfStep) -> list[Splice]:
     """The step: the model is given the targets, and returns the loss."""
     source = one.source
-    code = source.code(one.call)
-    given = code[:-1].rstrip().rstrip(",") + (", " if one.call.args else "")
-    edit = replace(source, one.root, f"{given}targets={source.code(one.targets)})")
+    start, end = source.wide_span(one.call)
+    added = set_keywords(source, one.call, {"targets": source.code(one.targets)})
+    moved = [Splice(each.start - start, each.end - start, each.text) for each in added]
+    edit = replace(source, one.root, splice(source.text[start:end], moved))
     return [edit, *take_out(source, one.gone), *(_without(source, each) for each in one.unused)]
 
 
@@ -242,8 +245,18 @@ def _returning(one: LossOfStep) -> list[Splice]:
     kind = source.code(last.annotation.annotation) if last.annotation is not None else ""
     plain = bool(kind) and kind.rpartition(".")[2] == "Tensor"
     added = f", targets: {kind} | None = None" if plain else ", targets=None"
-    end = source.span(last.default or last.annotation or last.name)[1]
-    return [*edits, Splice(end, end, added)]
+    return [*edits, _parameter_after(source, last, added)]
+
+
+def _parameter_after(source: Source, last: cst.Param, added: str) -> Splice:
+    """A parameter after the last one: on a line of its own where that has one."""
+    start, end = source.span(last)[0], source.span(last.default or last.annotation or last.name)[1]
+    lead = source.text[source.line_start(start) : start]
+    closes = source.text[end : source.line_end(end)].lstrip(" \t")
+    if not lead.strip() and closes.startswith(",") and closes[1:].split("#")[0].strip() == "":
+        at = source.line_end(end)
+        return Splice(at, at, f"{source.newline}{lead}{added.removeprefix(', ')},")
+    return Splice(end, end, added)
 
 
 def _recorded(text: str) -> Request:

@@ -35,6 +35,7 @@ from diagnose.fixer import (
     Source,
     Splice,
     argument,
+    argument_code,
     call_name,
     example_request,
     replace,
@@ -138,7 +139,7 @@ def _on_device(source: Source, element: cst.BaseExpression) -> list[Splice]:
             splices.append(_cut(source, call, ""))
         elif call_name(call) in _LIKE and argument(call, "device") is not None:
             gone = [arg for name in ("device", "pin_memory") if (arg := argument(call, name)) is not None]
-            kept = [source.code(arg).rstrip(", ") for arg in call.args if arg not in gone]
+            kept = [argument_code(source, arg) for arg in call.args if arg not in gone]
             splices.append(replace(source, call, f"{source.code(call.func)}({', '.join(kept)})"))
         elif _is_host(source, call):
             splices.append(_cut(source, call, "" if copies else ".clone()"))

@@ -34,6 +34,7 @@ from diagnose.fixer import (
     Source,
     Splice,
     argument,
+    argument_code,
     binds,
     call_name,
     example_request,
@@ -237,7 +238,7 @@ def _entries(source: Source, found: _Masked) -> str:
     if call_name(call) in {"mean", "sum"}:
         return picked[0]
     kept = [arg for arg in call.args[2:] if arg.keyword is None or arg.keyword.value != "reduction"]
-    given = [*picked, *(source.code(arg).rstrip(", ") for arg in kept), 'reduction="none"']
+    given = [*picked, *(argument_code(source, arg) for arg in kept), 'reduction="none"']
     return f"{source.code(call.func)}({', '.join(given)})"
 
 
@@ -246,7 +247,7 @@ def _labelled(source: Source, found: _Masked) -> str:
     logits, labels = (operand(source, node) for node in found.picked)
     given = argument(found.root, "ignore_index")
     ignored = source.code(given.value) if given is not None else _IGNORED
-    others = [source.code(arg).rstrip(", ") for arg in found.root.args[2:]]
+    others = [argument_code(source, arg) for arg in found.root.args[2:]]
     chosen = f"{labels}.masked_fill(~{found.mask}, {ignored}).flatten()"
     return f"{source.code(found.root.func)}({', '.join([f'{logits}.flatten(0, -2)', chosen, *others])})"
 

@@ -21,6 +21,7 @@ Step = tuple[cst.CSTNode, str]
 
 _PASSED_ON = frozenset({"ignore_index", "label_smoothing", "reduction"})
 _POSITIONAL = ("input", "target")
+_MAKES_PROBABILITIES = frozenset({"softmax", "log_softmax", "sigmoid", "one_hot"})
 _ROWS_AND_LENGTH = ({1, 2}, {-1, -2})
 
 
@@ -75,7 +76,7 @@ def cross_entropies(source: Source, below: cst.CSTNode | None = None) -> Iterato
             given["input"],
             given["target"],
             tuple((name, code) for name, code in named if name in _PASSED_ON),
-            _refused(call, named),
+            _refused(call, named) or _probable(source, given["target"]),
             all(_means_the_same(source, value) for value in options.values()),
         )
 
@@ -118,6 +119,17 @@ def _refused(call: cst.Call, named: tuple[tuple[str, str], ...]) -> str | None:
         return "its options are given by position"
     reduction = dict(named).get("reduction", '"mean"').strip("\"'")
     return None if reduction in {"mean", "sum", "none"} else "its reduction is not written out"
+
+
+def _probable(source: Source, targets: cst.BaseExpression) -> str | None:
+    """Why targets are seen to be probabilities of classes, not their indices."""
+    made = operation(source, targets)
+    while made is not None and made.operands and _keeps_values(source, made):
+        made = operation(source, made.operands[0])
+    if made is None:
+        return None
+    in_rows = made.name in {"view", "reshape"} and _rows(made) is not None
+    return "its targets are probabilities of classes" if in_rows or made.name in _MAKES_PROBABILITIES else None
 
 
 def _means_the_same(source: Source, value: cst.BaseExpression) -> bool:

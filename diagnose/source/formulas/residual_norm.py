@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from diagnose.source.arguments import argument
-from diagnose.source.formulas.formula import constant, operation, source_kind
+from diagnose.source.formulas.formula import constant, integer, operation, source_kind
 from diagnose.source.members import members_named
 from diagnose.source.reaching import Bound, reaching, statement_of
 from diagnose.source.syntax import Source
@@ -16,6 +16,7 @@ from diagnose.source.syntax import Source
 __all__ = ["NormCall", "ResidualNorm", "residual_norms"]
 
 _Identity = tuple[str, int]
+_SHRINKS = frozenset({"mean", "sum", "amax", "amin", "max", "min", "norm", "std", "var", "logsumexp", "prod", "median"})
 _DEEP = 4
 """Names that a branch of a residual block is followed through to what it is computed from."""
 
@@ -133,6 +134,8 @@ def _is_branch_of(source: Source, branch: cst.BaseExpression, stream: set[_Ident
     if isinstance(branch, cst.Subscript) and isinstance(branch.value, cst.Call):  # the first of what attention returns
         branch = branch.value
     if isinstance(branch, cst.Call):
+        if _may_shrink(source, branch):
+            return False
         return any(
             _is_stream(source, arg.value, stream) or _is_branch_of(source, arg.value, stream, left)
             for arg in branch.args[:1]
@@ -143,6 +146,17 @@ def _is_branch_of(source: Source, branch: cst.BaseExpression, stream: set[_Ident
     if found.bound not in {Bound.ASSIGNED, Bound.UNPACKED} or not isinstance(found.value, cst.BaseExpression):
         return False
     return _is_branch_of(source, found.value, stream, left - 1)
+
+
+def _may_shrink(source: Source, call: cst.Call) -> bool:
+    """Whether a call is seen to give less than it is given: a sum of torch's, a layer with one output."""
+    made = operation(source, call)
+    if made is None:
+        return False
+    if made.module is not None:
+        out = argument(made.module, "out_features", 1)
+        return source_kind(source, made.module) == "Linear" and out is not None and integer(out.value) == 1
+    return made.name in _SHRINKS
 
 
 def _is_stream(source: Source, node: cst.BaseExpression, stream: set[_Identity]) -> bool:

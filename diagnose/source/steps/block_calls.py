@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
+from diagnose.source.arguments import argument_code, put_first, set_keywords
 from diagnose.source.edit import call_name, ensure_from_import, ensure_import, insert_before, replace
 from diagnose.source.flow import loops_around, scope_of
 from diagnose.source.syntax import Source, Splice
@@ -87,7 +88,10 @@ def checkpointed(place: BlockCall, chosen: Collection[int], count: int | None, o
         return _unrolled(place, chosen, count, body, splices)
     test, numbering = _numbered(source, place.loop, call, chosen, count)
     splices += numbering
-    given = [source.code(arg).removesuffix(",").rstrip() for arg in call.args]
+    if not test and call.args and "\n" in source.code(call) and not options:
+        first = [replace(source, call.func, checkpoint), put_first(source, call, source.code(call.func))]
+        return [*splices, *first, *set_keywords(source, call, {"use_reentrant": "False"})]
+    given = [argument_code(source, arg) for arg in call.args]
     again = f"{checkpoint}({', '.join([source.code(call.func), *given])}, use_reentrant=False{options})"
     return splices + _either(source, call, again, test)
 

@@ -46,7 +46,11 @@ def built_model(step: TrainingStep, sources: Mapping[str, str]) -> Built | None:
     if step.model is None:
         return None
     built = built_as(step.path, step.source, step.scope, step.model, sources)
-    return _before(step, built) if built is not None else None
+    if built is None or (
+        isinstance(built.scope, cst.FunctionDef) and not isinstance(built.scope.body, cst.IndentedBlock)
+    ):
+        return None  # a function on one line has no room for another
+    return _before(step, built)
 
 
 def _before(step: TrainingStep, built: Built) -> Built:

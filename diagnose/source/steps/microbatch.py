@@ -29,6 +29,7 @@ _BATCH_OF_THE_TRAINER = 8
 """What Hugging Face's Trainer takes where nothing is said."""
 _COUNTS_BATCHES = re.compile(r"limit_train_batches|val_check_interval|overfit_batches|batch_idx\s*[%+/]|split_batches")
 _BATCH = re.compile(r"^(?:micro_?|device_?|per_device_?|train_?)?(?:batch(?:_size)?|bs|bsz)$", re.IGNORECASE)
+_RATE = re.compile(r"(?:^|[._])(?:lr|learning_rate)(?:$|_)", re.IGNORECASE)
 _OF_THE_BATCH = re.compile(r"BatchNorm|batch_norm|torchvision\.models|\btimm\b|reduction\s*=\s*[\"']sum|ignore_index")
 
 Edited = Sequence[tuple[str, Sequence[Splice]]]
@@ -123,6 +124,8 @@ def _in_loop(program: Program, least_steps: int) -> MicroBatch | str | None:
         return f"{where} accumulates, but `{coupled[0]}` makes the loss depend on how samples are grouped."
     if not way.counted and _counts_micro_steps(step):
         return f"{where} accumulates, but its loop counts micro-steps for other ends too: change both numbers by hand."
+    if (rate := _rate_of_batch(step.source, step.source.code(way.steps))) is not None:
+        return f"{where} accumulates, but `{rate}` hangs on the size of its micro-batch: change the three by hand."
     size, number = _size(program, step.source), _set_at(program, step.path, step.source, way.steps, divisor=True)
     if size is None or number is None or number.value < least_steps:
         what = "micro-batch" if size is None else "number of micro-steps"
@@ -150,6 +153,21 @@ def _counts_micro_steps(step: TrainingStep) -> bool:
         if scheduler and not any(branch is not None and within(source, call, branch) for branch in branches):
             return True
     return any(isinstance(node, cst.Break) for node in source.walk(loop.body))
+
+
+def _rate_of_batch(source: Source, steps: str) -> str | None:
+    """What sets a learning rate by the size of a micro-batch, and not by that of all of them."""
+    for node in source.walk():
+        if isinstance(node, cst.Assign):
+            name, value = source.code(node.targets[0].target), node.value
+        elif isinstance(node, cst.Arg) and node.keyword is not None:
+            name, value = node.keyword.value, node.value
+        else:
+            continue
+        names = {each.value for each in source.every(cst.Name, value)}
+        if _RATE.search(name) and any(map(_BATCH.match, names)) and steps.rpartition(".")[2] not in names:
+            return source.code(node)
+    return None
 
 
 def _size(program: Program, source: Source) -> Count | None:

@@ -31,7 +31,8 @@ def reader_of(
     if function is None:
         return "it is returned from no function"
     if output.position is None:
-        return _reader_of_name(sources, path, source, function, output.name)
+        named = _reader_of_name(sources, path, source, function, output.name)
+        return named or _taken_apart(sources, function, output, only_with)
     if any(_LIBRARY.search(text) for text in sources.values()):
         return "a library calls the model, and may read it"
     seen = 0
@@ -60,6 +61,39 @@ def _reader_of_name(
             if file != path or not first <= found.start() < last:
                 return f"{file}:{text.count(chr(10), 0, found.start()) + 1} may read it"
     return None
+
+
+def _taken_apart(
+    sources: Mapping[str, str], function: cst.FunctionDef, output: Output, only_with: str | None
+) -> str | None:
+    """Of what has names: who takes it apart without them, `loss, logits = model(x, y)`."""
+    for file, text in sources.items():
+        caller = parse(text)
+        for call in caller.every(cst.Call) if caller is not None else ():
+            assert caller is not None  # it has a call
+            if not _calls(caller, call, function, output) or not _passes(call, function, only_with):
+                continue
+            parent = caller.parent(call)
+            target = parent.targets[0].target if isinstance(parent, cst.Assign) else None
+            whole = list(_readers(caller, target)) if isinstance(target, cst.Name) else [call]
+            if isinstance(target, cst.Tuple | cst.List) or any(_is_apart(caller, one) for one in whole):
+                return f"{file}:{caller.lines_of(call)[0]} may read it"
+    return None
+
+
+def _is_apart(source: Source, node: cst.CSTNode) -> bool:
+    """Whether something with names is unpacked, indexed by a number, or gone through."""
+    parent = source.parent(node)
+    if isinstance(parent, cst.Subscript) and parent.value is node:
+        index = parent.slice[0].slice
+        return not isinstance(index, cst.Index) or not isinstance(index.value, cst.SimpleString)
+    if isinstance(parent, cst.Attribute) and parent.value is node:
+        return parent.attr.value in {"values", "items", "to_tuple", "_asdict"}
+    if isinstance(parent, cst.Assign):
+        return isinstance(parent.targets[0].target, cst.Tuple | cst.List)
+    return isinstance(parent, cst.For | cst.CompFor | cst.StarredElement | cst.StarredDictElement) or (
+        isinstance(parent, cst.Arg) and bool(parent.star)
+    )
 
 
 def _calls(source: Source, call: cst.Call, function: cst.FunctionDef, output: Output) -> bool:
