@@ -10,8 +10,8 @@ Why it helps
 Fix safety
     Bitwise, as long as every step of every rank uses every parameter. Where one does not, the next step fails with an
     error that says so, or the ranks wait for each other forever: the trial runs the program, and a layer that is
-    dropped now and then may come only later. So programs that drop layers or branch on random numbers in a module are
-    left to people.
+    dropped now and then may come only later. So programs whose modules drop layers, branch on random numbers, or use
+    other parts for other inputs are left to people.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def rewrite(request: Request) -> Answer:
         return None if any(one.is_wrapper for one in found) else _through(request)
     unsure = varies(request.sources)
     if unsure is not None:
-        return Advice(f"{unsure} chooses at random what a step uses: `{_OPTION}` may be needed, now and then.")
+        return Advice(f"{unsure} chooses what a step uses: `{_OPTION}` may be needed, now and then.")
     switched = [one for one in wrappers if one.code(_OPTION) != "True"]
     if switched:
         return Advice(f"{switched[0].line} takes {_OPTION} from `{switched[0].code(_OPTION)}`: let that be False.")

@@ -54,7 +54,10 @@ def _may_change(request: Request) -> bool:
     text = "\n".join(request.sources.values())
     if _CHANGES.search(text):
         return True
-    written = r"self\.(?:{name})(?:\[[^\]]*\])?\s*(?:[-+*/@]?=(?!=)|\.(?:\w+_)\()"
+    written = (
+        r"self\.{name}\b(?:\[[^\]]*\])?\s*(?:[-+*/@]?=(?!=)|\.(?:\w+_)\()"
+        r"|out\s*=\s*self\.{name}\b|self\.\w+\([^()\n]*self\.{name}\b"
+    )
     return any(re.search(written.format(name=name), text) for name in _ASSIGNS.findall(text))
 
 

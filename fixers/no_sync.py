@@ -34,6 +34,7 @@ from diagnose.fixer import (
     Splice,
     TrainingStep,
     block_of,
+    call_name,
     ensure_import,
     example_request,
     forward_region,
@@ -103,6 +104,8 @@ def _silenced(step: TrainingStep, region: ForwardRegion, last: str, wrapper: Dat
 def _unless_wrapped(step: TrainingStep, wrapper: DataParallel) -> str:
     """What to ask first where the model is wrapped only under a condition: without it there is no `no_sync`."""
     branch = wrapper.source.inside(wrapper.call, cst.If)
+    if wrapper.source.inside(wrapper.call, cst.IfExp) is not None or _is_given_the_model(step):
+        return f'not hasattr({step.model}, "no_sync") or '
     if branch is None or "__name__" in wrapper.source.code(branch.test):
         return ""
     asked = wrapper.source.code(branch.test)
@@ -110,6 +113,15 @@ def _unless_wrapped(step: TrainingStep, wrapper: DataParallel) -> str:
     if same and isinstance(branch.test, cst.Name) and within(wrapper.source, wrapper.call, branch.body):
         return f"not {asked} or "
     return f'not hasattr({step.model}, "no_sync") or '
+
+
+def _is_given_the_model(step: TrainingStep) -> bool:
+    """Whether a caller gives the step's function the model without its wrapper too, as for an evaluation."""
+    function = step.scope
+    if not isinstance(function, cst.FunctionDef):
+        return False
+    calls = [call for call in step.source.every(cst.Call) if call_name(call) == function.name.value]
+    return any(step.source.code(arg.value).endswith(".module") for call in calls for arg in call.args)
 
 
 def _told(step: TrainingStep, region: ForwardRegion, last: str) -> list[Splice]:

@@ -38,6 +38,7 @@ from diagnose.fixer import (
     Splice,
     TrainingStep,
     after_build,
+    argument,
     built_model,
     call_name,
     data_parallel,
@@ -142,6 +143,8 @@ def _why_not(
     if built is None:
         return "the line that builds the model was not found"
     source = loop.source
+    if any(step.model != _reduced(loop, each) for each in gone if not isinstance(each, cst.FunctionDef)):
+        return f"those are not the gradients of `{step.model}` alone"
     inner = loops_around(source, step.backward)[0]
     reducing = next(each for each in gone if not isinstance(each, cst.FunctionDef))
     if not within(source, reducing, inner.body):
@@ -151,10 +154,25 @@ def _why_not(
     position = after_build(built, ["pass"], filled=True).start
     if not _group_exists(built, position):
         return "the process group is made after the model, elsewhere, or only under a condition"
+    if any(
+        within(source, node, step.turn) and _is_before(step, node) for node in _uses(source, step.scope, step.model)
+    ):
+        return "the loss is computed by more of the model than its forward pass"
     if _between(step, reducing):
         return "the program looks at the gradients, or clips them, before it reduces them"
     where = _gone_astray(request, built, step)
     return f"{where} uses the model in a way that the wrapper does not have" if where else None
+
+
+def _reduced(loop: ParameterLoop, statement: Statement) -> str:
+    """What a statement names the model whose gradients it reduces."""
+    call = statement.value if isinstance(statement, cst.Expr) else None
+    root, dot, rest = loop.model.partition(".")
+    if loop.function is None or not isinstance(call, cst.Call):
+        return loop.model
+    names = [each.name.value for each in loop.function.params.params if each.name.value != "self"]
+    passed = argument(call, root, names.index(root)) if root in names else None
+    return loop.source.code(passed.value) + dot + rest if passed is not None else loop.model
 
 
 def _is_conditional(source: Source, node: cst.CSTNode) -> bool:
@@ -180,6 +198,10 @@ def _group_exists(built: Built, position: int) -> bool:
         if call_name(call) in makers | {"init_process_group"} and scope_of(source, call) is built.scope
     ]
     return any(here) if here or built.scope is source.module else bool(makes)
+
+
+def _is_before(step: TrainingStep, node: cst.CSTNode) -> bool:
+    return step.source.span(node)[0] < step.source.span(step.backward)[1]
 
 
 def _between(step: TrainingStep, reducing: Statement) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from diagnose import plugins
-from diagnose.fixer import Advice, Edits, Fixer, Scalar, example_request
+from diagnose.fixer import Advice, Edits, Fixer, Gate, Scalar, example_request
 
 ROOT = Path(__file__).resolve().parent.parent
 FIXERS: Mapping[str, Fixer] = plugins.load().fixers
@@ -360,6 +360,73 @@ def test_what_one_rank_runs_alone_makes_no_rank_wait(tmp_path: Path) -> None:
         for before, after in zip(numbers[::2], numbers[1::2], strict=True):
             assert after[:2] == [pytest.approx(each, rel=1e-5, abs=1e-6) for each in before[:2]]
             assert after[2] == before[2]
+
+
+TWO_MODELS = (
+    HEAD
+    + """dist.init_process_group("nccl")
+encoder, decoder = Encoder().cuda(), Decoder().cuda()
+for x, y in loader:
+    criterion({loss}, y).backward()
+    for p in encoder.parameters():
+        dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)
+    optimizer.step()
+"""
+)
+
+
+def test_only_the_gradients_of_the_model_that_is_wrapped_are_no_longer_reduced_by_hand() -> None:
+    assert rewritten("use-ddp", TWO_MODELS.replace("{loss}", "encoder(x)")) is not None
+    assert "not the gradients of `decoder`" in advised("use-ddp", TWO_MODELS.replace("{loss}", "decoder(encoder(x))"))
+    beside = TWO_MODELS.replace("{loss}", "encoder(x) + encoder.prior(x)")
+    assert "more of the model than its forward" in advised("use-ddp", beside)
+
+
+@pytest.mark.parametrize(
+    "branch",
+    [
+        'if task == "a":\n            return self.first(x)',
+        "if task is not None:\n            x = self.first(task)",
+        "x = self.first(x) if task else x",
+    ],
+)
+def test_parameters_that_only_some_inputs_use_are_still_searched_for(branch: str) -> None:
+    text = (
+        HEAD
+        + "class Net(nn.Module):\n    def forward(self, x, task=None):\n        {}\n        return self.last(x)\n\n\n"
+    )
+    text += "model = DDP(Net(), find_unused_parameters=True)\n"
+    assert "may be needed" in advised("ddp-all-used", text.replace("{}", branch))
+    for same in ("if task is not None:\n            self.loss_fn(x, task)", "x = self.last(x) if task else x"):
+        assert rewritten("ddp-all-used", text.replace("{}", same)) is not None
+
+
+def test_where_there_may_be_no_wrapper_it_is_asked_for() -> None:
+    step = "for step in range(9):\n    for k in range(4):\n        model(x).mean().backward()\n    optimizer.step()\n"
+    either = HEAD + "model = DDP(net) if several else net\n" + step
+    assert 'if not hasattr(model, "no_sync") or k == 3 else' in (rewritten("no-sync", either) or "")
+    given = (
+        HEAD
+        + "def run(model, optimizer):\n"
+        + textwrap.indent(step, "    ")
+        + "\n\nmodel = DDP(net)\nrun(model, sgd)\n"
+    )
+    assert "if k == 3 else" in (rewritten("no-sync", given) or "")
+    assert "hasattr" in (rewritten("no-sync", given + "run(model.module, None)\n") or "")
+
+
+@pytest.mark.parametrize("writes", ["torch.add(self.seen, 1, out=self.seen)", "self.count(x, self.seen)"])
+def test_buffers_that_are_written_to_by_others_are_not_promised_to_stay(writes: str) -> None:
+    text = (
+        HEAD + "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        '        self.register_buffer("seen", torch.zeros(1))\n\n    def forward(self, x):\n'
+        "        {}\n        return x * self.seen\n\n\nmodel = DDP(Net())\n"
+    )
+    gates = [
+        FIXERS["no-buffer-broadcast"].rewrite(example_request("as-found", text.replace("{}", line)))
+        for line in ("x = x + 1", writes)
+    ]
+    assert [answer.gate for answer in gates if isinstance(answer, Edits)] == [Gate.BITWISE, Gate.TRAINING]
 
 
 def test_the_model_itself_is_asked_for_what_only_it_has() -> None:

@@ -138,8 +138,10 @@ def hooked_gradients(
 def wrapper_of(step: TrainingStep, sources: Mapping[str, str], sites: Sequence[Site] = ()) -> DataParallel | None:
     """What makes the model of a step a DistributedDataParallel; None where nothing does."""
     wrappers = [one for one in data_parallel(sources, sites) if one.is_wrapper]
+    given = step.scope.params.params if isinstance(step.scope, cst.FunctionDef) else ()
+    passed = any(each.name.value == step.model for each in given)
     for one in wrappers:
-        if one.path == step.path and one.name == step.model:
+        if one.path == step.path and one.name == step.model and not passed:
             return one
     built = built_model(step, sources)
     for one in wrappers if built is not None else ():
