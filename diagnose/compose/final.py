@@ -106,7 +106,7 @@ class Final:
         """The patched program alone against the original alone, in turns of whole processes."""
         runs = self.schedule.final_runs
         steps = FINAL_BLOCKS * self.schedule.block_steps(step_ns)
-        self.journal.phase("running the patched program alone", f"{steps} steps, {runs} runs each")
+        self.journal.phase("running the patched program alone", f"{steps} steps, {runs} run{'' if runs == 1 else 's'} each")
         befores: list[int] = []
         afters: list[int] = []
         for run in range(runs):
