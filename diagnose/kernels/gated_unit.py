@@ -11,6 +11,7 @@ import torch
 
 from diagnose.kernels.backend import compute_dtype, runs_triton
 from diagnose.kernels.direct import differentiable, direct
+from diagnose.kernels.layout import as_rows
 from diagnose.kernels.tuning import fused_pays
 
 
@@ -43,7 +44,7 @@ def _activate(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
         # Deferred: imports Triton, which need not be there.
         from diagnose.kernels.gpu import gated_unit
 
-        gate, up = _as_rows(gate, up)
+        gate, up = as_rows(gate, up)
         gated_unit.activate(gate, up, out, dtype)
         return out
     return out.copy_(torch.nn.functional.silu(gate.to(dtype)) * up.to(dtype))
@@ -66,7 +67,7 @@ def _differentiate(by_out: torch.Tensor, gate: torch.Tensor, up: torch.Tensor) -
     if runs_triton(gate):
         from diagnose.kernels.gpu import gated_unit
 
-        by_out, gate, up = _as_rows(by_out, gate, up)
+        by_out, gate, up = as_rows(by_out, gate, up)
         gated_unit.gradients(by_out, gate, up, by_gate, by_up, dtype)
         return by_gate, by_up
     given, wide = by_out.to(dtype), gate.to(dtype)
@@ -108,11 +109,3 @@ def _gradient_outputs(gate: torch.Tensor, up: torch.Tensor) -> tuple[torch.Tenso
         torch.empty(gate.shape, dtype=gate.dtype, device=gate.device),
         torch.empty(up.shape, dtype=up.dtype, device=up.device),
     )
-
-
-def _as_rows(*tensors: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors as matrices that a program can walk: one long row where all are contiguous."""
-    if all(tensor.is_contiguous() for tensor in tensors):
-        return [tensor.reshape(1, -1) for tensor in tensors]
-    flat = [tensor.reshape(-1, tensor.shape[-1]) for tensor in tensors]
-    return [tensor if tensor.stride(1) == 1 else tensor.contiguous() for tensor in flat]

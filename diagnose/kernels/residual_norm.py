@@ -14,6 +14,7 @@ import torch
 
 from diagnose.kernels.backend import compute_dtype, runs_triton, without_autocast
 from diagnose.kernels.direct import differentiable, direct
+from diagnose.kernels.layout import with_unit_stride
 from diagnose.kernels.tuning import fused_pays
 
 WIDEST = 16384
@@ -74,7 +75,7 @@ def _add_and_normalise(
         # Deferred: imports Triton, which need not be there.
         from diagnose.kernels.gpu import residual_norm
 
-        x, residual = _with_unit_stride(x), _with_unit_stride(residual)
+        x, residual = with_unit_stride(x), with_unit_stride(residual)
         weight = None if weight is None else weight.contiguous()
         residual_norm.add_and_normalise(x, residual, weight, normed, summed, scales, eps, round_before_weight)
         return normed, summed, scales
@@ -191,7 +192,3 @@ def _outputs(
 
 def _in_triton(rows: torch.Tensor) -> bool:
     return rows.shape[1] <= WIDEST and runs_triton(rows)
-
-
-def _with_unit_stride(matrix: torch.Tensor) -> torch.Tensor:
-    return matrix if matrix.stride(1) == 1 else matrix.contiguous()

@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 
 from diagnose.kernels.backend import compute_dtype, runs_triton
+from diagnose.kernels.layout import with_unit_stride
 
 Reduction = Literal["mean", "sum", "none"]
 
@@ -35,7 +36,7 @@ def losses_of(logits: torch.Tensor, target: torch.Tensor, terms: LossTerms) -> t
     logsumexps = torch.empty_like(losses)
     if rows == 0:
         return losses, logsumexps
-    logits, target = _with_unit_stride(logits), target.contiguous()
+    logits, target = with_unit_stride(logits), target.contiguous()
     if runs_triton(logits):
         # Deferred: imports Triton, which need not be there.
         from diagnose.kernels.gpu import row_loss
@@ -69,7 +70,7 @@ def write_gradients(
         return
     target, logsumexps = target.contiguous(), logsumexps.contiguous()
     scales = scales.to(logsumexps.dtype).contiguous()
-    logits = _with_unit_stride(logits)
+    logits = with_unit_stride(logits)
     if runs_triton(logits):
         from diagnose.kernels.gpu import row_loss
 
@@ -155,7 +156,3 @@ def _gradients_in_torch(
 def _parts(rows: int, columns: int) -> list[slice]:
     step = max(1, TORCH_ELEMENTS // max(1, columns))
     return [slice(first, first + step) for first in range(0, rows, step)]
-
-
-def _with_unit_stride(matrix: torch.Tensor) -> torch.Tensor:
-    return matrix if matrix.stride(1) == 1 else matrix.contiguous()
