@@ -106,7 +106,8 @@ class Final:
         """The patched program alone against the original alone, in turns of whole processes."""
         runs = self.schedule.final_runs
         steps = FINAL_BLOCKS * self.schedule.block_steps(step_ns)
-        self.journal.phase("running the patched program alone", f"{steps} steps, {runs} run{'' if runs == 1 else 's'} each")
+        often = "once" if runs == 1 else f"{runs} runs"
+        self.journal.phase("running the patched program alone", f"{steps} steps, {often} each")
         befores: list[int] = []
         afters: list[int] = []
         for run in range(runs):
