@@ -32,6 +32,8 @@ Thresholds
     Of two ranks neither is the usual one: there it must be RECORDED_OF_TWO (1.6) times as much, the factor to which
     the cost of records is known (diagnose/measure/replay_overhead.py). Two recordings of a balanced program on two
     H200, bound by its host only while it is profiled, have one rank late by 0.9 and 1.4 times that cost: not the same.
+    A rank that computes on the processor, and longer than the others, is not named where nobody recorded how long it
+    waited for a core: of a balanced job on a busy host, either may be last in all of four steps.
 """
 
 from __future__ import annotations
@@ -65,6 +67,9 @@ RECORDED_OF_TWO = 1.6
 
 _WORK = frozenset({"compute", "exposed_copy", "dependency"})
 """Classes of time in which the device works or waits for itself; all others are the host's."""
+
+_ON_A_CORE = frozenset({"compute", "dispatch", "python", "unknown"})
+"""Classes of time that grow while a processor's only thread of a rank is ready and has no core."""
 
 _DOES = {
     "compute": "computes longer",
@@ -103,8 +108,23 @@ def check_job(job: Job, findings: Sequence[Sequence[Finding]]) -> Iterator[JobCl
                 f"rank {late.rank} without Python stacks and shapes: writing them down costs its host "
                 f"{format_ns(recording)} per step, and it is late by {format_ns(cost)}",
             )
+        elif _may_have_no_core(job, late, findings, excess):
+            yield CannotTell(
+                "straggler",
+                f"how long rank {late.rank}, which takes {format_ns(cost)} more per step for what it computes, waits "
+                "for a core: some seconds of a live run",
+            )
         else:
             yield _claim(job, late, findings)
+
+
+def _may_have_no_core(
+    job: Job, late: Lateness, findings: Sequence[Sequence[Finding]], excess: Mapping[str, int]
+) -> bool:
+    """Whether it computes on the processor, as much as the others for all that is known, and does so longer."""
+    cost, times = sum(late.cost_ns) // len(late.cost_ns), _times_as_much(job, late.member)
+    longer = next(iter(excess), None) in _ON_A_CORE and (times is None or times <= 1 + ALIKE)
+    return job.table[late.member].cores_unknown and longer and _own_finding(job, late, findings, cost) is None
 
 
 def _claim(job: Job, late: Lateness, findings: Sequence[Sequence[Finding]]) -> JobClaim:

@@ -149,3 +149,29 @@ def test_a_host_that_records_may_be_late_by_that_alone(recording_ms: int, ranks:
     doubts = [one for one in diagnosis.cannot_tell if isinstance(one, CannotTell) and one.rule == "straggler"]
     assert bool(doubts) is not named
     assert all("rank 1 without Python stacks and shapes" in one.needs for one in doubts)
+
+
+# What a busy processor may have done
+
+
+def late_and_computing(cores_unknown: bool) -> Diagnosis:
+    """One rank computes 12 ms of each step of 16, the other 8."""
+    longer = """
+        host  : l.l.l.l.ssssssss
+        gpu   : kkbbbbbbbbbb  xx
+        gpu 20:             gg
+        bwd   :   BB
+        opt   :                O
+    """
+    digests = [digest_of(rank(number, picture), CATALOGUE) for number, picture in enumerate((ON_TIME, longer))]
+    return diagnose_digests(
+        [replace(one, record=replace(one.record, cores_unknown=cores_unknown)) for one in digests], CATALOGUE
+    )
+
+
+@pytest.mark.parametrize("cores_unknown", [False, True])
+def test_a_rank_that_computes_longer_on_a_processor_may_have_had_no_core(cores_unknown: bool) -> None:
+    diagnosis = late_and_computing(cores_unknown)
+    assert any(one.rule == "straggler" for one in diagnosis.findings) is not cores_unknown
+    doubts = [one for one in diagnosis.cannot_tell if isinstance(one, CannotTell) and one.rule == "straggler"]
+    assert [("waits for a core: some seconds of a live run" in one.needs) for one in doubts] == [True] * cores_unknown

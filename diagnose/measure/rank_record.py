@@ -13,6 +13,10 @@ from diagnose.model import Accounting
 from diagnose.trace.intervals import Intervals
 from diagnose.trace.schema import Int64
 
+QUEUED = "host.queued"
+FEWEST_READINGS = 5
+"""Of that counter, for a word on it: a reading a second."""
+
 
 @dataclass(frozen=True, eq=False)
 class RankRecord:
@@ -34,6 +38,8 @@ class RankRecord:
     """The arithmetic of a step, as far as shapes were recorded."""
     recording_ns: int | None = None
     """What the profiler's own records cost the host, per step."""
+    cores_unknown: bool = False
+    """It computes on the processor, and nobody recorded how long it waited for a core."""
 
     @property
     def step_ns(self) -> Int64:
@@ -56,7 +62,13 @@ def record_of(measures: Measures) -> RankRecord:
         computing=measures.compute & within,
         flop=None if measures.step_work is None else float(measures.step_work.flops_per_step),
         recording_ns=_recording_ns(measures),
+        cores_unknown=not measures.has_device and _readings(measures, QUEUED) < FEWEST_READINGS,
     )
+
+
+def _readings(measures: Measures, counter: str) -> int:
+    trace = measures.trace
+    return int((trace.counters.name == trace.names.index(counter)).sum()) if counter in trace.names else 0
 
 
 def _recording_ns(measures: Measures) -> int | None:
