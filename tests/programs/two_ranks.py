@@ -1,4 +1,6 @@
-"""Two ranks on gloo: run it with torchrun."""
+"""Two ranks on gloo: run it with torchrun. An argument says how many steps."""
+
+import sys
 
 import torch
 import torch.distributed as dist
@@ -8,7 +10,7 @@ dist.init_process_group("gloo")
 torch.manual_seed(0)
 model = DistributedDataParallel(torch.nn.Linear(32, 32), bucket_cap_mb=1)
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
-for _ in range(40):
+for _ in range(int(sys.argv[1]) if len(sys.argv) > 1 else 40):
     model(torch.ones(4, 32)).sum().backward()
     optimizer.step()
     optimizer.zero_grad()
