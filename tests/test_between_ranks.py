@@ -316,7 +316,7 @@ def test_one_rank_alone_is_shown_without_waits() -> None:
     assert between.waits == ()
     assert between.ranks[0].exposed_wait_ns is None
     said = render(between)
-    assert said.startswith("1 rank of 2")
+    assert said.startswith("1 rank of 2 · devices not named")
     assert "rank 1 of 2 is missing" in said
 
 

@@ -28,6 +28,8 @@ class OfRank:
 
     rank: int | None
     device: str | None
+    """None where it has no name, or there is none."""
+    has_device: bool
     host_settings: dict[str, str]
     """Network settings of its environment."""
     exposed_wait_ns: int | None
@@ -78,6 +80,7 @@ def _of_rank(measures: Measures, waiting: Intervals | None) -> OfRank:
     return OfRank(
         rank=trace.rank,
         device=next((name for name in names if name), None),
+        has_device=measures.has_device,
         host_settings=dict(trace.facts.network_settings or {}),
         exposed_wait_ns=None
         if waiting is None

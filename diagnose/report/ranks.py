@@ -80,7 +80,8 @@ def _per_step(row: JobRow, time_ns: int) -> int:
 def _table(between: BetweenRanks) -> Iterator[str]:
     job = between.job
     world = f" of {job.roll.world_size}" if job.roll.world_size else ""
-    devices = ", ".join(dict.fromkeys(one.device for one in between.ranks if one.device)) or "CPU only"
+    devices = ", ".join(dict.fromkeys(one.device for one in between.ranks if one.device))
+    devices = devices or ("devices not named" if any(one.has_device for one in between.ranks) else "CPU only")
     yield f"{len(job.table)} rank{'s' if len(job.table) > 1 else ''}{world} · {devices}"
     settings = {f"{name}={value}" for one in between.ranks for name, value in one.host_settings.items()}
     if settings:
