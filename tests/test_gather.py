@@ -253,7 +253,8 @@ def test_ranks_that_were_watched_only_are_named_and_answer_for_nothing() -> None
 
 def test_one_rank_of_two_is_traced_where_that_was_asked_for(tmp_path: Path) -> None:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [sys.executable, "-m", "diagnose", "run", "--json", "--trace-ranks", "1", "--stop-after-trace", "--", *launcher]
+    options = ["--json", "--trace-ranks", "1", "--stop-after-trace"]
+    command = [sys.executable, "-m", "diagnose", "run", *options, "--", *launcher]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     answer = subprocess.run(
         [*command, str(PROGRAMS / "two_ranks.py"), "600"],  # after 200 a program is traced even if it is not steady
