@@ -71,7 +71,7 @@ def _site(call: LossCall) -> Site | None:
             if part is None or kept:
                 return None
             kept = part
-        elif kept and calls(value, "transpose", "permute"):
+        elif kept and not _keeps_places(value):
             return None
         removed.append(value)
         reader, value = value, value.args[0]
@@ -126,6 +126,11 @@ def _keeps_rows(node: fx.Node, count: Any) -> bool:
     if calls(node, "view", "reshape", "flatten", "contiguous", "unflatten"):
         return alike(shape(node)[-1:], (count,)) and alike(shape(node.args[0])[-1:], (count,))
     return False
+
+
+def _keeps_places(node: fx.Node) -> bool:
+    """Whether a slice of the node's value is one of what it reads, so that it can be taken of the features."""
+    return not calls(node, "transpose", "permute", "mT") and alike(shape(node), shape(node.args[0]))
 
 
 def _slices(node: fx.Node) -> tuple[Any, ...] | None:
@@ -225,6 +230,11 @@ def _some_classes(hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tens
     return functional.cross_entropy(functional.linear(hidden, weight)[..., :7], target.clamp(max=6))
 
 
+def _slices_of_a_view(hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    logits = functional.linear(hidden, weight).view(1, 6, 11)[:, :-1]
+    return functional.cross_entropy(logits.reshape(-1, 11), target[1:])
+
+
 def _rows_as_classes(hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return functional.cross_entropy(functional.linear(hidden, weight).reshape(11, 6), target)
 
@@ -253,6 +263,7 @@ PATTERN = Pattern(
         Example(_weighted, _FLAT),
         Example(_probabilities, (floats(6, 8), floats(11, 8), floats(6, 11))),
         Example(_some_classes, _FLAT),
+        Example(_slices_of_a_view, _FLAT),
         Example(_rows_as_classes, (floats(6, 8), floats(11, 8), classes(6, 11))),
     ),
 )
