@@ -311,12 +311,18 @@ def test_the_same_as_json() -> None:
     assert record["ranks"][0]["groups"][0]["role"] == "data parallel"
 
 
+def test_devices_without_a_name_are_no_processor() -> None:
+    between = between_ranks(two_ranks(device_names=()))
+    assert between.ranks[0].device is None
+    assert render(between).startswith("2 ranks of 2 · devices not named")
+
+
 def test_one_rank_alone_is_shown_without_waits() -> None:
     between = between_ranks(two_ranks()[:1])
     assert between.waits == ()
     assert between.ranks[0].exposed_wait_ns is None
     said = render(between)
-    assert said.startswith("1 rank of 2 · devices not named")
+    assert said.startswith("1 rank of 2 · NVIDIA H200")
     assert "rank 1 of 2 is missing" in said
 
 
