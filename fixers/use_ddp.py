@@ -155,7 +155,8 @@ def _why_not(
     if not _group_exists(built, position):
         return "the process group is made after the model, elsewhere, or only under a condition"
     if any(
-        within(source, node, step.turn) and _is_before(step, node) for node in _uses(source, step.scope, step.model)
+        within(source, node, step.turn) and _is_before(step, node)
+        for node in _uses(source, step.scope, step.model or "")
     ):
         return "the loss is computed by more of the model than its forward pass"
     if _between(step, reducing):

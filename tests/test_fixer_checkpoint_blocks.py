@@ -195,3 +195,32 @@ def test_its_trainer_is_told_in_its_arguments() -> None:
     answer = FIXER.rewrite(request_of(program, (in_library(),), "all"))
     assert isinstance(answer, Edits)
     assert answer.files["train.py"] == program.replace("fp16=True", "fp16=True, gradient_checkpointing=True")
+
+
+HALVES = f"""import torch
+from torch import nn
+
+{BLOCK}
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([Block() for _ in range(4)])
+
+    def forward(self, x):
+        for half in (self.blocks[:2], self.blocks[2:]):
+            for block in half:
+                x = block(x)
+        return x
+"""
+
+
+@pytest.mark.parametrize("name", ["checkpoint-blocks", "offload"])
+def test_blocks_that_come_part_by_part_have_no_number(name: str) -> None:
+    """`number < 2` would be true of every block of parts that have two."""
+    sites = sites_of(HALVES)
+    assert [site.arguments["order"] for site in sites if site.kind == "blocks"] == ["0,1,2,3"]
+    for blocks, kind in (("0-1", Advice), ("0-3", Edits)):
+        setting: dict[str, Scalar] = {"again": blocks, "blocks": blocks}
+        request = example_request("memory-pressure", HALVES, sites=sites, setting=setting)
+        assert isinstance(load().fixers[name].rewrite(request), kind)

@@ -23,6 +23,7 @@ _MODULE, _FUNCTION = "torch.utils.checkpoint", "checkpoint"
 _OPTIONS = frozenset({"use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop"})
 _LIST, _STACK = frozenset({"ModuleList"}), frozenset({"Sequential"})
 _WIDEST = 110
+_NO_NUMBER = "another loop hands it the blocks part by part, so that a turn's number does not tell the block"
 _LATER = (cst.Lambda, cst.BaseComp, cst.IfExp, cst.BooleanOperation)
 """Expressions whose parts are not evaluated in any case, and once."""
 
@@ -87,6 +88,8 @@ def checkpointed(place: BlockCall, chosen: Collection[int], count: int | None, o
 
         return _unrolled(place, chosen, count, body, splices)
     test, numbering = _numbered(source, place.loop, call, chosen, count)
+    if test and _starts_again(source, place.loop):
+        return _NO_NUMBER
     splices += numbering
     if not test and call.args and "\n" in source.code(call) and not options:
         first = [replace(source, call.func, checkpoint), put_first(source, call, source.code(call.func))]
@@ -113,6 +116,8 @@ def within_context(
     if isinstance(source.parent(source.parent(statement) or statement), cst.With):
         return "it stands in a context already"
     test, splices = _numbered(source, place.loop, call, chosen, count)
+    if test and _starts_again(source, place.loop):
+        return _NO_NUMBER
     return [*imports, *splices, *wrapped(source, [statement], f"with {context}({test}):")]
 
 
@@ -149,6 +154,13 @@ def _numbered(
         replace(source, loop.target, numbered),
         replace(source, loop.iter, f"enumerate({source.code(loop.iter)})"),
     ]
+
+
+def _starts_again(source: Source, loop: cst.For) -> bool:
+    """Whether another loop gives it blocks again and again, `for stage in self.stages: for block in stage:`."""
+    asked = {name.value for name in source.every(cst.Name, loop.iter)}
+    outer = [each for each in loops_around(source, loop) if isinstance(each, cst.For)]
+    return any(name.value in asked for each in outer for name in source.every(cst.Name, each.target))
 
 
 def _either(source: Source, call: cst.Call, again: str, test: str) -> list[Splice]:
