@@ -14,8 +14,9 @@ from diagnose.compose.knowledge import knowledge
 from diagnose.compose.overlap import takes_back
 from diagnose.compose.stack import Stack
 from diagnose.compose.together import as_one, gather
+from diagnose.compose.tuning import outcome
 from diagnose.fixer import Edits, Fixer, Request
-from diagnose.model import TOGETHER, Confidence, Decision, Diagnosis, Gate, Scalar, Steps
+from diagnose.model import TOGETHER, Confidence, Decision, Diagnosis, Gate, Interval, Scalar, Steps
 from diagnose.model import Accounting as Nothing
 from diagnose.plugins import Catalogue
 from diagnose.program import Program
@@ -234,6 +235,13 @@ def test_knobs_are_set_on_the_program_with_all_of_them(tmp_path: Path) -> None:
     (told,) = [verdict for verdict in outcome.verdicts if verdict.fixer == "workers"]
     assert told.setting == {"count": 4}
     assert "+loader = 4" in told.diff
+
+
+def test_what_a_setting_takes_beside_another_is_told_without_a_sign() -> None:
+    longer = Interval(-0.058, -0.1, 0.0)
+    assert outcome({"n": 8}, {"n": 4}, longer) == "n=8: 5.8 % more time per step than with n=4"
+    assert outcome({"n": 8}, {"n": 4}, replace(longer, estimate=0.5)) == "n=8: 50 % less time per step than with n=4"
+    assert outcome({"n": 8}, {"n": 4}, None) == "n=8: gave no answer"
 
 
 @pytest.mark.parametrize("passes", [False, None])

@@ -90,9 +90,11 @@ def described(setting: Mapping[str, Scalar]) -> str:
 
 def outcome(setting: Mapping[str, Scalar], against: Mapping[str, Scalar], saving: Interval | None) -> str:
     """What came of a setting beside another, in words."""
-    than = f"than with {described(against)}"
-    found = f"{format_share(saving.estimate)} less time per step {than}" if saving else "gave no answer"
-    return f"{described(setting)}: {found}"
+    if saving is None:
+        return f"{described(setting)}: gave no answer"
+    less = "less" if saving.estimate >= 0 else "more"
+    found = f"{format_share(abs(saving.estimate))} {less} time per step"
+    return f"{described(setting)}: {found} than with {described(against)}"
 
 
 def _others(kept: Kept, allow: Collection[Gate]) -> list[Mapping[str, Scalar]]:
