@@ -15,7 +15,7 @@ from diagnose.compose.overlap import takes_back
 from diagnose.compose.stack import Stack
 from diagnose.compose.together import as_one, gather
 from diagnose.compose.tuning import outcome
-from diagnose.fixer import Edits, Fixer, Request
+from diagnose.fixer import Advice, Edits, Fixer, Request
 from diagnose.model import TOGETHER, Confidence, Decision, Diagnosis, Gate, Interval, Scalar, Steps
 from diagnose.model import Accounting as Nothing
 from diagnose.plugins import Catalogue
@@ -82,6 +82,41 @@ def test_each_of_them_has_a_verdict_with_its_own_figures_and_the_gate_of_all(tmp
         assert "needed beside" in verdict.summary
         assert verdict.diff
     assert [shown is not None and shown.passed for shown in made.bench.shown] == [True] * 3
+
+
+def test_the_last_that_is_left_of_them_is_tried_against_the_original(tmp_path: Path) -> None:
+    made = stage(tmp_path, LOADER, ITEM, MODEL)
+    made.bench.left_out = {"no-item": Decision.NO_CHANGE, "narrow-model": Decision.NO_CHANGE}
+    done = made.run()
+    assert made.bench.checks[-1] == ("faster-loader", SOURCE, SOURCE.replace("= 1", "= 10"))
+    (kept,) = [verdict for verdict in done.verdicts if verdict.decision is Decision.KEPT]
+    assert kept.saving is not None
+    assert "what is left of them by itself" in kept.summary
+
+
+def test_where_none_of_them_holds_by_itself_none_is_kept(tmp_path: Path) -> None:
+    made = stage(tmp_path, LOADER, ITEM, MODEL)
+    made.bench.left_out = dict.fromkeys(("faster-loader", "no-item", "narrow-model"), Decision.NO_CHANGE)
+    assert made.run().patch is None
+    patched = fold(made.events).patch
+    assert patched is not None
+    assert patched.fixers == []
+
+
+def test_advice_names_lines_of_the_users_own_file(tmp_path: Path) -> None:
+    longer = fixer("longer", replacing("loader = 1\n", "# more\n# lines\nloader = 10\n"))
+
+    def by_hand(request: Request) -> Advice:
+        (path,) = request.sources
+        line = request.sources[path].splitlines().index("model = 30") + 1
+        return Advice(f"{path}:{line} is yours to change")
+
+    advises = fixer("by-hand", by_hand, Gate.TRAINING)
+    made = stage(tmp_path, longer, ITEM, MODEL, advises)
+    made.findings = [*made.findings[:3], finding("rule by-hand", 1, "by-hand", line=4)]
+    (told,) = [verdict for verdict in made.run().verdicts if verdict.decision is Decision.ADVICE]
+    assert told.summary == "train.py:4 is yours to change"
+    assert [(place.line, place.code) for place in told.where] == [(4, "model = 3")]
 
 
 def test_while_a_fix_is_left_out_the_check_is_what_goes_on(tmp_path: Path) -> None:

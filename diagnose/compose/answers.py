@@ -57,8 +57,8 @@ def ask(stack: Stack, proposal: Proposal) -> Answers:
 
 
 def _told(stack: Stack, advice: Advice) -> str:
-    """The text with files named as people see them, from the folder of the program."""
-    return advice.text.replace(f"{stack.program.root}{os.sep}", "")
+    """The text with files named as people see them, from the folder of the program, and lines as they stand there."""
+    return stack.as_found_in(advice.text).replace(f"{stack.program.root}{os.sep}", "")
 
 
 def _variant(fixer: Fixer, setting: Mapping[str, Scalar], answer: Edits) -> Variant:

@@ -143,6 +143,8 @@ class Composition:
             due = self._due()
             if due is not None:
                 patched = self._try(due, original, patched, control)
+        if not self._stack.kept:
+            return Outcome(self._journal.verdicts, None, control)
         final = Final(self._bench, self._copy, self._journal, self._budget, self._schedule)
         judged = final.judge(self._stack, original, patched)
         if judged is None:
@@ -209,7 +211,8 @@ class Composition:
         for finding, text in found.advice:
             if text not in self._advised:
                 self._advised.add(text)
-                self._journal.tell_of(Verdict(fixer.name, Decision.ADVICE, text), Proposal(fixer, (finding,)))
+                there = Proposal(fixer, (self._stack.as_found(finding),))
+                self._journal.tell_of(Verdict(fixer.name, Decision.ADVICE, text), there)
 
     def _control(self, original: Program) -> Control | None:
         self._journal.phase("measuring what this machine can resolve", "original against itself")

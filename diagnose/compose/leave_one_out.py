@@ -2,8 +2,9 @@
 
 A fix was measured on top of what had been kept before. What came later may cure the same ailment better, and then the
 earlier one is a line of the user's source for nothing. So the stack is run against itself without each fix but the last
-one, whose own trial was just that. Of fixes that were tried at once this is the trial of each: those that promised
-least go first, since they are the likeliest to be there for nothing.
+one, whose own trial was just that. Of fixes that were tried at once this is the trial of each: those that promised least
+go first, since they are the likeliest to be there for nothing. Where only one of them is left, it is tried against the
+original: what they gave together was not its own.
 """
 
 from __future__ import annotations
@@ -38,8 +39,10 @@ class LeaveOneOut:
         """What is left of the stack, with a copy of the program that has just that in it."""
         for name in _order(stack):
             kept = stack.kept[stack.names.index(name)]
-            if any(not finding.asks_for_time for finding in kept.findings) or len(stack.kept) == 1:
-                continue  # time alone does not decide on it; what is alone had the others' trial
+            if any(not finding.asks_for_time for finding in kept.findings):
+                continue  # time alone does not decide on it
+            if stack.names == (name,) and not kept.together:
+                continue  # it had a trial of its own
             refused = self.budget.refused_check()
             if refused is not None:
                 word = "the word of its trial with others" if kept.together else "its own trial's word"
@@ -66,7 +69,8 @@ class LeaveOneOut:
             self.journal.tell(_dropped(before, found, since, rest.names))
             return False
         if found.decision is Decision.KEPT and kept.together:
-            said = f"tried with others at once, and needed beside {_others(rest.names)}: {found.summary}"
+            so = f"needed beside {_others(rest.names)}" if rest.names else "what is left of them by itself"
+            said = f"tried with others at once, and {so}: {found.summary}"
             self.journal.tell(replace(_with_figures(before, found), decision=Decision.KEPT, summary=said))
             return True
         if found.decision is Decision.KEPT:
@@ -84,12 +88,13 @@ class LeaveOneOut:
                 fixer=name,
                 setting=dict(kept.setting),
                 predicted_ns=None,
-                summary=f"{CHECK}: {_list(rest.names)} without it against all together",
+                summary=f"{CHECK}: {_list(rest.names) or 'the original'} without it against all together",
                 diff=patch.diff({**rest.texts}, {**stack.texts}, stack.program.root),
                 where=list(kept.where),
             )
         )
-        self.journal.phase(CHECK, f"is {name} still needed beside {_list(rest.names)}?")
+        asked = f"is {name} still needed beside {_list(rest.names)}?" if rest.names else f"does {name} hold by itself?"
+        self.journal.phase(CHECK, asked)
 
 
 def _order(stack: Stack) -> list[str]:
@@ -102,7 +107,9 @@ def _order(stack: Stack) -> list[str]:
 def _dropped(before: Verdict, found: Verdict, since: tuple[str, ...], rest: tuple[str, ...]) -> Verdict:
     """The last word on a fix that is taken out again."""
     were = "was" if len(since) == 1 else "were"
-    if found.decision is Decision.UNEXPLAINED:
+    if not rest:
+        why = "what is left of those tried at once does not hold by itself"
+    elif found.decision is Decision.UNEXPLAINED:
         why = f"taken out again, though the program is faster with it beside {_others(rest)}"
     elif since:
         why = f"no longer needed since {_since(since)} {were} kept"
@@ -139,4 +146,4 @@ def _others(names: tuple[str, ...]) -> str:
 
 
 def _list(names: tuple[str, ...]) -> str:
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))

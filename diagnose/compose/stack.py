@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -81,6 +83,21 @@ class Stack:
         at = self.names.index(name)
         above = self.kept[at + 1].below if at + 1 < len(self.kept) else self
         return patch.diff(self.kept[at].below.texts, above.texts, self.program.root)
+
+    def as_found(self, finding: Finding) -> Finding:
+        """The finding with its places in the user's files, which have none of the fixes in them."""
+        return moved(finding, self._back(), self.known.sources)
+
+    def as_found_in(self, text: str) -> str:
+        """Words with the places in them (`/home/u/train.py:12`) in the user's files."""
+        lines = self._back()
+        for path in self.texts:
+            back = functools.partial(_renumbered, path, lines)
+            text = re.sub(rf"{re.escape(path)}:(\d+)", back, text)
+        return text
+
+    def _back(self) -> LineMap:
+        return LineMap.between(self.texts, self.known.sources)
 
     def request(self, finding: Finding, setting: Mapping[str, Scalar] | None = None) -> Request:
         """What a fixer may look at."""
@@ -165,6 +182,10 @@ class Stack:
         if not isinstance(answer, Edits):
             return None
         return self.with_fix(kept.fixer, findings, kept.setting, answer, together=kept.together)
+
+
+def _renumbered(path: str, lines: LineMap, said: re.Match[str]) -> str:
+    return f"{path}:{lines.line(path, int(said[1]))}"
 
 
 def _again(stack: Stack | None, kept: Sequence[Kept]) -> Stack | None:
