@@ -2,9 +2,9 @@
 
 A fix was measured on top of what had been kept before. What came later may cure the same ailment better, and then the
 earlier one is a line of the user's source for nothing. So the stack is run against itself without each fix but the last
-one, whose own trial was just that. Of fixes that were tried at once this is the trial of each: those that promised least
-go first, since they are the likeliest to be there for nothing. Where only one of them is left, it is tried against the
-original: what they gave together was not its own.
+one, whose own trial was just that. Of fixes that were tried at once this is the trial of each: those that promised
+least go first, since they are the likeliest to be there for nothing. Where only one of them is left, it is tried
+against the original: what they gave together was not its own.
 """
 
 from __future__ import annotations
