@@ -20,7 +20,7 @@ from diagnose.plugins import load_rules
 from diagnose.rule import Claim
 from diagnose.trace import StackFrame, Trace
 from diagnose.trace.drawn import drawn
-from diagnose.trace.schema import MemoryCategory
+from diagnose.trace.schema import MemoryCategory, Segments
 
 TORCH = "/x/site-packages/torch"
 CALL = StackFrame(f"{TORCH}/nn/modules/module.py", 1790, "_call_impl", owned=False)
@@ -211,6 +211,15 @@ def test_blocks_alone_tell_who_holds_what() -> None:
     assert sizes(found) == {"parameters": 5, "activations": 8, "logits": 64, "optimizer state": 3}
     assert found is not None
     assert found.wanted_bytes == 70 * MIB
+
+
+@pytest.mark.parametrize(("segment_mib", "reserved"), [(96, 96 * MIB), (16, None)])
+def test_segments_that_hold_less_than_the_history_says_are_not_believed(segment_mib: int, reserved: int | None) -> None:
+    segments = Segments.build({"address": [0], "size_bytes": [segment_mib * MIB], "device": [0]})
+    held = blocks({1: 5 * MIB, 3: 64 * MIB})
+    found = memory_peak(Trace(source="", blocks=held, segments=segments), 0, NONE)
+    assert found is not None
+    assert (found.held_bytes, found.reserved_bytes) == (69 * MIB, reserved)
 
 
 def profiled(*taken_us: float) -> Trace:

@@ -59,11 +59,13 @@ def memory_peak(trace: Trace, device: int, logits_bytes: Int64, ops: AllocatingO
     place, lack = _moment(trace, held)
     there = (spans.begin <= place) & (spans.end > place)
     categories = _named(np.bincount(spans.role[there], spans.size_bytes[there], len(CATEGORIES)))
-    layout = layout_at(trace, device, held, place)
+    layout, held_bytes = layout_at(trace, device, held, place), int(spans.size_bytes[there].sum())
+    if layout is not None and layout.reserved_bytes < held_bytes:
+        layout = None  # segments and history contradict each other
     return MemoryPeak(
         device=device,
         at_ns=_time(trace, held, place),
-        held_bytes=int(spans.size_bytes[there].sum()),
+        held_bytes=held_bytes,
         categories=categories,
         parts=_parts(trace, held, phases, spans, there, ops),
         reserved_bytes=layout.reserved_bytes if layout else None,
