@@ -284,6 +284,8 @@ def test_what_would_mean_something_else_is_refused() -> None:
         kernels.linear_cross_entropy(hidden, weight[:, :3], target)
     with pytest.raises(ValueError, match="between 0 and 1"):
         kernels.linear_cross_entropy(hidden, weight, target, label_smoothing=1.5)
+    with pytest.raises(ValueError, match="0 or more"):
+        kernels.linear_cross_entropy(hidden, weight, target, z_loss=-1e-4)
     with pytest.raises(ValueError, match="mean, sum or none"):
         kernels.linear_cross_entropy(hidden, weight, target, reduction="batchmean")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="one dtype"):

@@ -72,7 +72,7 @@ def linear_cross_entropy(
 
     `z_loss` adds `z_loss · logsumexp²` to each row's loss. The mean is over the rows that are not ignored.
     """
-    check_arguments(hidden, target, label_smoothing, reduction)
+    check_arguments(hidden, target, label_smoothing, z_loss, reduction)
     refuse_tangents((hidden, weight, bias))
     if weight.dim() != 2 or weight.shape[1] != hidden.shape[-1]:
         raise ValueError(f"weight {tuple(weight.shape)} does not multiply features {tuple(hidden.shape)}")

@@ -27,7 +27,7 @@ def cross_entropy(
 
     `z_loss` adds `z_loss · logsumexp²` to each row's loss. The mean is over the rows that are not ignored.
     """
-    check_arguments(logits, target, label_smoothing, reduction)
+    check_arguments(logits, target, label_smoothing, z_loss, reduction)
     rows, labels = logits.reshape(-1, logits.shape[-1]), target.reshape(-1)
     losses, _ = _differentiable_losses(rows, labels, ignore_index, label_smoothing, z_loss)
     losses = losses.reshape(target.shape) if reduction == "none" else losses

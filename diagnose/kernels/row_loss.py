@@ -105,7 +105,9 @@ def rows_kept(target: torch.Tensor, ignore_index: int, dtype: torch.dtype) -> to
     return (target != ignore_index).sum(dtype=torch.int64).to(dtype)
 
 
-def check_arguments(features: torch.Tensor, target: torch.Tensor, label_smoothing: float, reduction: str) -> None:
+def check_arguments(
+    features: torch.Tensor, target: torch.Tensor, label_smoothing: float, z_loss: float, reduction: str
+) -> None:
     """Refuse what would be computed as something else than was meant."""
     if target.is_floating_point():
         raise TypeError("targets are class indices; class probabilities are not supported")
@@ -113,6 +115,8 @@ def check_arguments(features: torch.Tensor, target: torch.Tensor, label_smoothin
         raise ValueError(f"a target for each row: rows {tuple(features.shape[:-1])}, targets {tuple(target.shape)}")
     if not 0.0 <= label_smoothing <= 1.0:
         raise ValueError(f"label smoothing is between 0 and 1, not {label_smoothing}")
+    if not z_loss >= 0.0:
+        raise ValueError(f"z-loss is 0 or more, not {z_loss}")
     if reduction not in ("mean", "sum", "none"):
         raise ValueError(f"reduction is mean, sum or none, not {reduction}")
 
