@@ -36,7 +36,7 @@ def _native(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
 
 
 def _activate(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-    out = _output(gate, up)
+    out = output_buffer(gate, up)
     dtype = compute_dtype(out.dtype)
     if out.numel() == 0:
         return out
@@ -55,12 +55,12 @@ _swiglu = torch.library.custom_op("diagnose::swiglu", _activate, mutates_args=()
 
 @_swiglu.register_fake
 def _(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-    return _output(gate, up)
+    return output_buffer(gate, up)
 
 
 def _differentiate(by_out: torch.Tensor, gate: torch.Tensor, up: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The gradients by gate and up."""
-    by_gate, by_up = _gradient_outputs(gate, up)
+    by_gate, by_up = gradient_buffers(gate, up)
     dtype = compute_dtype(torch.promote_types(gate.dtype, up.dtype))
     if gate.numel() == 0:
         return by_gate, by_up
@@ -83,7 +83,7 @@ _gradients = direct(_swiglu_backward, _differentiate)
 
 @_swiglu_backward.register_fake
 def _(_: torch.Tensor, gate: torch.Tensor, up: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    return _gradient_outputs(gate, up)
+    return gradient_buffers(gate, up)
 
 
 def _keep(ctx: Any, inputs: tuple[torch.Tensor, torch.Tensor], output: torch.Tensor) -> None:  # noqa: ARG001 torch's
@@ -99,11 +99,12 @@ _swiglu.register_autograd(_backward, setup_context=_keep)
 _gated = differentiable(_swiglu, _activate, _keep, _backward)
 
 
-def _output(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+def output_buffer(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """Of any unit that is gated, contiguous, in the wider of the two types."""
     return torch.empty(gate.shape, dtype=torch.promote_types(gate.dtype, up.dtype), device=gate.device)
 
 
-def _gradient_outputs(gate: torch.Tensor, up: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def gradient_buffers(gate: torch.Tensor, up: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Contiguous, whatever the layouts of the inputs."""
     return (
         torch.empty(gate.shape, dtype=gate.dtype, device=gate.device),

@@ -12,6 +12,7 @@ import torch
 
 from diagnose.kernels.backend import compute_dtype, runs_triton
 from diagnose.kernels.direct import differentiable, direct
+from diagnose.kernels.gated_unit import gradient_buffers, output_buffer
 from diagnose.kernels.layout import as_rows
 from diagnose.kernels.tuning import fused_pays
 
@@ -44,7 +45,7 @@ def _native(gate: torch.Tensor, up: torch.Tensor, approximate: Approximate) -> t
 
 
 def _activate(gate: torch.Tensor, up: torch.Tensor, by_tanh: bool) -> torch.Tensor:
-    out = _output(gate, up)
+    out = output_buffer(gate, up)
     dtype = compute_dtype(out.dtype)
     if out.numel() == 0:
         return out
@@ -64,14 +65,14 @@ _geglu = torch.library.custom_op("diagnose::geglu", _activate, mutates_args=())
 
 @_geglu.register_fake
 def _(gate: torch.Tensor, up: torch.Tensor, _: bool) -> torch.Tensor:
-    return _output(gate, up)
+    return output_buffer(gate, up)
 
 
 def _differentiate(
     by_out: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, by_tanh: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The gradients by gate and up."""
-    by_gate, by_up = _gradient_outputs(gate, up)
+    by_gate, by_up = gradient_buffers(gate, up)
     dtype = compute_dtype(torch.promote_types(gate.dtype, up.dtype))
     if gate.numel() == 0:
         return by_gate, by_up
@@ -93,7 +94,7 @@ _gradients = direct(_geglu_backward, _differentiate)
 
 @_geglu_backward.register_fake
 def _(_: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, __: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    return _gradient_outputs(gate, up)
+    return gradient_buffers(gate, up)
 
 
 def _keep(ctx: Any, inputs: tuple[torch.Tensor, torch.Tensor, bool], output: torch.Tensor) -> None:  # noqa: ARG001 torch's
@@ -108,15 +109,3 @@ def _backward(ctx: Any, by_out: torch.Tensor) -> tuple[torch.Tensor, torch.Tenso
 
 _geglu.register_autograd(_backward, setup_context=_keep)
 _gated = differentiable(_geglu, _activate, _keep, _backward)
-
-
-def _output(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-    return torch.empty(gate.shape, dtype=torch.promote_types(gate.dtype, up.dtype), device=gate.device)
-
-
-def _gradient_outputs(gate: torch.Tensor, up: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Contiguous, whatever the layouts of the inputs."""
-    return (
-        torch.empty(gate.shape, dtype=gate.dtype, device=gate.device),
-        torch.empty(up.shape, dtype=up.dtype, device=up.device),
-    )
