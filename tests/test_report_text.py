@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diagnose.model import (
+    TOGETHER,
     Accounting,
     CannotTell,
     Confidence,
@@ -25,7 +26,7 @@ from diagnose.model import (
     Verdict,
 )
 from diagnose.report import formats, markdown, text
-from diagnose.session import PatchAccepted, RunEnded, State, fold
+from diagnose.session import PatchAccepted, RunEnded, State, TrialStarted, TrialState, fold
 
 SMALL = Diagnosis(
     schema=1,
@@ -278,3 +279,15 @@ def test_of_a_run_that_was_interrupted_no_patch_can_be_applied() -> None:
         assert "diagnose apply" in render(state)
         assert "diagnose apply" not in render(interrupted)
         assert "there is no patch to apply" in render(interrupted)
+
+
+def test_a_common_trial_that_kept_nothing_is_told_of() -> None:
+    started = TrialStarted(fixer=TOGETHER, setting={}, predicted_ns=1, summary="one, two, three, at once", diff="")
+    slower = Verdict(TOGETHER, Decision.SLOWER, "slower by 4.0 % of the step (8 pairs, −5.0 % … −3.0 %)")
+    own = Verdict("one", Decision.NO_CHANGE, "no difference to build on")
+    state = State(diagnosis=SMALL, verdicts=(own,), trials=(TrialState(started, (), slower),))
+    for said in (text.render(state), markdown.render(state)):
+        assert "one, two, three, at once: slower, slower by 4.0 %" in " ".join(said.split())
+        assert "they were then tried apart." in " ".join(said.split())
+    kept = replace(slower, decision=Decision.KEPT)
+    assert "tried apart" not in text.render(replace(state, trials=(TrialState(started, (), kept),)))

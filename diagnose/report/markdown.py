@@ -27,7 +27,7 @@ from diagnose.report.phrases import (
 from diagnose.report.phrases import particulars as verdict_particulars
 from diagnose.report.predictions import summed_up
 from diagnose.report.slices import slices
-from diagnose.report.tried import advised, dropped, is_dry, kept_alike, measured, promise, remark, untried
+from diagnose.report.tried import advised, dropped, fell_apart, is_dry, kept_alike, measured, promise, remark, untried
 from diagnose.report.vocabulary import DECISIONS, SEVERITIES, named_count
 from diagnose.session import State
 from diagnose.units import format_bytes, format_ns, format_share
@@ -156,6 +156,7 @@ def _measured(state: State) -> list[str]:
         )
     head = ("fix", "predicted per step", "measured per step", "of a step [95 % interval]", "verdict")
     blocks.append(_table(head, [_verdict_row(verdict) for verdict in tried]))
+    blocks += [_inline(sentence(said)) for said in fell_apart(state)]
     for alike in kept_alike(tried):
         verdict, *others = alike.verdicts
         lines = [

@@ -10,7 +10,7 @@ from diagnose.report.paths import clipped, place
 from diagnose.report.phrases import MINUS, chosen, cut_short, final, interplay, particulars, saves, sentence, together
 from diagnose.report.predictions import summed_up
 from diagnose.report.styled import heading, styled
-from diagnose.report.tried import advised, dropped, is_dry, kept_alike, measured, promise, remark, untried
+from diagnose.report.tried import advised, dropped, fell_apart, is_dry, kept_alike, measured, promise, remark, untried
 from diagnose.report.vocabulary import BAD, DECISIONS, GOOD, MUTED, named_count
 from diagnose.report.wrapping import wrap
 from diagnose.session import State
@@ -44,6 +44,8 @@ def _measured(state: State, width: int) -> list[Text]:
     lines = [heading("Fixes tried", "on copies of your files, against the original", width)]
     lines += _control(state, width)
     lines += _table(tried, width)
+    for said in fell_apart(state):
+        lines += [Text(), *_muted(sentence(said), width)]
     for alike in kept_alike(tried):
         lines += [Text(), *_kept(alike.verdicts, width, state.control is None)]
     outcomes = dropped(state.verdicts)

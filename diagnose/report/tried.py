@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from diagnose.model import Decision, Verdict
+from diagnose.model import TOGETHER, Decision, Verdict
 from diagnose.session import State
 from diagnose.units import format_ns
 
@@ -39,6 +39,15 @@ def untried(verdicts: Sequence[Verdict]) -> list[Alike]:
         if verdict.decision is Decision.NOT_TRIED:
             groups.setdefault(_ITS_OWN.sub("", verdict.summary), []).append(verdict)
     return [Alike(words if len(alike) > 1 else alike[0].summary, tuple(alike)) for words, alike in groups.items()]
+
+
+def fell_apart(state: State) -> list[str]:
+    """A sentence for each trial of many at once that kept none of them: its fixes then had trials of their own."""
+    return [
+        f"{trial.started.summary}: {trial.verdict.decision.value}, {trial.verdict.summary}; they were then tried apart"
+        for trial in state.trials
+        if trial.started.fixer == TOGETHER and trial.verdict is not None and trial.verdict.decision is not Decision.KEPT
+    ]
 
 
 def kept_alike(verdicts: Sequence[Verdict]) -> list[Alike]:
