@@ -137,7 +137,9 @@ def test_a_termination_is_the_programs_to_handle(tmp_path: Path, capfd: pytest.C
 def test_a_program_under_a_screen_ends_with_us(tmp_path: Path, number: signal.Signals) -> None:
     """As when the terminal is closed: its signal goes to us alone."""
     watching = (
-        "import sys; from pathlib import Path; from diagnose.collect.launch import run; from watching import QUICK;"
+        "import signal, sys; from pathlib import Path; from watching import QUICK; "
+        "from diagnose.collect.launch import run; "
+        "signal.signal(signal.SIGHUP, signal.SIG_DFL);"  # tests that run under nohup are born deaf to it
         f"run([sys.executable, *{ENDLESS!r}], QUICK, Path({str(tmp_path)!r}), cwd=Path({str(PROGRAMS)!r}),"
         "on_output=lambda text: None)"
     )
@@ -151,7 +153,7 @@ def test_a_program_under_a_screen_ends_with_us(tmp_path: Path, number: signal.Si
     started = of_run(None, tmp_path)
     assert len(started) >= 2
     own.send_signal(number)
-    own.wait()
+    own.wait(LIMIT_S)
     _, alive = psutil.wait_procs(started, timeout=LIMIT_S)
     assert alive == []
 
