@@ -7,17 +7,19 @@ enough of a step of today's length.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from diagnose.compose.knowledge import Known, absolute
+from diagnose.compose.stack import moved
 from diagnose.engine import SMALLEST_SHARE, Examination, examine
 from diagnose.errors import InputError
 from diagnose.fixer import Fixer
 from diagnose.model import Confidence, Finding
 from diagnose.plugins import Catalogue
 from diagnose.program import Program
+from diagnose.source.moved import LineMap
 from diagnose.trace.readers import open_traces
 from diagnose.units import format_share
 from diagnose.verdict import LEAST_SAVING
@@ -47,6 +49,12 @@ def candidates(program: Program, findings: Sequence[Finding], catalogue: Catalog
         for name in finding.fixers:
             if name in catalogue.fixers:
                 yield Candidate(replace(finding, where=places), catalogue.fixers[name])
+
+
+def followed(queue: Sequence[Candidate], before: Mapping[str, str], after: Mapping[str, str]) -> list[Candidate]:
+    """The same, with their places where the lines of the texts `before` went in those `after`."""
+    lines = LineMap.between(before, {path: text for path, text in after.items() if text != before.get(path)})
+    return [replace(one, finding=moved(one.finding, lines, after)) for one in queue]
 
 
 def review(

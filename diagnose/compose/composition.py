@@ -17,7 +17,7 @@ from pathlib import Path
 from diagnose.compose.alone import BREAKS_DOWN, Alone
 from diagnose.compose.answers import Answers, Variant, ask
 from diagnose.compose.budget import OUT_OF_BUDGET, Budget
-from diagnose.compose.candidates import Candidate, candidates, review
+from diagnose.compose.candidates import Candidate, candidates, followed, review
 from diagnose.compose.contracts import excluded_by
 from diagnose.compose.final import Final
 from diagnose.compose.journal import Journal, Record
@@ -25,7 +25,7 @@ from diagnose.compose.knowledge import Known
 from diagnose.compose.leave_one_out import LeaveOneOut
 from diagnose.compose.preview import NOT_ALLOWED
 from diagnose.compose.proposals import Proposal, next_up
-from diagnose.compose.stack import Stack, moved
+from diagnose.compose.stack import Stack
 from diagnose.compose.together import LEAST, Bundle, as_one, gather, halves, try_bundle
 from diagnose.compose.trials import Trials
 from diagnose.compose.tuning import Tuning
@@ -34,7 +34,6 @@ from diagnose.model import TOGETHER, Decision, Diagnosis, Gate, Verdict
 from diagnose.plugins import Catalogue
 from diagnose.program import Program, patch
 from diagnose.session import ControlMeasured, FinalMeasured, PatchAccepted
-from diagnose.source.moved import LineMap
 from diagnose.trial.bench import Control
 from diagnose.trial.schedule import Deadline, Schedule
 
@@ -194,9 +193,8 @@ class Composition:
             if excluded_by(proposal.fixer, [kept.fixer for kept in self._stack.kept]) is None:
                 self._done.discard(name)
                 self._apart.add(name)
-                lines = LineMap.between(stack.texts, self._stack.texts)
-                places = [moved(one, lines, self._stack.texts) for one in proposal.findings]
-                free += [Candidate(one, proposal.fixer) for one in places]
+                refused = [Candidate(one, proposal.fixer) for one in proposal.findings]
+                free += followed(refused, stack.texts, self._stack.texts)
         self._excluded = {}
         return free
 
@@ -256,9 +254,7 @@ class Composition:
         for member in bundle.members:
             self._settle(member.proposal.fixer)
             self._advise(member)
-        lines = LineMap.between(self._stack.texts, bundle.stack.edited)
-        self._queue = [replace(one, finding=moved(one.finding, lines, bundle.stack.texts)) for one in self._queue]
-        self._stack = bundle.stack
+        self._grow(bundle.stack)
         beside = "1 other" if len(bundle.members) == 2 else f"{len(bundle.members) - 1} others"
         said = f"tried with {beside} at once, which together gave: {found.summary}"
         for kept, member in zip(self._stack.kept[-len(bundle.members) :], bundle.members, strict=True):
@@ -296,10 +292,13 @@ class Composition:
         return held.patched
 
     def _accept(self, proposal: Proposal, variant: Variant) -> None:
-        lines = LineMap.between(self._stack.texts, variant.answer.files)
-        self._stack = self._stack.with_fix(variant.fixer, proposal.findings, variant.setting, variant.answer)
-        self._queue = [replace(one, finding=moved(one.finding, lines, self._stack.texts)) for one in self._queue]
+        self._grow(self._stack.with_fix(variant.fixer, proposal.findings, variant.setting, variant.answer))
         self._journal.record(PatchAccepted(diff=self._stack.patch.text, fixers=list(self._stack.names)))
+
+    def _grow(self, stack: Stack) -> None:
+        """The stack is this one now; what waits has its places in its lines."""
+        self._queue = followed(self._queue, self._stack.texts, stack.texts)
+        self._stack = stack
 
     def _look_again(self, fixer: Fixer, windows: Sequence[Path], step_ns: int | None) -> None:
         """Let the findings of the new state, whose untraced step is known from its trial, decide what is tried next."""

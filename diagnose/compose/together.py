@@ -10,19 +10,18 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from diagnose.compose.answers import Answers, Variant, ask
-from diagnose.compose.candidates import Candidate
+from diagnose.compose.answers import Answers, ask
+from diagnose.compose.candidates import Candidate, followed
 from diagnose.compose.contracts import excluded_by
 from diagnose.compose.journal import Journal
 from diagnose.compose.overlap import takes_back
 from diagnose.compose.proposals import least_sure, next_up
-from diagnose.compose.stack import Stack, moved
+from diagnose.compose.stack import Stack
 from diagnose.compose.trials import Trials
 from diagnose.fixer import Fixer
 from diagnose.model import TOGETHER, Confidence, Gate
 from diagnose.program import Program, patch
 from diagnose.session import TrialStarted
-from diagnose.source.moved import LineMap
 from diagnose.trial.bench import Trial
 
 LEAST = 3
@@ -85,8 +84,9 @@ def gather(stack: Stack, queue: Sequence[Candidate], allow: Collection[Gate]) ->
         if takes_back(base.texts, stack.texts, fits[0].answer.files):
             continue
         member = Answers(found.proposal, tuple(fits), found.advice)
-        left = _moved(left, stack, fits[0])
-        stack = stack.with_fix(fits[0].fixer, found.proposal.findings, fits[0].setting, fits[0].answer, together=True)
+        chosen, below = fits[0], stack
+        stack = stack.with_fix(chosen.fixer, found.proposal.findings, chosen.setting, chosen.answer, together=True)
+        left = followed(left, below.texts, stack.texts)
         members.append(member)
     return Bundle(tuple(members), stack)
 
@@ -143,9 +143,3 @@ def _mechanism(fixers: Sequence[Fixer]) -> str:
     measures = dict.fromkeys("idle" if part == "sync_calls" else part for part in parts)
     # Idle time holds all its kinds: to count one of them beside it would count that twice.
     return "+".join(part for part in measures if "idle" not in measures or not part.startswith("idle."))
-
-
-def _moved(queue: Sequence[Candidate], stack: Stack, variant: Variant) -> list[Candidate]:
-    lines = LineMap.between(stack.texts, variant.answer.files)
-    texts = {**stack.texts, **variant.answer.files}
-    return [Candidate(moved(one.finding, lines, texts), one.fixer) for one in queue]
