@@ -28,7 +28,10 @@ def test_where_the_kernel_does_not_count_it_nothing_is_said(monkeypatch: pytest.
 
 
 def test_a_process_that_has_ended_has_no_readings() -> None:
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    talk = "print('up', flush=True); input()"
+    child = subprocess.Popen([sys.executable, "-c", talk], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    child.stdout.readline()  # before it speaks it may not hold a page of its own yet
     host = Host(child.pid)
     assert host.read()["host.rss_bytes"] > 1 << 20
     assert child.stdin is not None
@@ -37,3 +40,4 @@ def test_a_process_that_has_ended_has_no_readings() -> None:
     with pytest.raises(psutil.NoSuchProcess):
         host.read()
     child.wait()
+    child.stdout.close()
