@@ -407,6 +407,10 @@ def example_request(
     return Request(finding, {"train.py": text}, sites, facts or Facts(), setting or {}, "train.py", home="")
 
 
+_COMPILING = frozenset({6, 9})
+"""Of an order class, the tens: compilation, graph capture."""
+
+
 @dataclass(frozen=True)
 class Fixer:
     """One rewrite."""
@@ -438,3 +442,9 @@ class Fixer:
     for the few steps of a window."""
     doc: str = ""
     """Filled by the loader from the module's docstring."""
+
+    @property
+    def compiles(self) -> bool:
+        """Whether code runs after it that nobody wrote, compiled or recorded as a graph: what it changes late in a run
+        no first step shows, and its programs take long to start."""
+        return self.order // 10 in _COMPILING

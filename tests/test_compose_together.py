@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from composing import ITEM, LOADER, SOURCE, Stage, finding, fixer, replacing
 
-from diagnose.compose import WITHOUT_ASKING, Outcome, candidates
+from diagnose.compose import WITHOUT_ASKING, Outcome, candidates, composition
 from diagnose.compose.knowledge import knowledge
 from diagnose.compose.overlap import takes_back
 from diagnose.compose.stack import Stack
 from diagnose.compose.together import as_one, gather
 from diagnose.compose.tuning import outcome
 from diagnose.fixer import Advice, Edits, Fixer, Request
-from diagnose.model import TOGETHER, Confidence, Decision, Diagnosis, Gate, Interval, Scalar, Steps
+from diagnose.model import TOGETHER, Confidence, Decision, Diagnosis, Evidence, Gate, Interval, Scalar, Steps
 from diagnose.model import Accounting as Nothing
 from diagnose.plugins import Catalogue
 from diagnose.program import Program
@@ -173,6 +173,37 @@ def test_where_all_break_down_halves_are_tried_and_the_culprit_is_found(tmp_path
         "narrow-model": Decision.CHANGES_NUMBERS,
         "more-imports": Decision.KEPT,
     }
+
+
+def test_a_single_of_one_half_has_its_trial_before_the_half_still_to_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def add_line(request: Request) -> Edits:
+        return Edits({path: f"{text}end = 5\n" for path, text in request.sources.items()}, "one more line")
+
+    last = fixer("one-more-line", add_line)
+    made = stage(tmp_path, LOADER, ITEM, MODEL, IMPORT, last)
+    made.bench.by_text = {"model = 30": Decision.CHANGES_NUMBERS, "import os": Decision.CHANGES_NUMBERS}
+
+    def promise_more(queue: Sequence[candidates.Candidate], *_: object) -> candidates.Review:
+        """Of the last fixer, once something was kept."""
+        more = {last.name: 19_000_000}
+        found = [replace(one.finding, recoverable_ns=more.get(one.fixer.name, 1)) for one in queue]
+        return candidates.Review(tuple(replace(one, finding=its) for one, its in zip(queue, found, strict=True)))
+
+    monkeypatch.setattr(composition, "review", promise_more)
+    made.run()
+    assert attempts(made) == [TOGETHER, TOGETHER, TOGETHER, "narrow-model", TOGETHER, "one-more-line", "more-imports"]
+
+
+def test_a_plan_waits_until_what_it_rests_on_is_measured(tmp_path: Path) -> None:
+    planned = fixer("buckets", replacing("import torch", "import torch  # planned"), after=("no-item",))
+    made = stage(tmp_path, planned, LOADER, ITEM, MODEL)
+    sizes = (Evidence("planned bucket 1 of 1", 1 << 20, "bytes"),)
+    made.findings = [replace(made.findings[0], evidence=sizes), *made.findings[1:]]
+    made.run()
+    assert made.bench.attempts[0] == (TOGETHER, SOURCE, ALL)
+    assert attempts(made) == [TOGETHER, "buckets"]
 
 
 def test_where_all_change_nothing_each_has_a_trial(tmp_path: Path) -> None:

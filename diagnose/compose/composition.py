@@ -107,7 +107,16 @@ class Composition:
 
     def _due(self) -> Bundle | Answers | None:
         """What to try now; None where the next of the queue turned out to be nothing to try."""
-        return self._bundle() or self._ready(next_up(self._queue))
+        bundle = self._bundle()
+        if bundle is not None:
+            return bundle
+        alone = self._alone()
+        return self._ready(next_up(alone)) if alone else None
+
+    def _alone(self) -> list[Candidate]:
+        """What may have a trial of its own now: not what waits for the trial of its part of a bundle."""
+        waiting = frozenset[str]().union(*self._groups)
+        return [one for one in self._queue if one.fixer.name not in waiting]
 
     def _try(self, due: Bundle | Answers, original: Program, baseline: Program, control: Control | None) -> Program:
         """One trial; the baseline of the next one."""
@@ -171,7 +180,7 @@ class Composition:
             self._excluded[fixer.name] = (proposal, self._stack)
         if not found.variants:
             return None
-        if next_up(self._queue).fixer.name != fixer.name:
+        if next_up(self._alone()).fixer.name != fixer.name:
             return None  # it treats less than it was proposed for, and others promise more now
         self._settle(fixer)
         reason = None

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from diagnose.compose.budget import Budget
 from diagnose.compose.journal import Journal
 from diagnose.compose.stack import Stack
-from diagnose.compose.together import COMPILING, as_one
+from diagnose.compose.together import as_one
 from diagnose.compose.trials import Trials
 from diagnose.fixer import Fixer
 from diagnose.model import Decision, Gate, GateResult, Verdict
@@ -55,7 +55,7 @@ class Final:
     def _gate(self, stack: Stack, original: Program, patched: Program) -> GateResult:
         whole = _whole(stack)
         found = self.bench.gate(whole.gate, original, patched, whole.rounds_to, fewer=whole.fewer_parameters)
-        if found.passed and whole.gate is not Gate.TRAINING and whole.order in COMPILING:
+        if found.passed and whole.gate is not Gate.TRAINING and whole.compiles:
             return self._beside(found, self.bench.gate(Gate.TRAINING, original, patched, asked=False))
         return found
 

@@ -15,10 +15,10 @@ from diagnose.compose.candidates import Candidate, followed
 from diagnose.compose.contracts import excluded_by
 from diagnose.compose.journal import Journal
 from diagnose.compose.overlap import takes_back
-from diagnose.compose.proposals import least_sure, next_up
+from diagnose.compose.proposals import Proposal, least_sure, next_up
 from diagnose.compose.stack import Stack
 from diagnose.compose.trials import Trials
-from diagnose.fixer import Fixer
+from diagnose.fixer import Fixer, planned
 from diagnose.model import TOGETHER, Confidence, Gate
 from diagnose.program import Program, patch
 from diagnose.session import TrialStarted
@@ -26,8 +26,6 @@ from diagnose.trial.bench import Trial
 
 LEAST = 3
 """Fewer are tried one by one: that says more of each, and takes no longer."""
-COMPILING = frozenset({60, 90})
-"""Order classes of fixes after which code runs that nobody wrote: compiled, or recorded as a graph."""
 _COARSEST_FIRST = ("bf16", "fp16", "tf32")
 
 
@@ -66,13 +64,15 @@ def gather(stack: Stack, queue: Sequence[Candidate], allow: Collection[Gate]) ->
     """All fixes of the queue that go together, each put on top of those before it.
 
     Left for later: what changes the training, what is not judged by the step's time alone, what excludes one that is
-    in already or takes back what that wrote (two cures of one ailment), and a fixer that fails.
+    in already or takes back what that wrote (two cures of one ailment), a plan that one of the others makes obsolete,
+    and a fixer that fails.
     """
-    left, members, base = list(queue), [], stack
+    left, base = list(queue), stack
+    members: list[Answers] = []
     while left:
         proposal = next_up(left)
         left = [one for one in left if one.fixer.name != proposal.fixer.name]
-        if any(not finding.asks_for_time for finding in proposal.findings):
+        if any(not finding.asks_for_time for finding in proposal.findings) or _outdated(proposal, members):
             continue
         try:
             found = ask(stack, proposal)
@@ -91,6 +91,12 @@ def gather(stack: Stack, queue: Sequence[Candidate], allow: Collection[Gate]) ->
     return Bundle(tuple(members), stack)
 
 
+def _outdated(proposal: Proposal, members: Sequence[Answers]) -> bool:
+    """Whether sizes were planned from a recording in which what this fixer rests on was not done yet."""
+    before = {member.proposal.fixer.name for member in members}
+    return not before.isdisjoint(proposal.fixer.after) and any(planned(finding) for finding in proposal.findings)
+
+
 def as_one(fixers: Sequence[Fixer]) -> Fixer:
     """A fixer that stands for all of these: the boldest promise, and the sum of what they say will move."""
     formats = {fixer.rounds_to for fixer in fixers}
@@ -103,7 +109,7 @@ def as_one(fixers: Sequence[Fixer]) -> Fixer:
         # No number format explains what a fix changes that changes the training by something else.
         rounds_to=None if unexplained else next((name for name in _COARSEST_FIRST if name in formats), None),
         fewer_parameters=any(fixer.fewer_parameters for fixer in fixers),
-        order=max((fixer.order for fixer in fixers), key=lambda order: (order in COMPILING, order)),
+        order=max(fixers, key=lambda fixer: (fixer.compiles, fixer.order)).order,
     )
 
 

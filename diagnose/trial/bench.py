@@ -41,8 +41,6 @@ from diagnose.verdict import (
     saved,
 )
 
-_COMPILING_ORDERS = frozenset({*range(60, 70), *range(90, 100)})
-"""Order classes of fixers whose programs take long to start: compilation, graph capture."""
 _CORES_AHEAD = 8
 _SHARES_AHEAD = (1.2, 1.2, 1.4, 1.4)
 """Of the memory that was seen of the original: two of it, two patched."""
@@ -263,7 +261,7 @@ class Bench:
 
     def trial_ns(self, fixer: Fixer, settings: int) -> int:
         """How long a trial of a fix is expected to take, with the choice between its settings and its gate."""
-        compiles = fixer.order in _COMPILING_ORDERS or self._newest_original in self._compiling
+        compiles = fixer.compiles or self._newest_original in self._compiling
         return self._costs.trial_ns(settings, fixer.gate, compiles=compiles)
 
     def check_ns(self) -> int:
