@@ -1,7 +1,7 @@
 """Live arms: how they are paused, ended and outlived by nothing.
 
 The programs are puppets that speak the protocol of `collect.inside.turns` without torch, so that each starts within
-milliseconds; `test_arms_torch.py` has the real other side.
+milliseconds; `test_trial_turns.py` has the real other side.
 """
 
 from __future__ import annotations

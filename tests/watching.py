@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from diagnose.collect import Recipe, environment
 
 PROGRAMS = Path(__file__).parent / "programs"
-LIMIT_S = 120
+LIMIT_S = 240
+"""So long only a program takes that hangs: a machine that is busy with other things may be many times slower."""
 QUICK = Recipe(warmup=4, most_warmup_steps=8)
 """Traces after eight steps at the latest, however noisy the machine is."""
 
@@ -71,3 +76,19 @@ def run(
         timeout=LIMIT_S,
     )
     return Ran(done.returncode, done.stdout, done.stderr, folder)
+
+
+def left_of(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    """Those that do not end within the limit; one whose exit code nobody has collected has ended."""
+    return [process for process in processes if not _ends(process)]
+
+
+def _ends(process: psutil.Process) -> bool:
+    try:
+        end = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return not process.is_running() or bool(select.select([end], [], [], LIMIT_S)[0])
+    finally:
+        os.close(end)
