@@ -66,8 +66,9 @@ from diagnose.source.formulas.own_optimizer import replaced_by_torchs
 from diagnose.source.formulas.residual_norm import NormCall, ResidualNorm, residual_norms
 from diagnose.source.formulas.rotary import RotatedPair, rotated_pairs
 from diagnose.source.formulas.vocabulary import OutputLayer, output_layers
-from diagnose.source.functional import call_in_place, functional, operand
+from diagnose.source.functional import functional, operand
 from diagnose.source.hooks import is_adapted, is_watching_hook
+from diagnose.source.in_place import call_in_place, comments_above, in_place, laid_out
 from diagnose.source.leftovers import unread_after, without_from_import, without_import
 from diagnose.source.options import CallOptions, Placed
 from diagnose.source.pure import only_computes
@@ -191,6 +192,7 @@ __all__ = [
     "checkpointed",
     "classes_last",
     "clipped_by_hand",
+    "comments_above",
     "compilations",
     "condition",
     "conv_classes",
@@ -217,6 +219,7 @@ __all__ = [
     "hooked_gradients",
     "import_for_effect",
     "import_from_shim",
+    "in_place",
     "insert_after",
     "insert_before",
     "is_adapted",
@@ -231,6 +234,7 @@ __all__ = [
     "is_written_to",
     "keep_on_device",
     "known_optimizer",
+    "laid_out",
     "last_micro_step",
     "leaf",
     "lightning_models",

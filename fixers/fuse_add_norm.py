@@ -34,18 +34,18 @@ from diagnose.fixer import (
     Source,
     Splice,
     call_in_place,
+    comments_above,
     ensure_from_import,
     example_request,
     free_name,
+    in_place,
     is_adapted,
     is_compiled,
     parse,
-    replace,
     residual_norms,
     take_out,
 )
 
-_LONGEST = 110
 _BY_HAND = (
     "Add to the residual stream and normalise with `diagnose.kernels.{}` by hand: layers are hooked or adapted here."
 )
@@ -81,8 +81,7 @@ def _edits(source: Source, found: ResidualNorm, operator: str) -> list[Splice]:
     stream = source.code(found.stream)
     options = [stream, *_options(found.norm)]
     if found.name is None:
-        code = call_in_place(source, found.norm.root, operator, [source.code(found.branch), *options], "[0]")
-        return [replace(source, found.norm.root, code)]
+        return call_in_place(source, found.norm.root, operator, [source.code(found.branch), *options], "[0]")
     small, total = found.user.body[0], found.name
     target = small.targets[0].target if isinstance(small, cst.Assign) and len(small.targets) == 1 else None
     if isinstance(target, cst.Name) and isinstance(small, cst.Assign) and small.value is found.norm.root:
@@ -94,7 +93,7 @@ def _edits(source: Source, found: ResidualNorm, operator: str) -> list[Splice]:
         rest = take_out(source, gone)
     else:
         normed = free_name(source, "normed")
-        rest = [replace(source, found.norm.root, normed)]
+        rest = in_place(source, found.norm.root, normed)
     return [*_around(source, found, f"{normed}, {total} = {operator}(", options), *rest]
 
 
@@ -102,13 +101,14 @@ def _around(source: Source, found: ResidualNorm, head: str, options: list[str]) 
     """The statement of the sum as a call, with the code of the branch left where it stands: it may be edited too."""
     start, end = source.span(found.statement)
     first, last = source.wide_span(found.branch)
+    kept = comments_above(source, found.statement, source.text[first:last])
     row = f"{source.indent(found.statement)}{head}{source.text[first:last]}, {', '.join(options)})"
-    if len(row) <= _LONGEST or "\n" in source.text[first:last]:
-        return [Splice(start, first, head), Splice(last, end, f", {', '.join(options)})")]
+    if len(row) <= source.line_limit or "\n" in source.text[first:last]:
+        return [*kept, Splice(start, first, head), Splice(last, end, f", {', '.join(options)})")]
     inner = source.indent(found.statement) + source.module.default_indent
     lines = "".join(f"{source.newline}{inner}{option}," for option in options)
     tail = f",{lines}{source.newline}{source.indent(found.statement)})"
-    return [Splice(start, first, f"{head}{source.newline}{inner}"), Splice(last, end, tail)]
+    return [*kept, Splice(start, first, f"{head}{source.newline}{inner}"), Splice(last, end, tail)]
 
 
 def _options(norm: NormCall) -> list[str]:
@@ -155,8 +155,8 @@ FIXER = Fixer(
         ),
         _example(
             "        x += self.attn(self.norm1(x))\n        h = self.norm2(x)\n        return x + self.mlp(h)\n",
-            "        h, x = add_layer_norm(self.attn(self.norm1(x)), x, self.norm2.weight, self.norm2.bias, "
-            "self.norm2.eps)\n"
+            "        h, x = add_layer_norm(\n            self.attn(self.norm1(x)),\n            x,\n"
+            "            self.norm2.weight,\n            self.norm2.bias,\n            self.norm2.eps,\n        )\n"
             "        return x + self.mlp(h)\n",
             "add_layer_norm",
         ),

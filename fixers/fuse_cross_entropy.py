@@ -36,7 +36,6 @@ from diagnose.fixer import (
     example_request,
     is_compiled,
     parse,
-    replace,
 )
 
 
@@ -57,7 +56,7 @@ def rewrite(request: Request) -> Answer:
 def _edits(source: Source, loss: CrossEntropy, logits: str) -> list[Splice]:
     (name,), imports = ensure_from_import(source, "diagnose.kernels", ["cross_entropy"])
     arguments = [logits, source.code(loss.targets), *(f"{option}={code}" for option, code in loss.keywords)]
-    return [*imports, replace(source, loss.root, call_in_place(source, loss.root, name, arguments))]
+    return [*imports, *call_in_place(source, loss.root, name, arguments)]
 
 
 def _recorded(text: str) -> Request:

@@ -45,6 +45,7 @@ from diagnose.fixer import (
     ensure_from_import,
     example_request,
     free_name,
+    in_place,
     insert_before,
     is_adapted,
     losses_of_steps,
@@ -146,7 +147,7 @@ def _edits(source: Source, found: OutputLoss) -> list[Splice]:
     targets = f"{operand(source, found.targets)}.flatten()" if found.flat_targets else source.code(found.targets)
     edits = [*_call_edit(source, found.loss, hidden, product, targets), *take_out(source, found.gone)]
     if found.made is not None:
-        edits.append(replace(source, product.node, _otherwise(source, found)))
+        edits += in_place(source, product.node, _otherwise(source, found))
     return edits
 
 
@@ -167,7 +168,7 @@ def _otherwise(source: Source, found: OutputLoss) -> str:
 def _call_edit(source: Source, loss: CrossEntropy, hidden: str, product: OutputProduct, targets: str) -> list[Splice]:
     (name,), imports = ensure_from_import(source, "diagnose.kernels", [_OPERATOR])
     arguments = [hidden, product.weight, targets, *_bias(product), *_options(loss)]
-    return [*imports, replace(source, loss.root, call_in_place(source, loss.root, name, arguments))]
+    return [*imports, *call_in_place(source, loss.root, name, arguments)]
 
 
 def _bias(product: OutputProduct) -> list[str]:
@@ -207,8 +208,8 @@ def _called(one: LossOfStep) -> list[Splice]:
     start, end = source.wide_span(one.call)
     added = set_keywords(source, one.call, {"targets": source.code(one.targets)})
     moved = [Splice(each.start - start, each.end - start, each.text) for each in added]
-    edit = replace(source, one.root, splice(source.text[start:end], moved))
-    return [edit, *take_out(source, one.gone), *(_without(source, each) for each in one.unused)]
+    called = in_place(source, one.root, splice(source.text[start:end], moved))
+    return [*called, *take_out(source, one.gone), *(_without(source, each) for each in one.unused)]
 
 
 def _without(source: Source, statement: cst.CSTNode) -> Splice:

@@ -30,11 +30,12 @@ from diagnose.fixer import (
     Source,
     Splice,
     call_in_place,
+    comments_above,
     ensure_from_import,
     example_request,
     is_compiled,
+    laid_out,
     parse,
-    replace,
     rotated_pairs,
     take_out,
 )
@@ -59,12 +60,12 @@ def _edits(source: Source, found: RotatedPair) -> list[Splice]:
     arguments = [first.turned, second.turned, first.cos, first.sin]
     arguments += ["interleaved=True"] if first.interleaved else []
     if found.whole is not None:
-        return [*imports, replace(source, found.whole, call_in_place(source, found.whole, name, arguments))]
+        return [*imports, *call_in_place(source, found.whole, name, arguments)]
     assert found.statements is not None  # it is the one or the other
     one, other = found.statements
-    start, end = source.span(one)
-    code = call_in_place(source, first.root, name, arguments)
-    return [*imports, Splice(start, end, f"{', '.join(found.names)} = {code}"), *take_out(source, [other])]
+    code = f"{', '.join(found.names)} = {laid_out(source, first.root, name, arguments)}"
+    kept = comments_above(source, one, code)
+    return [*imports, *kept, Splice(*source.span(one), code), *take_out(source, [other])]
 
 
 def _recorded(text: str) -> Request:

@@ -35,7 +35,6 @@ from diagnose.fixer import (
     gated_units,
     is_compiled,
     parse,
-    replace,
     take_out,
 )
 
@@ -69,7 +68,7 @@ def _edits(source: Source, found: Sequence[GatedUnit]) -> list[Splice]:
     names, edits = ensure_from_import(source, "diagnose.kernels", operators)
     for unit, name in zip(found, names, strict=True):
         arguments = [source.code(unit.gate), source.code(unit.up), *_OPERATORS[unit.activation][1]]
-        edits.append(replace(source, unit.root, call_in_place(source, unit.root, name, arguments)))
+        edits += call_in_place(source, unit.root, name, arguments)
         edits += take_out(source, [statement for statement, _ in unit.steps])
     return edits
 

@@ -33,7 +33,6 @@ from diagnose.fixer import (
     functional,
     operand,
     parse,
-    replace,
     take_out,
     written_likelihoods,
 )
@@ -65,8 +64,8 @@ def _edits(source: Source, found: WrittenLikelihood) -> list[Splice]:
     arguments += [f"{keyword}={source.code(value)}" for keyword, value in found.keywords]
     arguments += ['reduction="sum"'] if found.reduction == "sum" else ['reduction="none"'] if entries else []
     after = f".view_as({targets})" if entries and flat else ""
-    code = call_in_place(source, found.root, f"{name}.cross_entropy", arguments, after)
-    return [*imports, replace(source, found.root, code), *take_out(source, [statement for statement, _ in found.steps])]
+    called = call_in_place(source, found.root, f"{name}.cross_entropy", arguments, after)
+    return [*imports, *called, *take_out(source, [statement for statement, _ in found.steps])]
 
 
 def _recorded(text: str) -> Request:

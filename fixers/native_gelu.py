@@ -29,7 +29,6 @@ from diagnose.fixer import (
     example_request,
     functional,
     parse,
-    replace,
     take_out,
     without_import,
     written_activations,
@@ -51,8 +50,7 @@ def rewrite(request: Request) -> Answer:
             assert found.input is not None
             name, imports = functional(source)
             arguments = [source.code(found.input), *(['approximate="tanh"'] if found.kind == "tanh" else [])]
-            code = call_in_place(source, found.root, f"{name}.{_NAMES[found.kind]}", arguments)
-            splices += [*imports, replace(source, found.root, code)]
+            splices += [*imports, *call_in_place(source, found.root, f"{name}.{_NAMES[found.kind]}", arguments)]
             splices += take_out(source, [statement for statement, _ in found.steps])
         edits.append((path, without_import(source, splices, "math")))
     files = request.edited(edits)

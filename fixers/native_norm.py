@@ -33,7 +33,6 @@ from diagnose.fixer import (
     example_request,
     functional,
     parse,
-    replace,
     take_out,
     unread_after,
     written_norms,
@@ -68,7 +67,7 @@ def _edits(source: Source, found: WrittenNorm) -> list[Splice]:
     function = f"{name}.{'rms' if found.kind == 'rms' else 'layer'}_norm"
     gone: list[cst.CSTNode] = [statement for statement, _ in found.steps]
     gone += unread_after(source, _formats(source, found), [*gone, found.root])
-    edits = [*imports, replace(source, found.root, call_in_place(source, found.root, function, arguments))]
+    edits = [*imports, *call_in_place(source, found.root, function, arguments)]
     return [*edits, *take_out(source, gone), *_without_method(source, found)]
 
 

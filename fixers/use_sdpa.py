@@ -41,6 +41,7 @@ from diagnose.fixer import (
     WrittenAttention,
     argument,
     call_in_place,
+    comments_above,
     example_request,
     free_name,
     functional,
@@ -121,14 +122,16 @@ def _edits(source: Source, found: WrittenAttention, request: Request) -> tuple[l
     call = fused_call(found, request.sources)
     name, imports = functional(source)
     fused = f"{name}.scaled_dot_product_attention"
-    code = call_in_place(source, found.product, fused, call.arguments, after=call.after)
-    splices = [*imports, replace(source, found.product, code)]
+    *comments, called = call_in_place(source, found.product, fused, call.arguments, call.after)
+    splices = [*imports, *comments, called]
     statement = source.statement(found.product)
-    if source.newline in code and isinstance(statement, cst.SimpleStatementLine) and not _is_value(source, found):
+    in_rows = source.newline in called.text
+    if in_rows and isinstance(statement, cst.SimpleStatementLine) and not _is_value(source, found):
         attended = free_name(source, "attended")
         row = f"{fused}({', '.join(call.arguments)}){call.after}"
-        splices = [*imports, insert_before(source, statement, [f"{attended} = {row}"])]
-        splices.append(replace(source, found.product, attended))
+        before = insert_before(source, statement, [f"{attended} = {row}"])
+        comments = comments_above(source, found.product, row)
+        splices = [*imports, *comments, before, replace(source, found.product, attended)]
     gone = [statement for statement, _ in found.steps]
     gone += unread_after(source, call.unneeded, [*gone, found.product])
     return [*splices, *take_out(source, gone)], call.drops

@@ -40,10 +40,10 @@ from diagnose.fixer import (
     example_request,
     free_name,
     has_star,
+    in_place,
     insert_before,
     operand,
     parse,
-    replace,
     scope_of,
     take_out,
 )
@@ -54,7 +54,6 @@ _BY_ENTRY = frozenset(
 )
 _CONVERTS = re.compile(r"\.(item|tolist|cpu|numpy)\(")
 _IGNORED = "-100"
-_LONGEST = 110
 
 
 @dataclass
@@ -197,7 +196,7 @@ def _stays(source: Source, found: _Masked) -> bool:
 def _edits(source: Source, found: _Masked, others: list[Splice]) -> list[Splice]:
     """The reduction over all entries, which get a line of their own where one line would be too long."""
     if call_name(found.root) == "cross_entropy":
-        return [replace(source, found.root, _labelled(source, found))]
+        return in_place(source, found.root, _labelled(source, found))
     entries, mask = f"{_entries(source, found)}.reshape(*{found.mask}.shape, -1)", found.mask
     if _reduced_by(source, found) == "sum":
         after = f".masked_fill(~{mask}.unsqueeze(-1), 0).sum()"
@@ -207,13 +206,13 @@ def _edits(source: Source, found: _Masked, others: list[Splice]) -> list[Splice]
     bare = after.endswith("0).sum()") or isinstance(parent, cst.Assign | cst.Return | cst.Arg)
     (first, last), (start, end) = source.lines_of(found.root), source.wide_span(found.root)
     around = len(source.line_text(first)) + len(source.line_text(last)) * (last > first) - (end - start)
-    if around + len(entries + after) <= _LONGEST or not _can_precede(source, found.root):
-        return [replace(source, found.root, f"{entries}{after}" if bare else f"({entries}{after})")]
+    if around + len(entries + after) <= source.line_limit or not _can_precede(source, found.root):
+        return in_place(source, found.root, f"{entries}{after}" if bare else f"({entries}{after})")
     name = free_name(source, "entries", [edit.text.split(" = ")[0].strip() for edit in others])
     user = source.inside(found.root, cst.SimpleStatementLine)
     assert user is not None  # the entries can stand before it
     code = f"{name}{after}" if bare else f"({name}{after})"
-    return [insert_before(source, user, [f"{name} = {entries}"]), replace(source, found.root, code)]
+    return [insert_before(source, user, [f"{name} = {entries}"]), *in_place(source, found.root, code)]
 
 
 def _can_precede(source: Source, call: cst.Call) -> bool:

@@ -25,6 +25,7 @@ from diagnose.source.edit import (
     splice,
     top_of_program,
 )
+from diagnose.source.in_place import call_in_place, in_place
 
 
 def parsed(text: str) -> Source:
@@ -244,3 +245,48 @@ def test_what_is_no_text_is_said(tmp_path: Path, data: bytes) -> None:
 def test_a_character_that_the_encoding_lacks_is_said() -> None:
     with pytest.raises(InputError, match="iso-8859-1"):
         decode_source(b"# coding: latin-1\n").encode("\N{SNOWMAN}")
+
+
+def replaced(text: str, code: str) -> str:
+    """A text whose one `F(…)` gave its place to other code."""
+    source = parsed(text)
+    call = next(call for call in source.every(cst.Call) if source.code(call.func) == "F")
+    return splice(text, in_place(source, call, code))
+
+
+def called(text: str, *arguments: str) -> str:
+    source = parsed(text)
+    call = next(call for call in source.every(cst.Call) if source.code(call.func) == "F")
+    return splice(text, call_in_place(source, call, "G", arguments))
+
+
+def test_comments_of_an_expression_stay_above_what_takes_its_place() -> None:
+    text = "def f():\n    y = 2 * F(\n        a,  # of the batch\n        # and of the rest\n        b,\n    )\n"
+    after = "def f():\n    # of the batch\n    # and of the rest\n    y = 2 * g\n"
+    assert replaced(text, "g") == after
+
+
+def test_comments_that_the_new_code_has_stand_once() -> None:
+    assert replaced("y = F(\n    a  # kept\n    + b\n)\n", "G(\n    a  # kept\n    + b\n)") == (
+        "y = G(\n    a  # kept\n    + b\n)\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "before, after",
+    [
+        ("if x:\n    pass\nelif F(  # why\n    x\n):\n    pass\n", "if x:\n    pass\n# why\nelif g:\n    pass\n"),
+        ("if x: y = F(  # why\n    x\n)\n", "# why\nif x: y = g\n"),
+        ("x = 1; y = F(  # why\n    x\n)\n", "# why\nx = 1; y = g\n"),
+        ("y = [\n    1,\n    F(  # why\n        x\n    ),\n]\n", "# why\ny = [\n    1,\n    g,\n]\n"),
+    ],
+)
+def test_comments_go_where_a_line_of_their_own_may_stand(before: str, after: str) -> None:
+    compile(after, "after", "exec")
+    assert replaced(before, "g") == after
+
+
+def test_comments_stay_beside_the_arguments_that_they_speak_of() -> None:
+    text = "y = F(\n    logits.flatten(0, 1),  # (B*T, V)\n    targets,  # (B, T)\n).mean()\n"
+    after = "# (B, T)\ny = G(\n    logits.flatten(0, 1),  # (B*T, V)\n    targets.flatten(),\n).mean()\n"
+    assert called(text, "logits.flatten(0, 1)", "targets.flatten()") == after

@@ -179,3 +179,48 @@ def test_a_learning_rate_that_hangs_on_the_micro_batch_is_not_changed_with_it() 
         assert isinstance(answer, Advice) and "hangs on the size" in answer.text
     whole = text.replace("lr=rate)", "lr=0.1 * batch_size * accumulate)")
     assert rewritten("bigger-microbatch", whole, {"factor": 2}) is not None
+
+
+ATTENTION = HEAD + (
+    "class Attention(nn.Module):\n    def forward(self, q, k, v):\n"
+    "        scores = (q @ k.transpose(-2, -1)) / q.size(-1) ** 0.5\n        weights = F.softmax(scores, dim=-1)\n"
+    "        return (\n            weights @ v  # (B, H, T, D)\n        )\n"
+)
+LOSS = HEAD + (
+    "def loss_of(logits, y):\n    return F.cross_entropy(\n        logits.flatten(0, 1),  # (B * T, V)\n"
+    "        # padding counts nothing\n        y.flatten(),\n        ignore_index=-1,\n    )\n"
+)
+GELU = HEAD + (
+    "def act(x):\n    return 0.5 * x * (  # the exact form\n"
+    "        1.0 + torch.erf(x / 2**0.5)  # not the tanh\n    )\n"
+)
+ROTARY = HEAD + (
+    "def half(x):\n    x1, x2 = x[..., : x.shape[-1] // 2], x[..., x.shape[-1] // 2 :]\n"
+    "    return torch.cat((-x2, x1), dim=-1)\n\n\ndef turn(q, k, cos, sin):\n    q_turned = (\n"
+    "        q * cos  # real\n        + half(q) * sin  # imaginary\n    )\n"
+    "    k_turned = k * cos + half(k) * sin\n    return q_turned, k_turned\n"
+)
+RESIDUAL = HEAD + (
+    "class Block(nn.Module):\n    def __init__(self, width):\n        super().__init__()\n"
+    "        self.attn, self.mlp = nn.Linear(width, width), nn.Linear(width, width)\n"
+    "        self.norm = nn.LayerNorm(width)\n\n    def forward(self, x):\n        x = x + (  # the residual stream\n"
+    "            self.attn(x)  # attends\n        )\n        h = self.norm(x)\n        return x + self.mlp(h)\n"
+)
+
+
+@pytest.mark.parametrize(
+    "name, text",
+    [
+        ("use-sdpa", ATTENTION),
+        ("fuse-cross-entropy", LOSS),
+        ("native-gelu", GELU),
+        ("fuse-rope", ROTARY),
+        ("fuse-add-norm", RESIDUAL),
+    ],
+)
+def test_comments_inside_of_a_formula_outlive_it(name: str, text: str) -> None:
+    fixed = rewritten(name, text)
+    assert fixed is not None
+    comments = [line.partition("# ")[2] for line in text.splitlines() if "# " in line]
+    assert comments
+    assert [comment for comment in comments if fixed.count(f"# {comment}\n") == 1] == comments

@@ -11,9 +11,6 @@ from diagnose.source.syntax import Source, Splice
 
 __all__ = ["argument", "argument_code", "has_star", "put_first", "remove_argument", "set_keywords"]
 
-_USUAL_LINE = 100
-_LONGEST_LINE = 120
-
 
 def argument(call: cst.Call, keyword: str, position: int | None = None) -> cst.Arg | None:
     """The argument given for a parameter, by keyword or at a position from 0 (where no star comes before it)."""
@@ -105,7 +102,7 @@ def _with(source: Source, call: cst.Call, new: Sequence[str], growth: int) -> li
         return _on_lines(source, call, new)
     row = _in_row(source, call, new)
     first, last = source.lines_of(call)
-    if len(source.line_text(last)) + growth + _growth(row) <= _longest(source):
+    if len(source.line_text(last)) + growth + _growth(row) <= source.line_limit:
         return row
     if source.inside(call, cst.FormattedStringExpression) is not None:
         return row
@@ -181,11 +178,6 @@ def _broken(source: Source, call: cst.Call, new: Sequence[str]) -> list[Splice]:
 def _lonely_generator(call: cst.Call) -> bool:
     """Whether the only argument is a generator without parentheses: it needs them once it has company."""
     return len(call.args) == 1 and isinstance(call.args[0].value, cst.GeneratorExp) and not call.args[0].value.lpar
-
-
-def _longest(source: Source) -> int:
-    """How long a line may be: as long as a file's own, between the usual limits of formatters."""
-    return max(_USUAL_LINE, min(_LONGEST_LINE, max(map(len, source.text.splitlines()), default=0)))
 
 
 def _growth(splices: Sequence[Splice]) -> int:

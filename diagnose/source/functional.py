@@ -1,17 +1,15 @@
-"""How a file calls `torch.nn.functional`, and calls of it laid out as the file's other lines are."""
+"""How a file calls `torch.nn.functional`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import libcst as cst
 
 from diagnose.source.edit import ensure_import
 from diagnose.source.syntax import Source, Splice
 
-__all__ = ["call_in_place", "functional", "operand"]
-
-_LINE = 120
+__all__ = ["functional", "operand"]
 
 
 def functional(source: Source) -> tuple[str, list[Splice]]:
@@ -37,22 +35,6 @@ def _imported(source: Source) -> Iterator[tuple[str, str]]:
                     name = source.code(alias.name)
                     known = source.code(alias.asname.name) if alias.asname is not None else name
                     yield f"{source.code(small.module)}.{name}", known
-
-
-def call_in_place(source: Source, node: cst.CSTNode, function: str, arguments: Sequence[str], after: str = "") -> str:
-    """The code of a call for the place of `node`: on one line where it fits, else an argument a line."""
-    row = f"{function}({', '.join(arguments)}){after}"
-    start, end = source.wide_span(node)
-    line_start = source.line_start(start)
-    before, behind = source.text[line_start:start], source.text[end : source.line_end(end)]
-    longest = max(100, min(_LINE, max(map(len, source.text.splitlines()), default=0)))
-    behind = behind.split("#")[0].rstrip()
-    if len(before) + len(row) + len(behind) <= longest:
-        return row
-    outer = before[: len(before) - len(before.lstrip())]
-    inner = outer + source.module.default_indent
-    lines = "".join(f"{inner}{argument},{source.newline}" for argument in arguments)
-    return f"{function}({source.newline}{lines}{outer}){after}"
 
 
 def operand(source: Source, node: cst.BaseExpression) -> str:

@@ -15,7 +15,6 @@ from diagnose.source.syntax import Source, Splice
 
 __all__ = ["Layer", "layers_of", "set_keys"]
 
-_LONGEST_LINE = 100
 _DEEPEST = 4
 
 
@@ -107,7 +106,7 @@ def set_keys(layer: Layer, codes: Mapping[str, str]) -> list[Splice]:
         return [Splice(beyond, beyond, block)] if comma is not None else _joined(at, beyond, block[:-1])
     row = "".join(f" {text}," for text in new)
     first, final = source.lines_of(node)
-    if first == final and len(source.line_text(final)) + len(row) > _LONGEST_LINE:
+    if first == final and len(source.line_text(final)) + len(row) > source.line_limit:
         column = source.wide_span(node.elements[0])[0] - source.line_start(start)
         row = "".join(f"{source.newline}{' ' * column}{text}," for text in new)
     return [Splice(comma, comma, row)] if comma is not None else [Splice(at, at, "," + row[:-1])]

@@ -25,6 +25,7 @@ from libcst.metadata import (
 __all__ = ["Source", "Splice", "parse", "splice"]
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
+_USUAL_LINE, _LONGEST_LINE = 100, 120
 _Node = TypeVar("_Node", bound=cst.CSTNode)
 
 
@@ -96,6 +97,11 @@ class Source:
     def newline(self) -> str:
         """The line end that most of the file uses."""
         return self.module.default_newline
+
+    @cached_property
+    def line_limit(self) -> int:
+        """How long a new line may be: as the file's longest, between the usual limits of formatters."""
+        return max(_USUAL_LINE, min(_LONGEST_LINE, max(map(len, self.text.splitlines()), default=0)))
 
     @cached_property
     def _line_starts(self) -> list[int]:
