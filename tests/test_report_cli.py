@@ -51,6 +51,28 @@ def test_a_run_is_found_by_folder_and_by_name(run_folder: Path) -> None:
     assert named.resolve() == run_folder
 
 
+@pytest.mark.usefixtures("run_folder")
+@pytest.mark.parametrize("name", [".", ".diagnose", ".diagnose/runs"])
+def test_a_project_is_its_latest_run(name: str, run_folder: Path) -> None:
+    assert run_of(Path(name)) == run_folder
+
+
+def test_a_folder_without_runs_is_a_folder_of_recordings(tmp_path: Path) -> None:
+    assert run_of(tmp_path) is None
+
+
+@pytest.mark.usefixtures("run_folder")
+def test_a_folder_is_no_file_to_write(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"it is a folder; name a file in it: -o .*report\.md"):
+        call("-o", str(tmp_path))
+
+
+def test_a_journal_of_which_no_line_is_known_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "journal.jsonl").write_text('{"type": "of another version"}\n{"torn\n')
+    with pytest.raises(InputError, match="this version knows; read it with the diagnose that wrote it"):
+        call(str(tmp_path))
+
+
 def test_json_goes_to_stdout_whole(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(str(run_folder), "--json") == 0
     assert json.loads(capsys.readouterr().out)["program"] == "train.py --data shakespeare.txt"

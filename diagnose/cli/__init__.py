@@ -7,12 +7,15 @@ without numpy, torch or textual.
 from __future__ import annotations
 
 import argparse
+import difflib
+import errno
 import importlib
 import os
 import sys
 from collections.abc import Sequence
 
 import diagnose
+from diagnose.cli.lettering import speak
 from diagnose.cli.streams import talk
 from diagnose.errors import DiagnoseError, UsageError
 
@@ -38,6 +41,11 @@ COMMANDS = (
 
 INTERRUPTED = 130
 
+_FIRST_STEPS = (
+    "Start with `diagnose run train.py` on a program of yours, `diagnose analyze trace.json.gz` on a recording, or "
+    "`diagnose demo`. `diagnose COMMAND --help` says more of each."
+)
+
 
 class _Parser(argparse.ArgumentParser):
     """An argument parser whose mistakes are `UsageError`s, so that every wrong call ends the same way."""
@@ -49,8 +57,10 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (without the program's name); returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    for stream in (sys.stdout, sys.stderr):
+        speak(stream)
     try:
-        args = _parser().parse_args(_without_program(words))
+        args = _parsed(words)
         args.words = words
         run = importlib.import_module(f"diagnose.cli.{args.command}").run
         return int(run(args))
@@ -62,13 +72,66 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         # The reader of stdout went away (`diagnose … | head`): nothing is left to say, to anyone.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _abandon_stdout()
         return 0
+    except OSError as error:
+        if error.errno not in _OUTSIDE:
+            raise
+        _abandon_stdout()
+        what = error.filename or "the answer"
+        talk(f"diagnose: {what}: {error.strerror}; {_OUTSIDE[error.errno]}")
+        return DiagnoseError.exit_code
+
+
+_OUTSIDE = {
+    errno.ENOSPC: "free some space, then try again",
+    errno.EDQUOT: "free some of your quota, then try again",
+    errno.EROFS: "start in a folder that can be written to",
+    errno.EACCES: "start as a user who may use it, or in a folder that is yours",
+    errno.EPERM: "start as a user who may use it, or in a folder that is yours",
+    errno.EMFILE: "allow more open files (`ulimit -n`)",
+}
+"""What the machine refuses at a place where nobody expects it, and what its user can do. Other errors are ours."""
+
+
+def _abandon_stdout() -> None:
+    """What is left in the buffer of stdout goes nowhere: at exit, flushing it would fail a second time."""
+    try:
+        descriptor = sys.stdout.fileno()
+    except (OSError, ValueError):  # it is no file, as where something catches what is printed
+        return
+    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+
+
+def _parsed(words: list[str]) -> argparse.Namespace:
+    """The options. Raises UsageError for what is no command or no option of it, naming the nearest that there is."""
+    if not words:
+        raise UsageError(
+            "no command was named; `diagnose run train.py` finds what slows a program, `diagnose demo` shows how, "
+            "`diagnose --help` lists all"
+        )
+    if not words[0].startswith("-") and words[0] not in COMMANDS:
+        raise UsageError(f"{words[0]} is no command; {_meant(words[0])}`diagnose --help` lists all")
+    args, unknown = _parser().parse_known_args(_without_program(words))
+    if unknown:
+        what = "option" if unknown[0].startswith("-") else "argument"
+        raise UsageError(f"{args.command} takes no {what} {unknown[0]}; see `diagnose {args.command} --help`")
+    return args
+
+
+def _meant(word: str) -> str:
+    """A question, with a space behind it, where it can be guessed what `word` in the place of a command was to be."""
+    if word.endswith(".py"):
+        return f"did you mean `diagnose run {word}`? "
+    if word.endswith((".json", ".json.gz", ".sqlite", ".nsys-rep", ".db", ".pftrace")):
+        return f"did you mean `diagnose analyze {word}`? "
+    near = difflib.get_close_matches(word, COMMANDS, 1)
+    return f"did you mean {near[0]}? " if near else ""
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="diagnose", description=diagnose.__doc__)
-    parser.add_argument("--version", action="version", version=f"diagnose {diagnose.__version__}")
+    parser = _Parser(prog="diagnose", description=diagnose.__doc__, epilog=_FIRST_STEPS)
+    parser.add_argument("-V", "--version", action="version", version=f"diagnose {diagnose.__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
     for command in COMMANDS:
         importlib.import_module(f"diagnose.cli.{command}").add_parser(subparsers)

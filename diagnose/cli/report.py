@@ -43,6 +43,8 @@ def run(args: argparse.Namespace) -> int:
         else:
             result(formats()[name].render(subject))
         return 0
+    if args.output.is_dir():
+        raise UsageError(f"cannot write {args.output}: it is a folder; name a file in it: -o {args.output / 'report.md'}")
     rendered = formats()[name].render(subject)
     try:
         write_atomic(args.output, (rendered.rstrip("\n") + "\n").encode())

@@ -25,8 +25,21 @@ def run_of(target: Path | None) -> Path | None:
     for path in (target, session.RUNS / target):
         if (path / session.JOURNAL).is_file() or (path.is_file() and path.name == session.JOURNAL):
             return path
+    if target.is_dir() and (newest := _newest_below(target)) is not None:
+        return newest
     if not target.exists():
         raise InputError(target, f"no such file, and no run of that name below {session.RUNS}")
+    return None
+
+
+def _newest_below(folder: Path) -> Path | None:
+    """The latest run of a project that is named by its folder, by `.diagnose`, or by `.diagnose/runs`."""
+    whole = folder.resolve()
+    for project in (whole, whole.parent, whole.parent.parent):
+        if whole in (project, project / session.RUNS.parent, project / session.RUNS):
+            newest = session.latest(project)
+            if newest is not None:
+                return newest
     return None
 
 

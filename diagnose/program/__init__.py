@@ -43,6 +43,7 @@ class Program:
     ) -> Program:
         """The program that `words` start from `cwd`. Raises UsageError or InputError in one line."""
         here = _absolute(cwd or Path.cwd())
+        _check_text(str(here), *words)
         if not words:
             raise UsageError("no program was named; write for example: diagnose run train.py")
         if module:
@@ -98,6 +99,15 @@ class Program:
         )
 
 
+def _check_text(*names: str) -> None:
+    """Raise UsageError for a name whose bytes are no text: a journal, a trace and a diff could not hold it."""
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise UsageError(f"{os.fsencode(name)!r} is not text in UTF-8; rename it, or name a link to it") from None
+
+
 def _absolute(path: Path) -> Path:
     # Not `resolve`: a link keeps the name under which the interpreter, and so every recorded site, knows the file.
     return Path(os.path.abspath(path))  # noqa: PTH100 - Path.absolute keeps `..`
@@ -124,6 +134,13 @@ def _script_file(word: str, cwd: Path) -> Path:
 def _check_python(path: Path, word: str) -> None:
     from diagnose.program.source import read_source  # parsing is not needed to start a launcher or a module
 
+    if path.suffix == ".ipynb":
+        raise InputError(
+            word,
+            f"is a notebook; `jupyter nbconvert --to script {word}` writes its cells to {path.stem}.py: name that",
+        )
+    if not os.access(path, os.R_OK):
+        raise InputError(word, "may not be read by this user; change its permissions (`chmod u+r`) or the user")
     try:
         text = read_source(path).text
     except InputError as error:

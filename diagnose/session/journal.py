@@ -17,6 +17,8 @@ from diagnose.session.events import AnyEvent
 RUNS = Path(".diagnose") / "runs"
 JOURNAL = "journal.jsonl"
 
+_SAME_VERSION = "read it with the diagnose that wrote it, or run the program again"
+
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(AnyEvent)
 
@@ -32,12 +34,17 @@ class Session:
 
     @classmethod
     def create(cls, name: str, listener: Callable[[AnyEvent], None] | None = None, root: Path | None = None) -> Session:
-        """A new run folder below the working directory, or below `root`."""
+        """A new run folder below the working directory, or below `root`. Raises InputError where none can be made."""
         runs = (root or Path.cwd()) / RUNS
-        runs.mkdir(parents=True, exist_ok=True)
-        ignore = runs.parent / ".gitignore"
-        if not ignore.exists():
-            ignore.write_text("*\n")
+        try:
+            runs.mkdir(parents=True, exist_ok=True)
+            ignore = runs.parent / ".gitignore"
+            if not ignore.exists():
+                ignore.write_text("*\n")
+        except OSError as error:
+            raise InputError(
+                runs, f"cannot hold the files of a run ({error.strerror}); start in a folder that you may write to"
+            ) from error
         stem = time.strftime("%Y%m%d-%H%M%S-") + (re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.") or "run")
         for attempt in range(1000):
             path = runs / (f"{stem}-{attempt}" if attempt else stem)
@@ -87,6 +94,8 @@ def read(path: Path) -> tuple[list[AnyEvent], list[str]]:
             torn = number == len(lines)
             reason = "cut off, as after a kill" if torn else str(error)
             warnings.append(f"{journal.name} line {number} was skipped: {reason}")
+    if warnings and not events:
+        raise InputError(journal, f"no line of it is an event of a run that this version knows; {_SAME_VERSION}")
     return events, warnings
 
 

@@ -1,0 +1,133 @@
+"""What people and machines do to a command: a slip of the pen, an encoding without our letters, a full disk."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from test_cli import PYTHONPATH, TRACE, diagnose
+
+from diagnose.cli import COMMANDS, main
+from diagnose.cli.lettering import _PLAIN, speak
+from diagnose.errors import InputError, UsageError
+from diagnose.program import Program
+from diagnose.report.vocabulary import CLASSES, DECISIONS, MEMORY, SEVERITIES
+from diagnose.session import Session
+
+
+def printed(text: str, encoding: str) -> str:
+    """What a reader of a stream in `encoding` sees of `text`."""
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding=encoding)
+    speak(stream)
+    stream.write(text)
+    stream.flush()
+    return raw.getvalue().decode(encoding)
+
+
+class TestLettering:
+    def test_what_the_encoding_has_stays(self) -> None:
+        text = "3.0 µs · ±2 % → kept … 日本語"
+        assert printed(text, "utf-8") == text
+        assert printed("±2 µs ·", "latin-1") == "±2 µs ·"
+
+    def test_what_it_lacks_is_spelt_out(self) -> None:
+        assert printed("−3.0 µs · ±2 % → kept…", "ascii") == "-3.0 us | +/-2 % -> kept..."
+        assert printed("a\udcff日.py", "ascii") == "a\\xff\\u65e5.py"
+        assert printed("a\udcff.py", "utf-8") == "a\\xff.py"
+
+    def test_every_mark_of_ours_has_a_plain_form(self) -> None:
+        looks = [*CLASSES.values(), *MEMORY.values(), *SEVERITIES.values(), *DECISIONS.values()]
+        assert [look.mark for look in looks if not look.mark.isascii() and look.mark not in _PLAIN] == []
+
+    def test_fills_of_a_bar_stay_apart(self) -> None:
+        """Compute, communication, copies, input and Python are what most steps are made of."""
+        marks = [CLASSES[kind].mark for kind in ("compute", "exposed_comm", "exposed_copy", "input", "python", "sync")]
+        assert len({printed(mark, "ascii") for mark in marks}) == len(marks)
+
+
+def test_a_stream_that_lacks_letters_gets_the_answer_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "trace.json").write_text(json.dumps(TRACE))
+    answer = diagnose("analyze", "trace.json", cwd=tmp_path, env={"PYTHONIOENCODING": "ascii"})
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert "1.00 ms per step" in answer.stdout
+    assert answer.stdout.isascii()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk that is always full")
+def test_a_full_disk_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "diagnose", "explain", "input-bound"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=120,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": PYTHONPATH},
+        )
+    assert ended.returncode == 2
+    assert len(ended.stderr.splitlines()) == 1
+    assert "No space left" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "`diagnose run train.py`"),
+        (["rnu", "train.py"], "did you mean run?"),
+        (["train.py"], "did you mean `diagnose run train.py`?"),
+        (["trace.json.gz"], "did you mean `diagnose analyze trace.json.gz`?"),
+        (["run", "--step-count", "train.py"], "`diagnose run --help`"),
+        (["run", "--steps", "some", "train.py"], "'some' is not a whole number"),
+        (["report", "one", "two"], "`diagnose report --help`"),
+        (["run", "notes.ipynb"], "jupyter nbconvert --to script notes.ipynb"),
+    ],
+)
+def test_a_mistake_is_answered_with_what_was_meant(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    says: str,
+) -> None:
+    (tmp_path / "train.py").write_text("pass\n")
+    (tmp_path / "notes.ipynb").write_text('{"cells": []}\n')
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    out, err = capsys.readouterr()
+    assert (out, len(err.splitlines())) == ("", 1)
+    assert says in err
+
+
+def test_help_says_what_to_start_with_and_keeps_a_command_on_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help"])
+    said = capsys.readouterr().out
+    assert "diagnose run train.py" in said
+    assert all(f"    {command} " in said for command in COMMANDS)
+
+
+def test_a_run_folder_that_cannot_be_made_says_where_and_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / ".diagnose").write_text("a file in the way\n")
+    with pytest.raises(InputError, match=r"\.diagnose.* start in a folder that you may write to"):
+        Session.create("train", root=tmp_path)
+
+
+def test_a_name_that_is_no_text_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    name = os.fsdecode(b"tr\xff.py")
+    with pytest.raises(UsageError, match=r"xff\.py' is not text in UTF-8; rename it"):
+        Program.parse([name], cwd=tmp_path)
+
+
+def test_a_script_that_may_not_be_read_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "train.py").write_text("pass\n")
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(InputError, match=r"train\.py: may not be read"):
+        Program.parse(["train.py"], cwd=tmp_path)
