@@ -13,6 +13,7 @@ Why it costs
 What proves it
     Idle time of the device inside such calls, in several steps up to the end of the recording. The first steps fill the
     allocator, and that is how it should be: calls which cease, and recordings without several steps, are no finding.
+    Two steps are enough where both of them give memory back, as filling the allocator never does.
 
     Where memory is given back because there was no room, this is `memory-pressure`; where it is taken in every step and
     never given back, `leaking-memory`.
@@ -22,13 +23,14 @@ What fixes it
     (`expandable-segments`); caching switched on again.
 
 Thresholds
-    FEWEST_STEPS (3): of two steps, nobody can tell whether the calls cease.
+    FEWEST_STEPS (3): of two steps that only take memory, nobody can tell whether the calls cease.
     UNSEEN (2 %): below this share of fewer steps, the question is not worth asking (severity low begins there).
     LASTING (half): the calls must occur in this part, at least, of the later half of the steps.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 
@@ -39,11 +41,13 @@ from diagnose.rule import (
     CannotTell,
     Claim,
     Evidence,
+    Int64,
     Intervals,
     Measures,
     Rule,
     drawn,
     format_ns,
+    named,
     recoverable_ns,
 )
 
@@ -52,18 +56,20 @@ LASTING = 0.5
 UNSEEN = 0.02
 
 _EMPTY_CACHE = "empty_cache"
+_GIVES_BACK = re.compile(r"^(cuda|hip)Free(Async)?$|^cuMem(Free|Unmap)")
 
 
 def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     """Idle time in allocation calls that do not cease."""
-    if not measures.has_device or measures.step_count < FEWEST_STEPS:
-        if not measures.has_device:
-            yield CannotTell("allocator-churn", "a recording of the device's work")
-        elif measures.share(measures.idle["allocator"]) >= UNSEEN:
-            yield CannotTell("allocator-churn", "three steps or more: in fewer, filling the allocator looks the same")
+    if not measures.has_device:
+        yield CannotTell("allocator-churn", "a recording of the device's work")
         return
     idle = measures.idle["allocator"]
     rows = _calls(measures)
+    if measures.step_count < FEWEST_STEPS and not _gives_back(measures, rows):
+        if measures.share(idle) >= UNSEEN:
+            yield CannotTell("allocator-churn", "three steps or more: in fewer, filling the allocator looks the same")
+        return
     gain = recoverable_ns(measures, idle) if _lasts(measures, rows) else 0
     if gain == 0:
         return
@@ -85,21 +91,33 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     )
 
 
-def _calls(measures: Measures) -> np.typing.NDArray[np.int64]:
+def _calls(measures: Measures) -> Int64:
     """Rows of calls that allocate or free and begin within the host's counted steps."""
     trace, steps = measures.trace, measures.steps
-    found = np.array([*(ALLOCATIONS.search(name) is not None for name in trace.names), False], np.bool_)
+    if measures.step_count == 0:
+        return np.empty(0, np.int64)
     start = trace.calls.start_ns
     inside = (start >= steps.host_start_ns[0]) & (start < steps.host_end_ns[-1])
-    return np.flatnonzero(found[trace.calls.name] & inside)
+    return np.flatnonzero(named(trace.names, trace.calls.name, ALLOCATIONS) & inside)
 
 
-def _lasts(measures: Measures, rows: np.typing.NDArray[np.int64]) -> bool:
+def _gives_back(measures: Measures, rows: Int64) -> bool:
+    """Whether each of several steps gives memory back."""
+    calls = measures.trace.calls
+    freed = rows[named(measures.trace.names, calls.name[rows], _GIVES_BACK)]
+    return measures.step_count > 1 and bool((_per_step(measures, freed) > 0).all())
+
+
+def _lasts(measures: Measures, rows: Int64) -> bool:
     """Whether the calls go on to the end, rather than fill the allocator in the first steps."""
-    steps = measures.steps
-    starts = measures.trace.calls.start_ns[rows]
-    count = np.searchsorted(starts, steps.host_end_ns) - np.searchsorted(starts, steps.host_start_ns)
+    count = _per_step(measures, rows)
     return bool((count[len(count) // 2 :] > 0).mean() >= LASTING)
+
+
+def _per_step(measures: Measures, rows: Int64) -> Int64:
+    """How many of these calls begin in each of the host's counted steps."""
+    starts, steps = np.sort(measures.trace.calls.start_ns[rows]), measures.steps
+    return np.asarray(np.searchsorted(starts, steps.host_end_ns) - np.searchsorted(starts, steps.host_start_ns))
 
 
 def _empties_cache(measures: Measures, idle: Intervals) -> bool:
@@ -136,6 +154,15 @@ _FIRES = (
         """,
         repeat=4,
     ),
+    # Two steps, and both give memory back.
+    drawn(
+        """
+        host: fffffmmmolmmmol
+        gpu :            kk  kkkkkkk
+        step:                       |
+        """,
+        repeat=3,
+    ),
 )
 
 _SILENT = (
@@ -155,6 +182,15 @@ _SILENT = (
         step:              |
         """,
         repeat=4,
+    ),
+    # Two steps that only take memory: the allocator may still be filling.
+    drawn(
+        """
+        host: mmmmmmmol
+        gpu :          kkkkkkkk
+        step:                  |
+        """,
+        repeat=3,
     ),
     # One step: whether the calls cease cannot be seen.
     drawn(
