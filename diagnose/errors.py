@@ -57,3 +57,7 @@ class ProgramFailed(DiagnoseError):
     def __init__(self, message: str, returncode: int) -> None:
         super().__init__(message)
         self.returncode = returncode
+
+
+class Cancelled(Exception):  # it is no error, and none of the family
+    """The user left while work was going on: it ends where it is, and takes back what it left lying about."""

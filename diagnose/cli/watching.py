@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import os
+import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,7 +20,7 @@ from diagnose.cli.choosing import limited, names_in
 from diagnose.cli.findings import terminal_width, wants_colour
 from diagnose.cli.streams import result, standard_output_to_stderr, talk
 from diagnose.collect.recipe import Recipe
-from diagnose.errors import DiagnoseError, EnvironmentLacks, ProgramFailed, UsageError
+from diagnose.errors import Cancelled, DiagnoseError, EnvironmentLacks, ProgramFailed, UsageError
 from diagnose.model import Gate
 from diagnose.observe import Observation, observe
 from diagnose.plugins import Catalogue, load
@@ -57,10 +59,6 @@ class Fixing:
         return self if self.budget_ns is None else replace(self, budget_ns=max(0, self.budget_ns - spent_ns))
 
 
-class _Cancelled(Exception):  # it is no error
-    """The user left the screen while work was going on."""
-
-
 class Watching:
     """One command on one program."""
 
@@ -79,14 +77,15 @@ class Watching:
     def carry_out(self, fixing: Fixing | None, plain: bool, as_json: bool) -> int:
         """Watch the program, with `fixing` try fixes too, print the answer; returns the exit code."""
         try:
-            if wants_screen(plain or as_json):
-                # Textual takes about 0.3 s to import: only a screen pays for it.
-                from diagnose.tui.open import run_screen
+            with leaving_on(self._stop):
+                if wants_screen(plain or as_json):
+                    # Textual takes about 0.3 s to import: only a screen pays for it.
+                    from diagnose.tui.open import run_screen
 
-                code = run_screen(lambda show: self._work(fixing, show, on_screen=True), self._stop.set)
-            else:
-                with standard_output_to_stderr(as_json):
-                    code = self._work(fixing, _plain_lines(), on_screen=False)
+                    code = run_screen(lambda show: self._work(fixing, show, on_screen=True), self._stop.set)
+                else:
+                    with standard_output_to_stderr(as_json):
+                        code = self._work(fixing, _plain_lines(), on_screen=False)
         finally:
             self.session.close()
         result(self._answer(as_json))
@@ -106,7 +105,7 @@ class Watching:
         code, message = 1, "ended by an error of diagnose itself"
         try:
             code, message = self._observe_and_fix(fixing, on_screen)
-        except (_Cancelled, KeyboardInterrupt):
+        except (Cancelled, KeyboardInterrupt):
             code, message = INTERRUPTED, "interrupted"
         except DiagnoseError as error:
             code, message = error.exit_code, str(error)
@@ -158,13 +157,32 @@ class Watching:
             fixing.budget_ns,
             fixing.allow,
             died,
+            self._stop.is_set,
         )
         return compose.summary(outcome), outcome.patch is not None
 
     def _record_unless_cancelled(self, event: AnyEvent) -> None:
         self.session.record(event)
         if self._stop.is_set():
-            raise _Cancelled
+            raise Cancelled
+
+
+@contextlib.contextmanager
+def leaving_on(stop: threading.Event) -> Iterator[None]:
+    """A request to end, or a terminal that is gone, is the user leaving: copies are taken away, as after a Ctrl-C."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    # What is ignored, as under nohup, or has a handler of somebody else's, stays so.
+    mine = [number for number, handler in before.items() if handler is signal.SIG_DFL]
+    for number in mine:
+        signal.signal(number, lambda _number, _frame: stop.set())
+    try:
+        yield
+    finally:
+        for number in mine:
+            signal.signal(number, before[number])
 
 
 def watching(args: argparse.Namespace, command: str) -> Watching:

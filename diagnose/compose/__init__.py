@@ -10,7 +10,7 @@ and runs nothing.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from diagnose.compose import stored
@@ -24,6 +24,7 @@ from diagnose.plugins import Catalogue
 from diagnose.program import Program, patch
 from diagnose.trace import Trace
 from diagnose.trial.bench import Bench
+from diagnose.trial.groups import never
 from diagnose.trial.memory import while_watched
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.units import format_share
@@ -42,18 +43,22 @@ def fix(
     budget_ns: int | None = None,
     allow: frozenset[Gate] = WITHOUT_ASKING,
     died: bool = False,
+    cancelled: Callable[[], bool] = never,
 ) -> Outcome:
     """Try what the findings suggest, on copies below `folder` that are gone in the end; the patch is stored there.
 
     `died`: memory ran out, and what is looked for is a program that runs. Writes nothing to the user's files. Raises
-    ProgramFailed where the program fails in an unchanged copy.
+    ProgramFailed where the program fails in an unchanged copy, and Cancelled, with nothing left running, soon after
+    `cancelled` says so.
     """
     plan = schedule or Schedule()
     deadline = Deadline.within(budget_ns)
     known = knowledge(program, diagnosis, traces)
     trials, phase = folder / "trials", Journal(record).phase
     try:
-        with Bench(program, trials, plan, deadline, memory=while_watched(traces), on_phase=phase) as bench:
+        with Bench(
+            program, trials, plan, deadline, memory=while_watched(traces), on_phase=phase, cancelled=cancelled
+        ) as bench:
             if died:
                 outcome = rescue(program, diagnosis, known, catalogue, record, bench, deadline, allow)
             else:

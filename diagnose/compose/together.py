@@ -7,7 +7,7 @@ trial of all breaks down, halves of them are tried.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from diagnose.compose.answers import Answers, ask
@@ -60,12 +60,14 @@ class Bundle:
         return least_sure(member.proposal.prediction for member in self.members)
 
 
-def gather(stack: Stack, queue: Sequence[Candidate], allow: Collection[Gate]) -> Bundle:
+def gather(
+    stack: Stack, queue: Sequence[Candidate], allow: Collection[Gate], on_ask: Callable[[Fixer], None] = lambda _: None
+) -> Bundle:
     """All fixes of the queue that go together, each put on top of those before it.
 
     Left for later: what changes the training, what is not judged by the step's time alone, what excludes one that is
     in already or takes back what that wrote (two cures of one ailment), a plan that one of the others makes obsolete,
-    and a fixer that fails.
+    and a fixer that fails. `on_ask` is told who is asked, which takes a while where programs are long.
     """
     left, base = list(queue), stack
     members: list[Answers] = []
@@ -74,6 +76,7 @@ def gather(stack: Stack, queue: Sequence[Candidate], allow: Collection[Gate]) ->
         left = [one for one in left if one.fixer.name != proposal.fixer.name]
         if any(not finding.asks_for_time for finding in proposal.findings) or _outdated(proposal, members):
             continue
+        on_ask(proposal.fixer)
         try:
             found = ask(stack, proposal)
         except Exception:  # noqa: BLE001 - a fixer may be the user's own; its own trial tells how it fails

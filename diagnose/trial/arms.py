@@ -272,13 +272,14 @@ class _Rank:
 
 
 def _readable(source: socket.socket, end_ns: int, group: Group) -> bool:
-    """Wait until there is something to read; False when the time is up or the program is gone."""
+    """Wait until there is something to read; False when the time is up or the program is gone. Raises Cancelled."""
     with selectors.DefaultSelector() as selector:
         selector.register(source, selectors.EVENT_READ)
         while True:
             left_s = (end_ns - time.monotonic_ns()) / NS_PER_S
             if selector.select(max(0.0, min(_CHECK_S, left_s))):
                 return True
+            group.go_on()
             if left_s <= 0:
                 return False
             if group.exited:

@@ -22,7 +22,7 @@ from diagnose.trial.arms import Arm, ArmFailed, Workplace
 from diagnose.trial.costs import Costs
 from diagnose.trial.duel import ORIGINAL, Comparison, Duel, OnPair, Starter
 from diagnose.trial.gatekeeper import Gatekeeper
-from diagnose.trial.groups import Groups
+from diagnose.trial.groups import Groups, never
 from diagnose.trial.kept import KeptArm
 from diagnose.trial.knobs import OnSetting, Sweep, YardstickFailed
 from diagnose.trial.mechanism import mechanism
@@ -84,10 +84,12 @@ class Bench:
         environment: Mapping[str, str] = os.environ,
         memory: Memory | None = None,
         on_phase: OnPhase = lambda _phase, _detail: None,
+        cancelled: Callable[[], bool] = never,
     ) -> None:
         """`memory` is what one process of the program was seen to hold, where that is known before any trial.
 
-        `on_phase` is told of what takes a while and shows no pairs meanwhile.
+        `on_phase` is told of what takes a while and shows no pairs meanwhile. Once `cancelled` says so, whatever waits
+        for a program raises Cancelled.
         """
         self._on_phase = on_phase
         self._program = program
@@ -105,7 +107,7 @@ class Bench:
         self._startups = Startups()
         self._newest_original: Path | None = None
         self._costs = Costs(schedule)
-        self._groups = Groups()
+        self._groups = Groups(cancelled)
         protect = {"module": str(Path(guard.__file__)), "originals": [str(program.root)], "copy": str(folder)}
         self._edited: dict[Path, list[str]] = {}
         self._place = Workplace(self._groups, folder, python, self._environment_of, {"guard": protect}, self._edited)

@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import psutil
 
+from diagnose.errors import Cancelled
 from diagnose.trial import warden
 from diagnose.trial.last_words import code_of_rank, of_the_program
 
@@ -22,10 +23,17 @@ _GRACE_S = 1.0  # between SIGTERM and SIGKILL: nothing that a trial's process st
 _POLL_S = 0.01
 
 
+def never() -> bool:
+    """Nobody cancels."""
+    return False
+
+
 class Groups:
     """All process groups of one controller. Use it as a context manager: leaving it ends every group."""
 
-    def __init__(self) -> None:
+    def __init__(self, cancelled: Callable[[], bool] = never) -> None:
+        """`cancelled` is asked while a program is waited for, so that a silent one keeps nobody from leaving."""
+        self.cancelled = cancelled
         self._running: list[Group] = []
         # -I: neither the user's environment nor a sitecustomize of ours reaches the warden.
         self._warden = subprocess.Popen(
@@ -134,15 +142,21 @@ class Group:
         """Let every process go on."""
         self._signal(signal.SIGCONT)
 
+    def go_on(self) -> None:
+        """Raise Cancelled if the user has left: whoever waits for the program asks this now and then."""
+        if self._owner.cancelled():
+            raise Cancelled
+
     def wait(self, limit_ns: int) -> int | None:
         """The leader's exit code (negative: a signal), or None if it still runs after `limit_ns`.
 
-        Of a launcher that tells it, that of the rank that failed.
+        Of a launcher that tells it, that of the rank that failed. Raises Cancelled.
         """
         end = time.monotonic_ns() + limit_ns
         while not self.exited:
             if time.monotonic_ns() >= end:
                 return None
+            self.go_on()
             time.sleep(_POLL_S)
         code = self.returncode
         return code if code == 0 else code_of_rank(self._error_text()) or code
@@ -178,14 +192,18 @@ class Group:
             return ""
 
     def end(self) -> int | None:
-        """End the whole group: continue, terminate, then kill. Returns the leader's exit code."""
+        """End the whole group: continue, terminate, then kill. Returns the leader's exit code.
+
+        Once the user has left, nothing has a second to end by itself.
+        """
         if not self._ended:
             self._ended = True
             self.adopt_descendants()
-            if not self.exited:
+            if not self.exited and not self._owner.cancelled():
                 self._signal(signal.SIGCONT)
                 self._signal(signal.SIGTERM)
-                self.wait(int(_GRACE_S * 1e9))
+                with contextlib.suppress(Cancelled):
+                    self.wait(int(_GRACE_S * 1e9))
             self._signal(signal.SIGKILL)
             self._leader.wait()
             for group_id in self._ids:
