@@ -171,7 +171,7 @@ def test_a_program_that_ends_in_the_followed_step_keeps_its_window(tmp_path: Pat
 
 
 def test_ranks_follow_the_same_step(tmp_path: Path) -> None:
-    ran = run(tmp_path, "-m", "torch.distributed.run", "--nproc-per-node", "2", "two_ranks.py")
+    ran = run(tmp_path, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "two_ranks.py")
     assert ran.returncode == 0
     for rank in (0, 1):
         window, steps = ran.record("window.json", rank), ran.lines("steps.jsonl", rank)

@@ -182,7 +182,7 @@ def test_a_script_that_raises_keeps_its_traceback(tmp_path: Path) -> None:
 
 
 def test_both_ranks_of_torchrun_are_watched_and_trace_the_same_steps(tmp_path: Path) -> None:
-    ran = run(tmp_path, "-m", "torch.distributed.run", "--nproc-per-node", "2", "two_ranks.py")
+    ran = run(tmp_path, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "two_ranks.py")
     assert ran.returncode == 0
     assert ran.ranks == ["rank0", "rank1"]
     windows = [ran.record("window.json", rank) for rank in (0, 1)]
