@@ -31,7 +31,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from diagnose.collect.inside.blocks import TIMES, Blocks
+from diagnose.collect.inside.blocks import OPERATORS, Blocks
 from diagnose.collect.inside.sites import Sites
 from diagnose.memory import Chain, Recorded, cheapest, recorded
 from diagnose.model import Site
@@ -134,7 +134,7 @@ class Bench:
         sites = Sites()
         probe = Blocks(sites)
         probe.install(torch)
-        for index in range(TIMES + 1):
+        for index in range(OPERATORS + 1):
             self.step()
             probe.step_ended(index)
         lines = [json.loads(line) for _, text in sites.drain() for line in text.splitlines()]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from diagnose.measure.planned import planned
-from diagnose.memory import Recorded, plans, read_plan, recorded, relaxed, written_plan
+from diagnose.memory import Line, Plan, Recorded, plans, read_plan, recorded, relaxed, split_plans, written_plan
 from diagnose.model import Confidence, Facts, Finding, Gate, Place, Scalar, Severity, Site
 from diagnose.program.environment import before_imports, variables
 from diagnose.source.arguments import argument, argument_code, has_star, remove_argument, set_keywords
@@ -72,12 +72,13 @@ from diagnose.source.in_place import call_in_place, comments_above, in_place, la
 from diagnose.source.leftovers import unread_after, without_from_import, without_import
 from diagnose.source.options import CallOptions, Placed
 from diagnose.source.pure import only_computes
-from diagnose.source.remove import remove_call, remove_import, remove_statements, take_out
+from diagnose.source.remove import remove_call, remove_statements, take_out
 from diagnose.source.shim import add_to_shim, import_for_effect, import_from_shim, is_shim
 from diagnose.source.steps.accumulation import Accumulation, Count, accumulation, count_of
 from diagnose.source.steps.after_build import after_build
 from diagnose.source.steps.block_calls import (
     BlockCall,
+    Keeping,
     block_call_at,
     block_calls,
     checkpointed,
@@ -134,8 +135,10 @@ __all__ = [
     "ForwardRegion",
     "Gate",
     "GatedUnit",
+    "Keeping",
     "LastMicroStep",
     "LeftAlone",
+    "Line",
     "Loader",
     "LoadersFound",
     "Loop",
@@ -150,6 +153,7 @@ __all__ = [
     "OutputProduct",
     "ParameterLoop",
     "Placed",
+    "Plan",
     "Recorded",
     "Refused",
     "Request",
@@ -269,7 +273,6 @@ __all__ = [
     "relaxed",
     "remove_argument",
     "remove_call",
-    "remove_import",
     "remove_statements",
     "replace",
     "replaced_by_torchs",
@@ -281,6 +284,7 @@ __all__ = [
     "sharded",
     "show_less_often",
     "splice",
+    "split_plans",
     "take_out",
     "tensor_of",
     "top_of_program",

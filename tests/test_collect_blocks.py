@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from diagnose.collect.inside.blocks import KIND, TIMES, Blocks, repeated
+from diagnose.collect.inside.blocks import KIND, OPERATORS, Blocks, repeated
 from diagnose.collect.inside.sites import Sites
 from diagnose.memory import Recorded, recorded
 from diagnose.model import Site
@@ -64,7 +64,7 @@ def probe() -> Iterator[tuple[Blocks, Sites]]:
     blocks.stop()
 
 
-def train(probe: tuple[Blocks, Sites], net: nn.Module, steps: int = TIMES + 1) -> list[dict[str, Any]]:
+def train(probe: tuple[Blocks, Sites], net: nn.Module, steps: int = OPERATORS + 1) -> list[dict[str, Any]]:
     """Steps of training with the probe; the sites that it leaves."""
     torch.manual_seed(0)
     for index in range(steps):
@@ -110,7 +110,7 @@ def test_the_numbers_of_the_training_are_those_without_it() -> None:
         if watched:
             blocks.install(torch)
         found = []
-        for index in range(TIMES + 2):
+        for index in range(OPERATORS + 2):
             optimizer.zero_grad()
             loss = net(torch.ones(ROWS, WIDTH)).sum()
             loss.backward()
@@ -193,7 +193,7 @@ def test_a_model_can_be_copied_and_pickled_while_it_is_measured(probe: tuple[Blo
 
 def test_accumulation_counts_one_pass(probe: tuple[Blocks, Sites]) -> None:
     net = Net()
-    for index in range(TIMES + 1):
+    for index in range(OPERATORS + 1):
         for _ in range(3):
             net(torch.ones(ROWS, WIDTH)).sum().backward()
         probe[0].step_ended(index)

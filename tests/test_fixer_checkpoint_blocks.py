@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from diagnose.collect.inside.blocks import TIMES, Blocks
+from diagnose.collect.inside.blocks import OPERATORS, Blocks
 from diagnose.collect.inside.sites import Sites
 from diagnose.fixer import Advice, Edits, Request, Scalar, example_request
 from diagnose.model import Site
@@ -90,7 +90,7 @@ def sites_of(text: str) -> tuple[Site, ...]:
     probe = Blocks(sites)
     model = made(text)
     probe.install(torch)
-    for index in range(TIMES + 1):
+    for index in range(OPERATORS + 1):
         model(torch.ones(3, 8)).sum().backward()
         probe.step_ended(index)
     probe.finish()

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import diagnose.kernels
-from diagnose.collect.inside.blocks import TIMES, Blocks
+from diagnose.collect.inside.blocks import OPERATORS, Blocks
 from diagnose.collect.inside.sites import Sites
 from diagnose.fixer import Advice, Edits, Request, Scalar, example_request
 from diagnose.model import Site
@@ -66,7 +66,7 @@ def request(text: str, blocks: str | None = "0-1") -> Request:
     probe = Blocks(sites)
     model = made(text)
     probe.install(torch)
-    for index in range(TIMES + 1):
+    for index in range(OPERATORS + 1):
         model(torch.ones(3, 8)).sum().backward()
         probe.step_ended(index)
     probe.finish()

@@ -9,9 +9,9 @@ Integers in, integers out: bytes and nanoseconds. Nothing here knows torch, a tr
 
 from __future__ import annotations
 
-from diagnose.memory.chain import Block, Chain
-from diagnose.memory.planner import Plan, cheapest, leanest
-from diagnose.memory.proposals import plans, read_plan, relaxed, written_plan
+from diagnose.memory.chain import Block, Chain, Split
+from diagnose.memory.planner import Plan, cheapest, cheapest_split, leanest
+from diagnose.memory.proposals import plans, read_plan, relaxed, split_plans, written_plan
 from diagnose.memory.recorded import Line, Recorded, recorded
 
 __all__ = [
@@ -20,11 +20,14 @@ __all__ = [
     "Line",
     "Plan",
     "Recorded",
+    "Split",
     "cheapest",
+    "cheapest_split",
     "leanest",
     "plans",
     "read_plan",
     "recorded",
     "relaxed",
+    "split_plans",
     "written_plan",
 ]

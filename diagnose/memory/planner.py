@@ -2,17 +2,19 @@
 
 What must be saved by then is known for each block (`Chain`): a knapsack to be filled, with a least filling at every
 block on the way. Choices are built block by block; one that saves no more than another, and takes as long, is left out
-(the Pareto frontier). Blocks that are alike leave as many choices as there are blocks, and the plan is the best there
-is. Should there be more than MOST choices, some between are left out: the plan fits, and may cost a little more.
+(the Pareto frontier). Where blocks can be split, each is kept, computed again, or computed again but for the results of
+some operators. Blocks that are alike leave few choices, and the plan is the best there is. Should there be more than
+MOST choices, some between are left out: the plan fits, and may cost a little more.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 
-from diagnose.memory.chain import Block, Chain
+from diagnose.memory.chain import Block, Chain, Split
 
-MOST = 256
+MOST = 1024
 """Choices that are kept on the way."""
 
 
@@ -26,6 +28,9 @@ class Plan:
     """The most that a step will hold."""
     recompute_ns: int
     """What it costs per forward pass."""
+    keeping: tuple[int, ...] = ()
+    """Those of them that keep the results of the operators."""
+    operators: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +39,18 @@ class _Choice:
     saved_forward_bytes: int = 0
     cost_ns: int = 0
     chosen: int = 0
-    """A bit for each block."""
+    """A bit for each block that is computed again."""
+    keeping: int = 0
+    """A bit for each of these that keeps results."""
 
-    def beside(self, number: int, block: Block) -> _Choice:
+    def beside(self, number: int, block: Block, split: Split | None = None) -> _Choice:
+        held = split.held_bytes if split is not None else 0
         return _Choice(
-            self.saved_bytes + block.saved_bytes,
-            self.saved_forward_bytes + block.saved_forward_bytes,
-            self.cost_ns + block.recompute_ns,
+            self.saved_bytes + block.saved_bytes - held,
+            self.saved_forward_bytes + block.saved_forward_bytes - held,
+            self.cost_ns + (split.recompute_ns if split is not None else block.recompute_ns),
             self.chosen | 1 << number,
+            self.keeping | (split is not None) << number,
         )
 
     def fits(self, forward_bytes: int, backward_bytes: int, budget_bytes: int) -> bool:
@@ -49,21 +58,37 @@ class _Choice:
         return fits_forward and backward_bytes - self.saved_bytes <= budget_bytes
 
 
-def cheapest(chain: Chain, budget_bytes: int) -> Plan | None:
+def cheapest(chain: Chain, budget_bytes: int, operators: tuple[str, ...] = ()) -> Plan | None:
     """The plan with the least recomputation within the budget; None where none fits.
 
-    Among plans that cost the same, the one with the earlier blocks: it needs the least room at their backward passes.
+    With `operators`, blocks may keep the results of these. Among plans that cost the same, the one with the earlier
+    blocks: it needs the least room at their backward passes.
     """
     frontier = [_Choice()] if chain.rest_peak_bytes <= budget_bytes else []
     for number, block in enumerate(chain.blocks):
-        kept = [one for one in frontier if one.fits(block.forward_peak_bytes, block.backward_peak_bytes, budget_bytes)]
-        again = [one.beside(number, block) for one in frontier if one.fits(0, block.backward_peak_bytes, budget_bytes)]
-        frontier = _thinned(_undominated([*kept, *again]))
+        split = block.split(operators)
+        found = [one for one in frontier if one.fits(block.forward_peak_bytes, block.backward_peak_bytes, budget_bytes)]
+        for way in (None, split) if split is not None else (None,):
+            most = max(block.backward_peak_bytes, block.again_peak_bytes) + (way.extra_bytes if way is not None else 0)
+            found += [one.beside(number, block, way) for one in frontier if one.fits(0, most, budget_bytes)]
+        frontier = _thinned(_undominated(found))
     enough = [one for one in frontier if one.fits(chain.turn_peak_bytes, chain.back_peak_bytes, budget_bytes)]
     if not enough:
         return None
-    chosen = min(enough, key=lambda one: (one.cost_ns, one.chosen)).chosen
-    return _plan(chain, tuple(number for number in range(len(chain.blocks)) if chosen >> number & 1))
+    best = min(enough, key=lambda one: (one.cost_ns, one.chosen, one.keeping))
+    again, keeping = (
+        tuple(number for number in range(len(chain.blocks)) if bits >> number & 1)
+        for bits in (best.chosen, best.keeping)
+    )
+    return _plan(chain, again, keeping, operators if keeping else ())
+
+
+def cheapest_split(chain: Chain, budget_bytes: int) -> Plan | None:
+    """The best plan in which blocks keep the results of some operators, the same ones in all; None where none does."""
+    known = dict.fromkeys(split.operators for block in chain.blocks for split in block.splits)
+    found = [cheapest(chain, budget_bytes, operators) for operators in known]
+    plans = [plan for plan in found if plan is not None and plan.keeping]
+    return min(plans, key=lambda plan: (plan.recompute_ns, len(plan.operators)), default=None)
 
 
 def leanest(chain: Chain) -> Plan:
@@ -75,12 +100,17 @@ def leanest(chain: Chain) -> Plan:
 def _undominated(choices: list[_Choice]) -> list[_Choice]:
     """Those than which none saves as much for no more time, the cheapest first."""
     kept: list[_Choice] = []
+    saved: list[int] = []  # rising, of those kept that save most in one way or the other
+    saved_forward: list[int] = []  # falling
     for one in sorted(choices, key=lambda one: (one.cost_ns, -one.saved_bytes, -one.saved_forward_bytes, one.chosen)):
-        if not any(
-            other.saved_bytes >= one.saved_bytes and other.saved_forward_bytes >= one.saved_forward_bytes
-            for other in kept
-        ):
-            kept.append(one)
+        at = bisect_left(saved, one.saved_bytes)
+        if at < len(saved) and saved_forward[at] >= one.saved_forward_bytes:
+            continue
+        kept.append(one)
+        end = at + 1 if at < len(saved) and saved[at] == one.saved_bytes else at
+        while at and saved_forward[at - 1] <= one.saved_forward_bytes:
+            at -= 1
+        saved[at:end], saved_forward[at:end] = [one.saved_bytes], [one.saved_forward_bytes]
     return kept
 
 
@@ -93,5 +123,6 @@ def _thinned(choices: list[_Choice]) -> list[_Choice]:
     return [one for at, one in enumerate(choices) if at in places or one is most]
 
 
-def _plan(chain: Chain, again: tuple[int, ...]) -> Plan:
-    return Plan(again, chain.peak_bytes(again), chain.recompute_ns(again))
+def _plan(chain: Chain, again: tuple[int, ...], keeping: tuple[int, ...] = (), operators: tuple[str, ...] = ()) -> Plan:
+    given = (again, keeping, operators)
+    return Plan(again, chain.peak_bytes(*given), chain.recompute_ns(*given), keeping, operators)

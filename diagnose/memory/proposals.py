@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from diagnose.memory.planner import cheapest, leanest
+from diagnose.memory.planner import Plan, cheapest, cheapest_split, leanest
 from diagnose.memory.recorded import Recorded
 from diagnose.model import Site
 
@@ -29,11 +29,23 @@ def plans(known: Recorded, limit_bytes: int | None, sites: Iterable[Site] = ()) 
     return [plan for plan in dict.fromkeys(found) if plan]
 
 
+def split_plans(known: Recorded, limit_bytes: int | None) -> list[Plan]:
+    """Plans in which blocks keep the results of some operators, where those cost less than plans of whole blocks."""
+    if limit_bytes is None or not known.whole:
+        return []
+    found = []
+    for budget in _budgets(known, limit_bytes):
+        whole, split = cheapest(known.chain, budget), cheapest_split(known.chain, budget)
+        if split is not None and (whole is None or split.recompute_ns < whole.recompute_ns):
+            found.append(split)
+    return list(dict.fromkeys(found))
+
+
 def relaxed(known: Recorded, limit_bytes: int | None) -> list[tuple[int, ...]]:
     """Plans that compute less again than the recorded program does, perhaps nothing; none where peaks are unknown."""
     if limit_bytes is None or not known.whole:
         return []
-    within = [cheapest(known.chain, int(share * limit_bytes)) for share in _BUDGETS]
+    within = [cheapest(known.chain, budget) for budget in _budgets(known, limit_bytes)]
     found = [plan.again for plan in within if plan is not None and len(plan.again) < len(known.again)]
     return list(dict.fromkeys(found))
 
@@ -58,9 +70,14 @@ def read_plan(plan: str) -> frozenset[int]:
     return frozenset(found)
 
 
+def _budgets(known: Recorded, limit_bytes: int) -> list[int]:
+    """What tensors may hold: the limit is one on what the allocator takes, fragments included."""
+    return [min(int(share * limit_bytes), limit_bytes - known.fragment_bytes) for share in _BUDGETS]
+
+
 def _planned(known: Recorded, limit_bytes: int) -> list[tuple[int, ...]]:
     """The cheapest plan for each budget; where all fits already, for what is between that and the leanest."""
-    within = [cheapest(known.chain, int(share * limit_bytes)) for share in _BUDGETS]
+    within = [cheapest(known.chain, budget) for budget in _budgets(known, limit_bytes)]
     found = [plan.again for plan in within if plan is not None and plan.again]
     if found:
         return found

@@ -6,11 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from diagnose.memory.chain import Block, Chain
+from diagnose.memory.splits import splits
 from diagnose.model import Site
 
 KIND = "blocks"
 _COLUMNS = ("kept_bytes", "boundary_bytes", "cast_bytes", "forward_ns", "forward_peak_bytes", "backward_peak_bytes")
 _OF_CALLS = ("forward_ns", "backward_peak_bytes")
+_AGAIN_PEAK = "again_peak_bytes"
 _NEAR = 0.02
 """Blocks whose kept bytes differ by no more than this part do the same work."""
 
@@ -61,6 +63,8 @@ class Recorded:
     """What the process may take of the device."""
     held_bytes: int = 0
     """What was held when the first block began: parameters, and what else had been made by then."""
+    fragment_bytes: int = 0
+    """What the allocator had taken of the device beyond what was held, and could not give back."""
     whole: bool = True
     """Whether peaks of a whole step are known; False where the program ended in the first, or has no allocator."""
 
@@ -79,7 +83,7 @@ def recorded(sites: Sequence[Site]) -> Recorded | None:
         return None
     site = parts[0].line.site
     turn, back, rest = (_number(site, f"{name}_peak_bytes") for name in ("turn", "back", "rest"))
-    blocks = _alike([by_order[place] for place in range(len(by_order))])
+    blocks = _split(parts, _alike([by_order[place] for place in range(len(by_order))]))
     whole = turn is not None and rest is not None and all(block.backward_peak_bytes > 0 for block in blocks)
     sizes = {place: size for part in parts for place, size in part.again.items()}
     chain = _as_if_kept(Chain(tuple(blocks), turn or 0, rest or 0, back or 0), sizes)
@@ -89,6 +93,7 @@ def recorded(sites: Sequence[Site]) -> Recorded | None:
         tuple(sorted(sizes)),
         limit_bytes=_number(site, "limit_bytes"),
         held_bytes=_number(site, "held_bytes") or 0,
+        fragment_bytes=_number(site, "fragment_bytes") or 0,
         whole=whole,
     )
 
@@ -112,6 +117,7 @@ def _read(site: Site) -> _Part | None:
         return None
     # The block in which memory ran out, and those after it, are taken to be like the last that came to its end.
     rows = [min(at, known - 1) for at in range(count)]
+    peaks_again = _numbers(site, _AGAIN_PEAK)
     again_bytes, again_ns = _numbers(site, "again_bytes"), _numbers(site, "again_ns")
     blocks = {}
     for at, row in enumerate(rows):
@@ -125,6 +131,7 @@ def _read(site: Site) -> _Part | None:
             forward_peak_bytes=columns["forward_peak_bytes"][row],
             backward_peak_bytes=columns["backward_peak_bytes"][at],
             cast_bytes=columns["cast_bytes"][row],
+            again_peak_bytes=peaks_again[at] if at < len(peaks_again) else 0,
         )
     again = {order[at]: size for at, size in enumerate(again_bytes) if size > 0}
     return _Part(_line(site, order), blocks, again)
@@ -153,6 +160,20 @@ def _alike(blocks: list[Block]) -> list[Block]:
     return found
 
 
+def _split(parts: Sequence[_Part], blocks: Sequence[Block]) -> list[Block]:
+    """The blocks with the ways to split them: of each line one was looked into, and it stands for those like it."""
+    found = list(blocks)
+    for part in parts:
+        looked = part.line.site.arguments.get("operators_of")
+        if not isinstance(looked, int) or looked not in part.blocks:
+            continue
+        of = blocks[looked]
+        for place in part.blocks:
+            if abs(blocks[place].kept_bytes - of.kept_bytes) <= _NEAR * of.kept_bytes:
+                found[place] = replace(blocks[place], splits=splits(part.line.site.arguments, blocks[place]))
+    return found
+
+
 def _as_if_kept(chain: Chain, sizes: Mapping[int, int]) -> Chain:
     """The chain with the recorded recomputations undone: what each of these blocks took when it ran again is kept."""
     blocks, more = [], 0
@@ -164,6 +185,7 @@ def _as_if_kept(chain: Chain, sizes: Mapping[int, int]) -> Chain:
                 kept_bytes=block.kept_bytes + extra,
                 forward_peak_bytes=block.forward_peak_bytes + more,
                 backward_peak_bytes=block.backward_peak_bytes + more,
+                again_peak_bytes=block.again_peak_bytes + more,
             )
         )
         more += extra

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
+
+Line = tuple[str, int, str, str | None]
+"""File, number, function, and the user's line that leads there where that is another."""
 
 
 class Call:
@@ -11,10 +15,10 @@ class Call:
 
     __slots__ = (
         *("again", "begin", "boundary", "cast", "container", "end", "entered", "left", "line", "name", "number"),
-        *("place", "stateful", "through", "turned", "turns"),
+        *("operators", "place", "stateful", "through", "turned", "turns"),
     )
 
-    def __init__(self, number: int, name: str, line: tuple[str, int, str, str | None], again: bool) -> None:
+    def __init__(self, number: int, name: str, line: Line, again: bool) -> None:
         self.number, self.name, self.line, self.again = number, name, line, again
         self.entered: tuple[int, int] = (0, 0)
         self.left: tuple[int, int] | None = None
@@ -28,6 +32,7 @@ class Call:
         self.stateful = False
         self.begin: Any = None
         self.end: Any = None
+        self.operators: Any = None
 
     @property
     def took_ns(self) -> int:
@@ -40,10 +45,16 @@ class Call:
         return int(1e6 * self.begin.elapsed_time(self.end))
 
 
-def described(memory: list[Call], times: list[Call], rest_peak: int) -> Iterator[tuple[str, int, str, dict[str, Any]]]:
+def described(
+    memory: list[Call],
+    times: list[Call],
+    rest_peak: int,
+    operators: Mapping[Line, tuple[int, Mapping[str, str | int]]] = MappingProxyType({}),
+) -> Iterator[tuple[str, int, str, dict[str, Any]]]:
     """By line: its file, number and function, and what is known of the blocks called there, numbers as `1,2,3`.
 
-    `order` counts the blocks of all lines as they run. Bytes that were not measured are left out.
+    `order` counts the blocks of all lines as they run. Bytes that were not measured are left out. `operators` has, by
+    line, the block that was looked into and what its operators do.
     """
     forward = [call for call in memory if not call.again]
     took = {call.number: call.took_ns for call in times if not call.again}
@@ -55,7 +66,7 @@ def described(memory: list[Call], times: list[Call], rest_peak: int) -> Iterator
         for call in memory
         if call.again and call.left
     }
-    by_line: dict[tuple[str, int, str, str | None], list[int]] = {}
+    by_line: dict[Line, list[int]] = {}
     for order, call in enumerate(forward):
         by_line.setdefault(call.line, []).append(order)
     for (file, line, function, outer), orders in by_line.items():
@@ -78,12 +89,16 @@ def described(memory: list[Call], times: list[Call], rest_peak: int) -> Iterator
                 max(call.left[1], call.entered[1] if order else 0) for call, order in done if call.left
             ),
             "backward_peak_bytes": _joined(_backward_peak(forward, order, rest_peak) for order in orders),
+            "again_peak_bytes": _joined(_again_peak(call) for call, _, _ in calls),
             "held_bytes": forward[0].entered[0],
             **({"called_from": outer} if outer else {}),
         }
         if again_bytes:
             arguments["again_bytes"] = _joined(again_bytes.get(call.number, 0) for call, _, _ in calls)
             arguments["again_ns"] = _joined(again_ns.get(call.number, -1) for call, _, _ in calls)
+        looked, does = operators.get((file, line, function, outer), (None, {}))
+        if does and any(call.number == looked for call, _, _ in calls):
+            arguments |= {**does, "operators_of": next(order for call, _, order in calls if call.number == looked)}
         yield file, line, function, arguments
 
 
@@ -107,6 +122,17 @@ def _backward_peak(forward: list[Call], order: int, rest_peak: int) -> int:
         return rest_peak or -1
     before = forward[order - 1].turned
     return before[1] if before else -1
+
+
+def _again_peak(call: Call) -> int:
+    """What would be held at most if the block ran again before its backward pass; -1 where not measured.
+
+    All that is held then, but what it kept; and as much as its forward pass took while it ran.
+    """
+    if call.turned is None or call.left is None:
+        return -1
+    kept = call.left[0] - call.entered[0]
+    return call.turned[0] - max(0, kept - call.boundary) + call.left[1] - call.entered[0]
 
 
 def _joined(numbers: Any) -> str:

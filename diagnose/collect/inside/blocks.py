@@ -7,6 +7,7 @@ window may open, calls of modules go by here:
     step 0   what the allocator holds before and after each block: all there will be where memory runs out in it
     step 2   the same with the peaks in between, forward and backward; for that the allocator's peak is reset
     step 3   times
+    step 4   of one block for each line that calls some: its operators (`block_operators`)
 
 then calls are as they were. On a host without a device's allocator, what autograd saves is counted instead. Where
 anything is compiled, nothing is measured: compiled code would take the measuring in.
@@ -19,14 +20,16 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from .block_calls import Call, described, last_pass, turned
+from .block_calls import Call, Line, described, last_pass, turned
+from .block_operators import Operators
+from .fragments import fragments
 from .guard import guarded
 from .saved_tensors import SavedTensors
 from .sites import Sites
 
 KIND = "blocks"
 """The kind of site that a line which calls blocks leaves."""
-MEMORY_FIRST, MEMORY, TIMES = 0, 2, 3
+MEMORY_FIRST, MEMORY, TIMES, OPERATORS = 0, 2, 3, 4
 """The steps that are looked at."""
 _MOST_BLOCKS = 512
 _MOST_CALLS = 50_000
@@ -55,7 +58,11 @@ class Blocks:
         self._calls: list[Call] = []
         self._memory: list[Call] = []
         self._times: list[Call] = []
+        self._operators: dict[Line, tuple[int, dict[str, str | int]]] = {}
+        """By line: the block that was looked into, and what it does."""
         self._rest_peak = 0
+        self._fragments: int | None = None
+        """What the allocator could not give back, at the end of the forward pass."""
         self._between = 0
         """The peak while blocks were computed again, since the last block's backward pass began."""
         self._turns: list[int] = []
@@ -123,7 +130,7 @@ class Blocks:
             self._rest_peak = max(self._read()[1], self._between)
         self._take_over()
         self._index = index + 1
-        if self._index > TIMES:
+        if self._index > OPERATORS:
             self.stop()
             self._tell()
 
@@ -134,6 +141,8 @@ class Blocks:
         passed = last_pass(calls)
         if self._index == TIMES:
             self._times = passed
+        elif self._index == OPERATORS:
+            self._operators = {call.line: (call.number, call.operators.told()) for call in calls if call.operators}
         elif self._index in (MEMORY_FIRST, MEMORY) and (self._index == MEMORY or len(passed) >= len(self._memory)):
             self._memory = passed or self._memory
 
@@ -153,6 +162,8 @@ class Blocks:
         call = guarded(self._enter)(number, module, again, args)
         if call is None:
             return self._original(module, *args, **kwargs)
+        if self._index == OPERATORS:
+            return self._noting_operators(call, module, args, kwargs)
         saved = self._saved if self._index != TIMES and not self._on_device() else None
         counts = saved is not None and saved.begin(module)
         try:
@@ -167,10 +178,41 @@ class Blocks:
         guarded(self._leave)(call, result)
         return result
 
+    def _noting_operators(self, call: Call, module: Any, args: Any, kwargs: Any) -> Any:
+        """The same in the step in which a block of each line is looked into."""
+        watching = guarded(self._looks_into)(call)
+        if watching is None:
+            return self._original(module, *args, **kwargs)
+        counts = self._saved is not None and self._saved.begin(module)
+        try:
+            with watching:
+                result = self._original(module, *args, **kwargs)
+        finally:
+            if self._saved is not None and counts:
+                self._saved.end()
+        guarded(self._looked_into)(call, result, bool(counts))
+        return result
+
+    def _looks_into(self, call: Call) -> Any:
+        """A context that notes the operators of a call; None but for the first block of each line."""
+        if call.again or any(call.line == other.line for other in self._calls):
+            return None
+        self._calls.append(call)
+        if self._saved is not None:
+            self._saved.sizes.clear()
+        operators = Operators(self._torch, self._clock, self._generator())
+        watching = operators.watching()
+        call.operators = operators
+        return watching
+
+    def _looked_into(self, call: Call, result: Any, counts: bool) -> None:
+        kept = self._saved.sizes if counts and self._saved is not None and self._saved.whole else None
+        call.operators.ended(_first_tensor(self._torch, result), kept)
+
     def _enter(self, number: int, module: Any, again: bool, args: Any) -> Call | None:
         if len(self._calls) >= _MOST_CALLS:
             self.stop()
-        if self._patched is None or self._index not in (MEMORY_FIRST, MEMORY, TIMES) or self._capturing():
+        if self._patched is None or self._index not in (MEMORY_FIRST, MEMORY, TIMES, OPERATORS) or self._capturing():
             return None
         caller, user = self._sites.ownership.caller(sys._getframe(2))
         if caller is None:
@@ -186,6 +228,8 @@ class Blocks:
         call.turns, call.container = len(container), self._names[number]
         call.stateful = _is_stateful(self._torch, module)
         call.cast = _cast_bytes(self._torch, module)
+        if self._index == OPERATORS:
+            return call
         self._calls.append(call)
         if self._index == TIMES:
             call.begin = self._clock()
@@ -222,11 +266,15 @@ class Blocks:
         """What the program called as a whole has returned: its gradient comes before that of any block."""
         output = _first_tensor(self._torch, result)
         if self._index == MEMORY and self._on_device() and output is not None and output.requires_grad:
+            self._fragments = max(self._fragments or 0, guarded(self._read_fragments)() or 0)
             output.register_hook(guarded(lambda _gradient: self._backward_began()))
 
     def _backward_began(self) -> None:
         if all(call.turned is None for call in self._calls):  # or it is the output of the last block itself
             self._turns.append(self._read()[1])
+
+    def _read_fragments(self) -> int:
+        return fragments(self._torch.cuda.memory_snapshot())
 
     def _read(self) -> tuple[int, int]:
         if not self._on_device():
@@ -245,6 +293,12 @@ class Blocks:
         event.record()
         return event
 
+    def _generator(self) -> Any:
+        """Of the random numbers of the device."""
+        if not self._on_device():
+            return self._torch.default_generator
+        return self._torch.cuda.default_generators[self._torch.cuda.current_device()]
+
     def _see(self, tensor: Any) -> None:
         """What goes from block to block counts as well: autograd may save it or not."""
         if self._saved is not None:
@@ -262,8 +316,8 @@ class Blocks:
             return
         self._told = True
         of_process = {"rest_peak_bytes": self._rest_peak or None, **turned(self._memory, self._turns)}
-        of_process |= {"blocks": len(self._names), "limit_bytes": self._limit()}
-        for file, line, function, arguments in described(self._memory, self._times, self._rest_peak):
+        of_process |= {"fragment_bytes": self._fragments, "blocks": len(self._names), "limit_bytes": self._limit()}
+        for file, line, function, arguments in described(self._memory, self._times, self._rest_peak, self._operators):
             self._sites.add(KIND, file, line, function, arguments | of_process)
 
     def _limit(self) -> int | None:
