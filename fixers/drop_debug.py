@@ -42,11 +42,11 @@ from diagnose.fixer import (
     example_request,
     is_watching_hook,
     remove_argument,
-    remove_import,
     remove_statements,
     replace,
     splice,
     unwrap,
+    without_import,
 )
 
 _SWITCH = re.compile(r"(^|\.)set_detect_anomaly$")
@@ -82,9 +82,8 @@ def rewrite(request: Request) -> Answer:
     files: dict[str, str] = {}
     for path, plan in plans.items():
         if plan.statements or plan.splices:
-            gone = remove_import(plan.source, "os", plan.statements)
-            splices = plan.splices + remove_statements(plan.source, plan.statements, _ABOUT) + gone
-            files[path] = splice(plan.source.text, list(dict.fromkeys(splices)))
+            splices = plan.splices + remove_statements(plan.source, plan.statements, _ABOUT)
+            files[path] = splice(plan.source.text, without_import(plan.source, splices, "os"))
     if files:
         what = list(dict.fromkeys(name for plan in plans.values() for name in plan.removed))
         return Edits(files, f"switch off what was left from debugging: {', '.join(what)}")

@@ -33,9 +33,9 @@ from diagnose.fixer import (
     Request,
     Source,
     example_request,
-    remove_import,
     remove_statements,
     splice,
+    without_import,
 )
 
 _EMPTIES = re.compile(r"(^|\.)(cuda|accelerator|xpu|mps|npu|memory)\.empty_cache$")
@@ -72,7 +72,7 @@ def _without(source: Source, calls: list[cst.Call]) -> str:
         statements[statement] = None
         statements |= dict.fromkeys(_collections_beside(source, statement))
     splices = remove_statements(source, list(statements), _ABOUT)
-    return splice(source.text, splices + remove_import(source, "gc", statements))
+    return splice(source.text, without_import(source, splices, "gc"))
 
 
 def _collections_beside(source: Source, statement: cst.Expr) -> list[cst.Expr]:

@@ -47,7 +47,6 @@ from diagnose.fixer import (
     is_written_to,
     leaf,
     on_device,
-    remove_import,
     remove_statements,
     replace,
     scope_of,
@@ -55,6 +54,7 @@ from diagnose.fixer import (
     translated_use,
     uses_of,
     within,
+    without_import,
 )
 
 _CHANGES = re.compile(r"param|weight|bias|\.grad\b|\.data\b|buffer|state")
@@ -121,20 +121,14 @@ def _to_host(plan: _Plan, stretch: Stretch) -> None:
             break
         copies = [each for each in copies if each not in lost]
     splices: dict[Splice, None] = {}
-    gone: list[cst.CSTNode] = []
     for each in copies:
         for use in found[each.call]:
             assert use is not None  # those that have such a use are not among the copies any more
             splices[replace(source, use[0], use[1].code)] = None
-            gone.append(use[0])
         if each.name is not None:
             splices[replace(source, each.call, each.tensor)] = None
-        gone.append(each.call)
         plan.said[f"keep `{each.tensor}` on the device and read one number of it"] = None
-    plan.edits.append((stretch.path, list(splices)))
-    called = [call for node in gone for call in source.every(cst.Call, node)]
-    if any(name.startswith("numpy.") for call in called for name in source.names(call.func)):
-        plan.edits.append((stretch.path, remove_import(source, "numpy", gone)))
+    plan.edits.append((stretch.path, without_import(source, list(splices), "numpy")))
 
 
 def _copies(stretch: Stretch) -> list[_Copy]:

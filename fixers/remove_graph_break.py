@@ -39,10 +39,10 @@ from diagnose.fixer import (
     ensure_import,
     example_request,
     parse,
-    remove_import,
     remove_statements,
     scope_of,
     within,
+    without_import,
     wrapped,
 )
 
@@ -222,8 +222,7 @@ def _splices(plan: _Plan) -> list[Splice]:
     splices: list[Splice] = []
     if plan.removed:
         gone = [*plan.removed, *_unused_loggers(source, plan.removed)]
-        splices += remove_statements(source, gone)
-        splices += remove_import(source, "logging", gone)
+        splices = without_import(source, remove_statements(source, gone), "logging")
     for row in _rows(source, plan.guarded):
         torch, imports = ensure_import(source, "torch")
         splices += [each for each in imports if each not in splices]

@@ -164,7 +164,7 @@ FIXER = Fixer(
             "    length = q.size(-2)\n    # nobody sees the future\n"
             "    mask = torch.triu(torch.ones(length, length, dtype=torch.bool, device=q.device), diagonal=1)\n"
             '    return scores.masked_fill(mask, float("-inf")).softmax(dim=-1) @ v  # mixed\n',
-            after=_IMPORT.replace("import math\n\n", "\n") + "def attend(q, k, v):\n    length = q.size(-2)\n"
+            after=_IMPORT.replace("import math\n\n", "") + "def attend(q, k, v):\n    length = q.size(-2)\n"
             "    return F.scaled_dot_product_attention(q, k, v, is_causal=True)  # mixed\n",
             request=_recorded,
         ),

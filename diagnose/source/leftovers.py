@@ -9,7 +9,8 @@ import libcst as cst
 
 from diagnose.source.flow import scope_of
 from diagnose.source.reaching import Bound, names_in, reaching, statement_of
-from diagnose.source.syntax import Source, Splice, splice
+from diagnose.source.remove import remove_statements
+from diagnose.source.syntax import Source, Splice, parse, splice
 
 __all__ = ["nothing_else_reads", "unread_after", "without_from_import", "without_import"]
 
@@ -43,16 +44,27 @@ def unread_after(
     return found
 
 
-def without_import(source: Source, splices: list[Splice], module: str) -> list[Splice]:
-    """The splices, with the line `import module` taken out too where they leave nobody who names the module."""
-    text = splice(source.text, list(dict.fromkeys(splices)))
-    if not splices or len(re.findall(rf"\b{module}\b", text)) != 1:
-        return splices
+def without_import(source: Source, splices: Sequence[Splice], module: str) -> list[Splice]:
+    """The splices, with the line `import module` taken out too where they leave nobody who reads what it binds."""
+    edits = list(dict.fromkeys(splices))
+    after = parse(splice(source.text, edits)) if edits else None
     for statement in source.module.body:
-        if isinstance(statement, cst.SimpleStatementLine) and source.code(statement) == f"import {module}":
-            start, end = source.span(statement)
-            return [*splices, Splice(source.line_start(start), source.after_line(end), "")]
-    return splices
+        small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
+        if not isinstance(small, cst.Import) or len(small.names) != 1 or source.code(small.names[0].name) != module:
+            continue
+        bound = source.code(small.names[0].asname.name) if small.names[0].asname is not None else module
+        exported = re.search(rf"__all__[^\n]*[\"']{bound}[\"']", source.text)
+        if after is not None and not exported and _reads(source, bound) and not _reads(after, bound):
+            return [*edits, *remove_statements(source, [small])]
+    return edits
+
+
+def _reads(source: Source, name: str) -> bool:
+    """Whether anything but imports names it."""
+    return any(
+        node.value == name and source.inside(node, cst.Import) is None and source.inside(node, cst.ImportFrom) is None
+        for node in source.every(cst.Name)
+    )
 
 
 def without_from_import(source: Source, splices: list[Splice], name: str) -> list[Splice]:

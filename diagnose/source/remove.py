@@ -11,7 +11,7 @@ from diagnose.source.edit import call_name
 from diagnose.source.flow import within
 from diagnose.source.syntax import Source, Splice
 
-__all__ = ["remove_call", "remove_import", "remove_statements", "take_out"]
+__all__ = ["remove_call", "remove_statements", "take_out"]
 
 _ASKS = frozenset({"is_available", "is_initialized", "device_count", "isinstance", "len", "hasattr"})
 _LISTS = frozenset({"modules", "named_modules", "children", "named_children", "parameters", "named_parameters"})
@@ -57,27 +57,6 @@ def take_out(source: Source, statements: Iterable[cst.CSTNode]) -> list[Splice]:
     gone = {small for one in lines for small in (one.body if isinstance(one, cst.SimpleStatementLine) else (one,))}
     cuts = [_cut(source, node, gone, "." if number else "(?!)") for number, node in enumerate(nodes)]
     return _joined(source.text, cuts)
-
-
-def remove_import(source: Source, module: str, gone: Collection[cst.CSTNode]) -> list[Splice]:
-    """Take out `import module` where only nodes in `gone` (or within them) used it; empty where it stays."""
-    for statement in source.every(cst.Import):
-        names = [alias.asname.name if alias.asname else alias.name for alias in statement.names]
-        if len(names) != 1 or not isinstance(names[0], cst.Name) or source.code(statement.names[0].name) != module:
-            continue
-        name = names[0].value
-        used = any(
-            node.value == name
-            and not within(source, node, statement)
-            and not any(node is each or within(source, node, each) for each in gone)
-            for node in source.every(cst.Name)
-        )
-        exported = re.search(rf"__all__[^\n]*[\"']{name}[\"']", source.text)
-        line = source.parent(statement)
-        if used or exported or not isinstance(line, cst.SimpleStatementLine) or source.parent(line) != source.module:
-            return []
-        return _joined(source.text, [_cut(source, statement, {statement}, "(?!)")])
-    return []
 
 
 def _goes_with(source: Source, branch: cst.If | cst.For, gone: Collection[cst.CSTNode]) -> bool:
