@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -261,6 +262,46 @@ def test_persistent_workers_and_prefetching_go_there_too() -> None:
     assert "+                        'prefetch_factor': 4}" in changed(
         DIGITS, FIXERS["loader-prefetch"].rewrite(request)
     )
+
+
+EITHER = "kwargs = {'num_workers': 1, 'pin_memory': True} if use_cuda else {}\n"
+ONE_OF_TWO = f"from torch.utils.data import DataLoader\n\n{EITHER}loader = DataLoader(digits, batch_size=8, **kwargs)\n"
+
+
+@pytest.mark.parametrize(
+    ("device", "workers", "expected"),
+    [
+        ("NVIDIA H200", 1, EITHER.replace("'num_workers': 1", "'num_workers': 4")),
+        (None, 0, EITHER.replace("{}", '{"num_workers": 4}')),
+    ],
+    ids=["on a device", "on the CPU"],
+)
+def test_the_dictionary_is_changed_that_the_run_took(device: str | None, workers: int, expected: str) -> None:
+    def after_a_run(text: str) -> Request:
+        request = asked("train.py", text, num_workers=workers, pin_memory=device is not None, shuffle=False)
+        return replace(request, facts=Facts(device_name=device, cpu_count=8))
+
+    answer = FIXERS["loader-workers"].rewrite(with_setting(after_a_run(ONE_OF_TWO), num_workers=4))
+    assert isinstance(answer, Edits), answer
+    assert answer.files["train.py"] == ONE_OF_TWO.replace(EITHER, expected)
+    kept = FIXERS["persistent-workers"].rewrite(after_a_run(answer.files["train.py"]))
+    assert isinstance(kept, Edits), kept
+    halves = kept.files["train.py"].split("use_cuda")
+    assert ["persistent_workers" in half for half in halves] == [device is not None, device is None]
+
+
+def test_a_dictionary_of_which_nothing_is_known_is_added_to() -> None:
+    answer = FIXERS["loader-workers"].rewrite(with_setting(asked("train.py", ONE_OF_TWO), num_workers=4))
+    assert isinstance(answer, Edits), answer
+    assert '**{**kwargs, "num_workers": 4, "pin_memory": True}' in answer.files["train.py"]
+
+
+def test_an_update_that_the_run_passed_by_is_not_edited() -> None:
+    request = asked("train.py", DIGITS, num_workers=0, shuffle=False, pin_memory=False)
+    assert changed(DIGITS, FIXERS["loader-workers"].rewrite(with_setting(request, num_workers=4))) == [
+        "-     train_kwargs = {'batch_size': args.batch_size}",
+        "+     train_kwargs = {'batch_size': args.batch_size, 'num_workers': 4, 'pin_memory': True}",
+    ]
 
 
 def test_workers_go_into_the_default_of_the_option() -> None:

@@ -7,15 +7,24 @@ from dataclasses import dataclass
 
 import libcst as cst
 
+from diagnose.model import Scalar
 from diagnose.source.arguments import argument, set_keywords
 from diagnose.source.bindings import binding_of, passed_to
 from diagnose.source.edit import parse
-from diagnose.source.literals import string
+from diagnose.source.literals import literal, string
 from diagnose.source.syntax import Source, Splice
 
 __all__ = ["Layer", "layers_of", "set_keys"]
 
 _DEEPEST = 4
+_UNGIVEN: Mapping[str, Scalar] = {
+    "num_workers": 0,
+    "pin_memory": False,
+    "shuffle": False,
+    "drop_last": False,
+    "persistent_workers": False,
+}
+"""What a `DataLoader` takes for an argument that nobody gives."""
 
 
 @dataclass(frozen=True)
@@ -38,26 +47,60 @@ class Layer:
 
 
 def layers_of(
-    node: cst.BaseExpression, path: str, source: Source, sources: Mapping[str, str], depth: int = 0
+    node: cst.BaseExpression,
+    path: str,
+    source: Source,
+    sources: Mapping[str, str],
+    recorded: Mapping[str, Scalar],
+    depth: int = 0,
 ) -> list[Layer] | None:
-    """The dictionaries that an expression is made of, those that win last; None where it is not known for certain."""
+    """The dictionaries that an expression is made of, those that win last; None where it is not known for certain.
+
+    `recorded` are the arguments that the run had: they tell which of two dictionaries it took.
+    """
     if isinstance(node, cst.Dict):
         inner: list[Layer] = []
         for element in node.elements:
             if isinstance(element, cst.StarredDictElement):
-                below = layers_of(element.value, path, source, sources, depth + 1)
+                below = layers_of(element.value, path, source, sources, recorded, depth + 1)
                 if below is None and element is not node.elements[0]:
                     return None  # it may win over what is written out here
                 inner += below or []
         return [*inner, Layer(path, source, node)]
     if isinstance(node, cst.Call) and isinstance(node.func, cst.Name) and node.func.value == "dict":
         return [Layer(path, source, node)] if not any(arg.star or arg.keyword is None for arg in node.args) else None
+    if isinstance(node, cst.IfExp):
+        sides = [layers_of(side, path, source, sources, recorded, depth + 1) for side in (node.body, node.orelse)]
+        if sides[0] is None or sides[1] is None:
+            return None
+        better = _agreement(sides[0], recorded) - _agreement(sides[1], recorded)
+        return None if better == 0 else sides[0] if better > 0 else sides[1]
     if isinstance(node, cst.Name) and depth < _DEEPEST:
-        return _of_name(node, path, source, sources, depth)
+        return _of_name(node, path, source, sources, recorded, depth)
     return None
 
 
-def _of_name(node: cst.Name, path: str, source: Source, sources: Mapping[str, str], depth: int) -> list[Layer] | None:
+def _agreement(layers: list[Layer], recorded: Mapping[str, Scalar]) -> int:
+    """How many of the recorded arguments a call would have that takes these dictionaries."""
+    count = 0
+    for name, value in recorded.items():
+        given = [found for layer in layers if (found := layer.value(name)) is not None]
+        told = literal(given[-1]) if given else None
+        if given and told is None:
+            continue
+        if told is not None or name in _UNGIVEN:
+            count += (told.value if told is not None else _UNGIVEN[name]) == value
+    return count
+
+
+def _of_name(
+    node: cst.Name,
+    path: str,
+    source: Source,
+    sources: Mapping[str, str],
+    recorded: Mapping[str, Scalar],
+    depth: int,
+) -> list[Layer] | None:
     bound = binding_of(source, node)
     if bound is None or bound.imported is not None:
         return None
@@ -69,19 +112,29 @@ def _of_name(node: cst.Name, path: str, source: Source, sources: Mapping[str, st
             return None
         where, given = calls[0]
         assert given is not None
-        return layers_of(given, where, known[where], sources, depth + 1)
+        return layers_of(given, where, known[where], sources, recorded, depth + 1)
     if bound.value is None:
         return None
-    found = layers_of(bound.value, path, source, sources, depth + 1)
+    found = layers_of(bound.value, path, source, sources, recorded, depth + 1)
     if found is None:
         return None
     for call in source.every(cst.Call, bound.scope):
         if source.code(call.func) == f"{node.value}.update":
-            more = layers_of(call.args[0].value, path, source, sources, depth + 1) if len(call.args) == 1 else None
-            if more is None or call.args[0].keyword is not None:
+            if len(call.args) != 1 or call.args[0].keyword is not None:
                 return None
-            found = [*found, *more]
+            more = layers_of(call.args[0].value, path, source, sources, recorded, depth + 1)
+            if more is None:
+                return None
+            updated = [*found, *more]
+            passed_by = _is_optional(call, node, source) and _agreement(found, recorded) > _agreement(updated, recorded)
+            found = found if passed_by else updated
     return found
+
+
+def _is_optional(call: cst.Call, use: cst.Name, source: Source) -> bool:
+    """Whether the call is made under a condition under which the use does not stand."""
+    around = list(source.ancestors(use))
+    return any(isinstance(above, cst.If) and above not in around for above in source.ancestors(call))
 
 
 def set_keys(layer: Layer, codes: Mapping[str, str]) -> list[Splice]:

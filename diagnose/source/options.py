@@ -104,7 +104,7 @@ class CallOptions:
             return {}
         if not stars:
             return {self.path: set_keywords(self.source, self.node, codes, positions=self.positions)}
-        layers = layers_of(stars[-1].value, self.path, self.source, self.sources)
+        layers = layers_of(stars[-1].value, self.path, self.source, self.sources, self.recorded)
         if layers:
             likely = [layer for layer in layers if any(layer.value(known) is not None for known in _BESIDE)]
             layer = (likely or layers)[-1]
@@ -156,7 +156,8 @@ class CallOptions:
 
     def _layer_with(self, name: str) -> tuple[Layer, cst.BaseExpression] | None:
         for star in reversed([arg for arg in self.node.args if arg.star == "**"]):
-            for layer in reversed(layers_of(star.value, self.path, self.source, self.sources) or []):
+            layers = layers_of(star.value, self.path, self.source, self.sources, self.recorded)
+            for layer in reversed(layers or []):
                 value = layer.value(self.its(name))
                 if value is not None:
                     return layer, value
