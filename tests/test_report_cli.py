@@ -63,7 +63,7 @@ def test_a_folder_without_runs_is_a_folder_of_recordings(tmp_path: Path) -> None
 
 @pytest.mark.usefixtures("run_folder")
 def test_a_folder_is_no_file_to_write(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"it is a folder; name a file in it: -o .*report\.md"):
+    with pytest.raises(UsageError, match=r"it is a folder; name a file in it: -o .*report\.html"):
         call("-o", str(tmp_path))
 
 

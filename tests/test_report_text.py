@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import journals
 import pytest
+import tinygpt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,6 +28,7 @@ from diagnose.model import (
 )
 from diagnose.report import formats, markdown, text
 from diagnose.session import PatchAccepted, RunEnded, State, TrialStarted, TrialState, fold
+from diagnose.units import format_ns
 
 SMALL = Diagnosis(
     schema=1,
@@ -142,6 +144,25 @@ def test_no_steps_is_neither_healthy_nor_ill() -> None:
     assert "No training step was found in it, so nothing can be said per step." in said
     assert "Healthy" not in said
     assert "Fix this first" not in said
+
+
+def test_steps_that_vary_show_their_mean_too() -> None:
+    """What a finding gives back is of the mean step: beside a median far from it, it would read as more than a step."""
+    diagnosis = tinygpt.gpu_diagnosis()
+    median = diagnosis.steps.median_ns
+    assert median is not None
+    even = replace(diagnosis, steps=replace(diagnosis.steps, mean_ns=round(1.05 * median)))
+    uneven = replace(diagnosis, steps=replace(diagnosis.steps, mean_ns=3 * median))
+    assert "on average" not in text.render(even)
+    assert f"{format_ns(3 * median)} on average" in text.render(uneven)
+
+
+def test_a_program_of_which_nothing_was_seen_has_no_ranks_and_no_device() -> None:
+    nothing = Diagnosis(SCHEMA, (), 0, None, Steps(0, None), Accounting())
+    said = text.render(replace(fold(journals.failed()), diagnosis=nothing))
+    assert "No training step was seen" in said
+    assert "0 ranks" not in said
+    assert "no device" not in said
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,15 @@ from pathlib import Path
 from diagnose.cli.streams import result, talk
 from diagnose.errors import UsageError
 
-FORMATS = ("text", "github", "json", "junit", "markdown", "sarif")
+FORMATS = ("text", "github", "html", "json", "junit", "markdown", "sarif")
 """As `diagnose.report.formats` finds them, written out so that `--help` need not import them; a test compares."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to `diagnose`."""
-    parser = subparsers.add_parser("report", help="what a run or a recording says, as text, Markdown, JSON, SARIF …")
+    parser = subparsers.add_parser(
+        "report", help="what a run or a recording says, as text, HTML, Markdown, JSON, SARIF …"
+    )
     parser.add_argument(
         "target",
         metavar="RUN|TRACE",
@@ -44,7 +46,8 @@ def run(args: argparse.Namespace) -> int:
             result(formats()[name].render(subject))
         return 0
     if args.output.is_dir():
-        raise UsageError(f"cannot write {args.output}: it is a folder; name a file in it: -o {args.output / 'report.md'}")
+        inside = args.output / "report.html"
+        raise UsageError(f"cannot write {args.output}: it is a folder; name a file in it: -o {inside}")
     rendered = formats()[name].render(subject)
     try:
         write_atomic(args.output, (rendered.rstrip("\n") + "\n").encode())
@@ -55,5 +58,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _format_of(output: Path | None) -> str:
-    suffixes = {".json": "json", ".md": "markdown", ".markdown": "markdown", ".sarif": "sarif", ".xml": "junit"}
-    return suffixes.get(output.suffix.lower(), "text") if output is not None else "text"
+    return _SUFFIXES.get(output.suffix.lower(), "text") if output is not None else "text"
+
+
+_SUFFIXES = {
+    ".htm": "html",
+    ".html": "html",
+    ".json": "json",
+    ".markdown": "markdown",
+    ".md": "markdown",
+    ".sarif": "sarif",
+    ".xml": "junit",
+}

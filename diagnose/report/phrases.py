@@ -31,6 +31,7 @@ from diagnose.session import State
 from diagnose.units import NS_PER_S, format_flops, format_ns, format_share, format_value
 
 MINUS = "−"
+_UNEVEN = 0.10  # steps whose mean is further from their median: what is said of the mean step would not fit the median
 _LONGER_START = 0.2  # of the original's: less is the luck of a process
 
 
@@ -44,10 +45,13 @@ def identity(state: State) -> list[str]:
         return parts
     if not parts:
         parts.append(sources(diagnosis))
-    parts += [device(state), named_count(diagnosis.ranks, "rank")]
+    if diagnosis.ranks or diagnosis.has_device:
+        parts += [device(state), named_count(diagnosis.ranks, "rank")]
     steps = diagnosis.steps
     if steps.median_ns is not None:
         parts += [f"{format_ns(steps.median_ns)} per step", f"median of {named_count(steps.count, 'step')}"]
+    if steps.median_ns and steps.mean_ns and abs(steps.mean_ns / steps.median_ns - 1) > _UNEVEN:
+        parts.append(f"{format_ns(steps.mean_ns)} on average")
     if steps.found_by in FOUND_BY:
         parts.append(FOUND_BY[steps.found_by])
     return [part for part in parts if part]

@@ -81,7 +81,8 @@ def _news(state: State, width: int) -> list[Text]:
 def _outcome(state: State, width: int) -> list[Text]:
     if state.diagnosis is not None:
         if state.diagnosis.steps.count == 0:
-            return paragraph("No training step was found in it, so nothing can be said per step.", width)
+            seen = "No training step was seen" if state.started is not None else "No training step was found in it"
+            return paragraph(f"{seen}, so nothing can be said per step.", width)
         return []
     if state.ended is not None:
         return paragraph(state.ended.message or "It ended before enough steps were seen to diagnose it.", width)

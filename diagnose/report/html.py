@@ -1,0 +1,166 @@
+"""The report as one HTML page that needs nothing beside it: no script, no font, no request to anywhere.
+
+It follows the reader's light or dark setting, fits a telephone, and prints. The page is `page.html.j2`, its look
+`page.css`; what they say comes from the same phrases as every other report.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from diagnose.model import Accounting, Confidence, Decision, Diagnosis, Place, Verdict
+from diagnose.report import Report, Subject, as_state, memory, phrases, predictions, side_by_side, step_chart, tried
+from diagnose.report.paths import place
+from diagnose.report.slices import slices
+from diagnose.report.vocabulary import DECISIONS, SEVERITIES, named_count
+from diagnose.session import State
+from diagnose.units import format_bytes, format_ns, format_share
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+    from markupsafe import Markup
+
+_DIFF_CLASSES = {"+": "added", "-": "removed", "@": "hunk"}
+_CODE = re.compile("`([^`]+)`")
+_MOST_RANKS = 64
+
+
+def render(subject: Subject) -> str:
+    """One page."""
+    state = as_state(subject)
+    return _template().render(
+        state=state,
+        diagnosis=state.diagnosis,
+        identity=phrases.identity(state) or ["a run of which nothing is known yet"],
+        root=state.started.cwd if state.started else None,
+        answer=_answer(state),
+        ranks=_ranks(state.diagnosis),
+        chart=step_chart.step_chart(state.steps),
+        warnings=list(dict.fromkeys((*(state.diagnosis.warnings if state.diagnosis else ()), *state.warnings))),
+        measured=[] if tried.is_dry(state) else tried.measured(state.verdicts),
+        proposed=_proposed(state),
+        command=phrases.next_command(state),
+    )
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What stands at the top of the page: the one thing to take away."""
+
+    kind: str
+    """`fixed`, `worse`, `find`, `quiet`, `open`, or `none`: how it is coloured."""
+    title: str
+    words: str
+    where: Place | None = None
+
+
+def _answer(state: State) -> Answer:
+    if state.final is not None:
+        better = state.final.patched_ns <= state.final.original_ns
+        kept = sum(verdict.decision is Decision.KEPT for verdict in state.verdicts)
+        return Answer("fixed" if better else "worse", named_count(kept, "kept fix", "kept fixes"), phrases.final(state))
+    diagnosis = state.diagnosis
+    if diagnosis is None:
+        said = state.ended.message if state.ended else ""
+        return Answer("none", "Nothing was diagnosed", said or "No step was traced, or the run is still going on.")
+    if phrases.is_quiet(diagnosis):
+        healthy = phrases.is_healthy(diagnosis)
+        title = "Healthy" if healthy else "Nothing weighty found"
+        return Answer("quiet" if healthy else "open", title, phrases.quiet_news(diagnosis))
+    if not diagnosis.findings:
+        return Answer("none", "No training step was found", "So nothing can be said per step.")
+    first = diagnosis.findings[0]
+    words = f"{phrases.sentence(first.summary)} Gives back {phrases.gain(first)}."
+    if first.confidence is Confidence.HINT and first.recoverable_ns <= 0:
+        words = f"{phrases.sentence(first.summary)} What it costs is not known here."
+    return Answer("find", f"Fix this first: {first.rule}", words, next(iter(first.where), None))
+
+
+@dataclass(frozen=True)
+class RankRow:
+    """One rank beside the others."""
+
+    name: str
+    mean: str
+    width: float
+    """Of its bar: its mean step over the longest one (0 to 1)."""
+    accounting: Accounting
+
+
+def _ranks(diagnosis: Diagnosis | None) -> list[RankRow]:
+    """The ranks of a job, where there are several; at most so many that a page shows them."""
+    counted = [one for one in diagnosis.per_rank if one.steps.count] if diagnosis else []
+    if len(counted) < 2:
+        return []
+    means = [one.steps.total_ns / one.steps.count for one in counted]
+    return [
+        RankRow(
+            "rank ?" if one.rank is None else f"rank {one.rank}", format_ns(mean), mean / max(means), one.accounting
+        )
+        for one, mean in list(zip(counted, means, strict=True))[:_MOST_RANKS]
+    ]
+
+
+def _proposed(state: State) -> list[Verdict]:
+    """What a dry run would try, each with its diff."""
+    if not tried.is_dry(state):
+        return []
+    return [verdict for verdict in state.verdicts if verdict.decision is not Decision.ADVICE]
+
+
+def _diff_class(line: str) -> str:
+    """How a line of a diff is coloured; the names of files are no changes."""
+    if line.startswith(("+++", "---", "diff ")):
+        return "file"
+    return _DIFF_CLASSES.get(line[:1], "")
+
+
+def _with_code(words: str) -> Markup:
+    """A sentence as HTML: what stands between backticks is code."""
+    from markupsafe import Markup, escape
+
+    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(words))))
+
+
+@cache
+def _template() -> Template:
+    # Jinja takes 0.1 s to import: only a page pays for it.
+    from jinja2 import Environment, StrictUndefined
+
+    here = files("diagnose.report")
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
+    environment.filters |= {
+        "code": _with_code,
+        "evidence": phrases.evidence,
+        "chosen": phrases.chosen,
+        "promise": tried.promise,
+    }
+    environment.globals |= {
+        "style": here.joinpath("page.css").read_text(encoding="utf-8"),
+        "phrases": phrases,
+        "memory": memory,
+        "predictions": predictions,
+        "tried": tried,
+        "slices": slices,
+        "place": place,
+        "diff_class": _diff_class,
+        "spread_words": side_by_side.spread_words,
+        "format_ns": format_ns,
+        "format_bytes": format_bytes,
+        "format_share": format_share,
+        "severities": SEVERITIES,
+        "decisions": DECISIONS,
+        "named_count": named_count,
+        "chart_width": step_chart.WIDTH,
+        "chart_height": step_chart.HEIGHT,
+    }
+    return environment.from_string(here.joinpath("page.html.j2").read_text(encoding="utf-8"))
+
+
+REPORT = Report("html", ".html", render)
