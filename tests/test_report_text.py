@@ -158,7 +158,7 @@ def test_steps_that_vary_show_their_mean_too() -> None:
 
 
 def test_a_program_of_which_nothing_was_seen_has_no_ranks_and_no_device() -> None:
-    nothing = Diagnosis(SCHEMA, (), 0, None, Steps(0, None), Accounting())
+    nothing = Diagnosis(1, (), 0, None, Steps(0, None), Accounting())
     said = text.render(replace(fold(journals.failed()), diagnosis=nothing))
     assert "No training step was seen" in said
     assert "0 ranks" not in said
