@@ -3,7 +3,8 @@
 What it finds
     Time in which the training thread is inside the data loader's `__next__` while the device has nothing to do. It
     tells apart: no workers (the training thread makes the batch itself), too few workers, workers that are too slow
-    for this machine's cores, and bursts (most steps find a batch ready, every few steps one does not).
+    for this machine's cores, and bursts (most steps find a batch ready, every few steps one does not). A program that
+    has no loader but a function for it (`get_batch`, `next_batch`, …) makes each batch itself as well.
 
 Why it costs
     A step cannot begin before its batch is there. With no workers, loading and training take turns; with workers, the
@@ -96,6 +97,8 @@ def _told_apart(measures: Measures, workers: int | None) -> tuple[str, list[Evid
     per_step = measures.per_step(measures.idle["input"])
     mean = float(per_step.mean())
     evidence = [Evidence("idle.input", int(mean), "ns")]
+    if workers is None and not _saw_loader(measures) and len(measures.trace.frames) + len(measures.trace.samples):
+        return "there is no loader, the training thread makes each batch itself", evidence
     if workers is None:
         return "the loader is slower than training", evidence
     evidence.append(Evidence("loader workers", workers, "count"))
@@ -119,6 +122,9 @@ def _where(loaders: list[Site], sampled: Sequence[Place]) -> list[Place]:
     built = {(site.file, site.line): Place(site.file, site.line, function=site.function) for site in loaders}
     seen = [place for place in sampled if (place.file, place.line) not in built]
     return [*built.values(), *seen]
+
+
+_OWN_STACK = [("train.py", 24, "get_batch"), ("train.py", 60, "<module>")]
 
 
 def _loader(workers: int) -> dict[str, Any]:
@@ -160,6 +166,28 @@ _FIRES = (
         facts=Facts(cpu_count=2),
         **_loader(0),
     ),
+    # No loader: a function of the program's own reads and stacks the samples, and the profiler recorded its calls.
+    drawn(
+        """
+        call: bbbbbbbb
+        host: oooooooool
+        gpu :           kkkkkkkk
+        step:                   |
+        """,
+        repeat=4,
+        frames={"b": "train.py(24): get_batch"},
+    ),
+    # The same, seen by a sampler.
+    drawn(
+        """
+        line: bbbbbbbb
+        host: oooooooool
+        gpu :           kkkkkkkk
+        step:                   |
+        """,
+        repeat=4,
+        stacks={"b": _OWN_STACK},
+    ),
 )
 
 _SILENT = (
@@ -173,6 +201,28 @@ _SILENT = (
         """,
         kernels={"K": "other_kernel"},
         **_loader(0),
+    ),
+    # The program's own function waits for the device, which was busy all the time.
+    drawn(
+        """
+        call:   bbbbbbbb
+        host: olssssssss
+        gpu :   kkkkkkkk
+        step:           |
+        """,
+        repeat=4,
+        frames={"b": "train.py(24): get_batch"},
+    ),
+    # A function that trains on a batch does not make it.
+    drawn(
+        """
+        call: bbbbbbbb
+        host: oooooooool
+        gpu :           kkkkkkkk
+        step:                   |
+        """,
+        repeat=4,
+        frames={"b": "train.py(24): train_batch"},
     ),
     # The device is idle, but the training thread is not in the loader.
     drawn(

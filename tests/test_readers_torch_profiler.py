@@ -238,6 +238,9 @@ class TestColumns:
             ("_compile.compile_inner (dynamo_timed)", RangeKind.COMPILE),
             ("## Call CompiledFxGraph fq7 ##", RangeKind.USER),
             ("## backward ##", RangeKind.BACKWARD),
+            ("## load_batch ##", RangeKind.INPUT),
+            ("Data Loading", RangeKind.INPUT),
+            ("train_batch", RangeKind.USER),
             ("my region", RangeKind.USER),
         ],
     )

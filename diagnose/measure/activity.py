@@ -7,8 +7,9 @@ from collections.abc import Collection
 
 import numpy as np
 
+from diagnose.measure.loader_names import batch_frames
 from diagnose.measure.named import named
-from diagnose.measure.samples import sampled_causes
+from diagnose.measure.samples import making_batches, sampled_causes
 from diagnose.trace import Trace
 from diagnose.trace.intervals import Intervals
 from diagnose.trace.schema import MISSING, Bool, CopyDirection, Int32, Int64, Memory, RangeKind
@@ -80,20 +81,36 @@ def calls_of(trace: Trace, threads: Collection[int], chosen: Bool) -> Intervals:
     return Intervals.of(trace.calls.start_ns[mask], trace.calls.end_ns[mask])
 
 
+def loading(trace: Trace, threads: Collection[int] | None = None) -> Intervals:
+    """The time in which some threads (None: any) wait for a batch or make it.
+
+    The loader's marks tell, and recorded calls of functions that are named for it, but for their waits for the device.
+    """
+    marked = ranges_of(trace, RangeKind.INPUT, threads)
+    making = batch_frames(trace)
+    if not making.any():
+        return marked
+    chosen = set(threads_in(trace.frames.thread[making])) if threads is None else threads
+    making &= on_threads(trace.frames.thread, chosen)
+    calls = Intervals.of(trace.frames.start_ns[making], trace.frames.end_ns[making])
+    return marked | (calls - calls_of(trace, chosen, waits_of(trace)))
+
+
 def activity(trace: Trace, threads: Collection[int]) -> list[tuple[str, Intervals]]:
     """Causes with their time on `threads`, the most telling first: where two overlap, the first one is the cause.
 
     What none of them covers is Python. Samples come last: they are read every few milliseconds and only refine what
-    the exact records leave open.
+    the exact records leave open. Operators that make a batch are the exception: they look like any others.
     """
     everything = np.ones(len(trace.calls), np.bool_)
     return [
-        ("input", ranges_of(trace, RangeKind.INPUT, threads)),
+        ("input", loading(trace, threads)),
         ("gc", ranges_of(trace, RangeKind.GC)),  # on whatever thread: it holds the interpreter
         ("compile", ranges_of(trace, RangeKind.COMPILE, threads)),
         ("io", ranges_of(trace, RangeKind.CHECKPOINT, threads)),
         ("sync", calls_of(trace, threads, waits_of(trace))),
         ("allocator", calls_of(trace, threads, named(trace.names, trace.calls.name, ALLOCATIONS))),
+        ("input", making_batches(trace)),
         ("dispatch", ops_of(trace, threads) | calls_of(trace, threads, everything)),
         *sampled_causes(trace),
     ]

@@ -13,7 +13,7 @@ import re
 import numpy as np
 
 from diagnose.measure.accounting import Occupation
-from diagnose.measure.activity import ranges_of
+from diagnose.measure.activity import loading, ranges_of
 from diagnose.measure.idle import CAUSES
 from diagnose.measure.named import named
 from diagnose.measure.samples import cause_of, owned_frame, sampled, sampled_causes
@@ -59,7 +59,7 @@ def host_idle(trace: Trace, occupation: Occupation, main: int, steps: StepSpans)
 def _exact(trace: Trace, main: int) -> list[tuple[str, Intervals]]:
     threads = {main} if main >= 0 else None
     return [
-        ("input", ranges_of(trace, RangeKind.INPUT, threads)),
+        ("input", loading(trace, threads)),
         ("gc", ranges_of(trace, RangeKind.GC)),
         ("compile", ranges_of(trace, RangeKind.COMPILE)),
         ("io", ranges_of(trace, RangeKind.CHECKPOINT)),

@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from diagnose.measure.activity import calls_of, ops_of, pageable_waits_of, ranges_of, waits_of
+from diagnose.measure.activity import calls_of, loading, ops_of, pageable_waits_of, waits_of
 from diagnose.measure.followed import FollowedLines, followed_lines
 from diagnose.measure.framework_python import framework_python
 from diagnose.measure.idle import ISSUE_NS, LATENCY_NS, REFILL_NS
@@ -19,7 +19,7 @@ from diagnose.measure.validity import Violation, check
 from diagnose.measure.value_reads import value_reads
 from diagnose.model import Place
 from diagnose.trace.intervals import Intervals
-from diagnose.trace.schema import Int64, RangeKind
+from diagnose.trace.schema import Int64
 
 _KNOWN_SHARE = 0.5
 """Of some time: below it, most passed in steps that do something else than the one whose lines were followed."""
@@ -74,7 +74,7 @@ class HostSide(Timeline):
     @cached_property
     def host_work_ns(self) -> Int64:
         """Per step, what the host spent between its marks without waiting for the device or for data."""
-        idle = self.waits | ranges_of(self.trace, RangeKind.INPUT, {self.thread})
+        idle = self.waits | loading(self.trace, {self.thread})
         starts, ends = self.steps.host_start_ns, self.steps.host_end_ns
         return np.asarray(ends - starts - idle.covered(starts, ends), np.int64)
 
@@ -111,8 +111,7 @@ class HostSide(Timeline):
         launchers = set(np.unique(self.trace.calls.thread[self.launches.call[self.launches.linked]]).tolist())
         threads = (launchers | {self.thread}) - {-1}
         calls = calls_of(self.trace, threads, np.ones(len(self.trace.calls), np.bool_))
-        loading = ranges_of(self.trace, RangeKind.INPUT, threads)
-        return (ops_of(self.trace, threads) | calls).joined(REFILL_NS) - self.waits - loading
+        return (ops_of(self.trace, threads) | calls).joined(REFILL_NS) - self.waits - loading(self.trace, threads)
 
     @cached_property
     def issuing_ns(self) -> Int64:

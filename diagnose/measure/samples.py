@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from diagnose.measure.loader_names import makes_batches
 from diagnose.trace import StackFrame, Trace
 from diagnose.trace.intervals import Intervals
 from diagnose.trace.schema import RangeKind
@@ -17,7 +18,7 @@ REACH_NS = 10_000_000  # twice the sampling interval at 200 Hz
 Stack = tuple[StackFrame, ...]
 
 _EXACT = {"input": RangeKind.INPUT, "compile": RangeKind.COMPILE, "io": RangeKind.CHECKPOINT}
-_LOADER = ("torch/utils/data/", "webdataset/", "nvidia/dali/")
+_LOADER = ("torch/utils/data/", "torchdata/", "webdataset/", "nvidia/dali/", "/ffcv/", "/streaming/base/")
 _FILES = ("torch/serialization.py", "safetensors/", "/pickle.py", "/gzip.py", "/shutil.py", "/socket.py", "/ssl.py")
 _COMPILER = ("torch/_dynamo/", "torch/_inductor/", "torch/_functorch/_aot_autograd/", "torch/fx/")
 # Also on the stack while compiled code merely runs, and where anomaly detection writes down the forward stack.
@@ -27,13 +28,18 @@ _COMPILED_RUN = ("torch/_dynamo/eval_frame.py", "torch/fx/traceback.py")
 def cause_of(stack: Stack) -> str | None:
     """The cause that a stack names: `input`, `io`, `compile`; None where it is ordinary Python or framework code."""
     files = [frame.file.replace("\\", "/") for frame in stack]
-    if any(part in file for file in files for part in _LOADER):
+    # A program without a loader has a function of its own for it.
+    if any(part in file for file in files for part in _LOADER) or _makes_batch(stack):
         return "input"
     if any(part in file for file in files for part in _FILES):
         return "io"
     if any(part in file for file in files for part in _COMPILER if not file.endswith(_COMPILED_RUN)):
         return "compile"
     return None
+
+
+def _makes_batch(stack: Stack) -> bool:
+    return any(frame.owned and makes_batches(frame.function) for frame in stack)
 
 
 def owned_frame(stack: Stack) -> StackFrame | None:
@@ -51,6 +57,19 @@ def sampled(trace: Trace, chosen: set[int]) -> Intervals:
     end = np.minimum(np.concatenate((middle, times[-1:] + REACH_NS)), times + REACH_NS)
     mask = np.isin(trace.samples.stack, sorted(chosen))
     return Intervals.of(begin[mask], end[mask])
+
+
+def making_batches(trace: Trace) -> Intervals:
+    """Time between neighbouring samples that both saw a function of the program's own make a batch.
+
+    Nothing where a loader's own marks tell: they are exact.
+    """
+    if (trace.ranges.kind == RangeKind.INPUT).any():
+        return Intervals.empty()
+    making = [index for index, stack in enumerate(trace.stacks) if cause_of(stack) == "input" and _makes_batch(stack)]
+    times, seen = trace.samples.time_ns, np.isin(trace.samples.stack, making)
+    sure = seen[:-1] & seen[1:] & (np.diff(times) <= 2 * REACH_NS)
+    return Intervals.of(times[:-1][sure], times[1:][sure])
 
 
 def sampled_causes(trace: Trace) -> list[tuple[str, Intervals]]:

@@ -67,6 +67,12 @@ _RANGE_KINDS = tuple(
         (r"ProfilerStep#", RangeKind.STEP),
         (r"Optimizer\.step#", RangeKind.OPTIMIZER),
         (r"enumerate\(DataLoader\)#", RangeKind.INPUT),
+        # A program's own words for the same, with `record_function` or as NVTX ranges.
+        (
+            r"(?i:\W*(?:data[ _-]?load(?:er|ing)?|(?:load|get|fetch|next)[ _-]?(?:data|batch|input)"
+            r"|(?:data|batch|input)[ _-]?(?:load(?:ing)?|fetch(?:ing)?))\W*\d*$)",
+            RangeKind.INPUT,
+        ),
         (r"(?:nccl|rccl|gloo|xccl|hccl|mpi|ucc):|c10d::", RangeKind.COLLECTIVE),
         # `## Call CompiledFxGraph …` and `Torch-Compiled Region` run what was compiled: they are not compilation.
         (

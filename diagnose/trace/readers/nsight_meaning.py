@@ -88,11 +88,6 @@ _KINDS = tuple(
     for pattern, kind in (
         (r"(?:optimi[sz]er|optim|opt)(?:[ ._:-]*(?:step|update))?\W*$", RangeKind.OPTIMIZER),
         (r"(?:\w+\.)?backward(?:[ _-]?(?:pass|step))?\W*$", RangeKind.BACKWARD),
-        (
-            r"(?:data[ _-]?load(?:er|ing)?|(?:load|get|fetch|next)[ _-]?(?:data|batch|input)|(?:data|batch|input)"
-            r"[ _-]?(?:load(?:ing)?|fetch(?:ing)?))\W*\d*$",
-            RangeKind.INPUT,
-        ),
         (r"(?:nccl|rccl)[A-Z_:]", RangeKind.COLLECTIVE),
         (r"(?:save|write|store)[ _-]?checkpoint|checkpoint[ _-]?(?:save|write|saving|writing)", RangeKind.CHECKPOINT),
     )

@@ -1,0 +1,141 @@
+"""Functions and annotations that programs without a `DataLoader` make their batches in."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from diagnose import plugins
+from diagnose.engine import diagnose
+from diagnose.measure import Measures
+from diagnose.measure.loader_names import batch_frames, makes_batches
+from diagnose.measure.samples import cause_of
+from diagnose.rule import Trace, drawn
+from diagnose.trace import StackFrame
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        "get_batch",
+        "get_train_batch",
+        "next_batch",
+        "load_next_batch",
+        "fetch_samples",
+        "sample_batch",
+        "make_batch",
+        "get_batch_samples",
+        "load_data",
+        "batches",
+        "batch_iterator",
+        "data_generator",
+        "infinite_loader",
+        "train_loader",
+        "collate_fn",
+        "__next__",
+    ],
+)
+def test_a_function_that_is_called_so_makes_batches(function: str) -> None:
+    assert makes_batches(function)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        "train_batch",
+        "train_on_batch",
+        "process_batch",
+        "forward_batch",
+        "eval_batch",
+        "batch_norm",
+        "get_batch_size",
+        "load_state_dict",
+        "load_checkpoint",
+        "get_data_parallel_rank",
+        "generate",
+        "read",
+        "step",
+    ],
+)
+def test_a_function_that_works_on_batches_does_not(function: str) -> None:
+    assert not makes_batches(function)
+
+
+def test_of_the_frameworks_calls_only_the_loaders_make_batches() -> None:
+    calls = {
+        "a": "torch/optim/optimizer.py(30): __next__",
+        "b": "torch/utils/data/dataloader.py(700): __next__",
+        "c": "project/data.py(12): next_batch",
+        "d": "nn.Module: Batches_0",
+    }
+    trace = drawn("call: abcd", frames=calls)
+    assert np.flatnonzero(batch_frames(trace)).tolist() == [1, 2]
+
+
+def test_a_stack_in_a_function_that_makes_batches_shows_input_even_while_it_reads_files() -> None:
+    reads = StackFrame("/lib/python3/gzip.py", 300, "read", owned=False)
+    makes = StackFrame("train.py", 24, "get_batch", owned=True)
+    assert cause_of((reads, makes)) == "input"
+    assert cause_of((reads, StackFrame("train.py", 80, "save", owned=True))) == "io"
+    assert cause_of((StackFrame("lib.py", 24, "get_batch", owned=False),)) is None
+
+
+WITHOUT_A_LOADER = """
+    {lane}: bbbbbbbbbb
+    host: oooooooooool
+    gpu :             kkkkkkkk
+    step:                     |
+"""
+
+
+def recorded() -> Trace:
+    return drawn(WITHOUT_A_LOADER.format(lane="call"), repeat=4, frames={"b": "train.py(24): get_batch"})
+
+
+def sampled() -> Trace:
+    return drawn(WITHOUT_A_LOADER.format(lane="line"), repeat=4, stacks={"b": [("train.py", 26, "get_batch")]})
+
+
+@pytest.mark.parametrize("trace", [recorded(), sampled()], ids=["recorded calls", "samples"])
+def test_operators_that_make_a_batch_are_input_not_launches(trace: Trace) -> None:
+    diagnosis = diagnose([trace], plugins.load())
+    first = diagnosis.findings[0]
+    assert first.rule == "input-bound"
+    assert first.where[0].function == "get_batch"
+    assert "no loader" in first.summary
+    # Between two samples nobody saw where the function ended.
+    others = sum(found.recoverable_ns for found in diagnosis.findings[1:])
+    assert others <= first.recoverable_ns / 4
+
+
+def test_waits_for_the_device_in_such_a_function_are_no_input() -> None:
+    trace = drawn(
+        """
+        call:   bbbbbbbb
+        host: olssssssol
+        gpu :   kkkk    kk
+        step:             |
+        """,
+        repeat=4,
+        frames={"b": "train.py(24): get_batch"},
+    )
+    measures = Measures(trace)
+    waits = measures.waits
+    assert waits.total_ns
+    assert (measures.idle["input"] & waits).total_ns == 0
+
+
+def test_a_loader_that_marks_its_waits_is_believed_before_samples() -> None:
+    trace = drawn(
+        """
+        load: ww
+        line:   bbbbbb
+        host:   oooooool
+        gpu :           kkkkkkkk
+        step:                   |
+        """,
+        repeat=4,
+        stacks={"b": [("train.py", 26, "get_batch")]},
+    )
+    measures = Measures(trace)
+    assert measures.per_step(measures.idle["input"]).tolist()[1:] == [2_000_000] * (measures.step_count - 1)
