@@ -45,11 +45,8 @@ def rewrite(request: Request) -> Answer:
     forwards = {frozenset(map(id, step.forward or (step.backward,))) for step in steps}
     if len(forwards) > 1:  # a model's part in one may be another than its part in the next
         return None
-    wrappers = [
-        one
-        for one in data_parallel(request.sources, request.sites)
-        if not one.open and one.code("static_graph") in (None, "False")
-    ]
+    found = data_parallel(request.sources, request.sites)
+    wrappers = [one for one in found if one.leaves("static_graph", default="False")]
     if not wrappers:
         return None
     edits = []

@@ -36,11 +36,8 @@ def rewrite(request: Request) -> Answer:
     """Set the option on every wrapper that leaves it to its default, which is False."""
     if any(_NEEDS_OWN_GRADIENTS.search(text) for text in request.sources.values()):
         return None
-    wrappers = [
-        one
-        for one in data_parallel(request.sources, request.sites)
-        if not one.open and one.code("gradient_as_bucket_view") in (None, "False")
-    ]
+    found = data_parallel(request.sources, request.sites)
+    wrappers = [one for one in found if one.leaves("gradient_as_bucket_view", default="False")]
     if not wrappers:
         return None
     edits = [(one.path, set_keywords(one.source, one.call, {"gradient_as_bucket_view": "True"})) for one in wrappers]

@@ -37,11 +37,8 @@ _ASSIGNS = re.compile(r"register_buffer\(\s*[\"'](\w+)[\"']")
 
 def rewrite(request: Request) -> Answer:
     """Set the option on every wrapper that leaves it to its default, which is True."""
-    wrappers = [
-        one
-        for one in data_parallel(request.sources, request.sites)
-        if not one.open and one.code("broadcast_buffers") in (None, "True")
-    ]
+    found = data_parallel(request.sources, request.sites)
+    wrappers = [one for one in found if one.leaves("broadcast_buffers", default="True")]
     if not wrappers:
         return None
     edits = [(one.path, set_keywords(one.source, one.call, {"broadcast_buffers": "False"})) for one in wrappers]

@@ -71,6 +71,10 @@ class DataParallel:
         value = self.given(option)
         return self.source.code(value) if value is not None else None
 
+    def leaves(self, option: str, default: str) -> bool:
+        """Whether an option can be set here and has its default (as code) so far."""
+        return not self.open and self.code(option) in (None, default)
+
     def value(self, option: str) -> Scalar:
         """What took effect, as the run recorded it; None where it did not."""
         return self.site.arguments.get(option) if self.site is not None else None
