@@ -16,6 +16,7 @@ settings.load_profile("house")
 
 # A test reads what it says that it reads, and leaves nothing in the home of whoever runs it.
 os.environ["DIAGNOSE_CACHE"] = "off"
+os.environ["DIAGNOSE_CALIBRATIONS"] = "off"
 
 TALLY = "recording"
 """The property under which a test notes what became of a public recording: format, and `read` or why not."""

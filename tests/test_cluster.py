@@ -19,6 +19,7 @@ import pytest
 from distributed import KilledWorker, LocalCluster
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from watching import LIMIT_S, left_of
 
 from diagnose import plugins
 from diagnose.cluster import Cluster, diagnose_on, parse, workers
@@ -158,10 +159,9 @@ def test_the_command_prints_the_same_and_leaves_nothing_running(two_ranks: Path)
         with subprocess.Popen(
             command, cwd=two_ranks.parent, env=environ, text=True, start_new_session=True, stdout=-1, stderr=-1
         ) as process:
-            out, err = process.communicate(timeout=120)
+            out, err = process.communicate(timeout=LIMIT_S)
         assert process.returncode == 0, err
-        _, running = psutil.wait_procs(of_group(process.pid), timeout=20)
-        assert running == []
+        assert left_of(of_group(process.pid)) == []
         return out, err
 
     assert said("--on", "dask") == said()
@@ -185,12 +185,16 @@ def test_workers_of_our_own_listen_on_loopback_only_and_end() -> None:
         family = started | {psutil.Process()}
         sockets = [one for process in family for one in process.net_connections() if one.status == "LISTEN"]
         assert {one.laddr.ip for one in sockets} == {"127.0.0.1"}
-    assert worker_processes() == before
+    assert left_of(started) == []
 
 
 def worker_processes() -> set[psutil.Process]:
-    mine = psutil.Process().children(recursive=True)
-    return {process for process in mine if "spawn_main" in " ".join(process.cmdline())}
+    found = set()
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # those of other tests end when they like
+            if "spawn_main" in " ".join(process.cmdline()):
+                found.add(process)
+    return found
 
 
 @pytest.mark.parametrize("text", ["", "dask=", "ray", "dask:8786", "Dask"])

@@ -14,5 +14,5 @@ for _ in range(250):
     model(torch.ones(4, 64)).sum().backward()
     optimizer.step()
     optimizer.zero_grad()
-    time.sleep(0.02 if dist.get_rank() else 0.01)
+    time.sleep(0.03 if dist.get_rank() else 0)  # far more than a busy machine adds at random
 dist.destroy_process_group()
