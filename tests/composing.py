@@ -28,7 +28,7 @@ from diagnose.plugins import Catalogue
 from diagnose.program import Program
 from diagnose.session import AnyEvent
 from diagnose.trace import Trace
-from diagnose.trial.bench import Control, Trial
+from diagnose.trial.bench import Control, Halfway, Trial
 from diagnose.trial.duel import OnPair
 from diagnose.trial.knobs import OnSetting
 from diagnose.trial.schedule import Deadline, Schedule
@@ -58,10 +58,14 @@ class FakeBench:
     """What an attempt decides where the patched program holds a text."""
     trial_takes_ns: int = 0
     """For each setting."""
+    training_takes_ns: int = 0
+    """More, where a fix changes the training."""
     check_takes_ns: int = 0
     final_takes_ns: int = 0
     numbers: list[str] = field(default_factory=list)
     """Per attempt, the text of the program whose numbers the patched one was held against."""
+    halfway: list[str | None] = field(default_factory=list)
+    """Per attempt, the text of the program with all but what changes the training."""
     runs_control: bool = True
     left_out: Mapping[str, Decision] = field(default_factory=dict)
     """What the leave-one-out check of a fixer finds; `kept` is the rest."""
@@ -107,9 +111,11 @@ class FakeBench:
         patched: Program,
         on_pair: OnPair | None = None,
         numbers: Program | None = None,
+        halfway: Halfway | None = None,
     ) -> Trial:
         self.attempts.append((fixer.name, self.copies[original.root], self.copies[patched.root]))
         self.numbers.append(self.copies[(numbers or original).root])
+        self.halfway.append(self.copies[halfway.program.root] if halfway else None)
         if on_pair is not None:
             on_pair(0, Pair(0, 2e7, 1e7), Interval(0.5, 0.4, 0.6))
         traces = [Path(f"after-{fixer.name}")]
@@ -157,7 +163,7 @@ class FakeBench:
         return SoloRun(failure=Ruling(dies, "as it ended")) if dies is not None else SoloRun(12_000_000, 3 << 30)
 
     def trial_ns(self, fixer: Fixer, settings: int) -> int:
-        return settings * self.trial_takes_ns
+        return settings * self.trial_takes_ns + (self.training_takes_ns if fixer.gate is Gate.TRAINING else 0)
 
     def check_ns(self) -> int:
         return self.check_takes_ns

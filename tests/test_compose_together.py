@@ -220,11 +220,46 @@ def test_where_there_is_no_time_for_all_each_says_for_itself_why_it_is_not_tried
     assert [verdict.decision for verdict in outcome.verdicts] == [Decision.NOT_TRIED] * 3
 
 
-def test_what_changes_the_training_has_a_trial_of_its_own_on_top_of_the_others(tmp_path: Path) -> None:
-    bold = fixer("bfloat16", replacing("import torch", "import torch  # bf16"), Gate.TRAINING)
-    made = stage(tmp_path, bold, LOADER, ITEM, MODEL, allow=frozenset(Gate))
+BOLD = fixer("bfloat16", replacing("import torch", "import torch  # bf16"), Gate.TRAINING)
+BOLD_TOO = ALL.replace("import torch", "import torch  # bf16")
+
+
+def test_what_changes_the_training_is_tried_with_the_others_and_judged_against_them(tmp_path: Path) -> None:
+    made = stage(tmp_path, BOLD, LOADER, ITEM, MODEL, allow=frozenset(Gate))
     made.run()
-    assert made.bench.attempts[1] == ("bfloat16", ALL, ALL.replace("import torch", "import torch  # bf16"))
+    assert made.bench.attempts == [(TOGETHER, SOURCE, BOLD_TOO)]
+    assert made.bench.halfway == [ALL]
+
+
+def test_where_it_was_not_allowed_it_is_not_among_them(tmp_path: Path) -> None:
+    made = stage(tmp_path, BOLD, LOADER, ITEM, MODEL)
+    made.run()
+    assert made.bench.attempts == [(TOGETHER, SOURCE, ALL)]
+    assert made.bench.halfway == [None]
+
+
+def test_where_all_with_what_changes_the_training_break_down_the_others_come_first(tmp_path: Path) -> None:
+    made = stage(tmp_path, BOLD, LOADER, ITEM, MODEL, allow=frozenset(Gate))
+    made.bench.by_text = {"# bf16": Decision.CHANGES_NUMBERS}
+    made.run()
+    assert made.bench.attempts[1:] == [(TOGETHER, SOURCE, ALL), ("bfloat16", ALL, BOLD_TOO)]
+
+
+def test_where_there_is_no_time_for_a_trajectory_the_others_are_tried_without_it(tmp_path: Path) -> None:
+    made = stage(tmp_path, BOLD, LOADER, ITEM, MODEL, allow=frozenset(Gate), budget=Deadline(100, lambda: 0))
+    made.bench.training_takes_ns = 200
+    found = made.run()
+    assert made.bench.attempts == [(TOGETHER, SOURCE, ALL)]
+    (left,) = [one for one in found.verdicts if one.decision is Decision.NOT_TRIED]
+    assert left.fixer == "bfloat16"
+    assert left.predicted_ns == 9_000_000
+
+
+def test_a_text_that_was_copied_before_is_not_copied_again(tmp_path: Path) -> None:
+    made = stage(tmp_path, LOADER, ITEM, MODEL)
+    made.run()
+    texts = [text for root, text in made.bench.copies.items() if root.name != "twin"]
+    assert len(texts) == len(set(texts))
 
 
 def test_what_mends_the_end_of_a_run_has_a_trial_of_its_own(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from diagnose.compose.leave_one_out import LeaveOneOut
 from diagnose.compose.preview import NOT_ALLOWED
 from diagnose.compose.proposals import Proposal, next_up
 from diagnose.compose.stack import Stack
-from diagnose.compose.together import LEAST, Bundle, as_one, gather, halves, try_bundle
+from diagnose.compose.together import LEAST, Bundle, as_one, gather, parts, try_bundle
 from diagnose.compose.trials import Trials
 from diagnose.compose.tuning import Tuning
 from diagnose.fixer import Edits, Fixer
@@ -82,7 +82,7 @@ class Composition:
         self._stack = Stack.of(program, known)
         self._done: set[str] = set()
         self._advised: set[str] = set()
-        self._copies = 0
+        self._copied: dict[frozenset[tuple[str, str]], Program] = {}
         self._apart: set[str] = set()
         """Fixers that have a trial of their own, if any."""
         self._excluded: dict[str, tuple[Proposal, Stack]] = {}
@@ -227,7 +227,7 @@ class Composition:
 
     def _control(self, original: Program) -> Control | None:
         self._journal.phase("measuring what this machine can resolve", "original against itself")
-        control = self._bench.control(original, self._copy(self._stack, "twin"))
+        control = self._bench.control(original, self._bench.copy(self._stack.edited, "twin"))
         if control is not None:
             self._journal.record(
                 ControlMeasured(
@@ -245,22 +245,29 @@ class Composition:
         self, bundle: Bundle, original: Program, baseline: Program, control: Control | None
     ) -> Program | None:
         """One trial of many fixes; the new baseline if they hold. Where they break down, halves of them come next."""
-        whole = as_one(bundle.fixers)
-        if control is None or self._budget.refused(whole) is not None:
-            self._apart.update(bundle.names)  # each says for itself why it is not tried
+        wanted = bundle.names
+        if bundle.trains and self._refused(bundle):
+            bundle = bundle.without_training  # trajectories take longest
+        if control is None or len(bundle.members) < 2 or self._refused(bundle):
+            self._apart.update(wanted)  # each says for itself why it is not tried
             return None
+        whole = as_one(bundle.fixers)
         patched = self._copy(bundle.stack, "together")
-        trial = try_bundle(self._bench, self._journal, bundle, self._stack, original, baseline, patched)
+        harmless = self._copy(bundle.harmless, "harmless") if bundle.trains else None
+        trial = try_bundle(self._bench, self._journal, bundle, self._stack, original, baseline, patched, harmless)
         if trial.verdict.decision is Decision.KEPT:
             self._accept_all(bundle, trial.verdict)
             self._look_again(whole, trial.traces, _patched_ns(trial.verdict))
             return patched
         if trial.verdict.decision in BREAKS_DOWN:
-            first, second = halves(bundle.names)
+            first, second = parts(bundle)
             self._groups += [second, first]
         else:
             self._apart.update(bundle.names)
         return None
+
+    def _refused(self, bundle: Bundle) -> bool:
+        return self._budget.refused(as_one(bundle.fixers)) is not None
 
     def _accept_all(self, bundle: Bundle, found: Verdict) -> None:
         """Each is kept for now on the word of their common trial."""
@@ -327,9 +334,15 @@ class Composition:
                 self._give_up(Answers(Proposal(candidate.fixer, (candidate.finding,))), reason)
 
     def _copy(self, stack: Stack, name: str, answer: Edits | None = None) -> Program:
-        """A copy of the program with a stack in it, and perhaps one answer more."""
-        self._copies += 1
-        return self._bench.copy({**stack.edited, **(answer.files if answer else {})}, f"copy-{self._copies}-{name}")
+        """A copy of the program with a stack in it, and perhaps one answer more; of equal texts there is one.
+
+        What is known of a copy, its numbers above all, need not be found out again.
+        """
+        texts = {**stack.edited, **(answer.files if answer else {})}
+        same = frozenset(texts.items())
+        if same not in self._copied:
+            self._copied[same] = self._bench.copy(texts, f"copy-{len(self._copied) + 1}-{name}")
+        return self._copied[same]
 
     def _give_up(self, found: Answers, reason: str) -> None:
         verdict = Verdict(found.proposal.fixer.name, Decision.NOT_TRIED, reason)

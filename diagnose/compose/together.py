@@ -22,7 +22,7 @@ from diagnose.fixer import Fixer, planned
 from diagnose.model import TOGETHER, Confidence, Gate
 from diagnose.program import Program, patch
 from diagnose.session import TrialStarted
-from diagnose.trial.bench import Trial
+from diagnose.trial.bench import Halfway, Trial
 
 LEAST = 3
 """Fewer are tried one by one: that says more of each, and takes no longer."""
@@ -37,6 +37,19 @@ class Bundle:
     """In the order in which they are put on; of each the variant that is tried is the first."""
     stack: Stack
     """With all of them in it."""
+    harmless: Stack
+    """With those of them in it that do not change the training; they are put on first."""
+
+    @property
+    def trains(self) -> bool:
+        """Whether one of them changes the training."""
+        return any(fixer.gate is Gate.TRAINING for fixer in self.fixers)
+
+    @property
+    def without_training(self) -> Bundle:
+        """Those alone that do not change the training."""
+        members = [member for member in self.members if member.variants[0].fixer.gate is not Gate.TRAINING]
+        return Bundle(tuple(members), self.harmless, self.harmless)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -65,33 +78,67 @@ def gather(
 ) -> Bundle:
     """All fixes of the queue that go together, each put on top of those before it.
 
-    Left for later: what changes the training, what is not judged by the step's time alone, what excludes one that is
-    in already or takes back what that wrote (two cures of one ailment), a plan that one of the others makes obsolete,
-    and a fixer that fails. `on_ask` is told who is asked, which takes a while where programs are long.
+    What changes the training, where that is allowed, comes last. Left for later: what is not judged by the step's time
+    alone, what excludes one that is in already or takes back what that wrote (two cures of one ailment), a plan that
+    one of the others makes obsolete, and a fixer that fails. `on_ask` is told who is asked, which takes a while where
+    programs are long.
     """
-    left, base = list(queue), stack
-    members: list[Answers] = []
-    while left:
-        proposal = next_up(left)
-        left = [one for one in left if one.fixer.name != proposal.fixer.name]
-        if any(not finding.asks_for_time for finding in proposal.findings) or _outdated(proposal, members):
-            continue
-        on_ask(proposal.fixer)
+    gathered = _Gathering(stack, allow, on_ask)
+    bold = gathered.put_on(queue, trains=False)
+    harmless = gathered.stack
+    if bold:
+        again = followed(queue, stack.texts, harmless.texts)
+        gathered.put_on([one for one in again if one.fixer.name in bold], trains=True)
+    return Bundle(tuple(gathered.members), gathered.stack, harmless)
+
+
+class _Gathering:
+    """What is in a bundle so far."""
+
+    def __init__(self, base: Stack, allow: Collection[Gate], on_ask: Callable[[Fixer], None]) -> None:
+        self.base = self.stack = base
+        self.members: list[Answers] = []
+        self._allow = allow
+        self._on_ask = on_ask
+
+    def put_on(self, queue: Sequence[Candidate], *, trains: bool) -> set[str]:
+        """Put on all that fit and change the training, or not, as asked; the names of those that do the other."""
+        left, other = list(queue), set[str]()
+        while left:
+            proposal = next_up(left)
+            left = [one for one in left if one.fixer.name != proposal.fixer.name]
+            below = self.stack
+            found = self._ask(proposal, trains=trains)
+            if found is trains:
+                left = followed(left, below.texts, self.stack.texts)
+            elif found is not None:
+                other.add(proposal.fixer.name)
+        return other
+
+    def _ask(self, proposal: Proposal, *, trains: bool) -> bool | None:
+        """Put it on if it does what is asked for; whether it changes the training, None where it has no place here."""
+        if any(not finding.asks_for_time for finding in proposal.findings) or _outdated(proposal, self.members):
+            return None
+        self._on_ask(proposal.fixer)
         try:
-            found = ask(stack, proposal)
+            found = ask(self.stack, proposal)
         except Exception:  # noqa: BLE001 - a fixer may be the user's own; its own trial tells how it fails
-            continue
-        fits = [one for one in found.variants if one.fixer.gate in allow and one.fixer.gate is not Gate.TRAINING]
-        if not fits or excluded_by(proposal.fixer, [kept.fixer for kept in stack.kept]):
-            continue
-        if takes_back(base.texts, stack.texts, fits[0].answer.files):
-            continue
-        member = Answers(found.proposal, tuple(fits), found.advice)
-        chosen, below = fits[0], stack
-        stack = stack.with_fix(chosen.fixer, found.proposal.findings, chosen.setting, chosen.answer, together=True)
-        left = followed(left, below.texts, stack.texts)
-        members.append(member)
-    return Bundle(tuple(members), stack)
+            return None
+        allowed = [one for one in found.variants if one.fixer.gate in self._allow]
+        # Where one of its settings changes no training, the others wait for the choice between all of them.
+        fits = [one for one in allowed if one.fixer.gate is not Gate.TRAINING] or allowed
+        if not fits or excluded_by(proposal.fixer, [kept.fixer for kept in self.stack.kept]):
+            return None
+        if takes_back(self.base.texts, self.stack.texts, fits[0].answer.files):
+            return None
+        chosen = fits[0]
+        if (chosen.fixer.gate is Gate.TRAINING) is not trains:
+            return not trains
+        self.members.append(Answers(found.proposal, tuple(fits), found.advice))
+        self.stack = self.stack.with_fix(
+            chosen.fixer, found.proposal.findings, chosen.setting, chosen.answer, together=True
+        )
+        return trains
 
 
 def _outdated(proposal: Proposal, members: Sequence[Answers]) -> bool:
@@ -124,8 +171,13 @@ def try_bundle(
     original: Program,
     baseline: Program,
     patched: Program,
+    harmless: Program | None = None,
 ) -> Trial:
-    """The common trial of a bundle, told: `baseline` has the stack in it, `patched` the bundle too."""
+    """The common trial of a bundle, told: `baseline` has the stack in it, `patched` the bundle too.
+
+    `harmless` has in it what does not change the training, where there is something that does: the numbers of that
+    part are held against the original's, and the training of the whole against its.
+    """
     diff = patch.diff(stack.texts, bundle.stack.texts, stack.program.root)
     summary = f"{', '.join(bundle.names)}, at once"
     journal.record(
@@ -133,14 +185,18 @@ def try_bundle(
     )
     # With only bitwise fixes below it, the original has the numbers of the baseline, and is captured already.
     numbers = original if stack.bitwise else baseline
-    trial = bench.attempt(as_one(bundle.fixers), baseline, patched, journal.telling(TOGETHER), numbers)
+    part = bundle.without_training.fixers
+    halfway = Halfway(harmless, as_one(part)) if harmless is not None and part else None
+    trial = bench.attempt(as_one(bundle.fixers), baseline, patched, journal.telling(TOGETHER), numbers, halfway)
     journal.tell(replace(trial.verdict, predicted_ns=bundle.predicted_ns, prediction=bundle.prediction, diff=diff))
     return trial
 
 
-def halves(names: Sequence[str]) -> tuple[frozenset[str], frozenset[str]]:
-    """Those put on first, and the others."""
-    middle = (len(names) + 1) // 2
+def parts(bundle: Bundle) -> tuple[frozenset[str], frozenset[str]]:
+    """What to try of a bundle that broke down: what changes no training, then what does; else those put on first."""
+    names = bundle.names
+    middle = len(bundle.without_training.members) if bundle.trains else 0
+    middle = middle or (len(names) + 1) // 2
     return frozenset(names[:middle]), frozenset(names[middle:])
 
 

@@ -8,7 +8,7 @@ from typing import Protocol
 from diagnose.fixer import Fixer
 from diagnose.model import Gate, GateResult
 from diagnose.program import Program
-from diagnose.trial.bench import Control, Trial
+from diagnose.trial.bench import Control, Halfway, Trial
 from diagnose.trial.duel import OnPair
 from diagnose.trial.knobs import OnSetting
 from diagnose.trial.solo import SoloRun
@@ -27,6 +27,7 @@ class Trials(Protocol):
         patched: Program,
         on_pair: OnPair | None = None,
         numbers: Program | None = None,
+        halfway: Halfway | None = None,
     ) -> Trial: ...
     def leave_out(
         self,

@@ -71,6 +71,15 @@ class Trial:
     """Profiler windows of the patched program, a rank each."""
 
 
+@dataclass(frozen=True)
+class Halfway:
+    """A program with a part of some fixes in it: all but those that change the training."""
+
+    program: Program
+    fixer: Fixer
+    """Stands for that part: its promise is held against the original's numbers."""
+
+
 class Bench:
     """Use it as a context manager: leaving it ends every process that it started."""
 
@@ -198,20 +207,24 @@ class Bench:
         patched: Program,
         on_pair: OnPair | None = None,
         numbers: Program | None = None,
+        halfway: Halfway | None = None,
     ) -> Trial:
         """Try one fix against what it was made from; `numbers` is a program with the same numbers as that.
+
+        With `halfway` the numbers are looked at in two parts: that program against `numbers`, then the training of the
+        patched one against that program's, which takes its hundreds of steps faster than the original would.
 
         Where the original itself fails, which did run in the control, the fix has no trial and the others go on.
         """
         found = self._compare(self._duel(on_pair), original, patched, fixer.name)
         measured = self._startups.beside(_measured(fixer, found, self._smallest), original, patched)
         # Trajectories are long: those of the baseline, which is faster, are taken rather than the first original's.
-        if numbers is None or fixer.gate is Gate.TRAINING:
+        if numbers is None or (fixer.gate is Gate.TRAINING and halfway is None):
             numbers = original
         if found.failed is not None and found.failed[0] == ORIGINAL:
             why = ruling_on_failure(found.failed[1]).summary
             return Trial(replace(measured, summary=f"what it was tried against did not run: {why}"))
-        verdict = self._judged(measured, fixer, found, numbers, patched)
+        verdict = self._judged(measured, fixer, found, numbers, patched, halfway)
         return Trial(verdict, found.traces[1])
 
     def leave_out(
@@ -286,14 +299,31 @@ class Bench:
         return self._solo.run(program, name)
 
     def _judged(
-        self, verdict: Verdict, fixer: Fixer, found: Comparison, original: Program, patched: Program
+        self,
+        verdict: Verdict,
+        fixer: Fixer,
+        found: Comparison,
+        original: Program,
+        patched: Program,
+        halfway: Halfway | None,
     ) -> Verdict:
         early = self._ruling_on_time(verdict, found)
         if early is not None:
             return replace(verdict, decision=early.decision, summary=early.summary)
-        self._on_phase(f"checking the numbers of {fixer.name}", fixer.gate.value)
-        gate = self.gate(fixer.gate, original, patched, fixer.rounds_to, fewer=fixer.fewer_parameters)
+        first = None
+        if halfway is not None:
+            first = self._gated(halfway.fixer, original, halfway.program)
+            if first.passed is not True:
+                return self._ruled(verdict, fixer, found, first)
+            original = halfway.program
+        gate = self._gated(fixer, original, patched)
+        if first is not None:
+            gate = replace(gate, detail=f"{gate.detail}; without what changes the training, {first.detail}")
         return self._ruled(verdict, fixer, found, gate)
+
+    def _gated(self, fixer: Fixer, original: Program, patched: Program) -> GateResult:
+        self._on_phase(f"checking the numbers of {fixer.name}", fixer.gate.value)
+        return self.gate(fixer.gate, original, patched, fixer.rounds_to, fewer=fixer.fewer_parameters)
 
     @staticmethod
     def _ruled(verdict: Verdict, fixer: Fixer, found: Comparison, gate: GateResult) -> Verdict:
