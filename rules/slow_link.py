@@ -44,6 +44,7 @@ from diagnose.rule import (
     Facts,
     Measures,
     Rule,
+    Trace,
     Waste,
     drawn,
     shortened,
@@ -105,82 +106,60 @@ def _times(measures: Measures) -> float:
     return float(np.median(measures.communication.transfer_ns[rows] / exchange.calibrated_ns[rows]))
 
 
-_H200S = ("NVIDIA H200", "NVIDIA H200")
-_KERNELS = {"b": "gemm", "x": "void multi_tensor_apply_kernel<FusedAdamMathFunctor>"}
+_CALIBRATED = Facts(curves=(CollectiveCurve("all_reduce", 16, 2, (1 << 20, 64 << 20), (100_000, 4_000_000)),))
+_EXPOSED = """
+    gpu   : kkkbbb            x
+    gpu 20:      gggggggggggg
+    bwd   :    BBB
+    opt   :                   O
+    """
 
-_CALIBRATED = CollectiveCurve("all_reduce", 16, 2, (1 << 20, 64 << 20), (100_000, 4_000_000))
+
+def _reduced(lanes: str, size_bytes: int, ranks: int, facts: Facts | None = None) -> Trace:
+    """Steps that reduce gradients of a size over so many ranks, at most eight of them on a host."""
+    return drawn(
+        lanes,
+        repeat=4,
+        kernels={"b": "gemm", "x": "void multi_tensor_apply_kernel<FusedAdamMathFunctor>"},
+        comms={"g": Collective("all_reduce", size_bytes, ranks, "default_pg")},
+        device_names=("NVIDIA H200",) * min(ranks, 8),
+        facts=facts or Facts(),
+    )
+
 
 _FIRES = (
     # 12 ms where 4 were calibrated, on two hosts of which no data sheet tells.
-    drawn(
-        """
-        gpu   : kkkbbb            x
-        gpu 20:      gggggggggggg
-        bwd   :    BBB
-        opt   :                   O
-        """,
-        repeat=4,
-        kernels=_KERNELS,
-        comms={"g": Collective("all_reduce", 64 << 20, 16, "default_pg")},
-        device_names=("NVIDIA H200",) * 8,
-        facts=Facts(curves=(_CALIBRATED,)),
-    ),
+    _reduced(_EXPOSED, 64 << 20, 16, _CALIBRATED),
     # 64 MiB in 12 ms are 5.6 GB/s.
-    drawn(
-        """
-        gpu   : kkkbbb            x
-        gpu 20:      gggggggggggg
-        bwd   :    BBB
-        opt   :                   O
-        """,
-        repeat=4,
-        kernels=_KERNELS,
-        comms={"g": Collective("all_reduce", 64 << 20, 2, "default_pg")},
-        device_names=_H200S,
-    ),
+    _reduced(_EXPOSED, 64 << 20, 2),
 )
 
 _SILENT = (
     # 8 ms where 4 were calibrated: it runs beside compute.
-    drawn(
+    _reduced(
         """
         gpu   : kkkbbbbbbbbbbx
         gpu 20:      gggggggg
         bwd   :    BBB
         opt   :              O
         """,
-        repeat=4,
-        kernels=_KERNELS,
-        comms={"g": Collective("all_reduce", 64 << 20, 16, "default_pg")},
-        device_names=("NVIDIA H200",) * 8,
-        facts=Facts(curves=(_CALIBRATED,)),
+        64 << 20,
+        16,
+        _CALIBRATED,
     ),
     # 1 GiB in 4 ms are 268 GB/s.
-    drawn(
+    _reduced(
         """
         gpu   : kkkbbb    x
         gpu 20:      gggg
         bwd   :    BBB
         opt   :           O
         """,
-        repeat=4,
-        kernels=_KERNELS,
-        comms={"g": Collective("all_reduce", 1 << 30, 2, "default_pg")},
-        device_names=_H200S,
+        1 << 30,
+        2,
     ),
     # Sixteen ranks are on two hosts at least.
-    drawn(
-        """
-        gpu   : kkkbbb            x
-        gpu 20:      gggggggggggg
-        bwd   :    BBB
-        opt   :                   O
-        """,
-        repeat=4,
-        kernels=_KERNELS,
-        comms={"g": Collective("all_reduce", 64 << 20, 16, "default_pg")},
-        device_names=("NVIDIA H200",) * 8,
-    ),
+    _reduced(_EXPOSED, 64 << 20, 16),
 )
 
 RULE = Rule(
