@@ -9,15 +9,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+import journals
 import pytest
 from test_cli import PYTHONPATH, TRACE, diagnose
 
 from diagnose.cli import COMMANDS, main
 from diagnose.cli.lettering import _PLAIN, speak
+from diagnose.cli.watching import Watching
+from diagnose.collect.recipe import Recipe
 from diagnose.errors import InputError, UsageError
+from diagnose.plugins import Catalogue
 from diagnose.program import Program
 from diagnose.report.vocabulary import CLASSES, DECISIONS, MEMORY, SEVERITIES
-from diagnose.session import Session
+from diagnose.session import Session, fold
 
 
 def printed(text: str, encoding: str) -> str:
@@ -131,3 +135,33 @@ def test_a_script_that_may_not_be_read_says_so(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(InputError, match=r"train\.py: may not be read"):
         Program.parse(["train.py"], cwd=tmp_path)
+
+
+def test_doctor_tells_a_missing_gpu_from_one_that_pytorch_does_not_see(monkeypatch: pytest.MonkeyPatch) -> None:
+    from diagnose.cli import doctor
+
+    monkeypatch.setattr(doctor, "_with_nvml", lambda _: None)
+    assert "host rules can" in doctor._without_gpu()
+    monkeypatch.setattr(doctor, "_with_nvml", lambda _: 2)
+    assert "the driver has 2, but this PyTorch" in doctor._without_gpu()
+
+
+def test_doctor_sees_a_folder_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from diagnose.cli.doctor import _writable
+
+    assert str(tmp_path) in (_writable(tmp_path) or "")
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert _writable(tmp_path) is None
+
+
+def test_a_run_keeps_its_report_as_a_page_and_says_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "train.py").write_text("pass\n")
+    monkeypatch.chdir(tmp_path)
+    watched = Watching(Program.parse(["train.py"]), Recipe(), Catalogue({}, {}, ()), "run")
+    watched.state = fold(journals.diagnosed())
+    watched._keep_page()
+    (page,) = tmp_path.glob(".diagnose/runs/*/report.html")
+    assert "Fix this first: input-bound" in page.read_text()
+    assert f"kept in {page.parent.relative_to(tmp_path)}: report.html" in capsys.readouterr().err

@@ -6,13 +6,18 @@ import argparse
 import importlib.metadata
 import importlib.util
 import json
+import os
 import platform
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 from diagnose.cli.streams import result
+from diagnose.units import format_bytes
 
 
 @dataclass(frozen=True)
@@ -52,11 +57,14 @@ def look() -> list[Check]:
     return [
         Check("Python", platform.python_version(), "nothing works"),
         Check("PyTorch", _version("torch"), "run, fix and demo need it; analyze does not"),
-        Check("GPU", _gpus(), "rules about the device cannot tell; host rules can"),
+        Check("GPU", _gpus(), _without_gpu()),
         Check("NVML", _nvml(), "no utilisation or memory counters on the screen"),
+        Check("Triton", _version("triton"), "no fused kernels, and no torch.compile on a GPU"),
         Check("CPU cores", str(usable_cores()), "unknown"),
         Check("C++ compiler", _first_tool("c++", "g++", "clang++"), "torch.compile cannot build CPU code"),
         Check("git", _first_tool("git"), "patches are applied without it"),
+        Check("nsys", _first_tool("nsys"), "Nsight Systems reports are read as .sqlite alone (`nsys export` makes it)"),
+        Check("folder", _writable(Path.cwd()), "run and fix keep their files here; start where you may write"),
     ]
 
 
@@ -83,7 +91,24 @@ def _gpus() -> str | None:
     return answer.stdout.strip() or None
 
 
+def _without_gpu() -> str:
+    """What a run without a GPU cannot tell; where the driver knows of one, that this PyTorch does not see it."""
+    count = _with_nvml(lambda nvml: nvml.nvmlDeviceGetCount()) or 0
+    if count:
+        return (
+            f"the driver has {count}, but this PyTorch ({_version('torch') or 'none'}) sees none: install a build for "
+            "the driver's CUDA, or look at CUDA_VISIBLE_DEVICES"
+        )
+    return "rules about the device cannot tell; host rules can"
+
+
 def _nvml() -> str | None:
+    version = _with_nvml(lambda nvml: nvml.nvmlSystemGetDriverVersion())
+    return None if version is None else f"driver {version if isinstance(version, str) else version.decode()}"
+
+
+def _with_nvml(ask: Callable[[Any], Any]) -> Any:
+    """What NVML answers; None where there is no driver, or it does not know."""
     import pynvml
 
     try:
@@ -91,7 +116,15 @@ def _nvml() -> str | None:
     except pynvml.NVMLError:
         return None
     try:
-        version = pynvml.nvmlSystemGetDriverVersion()
-        return f"driver {version if isinstance(version, str) else version.decode()}"
+        return ask(pynvml)
+    except pynvml.NVMLError:
+        return None
     finally:
         pynvml.nvmlShutdown()
+
+
+def _writable(folder: Path) -> str | None:
+    """The folder and how much room there is, if run folders can be made in it."""
+    if not os.access(folder, os.W_OK):
+        return None
+    return f"{folder}, {format_bytes(shutil.disk_usage(folder).free)} free"

@@ -32,6 +32,7 @@ from diagnose.trial.schedule import Schedule
 from diagnose.units import parse_duration_ns
 
 INTERRUPTED = 130
+PAGE = "report.html"
 PROGRAM_FAILED = ProgramFailed.exit_code
 
 Tell = Callable[[AnyEvent], None]
@@ -89,7 +90,18 @@ class Watching:
         finally:
             self.session.close()
         result(self._answer(as_json))
+        self._keep_page()
         return code
+
+    def _keep_page(self) -> None:
+        """Leave the report in the run folder as a page too, and say where all of it lies."""
+        if self.state.diagnosis is None:
+            return
+        page = self.session.write(PAGE, formats()["html"].render(self.state))
+        if page.is_relative_to(Path.cwd()):  # else it goes with the folder that it is in
+            talk(
+                f"kept in {page.parent.relative_to(Path.cwd())}: {PAGE} is a page, `diagnose view` shows the run again"
+            )
 
     def _answer(self, as_json: bool) -> str:
         if as_json:
