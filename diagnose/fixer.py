@@ -14,7 +14,18 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from diagnose.measure.planned import planned
-from diagnose.memory import Line, Plan, Recorded, plans, read_plan, recorded, relaxed, split_plans, written_plan
+from diagnose.memory import (
+    Line,
+    Plan,
+    Recorded,
+    plans,
+    read_plan,
+    recorded,
+    relaxed,
+    split_plans,
+    state_shares,
+    written_plan,
+)
 from diagnose.model import Confidence, Facts, Finding, Gate, Place, Scalar, Severity, Site
 from diagnose.program.environment import before_imports, variables
 from diagnose.source.arguments import argument, argument_code, has_star, remove_argument, set_keywords
@@ -72,6 +83,7 @@ from diagnose.source.in_place import call_in_place, comments_above, in_place, la
 from diagnose.source.leftovers import unread_after, without_from_import, without_import
 from diagnose.source.options import CallOptions, Placed
 from diagnose.source.pure import only_computes
+from diagnose.source.reaching import Bound, reaching, statement_of
 from diagnose.source.remove import remove_call, remove_statements, take_out
 from diagnose.source.shim import add_to_shim, import_for_effect, import_from_shim, is_shim
 from diagnose.source.steps.accumulation import Accumulation, Count, accumulation, count_of
@@ -118,6 +130,7 @@ __all__ = [
     "Accumulation",
     "Advice",
     "BlockCall",
+    "Bound",
     "Built",
     "CallOptions",
     "CannotFuse",
@@ -266,6 +279,7 @@ __all__ = [
     "plans",
     "put_off",
     "puts_off",
+    "reaching",
     "read_at_once",
     "read_plan",
     "reader_of",
@@ -285,6 +299,8 @@ __all__ = [
     "show_less_often",
     "splice",
     "split_plans",
+    "state_shares",
+    "statement_of",
     "take_out",
     "tensor_of",
     "top_of_program",

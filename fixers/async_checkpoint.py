@@ -27,6 +27,7 @@ import libcst as cst
 from diagnose.fixer import (
     Advice,
     Answer,
+    Bound,
     Edits,
     EveryStep,
     Example,
@@ -43,9 +44,11 @@ from diagnose.fixer import (
     import_from_shim,
     insert_after,
     loops_around,
+    reaching,
     replace,
     scope_of,
     splice,
+    statement_of,
     within,
 )
 
@@ -195,15 +198,21 @@ def _is_state(source: Source, call: cst.Call, value: cst.BaseExpression) -> bool
     if isinstance(value, cst.Call):
         return call_name(value) in {"state_dict", "dict"}
     if isinstance(value, cst.Name):
-        assigned = [
-            assign.value
-            for assign in source.every(cst.Assign, scope_of(source, call))
-            if isinstance(assign.targets[0].target, cst.Name) and assign.targets[0].target.value == value.value
-        ]
+        seen = reaching(source, statement_of(source, call), value.value)
+        assigned = [seen.value] if seen.bound is Bound.ASSIGNED else _assigned(source, call, value.value)
         return bool(assigned) and all(
             isinstance(each, cst.Dict | cst.Call) and _is_state(source, call, each) for each in assigned
         )
     return False
+
+
+def _assigned(source: Source, call: cst.Call, name: str) -> list[cst.BaseExpression]:
+    """All that the name is ever made in the function."""
+    return [
+        assign.value
+        for assign in source.every(cst.Assign, scope_of(source, call))
+        if isinstance(assign.targets[0].target, cst.Name) and assign.targets[0].target.value == name
+    ]
 
 
 def _is_read_again(source: Source, call: cst.Call) -> bool:
@@ -254,7 +263,23 @@ FIXER = Fixer(
             "    finish_saving()\n",
             request=_recorded,
         ),
+        Example(
+            before=_TOP
+            + "state = torch.load('last.pt')\nmodel.load_state_dict(state)\nstate = None\n"
+            + _LOOP
+            + "        state = {'model': model.state_dict()}\n        torch.save(state, 'last.pt')\n",
+            after=_TOP
+            + _IMPORT
+            + "state = torch.load('last.pt')\nmodel.load_state_dict(state)\nstate = None\n"
+            + _LOOP
+            + "        state = {'model': model.state_dict()}\n        save_in_background(state, 'last.pt')\n"
+            "finish_saving()\n",
+            request=_recorded,
+        ),
         Example(_TOP + _LOOP + "        torch.save(model, 'model.pt')\n", None, _recorded),
+        Example(
+            _TOP + "state = {}\nstate = fill()\n" + _LOOP + "        torch.save(state, 'last.pt')\n", None, _recorded
+        ),
         Example(
             _TOP + _LOOP + "        torch.save(model.state_dict(), name)\n        shutil.copyfile(name, 'best.pt')\n",
             None,
