@@ -261,7 +261,15 @@ def test_one_device_alone_says_nothing_of_collectives(tmp_path: Path) -> None:
         (["--time", "soon"], "is not a duration"),
     ],
 )
-def test_a_wrong_call_says_what_is_wrong(tmp_path: Path, words: list[str], said: str) -> None:
-    answer = diagnose(*words, into=tmp_path)
-    assert answer.returncode == 2 and said in answer.stderr
+def test_a_wrong_call_says_what_is_wrong(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    said: str,
+) -> None:
+    monkeypatch.setenv("DIAGNOSE_CALIBRATIONS", str(tmp_path))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert main(["calibrate", *words]) == 2
+    assert said in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
