@@ -11,9 +11,10 @@ Why it helps
 
 Fix safety
     Rounding, where the loss is a mean over micro-batches of one size: the mean of means is the mean of all. Training,
-    where the samples of an epoch are what is split, since its last batch may be smaller. Left alone: BatchNorm, whose
-    statistics are those of a micro-batch; sums and weighted losses; schedules that count micro-steps. Without
-    accumulation, a larger batch changes the training, and is advice. Activations take as many times the memory.
+    where the samples of an epoch are what is split, since its last batch may be smaller, and where the loss ignores
+    some targets, of which micro-batches may hold unequal parts. Left alone: BatchNorm, whose statistics are those of a
+    micro-batch; sums and weighted losses; schedules that count micro-steps. Without accumulation, a larger batch
+    changes the training, and is advice. Activations take as many times the memory.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def rewrite(request: Request) -> Answer:
     if isinstance(edits, str):
         return Advice(edits)
     summary = f"compute {size} samples at once, in {steps} micro-steps"
-    return Edits(request.edited(edits), summary, Gate.ROUNDING if found.counted else Gate.TRAINING)
+    return Edits(request.edited(edits), summary, Gate.ROUNDING if found.exact else Gate.TRAINING)
 
 
 def _recorded(text: str) -> Request:

@@ -79,7 +79,7 @@ def rewrite(request: Request) -> Answer:
     if isinstance(edits, str):
         return Advice(edits)
     summary = f"compute {size} samples at once, in {steps} micro-steps"
-    return Edits(request.edited(edits), summary, Gate.ROUNDING if found.counted else Gate.TRAINING)
+    return Edits(request.edited(edits), summary, Gate.ROUNDING if found.exact else Gate.TRAINING)
 
 
 def _compiled(request: Request) -> Answer:

@@ -150,3 +150,13 @@ def test_what_the_command_line_sets_is_not_changed_behind_its_back() -> None:
     executing = replace(request, sources={"train.py": GLOBALS + "exec(open('configurator.py').read())\n"})
     assert isinstance(FIXER.rewrite(replace(executing, words=["config/small.py"])), Advice)
     assert isinstance(FIXER.rewrite(replace(executing, words=["train.py", "--log_interval=1"])), Edits)
+
+
+def test_a_loss_that_may_ignore_targets_makes_it_a_change_of_the_training() -> None:
+    loss = "torch.nn.functional.cross_entropy(model(X), Y, ignore_index=-1)"
+    text = GLOBALS.replace("model(X).square().mean()", loss)
+    assert text != GLOBALS
+    answer = FIXER.rewrite(example_request("small-batch", text, setting={"factor": 2}))
+    assert isinstance(answer, Edits), answer
+    assert answer.gate is Gate.TRAINING
+    assert "batch_size = 6 #" in answer.files["train.py"]

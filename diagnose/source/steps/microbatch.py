@@ -16,7 +16,7 @@ import libcst as cst
 from diagnose.model import Scalar, Site
 from diagnose.source.flow import within
 from diagnose.source.options import CallOptions
-from diagnose.source.steps.accumulation import Accumulation, Count, accumulation, count_of
+from diagnose.source.steps.accumulation import Count, accumulation, count_of
 from diagnose.source.steps.loaders import LoadersFound
 from diagnose.source.steps.trainers import Trainer
 from diagnose.source.steps.training import TrainingStep, training_steps
@@ -30,7 +30,7 @@ _BATCH_OF_THE_TRAINER = 8
 _COUNTS_BATCHES = re.compile(r"limit_train_batches|val_check_interval|overfit_batches|batch_idx\s*[%+/]|split_batches")
 _BATCH = re.compile(r"^(?:micro_?|device_?|per_device_?|train_?)?(?:batch(?:_size)?|bs|bsz)$", re.IGNORECASE)
 _RATE = re.compile(r"(?:^|[._])(?:lr|learning_rate)(?:$|_)", re.IGNORECASE)
-_OF_THE_BATCH = re.compile(r"BatchNorm|batch_norm|torchvision\.models|\btimm\b|reduction\s*=\s*[\"']sum|ignore_index")
+_OF_THE_BATCH = re.compile(r"BatchNorm|batch_norm|torchvision\.models|\btimm\b|reduction\s*=\s*[\"']sum")
 
 Edited = Sequence[tuple[str, Sequence[Splice]]]
 
@@ -60,8 +60,9 @@ class MicroBatch:
 
     size: int
     steps: int
-    counted: bool
-    """The micro-steps are a loop of their own within the step, all of one size; else those of a loader."""
+    exact: bool
+    """The mean over micro-steps is that over all samples: they are a loop of their own within the step, all of one
+    size, and the loss leaves no target out. Else they are those of a loader, or hold what a loss may ignore."""
     _set: Callable[[int, int], Edited | str] = field(repr=False)
 
     def edits(self, size: int, steps: int) -> Edited | str:
@@ -84,7 +85,7 @@ def microbatch(program: Program, least_steps: int = 2) -> MicroBatch | str | Non
 def _in_library(program: Program, trainer: Trainer, steps: int) -> MicroBatch | str:
     """Both numbers where a library is told them."""
     text = "\n".join(program.sources.values())
-    coupled = _OF_THE_BATCH.search(text.replace("ignore_index", "")) or _COUNTS_BATCHES.search(text)
+    coupled = _OF_THE_BATCH.search(text) or _COUNTS_BATCHES.search(text)
     loaders = [loader.options for loader in program.loaders().loaders]
     told = trainer.options if trainer.knows("batch_size") else loaders[0] if len(loaders) == 1 else None
     size = told.value("batch_size") if told is not None else None
@@ -119,7 +120,8 @@ def _in_loop(program: Program, least_steps: int) -> MicroBatch | str | None:
         )
     step, way = ways[0]
     where = f"{step.path}:{step.source.lines_of(step.backward)[0]}"
-    coupled = _OF_THE_BATCH.search("\n".join(program.sources.values()))
+    text = "\n".join(program.sources.values())
+    coupled = _OF_THE_BATCH.search(text)
     if coupled is not None:
         return f"{where} accumulates, but `{coupled[0]}` makes the loss depend on how samples are grouped."
     if not way.counted and _counts_micro_steps(step):
@@ -130,14 +132,14 @@ def _in_loop(program: Program, least_steps: int) -> MicroBatch | str | None:
     if size is None or number is None or number.value < least_steps:
         what = "micro-batch" if size is None else "number of micro-steps"
         return f"{where} accumulates: let its micro-batch be larger and its micro-steps fewer ({what} not found)."
-    return _of_counts(way, size, number)
+    return _of_counts(way.counted and "ignore_index" not in text, size, number)
 
 
-def _of_counts(way: Accumulation, size: Count, number: Count) -> MicroBatch:
+def _of_counts(exact: bool, size: Count, number: Count) -> MicroBatch:
     def edits(to: int, steps: int) -> Edited:
         return [(size.path, [size.to(to)]), (number.path, [number.to(steps)])]
 
-    return MicroBatch(size.value, number.value, way.counted, edits)
+    return MicroBatch(size.value, number.value, exact, edits)
 
 
 def _counts_micro_steps(step: TrainingStep) -> bool:
