@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from types import ModuleType
+from functools import partial
 
 import pytest
+import rewriting
 import torch
+from rewriting import FIXERS, imported
 
-from diagnose.fixer import Edits, example_request
-from diagnose.plugins import load
+from diagnose.fixer import example_request
 
-FIXER = load().fixers["fuse-add-norm"]
+FIXER = FIXERS["fuse-add-norm"]
+fixed = partial(rewriting.fixed, "fuse-add-norm", rule="unfused-pointwise")
 HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n\n\n"
 LLAMA = """class RMSNorm(nn.Module):
     def __init__(self, dim, eps=1e-6):
@@ -95,15 +97,8 @@ PROGRAMS = {
 }
 
 
-def fixed(text: str) -> str:
-    answer = FIXER.rewrite(example_request("unfused-pointwise", text))
-    assert isinstance(answer, Edits), answer
-    return answer.files["train.py"]
-
-
 def outcome(text: str) -> list[torch.Tensor]:
-    module = ModuleType("train")
-    exec(compile(text, "train.py", "exec"), module.__dict__)
+    module = imported(text)
     torch.manual_seed(0)
     block = module.Block().double()
     x = torch.randn(3, 4, 8, dtype=torch.float64, requires_grad=True)

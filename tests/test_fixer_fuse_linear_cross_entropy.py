@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+import rewriting
 import torch
+from rewriting import FIXERS, imported
 
 from diagnose.fixer import Advice, Edits, Request, example_request
-from diagnose.plugins import load
 
-FIXER = load().fixers["fuse-linear-cross-entropy"]
+FIXER = FIXERS["fuse-linear-cross-entropy"]
+fixed = partial(rewriting.fixed, "fuse-linear-cross-entropy", rule="unfused-loss")
 HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n\n\n"
 STEPS = """
 def run():
@@ -200,15 +202,8 @@ PROGRAMS = {
 }
 
 
-def fixed(text: str) -> str:
-    answer = FIXER.rewrite(example_request("unfused-loss", text))
-    assert isinstance(answer, Edits), answer
-    return answer.files["train.py"]
-
-
 def outcome(text: str) -> list[torch.Tensor]:
-    module = ModuleType("train")
-    exec(compile(text, "train.py", "exec"), module.__dict__)
+    module = imported(text)
     results: list[torch.Tensor] = module.run()
     return results
 
@@ -236,8 +231,7 @@ def test_what_only_the_loss_needed_goes_with_it() -> None:
 
 
 def test_logits_without_targets_are_still_made() -> None:
-    module = ModuleType("train")
-    exec(compile(fixed(LECTURE), "train.py", "exec"), module.__dict__)
+    module = imported(fixed(LECTURE))
     tokens = torch.randint(19, (2, 4))
     logits, loss = module.Model()(tokens)
     assert logits.shape == (2, 4, 19)
@@ -337,7 +331,7 @@ def test_the_sick_program_arrives_at_no_logits() -> None:
     path = Path(__file__).parents[1] / "benchmarks" / "sickbay" / "unfused_loss" / "train.py"
     text = path.read_text()
     for name in ("native-cross-entropy", "compile-loss"):
-        answer = load().fixers[name].rewrite(example_request("unfused-loss", text))
+        answer = FIXERS[name].rewrite(example_request("unfused-loss", text))
         assert isinstance(answer, Edits)
         text = answer.files["train.py"]
         if name == "native-cross-entropy":

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from types import ModuleType
+from functools import partial
 
 import pytest
+import rewriting
 import torch
+from rewriting import FIXERS, imported
 
-from diagnose.fixer import Edits, example_request
-from diagnose.plugins import load
+from diagnose.fixer import example_request
 
-FIXER = load().fixers["fuse-rope"]
+FIXER = FIXERS["fuse-rope"]
+fixed = partial(rewriting.fixed, "fuse-rope", rule="unfused-pointwise")
 HEAD = "import torch\n\n\n"
 ROTATE_HALF = '''def rotate_half(x):
     """Rotates half the hidden dims of the input."""
@@ -79,15 +81,8 @@ PROGRAMS = {
 }
 
 
-def fixed(text: str) -> str:
-    answer = FIXER.rewrite(example_request("unfused-pointwise", text))
-    assert isinstance(answer, Edits), answer
-    return answer.files["train.py"]
-
-
 def outcome(text: str) -> list[torch.Tensor]:
-    module = ModuleType("train")
-    exec(compile(text, "train.py", "exec"), module.__dict__)
+    module = imported(text)
     generator = torch.Generator().manual_seed(0)
     q, k = (
         torch.randn(2, heads, 5, 8, dtype=torch.float64, generator=generator, requires_grad=True) for heads in (4, 2)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from types import ModuleType
+from functools import partial
 
 import pytest
+import rewriting
 import torch
+from rewriting import FIXERS, imported
 
-from diagnose.fixer import Edits, example_request
+from diagnose.fixer import example_request
 from diagnose.model import Site
-from diagnose.plugins import load
 
-FIXER = load().fixers["fuse-swiglu"]
+FIXER = FIXERS["fuse-swiglu"]
+fixed = partial(rewriting.fixed, "fuse-swiglu", rule="unfused-pointwise")
 HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n\n\n"
 PROGRAMS = {
     "Llama": (
@@ -78,15 +80,8 @@ class Unit(nn.Module):
 }
 
 
-def fixed(text: str) -> str:
-    answer = FIXER.rewrite(example_request("unfused-pointwise", text))
-    assert isinstance(answer, Edits), answer
-    return answer.files["train.py"]
-
-
 def outcome(text: str) -> list[torch.Tensor]:
-    module = ModuleType("train")
-    exec(compile(text, "train.py", "exec"), module.__dict__)
+    module = imported(text)
     torch.manual_seed(0)
     unit = module.Unit().double()
     x = torch.randn(3, 4, 6, dtype=torch.float64, requires_grad=True)

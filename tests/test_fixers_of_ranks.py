@@ -7,16 +7,15 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from rewriting import FIXERS, rewritten
 
-from diagnose import plugins
-from diagnose.fixer import Advice, Edits, Fixer, Gate, Scalar, example_request
+from diagnose.fixer import Advice, Edits, Gate, example_request
 
 ROOT = Path(__file__).resolve().parent.parent
-FIXERS: Mapping[str, Fixer] = plugins.load().fixers
 HEAD = """import torch
 import torch.distributed as dist
 from torch import nn
@@ -30,15 +29,6 @@ for x in batches:
     model(x).mean().backward()
 {lines}"""
 )
-
-
-def rewritten(name: str, text: str, setting: Mapping[str, Scalar] | None = None) -> str | None:
-    """The new text; None where the program is left alone."""
-    answer = FIXERS[name].rewrite(example_request("as-found", text, setting=setting))
-    if not isinstance(answer, Edits):
-        return None
-    compile(answer.files["train.py"], "train.py", "exec")
-    return answer.files["train.py"]
 
 
 def advised(name: str, text: str) -> str:

@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import pytest
 import torch
+from rewriting import FIXERS, rewritten
 
-from diagnose import plugins
-from diagnose.fixer import Advice, Edits, Fixer, Scalar, example_request
+from diagnose.fixer import Advice, example_request
 
-FIXERS: Mapping[str, Fixer] = plugins.load().fixers
 HEAD = "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n\n\n"
-
-
-def rewritten(name: str, text: str, setting: Mapping[str, Scalar] | None = None) -> str | None:
-    """The new text; None where the program is left alone."""
-    answer = FIXERS[name].rewrite(example_request("as-found", text, setting=setting))
-    if not isinstance(answer, Edits):
-        return None
-    compile(answer.files["train.py"], "train.py", "exec")
-    return answer.files["train.py"]
 
 
 def numbers(text: str) -> torch.Tensor:
