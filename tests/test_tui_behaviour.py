@@ -13,6 +13,7 @@ import pytest
 import tinygpt
 from textual.pilot import Pilot
 from textual.widgets import ContentSwitcher
+from watching import LIMIT_S
 
 from diagnose.errors import ProgramFailed
 from diagnose.model import Diagnosis
@@ -147,7 +148,7 @@ async def test_quitting_while_the_program_runs_asks_first() -> None:
 
     def work(tell: Tell) -> int:
         tell(journals.waiting()[0])
-        release.wait(30)
+        release.wait(LIMIT_S)
         return 0
 
     app = DiagnoseApp(Feed(), work, cancel=release.set)
@@ -170,7 +171,7 @@ async def test_work_that_does_not_end_is_left_by_asking_twice() -> None:
     release = threading.Event()
 
     def work(_tell: Tell) -> int:
-        release.wait(30)
+        release.wait(LIMIT_S)
         return 0
 
     app = DiagnoseApp(Feed(), work, cancel=lambda: None)
@@ -205,13 +206,13 @@ async def test_the_cursor_goes_along_with_the_trials_until_the_user_moves_it() -
             feed.accept(event)
             if type(event).__name__ == "TrialStarted":
                 break
-        await pilot.pause()
-        assert pane.current is not None
-        assert pane.current.name == "defer-item"
+        await settled(pilot, lambda: pane.current is not None and pane.current.name == "defer-item")
         await pilot.press("up")
         for event in rest:
             feed.accept(event)
+        await settled(pilot, lambda: app.state.ended is not None)
         await pilot.pause()
+        assert pane.current is not None
         assert pane.current.name == "loader-workers"
 
 
@@ -222,7 +223,7 @@ async def test_output_follows_its_end_and_keeps_what_a_progress_bar_left() -> No
     async with app.run_test() as pilot:
         await pilot.press("5")
         view_lines = app.query_one("#output-lines", Lines)
-        assert view_lines.scroll_offset.y == view_lines.max_scroll_y > 0
+        await settled(pilot, lambda: view_lines.scroll_offset.y == view_lines.max_scroll_y > 0)
         assert app.state.output.endswith("100 %\n")
         assert "100 %" in app.export_screenshot().replace("&#160;", " ")
         assert "50 %" not in app.export_screenshot().replace("&#160;", " ")
