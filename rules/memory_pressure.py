@@ -19,8 +19,8 @@ What proves it
 
 What fixes it
     Less memory: checkpointed blocks (`checkpoint-blocks`), a memory budget for compiled regions (`memory-budget`), a
-    loss that never holds all logits (`fuse-linear-cross-entropy`), activations offloaded to the host (`offload`), or a
-    smaller batch.
+    loss that never holds all logits (`fuse-linear-cross-entropy`), activations offloaded to the host (`offload`), or
+    what the optimizer holds (`offload-state`), or a smaller batch.
 
 Thresholds
     WARM_UP (10): logged steps that may still fill the allocator: as many as a live run warms up before it traces.
@@ -59,7 +59,7 @@ HOLDERS = 4
 FEW = 0.02
 
 _DIED = "out of memory"
-_FIXERS = ("checkpoint-blocks", "memory-budget", "fuse-linear-cross-entropy", "offload")
+_FIXERS = ("checkpoint-blocks", "memory-budget", "fuse-linear-cross-entropy", "offload", "offload-state")
 
 
 def check(measures: Measures) -> Iterator[Claim | CannotTell]:
@@ -153,9 +153,11 @@ def _fixers(peak: MemoryPeak | None, short_bytes: int) -> tuple[str, ...] | None
         "checkpoint-blocks": activations,
         "memory-budget": activations,
         "fuse-linear-cross-entropy": logits,
-        "offload": activations + state,
+        "offload": activations,
+        "offload-state": state,
     }
-    return tuple(sorted(_FIXERS, key=lambda name: (frees[name] < short_bytes, name == "offload", -frees[name])))
+    copies = ("offload", "offload-state")
+    return tuple(sorted(_FIXERS, key=lambda name: (frees[name] < short_bytes, name in copies, -frees[name])))
 
 
 def _relief(peak: MemoryPeak | None, short_bytes: int) -> str:

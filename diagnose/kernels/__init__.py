@@ -16,6 +16,7 @@ from diagnose.kernels.residual_layer_norm import add_layer_norm
 from diagnose.kernels.residual_norm import add_rms_norm
 from diagnose.kernels.rotary import rotary
 from diagnose.kernels.saved_on_host import offload
+from diagnose.kernels.state_on_host import offload_state
 
 __all__ = [
     "AdamW",
@@ -26,6 +27,7 @@ __all__ = [
     "geglu",
     "linear_cross_entropy",
     "offload",
+    "offload_state",
     "rotary",
     "softmax",
     "swiglu",

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
+
+from diagnose.kernels.host_lane import HostLane
 
 __all__ = ["offload"]
 
@@ -74,20 +75,16 @@ class _Parked:
         """The tensor, for work of the current stream; the next call begins anew."""
         self.load()
         assert self.loaded is not None and self.event is not None  # as `load` leaves them
-        torch.cuda.current_stream(self.device).wait_event(self.event)
+        self.lane.wait(self.event)
         tensor, self.loaded = self.loaded, None
         return tensor
 
 
-class _Lane:
-    """The copies of one device, in the order in which they were asked for.
-
-    One stream for both ways: a buffer of the host that is given back is written again only after it has been read.
-    """
+class _Lane(HostLane):
+    """The copies of one device, in the order in which they were asked for."""
 
     def __init__(self, device: torch.device) -> None:
-        self._stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._free: dict[int, list[Tensor]] = {}
+        super().__init__(device)
         self._parked: dict[int, weakref.ref[_Parked]] = {}
         self._count = 0
 
@@ -95,26 +92,10 @@ class _Lane:
         self._count += 1
         return self._count
 
-    def take(self, size_bytes: int) -> Tensor:
-        """A pinned buffer of so many bytes: to pin memory takes long, so that buffers are kept."""
-        free = self._free.get(size_bytes)
-        return free.pop() if free else torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True)
-
     def gone(self, number: int, buffer: Tensor) -> None:
         """Autograd has no more use for a saved tensor: its buffer serves the next."""
         self._parked.pop(number, None)
-        self._free.setdefault(buffer.numel(), []).append(buffer)
-
-    def copy(self, to: Tensor, source: Tensor) -> torch.cuda.Event:
-        """Copy behind all that the current stream was given so far, and beside what it is given from now on."""
-        on_device = to if to.is_cuda else source
-        self._stream.wait_stream(torch.cuda.current_stream(on_device.device))
-        with torch.cuda.stream(self._stream):
-            to.copy_(source, non_blocking=True)
-            on_device.record_stream(self._stream)
-            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            event.record(self._stream)
-        return event
+        self.give(buffer)
 
     def park(self, tensor: Tensor) -> _Parked:
         parked = _Parked(tensor, self)

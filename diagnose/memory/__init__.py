@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from diagnose.memory.chain import Block, Chain, Split
 from diagnose.memory.planner import Plan, cheapest, cheapest_split, leanest
-from diagnose.memory.proposals import plans, read_plan, relaxed, split_plans, written_plan
+from diagnose.memory.proposals import plans, read_plan, relaxed, split_plans, state_shares, written_plan
 from diagnose.memory.recorded import Line, Recorded, recorded
 
 __all__ = [
@@ -29,5 +29,6 @@ __all__ = [
     "recorded",
     "relaxed",
     "split_plans",
+    "state_shares",
     "written_plan",
 ]

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from diagnose.memory.planner import Plan, cheapest, cheapest_split, leanest
 from diagnose.memory.recorded import Recorded
+from diagnose.memory.state import gradient_bytes, state_bytes
 from diagnose.model import Site
 
 _BUDGETS = (0.92, 0.8, 0.65)
 """Of what the process may take: room is left for the allocator's fragments, and for inputs that are larger."""
+_SHARES = (0.25, 0.5, 1.0)
 _PARTS = (0.25, 0.5, 0.75, 1.0)
 """Of the blocks, where the peaks of a whole step are not known: the program ended in its first."""
-_STATES = {"adam": 2, "adamw": 2, "nadam": 2, "radam": 2, "adamax": 2, "lion": 1, "rmsprop": 1, "adagrad": 1}
-"""Tensors of a parameter's size that optimizers keep."""
-_PARAMETER_BYTES = 4
 
 
 def plans(known: Recorded, limit_bytes: int | None, sites: Iterable[Site] = ()) -> list[tuple[int, ...]]:
@@ -25,7 +25,7 @@ def plans(known: Recorded, limit_bytes: int | None, sites: Iterable[Site] = ()) 
     if limit_bytes is None:
         found = _parts(known, 0)
     else:
-        found = _planned(known, limit_bytes) if known.whole else _guessed(known, limit_bytes, sites)
+        found = _planned(known, limit_bytes) if known.whole else _guessed(known, limit_bytes, tuple(sites))
     return [plan for plan in dict.fromkeys(found) if plan]
 
 
@@ -75,6 +75,22 @@ def _budgets(known: Recorded, limit_bytes: int) -> list[int]:
     return [min(int(share * limit_bytes), limit_bytes - known.fragment_bytes) for share in _BUDGETS]
 
 
+def state_shares(known: Recorded | None, limit_bytes: int | None, sites: Sequence[Site]) -> list[float]:
+    """Which share of the optimizers' state to keep on the host between steps, the least first; empty: none helps.
+
+    All of it is back on the device as the optimizer steps. Where the peaks of a step are unknown, so is the share.
+    """
+    if known is None or limit_bytes is None or not known.whole:
+        return list(_SHARES)
+    held, most = known.chain.peak_bytes(), state_bytes(sites)
+    found = []
+    for budget in _budgets(known, limit_bytes):
+        eighths = math.ceil(8 * (held - budget) / most) if most else 0
+        if 0 < eighths <= 8 and known.chain.rest_peak_bytes <= budget:
+            found.append(eighths / 8)
+    return list(dict.fromkeys(found))
+
+
 def _planned(known: Recorded, limit_bytes: int) -> list[tuple[int, ...]]:
     """The cheapest plan for each budget; where all fits already, for what is between that and the leanest."""
     within = [cheapest(known.chain, budget) for budget in _budgets(known, limit_bytes)]
@@ -87,9 +103,10 @@ def _planned(known: Recorded, limit_bytes: int) -> list[tuple[int, ...]]:
     return [middle.again if middle is not None else (), least.again]
 
 
-def _guessed(known: Recorded, limit_bytes: int, sites: Iterable[Site]) -> list[tuple[int, ...]]:
+def _guessed(known: Recorded, limit_bytes: int, sites: Sequence[Site]) -> list[tuple[int, ...]]:
     """Parts of the blocks, from the fewest with which what is known of a step fits."""
-    held = known.held_bytes + sum(_training_bytes(site) for site in sites if site.kind == "optimizer")
+    # Gradients, and what the optimizer keeps: not yet there in the first forward pass.
+    held = known.held_bytes + gradient_bytes(sites) + state_bytes(sites)
     most = held + sum(block.kept_bytes for block in known.chain.blocks)
     least = 0
     for block in known.chain.blocks:
@@ -98,12 +115,6 @@ def _guessed(known: Recorded, limit_bytes: int, sites: Iterable[Site]) -> list[t
         most -= block.saved_bytes
         least += 1
     return _parts(known, least)
-
-
-def _training_bytes(optimizer: Site) -> int:
-    """Gradients, and what the optimizer keeps of each parameter: not yet there in the first forward pass."""
-    elements, name = optimizer.arguments.get("elements"), str(optimizer.arguments.get("name", "")).lower()
-    return elements * _PARAMETER_BYTES * (1 + _STATES.get(name, 0)) if isinstance(elements, int) else 0
 
 
 def _parts(known: Recorded, least: int) -> list[tuple[int, ...]]:

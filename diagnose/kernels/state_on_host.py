@@ -1,0 +1,142 @@
+"""Keeps what an optimizer holds of its parameters in pinned memory of the host, and on the device only as it steps.
+
+    optimizer = torch.optim.AdamW(model.parameters())
+    offload_state(optimizer, 0.5)
+
+Between two steps the states of the first parameters, as many as hold that share of the bytes, are on the host. They go
+there when a step is over, beside the next forward pass, and come back when a step begins. Values are those that they
+were, bit for bit. `optimizer.state_dict()` waits for copies that are under way, and can be loaded as ever. Small
+tensors, and those of groups that are `capturable` or `differentiable`, stay where they are; so does all on the CPU.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from diagnose.kernels.host_lane import HostLane
+
+__all__ = ["offload_state"]
+
+SMALLEST_BYTES = 1 << 16
+"""A smaller tensor costs more in launches than its memory is worth."""
+
+_with_states: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def offload_state(optimizer: torch.optim.Optimizer, share: float = 1.0) -> None:
+    """From its next step on, keep this share of the bytes of an optimizer's state on the host between steps.
+
+    Raises:
+        ValueError: a share that is not between 0 and 1, or an optimizer that was given here before.
+    """
+    if not 0 <= share <= 1:
+        raise ValueError(f"share must be between 0 and 1, not {share}")
+    if optimizer in _with_states:
+        raise ValueError("the state of this optimizer is offloaded already")
+    _with_states.add(optimizer)
+    states = _States(share)
+    optimizer.register_step_pre_hook(states.bring_back)
+    optimizer.register_step_post_hook(states.send_away)
+    optimizer.register_state_dict_pre_hook(states.arrive)
+
+
+@dataclass(frozen=True, eq=False)
+class _Away:
+    """A tensor of the state that is on the host."""
+
+    parameter: Tensor
+    name: str
+    host: Tensor
+    device: torch.device
+    buffer: Tensor
+    event: Any
+
+
+class _States:
+    """The tensors of one optimizer; its hooks."""
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+        self._away: list[_Away] = []
+        self._lanes: dict[torch.device, HostLane] = {}
+
+    def send_away(self, optimizer: torch.optim.Optimizer, _args: Any = None, _kwargs: Any = None) -> None:
+        """After a step."""
+        found = list(_movable(optimizer))
+        left = self._share * sum(_size(_local(tensor)) for _, _, tensor in found)
+        for parameter, name, tensor in found:
+            if left <= 0:
+                return
+            local = _local(tensor)
+            left -= _size(local)
+            lane = self._lane(local.device)
+            buffer = lane.take(_size(local))
+            host = buffer.view(local.dtype).as_strided(local.size(), local.stride())
+            event = lane.copy(host, local)
+            _put(optimizer, parameter, name, tensor, host)
+            self._away.append(_Away(parameter, name, host, local.device, buffer, event))
+
+    def bring_back(self, optimizer: torch.optim.Optimizer, _args: Any = None, _kwargs: Any = None) -> None:
+        """Before a step. What was replaced meanwhile, as by `load_state_dict`, stays as it is."""
+        away, self._away = self._away, []
+        arrived = []
+        for one in away:
+            tensor = optimizer.state.get(one.parameter, {}).get(one.name)
+            lane = self._lane(one.device)
+            if isinstance(tensor, Tensor) and _local(tensor) is one.host:
+                local = torch.empty_strided(one.host.size(), one.host.stride(), dtype=one.host.dtype, device=one.device)
+                arrived.append((lane, lane.copy(local, one.host)))
+                _put(optimizer, one.parameter, one.name, tensor, local)
+            lane.give(one.buffer)
+        for lane, event in arrived:
+            lane.wait(event)
+
+    def arrive(self, _optimizer: torch.optim.Optimizer) -> None:
+        """Before somebody reads the state."""
+        for one in self._away:
+            one.event.synchronize()
+
+    def _lane(self, device: torch.device) -> HostLane:
+        if device not in self._lanes:
+            self._lanes[device] = HostLane(device)
+        return self._lanes[device]
+
+
+def _movable(optimizer: torch.optim.Optimizer) -> Iterator[tuple[Tensor, str, Tensor]]:
+    """Parameter, name and tensor of what is worth moving, in the order of the parameters."""
+    for group in optimizer.param_groups:
+        if group.get("capturable") or group.get("differentiable"):
+            continue
+        for parameter in group["params"]:
+            for name, tensor in optimizer.state.get(parameter, {}).items():
+                if isinstance(tensor, Tensor) and _is_worth_it(_local(tensor)):
+                    yield parameter, name, tensor
+
+
+def _is_worth_it(tensor: Tensor) -> bool:
+    """Whether a tensor lies on a device, is large, and has its memory to itself."""
+    own = tensor.untyped_storage().nbytes() == _size(tensor) and tensor.storage_offset() == 0
+    return tensor.is_cuda and _size(tensor) >= SMALLEST_BYTES and own
+
+
+def _local(tensor: Tensor) -> Tensor:
+    """What this rank holds of a tensor that may be sharded."""
+    return getattr(tensor, "_local_tensor", tensor)
+
+
+def _size(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _put(optimizer: torch.optim.Optimizer, parameter: Tensor, name: str, tensor: Tensor, local: Tensor) -> None:
+    """Let `local` stand for what this rank holds of a tensor of the state."""
+    if _local(tensor) is tensor:
+        optimizer.state[parameter][name] = local
+    else:
+        tensor._local_tensor = local  # type: ignore[attr-defined]

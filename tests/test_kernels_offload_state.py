@@ -1,0 +1,216 @@
+"""The optimizer's state on the host between steps: the same updates, a state that loads, and only what is asked for."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from diagnose.kernels import offload_state, state_on_host
+
+needs_device = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA or ROCm device")
+
+
+class Arrival:
+    """A copy's event that is there at once, and knows whether it was waited for."""
+
+    waited = False
+
+    def synchronize(self) -> None:
+        self.waited = True
+
+
+class StandIn:
+    """For a device and its copy engine: what has been copied from the device is gone there."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def take(self, size_bytes: int) -> Tensor:
+        return torch.empty(size_bytes, dtype=torch.uint8)
+
+    def give(self, buffer: Tensor) -> None:
+        """It is written over by the next."""
+
+    def copy(self, to: Tensor, source: Tensor) -> Arrival:
+        to.copy_(source)
+        source.fill_(float("nan"))
+        return Arrival()
+
+    def wait(self, event: Arrival) -> None:
+        event.synchronize()
+
+
+@pytest.fixture
+def moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors of the CPU are taken for those of a device."""
+    monkeypatch.setattr(state_on_host, "HostLane", StandIn)
+    monkeypatch.setattr(state_on_host, "_is_worth_it", lambda tensor: tensor.numel() > 1)
+
+
+def a_net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8))
+
+
+def train(net: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 3) -> list[Tensor]:
+    """The parameters after some steps, always of the same batches."""
+    torch.manual_seed(1)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        net(torch.randn(4, 8)).square().mean().backward()
+        optimizer.step()
+    return [one.detach().clone() for one in net.parameters()]
+
+
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "AdamW": lambda parameters: torch.optim.AdamW(parameters, lr=0.1),
+    "fused": lambda parameters: torch.optim.Adam(parameters, lr=0.1, fused=True),
+    "foreach": lambda parameters: torch.optim.AdamW(parameters, lr=0.1, foreach=True, amsgrad=True),
+    "momentum": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+    "plain SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    "RMSprop": lambda parameters: torch.optim.RMSprop(parameters, lr=0.1, centered=True),
+}
+
+
+@pytest.mark.usefixtures("moves")
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("made", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_updates_are_the_same_bit_for_bit(made: Callable[[Any], torch.optim.Optimizer], share: float) -> None:
+    plain, moved = a_net(), a_net()
+    optimizer = made(moved.parameters())
+    offload_state(optimizer, share)
+    assert all(map(torch.equal, train(plain, made(plain.parameters())), train(moved, optimizer)))
+
+
+@pytest.mark.parametrize("made", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_on_the_host_nothing_moves(made: Callable[[Any], torch.optim.Optimizer]) -> None:
+    plain, moved = a_net(), a_net()
+    optimizer = made(moved.parameters())
+    offload_state(optimizer)
+    assert all(map(torch.equal, train(plain, made(plain.parameters())), train(moved, optimizer)))
+
+
+@pytest.mark.usefixtures("moves")
+def test_the_states_of_the_first_parameters_go_as_many_as_make_up_the_share() -> None:
+    net = a_net()
+    optimizer = torch.optim.AdamW(net.parameters())
+    offload_state(optimizer, 0.5)
+    train(net, optimizer, steps=1)
+    first = optimizer.state[next(net.parameters())]
+    before = first["exp_avg"]
+    (away,) = [hook.__self__._away for hook in optimizer._optimizer_step_pre_hooks.values()]  # type: ignore[attr-defined]
+    assert [(one.parameter.shape, one.name) for one in away] == [
+        (torch.Size([8, 8]), "exp_avg"),
+        (torch.Size([8, 8]), "exp_avg_sq"),
+        (torch.Size([8]), "exp_avg"),
+        (torch.Size([8]), "exp_avg_sq"),
+    ]
+    assert before is away[0].host and not before.isnan().any()
+
+
+@pytest.mark.usefixtures("moves")
+def test_a_state_that_is_saved_between_steps_loads_with_and_without() -> None:
+    net = a_net()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
+    offload_state(optimizer)
+    train(net, optimizer)
+    saved, weights = copy.deepcopy(optimizer.state_dict()), copy.deepcopy(net.state_dict())
+    expected = train(net, optimizer)
+    for again in (False, True):
+        other = a_net()
+        other.load_state_dict(weights)
+        resumed = torch.optim.AdamW(other.parameters(), lr=0.1)
+        if again:
+            offload_state(resumed, 0.5)
+            train(copy.deepcopy(other), resumed, steps=0)
+        resumed.load_state_dict(copy.deepcopy(saved))  # torch goes on in the tensors that it is given
+        assert all(map(torch.equal, expected, train(other, resumed)))
+
+
+@pytest.mark.usefixtures("moves")
+def test_a_state_that_is_loaded_while_the_old_one_is_away_takes_its_place() -> None:
+    net = a_net()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
+    offload_state(optimizer)
+    train(net, optimizer)
+    saved, weights = copy.deepcopy(optimizer.state_dict()), copy.deepcopy(net.state_dict())
+    expected = train(net, optimizer)
+    net.load_state_dict(weights)
+    optimizer.load_state_dict(saved)
+    assert all(map(torch.equal, expected, train(net, optimizer)))
+
+
+@pytest.mark.usefixtures("moves")
+def test_who_reads_the_state_waits_for_the_copies() -> None:
+    net = a_net()
+    optimizer = torch.optim.AdamW(net.parameters())
+    offload_state(optimizer)
+    train(net, optimizer, steps=1)
+    (away,) = [hook.__self__._away for hook in optimizer._optimizer_step_pre_hooks.values()]  # type: ignore[attr-defined]
+    assert away and not any(one.event.waited for one in away)
+    optimizer.state_dict()
+    assert all(one.event.waited for one in away)
+
+
+@pytest.mark.usefixtures("moves")
+def test_steps_that_a_gradient_scaler_leaves_out_move_nothing() -> None:
+    net = a_net()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
+    offload_state(optimizer)
+    before = train(net, optimizer, steps=1)
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(net(torch.full((4, 8), float("inf"))).sum()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    assert all(map(torch.equal, before, net.parameters()))
+    plain = a_net()
+    other = torch.optim.AdamW(plain.parameters(), lr=0.1)
+    train(plain, other, steps=1)
+    assert all(map(torch.equal, train(plain, other), train(net, optimizer)))
+
+
+@pytest.mark.usefixtures("moves")
+@pytest.mark.parametrize("option", ["capturable", "differentiable"])
+def test_groups_that_step_within_a_graph_stay(option: str) -> None:
+    net = a_net()
+    optimizer = torch.optim.AdamW(net.parameters())
+    train(net, optimizer, steps=1)
+    assert len(list(state_on_host._movable(optimizer))) == 8
+    optimizer.param_groups[0][option] = True
+    assert list(state_on_host._movable(optimizer)) == []
+
+
+def test_a_share_is_between_nothing_and_all_and_given_once() -> None:
+    optimizer = torch.optim.AdamW(a_net().parameters())
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        offload_state(optimizer, 1.5)
+    offload_state(optimizer)
+    with pytest.raises(ValueError, match="already"):
+        offload_state(optimizer, 0.5)
+
+
+@needs_device
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_device_holds_less_between_steps_and_the_updates_are_the_same(fused: bool) -> None:
+    def trained(share: float | None) -> tuple[list[Tensor], int]:
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(1024, 1024), nn.GELU(), nn.Linear(1024, 1024)).cuda()
+        optimizer = torch.optim.AdamW(net.parameters(), lr=0.1, fused=fused)
+        if share is not None:
+            offload_state(optimizer, share)
+        for _ in range(4):
+            optimizer.zero_grad()
+            net(torch.randn(64, 1024, device="cuda")).square().mean().backward()
+            optimizer.step()
+        torch.cuda.synchronize()
+        return [one.detach().cpu() for one in net.parameters()], torch.cuda.memory_allocated()
+
+    torch.cuda.empty_cache()
+    (plain, held), (moved, left) = trained(None), trained(1.0)
+    assert all(map(torch.equal, plain, moved))
+    assert held - left >= 2 * 2 * 4 * 1024 * 1024
