@@ -79,9 +79,10 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         Evidence("cores that it may use", cores, "count") if cores is not None else None,
         Evidence("torch threads", measures.trace.facts.torch_threads or 0, "count"),
     ]
+    strangers = others is not None and busy is not None and others > busy
     yield Claim(
         summary=f"the training thread is ready and has no core for {format_share(share)} of its time"
-        f"{f': {workers:.0f} child processes share {cores} cores with it' if workers and cores else ''}",
+        f"{_rivals(others if strangers else None, workers, cores)}",
         recoverable_ns=gain,
         claims=claims,
         confidence=Confidence.BOUND,
@@ -91,8 +92,17 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
             for site in measures.trace.sites
             if site.kind == "DataLoader" and site.arguments.get("num_workers")
         ],
-        confirm="a trial with fewer workers or threads",
+        confirm="a run with nothing else on these cores" if strangers else "a trial with fewer workers or threads",
     )
+
+
+def _rivals(others: float | None, workers: float | None, cores: int | None) -> str:
+    """Who has the cores meanwhile: strangers (percent of a core, where they use more than the run), or its workers."""
+    if not cores:
+        return ""
+    if others is not None:
+        return f": programs that are no part of the run use {others / 100:.1f} of its {cores} cores"
+    return f": {workers:.0f} child processes share {cores} cores with it" if workers else ""
 
 
 def _lost(measures: Measures, share: float) -> Intervals:

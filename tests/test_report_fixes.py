@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import journals
 import pytest
 
+from diagnose.compose.budget import Budget
 from diagnose.model import Confidence, Decision, Gate, GateResult, Interval, Place, Verdict
-from diagnose.report import markdown, text, tried
+from diagnose.report import html, markdown, text, tried
 from diagnose.session import ControlMeasured, PatchAccepted, RunEnded, RunStarted, State, fold
+
+if TYPE_CHECKING:
+    from diagnose.compose.trials import Trials
+    from diagnose.trial.schedule import Deadline
 
 STARTED = RunStarted(command="fix", program="train.py --big", cwd="/home/user", version="0.1.0")
 ENDED = RunEnded(returncode=0, exit_code=0)
@@ -80,6 +87,29 @@ def test_a_run_that_kept_nothing_says_so_and_names_what_needs_the_users_word() -
     said = text.render(replace(ALL, verdicts=(SLOW, ASKS), patch=PatchAccepted(diff="", fixers=[])))
     assert "No fix held: your program stays as it is." in said
     assert "Next   diagnose fix --allow training train.py --big\n       tries bold too" in said
+
+
+def test_a_run_that_kept_nothing_says_so_at_the_top() -> None:
+    state = replace(ALL, verdicts=(SLOW, ASKS, ADVICE), patch=PatchAccepted(diff="", fixers=[]), final=None)
+    news = "No fix was kept (1 measured, 1 not tried, 1 left to you): your program stays as it is."
+    assert news in " ".join(text.render(state).split("\n\n")[0].split())
+    assert markdown.render(state).split("\n\n")[1] == f"**{news}**"
+    assert news in html.render(state)
+    assert "No fix was kept" not in text.render(fold(journals.fixed()))
+
+
+def test_what_the_budget_left_no_time_for_is_what_to_do_next() -> None:
+    late = Verdict("late", Decision.NOT_TRIED, "the budget leaves no time before the last runs (this would take 1 min)")
+    said = text.render(replace(ALL, verdicts=(SLOW, late), patch=PatchAccepted(diff="", fixers=[]), final=None))
+    assert "Next   diagnose fix train.py --big\n       without a --budget has the time for late" in said
+
+
+@pytest.mark.parametrize("left_ns", [0, 5])
+def test_the_budget_s_reasons_are_known_by_their_words(left_ns: int) -> None:
+    bench = SimpleNamespace(final_ns=lambda: 0, check_ns=lambda: 10)
+    reason = Budget(cast("Trials", bench), cast("Deadline", SimpleNamespace(left_ns=left_ns))).refused_check()
+    assert reason is not None
+    assert tried.out_of_time(State(verdicts=(Verdict("late", Decision.NOT_TRIED, reason),)))
 
 
 def test_the_gain_stands_at_the_top() -> None:

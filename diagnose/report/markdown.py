@@ -18,6 +18,7 @@ from diagnose.report.phrases import (
     interplay,
     is_quiet,
     next_command,
+    nothing_kept,
     quiet_news,
     saves,
     sentence,
@@ -40,6 +41,8 @@ def render(subject: Subject) -> str:
     blocks = [f"# {_inline(name)}", " · ".join(map(_inline, about))]
     if state.final is not None:
         blocks.append(f"**{final(state)}**")
+    elif said := nothing_kept(state):
+        blocks.append(f"**{said}**")
     blocks += [*_accounting(state), *_findings(state), *_memory(state), *_cannot_tell(state), *_warnings(state)]
     blocks += _fixes(state)
     command = next_command(state)

@@ -25,7 +25,7 @@ from diagnose.model import (
 )
 from diagnose.report.predictions import compared
 from diagnose.report.slices import slices
-from diagnose.report.tried import is_dry, not_allowed
+from diagnose.report.tried import advised, is_dry, measured, not_allowed, out_of_time, untried
 from diagnose.report.vocabulary import CLASSES, FOUND_BY, class_look, named_count
 from diagnose.session import State
 from diagnose.units import NS_PER_S, format_flops, format_ns, format_share, format_value
@@ -313,6 +313,21 @@ def final(state: State) -> str:
     return said
 
 
+def nothing_kept(state: State) -> str:
+    """What a run came to that went on to try fixes and ended without one that holds. Empty for all others."""
+    if state.ended is None or state.ended.exit_code != 0 or is_dry(state) or not state.verdicts:
+        return ""
+    if state.final is not None or (state.patch is not None and state.patch.diff):
+        return ""
+    parts = (
+        (len(measured(state.verdicts)), "measured"),
+        (sum(len(alike.verdicts) for alike in untried(state.verdicts)), "not tried"),
+        (len(advised(state.verdicts)), "left to you"),
+    )
+    counts = ", ".join(f"{count} {what}" for count, what in parts if count)
+    return f"No fix was kept ({counts}): your program stays as it is."
+
+
 def cut_short(state: State) -> bool:
     """Whether a run ended before its fixes had their last word: there is a diff, and no patch that could be applied."""
     return state.ended is not None and state.ended.exit_code != 0
@@ -325,6 +340,9 @@ def next_command(state: State) -> tuple[str, str] | None:
     asked = [verdict.fixer for verdict in not_allowed(state)]
     if is_dry(state) and state.started is not None and state.verdicts:
         return f"diagnose fix {state.started.program}", "tries them on copies of your files and measures each"
+    late = [verdict.fixer for verdict in out_of_time(state)]
+    if late and state.started is not None and state.ended is not None:
+        return f"diagnose fix {state.started.program}", f"without a --budget has the time for {', '.join(late)}"
     if asked and state.started is not None and state.ended is not None:
         program = state.started.program
         return f"diagnose fix --allow training {program}", f"tries {', '.join(asked)} too, which changes the training"

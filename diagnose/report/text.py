@@ -11,7 +11,17 @@ from rich.text import Text
 from diagnose.model import Decision
 from diagnose.report import Report, Subject, as_state
 from diagnose.report.memory import headline, memory_lines, title
-from diagnose.report.phrases import arithmetic, final, identity, is_healthy, is_quiet, next_command, quiet_news, unsure
+from diagnose.report.phrases import (
+    arithmetic,
+    final,
+    identity,
+    is_healthy,
+    is_quiet,
+    next_command,
+    nothing_kept,
+    quiet_news,
+    unsure,
+)
 from diagnose.report.side_by_side import spread_words, traced_lines
 from diagnose.report.slices import bar, legend, slices
 from diagnose.report.styled import heading, printed, styled
@@ -70,7 +80,7 @@ def _head(state: State, width: int) -> list[Text]:
 def _news(state: State, width: int) -> list[Text]:
     """What the fixes came to, before everything that it rests on."""
     if state.final is None:
-        return []
+        return [styled("– ", MUTED).append(nothing_kept(state), "bold")] if nothing_kept(state) else []
     better = state.final.patched_ns <= state.final.original_ns
     kept = named_count(sum(verdict.decision is Decision.KEPT for verdict in state.verdicts), "kept fix", "kept fixes")
     first, *rest = wrap(f"{kept}: {final(state)}", width - 2)

@@ -16,6 +16,8 @@ from diagnose.units import format_ns
 _ITS_OWN = re.compile(r" \([^()]*\)$")
 _SAVED = " of the step saved ("
 _ASKS = "--allow training"
+_LATE = "the budget "
+"""How every reason begins that is a lack of time (`diagnose.compose.budget`)."""
 
 
 @dataclass(frozen=True)
@@ -95,4 +97,13 @@ def not_allowed(state: State) -> list[Verdict]:
     """What waits for the user's word because it changes the training itself."""
     return [
         verdict for verdict in state.verdicts if verdict.decision is Decision.NOT_TRIED and _ASKS in verdict.summary
+    ]
+
+
+def out_of_time(state: State) -> list[Verdict]:
+    """What a longer budget would have tried."""
+    return [
+        verdict
+        for verdict in state.verdicts
+        if verdict.decision is Decision.NOT_TRIED and verdict.summary.startswith(_LATE)
     ]

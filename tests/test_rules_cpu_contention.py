@@ -1,0 +1,42 @@
+"""Who has the cores that a training thread waits for: the words name the run's own processes or strangers."""
+
+from __future__ import annotations
+
+from diagnose import plugins
+from diagnose.measure import Measures
+from diagnose.model import Facts
+from diagnose.rule import Claim, drawn
+
+RULE = plugins.load().rules["cpu-contention"]
+
+
+def told(**percent: float) -> Claim:
+    """The claim on a CPU-only run with these readings of the host, on two cores."""
+    readings = {f"host.{name}": [value] * 8 for name, value in ({"queued": 80.0} | percent).items()}
+    trace = drawn(
+        """
+        host: oooooooo    oooooo
+        opt :                  O
+        """,
+        repeat=4,
+        counted=readings,
+        facts=Facts(cpu_count=2),
+    )
+    (claim,) = (answer for answer in RULE.check(Measures(trace)) if isinstance(answer, Claim))
+    return claim
+
+
+def test_strangers_who_use_more_than_the_run_are_named() -> None:
+    claim = told(cpu=25, others_cpu=175, workers=0)
+    assert claim.summary.endswith("programs that are no part of the run use 1.8 of its 2 cores")
+    assert claim.confirm == "a run with nothing else on these cores"
+
+
+def test_the_run_s_own_processes_are_named_where_they_use_more() -> None:
+    claim = told(cpu=180, others_cpu=10, workers=6)
+    assert claim.summary.endswith("6 child processes share 2 cores with it")
+    assert claim.confirm == "a trial with fewer workers or threads"
+
+
+def test_nobody_is_accused_where_nothing_is_known() -> None:
+    assert told().summary.endswith("of its time")
