@@ -1,6 +1,9 @@
 """Which host call launched which device work, and how far the host was ahead when it did.
 
 The join is by correlation id: a dense table where the ids are dense (they are, in what Kineto writes), else a search.
+
+A recording that opens while the host is ahead holds work whose launch it missed. What runs on a stream before the first
+work of known launch was launched earlier than that, and so before anything that was recorded.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import numpy as np
 from diagnose.trace import Trace
 from diagnose.trace.schema import MISSING, Bool, Ids, Int64, WorkKind
 
+_MOSTLY = 0.5  # of work with a known launch, for the rest to be told by it
 _DENSE = 8  # a dense table may be this many times longer than the rows it joins
 
 
@@ -22,9 +26,10 @@ class Launches:
     call: Int64
     """Row of `trace.calls`, or -1."""
     start_ns: Int64
-    """When the launch call began; for unlinked work, when the work itself did."""
+    """When the launch call began; for unlinked work, when the work itself did, or just before the recording where it
+    was launched earlier."""
     end_ns: Int64
-    """When the launch call returned; for unlinked work, when the work began."""
+    """When the launch call returned; for unlinked work the same as `start_ns`."""
 
     @property
     def linked(self) -> Bool:
@@ -38,11 +43,32 @@ def launches_of(trace: Trace) -> Launches:
     if len(trace.calls) == 0:
         return Launches(call, trace.device.start_ns, trace.device.start_ns)
     known = call != MISSING
+    unknown_ns = np.where(_launched_earlier(trace, known), _opens_ns(trace) - 1, trace.device.start_ns)
     return Launches(
         call,
-        np.where(known, trace.calls.start_ns[call], trace.device.start_ns),
-        np.where(known, trace.calls.end_ns[call], trace.device.start_ns),
+        np.where(known, trace.calls.start_ns[call], unknown_ns),
+        np.where(known, trace.calls.end_ns[call], unknown_ns),
     )
+
+
+def _launched_earlier(trace: Trace, known: Bool) -> Bool:
+    """Work that a stream did before the first work of known launch, where most launches are known."""
+    earlier = np.zeros(len(known), np.bool_)
+    if not len(known) or known.mean() < _MOSTLY:
+        return earlier
+    stream = trace.device.stream + (trace.device.device.astype(np.int64) << 40)
+    for one in np.unique(stream[~known]).tolist():
+        mine = stream == one
+        linked = trace.device.start_ns[mine & known]
+        if len(linked):
+            earlier |= mine & (trace.device.start_ns < linked.min())
+    return np.asarray(earlier & ~known, np.bool_)
+
+
+def _opens_ns(trace: Trace) -> int:
+    """When the recording's first event begins."""
+    tables = (trace.calls, trace.ops, trace.ranges, trace.device)
+    return min(int(table.start_ns.min()) for table in tables if len(table))
 
 
 def joined(wanted: Ids, keys: Ids, order: Int64) -> Int64:

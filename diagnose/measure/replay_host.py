@@ -133,10 +133,11 @@ def _targets(trace: Trace, launches: Launches, ends: Int64) -> Int64:
     starts, returns = trace.calls.start_ns[ends], trace.calls.end_ns[ends] + CLOCK_SLACK_NS
     # A call may launch what it waits for: its own work counts as launched before.
     stream = device.stream + (device.device.astype(np.int64) << 40)
+    launched = launches.linked | (launches.start_ns < device.start_ns)
     target, finish = np.full(len(ends), MISSING, np.int64), np.full(len(ends), -1, np.int64)
     single, single_finish = target.copy(), finish.copy()
     for one in np.unique(stream).tolist():
-        rows = np.flatnonzero((stream == one) & launches.linked)
+        rows = np.flatnonzero((stream == one) & launched)
         rows = rows[np.argsort(launches.start_ns[rows], kind="stable")]
         if not len(rows):
             continue
