@@ -5,14 +5,11 @@ All programs, before and after, run in one job of two ranks with gloo: each is e
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from on_two_ranks import run_on_two_ranks
 
 from diagnose import plugins
 from diagnose.fixer import Advice, Edits, Fixer, Request, Scalar, example_request
@@ -239,44 +236,13 @@ def edited(name: str, program: str, setting: Mapping[str, Scalar]) -> str:
     return answer.files["train.py"]
 
 
-HARNESS = """
-import json, sys, torch, torch.distributed as dist
-torch.set_num_threads(1)
-dist.init_process_group("gloo")
-dist.init_process_group = lambda *_args, **_kwargs: None
-programs = json.load(open(sys.argv[1]))
-found = []
-for text in programs:
-    scope = {"__name__": "__main__"}
-    exec(compile(text, "train.py", "exec"), scope)
-    found.append([scope["losses"], scope["weights"]])
-json.dump(found, open(f"{sys.argv[2]}.{dist.get_rank()}", "w"))
-dist.barrier()
-dist.destroy_process_group()
-"""
-Numbers = list[tuple[list[float], list[float]]]
-
-
-def run_on_two_ranks(programs: Sequence[str], folder: Path) -> list[Numbers]:
-    """Losses and weights of every program, on each rank."""
-    (folder / "harness.py").write_text(HARNESS)
-    (folder / "programs.json").write_text(json.dumps(programs))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run(
-        [*command, str(folder / "harness.py"), str(folder / "programs.json"), str(folder / "numbers")],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr.decode()[-4000:]
-    return [json.loads((folder / f"numbers.{rank}").read_text()) for rank in range(2)]
+FOUND = ("losses", "weights")
 
 
 def test_fixed_programs_train_as_before_on_every_rank(tmp_path: Path) -> None:
     all_cases = cases()
     programs = [text for name, before, setting in all_cases for text in (before, edited(name, before, setting))]
-    for numbers in run_on_two_ranks(programs, tmp_path):
+    for numbers in run_on_two_ranks(programs, tmp_path, FOUND):
         for place, (name, _, _) in enumerate(all_cases):
             (losses, weights), (new_losses, new_weights) = numbers[2 * place : 2 * place + 2]
             exact = {"rel": 0, "abs": 0} if FIXERS[name].gate.value == "bitwise" else {"rel": 1e-5, "abs": 1e-6}
@@ -287,7 +253,7 @@ def test_fixed_programs_train_as_before_on_every_rank(tmp_path: Path) -> None:
 def test_without_the_reduction_the_numbers_would_differ(tmp_path: Path) -> None:
     """That the comparison above can fail."""
     alone = BY_HAND.replace("    average_gradients(model)\n", "")
-    ranks = run_on_two_ranks([BY_HAND, alone], tmp_path)
+    ranks = run_on_two_ranks([BY_HAND, alone], tmp_path, FOUND)
     assert ranks[0][0][1] == ranks[1][0][1]
     assert ranks[0][1][1] != ranks[1][1][1]
 

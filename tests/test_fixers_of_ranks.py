@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 import textwrap
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from on_two_ranks import run_on_two_ranks
 from rewriting import FIXERS, rewritten
 
 from diagnose.fixer import Advice, Edits, Gate, example_request
 
-ROOT = Path(__file__).resolve().parent.parent
 HEAD = """import torch
 import torch.distributed as dist
 from torch import nn
@@ -310,43 +305,14 @@ weights = [parameter.double().sum().item() for parameter in trainer.net.paramete
 """
 )
 
-HARNESS = """
-import json, sys, torch, torch.distributed as dist
-torch.set_num_threads(1)
-dist.init_process_group("gloo")
-dist.init_process_group = lambda *_args, **_kwargs: None
-found = []
-for text in json.load(open(sys.argv[1])):
-    scope = {"__name__": "__main__"}
-    exec(compile(text, "train.py", "exec"), scope)
-    found.append([scope["losses"], scope["weights"], scope["names"]])
-json.dump(found, open(f"{sys.argv[2]}.{dist.get_rank()}", "w"))
-dist.barrier()
-dist.destroy_process_group()
-"""
-
-
-def run_on_two_ranks(programs: Sequence[str], folder: Path) -> list[list[list[list[float]]]]:
-    (folder / "harness.py").write_text(HARNESS)
-    (folder / "programs.json").write_text(json.dumps(programs))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run(
-        [*command, str(folder / "harness.py"), str(folder / "programs.json"), str(folder / "numbers")],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr.decode()[-4000:]
-    return [json.loads((folder / f"numbers.{rank}").read_text()) for rank in range(2)]
-
 
 def test_what_one_rank_runs_alone_makes_no_rank_wait(tmp_path: Path) -> None:
     """Also where batch norms have buffers, which a wrapper would send before every forward pass."""
     programs = {"use-ddp": (BY_HAND, IN_A_CLASS), "no-sync": (TABS,)}
     pairs = [(text, rewritten(name, text)) for name, texts in programs.items() for text in texts]
     assert all(after is not None for _, after in pairs)
-    for numbers in run_on_two_ranks([text for pair in pairs for text in pair if text is not None], tmp_path):
+    texts = [text for pair in pairs for text in pair if text is not None]
+    for numbers in run_on_two_ranks(texts, tmp_path, ["losses", "weights", "names"]):
         for before, after in zip(numbers[::2], numbers[1::2], strict=True):
             assert after[:2] == [pytest.approx(each, rel=1e-5, abs=1e-6) for each in before[:2]]
             assert after[2] == before[2]
