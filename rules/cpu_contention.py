@@ -22,6 +22,7 @@ Thresholds
     FEWEST (5) readings: some seconds, so that a burst of other processes is not taken for the rule.
     QUEUED (2 %): below this share of the training thread's time, and of the step that waits for the host, waiting for a
     core is no more than a note (severity low begins there).
+    STILL (5 %): standing still for this share of the steps is told where nobody recorded why (severity medium).
 """
 
 from __future__ import annotations
@@ -41,12 +42,14 @@ from diagnose.rule import (
     Place,
     Rule,
     drawn,
+    format_ns,
     format_share,
     recoverable_ns,
 )
 
 FEWEST = 5
 QUEUED = 0.02
+STILL = 0.05
 
 _QUEUED = "host.queued"
 """Time that the training process's first thread was ready without a core, in percent of the time between readings."""
@@ -61,7 +64,10 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         return
     queued = _values(measures, _QUEUED)
     if len(queued) < FEWEST:
-        yield CannotTell("cpu-contention", "how long the training thread waits for a core: some seconds of a live run")
+        stands = measures.stands_still.total_ns
+        where = f"; it stands still within operators for {format_ns(stands / measures.step_count)} of each step"
+        needs = "how long the training thread waits for a core: some seconds of a live run"
+        yield CannotTell("cpu-contention", needs + (where if stands >= STILL * measures.total_ns else ""))
         return
     share = min(float(np.median(queued)) / 100, 1.0)
     if share < QUEUED:

@@ -91,8 +91,13 @@ def check_job(job: Job, findings: Sequence[Sequence[Finding]]) -> Iterator[JobCl
     """Late ranks, each with what it did instead."""
     if len(job.table) < 2:
         world = job.roll.world_size or 0
-        if world > 1 and job.table and job.table[0].accounting.exposed_comm:
-            yield CannotTell("straggler", f"the recordings of the other {world - 1} ranks")
+        if world > 1 and job.table and (spent := job.table[0].accounting).exposed_comm:
+            share = format_share(spent.exposed_comm / spent.total_ns)
+            yield CannotTell(
+                "straggler",
+                f"the recordings of the other {world - 1} ranks: for {share} of its step this one computes nothing and "
+                "is in collectives with them, where it may be waiting",
+            )
         return
     if not job.matched:
         if any(row.accounting.exposed_comm for row in job.table):

@@ -93,6 +93,12 @@ class HostSide(Timeline):
         python = self._brisk(self.idle["python"] - self.python_stalls)
         return Intervals.union((self._brisk(self.idle["dispatch"]), launch, python, latency))
 
+    @cached_property
+    def stands_still(self) -> Intervals:
+        """Idle time within operators and launch calls in which nothing is issued: a lock, or no core to run on."""
+        late = self.idle["dispatch"] | self.idle["launch"]
+        return late - self._brisk(self.idle["dispatch"]) - self._brisk(self.idle["launch"])
+
     def _brisk(self, pieces: Intervals) -> Intervals:
         """Without pieces in which hardly anything was issued: loading a module, starting the runtime, a lock."""
         count = np.searchsorted(self._begun, pieces.ends) - np.searchsorted(self._begun, pieces.starts)
