@@ -1,0 +1,208 @@
+"""Samples that are made once are those that would have been made each time; what cannot be kept is handed on."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from diagnose.fixer import Advice, Edits, Site, example_request
+from diagnose.plugins import load
+
+FIXER = load().fixers["cache-decoded"]
+
+_PICTURES = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+
+class Pictures(Dataset):
+    made = 0
+
+    def __init__(self, size, transform=None):
+        self.data = (torch.arange(size * 12) * 7 % 251).to(torch.uint8).view(size, 12)
+        self.classes = ["odd", "even"]
+        self.transform = transform
+
+    def __len__(self):
+        return len(self.data)
+
+    def __getitem__(self, index):
+        Pictures.made += 1
+        picture = self.data[index].float() / 255
+        return (self.transform(picture) if self.transform else picture), index % 2
+"""
+FLAT = (
+    _PICTURES
+    + """
+torch.manual_seed(0)
+pictures = Pictures(32)
+loader = DataLoader(pictures, batch_size=8, shuffle=True)
+model = nn.Linear(12, len(loader.dataset.classes))
+for epoch in range(3):
+    for x, y in loader:
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+    print(loss.item(), x.dtype, y.dtype)
+print(Pictures.made, "made of", len(loader.dataset))
+"""
+)
+OPTIONS = (
+    _PICTURES
+    + """
+
+def main():
+    torch.manual_seed(0)
+    kwargs = {'batch_size': 8, 'shuffle': True}
+    loader = torch.utils.data.DataLoader(Pictures(32, transform=lambda picture: (picture - 0.5) / 0.25),
+                                         **kwargs)
+    model = nn.Linear(12, 2)
+    for epoch in range(3):
+        for batch_idx, (x, y) in enumerate(loader):
+            loss = nn.functional.cross_entropy(model(x), y)
+            loss.backward()
+        print(loss.item())
+    print(Pictures.made, "made of", len(loader.dataset))
+
+
+if __name__ == '__main__':
+    main()
+"""
+)
+NAMED = (
+    _PICTURES
+    + """
+
+class Named(Pictures):
+    def __getitem__(self, index):
+        picture, label = super().__getitem__(index)
+        return {"x": picture, "y": label, "weight": 0.5}
+
+
+class Trainer:
+    def __init__(self):
+        torch.manual_seed(0)
+        self.loader = DataLoader(dataset=Named(32), batch_size=8, shuffle=True, drop_last=True)
+        self.model = nn.Linear(12, 2)
+
+    def fit(self):
+        for epoch in range(3):
+            for batch in self.loader:
+                loss = nn.functional.cross_entropy(self.model(batch["x"]), batch["y"]) * batch["weight"].mean()
+                loss.backward()
+            print(loss.item(), batch["weight"].dtype)
+        print(Pictures.made, "made of", len(self.loader.dataset))
+
+
+Trainer().fit()
+"""
+)
+
+
+def fixed(text: str) -> Edits:
+    line = next(number for number, line in enumerate(text.splitlines(), 1) if "DataLoader(" in line)
+    site = Site("DataLoader", "train.py", line, arguments={"shuffle": True, "collate_fn": "default_collate"})
+    answer = FIXER.rewrite(example_request("input-bound", text, sites=[site]))
+    assert isinstance(answer, Edits), answer
+    return answer
+
+
+def printed(folder: Path, files: dict[str, str]) -> list[str]:
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    done = subprocess.run(
+        [sys.executable, "train.py"], cwd=folder, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("text", [FLAT, OPTIONS, NAMED], ids=["flat", "options", "named"])
+def test_the_program_computes_the_same_from_samples_made_once(text: str, tmp_path: Path) -> None:
+    before = printed(tmp_path, {"train.py": text})
+    after = printed(tmp_path, dict(fixed(text).files))
+    assert after[:-1] == before[:-1]
+    assert before[-1] == "96 made of 32"
+    assert after[-1] == "38 made of 32"  # all once, and three twice to see that they stay the same
+
+
+def test_it_is_not_wrapped_again() -> None:
+    text = fixed(FLAT).files["train.py"]
+    assert FIXER.rewrite(example_request("input-bound", text)) is None
+
+
+@pytest.fixture
+def shim() -> Callable[..., Any]:
+    module = ModuleType("diagnose_fixes")
+    exec(fixed(FLAT).files["diagnose_fixes.py"], module.__dict__)
+    return module.__dict__["decoded"]  # type: ignore[no-any-return]
+
+
+class Samples(Dataset[Any]):
+    def __init__(self, make: Callable[[int], Any]) -> None:
+        self.make = make
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> Any:
+        return self.make(index)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda index: (torch.rand(2), index),
+        lambda index: (torch.ones(2) * random.random(), index),
+        lambda index: (torch.ones(index + 1), index),
+        lambda index: ("a word", index),
+        lambda index: {"nested": {"x": index}},
+        lambda _index: object(),
+    ],
+    ids=["drawn by torch", "drawn by Python", "of several shapes", "words", "nested", "objects"],
+)
+def test_what_cannot_be_kept_is_handed_on_and_nothing_is_drawn(make: Callable[[int], Any], shim: Any) -> None:
+    samples = Samples(make)
+    states = random.getstate(), torch.get_rng_state()
+    assert shim(samples) is samples
+    assert random.getstate() == states[0]
+    assert torch.equal(torch.get_rng_state(), states[1])
+
+
+def test_what_takes_too_long_or_too_much_memory_is_handed_on(shim: Any) -> None:
+    samples = Samples(lambda index: (torch.ones(4), index))
+    assert shim(samples, seconds=0.0) is samples
+    assert shim(samples, share=0.0) is samples
+    assert shim(samples) is not samples
+
+
+def test_batches_are_those_of_the_dataset(shim: Any) -> None:
+    samples = Samples(lambda index: (torch.full((2,), index), index, float(index), index > 2))
+    kept = [list(batch) for batch in DataLoader(shim(samples), batch_size=4)]
+    made = [list(batch) for batch in DataLoader(samples, batch_size=4)]
+    for left, right in zip(kept, made, strict=True):
+        assert [(each.dtype, each.tolist()) for each in left] == [(each.dtype, each.tolist()) for each in right]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (FLAT.replace("Pictures(32)", "Pictures(32, transform=RandomHorizontalFlip())"), "`RandomHorizontalFlip(…`"),
+        (FLAT.replace("[index].float()", "[index] + torch.rand(12)"), "`torch.rand(…`"),
+        (FLAT.replace("shuffle=True", "shuffle=True, collate_fn=pad"), "collate function of its own"),
+        (FLAT.replace("[index].float()", "[index].cuda()"), "uses the device"),
+    ],
+)
+def test_what_is_not_certain_is_advice(text: str, why: str) -> None:
+    answer = FIXER.rewrite(example_request("input-bound", text))
+    assert isinstance(answer, Advice), answer
+    assert why in answer.text
