@@ -7,8 +7,6 @@ from diagnose.measure.places import is_library
 from diagnose.trace import StackFrame
 from diagnose.trace.drawn import drawn
 
-LINE_41 = [("torch/nn/modules/module.py", 1500, "_call_impl"), ("train.py", 41, "main")]
-
 
 def owned(file: str, line: int) -> StackFrame:
     return StackFrame(file, line, "main")

@@ -21,7 +21,6 @@ from diagnose.trace.readers.kineto_whole import read_whole
 from diagnose.trace.readers.processes import START_BYTES, Child
 from diagnose.trace.readers.torch_profiler import read
 
-CORRUPT = (('"name": "op 40"', '"name" "op 40"'), ('"op 150",', '"op 150,'), ('"op 199"', ""))
 HOSTILE = ("}, {", '}, {"ph": "X"', "],", "\\\\", '"', "é", "a")
 
 

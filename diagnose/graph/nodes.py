@@ -39,11 +39,6 @@ def operand(node: fx.Node, place: int, name: str, default: object = None) -> Any
     return node.args[place] if len(node.args) > place else node.kwargs.get(name, default)
 
 
-def inputs_of(node: fx.Node) -> tuple[fx.Node, ...]:
-    """The nodes that a node reads."""
-    return tuple(node.all_input_nodes)
-
-
 def held(node: object) -> torch.Tensor | None:
     """What a node holds, without its values: shape, strides, dtype and device are there, elements are not."""
     value = node.meta.get("example_value") if isinstance(node, fx.Node) else None

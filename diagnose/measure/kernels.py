@@ -261,8 +261,3 @@ def _by_both() -> npt.NDArray[np.uint8]:
 
 
 _BY_BOTH = _by_both()
-
-
-def is_matrix_work(kind: int) -> bool:
-    """Whether a class is one that tensor cores can run."""
-    return kind in _MATRIX_WORK

@@ -51,16 +51,16 @@ class FileDiff:
         return path
 
 
-def file_diff(path: str, before: bytes | None, after: bytes | None, mode: str = "100644") -> bytes:
+def file_diff(path: str, before: bytes | None, after: bytes | None) -> bytes:
     """The diff of one file, empty where nothing changed; `path` is relative with forward slashes."""
     if before == after:
         return b""
     old, new = _quoted("a/" + path), _quoted("b/" + path)
     head = [b"diff --git " + old + b" " + new + b"\n"]
     if before is None:
-        head.append(f"new file mode {mode}\n".encode())
+        head.append(b"new file mode 100644\n")
     if after is None:
-        head.append(f"deleted file mode {mode}\n".encode())
+        head.append(b"deleted file mode 100644\n")
     body = b"".join(_hunk_lines(before or b"", after or b""))
     if body:
         head.append(b"--- " + (b"/dev/null" if before is None else old + _tab(path)) + b"\n")

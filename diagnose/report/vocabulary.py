@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from diagnose.model import Confidence, Decision, Severity
+from diagnose.model import Decision, Severity
 
 
 @dataclass(frozen=True)
@@ -71,12 +71,6 @@ DECISIONS: dict[Decision, Look] = {
     Decision.FAILED: Look("failed", "✗", "#e2664f"),
     Decision.NOT_TRIED: Look("not tried", "–", "#8a949e"),
     Decision.ADVICE: Look("advice", "→", "#6f9fd8"),
-}
-
-CONFIDENCES: dict[Confidence, str] = {
-    Confidence.MEASURED: "measured",
-    Confidence.BOUND: "at most",
-    Confidence.HINT: "a hint",
 }
 
 FOUND_BY: dict[str, str] = {

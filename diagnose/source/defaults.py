@@ -133,9 +133,9 @@ def _key(node: cst.Subscript) -> str | None:
     return string(index.value) if isinstance(index, cst.Index) else None
 
 
-def keys_of(source: Source, name: str, below: cst.CSTNode | None = None) -> Iterator[cst.BaseExpression]:
+def keys_of(source: Source, name: str) -> Iterator[cst.BaseExpression]:
     """Values of a key in dictionaries written out: `{"name": value}` and `dict(name=value)`."""
-    for node in source.walk(below):
+    for node in source.walk():
         if isinstance(node, cst.DictElement) and string(node.key) == name:
             yield node.value
         elif isinstance(node, cst.Call) and isinstance(node.func, cst.Name) and node.func.value == "dict":
