@@ -15,7 +15,7 @@ from test_cli import PYTHONPATH, TRACE, diagnose
 
 from diagnose.cli import COMMANDS, main
 from diagnose.cli.lettering import _PLAIN, speak
-from diagnose.cli.watching import Watching
+from diagnose.cli.watching import Watching, _ending
 from diagnose.collect.recipe import Recipe
 from diagnose.errors import InputError, UsageError
 from diagnose.plugins import Catalogue
@@ -165,3 +165,11 @@ def test_a_run_keeps_its_report_as_a_page_and_says_where(
     (page,) = tmp_path.glob(".diagnose/runs/*/report.html")
     assert "Fix this first: input-bound" in page.read_text()
     assert f"kept in {page.parent.relative_to(tmp_path)}: report.html" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("returncode", "said"),
+    [(2, "exit code 2"), (-11, "signal 11 (SIGSEGV)"), (-9, "memory runs out"), (-99, "signal 99")],
+)
+def test_how_a_program_failed_is_told_by_name(returncode: int, said: str) -> None:
+    assert said in _ending(returncode)

@@ -157,6 +157,18 @@ def test_steps_that_vary_show_their_mean_too() -> None:
     assert f"{format_ns(3 * median)} on average" in text.render(uneven)
 
 
+def test_steps_of_which_only_the_length_is_known_are_not_said_to_compute_nothing() -> None:
+    """A program that ended before its trace: missing is unknown, never zero."""
+    logged = replace(SMALL, findings=(), accounting=Accounting(idle={"unknown": 18_000_000, "input": 2_000_000}))
+    said = " ".join(text.render(logged).split())
+    assert "only their length was recorded, not the work in them" in said
+    assert "not recorded 18.0 ms" in said
+    assert "idle" not in said
+    assert "compute" not in said
+    traced = replace(SMALL, findings=(), accounting=Accounting(compute=15_000_000, idle={"unknown": 5_000_000}))
+    assert "unexplained idle" in text.render(traced)
+
+
 def test_a_program_of_which_nothing_was_seen_has_no_ranks_and_no_device() -> None:
     nothing = Diagnosis(1, (), 0, None, Steps(0, None), Accounting())
     said = text.render(replace(fold(journals.failed()), diagnosis=nothing))

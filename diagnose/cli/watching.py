@@ -95,7 +95,7 @@ class Watching:
 
     def _keep_page(self) -> None:
         """Leave the report in the run folder as a page too, and say where all of it lies."""
-        if self.state.diagnosis is None:
+        if self.state.diagnosis is None or self.state.diagnosis.steps.count == 0:
             return
         page = self.session.write(PAGE, formats()["html"].render(self.state))
         if page.is_relative_to(Path.cwd()):  # else it goes with the folder that it is in
@@ -256,8 +256,20 @@ def _judged(seen: Observation, cancelled: bool) -> tuple[int, str]:
         return INTERRUPTED, "interrupted"
     if outcome.returncode == 0 or outcome.stopped:
         return 0, ""
-    how = f"signal {-outcome.returncode}" if outcome.returncode < 0 else f"exit code {outcome.returncode}"
-    return PROGRAM_FAILED, f"the program failed with {how}"
+    return PROGRAM_FAILED, f"the program failed with {_ending(outcome.returncode)}"
+
+
+def _ending(returncode: int) -> str:
+    """`exit code 2`, `signal 11 (SIGSEGV)`; a kill, which no program sends itself, with who else does."""
+    if returncode >= 0:
+        return f"exit code {returncode}"
+    number = -returncode
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+    by = ", as the kernel sends it where the host's memory runs out (`dmesg` tells)" if name == "SIGKILL" else ""
+    return f"signal {number} ({name}{by})"
 
 
 def _ran_out_of_memory(seen: Observation) -> bool:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from diagnose.model import Accounting, Confidence, Decision, Diagnosis, Place, Verdict
 from diagnose.report import Report, Subject, as_state, memory, phrases, predictions, side_by_side, step_chart, tried
 from diagnose.report.paths import place
-from diagnose.report.slices import slices
+from diagnose.report.slices import is_recorded, slices
 from diagnose.report.vocabulary import DECISIONS, SEVERITIES, named_count
 from diagnose.session import State
 from diagnose.units import format_bytes, format_ns, format_share
@@ -71,7 +71,8 @@ def _answer(state: State) -> Answer:
         return Answer("none", "Nothing was diagnosed", said or "No step was traced, or the run is still going on.")
     if phrases.is_quiet(diagnosis):
         healthy = phrases.is_healthy(diagnosis)
-        title = "Healthy" if healthy else "Nothing weighty found"
+        known = is_recorded(diagnosis.accounting)
+        title = "Healthy" if healthy else "Nothing weighty found" if known else "No step was traced"
         return Answer("quiet" if healthy else "open", title, phrases.quiet_news(diagnosis))
     if not diagnosis.findings:
         return Answer("none", "No training step was found", "So nothing can be said per step.")

@@ -24,7 +24,7 @@ from diagnose.model import (
     Verdict,
 )
 from diagnose.report.predictions import compared
-from diagnose.report.slices import slices
+from diagnose.report.slices import is_recorded, slices
 from diagnose.report.tried import advised, is_dry, measured, not_allowed, out_of_time, untried
 from diagnose.report.vocabulary import CLASSES, FOUND_BY, class_look, named_count
 from diagnose.session import State
@@ -108,6 +108,11 @@ def _has_unpriced(diagnosis: Diagnosis) -> bool:
 
 def quiet_news(diagnosis: Diagnosis) -> str:
     """What to tell the owner of a run in which nothing weighty was found, and what that rests on."""
+    if not is_recorded(diagnosis.accounting):
+        return (
+            "Cannot say what these steps do: only their length was recorded, not the work in them. "
+            "See the warnings for why."
+        )
     healthy = _computes(diagnosis)
     nothing = "Healthy: nothing" if is_healthy(diagnosis) else "Nothing"
     known = " whose cost is known" if _has_unpriced(diagnosis) else ""

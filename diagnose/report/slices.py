@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.text import Text
 
@@ -35,7 +35,20 @@ def slices(accounting: Accounting) -> tuple[Slice, ...]:
     whole = accounting.total_ns
     order = list(CLASSES)
     kinds = sorted(times, key=lambda kind: order.index(kind) if kind in CLASSES else len(order))
-    return tuple(Slice(kind, class_look(kind), times[kind], times[kind] / whole) for kind in kinds if times[kind] > 0)
+    return tuple(
+        Slice(kind, _look(kind, accounting), times[kind], times[kind] / whole) for kind in kinds if times[kind] > 0
+    )
+
+
+def is_recorded(accounting: Accounting) -> bool:
+    """Whether any work was recorded: where none was, as in a program that ended before its trace, none is known."""
+    return accounting.compute + accounting.exposed_comm + accounting.exposed_copy > 0
+
+
+def _look(kind: str, accounting: Accounting) -> Look:
+    """Time of which nothing is known is idle only where work was recorded beside it."""
+    look = class_look(kind)
+    return look if kind != "unknown" or is_recorded(accounting) else replace(look, label="not recorded")
 
 
 def cells(parts: Sequence[Slice], width: int) -> list[int]:
