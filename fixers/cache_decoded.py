@@ -199,8 +199,9 @@ def _why_not(request: Request, loader: Loader, given: cst.BaseExpression) -> str
         return "feeds tensors that are in memory already."
     if loader.uses_device:
         return "feeds a dataset that uses the device: make its samples on the host first."
-    texts = list(_made_by(request, loader.options.source, given, _DEEPEST))
-    texts += [code for name in (recorded.get("dataset"),) if isinstance(name, str) for code in _classes(request, name)]
+    name = recorded.get("dataset")
+    texts = list(_made_by(request, loader.options.source, given, name if isinstance(name, str) else None, _DEEPEST))
+    texts += _code_of(request, name) if isinstance(name, str) else ()
     draws = next((found for text in texts if (found := _DRAWS.search(text))), None)
     if draws is not None:
         return f"feeds samples that are drawn anew each time (`{draws[0]}…`): store what comes before that decoded."
@@ -210,20 +211,31 @@ def _why_not(request: Request, loader: Loader, given: cst.BaseExpression) -> str
     return None
 
 
-def _made_by(request: Request, source: Source, node: cst.CSTNode, depth: int) -> Iterator[str]:
-    """The texts of what makes an expression: itself, what its names are bound to, classes and functions it calls."""
+def _made_by(request: Request, source: Source, node: cst.CSTNode, made: str | None, depth: int) -> Iterator[str]:
+    """The texts of what makes an expression: itself, what its names are bound to, classes and functions it calls.
+
+    `made` is the class that the run recorded: of several values of a name, those that call it count.
+    """
     yield source.code(node)
     if depth == 0:
         return
     for name in source.every(cst.Name, node):
         bound = binding_of(source, name)
-        if bound is not None and bound.value is not None:
-            yield from _made_by(request, source, bound.value, depth - 1)
-        else:
-            yield from _classes(request, name.value)
+        values = [bound.value] if bound is not None and bound.value is not None else []
+        if bound is None:
+            values = [each.value for each in source.every(cst.Assign) if _binds(each, name.value)]
+            values = [each for each in values if isinstance(each, cst.Call) and call_name(each) == made] or values
+        for value in values:
+            yield from _made_by(request, source, value, made, depth - 1)
+        if not values:
+            yield from _code_of(request, name.value)
 
 
-def _classes(request: Request, name: str) -> Iterator[str]:
+def _binds(assign: cst.Assign, name: str) -> bool:
+    return any(isinstance(each.target, cst.Name) and each.target.value == name for each in assign.targets)
+
+
+def _code_of(request: Request, name: str) -> Iterator[str]:
     """The code of the program's own classes and functions of a name."""
     for text in request.sources.values():
         source = parse(text) if f"class {name}" in text or f"def {name}" in text else None

@@ -206,3 +206,19 @@ def test_what_is_not_certain_is_advice(text: str, why: str) -> None:
     answer = FIXER.rewrite(example_request("input-bound", text))
     assert isinstance(answer, Advice), answer
     assert why in answer.text
+
+
+EITHER = """
+from torch.utils.data import DataLoader
+if args.dummy:
+    pictures = FakeData(1000, transform=ToTensor())
+else:
+    pictures = ImageFolder("train", transform=RandomResizedCrop(224))
+loader = DataLoader(pictures, batch_size=8, shuffle=True)
+"""
+
+
+@pytest.mark.parametrize(("made", "kind"), [("FakeData", Edits), ("ImageFolder", Advice), (None, Advice)])
+def test_of_two_datasets_the_one_counts_that_the_run_had(made: str | None, kind: type) -> None:
+    site = Site("DataLoader", "train.py", 7, arguments={"shuffle": True, "dataset": made})
+    assert isinstance(FIXER.rewrite(example_request("input-bound", EITHER, sites=[site])), kind)
