@@ -12,9 +12,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from watching import LIMIT_S
 
 from diagnose import plugins
-from diagnose.model import Decision
+from diagnose.cli import main
+from diagnose.model import Decision, Severity
+from diagnose.report.vocabulary import CLASSES
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHONPATH = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
@@ -22,6 +25,7 @@ README = (ROOT / "README.md").read_text()
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 CI = (ROOT / "docs" / "continuous-integration.md").read_text()
 FIXING = (ROOT / "docs" / "fixing.md").read_text()
+READING = (ROOT / "docs" / "reading.md").read_text()
 RULE_FILE = re.findall(r"```python\n(.*?)```", CONTRIBUTING, re.DOTALL)[0]
 
 PROGRAM = """
@@ -50,6 +54,8 @@ TESTED_ELSEWHERE = {
     "diagnose apply --only use-sdpa": "tests/test_apply_some.py",
     "diagnose apply --without compile-model": "tests/test_apply_some.py",
     "diagnose revert": "tests/test_apply.py",
+    "diagnose report": "tests/test_report_cli.py",
+    "diagnose report -o report.html": "tests/test_report_cli.py",
 }
 
 
@@ -75,23 +81,40 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-ALL = list(dict.fromkeys(commands(README) + commands(CONTRIBUTING) + commands(CI) + commands(FIXING)))
+TEXTS = (README, CONTRIBUTING, CI, FIXING, READING)
+ALL = list(dict.fromkeys(line for text in TEXTS for line in commands(text)))
 RUN_HERE = [line for line in ALL if line.startswith("diagnose ") and line not in TESTED_ELSEWHERE]
 
 
-@pytest.mark.parametrize("line", [line for line in RUN_HERE if not line.startswith(NEEDS_A_TERMINAL)])
-def test_a_command_of_the_docs_does_its_work(folder: Path, line: str) -> None:
+STARTS_PROGRAMS = ("diagnose run", "diagnose fix", "diagnose calibrate")
+ANSWERED_AT_ONCE = [line for line in RUN_HERE if not line.startswith((*NEEDS_A_TERMINAL, *STARTS_PROGRAMS))]
+
+
+@pytest.mark.parametrize("line", [line for line in RUN_HERE if line.startswith(STARTS_PROGRAMS)])
+def test_a_command_of_the_docs_that_starts_programs_does_its_work(folder: Path, line: str) -> None:
     words = [sys.executable, "-m", *shlex.split(line)]
     environ = {**os.environ, "PYTHONPATH": PYTHONPATH}
-    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False, timeout=200, env=environ)
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False, timeout=LIMIT_S, env=environ)
     assert done.returncode == 0, done.stderr
     assert done.stdout or done.stderr.startswith("wrote ")
+
+
+@pytest.mark.parametrize("line", ANSWERED_AT_ONCE)
+def test_a_command_of_the_docs_does_its_work(
+    folder: Path, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    code = main(shlex.split(line)[1:])
+    said = capsys.readouterr()
+    assert code == 0, said.err
+    assert said.out or said.err.startswith("wrote ")
 
 
 @pytest.mark.parametrize("line", [line for line in RUN_HERE if line.startswith(NEEDS_A_TERMINAL)])
 def test_a_screen_of_the_docs_says_that_it_needs_a_terminal(folder: Path, line: str) -> None:
     words = [sys.executable, "-m", *shlex.split(line)]
-    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False, timeout=60)
+    environ = {**os.environ, "PYTHONPATH": PYTHONPATH}
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False, timeout=LIMIT_S, env=environ)
     assert (done.returncode, done.stdout) == (2, "")
     assert "terminal" in done.stderr
 
@@ -125,10 +148,23 @@ def test_every_verdict_is_explained() -> None:
     assert all(f"| {decision} |" in FIXING for decision in Decision)
 
 
+def test_every_word_of_the_bar_is_explained() -> None:
+    table = READING[READING.index("## Words of the bar") : READING.index("## When nothing comes")].lower()
+    exposed = ("exposed communication", "exposed copies")  # of which the text below the table speaks
+    assert [look.label for look in CLASSES.values() if look.label.lower() not in table] == list(exposed)
+
+
+def test_the_shares_of_severities_are_the_engine_s() -> None:
+    for severity, share in ((Severity.HIGH, 0.10), (Severity.MEDIUM, 0.05), (Severity.LOW, 0.02)):
+        assert Severity.of_share(share) is severity
+        assert Severity.of_share(share - 1e-9) is not severity
+        assert re.search(rf"\*\*{severity}\*\*: {100 * share:.0f} %", READING)
+
+
 def test_links_lead_somewhere() -> None:
     for text in (README, CONTRIBUTING, CI):
         targets = [target for target in re.findall(r"\]\(([^)]+)\)", text) if "://" not in target]
         assert [target for target in targets if not (ROOT / target).exists()] == []
-    beside = [target.partition("#")[0] for target in re.findall(r"\]\(([^)]+)\)", FIXING)]
+    beside = [target.partition("#")[0] for target in re.findall(r"\]\(([^)]+)\)", FIXING + READING)]
     assert beside
     assert [target for target in beside if not (ROOT / "docs" / target).exists()] == []
