@@ -1,0 +1,44 @@
+"""The nouns of the project: frozen, plain, and readable as JSON. Nothing here imports anything else of ours.
+
+`analyze --json` prints one `Diagnosis`; the journal of a run is made of the others. Times are integer nanoseconds.
+"""
+
+from __future__ import annotations
+
+from diagnose.model.diagnosis import SCHEMA, Accounting, Diagnosis, RankAccounting, RankWait, Steps, StepWork
+from diagnose.model.finding import CannotTell, Confidence, Evidence, Finding, Number, Place, Scalar, Severity
+from diagnose.model.memory import MemoryPart, MemoryPeak, MemoryTimeline
+from diagnose.model.recorded import CollectiveCurve, Facts, Site, SyncSite
+from diagnose.model.verdict import TOGETHER, Decision, Gate, GateResult, Interval, Mechanism, Verdict
+
+__all__ = [
+    "SCHEMA",
+    "TOGETHER",
+    "Accounting",
+    "CannotTell",
+    "CollectiveCurve",
+    "Confidence",
+    "Decision",
+    "Diagnosis",
+    "Evidence",
+    "Facts",
+    "Finding",
+    "Gate",
+    "GateResult",
+    "Interval",
+    "Mechanism",
+    "MemoryPart",
+    "MemoryPeak",
+    "MemoryTimeline",
+    "Number",
+    "Place",
+    "RankAccounting",
+    "RankWait",
+    "Scalar",
+    "Severity",
+    "Site",
+    "StepWork",
+    "Steps",
+    "SyncSite",
+    "Verdict",
+]

@@ -1,0 +1,114 @@
+"""Where a job's steps went, and what slows them: what `diagnose analyze --json` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from diagnose.model.finding import CannotTell, Finding
+from diagnose.model.memory import MemoryPeak
+
+SCHEMA = 1
+"""Version of the JSON that `analyze --json` prints. Fields are added under the same number, never renamed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accounting:
+    """Where the time of one or more steps went. The classes are disjoint and sum to the span exactly."""
+
+    compute: int = 0
+    exposed_comm: int = 0
+    """Collectives not covered by compute."""
+    exposed_copy: int = 0
+    """Copies not covered by compute or collectives."""
+    idle: Mapping[str, int] = field(default_factory=dict)
+    """The rest, by cause: see `diagnose.measure.idle`."""
+
+    @property
+    def idle_ns(self) -> int:
+        """All idle time, whatever its cause."""
+        return sum(self.idle.values())
+
+    @property
+    def total_ns(self) -> int:
+        """The span that the classes sum to."""
+        return self.compute + self.exposed_comm + self.exposed_copy + self.idle_ns
+
+
+@dataclass(frozen=True, slots=True)
+class StepWork:
+    """The arithmetic that the model needs of a step, and how near the device's ceiling that came (MFU)."""
+
+    flops_per_step: int
+    """Floating-point operations of products, convolutions and attention, without what is computed a second time."""
+    flops_per_s: float
+    """The same over the mean step."""
+    ceiling_flops_per_s: float
+    """What the device does at most in the number formats used, weighed by how much each was."""
+    utilisation: float
+    """Model FLOP utilisation: the one over the other."""
+    modelled: float
+    """The share of the device time of products, convolutions and attention that is known; below 1, the rest is a lower
+    bound."""
+    ceiling_source: str
+    """`data sheet of …`, or `measured`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The steps that were counted."""
+
+    count: int
+    median_ns: int | None
+    """The low median, so that it is the length of a real step; None without steps."""
+    mean_ns: int | None = None
+    total_ns: int = 0
+    found_by: str = "none"
+    """`optimizer`, `profiler marks`, `nvtx`, `period`, `whole trace`, or `none`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankWait:
+    """What one rank waits for another one in collectives, per counted step."""
+
+    rank: int | None
+    """The other one."""
+    time_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankAccounting:
+    """One rank of a job."""
+
+    rank: int | None
+    source: str
+    steps: Steps
+    accounting: Accounting
+    """All counted steps together: sums to `steps.total_ns`."""
+    waits: tuple[RankWait, ...] = ()
+    """For other ranks, computing nothing; the longest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What `diagnose analyze --json` prints."""
+
+    schema: int
+    source: tuple[str, ...]
+    ranks: int
+    device: str | None
+    """The device's name; None where the trace names none."""
+    steps: Steps
+    accounting: Accounting
+    """The step of median length on the slowest rank: sums to `steps.median_ns`."""
+    findings: tuple[Finding, ...] = ()
+    """Sorted by recoverable time; the first is what to fix first."""
+    cannot_tell: tuple[CannotTell, ...] = ()
+    warnings: tuple[str, ...] = ()
+    per_rank: tuple[RankAccounting, ...] = ()
+    has_device: bool | None = None
+    """Whether any rank recorded work of a device, named or not; None where nobody looked."""
+    work: StepWork | None = None
+    """Of the slowest rank; None where operators have no shapes or the device's ceilings are unknown."""
+    memory: MemoryPeak | None = None
+    """Of the rank whose device is fullest; None where no allocator's history was recorded."""

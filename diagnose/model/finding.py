@@ -1,0 +1,107 @@
+"""What a rule found: what it is, what it costs, what proves it, and where it is."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+Number = int | float
+Scalar = int | float | str | bool | None
+
+
+class Severity(enum.StrEnum):
+    """How much of the step a finding could give back. Never taken from absolute milliseconds."""
+
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+    NOTE = "note"
+
+    @classmethod
+    def of_share(cls, share: float) -> Severity:
+        """The severity of a finding that could give back `share` (0 to 1) of the step."""
+        for severity, floor in _SEVERITY_FLOOR.items():
+            if share >= floor:
+                return severity
+        return cls.NOTE
+
+    @property
+    def rank(self) -> int:
+        """0 for the most severe; for sorting and for `--fail-on`."""
+        return list(Severity).index(self)
+
+
+_SEVERITY_FLOOR = {Severity.HIGH: 0.10, Severity.MEDIUM: 0.05, Severity.LOW: 0.02}
+
+
+class Confidence(enum.StrEnum):
+    """What a finding's recoverable time rests on."""
+
+    MEASURED = "measured"
+    """Proven by the trace or by an experiment."""
+    BOUND = "bound"
+    """An upper limit: the step cannot give back more than this."""
+    HINT = "hint"
+    """A known pattern whose cost is unknown here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line of source that a finding points at."""
+
+    file: str
+    line: int
+    code: str | None = None
+    """The text of the line, stripped; None where the file could not be read."""
+    function: str | None = None
+    share: float | None = None
+    """This line's part (0 to 1) of the finding's time, where it was sampled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One number that proves a finding."""
+
+    measure: str
+    value: Number
+    unit: str
+    """`ns`, `bytes`, `share`, `count`, or a unit that is printed as it stands."""
+    rows: tuple[int, ...] = ()
+    """Rows of the table that the measure was taken from (device work unless the measure says otherwise)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One bottleneck: what it is, what it costs per step, what proves it, and where it is."""
+
+    rule: str
+    severity: Severity
+    rank: int | None
+    recoverable_ns: int
+    """Time per step that would be saved if the cause were gone; no nanosecond is claimed by two findings."""
+    share: float
+    """`recoverable_ns` over the mean step."""
+    confidence: Confidence
+    summary: str
+    evidence: tuple[Evidence, ...] = ()
+    where: tuple[Place, ...] = ()
+    fixers: tuple[str, ...] = ()
+    confirm: str | None = None
+    """What would confirm it, where the confidence is less than measured."""
+    ends_run: bool = False
+    """Whether the run ends of it sooner or later, or did, whatever it costs per step."""
+    short_of_memory: bool = False
+    """Whether memory is what is short: a fix that frees a good part of it is worth having though it saves no time."""
+
+    @property
+    def asks_for_time(self) -> bool:
+        """Whether a fix has to make the step shorter to be worth having."""
+        return not (self.ends_run or self.short_of_memory)
+
+
+@dataclass(frozen=True, slots=True)
+class CannotTell:
+    """A rule that could not decide, and what would have to be recorded so that it could."""
+
+    rule: str
+    needs: str
