@@ -73,7 +73,7 @@ def _classes(classes: Sequence[Moved]) -> list[Text]:
     if not classes:
         return []
     return [
-        heading("Where a step's time goes", "before, after", _LABEL + 39),
+        heading("Where a step's time goes", "mean traced step: before, after", _LABEL + 39),
         *_rows(classes, lambda name: class_look(name).label, _LABEL),
     ]
 
