@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from diagnose.measure.planned import planned
+from diagnose.measure.unsharding import to_keep
 from diagnose.memory import (
     Line,
     Plan,
@@ -303,6 +304,7 @@ __all__ = [
     "statement_of",
     "take_out",
     "tensor_of",
+    "to_keep",
     "top_of_program",
     "training_reads",
     "training_steps",
@@ -464,6 +466,8 @@ class Fixer:
     completes: tuple[str, ...] = ()
     """Fixers after which this one is tried even where its finding went with them: what they leave over comes too rarely
     for the few steps of a window."""
+    rules: tuple[str, ...] = ()
+    """Rules whose findings it is tried for although they do not name it: for fixers that lie beside the project."""
     doc: str = ""
     """Filled by the loader from the module's docstring."""
 

@@ -45,6 +45,7 @@ from diagnose.measure.samples import sampled
 from diagnose.measure.saved_bytes import argument_bytes
 from diagnose.measure.shapes import dtypes_of, shapes_of
 from diagnose.measure.shortened import shortened
+from diagnose.measure.unsharding import worth_keeping
 from diagnose.measure.work import FORMATS
 from diagnose.measure.written_attention import WrittenAttention, product_flop, scores_shape
 from diagnose.model import (
@@ -153,6 +154,7 @@ __all__ = [
     "without_host_ns",
     "without_waiting_ns",
     "without_waits",
+    "worth_keeping",
 ]
 
 

@@ -1,9 +1,11 @@
 """Keeps the parameters that the forward pass has gathered until the backward pass has used them.
 
 What it changes
-    Adds `reshard_after_forward=False` where blocks are sharded with `fully_shard`; for half of the blocks, the later
-    ones, where memory may not hold all. The model around them keeps its own parameters anyway. FullyShardedDataParallel
-    is told the same by `sharding_strategy`: `SHARD_GRAD_OP` in the place of `FULL_SHARD`.
+    Adds `reshard_after_forward=False` where blocks are sharded with `fully_shard`. Where memory does not hold all of
+    them, `reshard_after_forward=place < 8` for as many as it does: those whose gathering costs the step most for the
+    bytes that they hold, and of blocks that are alike the later ones; or, where the run did not tell, the later half.
+    The model around them keeps its own parameters anyway. FullyShardedDataParallel is told the same by
+    `sharding_strategy`: `SHARD_GRAD_OP` in the place of `FULL_SHARD`.
 
 Why it helps
     By default every block drops its parameters after its forward pass and gathers them again in the backward pass: half
@@ -34,14 +36,18 @@ from diagnose.fixer import (
     Sharded,
     Splice,
     argument,
+    condition,
     ensure_import,
     example_request,
     free_name,
     has_star,
     parse,
+    read_plan,
     replace,
     set_keywords,
     sharded,
+    to_keep,
+    written_plan,
 )
 
 _OPTION = "reshard_after_forward"
@@ -52,27 +58,66 @@ _ROOM = 0.9
 
 
 def settings(request: Request) -> Sequence[Mapping[str, Scalar]]:
-    """All blocks, and half of them unless all surely fit."""
-    return ({"kept": "all"},) if _fits(request) else ({"kept": "all"}, {"kept": "half"})
+    """All blocks where they fit or may; else those that do by what was measured, or half of them."""
+    chosen = _chosen(request)
+    if chosen is None:
+        return ({"kept": "all"},) if _fits(request) else ({"kept": "all"}, {"kept": "half"})
+    place, count = chosen
+    if not place:
+        return ()
+    return ({"kept": "all"},) if len(place) == count else ({"kept": written_plan(place), "of": count},)
 
 
 def rewrite(request: Request) -> Answer:
     """Set the option on every sharded block that leaves it to its default."""
-    half = request.setting.get("kept") == "half"
+    wanted, count = str(request.setting.get("kept", "all")), request.setting.get("of")
     blocks = [one for one in sharded(request.sources) if not one.whole and _drops(one)]
     if not blocks:
-        return None if half else _by_strategy(request)
+        return _by_strategy(request) if wanted == "all" else None
     unknown = next((one for one in blocks if has_star(one.call)), None)
     if unknown is not None:
         return Advice(f"{unknown.line} takes its options from elsewhere: let {_OPTION} be False there.")
-    if half:
-        blocks = [one for one in blocks if one.loop is not None and one.blocks is not None]
-    edits = [
-        (one.path, _halved(one) if half else set_keywords(one.source, one.call, {_OPTION: "False"})) for one in blocks
-    ]
-    if not edits:
+    if wanted == "all":
+        edits = [(one.path, set_keywords(one.source, one.call, {_OPTION: "False"})) for one in blocks]
+        return Edits(request.edited(edits), _ALL)
+    blocks = [one for one in blocks if one.loop is not None and one.blocks is not None]
+    if wanted == "half":
+        edits = [(one.path, _some(one, f"{{place}} < len({_sized(one)}) // 2")) for one in blocks]
+        which = "the later half of the blocks"
+    else:
+        if len(blocks) != 1 or blocks[0].skips_some or not isinstance(count, int):
+            return None
+        places = read_plan(wanted)
+        dropped = condition("{place}", set(range(count)).difference(places), count)
+        edits = [(one.path, _some(one, dropped)) for one in blocks]
+        which = f"{len(places)} of {count} blocks"
+    return Edits(request.edited(edits), _ALL.replace("blocks", which)) if edits else None
+
+
+def _chosen(request: Request) -> tuple[tuple[int, ...], int] | None:
+    """The places of the blocks that are worth keeping and fit, and how many there are; None where that is not known.
+
+    FSDP names its modules from the model on: `layers.3` is the fourth of what a loop over `model.layers` shards.
+    """
+    facts, loops = request.facts, [one for one in sharded(request.sources) if one.blocks is not None and _drops(one)]
+    every = to_keep(request.finding, None)
+    if facts.peak_memory_bytes is None or facts.device_memory_bytes is None or not every or len(loops) != 1:
         return None
-    return Edits(request.edited(edits), _ALL.replace("blocks", "the later half of the blocks") if half else _ALL)
+    room = round(_ROOM * facts.device_memory_bytes) - facts.peak_memory_bytes
+    places = [_place(name, str(loops[0].blocks)) for name in every]
+    numbers = sorted(place for place in places if place is not None)
+    if numbers != list(range(len(every))):
+        return None
+    fitting = [_place(name, str(loops[0].blocks)) for name in to_keep(request.finding, room)]
+    return tuple(sorted(place for place in fitting if place is not None)), len(every)
+
+
+def _place(name: str, blocks: str) -> int | None:
+    """Where a module stands among the blocks that a loop goes through."""
+    container, _, number = name.rpartition(".")
+    code = re.sub(r"\.(?:children|values)\(\)$|^list\((.*)\)$", r"\1", blocks)
+    same = f".{code}".endswith(f".{container}") if container else "." not in code
+    return int(number) if number.isdecimal() and same else None
 
 
 def _by_strategy(request: Request) -> Answer:
@@ -100,10 +145,10 @@ def _drops(one: Sharded) -> bool:
     return given is None or one.source.code(given.value) in {"True", "None"}
 
 
-def _halved(one: Sharded) -> list[Splice]:
-    """The earlier half drops its parameters: `reshard_after_forward=place < len(blocks) // 2`."""
+def _some(one: Sharded, dropped: str) -> list[Splice]:
+    """Some blocks drop their parameters, by a test of their `{place}`: `reshard_after_forward=place < 8`."""
     loop, source = one.loop, one.source
-    assert loop is not None  # or it would not be halved
+    assert loop is not None  # or it would not be chosen from
     edits: list[Splice] = []
     if isinstance(loop.target, cst.Tuple):
         place = source.code(loop.target.elements[0].value)
@@ -111,8 +156,12 @@ def _halved(one: Sharded) -> list[Splice]:
         place = free_name(source, "place")
         edits.append(replace(source, loop.target, f"{place}, {source.code(loop.target)}"))
         edits.append(replace(source, loop.iter, f"enumerate({source.code(loop.iter)})"))
-    blocks = f"list({one.blocks})" if str(one.blocks).endswith(")") else one.blocks  # of what has no length
-    return [*edits, *set_keywords(source, one.call, {_OPTION: f"{place} < len({blocks}) // 2"})]
+    return [*edits, *set_keywords(source, one.call, {_OPTION: dropped.replace("{place}", place)})]
+
+
+def _sized(one: Sharded) -> str:
+    """The blocks as something that has a length."""
+    return f"list({one.blocks})" if str(one.blocks).endswith(")") else str(one.blocks)
 
 
 def _fits(request: Request) -> bool:
@@ -150,6 +199,12 @@ FIXER = Fixer(
             _IMPORT + "for place, block in enumerate(model.blocks):\n"
             "    fully_shard(block, reshard_after_forward=place < len(model.blocks) // 2)\nfully_shard(model)\n",
             lambda text: _recorded(text, "half"),
+        ),
+        Example(
+            _IMPORT + "for layer in model.layers:\n    fully_shard(layer)\nfully_shard(model)\n",
+            _IMPORT + "for place, layer in enumerate(model.layers):\n"
+            "    fully_shard(layer, reshard_after_forward=place < 8)\nfully_shard(model)\n",
+            lambda text: example_request("regathering-parameters", text, setting={"kept": "8-11", "of": 12}),
         ),
         Example(
             _IMPORT + "fully_shard(net.encoder, reshard_after_forward=True)\nfully_shard(net)\n",

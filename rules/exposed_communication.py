@@ -51,7 +51,7 @@ from diagnose.rule import (
     shortened,
 )
 
-_SHARDED = ("fsdp-prefetch", "fsdp-accumulate", "inductor-overlap")
+_SHARDED = ("fsdp-prefetch", "fsdp-accumulate", "fsdp-group", "inductor-overlap")
 _DDP = (
     "ddp-view",
     "ddp-static-graph",

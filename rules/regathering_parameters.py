@@ -28,6 +28,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from diagnose.rule import (
     Bool,
     CannotTell,
@@ -45,6 +47,7 @@ from diagnose.rule import (
     format_ns,
     issuing_of,
     without_collectives,
+    worth_keeping,
 )
 
 ROOM = 0.9
@@ -56,7 +59,8 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     rows = measures.exchange.waste == Waste.REGATHERED
     if (comm.kind == "all_gather").any() and not len(measures.backward_passes):
         yield CannotTell("regathering-parameters", "the operators of the backward passes, beside the collectives")
-    if not rows.any() or _short_of_memory(measures, rows):
+    rows = rows & _has_room(measures, rows)
+    if not rows.any():
         return
     gone = without_collectives(measures, rows)
     if gone.gain_ns == 0:
@@ -76,6 +80,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
             Evidence("exposed time of these", gone.exposed.total_ns // steps, "ns"),
             *gone.beside(steps, "copies in and out for these"),
             *([Evidence("peak memory", facts.peak_memory_bytes or 0, "bytes")] if known else []),
+            *worth_keeping(measures),
         ],
         where=[Place(site.file, site.line, function=site.function) for site in sites]
         or measures.places(issuing_of(measures, rows)),
@@ -84,14 +89,19 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     )
 
 
-def _short_of_memory(measures: Measures, rows: Bool) -> bool:
-    """Whether what is gathered again is known not to fit beside the peak."""
+def _has_room(measures: Measures, rows: Bool) -> Bool:
+    """Of what is gathered again, what is not known not to fit beside the peak, all of one pass together."""
     facts, comm = measures.trace.facts, measures.communication
+    found = rows.copy()
     if facts.peak_memory_bytes is None or facts.device_memory_bytes is None:
-        return False
-    of_one = rows & (comm.step == comm.step[rows][0])
-    kept = int(comm.size_bytes[of_one & (comm.round == comm.round[of_one].min())].sum())
-    return facts.peak_memory_bytes + kept > ROOM * facts.device_memory_bytes
+        return found
+    room = ROOM * facts.device_memory_bytes - facts.peak_memory_bytes
+    places = np.flatnonzero(rows)
+    for step, turn in {(int(comm.step[row]), int(comm.round[row])) for row in places}:
+        of_pass = places[(comm.step[places] == step) & (comm.round[places] == turn)]
+        of_pass = of_pass[np.argsort(comm.issued_ns[of_pass], kind="stable")]
+        found[of_pass[np.cumsum(comm.size_bytes[of_pass]) > room]] = False
+    return found
 
 
 _COMMS = {
@@ -112,6 +122,19 @@ _FIRES = (
         repeat=4,
         kernels=_KERNELS,
         comms=_COMMS,
+    ),
+    # Room for one of the two.
+    drawn(
+        """
+        gpu   :    k k      bb   bb  x
+        gpu 20: aaa AA  AAAA  aaa  rr
+        bwd   :         BBBBBBBBBBBBB
+        opt   :                      O
+        """,
+        repeat=4,
+        kernels=_KERNELS,
+        comms=_COMMS,
+        facts=Facts(peak_memory_bytes=840 << 20, device_memory_bytes=1000 << 20),
     ),
 )
 
@@ -158,7 +181,7 @@ _SILENT = (
 RULE = Rule(
     "regathering-parameters",
     check,
-    fixers=("fsdp-keep", "fsdp-accumulate", "fsdp-prefetch"),
+    fixers=("fsdp-keep", "fsdp-accumulate", "fsdp-prefetch", "fsdp-group"),
     fires=_FIRES,
     silent=_SILENT,
     nearness=35,

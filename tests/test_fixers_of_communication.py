@@ -196,6 +196,10 @@ weights = [parameter.full_tensor().sum().item() for parameter in model.parameter
 WRAPPED = [program.format(options="") for program in (FLAT, IN_FUNCTIONS, IN_A_CLASS)]
 ACCUMULATED = [COUNTED.format(counter="micro_step"), COUNTED.format(counter="_"), BY_CONDITION]
 SHARDS = [SHARDED.format(blocks=blocks) for blocks in ("model", "model.children()", "list(model)")]
+KEPT: list[Mapping[str, Scalar]] = [{"kept": kept, "of": 4} for kept in ("2-3", "1", "0,3")]
+IN_MORE_STEPS = [
+    SHARDS[0].replace("range(2)", f"range({count})").replace("() / 2", f"() / {count}") for count in (4, 8)
+]
 
 
 def cases() -> list[tuple[str, str, Mapping[str, Scalar]]]:
@@ -218,7 +222,12 @@ def cases() -> list[tuple[str, str, Mapping[str, Scalar]]]:
         *(("no-sync", program, {}) for program in SHARDS),
         *(("fsdp-keep", program, {"kept": "all"}) for program in SHARDS),
         *(("fsdp-keep", program, {"kept": "half"}) for program in SHARDS),
-        ("fsdp-accumulate", SHARDS[0], {}),
+        *(("fsdp-keep", program, kept) for program in SHARDS for kept in KEPT),
+        *(("fsdp-group", program, {"together": 2}) for program in SHARDS),
+        ("fsdp-group", SHARDS[0], {"together": 3}),
+        *(("fsdp-accumulate", program, {}) for program in (SHARDS[0], *IN_MORE_STEPS)),
+        *(("fsdp-accumulate", edited("no-sync", program, {}), {}) for program in IN_MORE_STEPS),
+        *(("fsdp-keep", edited("fsdp-accumulate", program, {}), KEPT[1]) for program in IN_MORE_STEPS),
         *(("fsdp-prefetch", program, {"ahead": 2}) for program in (SHARDS[0], SHARDS[2])),
         *(("powersgd-gradients", program, {"rank": 1}) for program in WRAPPED[:1]),
     ]

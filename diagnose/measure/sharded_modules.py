@@ -47,6 +47,8 @@ class ShardedModule:
     reduce_bytes: int
     reduce_ns: int
     reduce_exposed_ns: int
+    again_late_ns: int
+    """Of `late_ns`, what falls to gathers that repeat one."""
 
 
 def sharded_modules(measures: Measures) -> tuple[ShardedModule, ...]:
@@ -122,6 +124,7 @@ def _module(
     measures: Measures, name: str, gathers: Bool, reduces: Bool, exposed: Int64, unpacked: tuple[Int64, Int64] | None
 ) -> ShardedModule:
     comm, steps = measures.communication, measures.step_count
+    again = gathers & measures.exchange.regathered
     early = 0
     if unpacked is not None:
         host, device = unpacked
@@ -132,7 +135,7 @@ def _module(
         name=name,
         gather_bytes=_size(comm.size_bytes[gathers]),
         gathers=int(gathers.sum()) / steps,
-        again=int((gathers & measures.exchange.regathered).sum()) / steps,
+        again=int(again.sum()) / steps,
         gather_ns=int(comm.duration_ns[gathers].sum()) // steps,
         late_ns=int(exposed[gathers].sum()) // steps,
         waited_ns=int((comm.duration_ns - comm.transfer_ns)[gathers].sum()) // steps,
@@ -140,6 +143,7 @@ def _module(
         reduce_bytes=_size(comm.size_bytes[reduces]),
         reduce_ns=int(comm.duration_ns[reduces].sum()) // steps,
         reduce_exposed_ns=int(exposed[reduces].sum()) // steps,
+        again_late_ns=int(exposed[again].sum()) // steps,
     )
 
 
