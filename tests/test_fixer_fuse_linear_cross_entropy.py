@@ -306,6 +306,35 @@ def test_callers_in_other_files_are_asked_too() -> None:
     assert "train.py:17 may read it" in answer.text
 
 
+OWN_TRAINER = """class Trainer:
+    def __init__(self, model):
+        self.model = model
+
+    def run(self):
+        model = self.model
+        logits, self.loss = model(x, y)
+        self.loss.backward()
+
+
+Trainer(Model()).run()
+"""
+
+
+@pytest.mark.parametrize(
+    ("written", "library"),
+    [
+        ("class Trainer:", False),
+        ("class Trainer(object):", False),
+        ("class Trainer(transformers.Trainer):", True),
+        ("class Runner:", True),
+    ],
+)
+def test_a_trainer_of_the_programs_own_is_no_library(written: str, library: bool) -> None:
+    text = NANO.replace(PAIR, OWN_TRAINER.replace("class Trainer:", written))
+    answer = FIXER.rewrite(example_request("unfused-loss", text))
+    assert isinstance(answer, Advice if library else Edits), answer
+
+
 def test_what_only_the_graph_shows_is_left_to_the_graph() -> None:
     text = (
         "from transformers import AutoModelForCausalLM\n\nmodel = AutoModelForCausalLM.from_config(config)\n"

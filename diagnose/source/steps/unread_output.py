@@ -18,6 +18,7 @@ from diagnose.source.syntax import Source, parse
 __all__ = ["reader_of"]
 
 _LIBRARY = re.compile(r"\bTrainer\(|\bpipeline\(")
+_OWN_TRAINER = re.compile(r"^class Trainer(?:\(\s*(?:object\s*)?\))?:", re.MULTILINE)
 
 
 def reader_of(
@@ -33,7 +34,7 @@ def reader_of(
     if output.position is None:
         named = _reader_of_name(sources, path, source, function, output.name)
         return named or _taken_apart(sources, function, output, only_with)
-    if any(_LIBRARY.search(text) for text in sources.values()):
+    if _has_library(sources):
         return "a library calls the model, and may read it"
     seen = 0
     for file, text in sources.items():
@@ -48,11 +49,18 @@ def reader_of(
     return None if seen else "no caller is seen in these files"
 
 
+def _has_library(sources: Mapping[str, str]) -> bool:
+    """Whether a library trains; a trainer that the program writes out itself is none."""
+    own = any(_OWN_TRAINER.search(text) for text in sources.values())
+    called = (found[0] for text in sources.values() for found in _LIBRARY.finditer(text))
+    return any(not own or name != "Trainer(" for name in called)
+
+
 def _reader_of_name(
     sources: Mapping[str, str], path: str, source: Source, function: cst.FunctionDef, name: str
 ) -> str | None:
     """Of a field or a key: who asks for anything of that name."""
-    if any(_LIBRARY.search(text) for text in sources.values()):
+    if _has_library(sources):
         return "a library calls the model, and may read it"
     asks = re.compile(rf"(?<!self)\.{name}\b(?!\()|\[\s*[\"']{name}[\"']\s*\]|\.get\(\s*[\"']{name}[\"']")
     first, last = source.span(function)
