@@ -55,11 +55,23 @@ def test_work_of_unknown_launch_between_others_counts_from_where_it_begins() -> 
     assert launches.start_ns[unknown] == trace.device.start_ns[unknown]
 
 
+def test_a_host_that_was_more_than_a_step_ahead_is_known_to_have_been() -> None:
+    trace = drawn(
+        """
+        host:  lol
+        gpu : uuuuuu uuuuuu uuuuuu aabbbb
+        step: |   |
+        """,
+        kernels=dict.fromkeys("ab", "kernel"),
+    )
+    assert (Measures(trace).steps.start_ns // MS).tolist() == [20]
+
+
 def test_where_few_launches_are_known_they_tell_nothing_of_the_rest() -> None:
     trace = drawn(
         """
-        host:        l
-        gpu : uu uu uu aa
+        host:    l
+        gpu : uu  aa uu uu
         """,
         kernels={"a": "kernel"},
     )

@@ -15,7 +15,7 @@ import numpy as np
 from diagnose.trace import Trace
 from diagnose.trace.schema import MISSING, Bool, Ids, Int64, WorkKind
 
-_MOSTLY = 0.5  # of work with a known launch, for the rest to be told by it
+_MOSTLY = 0.5  # of the work from the first known launch on: so much must be of known launch as well
 _DENSE = 8  # a dense table may be this many times longer than the rows it joins
 
 
@@ -52,17 +52,16 @@ def launches_of(trace: Trace) -> Launches:
 
 
 def _launched_earlier(trace: Trace, known: Bool) -> Bool:
-    """Work that a stream did before the first work of known launch, where most launches are known."""
+    """Work that a stream did before the first work of known launch, where most launches from there on are known."""
     earlier = np.zeros(len(known), np.bool_)
-    if not len(known) or known.mean() < _MOSTLY:
-        return earlier
     stream = trace.device.stream + (trace.device.device.astype(np.int64) << 40)
     for one in np.unique(stream[~known]).tolist():
         mine = stream == one
         linked = trace.device.start_ns[mine & known]
         if len(linked):
-            earlier |= mine & (trace.device.start_ns < linked.min())
-    return np.asarray(earlier & ~known, np.bool_)
+            earlier |= mine & ~known & (trace.device.start_ns < linked.min())
+    told = known[~earlier]
+    return earlier if len(told) and told.mean() >= _MOSTLY else np.zeros(len(known), np.bool_)
 
 
 def _opens_ns(trace: Trace) -> int:
