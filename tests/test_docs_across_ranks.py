@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 from test_gather import host
+from watching import LIMIT_S
+
+from diagnose.cli import main
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLES = ROOT / "sample_traces"
@@ -43,19 +46,36 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("line", [line for line in commands() if line not in TESTED_ELSEWHERE])
-def test_a_command_of_the_docs_does_its_work(folder: Path, line: str) -> None:
+HERE = [line for line in commands() if line not in TESTED_ELSEWHERE]
+MEASURES = "diagnose calibrate"
+
+
+@pytest.mark.parametrize("line", [line for line in HERE if not line.startswith(MEASURES)])
+def test_a_command_of_the_docs_does_its_work(
+    folder: Path, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
     if "gather" in line:
-        shutil.rmtree(folder / "job")
-    words = [sys.executable, "-m", *shlex.split(line)]
+        shutil.rmtree("job")
+    words = shlex.split(line)[1:]
     if "scaling one" in line:
         words.append("--weak")  # two programs that have nothing to do with each other
-    own = {"PYTHONPATH": str(ROOT), "DIAGNOSE_CALIBRATIONS": str(folder / "calibrations"), "CUDA_VISIBLE_DEVICES": ""}
+    code = main(words)
+    said = capsys.readouterr()
+    assert code == 0, said.err
+    assert said.out
+
+
+@pytest.mark.parametrize("line", [line for line in HERE if line.startswith(MEASURES)])
+def test_a_command_of_the_docs_that_measures_does_its_work(tmp_path: Path, line: str) -> None:
+    words = [sys.executable, "-m", *shlex.split(line)]
+    own = {"PYTHONPATH": str(ROOT), "DIAGNOSE_CALIBRATIONS": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
-        words, cwd=folder, capture_output=True, text=True, check=False, timeout=280, env={**os.environ, **own}
+        words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=LIMIT_S, env={**os.environ, **own}
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout
+    assert list(tmp_path.iterdir())
 
 
 def test_commands_that_are_tested_elsewhere_are_in_the_docs_and_the_tests_exist() -> None:
