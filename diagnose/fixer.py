@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from diagnose.measure.planned import planned
-from diagnose.measure.unsharding import to_keep
 from diagnose.memory import (
     Line,
     Plan,
@@ -304,7 +303,6 @@ __all__ = [
     "statement_of",
     "take_out",
     "tensor_of",
-    "to_keep",
     "top_of_program",
     "training_reads",
     "training_steps",

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar
 
+from diagnose.errors import UsageError
 from diagnose.rule import Rule
 
 if TYPE_CHECKING:
@@ -57,7 +58,10 @@ def load_rules(extra_rules: Path | None = None) -> Catalogue:
 
 
 def load(extra_rules: Path | None = None, extra_fixers: Path | None = None) -> Catalogue:
-    """The built-in rules and fixers, with those of two folders of the user's; his win where names are equal."""
+    """The built-in rules and fixers, with those of two folders of the user's, whose win where names are equal.
+
+    Raises UsageError where there is no such folder; what is in it and cannot be used is among the `problems`.
+    """
     from diagnose.fixer import Fixer  # brings LibCST along, which takes 0.1 s
 
     problems: list[Problem] = []
@@ -66,6 +70,9 @@ def load(extra_rules: Path | None = None, extra_fixers: Path | None = None) -> C
     for package in _packages("fixers", extra_fixers):
         fixers |= {fixer.name: fixer for fixer in _collect(package, "FIXER", Fixer, problems)}
     problems += (problem for name in list(fixers) if (problem := _refused(fixers, name)))
+    for fixer in fixers.values():
+        for name in set(fixer.rules) & set(rules):
+            rules[name] = replace(rules[name], fixers=tuple(dict.fromkeys((*rules[name].fixers, fixer.name))))
     return Catalogue(rules, fixers, tuple(problems))
 
 
@@ -87,6 +94,8 @@ def _rules(extra: Path | None, problems: list[Problem]) -> dict[str, Rule]:
 
 
 def _packages(kind: str, extra: Path | None) -> list[ModuleType]:
+    if extra is not None and not extra.is_dir():
+        raise UsageError(f"{extra}: there is no such folder of {kind}")
     return [_built_in(kind)] if extra is None else [_built_in(kind), folder(extra, f"diagnose_local_{kind}")]
 
 

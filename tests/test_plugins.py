@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from diagnose import plugins
+from diagnose.cli import main
+from diagnose.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -57,3 +59,33 @@ def test_a_fixer_that_stands_against_itself_is_refused_and_told(tmp_path: Path, 
     assert f"{relation}-theirs" in catalogue.fixers
     assert f"{relation}-mine" not in catalogue.fixers
     assert [problem.message for problem in catalogue.problems if problem.module == f"{relation}-mine"] == [words]
+
+
+ANOTHER = """\"\"\"Does nothing, but is asked to.\"\"\"
+from diagnose.fixer import Fixer, Gate
+FIXER = Fixer("mine", lambda request: None, Gate.BITWISE, "compute", rules=("slow-optimizer", "unheard-of"))
+"""
+
+
+def test_a_fixer_beside_the_project_says_which_findings_it_is_for(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(ANOTHER)
+    catalogue, plain = plugins.load(extra_fixers=tmp_path), plugins.load()
+    assert catalogue.problems == ()
+    assert catalogue.rules["slow-optimizer"].fixers == (*plain.rules["slow-optimizer"].fixers, "mine")
+    assert [name for name, rule in catalogue.rules.items() if "mine" in rule.fixers] == ["slow-optimizer"]
+
+
+@pytest.mark.parametrize("kind", ["rules", "fixers"])
+def test_a_folder_that_is_not_there_is_no_empty_folder(tmp_path: Path, kind: str) -> None:
+    with pytest.raises(UsageError, match=f"there is no such folder of {kind}"):
+        plugins.load(**{f"extra_{kind}": tmp_path / "missing"})
+
+
+def test_what_lies_beside_the_project_can_be_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.py").write_text(ANOTHER)
+    (tmp_path / "broken.py").write_text("raise RuntimeError('unfinished')\n")
+    assert main(["explain", "mine", "--fixers", str(tmp_path)]) == 0
+    told = capsys.readouterr()
+    assert "Does nothing, but is asked to." in told.out
+    assert "slow-optimizer" in told.out
+    assert "broken was left out: RuntimeError: unfinished" in told.err

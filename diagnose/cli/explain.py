@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from diagnose.cli.streams import result
+from diagnose.cli.streams import result, talk
 from diagnose.errors import UsageError
 from diagnose.model import Gate
 
@@ -21,13 +22,17 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser("explain", help="what a rule finds, or what a fixer changes")
     parser.add_argument("name", metavar="NAME", nargs="?", help="a rule or a fixer; without one, all are listed")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--rules", type=Path, metavar="DIR", help="a folder of further rules, one a file")
+    parser.add_argument("--fixers", type=Path, metavar="DIR", help="a folder of further fixers, one a file")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the documentation of one rule or fixer, or the list of all."""
     from diagnose.plugins import load
 
-    catalogue = load()
+    catalogue = load(args.rules, args.fixers)
+    for problem in catalogue.problems:
+        talk(f"diagnose: {problem.module} was left out: {problem.message}")
     docs = {name: ("rule", rule.doc) for name, rule in catalogue.rules.items()}
     docs |= {name: ("fixer", fixer.doc) for name, fixer in catalogue.fixers.items()}
     if args.name is None:
