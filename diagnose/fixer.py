@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from diagnose.measure.planned import planned
+from diagnose.measure.unsharding import to_keep
 from diagnose.memory import (
     Line,
     Plan,
@@ -303,6 +304,7 @@ __all__ = [
     "statement_of",
     "take_out",
     "tensor_of",
+    "to_keep",
     "top_of_program",
     "training_reads",
     "training_steps",
