@@ -21,7 +21,7 @@ from diagnose.errors import InputError, UsageError
 from diagnose.plugins import Catalogue
 from diagnose.program import Program
 from diagnose.report.vocabulary import CLASSES, DECISIONS, MEMORY, SEVERITIES
-from diagnose.session import Session, fold
+from diagnose.session import PhaseChanged, Session, fold
 
 
 def printed(text: str, encoding: str) -> str:
@@ -122,6 +122,14 @@ def test_a_run_folder_that_cannot_be_made_says_where_and_what_to_do(tmp_path: Pa
     (tmp_path / ".diagnose").write_text("a file in the way\n")
     with pytest.raises(InputError, match=r"\.diagnose.* start in a folder that you may write to"):
         Session.create("train", root=tmp_path)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk that is always full")
+def test_a_journal_that_finds_no_room_says_so(tmp_path: Path) -> None:
+    (tmp_path / "journal.jsonl").symlink_to("/dev/full")
+    session = Session(tmp_path)
+    with pytest.raises(InputError, match=r"journal\.jsonl: cannot be written \(No space left on device\); free some"):
+        session.record(PhaseChanged(phase="watching"))
 
 
 def test_a_name_that_is_no_text_is_refused_before_anything_runs(tmp_path: Path) -> None:

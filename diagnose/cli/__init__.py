@@ -78,8 +78,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.errno not in _OUTSIDE:
             raise
         _abandon_stdout()
-        what = error.filename or "the answer"
-        talk(f"diagnose: {what}: {error.strerror}; {_OUTSIDE[error.errno]}")
+        where = f"{error.filename}: " if error.filename else ""
+        talk(f"diagnose: {where}{error.strerror}; {_OUTSIDE[error.errno]}")
         return DiagnoseError.exit_code
 
 

@@ -122,6 +122,9 @@ class Watching:
         except DiagnoseError as error:
             code, message = error.exit_code, str(error)
             raise
+        except OSError as error:
+            message = f"ended where the machine refused something: {error}"
+            raise
         finally:
             self.session.record(RunEnded(returncode=self._returncode, exit_code=code, message=message))
         return code

@@ -56,10 +56,15 @@ class Session:
         raise InputError(runs, "cannot make a run folder; remove old ones")
 
     def record(self, event: AnyEvent) -> None:
-        """Append one event, then tell the listener."""
+        """Append one event, then tell the listener. Raises InputError where the disk takes no more."""
         line = _encoder.encode(event) + b"\n"
-        with self._lock:
-            self._file.write(line)
+        try:
+            with self._lock:
+                self._file.write(line)
+        except OSError as error:
+            raise InputError(
+                self.path / JOURNAL, f"cannot be written ({error.strerror}); free some space, then start again"
+            ) from error
         if self._listener is not None:
             self._listener(event)
 
