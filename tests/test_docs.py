@@ -26,7 +26,7 @@ CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 CI = (ROOT / "docs" / "continuous-integration.md").read_text()
 FIXING = (ROOT / "docs" / "fixing.md").read_text()
 READING = (ROOT / "docs" / "reading.md").read_text()
-RULE_FILE = re.findall(r"```python\n(.*?)```", CONTRIBUTING, re.DOTALL)[0]
+RULE_FILE, FIXER_FILE = re.findall(r"```python\n(.*?)```", CONTRIBUTING, re.DOTALL)
 
 PROGRAM = """
 import torch
@@ -76,8 +76,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     events += [mark | {"cat": "cpu_op", "name": "aten::mm", "ts": 1000 * step + 20, "dur": 900} for step in range(4)]
     with gzip.open(path / "trace.json.gz", "wt") as file:
         json.dump({"schemaVersion": 1, "traceEvents": events}, file)
-    (path / "my_rules").mkdir()
-    (path / "my_rules" / "memory_sets.py").write_text(RULE_FILE)
+    for kind, name, text in (("my_rules", "memory_sets", RULE_FILE), ("my_fixers", "zero_grad_none", FIXER_FILE)):
+        (path / kind).mkdir()
+        (path / kind / f"{name}.py").write_text(text)
     return path
 
 
