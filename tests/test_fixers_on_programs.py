@@ -304,6 +304,18 @@ def test_an_update_that_the_run_passed_by_is_not_edited() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "chosen", ["Endless", "Endless if keep else DataLoader", None], ids=["a variable", "either", "by its name"]
+)
+def test_a_loader_of_the_programs_own_kind_is_found_where_it_is_built(chosen: str | None) -> None:
+    text = "from torch.utils.data import DataLoader\n\n\nclass Endless(DataLoader):\n    pass\n\n\n"
+    text += f"kind = {chosen}\nloader = kind(data, num_workers=0)\n" if chosen else "loader = Endless(data)\n"
+    site = Site("DataLoader", "train.py", text.count("\n"), arguments={"name": "Endless", "num_workers": 0})
+    request = replace(asked("train.py", text), sites=[site], facts=Facts(cpu_count=8))
+    answer = FIXERS["loader-workers"].rewrite(with_setting(request, num_workers=4))
+    assert changed(text, answer)[1].endswith("(data, num_workers=4)")
+
+
 def test_workers_go_into_the_default_of_the_option() -> None:
     request = with_setting(asked("train.py", PICTURES, num_workers=0, shuffle=True), num_workers=4)
     assert changed(PICTURES, FIXERS["loader-workers"].rewrite(request)) == [

@@ -128,7 +128,7 @@ def find_loaders(
     foreign: list[Site] = []
     for site in chosen:
         source = parse(sources[site.file]) if site.owned and site.file in sources else None
-        call = call_at(source, site.line, {"DataLoader"}) if source is not None else None
+        call = call_at(source, site.line, _names_of(source, site)) if source is not None else None
         if source is None or call is None:
             told = _of_trainer(site, sources, configs or {}, words)
             if told is not None:
@@ -142,6 +142,21 @@ def find_loaders(
     if not known:
         found = _in_text(sources, configs or {}, words)
     return LoadersFound(tuple(found), tuple(foreign))
+
+
+def _names_of(source: Source, site: Site) -> set[str]:
+    """What the call of a recorded loader may call: torch's class, the program's own kind of it, a variable for one."""
+    own = site.arguments.get("name")
+    classes = {"DataLoader", *([own] if isinstance(own, str) else [])}
+    variables = {
+        target.target.value
+        for assign in source.every(cst.Assign)
+        if not any(source.every(cst.Call, assign.value))
+        and any(name.value in classes for name in source.every(cst.Name, assign.value))
+        for target in assign.targets
+        if isinstance(target.target, cst.Name)
+    }
+    return classes | variables
 
 
 def _of_trainer(
