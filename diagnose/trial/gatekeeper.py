@@ -1,4 +1,4 @@
-"""Runs a gate: starts the captures that it needs, each once, side by side where that fits, and compares them.
+"""Runs a gate: starts the captures that it needs, each once, as many side by side as fit, and compares them.
 
 What it costs is bounded: few steps, of which the original's are captured once for all fixes; seeds run side by side
 where memory allows; and a trajectory has no more steps than it takes, or than `TRAJECTORY_NS` holds of them. Where a
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -59,6 +60,16 @@ class _Wanted:
         return self.recipe.get("mode") == "trajectory"
 
 
+@dataclass(frozen=True)
+class _Running:
+    """A capture that is being taken."""
+
+    wanted: _Wanted
+    folder: Path
+    group: Group
+    began_ns: int = field(default_factory=time.monotonic_ns)
+
+
 @dataclass
 class Gatekeeper:
     """Judges patched programs; what it captured of a program is kept, by the program's root."""
@@ -69,6 +80,8 @@ class Gatekeeper:
     deadline: Deadline = field(default_factory=Deadline)
     memory: Memory = field(default_factory=Memory)
     """Of one process of the program."""
+    peaks: dict[Path, int] = field(default_factory=dict)
+    """Of programs whose memory a trial has seen, by root, in bytes."""
     step_ns: int = -1
     """Of the slower program, where a trial has measured it."""
     _taken: dict[tuple[Path, str], Capture | Curve | str] = field(default_factory=dict)
@@ -76,7 +89,8 @@ class Gatekeeper:
     """Programs that passed a gate against another, of whose numbers theirs are."""
     _steps: int = 0
     """Of a trajectory: the same for all programs."""
-    _started: int = 0
+    started: int = 0
+    """Processes so far."""
 
     def check(
         self,
@@ -103,6 +117,25 @@ class Gatekeeper:
         if answer.passed and self._numbers_of(original.root) != patched.root:
             self._same_numbers.setdefault(patched.root, original.root)
         return answer
+
+    def foresee(
+        self, original: Program, halfway: Program, patched: Program, promised: Gate, *formats: str | None
+    ) -> None:
+        """Take all that two checks need at once: `halfway` against `original`, then the training of `patched`.
+
+        `promised` is the gate of the first; `formats` are those that each of the two rounds to. What cannot be had is
+        told by the checks.
+        """
+        first, second = formats
+        bits = {"steps": BITWISE_STEPS, "values": False}
+        wanted = [_Wanted(program, "bits", bits) for program in (original, halfway) if promised is Gate.BITWISE]
+        if promised is Gate.ROUNDING:
+            wanted += self._for_rounding(original, halfway, first)
+        if second is not None and promised is Gate.ROUNDING:
+            wanted += self._for_rounding(original, patched, second)
+        steps = self._steps = self._steps or self._trajectory_steps()
+        wanted += self._luck([halfway, patched], SEEDS, steps)
+        self._take_all(list({one.key: one for one in wanted if one.key not in self._taken}.values()))
 
     def _equal(self, gate: Gate, original: Program, patched: Program, rounds_to: str | None) -> GateResult:
         if gate is Gate.BITWISE:
@@ -139,13 +172,17 @@ class Gatekeeper:
         return answer
 
     def _curves(self, original: Program, patched: Program, seeds: int, steps: int) -> tuple[list[Curve], list[Curve]]:
-        wanted = [
+        found = self._found(self._luck([original, patched], seeds, steps))
+        curves = [curve for curve in found if isinstance(curve, Curve)]
+        return curves[:seeds], curves[seeds:]
+
+    @staticmethod
+    def _luck(programs: Sequence[Program], seeds: int, steps: int) -> list[_Wanted]:
+        return [
             _Wanted(program, f"seed-{seed}", {"mode": "trajectory", "steps": steps, "seed": seed})
-            for program in (original, patched)
+            for program in programs
             for seed in range(seeds)
         ]
-        curves = [curve for curve in self._found(wanted) if isinstance(curve, Curve)]
-        return curves[:seeds], curves[seeds:]
 
     def _trajectory_steps(self) -> int:
         if self.step_ns <= 0:
@@ -226,11 +263,7 @@ class Gatekeeper:
         return [capture for capture in self._found(wanted) if isinstance(capture, Capture)]
 
     def _found(self, wanted: Sequence[_Wanted]) -> list[Capture | Curve]:
-        missing = [one for one in wanted if one.key not in self._taken]
-        while missing:
-            some = missing[: fitting(self.memory, [self._share(one) for one in missing])]
-            del missing[: len(some)]
-            self._take(some)
+        self._take_all([one for one in wanted if one.key not in self._taken])
         found = []
         for one in wanted:
             taken = self._taken[one.key]
@@ -242,22 +275,45 @@ class Gatekeeper:
     def _share(self, wanted: _Wanted) -> float:
         """Of the memory that was seen: a reference is in float64, and what is taken down lies on the host."""
         on_host = self.memory.device_bytes is None
-        return 2.0 if "precision" in wanted.recipe or (on_host and not wanted.of_luck) else 1.3
+        share = 2.0 if "precision" in wanted.recipe or (on_host and not wanted.of_luck) else 1.3
+        peak = self.peaks.get(wanted.program.root)
+        return share * peak / self.memory.peak_bytes if peak and self.memory.peak_bytes else share
+
+    def _take_all(self, missing: Sequence[_Wanted]) -> None:
+        """Run captures as they fit side by side; one that lacked memory there is run again alone."""
+        self._take(missing)
+        for one in missing if len(missing) > 1 else ():
+            if self._taken[one.key] == _LACK:
+                self._take([one])
 
     def _take(self, some: Sequence[_Wanted]) -> None:
-        """Run captures side by side; one that lacked memory there is run again alone."""
-        alone = [[one] for one in some] if len(some) > 1 else []
-        for these in (some, *alone):
-            again = [one for one in these if self._taken.get(one.key, _LACK) == _LACK]
-            with contextlib.ExitStack() as stack:
-                running = [(one, *self._start(one, stack)) for one in again]
-                for one, folder, group in running:
-                    self._taken[one.key] = self._finish(one, folder, group)
+        """Whenever one has ended, the first that fits beside the others takes its place."""
+        waiting = list(some)
+        running: list[_Running] = []
+        with contextlib.ExitStack() as stack:
+            while waiting or running:
+                for one in list(waiting):
+                    shares = [self._share(other.wanted) for other in running] + [self._share(one)]
+                    if not running or fitting(self.memory, shares) == len(shares):
+                        waiting.remove(one)
+                        running.append(_Running(one, *self._start(one, stack)))
+                done = self._first_to_end(running)
+                running.remove(done)
+                self._taken[done.wanted.key] = self._finish(done.wanted, done.folder, done.group)
+
+    def _first_to_end(self, running: Sequence[_Running]) -> _Running:
+        """The first that ends by itself; the oldest when its time is up."""
+        end_ns = running[0].began_ns + self.limit_ns
+        while True:
+            ended = [one for one in running if one.group.exited]
+            if ended or self.deadline.passed or time.monotonic_ns() >= end_ns:
+                return (ended or running)[0]
+            running[0].group.rest()
 
     def _start(self, wanted: _Wanted, stack: contextlib.ExitStack) -> tuple[Path, Group]:
         place, program = self.workplace, wanted.program
-        self._started += 1
-        folder = place.folder / f"capture-{self._started}-{re.sub(r'[^a-z0-9-]', '-', wanted.name)}"
+        self.started += 1
+        folder = place.folder / f"capture-{self.started}-{re.sub(r'[^a-z0-9-]', '-', wanted.name)}"
         settings = {} if wanted.of_luck else _DETERMINISTIC
         if "precision" in wanted.recipe:
             settings = settings | _EAGER
@@ -267,7 +323,7 @@ class Gatekeeper:
 
     def _finish(self, wanted: _Wanted, folder: Path, group: Group) -> Capture | Curve | str:
         """The capture, or why there is none."""
-        returncode = group.wait(self.deadline.limit_ns(self.limit_ns))
+        returncode = group.wait(0)
         words = group.last_words(4)
         group.end()
         capture = read_curve(folder) if wanted.of_luck else read_capture(folder)

@@ -142,6 +142,11 @@ class Group:
         """Let every process go on."""
         self._signal(signal.SIGCONT)
 
+    def rest(self) -> None:
+        """A moment without looking; raises Cancelled."""
+        self.go_on()
+        time.sleep(_POLL_S)
+
     def go_on(self) -> None:
         """Raise Cancelled if the user has left: whoever waits for the program asks this now and then."""
         if self._owner.cancelled():
@@ -156,8 +161,7 @@ class Group:
         while not self.exited:
             if time.monotonic_ns() >= end:
                 return None
-            self.go_on()
-            time.sleep(_POLL_S)
+            self.rest()
         code = self.returncode
         return code if code == 0 else code_of_rank(self._error_text()) or code
 
