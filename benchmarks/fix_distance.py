@@ -50,7 +50,8 @@ from diagnose.model import (
 from diagnose.plugins import Catalogue, load
 from diagnose.program import Program
 from diagnose.trace.readers import open_traces
-from diagnose.trial.bench import Control, Trial
+from diagnose.trial.bench import Halfway, Trial
+from diagnose.trial.control import Control
 from diagnose.trial.duel import OnPair
 from diagnose.trial.knobs import OnSetting
 from diagnose.trial.schedule import Deadline, Schedule
@@ -136,7 +137,9 @@ class Believing:
         self.texts[name] = texts
         return replace(self.program, root=self.program.root / ".." / name)
 
-    def control(self, original: Program, twin: Program, on_pair: OnPair | None = None) -> Control | None:
+    def control(
+        self, original: Program, twin: Program, on_pair: OnPair | None = None, promised: float = 0.0
+    ) -> Control | None:
         return Control(Interval(0.0, -0.01, 0.01), 0.01, 8, 2, _STEP_NS)
 
     def choose(self, candidates: Sequence[Program], on_try: OnSetting, *, scale: bool = False) -> list[int]:
@@ -149,6 +152,7 @@ class Believing:
         patched: Program,
         on_pair: OnPair | None = None,
         numbers: Program | None = None,
+        halfway: Halfway | None = None,
     ) -> Trial:
         return Trial(Verdict(fixer.name, Decision.KEPT, "believed", saving=_BELIEVED, saving_ns=1))
 
@@ -183,7 +187,7 @@ class Believing:
     def steps_alone(self, programs: Sequence[tuple[Program, str]], steps: int) -> list[int | None]:
         return [self.step_alone(program, name, steps) for program, name in programs]
 
-    def trial_ns(self, fixer: Fixer, settings: int) -> int:
+    def trial_ns(self, fixer: Fixer, settings: int, saved_ns: int = 0) -> int:
         return 0
 
     def check_ns(self) -> int:

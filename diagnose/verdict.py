@@ -88,14 +88,14 @@ def floor(smallest: float) -> float:
     return max(LEAST_SAVING, smallest)
 
 
-def hopeless(pairs: Sequence[Pair], smallest: float, looks: int) -> bool:
+def hopeless(pairs: Sequence[Pair], smallest: float, looks: int, needed: float | None = None) -> bool:
     """Whether a trial may stop early because the fix cannot be kept any more: how losers are screened out.
 
     The interval of the pairs so far is taken at confidence 1 - 0.05 / `looks` (Bonferroni over all looks, the last one
     included), so that looking often does not drop a good fix more often than looking once. Pairs of one generation say
     nothing of the luck of its processes, which the control has seen as part of the resolution; the two errors are
     independent, so they add as squares. The trial stops when even that upper bound stays below what must be exceeded: a
-    clear loss or a clear "no change".
+    clear loss or a clear "no change". `needed` is that, where a finer control than the one so far may yet be taken.
 
     Looking cannot make a false keep. A fix is never kept early: the decision to keep is taken once, on all pairs of the
     full trial, those of the first look among them, and stopping can only take trials away from those that reach it.
@@ -103,7 +103,8 @@ def hopeless(pairs: Sequence[Pair], smallest: float, looks: int) -> bool:
     if len(pairs) < LEAST_PAIRS:
         return False
     seen = estimate(pairs, 1 - (1 - CONFIDENCE) / max(1, looks))
-    return seen.estimate + math.hypot(seen.high - seen.estimate, smallest) < floor(smallest)
+    needed = floor(smallest) if needed is None else needed
+    return seen.estimate + math.hypot(seen.high - seen.estimate, smallest) < needed
 
 
 def clear(pairs: Sequence[Pair], smallest: float, looks: int, beyond: float = CLEAR_SAVING) -> bool:
@@ -119,11 +120,9 @@ def clear(pairs: Sequence[Pair], smallest: float, looks: int, beyond: float = CL
     return seen.low - smallest > beyond
 
 
-def precise(pairs: Sequence[Pair], looks: int) -> bool:
-    """Whether the original against itself shows already that what must be exceeded is `LEAST_SAVING`."""
-    return (
-        len(pairs) >= LEAST_PAIRS and resolution(estimate(pairs, 1 - (1 - CONFIDENCE) / max(1, looks))) < LEAST_SAVING
-    )
+def precise(pairs: Sequence[Pair], looks: int, enough: float = LEAST_SAVING) -> bool:
+    """Whether the original against itself shows already that the resolution is finer than `enough`."""
+    return len(pairs) >= LEAST_PAIRS and resolution(estimate(pairs, 1 - (1 - CONFIDENCE) / max(1, looks))) < enough
 
 
 def ruling_on_time(

@@ -28,7 +28,8 @@ from diagnose.plugins import Catalogue
 from diagnose.program import Program
 from diagnose.session import AnyEvent
 from diagnose.trace import Trace
-from diagnose.trial.bench import Control, Halfway, Trial
+from diagnose.trial.bench import Halfway, Trial
+from diagnose.trial.control import Control
 from diagnose.trial.duel import OnPair
 from diagnose.trial.knobs import OnSetting
 from diagnose.trial.schedule import Deadline, Schedule
@@ -91,7 +92,9 @@ class FakeBench:
         self.copies[root] = texts.get(str(self.program.entry), SOURCE)
         return Program(self.program.words, "script", root / "train.py", root, root)
 
-    def control(self, original: Program, twin: Program, on_pair: OnPair | None = None) -> Control | None:
+    def control(
+        self, original: Program, twin: Program, on_pair: OnPair | None = None, promised: float = 0.0
+    ) -> Control | None:
         assert self.copies[original.root] == self.copies[twin.root] == SOURCE
         return Control(Interval(0.0, -0.01, 0.01), 0.01, 8, 2, 20_000_000) if self.runs_control else None
 
@@ -162,7 +165,7 @@ class FakeBench:
         dies = next((self.alone_by_text[key] for key in self.alone_by_text if key in self.copies[program.root]), None)
         return SoloRun(failure=Ruling(dies, "as it ended")) if dies is not None else SoloRun(12_000_000, 3 << 30)
 
-    def trial_ns(self, fixer: Fixer, settings: int) -> int:
+    def trial_ns(self, fixer: Fixer, settings: int, saved_ns: int = 0) -> int:
         return settings * self.trial_takes_ns + (self.training_takes_ns if fixer.gate is Gate.TRAINING else 0)
 
     def check_ns(self) -> int:

@@ -39,9 +39,9 @@ def test_a_trial_takes_its_starts_its_blocks_and_its_captures() -> None:
     known = costs()
     assert known.check_ns() == TURNS_NS
     assert known.trial_ns(1, Gate.ROUNDING) == TURNS_NS + 10 * NS_PER_S
-    known.saw_gate(Gate.ROUNDING, 9 * NS_PER_S)  # with the original's captures, which are there the next time
-    known.saw_gate(Gate.ROUNDING, 4 * NS_PER_S)
-    known.saw_gate(Gate.TRAINING, 60 * NS_PER_S)
+    known.saw_gate(Gate.ROUNDING, 16 * NS_PER_S, 4)  # with the original's captures, which are there the next time
+    known.saw_gate(Gate.ROUNDING, 0, 0)  # all was there already: that tells nothing of the next
+    known.saw_gate(Gate.TRAINING, 60 * NS_PER_S, 7)
     assert known.trial_ns(1, Gate.ROUNDING) == TURNS_NS + 4 * NS_PER_S
     assert known.trial_ns(1, Gate.BITWISE) == TURNS_NS + 10 * NS_PER_S
 
@@ -76,7 +76,8 @@ def test_programs_that_alternate_start_for_every_block() -> None:
 
 
 def test_the_last_runs_are_whole_processes_and_the_numbers_once_more() -> None:
-    assert costs().final_ns() == 10 * NS_PER_S + 4 * (5 * NS_PER_S + 5 * BLOCK_NS)
+    one_ns = (5 * 10 + 2) * 20 * NS_PER_MS
+    assert costs().final_ns() == 10 * NS_PER_S + 2 * (5 * NS_PER_S + 2 * one_ns)
 
 
 def test_a_long_schedule_is_expected_to_be_clear_early() -> None:

@@ -54,10 +54,17 @@ def fix(
     plan = schedule or Schedule()
     deadline = Deadline.within(budget_ns)
     known = knowledge(program, diagnosis, traces)
-    trials, phase = folder / "trials", Journal(record).phase
+    trials, journal = folder / "trials", Journal(record)
     try:
         with Bench(
-            program, trials, plan, deadline, memory=while_watched(traces), on_phase=phase, cancelled=cancelled
+            program,
+            trials,
+            plan,
+            deadline,
+            memory=while_watched(traces),
+            on_phase=journal.phase,
+            on_control=journal.tell_of_control,
+            cancelled=cancelled,
         ) as bench:
             if died:
                 outcome = rescue(program, diagnosis, known, catalogue, record, bench, deadline, allow)

@@ -35,9 +35,9 @@ class Budget:
             count -= 1
         return replace(ready, variants=tuple(ready.variants[at] for at in spread(len(ready.variants), count))), None
 
-    def refused(self, fixer: Fixer, settings: int = 1) -> str | None:
+    def refused(self, fixer: Fixer, settings: int = 1, saved_ns: int = 0) -> str | None:
         """Why there is no time for a trial of a fix, or for a choice between so many settings; None where there is."""
-        return self._refused(self.bench.trial_ns(fixer, settings))
+        return self._refused(self.bench.trial_ns(fixer, settings, saved_ns))
 
     def refused_check(self) -> str | None:
         """Why there is no time for one more leave-one-out check; None where there is."""

@@ -33,8 +33,8 @@ from diagnose.fixer import Edits, Fixer
 from diagnose.model import TOGETHER, Decision, Diagnosis, Gate, Verdict
 from diagnose.plugins import Catalogue
 from diagnose.program import Program, patch
-from diagnose.session import ControlMeasured, FinalMeasured, PatchAccepted
-from diagnose.trial.bench import Control
+from diagnose.session import FinalMeasured, PatchAccepted
+from diagnose.trial.control import Control
 from diagnose.trial.schedule import Deadline, Schedule
 
 WITHOUT_ASKING = frozenset({Gate.BITWISE, Gate.ROUNDING})
@@ -80,6 +80,7 @@ class Composition:
         self._allow = allow
         self._queue = list(candidates(program, diagnosis.findings, catalogue))
         self._stack = Stack.of(program, known)
+        self._promised = max((one.finding.share for one in self._queue), default=0.0)
         self._done: set[str] = set()
         self._advised: set[str] = set()
         self._copied: dict[frozenset[tuple[str, str]], Program] = {}
@@ -227,16 +228,10 @@ class Composition:
 
     def _control(self, original: Program) -> Control | None:
         self._journal.phase("measuring what this machine can resolve", "original against itself")
-        control = self._bench.control(original, self._bench.copy(self._stack.edited, "twin"))
+        twin = self._bench.copy(self._stack.edited, "twin")
+        control = self._bench.control(original, twin, promised=self._promised)
         if control is not None:
-            self._journal.record(
-                ControlMeasured(
-                    resolution=control.resolution,
-                    pairs=control.pairs,
-                    generations=control.generations,
-                    step_ns=control.step_ns,
-                )
-            )
+            self._journal.tell_of_control(control)
             if control.alternated:
                 self._journal.warn("two copies do not fit on the device together; they run in alternation")
         return control
@@ -267,7 +262,8 @@ class Composition:
         return None
 
     def _refused(self, bundle: Bundle) -> bool:
-        return self._budget.refused(as_one(bundle.fixers)) is not None
+        saved_ns = bundle.without_training.predicted_ns if bundle.trains else 0
+        return self._budget.refused(as_one(bundle.fixers), saved_ns=saved_ns) is not None
 
     def _accept_all(self, bundle: Bundle, found: Verdict) -> None:
         """Each is kept for now on the word of their common trial."""

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from diagnose.compose.proposals import Proposal
 from diagnose.model import Interval, Verdict
-from diagnose.session import AnyEvent, PhaseChanged, TrialBlock, VerdictReached, Warned, with_verdict
+from diagnose.session import AnyEvent, ControlMeasured, PhaseChanged, TrialBlock, VerdictReached, Warned, with_verdict
+from diagnose.trial.control import Control
 from diagnose.trial.duel import OnPair
 from diagnose.verdict import Pair
 
@@ -30,6 +31,17 @@ class Journal:
         """A verdict on what was proposed, with what was predicted and where."""
         predicted = replace(verdict, predicted_ns=proposal.predicted_ns, prediction=proposal.prediction)
         self.tell(replace(predicted, where=proposal.where))
+
+    def tell_of_control(self, control: Control) -> None:
+        """What this machine can resolve."""
+        self.record(
+            ControlMeasured(
+                resolution=control.resolution,
+                pairs=control.pairs,
+                generations=control.generations,
+                step_ns=control.step_ns,
+            )
+        )
 
     def phase(self, phase: str, detail: str = "") -> None:
         """What is being done now."""

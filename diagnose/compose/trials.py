@@ -8,7 +8,8 @@ from typing import Protocol
 from diagnose.fixer import Fixer
 from diagnose.model import Gate, GateResult
 from diagnose.program import Program
-from diagnose.trial.bench import Control, Halfway, Trial
+from diagnose.trial.bench import Halfway, Trial
+from diagnose.trial.control import Control
 from diagnose.trial.duel import OnPair
 from diagnose.trial.knobs import OnSetting
 from diagnose.trial.solo import SoloRun
@@ -18,7 +19,9 @@ class Trials(Protocol):
     """Runs copies of the program against each other."""
 
     def copy(self, texts: Mapping[str, str], name: str) -> Program: ...
-    def control(self, original: Program, twin: Program, on_pair: OnPair | None = None) -> Control | None: ...
+    def control(
+        self, original: Program, twin: Program, on_pair: OnPair | None = None, promised: float = 0.0
+    ) -> Control | None: ...
     def choose(self, candidates: Sequence[Program], on_try: OnSetting, *, scale: bool = False) -> list[int]: ...
     def attempt(
         self,
@@ -51,8 +54,11 @@ class Trials(Protocol):
 
     def alone(self, program: Program, name: str) -> SoloRun: ...
 
-    def trial_ns(self, fixer: Fixer, settings: int) -> int:
-        """How long a trial of a fix is expected to take, with the choice between its settings and its gate."""
+    def trial_ns(self, fixer: Fixer, settings: int, saved_ns: int = 0) -> int:
+        """How long a trial of a fix is expected to take, with the choice between its settings and its gate.
+
+        `saved_ns`: by how much the steps of its trajectories are expected to be shorter than those of the newest trial.
+        """
         ...
 
     def check_ns(self) -> int:

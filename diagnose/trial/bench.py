@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -19,6 +20,7 @@ from diagnose.program import Program, guard, patch
 from diagnose.program.copy import copy_environment, copy_program
 from diagnose.program.environment import with_declared
 from diagnose.trial.arms import Arm, ArmFailed, Workplace
+from diagnose.trial.control import Control, enough, hangs_on_it, joined, seen
 from diagnose.trial.costs import Costs
 from diagnose.trial.duel import ORIGINAL, Comparison, Duel, OnPair, Starter
 from diagnose.trial.gatekeeper import Gatekeeper
@@ -33,9 +35,9 @@ from diagnose.trial.startup import Startups
 from diagnose.verdict import (
     LEAST_GENERATIONS,
     LEAST_PAIRS,
+    LEAST_SAVING,
+    Pair,
     Ruling,
-    estimate,
-    resolution,
     ruling,
     ruling_on_time,
     saved,
@@ -48,18 +50,8 @@ _COMPILES = re.compile(r"(?<!\bre)\.compile\(|make_graphed_callables\(")
 
 OnPhase = Callable[[str, str], None]
 """Told what is being done now, and a detail of it."""
-
-
-@dataclass(frozen=True)
-class Control:
-    """The original against itself, with the schedule of the trials."""
-
-    interval: Interval
-    resolution: float
-    pairs: int
-    generations: int
-    step_ns: int
-    alternated: bool = False
+OnControl = Callable[[Control], None]
+"""Told of a control that was taken again."""
 
 
 @dataclass(frozen=True)
@@ -93,14 +85,17 @@ class Bench:
         environment: Mapping[str, str] = os.environ,
         memory: Memory | None = None,
         on_phase: OnPhase = lambda _phase, _detail: None,
+        on_control: OnControl = lambda _control: None,
         cancelled: Callable[[], bool] = never,
     ) -> None:
         """`memory` is what one process of the program was seen to hold, where that is known before any trial.
 
-        `on_phase` is told of what takes a while and shows no pairs meanwhile. Once `cancelled` says so, whatever waits
+        `on_phase` is told of what takes a while and shows no pairs meanwhile, `on_control` of a control that a verdict
+        has asked for. Once `cancelled` says so, whatever waits
         for a program raises Cancelled.
         """
         self._on_phase = on_phase
+        self._on_control = on_control
         self._program = program
         self._folder = folder
         self._schedule = schedule
@@ -108,10 +103,13 @@ class Bench:
         self._environment = dict(environment)
         self._environments: dict[Path, dict[str, str]] = {}
         self._compiling: set[Path] = set()
-        seen = memory or Memory()
-        known = fits_twice(seen) if seen.device_bytes is not None else at_once(seen, 2) == 2
+        watched = memory or Memory()
+        known = fits_twice(watched) if watched.device_bytes is not None else at_once(watched, 2) == 2
         self._fits = True if known else None
         self._control: Control | None = None
+        self._control_pairs: list[Pair] = []
+        self._fine = True
+        """Whether the control has gone on until it was fine enough for every fix, or has had all its pairs."""
         self._started = 0
         self._startups = Startups()
         self._newest_original: Path | None = None
@@ -121,7 +119,7 @@ class Bench:
         self._edited: dict[Path, list[str]] = {}
         self._place = Workplace(self._groups, folder, python, self._environment_of, {"guard": protect}, self._edited)
         self._solo = Solo(self._place, schedule, deadline)
-        self._gatekeeper = Gatekeeper(self._place, schedule.start_limit_ns, deadline, seen)
+        self._gatekeeper = Gatekeeper(self._place, schedule.start_limit_ns, deadline, watched)
 
     def __enter__(self) -> Self:
         return self
@@ -146,22 +144,39 @@ class Bench:
             self._compiling.add(copied.root)
         return copied
 
-    def control(self, original: Program, twin: Program, on_pair: OnPair | None = None) -> Control | None:
+    def control(
+        self, original: Program, twin: Program, on_pair: OnPair | None = None, promised: float = 0.0
+    ) -> Control | None:
         """Measure what this machine can resolve; None where the program is too short or the time is up.
 
-        Raises ProgramFailed where the original does not run in its copy.
+        `promised` is the largest saving that is predicted, as a share of the step. Raises ProgramFailed where the
+        original does not run in its copy.
         """
-        duel = replace(self._duel(on_pair), resolution=None, trace=False)
-        found = self._compare(duel, original, twin, "control")
+        self._twins = (original, twin)
+        return self._look_at_control(enough(promised), on_pair)
+
+    def _look_at_control(self, resolution: float, on_pair: OnPair | None = None) -> Control | None:
+        """Compare the original with itself until the resolution is reached; the pairs of a coarser look count too."""
+        duel = replace(self._duel(on_pair), resolution=None, enough=resolution, trace=False)
+        found = self._compare(duel, *self._twins, "control")
         if found.failed is not None:
             raise _original_failed(found.failed[1])
-        if len(found.pairs) < LEAST_PAIRS:
-            return None
-        interval = estimate(found.pairs)
-        self._control = Control(
-            interval, resolution(interval), len(found.pairs), found.generations, found.step_ns, found.alternated
-        )
+        self._control_pairs = joined(self._control_pairs, found.pairs)
+        self._fine = resolution <= LEAST_SAVING or len(found.pairs) >= self._schedule.pairs
+        self._control = seen(self._control_pairs, found.step_ns, alternated=found.alternated)
         return self._control
+
+    def _look_closer(self, found: Comparison) -> None:
+        """Measure what the machine can resolve once more, finely, where a verdict hangs on it and there is time."""
+        left_ns = self._deadline.left_ns
+        affordable = left_ns is None or left_ns > self._costs.final_ns() + self._costs.check_ns()
+        if self._fine or not affordable or not hangs_on_it(found.saving, self._control):
+            return
+        self._on_phase("measuring more finely what this machine can resolve", "original against itself")
+        with contextlib.suppress(ProgramFailed):  # it ran before; the coarser look stands
+            self._look_at_control(LEAST_SAVING)
+            if self._control is not None:
+                self._on_control(self._control)
 
     def choose(self, candidates: Sequence[Program], on_try: OnSetting, *, scale: bool = False) -> list[int]:
         """The settings that run: the cheapest that is near the best, then the others, the faster first.
@@ -217,6 +232,7 @@ class Bench:
         Where the original itself fails, which did run in the control, the fix has no trial and the others go on.
         """
         found = self._compare(self._duel(on_pair), original, patched, fixer.name)
+        self._look_closer(found)
         measured = self._startups.beside(_measured(fixer, found, self._smallest), original, patched)
         # Trajectories are long: those of the baseline, which is faster, are taken rather than the first original's.
         if numbers is None or (fixer.gate is Gate.TRAINING and halfway is None):
@@ -243,6 +259,7 @@ class Bench:
         """
         duel = replace(self._duel(on_pair), trace=shown is not None, reassures=shown is None)
         found = self._compare(duel, without, stack, f"{fixer.name}-left-out")
+        self._look_closer(found)
         verdict = self._startups.beside(_measured(fixer, found, self._smallest), without, stack)
         answer = None if found.reassured else self._ruling_on_time(verdict, found)
         if found.failed is not None and found.failed[0] == ORIGINAL:
@@ -269,15 +286,18 @@ class Bench:
         `asked` False: no fix promised it, and it is looked at only where that is cheap. `fewer`: a fix has taken out
         parameters.
         """
-        began_ns = time.monotonic_ns()
+        began_ns, before = time.monotonic_ns(), self._gatekeeper.started
         found = self._gatekeeper.check(gate, original, patched, rounds_to, asked=asked, fewer=fewer)
-        self._costs.saw_gate(gate, time.monotonic_ns() - began_ns)
+        self._costs.saw_gate(gate, time.monotonic_ns() - began_ns, self._gatekeeper.started - before)
         return found
 
-    def trial_ns(self, fixer: Fixer, settings: int) -> int:
-        """How long a trial of a fix is expected to take, with the choice between its settings and its gate."""
+    def trial_ns(self, fixer: Fixer, settings: int, saved_ns: int = 0) -> int:
+        """How long a trial of a fix is expected to take, with the choice between its settings and its gate.
+
+        `saved_ns`: by how much the steps of its trajectories are expected to be shorter than those of the newest trial.
+        """
         compiles = fixer.compiles or self._newest_original in self._compiling
-        return self._costs.trial_ns(settings, fixer.gate, compiles=compiles)
+        return self._costs.trial_ns(settings, fixer.gate, compiles=compiles, saved_ns=saved_ns)
 
     def check_ns(self) -> int:
         """The same of a leave-one-out check."""
@@ -312,6 +332,10 @@ class Bench:
             return replace(verdict, decision=early.decision, summary=early.summary)
         first = None
         if halfway is not None:
+            formats = halfway.fixer.rounds_to, fixer.rounds_to
+            began_ns, before = time.monotonic_ns(), self._gatekeeper.started
+            self._gatekeeper.foresee(original, halfway.program, patched, halfway.fixer.gate, *formats)
+            self._costs.saw_gate(fixer.gate, time.monotonic_ns() - began_ns, self._gatekeeper.started - before)
             first = self._gated(halfway.fixer, original, halfway.program)
             if first.passed is not True:
                 return self._ruled(verdict, fixer, found, first)
@@ -358,7 +382,16 @@ class Bench:
         """As far as the earlier ones have shown how to run one."""
         limit = self._schedule.next_start_limit_ns(self._startups.longest_ns)
         deadline = self._deadline.earlier(self._costs.final_ns())  # the last runs have their time
-        return Duel(self._schedule, deadline, self._smallest, self._fits, on_pair, start_limit_ns=limit)
+        needed = None if self._fine else LEAST_SAVING
+        return Duel(
+            self._schedule,
+            deadline,
+            self._smallest,
+            needed=needed,
+            fits=self._fits,
+            on_pair=on_pair,
+            start_limit_ns=limit,
+        )
 
     def _compare(self, duel: Duel, original: Program, patched: Program, name: str) -> Comparison:
         if patched.root in self._compiling:  # no start so far shows how long it takes to compile
@@ -377,6 +410,8 @@ class Bench:
             self._fits = not found.alternated
         if found.memory is not None:
             self._gatekeeper.memory = uncrowded(found.memory, self._gatekeeper.memory)
+        if found.peak_bytes is not None:
+            self._gatekeeper.peaks |= zip((original.root, patched.root), found.peak_bytes, strict=True)
         if self._gatekeeper.step_ns <= 0:
             self._gatekeeper.step_ns = found.step_ns
         return found

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from diagnose.model import Gate
 from diagnose.trial.duel import ORIGINAL, PATCHED, Comparison
 from diagnose.trial.schedule import Schedule
+from diagnose.trial.trajectory import LEAST_SEEDS, LEAST_STEPS
 from diagnose.units import NS_PER_S
 from diagnose.verdict import LEAST_PAIRS
 
@@ -16,6 +17,10 @@ half a minute to a minute and a half with inductor."""
 FINAL_BLOCKS = 5
 """As many steps as this many blocks of a trial are run alone in the end."""
 _MOST_SLACK = 3.0
+_LARGEST_SPEEDUP = 10
+"""More is not counted on, whatever is promised."""
+_OF_ITS_OWN = {Gate.BITWISE: 1, Gate.ROUNDING: 1, Gate.TRAINING: LEAST_SEEDS + 1}
+"""Processes that a gate needs of the patched program: its first steps, and a trajectory under each seed."""
 
 
 @dataclass
@@ -29,7 +34,7 @@ class Costs:
     compile_ns: int = 0
     """By how much the start of a program that compiles was longer, at most."""
     gates_ns: dict[Gate, int] = field(default_factory=dict)
-    """The newest look at a patched program's numbers, of each kind."""
+    """The numbers of one more patched program, of each kind: what it is held against has been captured by then."""
     alternates: bool = False
     """Two do not fit side by side: processes come one after the other."""
     ahead: bool = False
@@ -54,18 +59,22 @@ class Costs:
             explained_ns = self._turns_ns(found.generations, len(found.pairs))
             self.slack = min(_MOST_SLACK, max(1.0, took_ns / max(1, explained_ns)))
 
-    def saw_gate(self, gate: Gate, took_ns: int) -> None:
-        """Learn from a look at the numbers."""
-        self.gates_ns[gate] = took_ns
+    def saw_gate(self, gate: Gate, took_ns: int, processes: int) -> None:
+        """Learn from a look at the numbers, for which so many processes ran."""
+        if processes:
+            self.gates_ns[gate] = took_ns * min(processes, _OF_ITS_OWN[gate]) // processes
 
-    def trial_ns(self, settings: int, gate: Gate, *, compiles: bool = False) -> int:
-        """A whole trial: the choice between settings, the turns, the numbers."""
+    def trial_ns(self, settings: int, gate: Gate, *, compiles: bool = False, saved_ns: int = 0) -> int:
+        """A whole trial: the choice between settings, the turns, the numbers.
+
+        `saved_ns`: by how much a step is expected to be shorter where hundreds are taken for a trajectory.
+        """
         more_ns = (self.compile_ns or FIRST_COMPILE_NS) if compiles and self.start_ns else 0
         sweep_ns = 0
         if settings > 1:
             one_ns = self._turns_ns(1, self.schedule.sweep_pairs) + more_ns
             sweep_ns = (settings - 1) * round(self.slack * one_ns)
-        return sweep_ns + self.check_ns() + more_ns + self._gate_ns(gate)
+        return sweep_ns + self.check_ns() + more_ns + self._gate_ns(gate, saved_ns)
 
     def check_ns(self) -> int:
         """The turns alone, as in a leave-one-out check: as many as a clear answer takes, which most answers are.
@@ -76,17 +85,23 @@ class Costs:
 
     def final_ns(self) -> int:
         """The numbers of the whole stack, and the last runs of the original and of the patched program."""
-        run_ns = self.start_ns + FINAL_BLOCKS * self._block_ns
+        starts = 2 if self.alternates else 1  # where both fit, they start at once
+        steps = FINAL_BLOCKS * self.schedule.block_steps(self.step_ns) + self.schedule.drops(self.step_ns)
+        run_ns = starts * (self.start_ns + self.compile_ns // 2) + 2 * steps * max(0, self.step_ns)
         gate_ns = max(self.gates_ns.values(), default=2 * self.start_ns)
-        return gate_ns + 2 * self.schedule.final_runs * run_ns
+        return gate_ns + self.schedule.final_runs * run_ns
 
     @property
     def _clear_pairs(self) -> int:
         """After how many pairs, over all generations, a clear answer is accepted."""
         return min(self.schedule.pairs, self.schedule.generations * self.schedule.screen_pairs)
 
-    def _gate_ns(self, gate: Gate) -> int:
-        return self.gates_ns.get(gate) or 2 * self.start_ns  # two captures, each a start and a few steps
+    def _gate_ns(self, gate: Gate, saved_ns: int) -> int:
+        if gate in self.gates_ns:
+            return self.gates_ns[gate]
+        steps = 2 * LEAST_SEEDS * LEAST_STEPS if gate is Gate.TRAINING else 0
+        step_ns = max(self.step_ns - saved_ns, self.step_ns // _LARGEST_SPEEDUP)
+        return 2 * self.start_ns + steps * step_ns  # of the original and of the patched program
 
     @property
     def _block_ns(self) -> int:

@@ -89,6 +89,10 @@ class Duel:
     deadline: Deadline
     resolution: float | None = None
     """Of the machine; None while it is being measured: then nothing stops early."""
+    enough: float = LEAST_SAVING
+    """The resolution to reach, while it is being measured."""
+    needed: float | None = None
+    """What a saving must exceed, where a finer resolution may yet be measured."""
     fits: bool | None = None
     """Whether both arms fit side by side, where an earlier duel has seen it."""
     on_pair: OnPair | None = None
@@ -150,7 +154,7 @@ class _Run:
     def settled(self) -> bool:
         """Whether the pairs so far say enough, so that more would only repeat it."""
         if self.duel.resolution is None:
-            return precise(self.found.pairs, self.schedule.looks)
+            return precise(self.found.pairs, self.schedule.looks, self.duel.enough)
         beyond = LEAST_SAVING if self.duel.reassures else CLEAR_SAVING
         return clear(self.found.pairs, self.duel.resolution, self.schedule.looks, beyond)
 
@@ -241,7 +245,8 @@ class _Run:
     def settle(self, arms: Sequence[LiveArm]) -> None:
         """One unmeasured block each, undisturbed by the other's start; the original's sets the length of blocks."""
         for side in (ORIGINAL, PATCHED):
-            steps = self.found.steps or self.schedule.least_steps
+            known = self.schedule.block_steps(self.found.step_ns) if self.found.step_ns > 0 else 0
+            steps = self.found.steps or min(self.schedule.least_steps, known or self.schedule.least_steps)
             block = self.block(side, arms[side], steps)
             if not self.found.steps:
                 self.found.step_ns = round(block.mean_ns)
@@ -301,7 +306,7 @@ class _Run:
             self.duel.on_pair(len(pairs) - 1, pairs[-1], estimate(pairs) if len(pairs) >= LEAST_PAIRS else None)
         smallest = self.duel.resolution
         if smallest is not None and self.schedule.looks_after(len(pairs)):
-            self.found.stopped_early = hopeless(pairs, smallest, self.schedule.looks)
+            self.found.stopped_early = hopeless(pairs, smallest, self.schedule.looks, self.duel.needed)
 
     def block(self, side: int, arm: LiveArm, steps: int) -> Block:
         limit = self.limit(self.schedule.block_limit_ns(steps, self.found.step_ns))

@@ -1,0 +1,57 @@
+"""What a machine can tell from nothing: the original against itself, as closely as it takes, and closer where it must.
+
+What promises to halve a step needs no resolution of a percent. So the control ends once it is fine beside the largest
+promise, and goes on, with fresh processes, when a verdict hangs on it: a saving that is enough by itself, and only
+not beyond what the control has seen so far. That lets no fix pass that a finer control would not have let pass: the
+verdict is that of the finer one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from diagnose.model import Interval
+from diagnose.verdict import LEAST_PAIRS, LEAST_SAVING, Pair, estimate, resolution
+
+FINE_BESIDE = 0.1
+"""Of what is promised: so coarse may a first control be."""
+
+
+@dataclass(frozen=True)
+class Control:
+    """The original against itself, with the schedule of the trials."""
+
+    interval: Interval
+    resolution: float
+    pairs: int
+    generations: int
+    step_ns: int
+    alternated: bool = False
+
+
+def enough(promised: float) -> float:
+    """The resolution that a first control is to reach, where the largest promise is this share of a step."""
+    return max(LEAST_SAVING, FINE_BESIDE * promised)
+
+
+def seen(pairs: Sequence[Pair], step_ns: int, *, alternated: bool) -> Control | None:
+    """What the pairs of a control say; None where they are too few."""
+    if len(pairs) < LEAST_PAIRS:
+        return None
+    interval = estimate(pairs)
+    generations = len({pair.generation for pair in pairs})
+    return Control(interval, resolution(interval), len(pairs), generations, step_ns, alternated)
+
+
+def joined(before: Sequence[Pair], more: Sequence[Pair]) -> list[Pair]:
+    """The pairs of two controls, whose processes were others."""
+    first = 1 + max((pair.generation for pair in before), default=-1)
+    return [*before, *(replace(pair, generation=first + pair.generation) for pair in more)]
+
+
+def hangs_on_it(saving: Interval | None, control: Control | None) -> bool:
+    """Whether a finer control could let a fix pass."""
+    if saving is None or control is None:
+        return False
+    return LEAST_SAVING < saving.low <= control.resolution

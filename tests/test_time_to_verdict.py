@@ -1,0 +1,243 @@
+"""What a budget is spent on, on simulated programs: times as they were once recorded of a naive GPT on one device.
+
+The composer, the bench and the statistics are the real ones; only processes and their clock are made up (see
+simulated_trials.py), so that starts, steps and seconds can be counted exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from composing import finding, fixer, replacing
+from simulated_trials import GIB, Machine, simulated, table
+
+from diagnose import verdict
+from diagnose.compose import Composition, Outcome, composition
+from diagnose.compose.candidates import Candidate, Review
+from diagnose.compose.knowledge import knowledge
+from diagnose.fixer import Fixer
+from diagnose.model import Accounting, Decision, Diagnosis, Finding, Gate, Steps
+from diagnose.plugins import Catalogue
+from diagnose.program import Program
+from diagnose.session import AnyEvent
+from diagnose.trace import Trace
+from diagnose.trial.bench import Bench
+from diagnose.trial.control import Control
+from diagnose.trial.memory import Memory
+from diagnose.trial.schedule import Deadline, Schedule
+from diagnose.trial.trajectory import LEAST_SEEDS, LEAST_STEPS
+from diagnose.units import NS_PER_MS, NS_PER_S
+from diagnose.verdict import LEAST_GENERATIONS, LEAST_PAIRS, LEAST_SAVING
+
+PARTS = {"matmul": 282.0, "attention": 44.0, "norm": 4.0, "pointwise": 9.0, "clip": 6.0, "read": 4.0, "optimizer": 3.0}
+"""Of a step, in ms: what each fix takes out or makes smaller; the vocabulary comes to light later."""
+SOURCE = "import torch\n" + "".join(f"{part} = 'slow'\n" for part in PARTS) + "vocabulary = 'odd'\nrest = 25\n"
+
+
+def step_ms(text: str) -> float:
+    """By the model of the recorded program: 385 ms as found, about 36 ms with everything."""
+    whole = 25 + (8 if "vocabulary = 'odd'" in text else 0) + (3 if "optimizer = 'slow'" not in text else 0) / 2
+    whole += sum(ms for part, ms in PARTS.items() if part != "matmul" and f"{part} = 'slow'" in text)
+    matmul = PARTS["matmul"]
+    if "'tf32'" in text:
+        matmul = 75
+    if "bf16" in text:
+        matmul = 10
+    return whole + matmul
+
+
+def rewriting(name: str, part: str, to: str, gate: Gate = Gate.ROUNDING, **more: object) -> Fixer:
+    return fixer(name, replacing(f"{part} = 'slow'", f"{part} = '{to}'"), gate, **more)
+
+
+FIXERS = [
+    rewriting("allow-tf32", "matmul", "tf32", rounds_to="tf32", order=40),
+    fixer(
+        "autocast-bf16", replacing("import torch", "import torch  # bf16"), Gate.TRAINING, rounds_to="bf16", order=40
+    ),
+    rewriting("use-sdpa", "attention", "fused"),
+    rewriting("native-norm", "norm", "native"),
+    rewriting("compile-model", "pointwise", "compile()", order=60),
+    rewriting("foreach-clip", "clip", "foreach", order=20),
+    rewriting("defer-item", "read", "deferred", Gate.BITWISE, order=20),
+    rewriting("fused-optimizer", "optimizer", "fused"),
+    fixer("pad-vocabulary", replacing("vocabulary = 'odd'", "vocabulary = 'even'"), Gate.ROUNDING),
+    fixer("loader-workers", replacing("rest = 25", "rest = 25  # workers"), Gate.BITWISE, order=30),
+    fixer("loader-pin", replacing("import torch", "import torch  # pin"), Gate.BITWISE, order=30),
+]
+
+
+def found(rule: str, milliseconds: float, *fixers: str) -> Finding:
+    made = finding(rule, 1, *fixers)
+    recoverable_ns = round(milliseconds * 1e6)
+    return Finding(
+        rule,
+        made.severity,
+        0,
+        recoverable_ns,
+        milliseconds / step_ms(SOURCE),
+        made.confidence,
+        rule,
+        where=made.where,
+        fixers=fixers,
+    )
+
+
+FINDINGS = (
+    found("fp32-matmul", 250, "allow-tf32", "autocast-bf16"),
+    found("unfused-attention", 44, "use-sdpa"),
+    found("unfused-pointwise", 10.5, "native-norm", "compile-model"),
+    found("host-sync", 10.4, "foreach-clip", "defer-item"),
+    found("slow-optimizer", 3.1, "fused-optimizer"),
+)
+LATER = (
+    found("fp32-matmul", 69, "autocast-bf16"),
+    found("misaligned-vocabulary", 7.6, "pad-vocabulary"),
+    found("input-bound", 0.9, "loader-workers", "loader-pin"),
+)
+"""What the window of the patched program shows."""
+BY_NAME = {one.name: one for one in FIXERS}
+
+
+@dataclass
+class Session:
+    """One `diagnose fix` of the simulated program."""
+
+    folder: Path
+    budget_s: float
+    machine: Machine = field(
+        default_factory=lambda: Machine(
+            step_ms,
+            start_s=10.3,
+            compile_s=lambda text: 19 if "compile()" in text else 0,
+            peak_gib=lambda text: 37 if "attention = 'slow'" in text else 24,
+        )
+    )
+    watched_s: float = 32.0
+    """Until the program was diagnosed."""
+    events: list[AnyEvent] = field(default_factory=list)
+
+    def run(self, schedule: Schedule | None = None) -> Outcome:
+        (self.folder / "train.py").write_text(SOURCE)
+        program = Program.parse(["train.py"], cwd=self.folder)
+        step_ns = round(step_ms(SOURCE) * 1e6)
+        diagnosis = Diagnosis(1, (), 1, None, Steps(4, step_ns), Accounting(), FINDINGS)
+        plan, left_ns = schedule or Schedule(), round((self.budget_s - self.watched_s) * NS_PER_S)
+        deadline = Deadline.within(left_ns, self.machine.clock)
+        held = 40 * GIB
+        memory = Memory(held, held, 100 * GIB, 140 * GIB, 1 << 20)
+        with simulated(self.machine), Bench(program, self.folder / "trials", plan, deadline, memory=memory) as bench:
+            return Composition(
+                program,
+                diagnosis,
+                knowledge(program, diagnosis, [Trace("run")]),
+                Catalogue({}, BY_NAME),
+                self.events.append,
+                bench,
+                plan,
+                deadline,
+                frozenset(Gate),
+            ).run()
+
+
+def windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is found after each kept fix; fewer resamples than of a real trial, which is enough for these times."""
+    monkeypatch.setattr(verdict, "RESAMPLES", 400)
+
+    def look(_queue: Sequence[Candidate], *_: object) -> Review:
+        return Review(tuple(Candidate(one, BY_NAME[name]) for one in LATER for name in one.fixers))
+
+    monkeypatch.setattr(composition, "review", look)
+
+
+@pytest.fixture(scope="module")
+def seven_minutes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Session, Outcome]:
+    with pytest.MonkeyPatch.context() as patched:
+        windows(patched)
+        session = Session(tmp_path_factory.mktemp("seven"), 420)
+        return session, session.run()
+
+
+def test_seven_minutes_are_enough_for_what_promises_most(seven_minutes: tuple[Session, Outcome]) -> None:
+    session, outcome = seven_minutes
+    kept = {one.fixer for one in outcome.verdicts if one.decision is Decision.KEPT}
+    assert kept == {one.name for one in FIXERS[:8]}, table(session.machine)
+    assert outcome.final is not None
+    assert outcome.final.original_ns / outcome.final.patched_ns > 8
+    assert session.machine.alive == 0
+
+
+def test_the_budget_is_kept(seven_minutes: tuple[Session, Outcome]) -> None:
+    session, _ = seven_minutes
+    assert session.machine.now_ns / NS_PER_S < session.budget_s - session.watched_s, table(session.machine)
+
+
+def test_the_slow_original_takes_no_trajectory(seven_minutes: tuple[Session, Outcome]) -> None:
+    session, _ = seven_minutes
+    assert session.machine.steps["trajectories"] == 2 * LEAST_SEEDS * LEAST_STEPS
+    # Under every seed, as many steps of the original alone would take longer than all that was taken.
+    assert session.machine.spent_ns["trajectories"] < LEAST_SEEDS * LEAST_STEPS * step_ms(SOURCE) * NS_PER_MS
+
+
+def test_a_control_is_no_finer_than_the_promise_asks_for(seven_minutes: tuple[Session, Outcome]) -> None:
+    session, outcome = seven_minutes
+    assert outcome.control is not None
+    assert outcome.control.pairs == 2 * LEAST_PAIRS
+    assert session.machine.started["control"] == 2 * LEAST_GENERATIONS
+
+
+def test_numbers_are_captured_once(seven_minutes: tuple[Session, Outcome]) -> None:
+    session, _ = seven_minutes
+    # First steps of three programs, and a reference in each number format; the last gate of all finds them there.
+    assert session.machine.started["gates"] == 3 + 3
+    assert session.machine.started["trajectories"] == 2 * LEAST_SEEDS
+
+
+def test_what_was_not_tried_is_told_with_what_it_promised(seven_minutes: tuple[Session, Outcome]) -> None:
+    _, outcome = seven_minutes
+    left = {one.fixer: one for one in outcome.verdicts if one.decision is Decision.NOT_TRIED}
+    assert left.keys() == {"pad-vocabulary", "loader-workers", "loader-pin"}
+    assert left["pad-vocabulary"].predicted_ns == 7_600_000
+    assert "the budget leaves only" in left["pad-vocabulary"].summary
+
+
+def test_a_longer_budget_tries_the_rest_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    windows(monkeypatch)
+    session = Session(tmp_path, 720)
+    outcome = session.run()
+    assert outcome.final is not None
+    assert outcome.final.original_ns / outcome.final.patched_ns > 10, table(session.machine)
+    assert "pad-vocabulary" in {one.fixer for one in outcome.verdicts if one.decision is Decision.KEPT}
+
+
+def test_a_fine_control_is_taken_where_a_verdict_hangs_on_it(tmp_path: Path) -> None:
+    """Two processes of one program differ by some percent: what saves little must be told from that."""
+    saving = {"a": 0.0, "b": 0.6}
+    machine = Machine(lambda text: 20 * (1 - next(saving[key] for key in saving if f"# {key}" in text)), noise=0.2)
+    (tmp_path / "train.py").write_text("# a\n")
+    program = Program.parse(["train.py"], cwd=tmp_path)
+    told: list[Control] = []
+    deadline = Deadline(None, machine.clock)
+    with (
+        simulated(machine),
+        Bench(program, tmp_path / "trials", Schedule(), deadline, on_control=told.append) as bench,
+    ):
+        original, twin = bench.copy({}, "original"), bench.copy({}, "twin")
+        faster = bench.copy({"train.py": "# b\n"}, "faster")
+        coarse = bench.control(original, twin, promised=1.0)
+        assert coarse is not None
+        clear = bench.attempt(FIXERS[6], original, faster).verdict
+        assert clear.decision is Decision.KEPT
+        assert told == []  # whatever a finer one would say
+        saving["b"] = 0.04
+        small = bench.attempt(FIXERS[6], original, faster).verdict
+    assert small.saving is not None
+    assert LEAST_SAVING < small.saving.low < coarse.resolution
+    (fine,) = told
+    assert fine.pairs > coarse.pairs
+    assert fine.generations > coarse.generations
+    assert small.resolution == fine.resolution
+    assert machine.alive == 0
