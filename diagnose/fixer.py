@@ -113,7 +113,7 @@ from diagnose.source.steps.microbatch import MicroBatch, microbatch
 from diagnose.source.steps.output_in_step import LossOfStep, losses_of_steps
 from diagnose.source.steps.parameter_loops import ParameterLoop, parameter_loops
 from diagnose.source.steps.pending import puts_off
-from diagnose.source.steps.progress import on_progress_bar, show_less_often
+from diagnose.source.steps.progress import on_progress_bar, show_less_often, shown_at
 from diagnose.source.steps.reads import is_read, log_branch, outcome, tensor_of, training_reads, trains, trains_within
 from diagnose.source.steps.sharded import Sharded, sharded
 from diagnose.source.steps.trainers import Trainer, trainers_of
@@ -298,6 +298,7 @@ __all__ = [
     "setting_of",
     "sharded",
     "show_less_often",
+    "shown_at",
     "splice",
     "split_plans",
     "state_shares",

@@ -48,6 +48,7 @@ from diagnose.fixer import (
     example_request,
     filled_by,
     gate,
+    is_read,
     keep_on_device,
     logged_reads,
     loops_around,
@@ -59,6 +60,7 @@ from diagnose.fixer import (
     replace,
     scope_of,
     show_less_often,
+    shown_at,
     splice,
     training_reads,
     trains,
@@ -76,12 +78,12 @@ def rewrite(request: Request) -> Answer:
     reasons: list[str] = []
     places = [place for place in request.finding.where if place.file in request.sources]
     for path, text in request.sources.items():
-        source = parse(text) if ".item()" in text else None
+        lines = {place.line for place in places if place.file == path}
+        source = parse(text) if ".item()" in text or lines else None
         if source is None:
             continue
         plan = Deferred(source)
         plan.torch, imports = ensure_import(source, "torch")
-        lines = {place.line for place in places if place.file == path}
         _plan(plan, lines)
         if any(f"{plan.torch}." in edit.text for edit in plan.splices):
             plan.splices += imports
@@ -155,6 +157,15 @@ def _plan(plan: Deferred, lines: set[int]) -> None:
         except LeftAlone as reason:
             del plan.splices[before:]
             plan.reasons.append(f"{source.lines_of(read)[0]} is left alone: {reason}")
+    for statement in shown_at(source, lines):
+        batch = next((loop for loop in loops_around(source, statement) if loop in steps), None)
+        reads = any(is_read(call) for call in source.every(cst.Call, statement))
+        if batch is None or reads or gate(source, statement, batch) is not None:
+            continue
+        try:
+            _show_less_often(plan, statement, batch)
+        except LeftAlone as reason:
+            plan.reasons.append(f"{source.lines_of(statement)[0]} is left alone: {reason}")
 
 
 def _show_less_often(plan: Deferred, shown: cst.Expr, batch: Loop) -> None:

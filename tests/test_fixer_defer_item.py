@@ -171,6 +171,17 @@ def test_a_progress_bar_is_told_every_tenth_loss() -> None:
     assert fixed(answer.files["train.py"]) is None
 
 
+def test_a_progress_bar_that_formats_a_tensor_by_itself_is_told_every_tenth() -> None:
+    text = BAR.replace("loss=loss.item()", "loss=loss")
+    line = next(number for number, line in enumerate(text.splitlines(), 1) if "loss=loss" in line)
+    assert fixed(text) is None  # nothing says that the bar waits
+    answer = FIXER.rewrite(example_request("host-sync", text, lines=[line]))
+    assert isinstance(answer, Edits)
+    assert "    if bar.n % 10 == 0:\n        bar.set_postfix(\n            loss=loss,\n" in answer.files["train.py"]
+    again = next(number for number, line in enumerate(answer.files["train.py"].splitlines(), 1) if "loss=loss" in line)
+    assert FIXER.rewrite(example_request("host-sync", answer.files["train.py"], lines=[again])) is None
+
+
 @pytest.mark.parametrize(
     ("line", "told"),
     [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import libcst as cst
 
 from diagnose.source.edit import call_name
@@ -9,7 +11,7 @@ from diagnose.source.flow import Loop, within
 from diagnose.source.steps.every_step import counter_of
 from diagnose.source.syntax import Source, Splice
 
-__all__ = ["on_progress_bar", "show_less_often"]
+__all__ = ["on_progress_bar", "show_less_often", "shown_at"]
 
 _SHOWS = frozenset({"set_postfix", "set_postfix_str", "set_description", "set_description_str"})
 EVERY = 10
@@ -21,6 +23,15 @@ def on_progress_bar(source: Source, read: cst.Call) -> cst.Expr | None:
         if isinstance(above, cst.Expr):
             return above if isinstance(above.value, cst.Call) and call_name(above.value) in _SHOWS else None
     return None
+
+
+def shown_at(source: Source, lines: set[int]) -> Iterator[cst.Expr]:
+    """The statements on any of these lines that show something on a progress bar, which formats tensors by itself."""
+    for call in source.every(cst.Call):
+        statement = source.parent(call)
+        first, last = source.lines_of(call)
+        if call_name(call) in _SHOWS and isinstance(statement, cst.Expr) and lines & {*range(first, last + 1)}:
+            yield statement
 
 
 def show_less_often(source: Source, statement: cst.Expr, batch: Loop) -> list[Splice] | None:
