@@ -120,6 +120,7 @@ from diagnose.source.steps.trainers import Trainer, trainers_of
 from diagnose.source.steps.training import TrainingStep, training_steps
 from diagnose.source.steps.transfers import Origin, Transfer, cuda_test, made_on_host, transfers
 from diagnose.source.steps.unread_output import reader_of
+from diagnose.source.steps.unwrapped import asked_elsewhere, asks_rank, needs_model, uses_of_model
 from diagnose.source.steps.varying import varies
 from diagnose.source.unchanging import is_unchanging, is_written_to, on_device
 from diagnose.source.unwrap import unwrap
@@ -194,7 +195,9 @@ __all__ = [
     "after_build",
     "argument",
     "argument_code",
+    "asked_elsewhere",
     "asks_nothing",
+    "asks_rank",
     "batch_loops",
     "before_imports",
     "biased_before_norm",
@@ -265,6 +268,7 @@ __all__ = [
     "microbatch",
     "model_class",
     "moved_inputs",
+    "needs_model",
     "norm_loops",
     "number",
     "on_device",
@@ -318,6 +322,7 @@ __all__ = [
     "updates",
     "uses_convolutions",
     "uses_of",
+    "uses_of_model",
     "variables",
     "varies",
     "within",

@@ -33,6 +33,7 @@ from diagnose.fixer import (
     Splice,
     TrainingStep,
     argument,
+    asks_rank,
     call_name,
     data_parallel,
     example_request,
@@ -43,7 +44,6 @@ from diagnose.fixer import (
     wrapper_of,
 )
 
-_ASKS_RANK = re.compile(r"\b\w*rank\b|is_main|is_master|get_rank", re.IGNORECASE)
 _ASKS_RANKS = re.compile(r"world_?size|is_initialized|is_available|\bdistributed\b|\bddp\b", re.IGNORECASE)
 _WRITES = frozenset({"step", "load_state_dict", "copy_", "mul_", "add_", "lerp_", "fill_", "zero_", "apply"})
 
@@ -106,7 +106,7 @@ def _is_its(request: Request, step: TrainingStep, model: str) -> bool:
 
 def _differ(step: TrainingStep) -> bool:
     """Whether one rank does to the weights what the others do not."""
-    branches = (each for each in step.source.every(cst.If, step.turn) if _ASKS_RANK.search(step.source.code(each.test)))
+    branches = (each for each in step.source.every(cst.If, step.turn) if asks_rank(step.source, each))
     return any(call_name(call) in _WRITES for branch in branches for call in step.source.every(cst.Call, branch))
 
 

@@ -20,7 +20,6 @@ Fix safety
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import libcst as cst
 
@@ -39,26 +38,23 @@ from diagnose.fixer import (
     TrainingStep,
     after_build,
     argument,
+    asked_elsewhere,
     built_model,
     call_name,
     data_parallel,
     ensure_import,
     example_request,
     loops_around,
+    needs_model,
     parameter_loops,
-    parse,
     remove_statements,
     scope_of,
     training_steps,
+    uses_of_model,
     within,
 )
 
 Statement = cst.BaseSmallStatement | cst.BaseCompoundStatement
-_OF_THE_WRAPPER = frozenset(
-    {"parameters", "train", "eval", "zero_grad", "buffers", "modules", "training", "requires_grad_"}
-)
-"""What the wrapper has as the model has it; names of parameters are others."""
-_ASKS_RANK = re.compile(r"\b\w*rank\b|is_main|is_master|get_rank", re.IGNORECASE)
 _BUFFERS = re.compile(r"BatchNorm|batch_norm|InstanceNorm|register_buffer|torchvision|\btimm\b|from_pretrained")
 _FOR_ONE_PROCESS = """{line}: `nn.DataParallel` drives all devices from one process. With a process for each instead:
   1. before the model is built: `rank = int(os.environ["LOCAL_RANK"]); torch.cuda.set_device(rank); \
@@ -123,7 +119,7 @@ def _wrapped(
     alone = ", broadcast_buffers=False" if any(map(_BUFFERS.search, request.sources.values())) else ""
     wrapper = f"{torch}.nn.parallel.DistributedDataParallel({built.name}{alone})"
     at = after_build(built, [f"{built.name} = {wrapper}"], filled=True)
-    own = [Splice(end, end, ".module") for end in _needs_model(request, built, at.start, gone, step)]
+    own = [Splice(end, end, ".module") for end in needs_model(request.sources, built, at.start, gone, step)]
     edits = [
         (loop.path, remove_statements(loop.source, gone, about=r"gradients?\b|average|all.?reduce")),
         (built.path, [*imports, at, *own]),
@@ -156,12 +152,12 @@ def _why_not(
         return "the process group is made after the model, elsewhere, or only under a condition"
     if any(
         within(source, node, step.turn) and _is_before(step, node)
-        for node in _uses(source, step.scope, step.model or "")
+        for node in uses_of_model(source, step.scope, step.model or "")
     ):
         return "the loss is computed by more of the model than its forward pass"
     if _between(step, reducing):
         return "the program looks at the gradients, or clips them, before it reduces them"
-    where = _gone_astray(request, built, step)
+    where = asked_elsewhere(request.sources, built, step)
     return f"{where} uses the model in a way that the wrapper does not have" if where else None
 
 
@@ -211,71 +207,6 @@ def _between(step: TrainingStep, reducing: Statement) -> bool:
     start, end = source.span(step.backward)[1], source.span(reducing)[0]
     between = source.text[start:end]
     return ".grad" in between or "clip_grad" in between or "unscale_" in between
-
-
-def _uses(source: Source, below: cst.CSTNode, name: str) -> Iterator[cst.BaseExpression]:
-    """`name` wherever it has to be the model itself: for an attribute of its own, or where one rank alone runs it."""
-    for node in source.walk(below):
-        if not isinstance(node, cst.Name | cst.Attribute) or source.code(node) != name:
-            continue
-        parent = source.parent(node)
-        if isinstance(parent, cst.Attribute) and parent.value is node:
-            if parent.attr.value not in _OF_THE_WRAPPER:
-                yield node
-        elif isinstance(parent, cst.Call | cst.Arg) and _on_one_rank(source, node, below):
-            yield node
-
-
-def _on_one_rank(source: Source, node: cst.CSTNode, below: cst.CSTNode) -> bool:
-    branches = [above for above in source.ancestors(node) if isinstance(above, cst.If) and within(source, above, below)]
-    return any(_ASKS_RANK.search(source.code(branch.test)) for branch in branches)
-
-
-def _handed_on(
-    request: Request, source: Source, below: cst.CSTNode, name: str, step: TrainingStep
-) -> Iterator[cst.Arg]:
-    """Where the model is given to a function of the program's own that needs the model itself."""
-    for call in source.every(cst.Call, below):
-        for at, arg in enumerate(call.args):
-            if source.code(arg.value) == name and _needs_itself(request, call, at, step):
-                yield arg
-
-
-def _needs_itself(request: Request, call: cst.Call, at: int, step: TrainingStep) -> bool:
-    keyword = call.args[at].keyword
-    for other in filter(None, map(parse, request.sources.values())):
-        for function in other.every(cst.FunctionDef):
-            names = [each.name.value for each in function.params.params if each.name.value != "self"]
-            given = keyword.value if keyword is not None else names[at] if at < len(names) else None
-            trains = other.text == step.source.text and function.deep_equals(step.scope)
-            if function.name.value == call_name(call) and given in names and not trains:
-                return given is not None and any(_uses(other, function.body, given))
-    return False
-
-
-def _needs_model(request: Request, built: Built, after: int, gone: list[Statement], step: TrainingStep) -> list[int]:
-    """Where the program asks for what only the model has: in the scope that builds it, or in its class."""
-    source = built.source
-    owner = source.inside(built.scope, cst.ClassDef) if built.name.startswith("self.") else None
-    found: dict[int, None] = {}
-    for scope in [built.scope] if owner is None else source.every(cst.FunctionDef, owner):
-        used = [*_uses(source, scope, built.name)]
-        used += [arg.value for arg in _handed_on(request, source, scope, built.name, step)]
-        for node in used:
-            early = scope is built.scope and source.span(node)[0] < after
-            if not early and not any(within(source, node, each) for each in gone):
-                found[source.span(node)[1]] = None
-    return list(found)
-
-
-def _gone_astray(request: Request, built: Built, step: TrainingStep) -> str | None:
-    """The place in another function that asks for what only the model has; None where there is none."""
-    in_class = built.name.startswith("self.") and step.model == built.name and step.path == built.path
-    if step.scope is built.scope or step.model is None or in_class:
-        return None
-    used = [*_uses(step.source, step.scope, step.model)]
-    used += [arg.value for arg in _handed_on(request, step.source, step.scope, step.model, step)]
-    return f"{step.path}:{step.source.lines_of(used[0])[0]}" if used else None
 
 
 def _data_parallel_module(request: Request) -> Advice | None:
