@@ -39,7 +39,7 @@ TRACE = {
 def diagnose(*words: str, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "diagnose", *words]
     environ = {**os.environ, "PYTHONPATH": PYTHONPATH, **(env or {})}
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, timeout=120, env=environ)
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, timeout=300, env=environ)
 
 
 @pytest.fixture

@@ -56,7 +56,7 @@ main()
 def diagnose(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "diagnose", *words]
     environ = {**os.environ, "PYTHONPATH": PYTHONPATH}
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=280, env=environ)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=1000, env=environ)
 
 
 def digests(folder: Path) -> dict[str, str]:

@@ -130,7 +130,7 @@ def test_a_program_that_runs_out_of_memory_runs_after_fix(tmp_path: Path) -> Non
     def ran(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, *words]
         return subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240, check=False
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=1000, check=False
         )
 
     before = ran("train.py", "2")
