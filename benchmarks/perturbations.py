@@ -202,6 +202,24 @@ def _without_optimizer_ranges(profile: Profile) -> Profile:
     )
 
 
+def _unmarked(profile: Profile) -> Profile:
+    """As profilers record it that know nothing of PyTorch: where steps end, only the work itself tells."""
+    return _without_optimizer_ranges(_without_marks(profile))
+
+
+def _from_within_a_step(profile: Profile) -> Profile:
+    """As a profiler without a schedule records it that starts while a step is under way."""
+    events = profile["traceEvents"]
+    steps = [event for event in events if _is_mark(event) and event.get("cat") == "user_annotation"]
+    if not steps:
+        return profile
+    first = min(steps, key=lambda event: float(event["ts"]))
+    begin = float(first["ts"]) + 0.6 * float(first["dur"])
+    return _without_marks(
+        _only(profile, lambda event: "ts" not in event or event.get("ph") == "M" or float(event["ts"]) >= begin)
+    )
+
+
 PERTURBATIONS = (
     Perturbation("as recorded", lambda profile: profile),
     Perturbation("events backwards", _backwards),
@@ -210,6 +228,8 @@ PERTURBATIONS = (
     Perturbation("no step marks", _without_marks),
     Perturbation("annotated steps", _marked_by_annotations),
     Perturbation("no optimizer ranges", _without_optimizer_ranges),
+    Perturbation("no marks at all", _unmarked),
+    Perturbation("from within a step", _from_within_a_step),
     Perturbation("no frames", _without_frames),
     Perturbation("no shapes", _without_arguments(*_SHAPES)),
     Perturbation("no grids", _without_arguments(*_GRIDS)),
