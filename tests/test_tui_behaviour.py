@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import signal
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -154,12 +155,12 @@ async def test_quitting_while_the_program_runs_asks_first() -> None:
     app = DiagnoseApp(Feed(), work, cancel=release.set)
     async with app.run_test() as pilot:
         await pilot.press("q")
-        assert asked(app)
+        await settled(pilot, lambda: asked(app))
         await pilot.press("n")
-        assert not asked(app)
+        await settled(pilot, lambda: not asked(app))
         assert not release.is_set()
         await pilot.press("ctrl+c")
-        assert asked(app)
+        await settled(pilot, lambda: asked(app))
         await pilot.press("y")
         await settled(pilot, lambda: not app.at_work)
     assert release.is_set()
@@ -176,8 +177,49 @@ async def test_work_that_does_not_end_is_left_by_asking_twice() -> None:
 
     app = DiagnoseApp(Feed(), work, cancel=lambda: None)
     async with app.run_test() as pilot:
-        await pilot.press("q", "y", "q")
+        await pilot.press("q")
+        await settled(pilot, lambda: asked(app))
+        await pilot.press("y")
+        await settled(pilot, lambda: not asked(app))
+        await pilot.press("q")
+        await settled(pilot, lambda: app.return_value is not None)
     release.set()
+    assert app.return_value == INTERRUPTED
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_request_to_end_leaves_a_finished_screen_without_a_question(number: signal.Signals) -> None:
+    """A terminal that is gone answers no key, and reading from it ever again keeps a core busy."""
+    before = signal.getsignal(number)
+
+    @driven
+    async def test() -> None:
+        app = DiagnoseApp(Feed(), lambda _tell: 3)
+        async with app.run_test() as pilot:
+            await settled(pilot, lambda: not app.at_work)
+            signal.raise_signal(number)
+            await settled(pilot, lambda: app.return_value is not None)
+        assert app.return_value == 3
+
+    test()
+    assert signal.getsignal(number) == before
+
+
+@driven
+async def test_a_request_to_end_cancels_work_that_runs_and_asks_nothing() -> None:
+    begun, release = threading.Event(), threading.Event()
+
+    def work(_tell: Tell) -> int:
+        begun.set()
+        release.wait(LIMIT_S)
+        return INTERRUPTED
+
+    app = DiagnoseApp(Feed(), work, cancel=release.set)
+    async with app.run_test() as pilot:
+        await settled(pilot, begun.is_set)
+        signal.raise_signal(signal.SIGTERM)
+        await settled(pilot, lambda: app.return_value is not None)
+    assert release.is_set()
     assert app.return_value == INTERRUPTED
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import threading
 from collections.abc import Callable
 from typing import ClassVar
@@ -104,8 +106,27 @@ class DiagnoseApp(App[int]):
         if self._clock is not None:
             self.set_interval(1.0, self._tick)
         if self._work is not None:
+            self._heed_requests()
             # A thread of our own, not a worker of Textual's: the screen must be able to close before the work ends.
             threading.Thread(target=self._run_work, name="diagnose-work", daemon=True).start()
+
+    def _heed_requests(self) -> None:
+        """Take a request to end, or a terminal that is gone, as the user leaving: nobody is there to be asked."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+                asyncio.get_running_loop().add_signal_handler(number, self.leave_unasked)
+
+    def leave_unasked(self) -> None:
+        """End without a question: at once when the work is over, else when it has ended."""
+        self._quitting = True
+        if not self.at_work:
+            self.exit(self._result)
+        elif self._cancel is None:
+            self.exit(INTERRUPTED)
+        else:
+            self._cancel()
 
     def _run_work(self) -> None:
         assert self._work is not None
