@@ -31,28 +31,26 @@ kind, work is launched just in time: by a call without length at the moment it s
 from __future__ import annotations
 
 import re
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from diagnose.trace import Collective, StackFrame, Thread, Trace
+from diagnose.trace.canvas import CALLS, Canvas, Event, draw_device, draw_host, events, start_of
 from diagnose.trace.schema import (
     MISSING,
-    CopyDirection,
     Counters,
     DeviceWork,
     Frames,
     HostCalls,
-    Memory,
     Ops,
     RangeKind,
     Ranges,
     Samples,
-    WorkKind,
 )
 
 _LANE = re.compile(r"\s*([a-z]+)(?: (\d+))?\s*: ?")
+_COLLECTIVE_KERNEL = "ncclDevKernel_{}"
 _RANGES = {
     "load": (RangeKind.INPUT, "DataLoader.__next__"),
     "opt": (RangeKind.OPTIMIZER, "Optimizer.step"),
@@ -62,57 +60,6 @@ _RANGES = {
     "bwd": (RangeKind.BACKWARD, "backward"),
     "coll": (RangeKind.COLLECTIVE, "nccl:all_reduce"),
 }
-_CALLS = {
-    "l": "cudaLaunchKernel",
-    "c": "cudaMemcpyAsync",
-    "G": "cudaGraphLaunch",
-    "s": "cudaStreamSynchronize",
-    "S": "cudaDeviceSynchronize",
-    "m": "cudaMalloc",
-    "f": "cudaFree",
-}
-_KERNELS = {
-    "k": "kernel",
-    "u": "kernel",
-    "c": "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
-}
-_COLLECTIVE_KERNEL = "ncclDevKernel_{}"
-_COPIES = {
-    "h": ("Memcpy HtoD (Pageable -> Device)", CopyDirection.HOST_TO_DEVICE, Memory.PAGEABLE),
-    "H": ("Memcpy HtoD (Pinned -> Device)", CopyDirection.HOST_TO_DEVICE, Memory.PINNED),
-    "d": ("Memcpy DtoH (Device -> Pageable)", CopyDirection.DEVICE_TO_HOST, Memory.PAGEABLE),
-    "D": ("Memcpy DtoH (Device -> Pinned)", CopyDirection.DEVICE_TO_HOST, Memory.PINNED),
-    "t": ("Memcpy DtoD (Device -> Device)", CopyDirection.DEVICE_TO_DEVICE, Memory.UNKNOWN),
-}
-_SET = "Memset (Device)"
-_BYTES_PER_NS = 10  # a copy moves 10 GB/s, the order of a PCIe link
-
-
-@dataclass(frozen=True)
-class _Event:
-    letter: str
-    start: int
-    end: int
-
-
-@dataclass
-class _Canvas:
-    unit_ns: int
-    names: dict[str, int] = field(default_factory=dict)
-    device: list[dict[str, Any]] = field(default_factory=list)
-    calls: list[dict[str, Any]] = field(default_factory=list)
-    ops: list[dict[str, Any]] = field(default_factory=list)
-    frames: list[dict[str, Any]] = field(default_factory=list)
-    ranges: list[dict[str, Any]] = field(default_factory=list)
-    samples: list[dict[str, Any]] = field(default_factory=list)
-    stacks: dict[tuple[StackFrame, ...], int] = field(default_factory=dict)
-    threads: int = 1
-
-    def name(self, text: str) -> int:
-        return self.names.setdefault(text, len(self.names))
-
-    def span(self, event: _Event) -> dict[str, Any]:
-        return {"start_ns": event.start * self.unit_ns, "end_ns": event.end * self.unit_ns}
 
 
 def drawn(
@@ -143,14 +90,14 @@ def drawn(
     Raises ValueError for a picture that says nothing.
     """
     lanes = _lanes(text, repeat)
-    canvas = _Canvas(unit_ns)
+    canvas = Canvas(unit_ns)
     columns = max(len(row) for _, _, row in lanes)
     for lane, number, row in lanes:
         _draw_lane(canvas, lane, number, row, calls or {}, ops or {}, frames or {}, stacks or {})
     texts = _with_shapes(canvas, shapes or {})
     _number(canvas, numbered)
     named = {letter: _COLLECTIVE_KERNEL.format(one.kind) for letter, one in (comms or {}).items()} | dict(kernels or {})
-    _draw_device(canvas, [(number, row) for lane, number, row in lanes if lane == "gpu"], named, tuple(comms or ()))
+    draw_device(canvas, [(number, row) for lane, number, row in lanes if lane == "gpu"], named, tuple(comms or ()))
     has_device = any(lane == "gpu" for lane, _, _ in lanes)
     counters = _counters(canvas, counted or {}, columns * unit_ns)
     trace = Trace(
@@ -198,13 +145,8 @@ def _repeated(row: str, width: int, repeat: int) -> str:
     return "".join(marks.get(column, " ") for column in range(max(marks, default=-1) + 1))
 
 
-def _events(row: str) -> Iterator[_Event]:
-    for match in re.finditer(r"([^\s.])\1*", row):
-        yield _Event(match[1], match.start(), match.end())
-
-
 def _draw_lane(
-    canvas: _Canvas,
+    canvas: Canvas,
     lane: str,
     number: int,
     row: str,
@@ -215,24 +157,24 @@ def _draw_lane(
 ) -> None:
     if lane == "host":
         canvas.threads = max(canvas.threads, number + 1)
-        _draw_host(canvas, number, row, _CALLS | dict(calls), {"o": "aten::op"} | dict(ops))
+        draw_host(canvas, number, row, CALLS | dict(calls), {"o": "aten::op"} | dict(ops))
     elif lane == "op":
-        for event in _events(row):
+        for event in events(row):
             named = {"name": canvas.name(ops[event.letter]), "thread": number, "letter": event.letter}
             canvas.ops.append(canvas.span(event) | named)
     elif lane in _RANGES:
         kind, name = _RANGES[lane]
-        for event in _events(row):
+        for event in events(row):
             canvas.ranges.append(canvas.span(event) | {"kind": kind, "name": canvas.name(name), "thread": number})
     elif lane == "step":
         for column, letter in enumerate(row):
             if letter == "|":
-                mark = canvas.span(_Event("|", column, column))
+                mark = canvas.span(Event("|", column, column))
                 canvas.ranges.append(
                     mark | {"kind": RangeKind.OPTIMIZER, "name": canvas.name("Optimizer.step"), "thread": 0}
                 )
     elif lane == "call":
-        for event in _events(row):
+        for event in events(row):
             canvas.frames.append(canvas.span(event) | {"name": canvas.name(frames[event.letter]), "thread": number})
     elif lane == "line":
         for column, letter in enumerate(row):
@@ -245,22 +187,7 @@ def _draw_lane(
                 canvas.samples.append({"time_ns": middle, "stack": index})
 
 
-def _draw_host(canvas: _Canvas, thread: int, row: str, calls: Mapping[str, str], ops: Mapping[str, str]) -> None:
-    for event in _events(row):
-        if event.letter in calls:
-            name = canvas.name(calls[event.letter])
-            made = canvas.span(event) | {"name": name, "thread": thread, "correlation": MISSING, "letter": event.letter}
-            canvas.calls.append(made)
-        elif event.letter not in ops and event.letter != "p":
-            raise ValueError(f"a host lane knows no letter {event.letter!r}")
-    nested = "".join(re.escape(letter) for letter in calls)
-    for letter, operator in ops.items():
-        for match in re.finditer(rf"{re.escape(letter)}[{re.escape(letter)}{nested}]*", row):
-            event = _Event(letter, match.start(), match.end())
-            canvas.ops.append(canvas.span(event) | {"name": canvas.name(operator), "thread": thread, "letter": letter})
-
-
-def _with_shapes(canvas: _Canvas, shapes: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+def _with_shapes(canvas: Canvas, shapes: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
     """Give operators the places of their texts, and return the texts."""
     texts = tuple(dict.fromkeys(text for pair in shapes.values() for text in pair))
     unknown = [MISSING] * 3
@@ -270,15 +197,15 @@ def _with_shapes(canvas: _Canvas, shapes: Mapping[str, tuple[str, ...]]) -> tupl
     return texts
 
 
-def _number(canvas: _Canvas, numbered: str) -> None:
+def _number(canvas: Canvas, numbered: str) -> None:
     """Give operators the numbers that autograd would."""
     number = 0
-    for row in sorted(canvas.ops, key=_start):
+    for row in sorted(canvas.ops, key=start_of):
         row["sequence"] = number if row["letter"] in numbered else MISSING
         number += row["letter"] in numbered
 
 
-def _counters(canvas: _Canvas, counted: Mapping[str, Sequence[float]], length_ns: int) -> Counters:
+def _counters(canvas: Canvas, counted: Mapping[str, Sequence[float]], length_ns: int) -> Counters:
     """Each counter's values, evenly over the time of the drawing."""
     rows = [
         (length_ns * place // max(len(values) - 1, 1), canvas.name(name), -1 if name.startswith("host.") else 0, value)
@@ -288,84 +215,6 @@ def _counters(canvas: _Canvas, counted: Mapping[str, Sequence[float]], length_ns
     columns = zip(*rows, strict=True) if rows else ((), (), (), ())
     keys = ("time_ns", "name", "device", "value")
     return Counters.build({key: list(column) for key, column in zip(keys, columns, strict=True)}).sorted_by_start()
-
-
-def _draw_device(
-    canvas: _Canvas, lanes: Sequence[tuple[int, str]], kernels: Mapping[str, str], comms: Sequence[str] = ()
-) -> None:
-    launches = {kind: deque(sorted(_calls_of(canvas, kind), key=_start)) for kind in ("l", "c", "G")}
-    drawn_kinds = {kind for kind, queue in launches.items() if queue}
-    places = sorted(((event.start, stream, event) for stream, row in lanes for event in _events(row)), key=_place)
-    for number, (_, stream, event) in enumerate(places, start=1):
-        row: dict[str, Any] = canvas.span(event) | {"device": 0, "stream": stream} | _work(canvas, event, kernels)
-        if event.letter in comms:
-            row["collective"] = 1 + comms.index(event.letter)
-        kind = "l" if row["kind"] == WorkKind.KERNEL else "c"
-        kind = "G" if kind == "l" and "G" in drawn_kinds and "l" not in drawn_kinds else kind
-        if event.letter == "u":
-            row["correlation"] = MISSING
-        elif kind in drawn_kinds:
-            row["correlation"] = _taken(launches[kind], row, number, keep=kind == "G")
-        else:
-            row["correlation"] = number
-            at = {"start_ns": row["start_ns"], "end_ns": row["start_ns"]}
-            caller = {"name": canvas.name(_CALLS[kind]), "thread": 0, "correlation": number, "letter": kind}
-            canvas.calls.append(at | caller)
-        canvas.device.append(row)
-    for call in (*launches["l"], *launches["c"]):
-        raise ValueError(f"no device work is drawn for the launch at {call['start_ns']} ns")
-
-
-def _taken(queue: deque[dict[str, Any]], row: Mapping[str, Any], number: int, *, keep: bool) -> int:
-    """The correlation of the launch that a piece of work takes; one graph launch serves work until the next begins."""
-    while keep and len(queue) > 1 and queue[1]["start_ns"] <= row["start_ns"]:
-        queue.popleft()
-    if not queue or queue[0]["start_ns"] > row["start_ns"]:
-        raise ValueError(f"no launch is drawn before the device work at {row['start_ns']} ns")
-    call = queue[0] if keep else queue.popleft()
-    if call["correlation"] == MISSING:
-        call["correlation"] = number
-    return int(call["correlation"])
-
-
-def _work(canvas: _Canvas, event: _Event, kernels: Mapping[str, str]) -> dict[str, Any]:
-    size = (event.end - event.start) * canvas.unit_ns * _BYTES_PER_NS
-    if event.letter in kernels:
-        return {"kind": WorkKind.KERNEL, "name": canvas.name(kernels[event.letter]), **_NOT_A_COPY}
-    if event.letter in _COPIES:
-        name, direction, memory = _COPIES[event.letter]
-        copy = {"size_bytes": size, "direction": direction, "host_memory": memory, "collective": MISSING}
-        return {"kind": WorkKind.COPY, "name": canvas.name(name), **copy}
-    if event.letter == "z":
-        return {"kind": WorkKind.SET, "name": canvas.name(_SET), **(_NOT_A_COPY | {"size_bytes": size})}
-    if event.letter not in _KERNELS:
-        raise ValueError(f"a gpu lane knows no letter {event.letter!r}; name it with kernels={{…}}")
-    collective = 0 if event.letter == "c" else MISSING
-    return (
-        {"kind": WorkKind.KERNEL, "name": canvas.name(_KERNELS[event.letter])}
-        | _NOT_A_COPY
-        | {"collective": collective}
-    )
-
-
-_NOT_A_COPY: dict[str, Any] = {
-    "size_bytes": MISSING,
-    "direction": CopyDirection.UNKNOWN,
-    "host_memory": Memory.UNKNOWN,
-    "collective": MISSING,
-}
-
-
-def _calls_of(canvas: _Canvas, letter: str) -> list[dict[str, Any]]:
-    return [call for call in canvas.calls if call["letter"] == letter]
-
-
-def _start(row: Mapping[str, Any]) -> int:
-    return int(row["start_ns"])
-
-
-def _place(work: tuple[int, int, _Event]) -> tuple[int, int]:
-    return work[0], work[1]
 
 
 def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]] | None:
