@@ -2,12 +2,14 @@
 
     python benchmarks/checkpoint_plan.py --out OUT [--seconds 170] [--device cuda|cpu] [--tiny]
 
-The probe that watches a run measures the blocks in four steps; from that a plan is made for each cap, with the peak it
-will have. Then every `k` of `n` is run (the first `k` blocks computed again), and with it computing all of them again.
-A line for each cap says whether the plan fits (its measured peak is below the cap, and it runs with the allocator
-limited to it), how far its predicted peak is from the measured one, its step against the best `k` that fits, and
-whether loss and gradients are those of the program without checkpoints, bit for bit. Without a device's allocator (CPU)
-there are no measured peaks; what autograd keeps stands for them.
+The probe that watches a run measures the blocks in five steps; from that plans are made for each cap, with the peak
+they will have: of whole blocks, and of blocks that keep the results of some operators. A cap is one on what the
+allocator takes of the device, so that what it could not give back is no room. Then every `k` of `n` is run (the first
+`k` blocks computed again), and with it computing all of them again. A line for each plan says whether it fits (its
+measured peak is below the cap, and it runs with the allocator limited to it), how far its predicted peak is from the
+measured one, its step against the best `k` that fits, and whether loss and gradients are those of the program without
+checkpoints, bit for bit. Without a device's allocator (CPU) there are no measured peaks; what autograd keeps stands
+for them.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import os
 import time
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
+from functools import partial, reduce
 from pathlib import Path
 from statistics import median
 
@@ -29,11 +32,11 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # before torch make
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts, noop_context_fn
 
 from diagnose.collect.inside.blocks import OPERATORS, Blocks
 from diagnose.collect.inside.sites import Sites
-from diagnose.memory import Chain, Recorded, cheapest, recorded
+from diagnose.memory import Chain, Plan, Recorded, cheapest, cheapest_split, recorded
 from diagnose.model import Site
 from diagnose.units import format_bytes
 
@@ -87,11 +90,17 @@ class Transformer(nn.Module):
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.blocks))
         self.norm, self.head = nn.LayerNorm(shape.width), nn.Linear(shape.width, shape.words, bias=False)
         self.again: Collection[int] = ()
+        self.keeping: Collection[int] = ()
+        self.operators: Collection[str] = ()
 
     def forward(self, words: Tensor) -> Tensor:
         x = self.embedding(words)
+        kept = partial(
+            create_selective_checkpoint_contexts, [reduce(getattr, one.split("."), torch.ops) for one in self.operators]
+        )
         for number, block in enumerate(self.blocks):
-            x = checkpoint(block, x, use_reentrant=False) if number in self.again else block(x)
+            context = kept if number in self.keeping else noop_context_fn
+            x = checkpoint(block, x, use_reentrant=False, context_fn=context) if number in self.again else block(x)
         logits = self.head(self.norm(x))
         loss: Tensor = F.cross_entropy(logits.flatten(0, 1), words.flatten())
         return loss
@@ -104,6 +113,7 @@ class Run:
     again: tuple[int, ...]
     step_ms: float
     peak_bytes: int
+    reserved_bytes: int
 
 
 class Bench:
@@ -142,9 +152,14 @@ class Bench:
         assert known is not None, "the probe found no blocks"
         return known
 
-    def run(self, again: Collection[int]) -> Run:
+    def use(self, plan: Plan) -> None:
+        """Have the model compute again what a plan says."""
+        self.model.again, self.model.keeping = frozenset(plan.again), frozenset(plan.keeping)
+        self.model.operators = plan.operators
+
+    def run(self, plan: Plan) -> Run:
         """The median step, and the peak."""
-        self.model.again = frozenset(again)
+        self.use(plan)
         for _ in range(2):
             self.step()
         self.settle()
@@ -157,13 +172,14 @@ class Bench:
             self.settle()
             times.append(1000 * (time.perf_counter() - began))
         peak = torch.cuda.max_memory_allocated() if self.on_device else 0
-        return Run(tuple(again), median(times), peak)
+        taken = torch.cuda.max_memory_reserved() if self.on_device else 0
+        return Run(plan.again, median(times), peak, taken)
 
-    def runs_within(self, again: Collection[int], budget_bytes: int) -> bool | None:
+    def runs_within(self, plan: Plan, budget_bytes: int) -> bool | None:
         """Whether steps run with the allocator limited to the budget; None without one."""
         if not self.on_device:
             return None
-        self.model.again = frozenset(again)
+        self.use(plan)
         self.optimizer.zero_grad()
         torch.cuda.empty_cache()
         total = torch.cuda.get_device_properties(0).total_memory
@@ -180,13 +196,13 @@ class Bench:
             gc.collect()
             torch.cuda.empty_cache()
 
-    def same_gradients(self, again: Collection[int]) -> bool:
+    def same_gradients(self, plan: Plan) -> bool:
         """Whether loss and gradients are those without checkpoints, bit for bit, under deterministic algorithms."""
         torch.use_deterministic_algorithms(True)
         found = []
         try:
-            for chosen in ((), again):
-                self.model.again = frozenset(chosen)
+            for chosen in (whole_blocks(()), plan):
+                self.use(chosen)
                 self.optimizer.zero_grad()
                 torch.manual_seed(1)
                 with torch.autocast(self.device, torch.bfloat16, enabled=self.on_device):
@@ -201,6 +217,11 @@ class Bench:
     def settle(self) -> None:
         if self.on_device:
             torch.cuda.synchronize()
+
+
+def whole_blocks(again: Collection[int]) -> Plan:
+    """These blocks computed again, whatever that holds and costs."""
+    return Plan(tuple(again), 0, 0)
 
 
 def without_allocator(chain: Chain) -> Chain:
@@ -223,7 +244,7 @@ def main() -> None:
     ends = time.monotonic() + args.seconds
     bench = Bench(TINY if args.tiny else Shape(), args.device)
     known = bench.measured_blocks()
-    plain = bench.run(())
+    plain = bench.run(whole_blocks(()))
     chain = known.chain if bench.on_device else without_allocator(known.chain)
     whole = plain.peak_bytes or chain.peak_bytes()
     print(
@@ -231,28 +252,31 @@ def main() -> None:
         f"predicted {format_bytes(chain.peak_bytes())}",
         flush=True,
     )
-    plans = {cap: cheapest(chain, int(cap * whole)) for cap in CAPS}
-    runs = {cap: bench.run(plan.again) for cap, plan in plans.items() if plan is not None}
-    everything = bench.run(range(len(chain.blocks)))
+    plans: list[tuple[float, Plan | None]] = []
+    for cap in CAPS:
+        room = int(cap * whole) - known.fragment_bytes
+        split = cheapest_split(chain, room)
+        plans += [(cap, cheapest(chain, room)), *([(cap, split)] if split is not None else [])]
+    runs = [bench.run(plan) if plan is not None else None for _, plan in plans]
+    everything = bench.run(whole_blocks(range(len(chain.blocks))))
     searched = [plain, everything]
-    planned = [len(plan.again) for plan in plans.values() if plan is not None]
+    planned = [len(plan.again) for _, plan in plans if plan is not None]
     nearest_first = sorted(range(1, len(chain.blocks)), key=lambda k: min((abs(k - one) for one in planned), default=k))
     for done, k in enumerate(nearest_first):
         if time.monotonic() > ends - 20:
             print(f"the search ended after {done} of {len(nearest_first)} k, those nearest to the plans first")
             break
-        searched.append(bench.run(range(k)))
+        searched.append(bench.run(whole_blocks(range(k))))
     rows = []
-    for cap, plan in plans.items():
+    for (cap, plan), run in zip(plans, runs, strict=True):
         budget = int(cap * whole)
         row: dict[str, object] = {"cap": cap, "budget_bytes": budget, "plan": plan and asdict(plan)}
         fitting = [one for one in searched if (one.peak_bytes or chain.peak_bytes(one.again)) <= budget]
         best = min(fitting, key=lambda one: one.step_ms, default=None)
         row |= {"best": best and asdict(best), "everything": asdict(everything)}
-        if plan is not None:
-            run = runs[cap]
-            row |= {"run": asdict(run), "runs_within": bench.runs_within(plan.again, budget)}
-            row |= {"same_gradients": bench.same_gradients(plan.again)}
+        if plan is not None and run is not None:
+            row |= {"run": asdict(run), "runs_within": bench.runs_within(plan, budget)}
+            row |= {"same_gradients": bench.same_gradients(plan)}
         rows.append(row)
         print(line_of(row), flush=True)
     args.out.mkdir(parents=True, exist_ok=True)
@@ -260,7 +284,13 @@ def main() -> None:
         "torch": torch.__version__,
         "device": torch.cuda.get_device_name() if bench.on_device else "cpu",
     }
-    record |= {"chain": asdict(chain), "plain": asdict(plain), "searched": list(map(asdict, searched)), "rows": rows}
+    record |= {
+        "fragment_bytes": known.fragment_bytes,
+        "chain": asdict(chain),
+        "plain": asdict(plain),
+        "searched": list(map(asdict, searched)),
+        "rows": rows,
+    }
     (args.out / "checkpoint_plan.json").write_text(json.dumps(record, indent=1))
 
 
@@ -280,7 +310,10 @@ def line_of(row: dict[str, object]) -> str:
     if isinstance(best, dict):
         beside += f"; best k {len(best['again'])} at {best['step_ms']:.1f} ms ({step / best['step_ms'] - 1:+.1%})"
     same = "gradients bitwise equal" if row["same_gradients"] else "GRADIENTS DIFFER"
-    return f"{head}{len(plan['again'])} of the blocks again, {step:.1f} ms; {peak}{beside}; {same}"
+    which = f"{len(plan['again'])} of the blocks again"
+    if plan["keeping"]:
+        which += f", {len(plan['keeping'])} of them but for {' and '.join(plan['operators'])}"
+    return f"{head}{which}, {step:.1f} ms; {peak}{beside}; {same}"
 
 
 if __name__ == "__main__":

@@ -1,0 +1,180 @@
+"""One rank of `fsdp_cap.py`: one way to train, with the allocator limited where there is a cap."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import time
+from functools import partial, reduce
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")  # so that fragments do not decide what fits
+os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from ddp_buckets_rank import MICRO_STEPS, SIZES, TINY, Job
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts, noop_context_fn
+
+from diagnose.collect.inside.blocks import OPERATORS, Blocks
+from diagnose.collect.inside.sites import Sites
+from diagnose.kernels import offload_state
+from diagnose.memory import cheapest, cheapest_split, recorded, state_shares
+from diagnose.model import Site
+
+WARM_UP = 2
+ROOM = 0.97
+"""Of the cap that a plan may fill: what collectives take beside the step is not in the chain."""
+
+
+class Training:
+    """The model sharded in one way, with its step."""
+
+    def __init__(self, job: Job, way: str, plan: dict[str, Any]) -> None:
+        self.job = job
+        model: Any = job.model()
+        on_gpu = job.device.type == "cuda"
+        if way == "checkpoints":
+            checkpointed(model.blocks, plan)
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16 if on_gpu else None, reduce_dtype=torch.float32)
+        offload = CPUOffloadPolicy(pin_memory=on_gpu) if way == "CPUOffloadPolicy" else OffloadPolicy()
+        for block in model.blocks:
+            fully_shard(block, mp_policy=policy, offload_policy=offload)
+        fully_shard(model, mp_policy=policy, offload_policy=offload)
+        self.model = model
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+        if way == "state on the host":
+            offload_state(self.optimizer, plan["share"])
+        self.batches = job.batches()
+        self.losses: list[float] = []
+        """The last of each step."""
+
+    def step(self) -> None:
+        """Micro-steps, and the optimizer's."""
+        for _ in range(MICRO_STEPS):
+            tokens = next(self.batches)
+            logits = self.model(tokens[:, :-1])
+            loss: Any = F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
+            (loss / MICRO_STEPS).backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.losses.append(float(loss.detach()))
+
+
+def checkpointed(blocks: Any, plan: dict[str, Any]) -> None:
+    """Have the blocks of a plan computed again, within what shards them."""
+    operators = [reduce(getattr, name.split("."), torch.ops) for name in plan["operators"]]
+    kept = partial(create_selective_checkpoint_contexts, operators)
+    for number in plan["again"]:
+        context = kept if number in plan["keeping"] else noop_context_fn
+        block = blocks[number]
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False, context_fn=context)
+
+
+def measured(training: Training) -> list[Site]:
+    """What the probe of a watched run learns of the blocks, and the optimizer."""
+    sites = Sites()
+    probe = Blocks(sites)
+    probe.install(torch)
+    for index in range(OPERATORS + 1):
+        training.step()
+        probe.step_ended(index)
+    probe.finish()
+    lines = [json.loads(line) for _, text in sites.drain() for line in text.splitlines()]
+    local = sum(getattr(one, "_local_tensor", one).numel() for one in training.model.parameters())
+    optimizer = Site("optimizer", "", 0, None, {"name": "AdamW", "elements": local})
+    return [*(Site(**line) for line in lines), optimizer]
+
+
+def planned(sites: list[Site], cap_bytes: int, count: int) -> dict[str, Any]:
+    """The cheapest of `count` blocks to compute again under the cap, and the least share of the state to move.
+
+    Without a cap, or the peaks of a step, half of both.
+    """
+    known = recorded(sites)
+    if known is None or not known.whole or not cap_bytes:
+        return {"again": list(range(count // 2)), "keeping": [], "operators": [], "share": 0.5}
+    room = int(ROOM * cap_bytes) - known.fragment_bytes
+    found = [plan for plan in (cheapest(known.chain, room), cheapest_split(known.chain, room)) if plan is not None]
+    shares = state_shares(known, cap_bytes, sites)
+    if not found:
+        return {"again": list(range(count)), "keeping": [], "operators": [], "share": shares[0] if shares else 1.0}
+    best = min(found, key=lambda plan: plan.recompute_ns)
+    told = {"again": best.again, "keeping": best.keeping, "operators": best.operators}
+    return told | {"share": shares[0] if shares else 1.0}
+
+
+def agreed(job: Job, found: object) -> Any:
+    """What rank 0 found, on all ranks."""
+    told = [found]
+    dist.broadcast_object_list(told, src=0, device=job.device)
+    return told[0]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("way")
+    parser.add_argument("target", type=Path)
+    parser.add_argument("--seconds", type=float, required=True)
+    parser.add_argument("--plan", type=json.loads, required=True)
+    parser.add_argument("--tiny", action="store_true")
+    args = parser.parse_args()
+    end_at = time.monotonic() + args.seconds
+    on_gpu = torch.cuda.is_available() and not args.tiny
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.cuda.set_device(device)
+        if args.plan.get("cap_bytes"):
+            total = torch.cuda.get_device_properties(device).total_memory
+            torch.cuda.set_per_process_memory_fraction(args.plan["cap_bytes"] / total)
+    else:
+        torch.set_num_threads(1)
+    # CPUOffloadPolicy reduces what lies on the host.
+    dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", device_id=device if on_gpu else None)
+    job = Job(device, TINY if args.tiny else SIZES["fsdp"], dist.get_rank())
+    plan = dict(args.plan)
+    if "sites" in plan:
+        plan |= agreed(
+            job, planned([Site(**site) for site in plan["sites"]], plan.get("cap_bytes", 0), job.sizes.layers)
+        )
+    training = Training(job, args.way, plan)
+    told: dict[str, Any] = {}
+    if not args.plan and args.way == "defaults":
+        sites = measured(training)
+        told["plan"] = {"sites": [{name: getattr(site, name) for name in site.__slots__} for site in sites]}
+    for _ in range(WARM_UP):
+        training.step()
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+    times: list[float] = []
+    while not times or (len(times) < 20 and job.slowest(float(time.monotonic() > end_at)) == 0):
+        dist.barrier()
+        job.synchronize()
+        began = time.perf_counter()
+        training.step()
+        job.synchronize()
+        times.append(job.slowest(time.perf_counter() - began))
+    peak = job.slowest(float(torch.cuda.max_memory_reserved() if on_gpu else 0))
+    said = {
+        "checkpoints": f"{len(plan.get('again', ()))} blocks computed again, {len(plan.get('keeping', ()))} in part",
+        "state on the host": f"{plan.get('share', 0):.1%} of the state",
+    }.get(args.way, "as torch does it")
+    told |= {
+        "ms": 1e3 * statistics.median(times),
+        "peak_bytes": int(peak),
+        "said": said,
+        "losses": training.losses[: WARM_UP + 1],
+    }
+    if job.rank == 0:
+        args.target.write_text(json.dumps(told))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
