@@ -137,6 +137,9 @@ class Believing:
         self.texts[name] = texts
         return replace(self.program, root=self.program.root / ".." / name)
 
+    def go_on(self) -> None:
+        """Nobody leaves."""
+
     def control(
         self, original: Program, twin: Program, on_pair: OnPair | None = None, promised: float = 0.0
     ) -> Control | None:

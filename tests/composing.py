@@ -86,6 +86,9 @@ class FakeBench:
     gates: list[tuple[Gate, str, str, str | None]] = field(default_factory=list)
     """Gate, text of the original, text of the patched program, declared format."""
 
+    def go_on(self) -> None:
+        """Nobody leaves."""
+
     # ruff: noqa: ARG002 - the names are those of the protocol
     def copy(self, texts: Mapping[str, str], name: str) -> Program:
         root = Path("/copies") / name

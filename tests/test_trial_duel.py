@@ -294,6 +294,28 @@ def test_when_the_time_is_up_the_pairs_so_far_are_the_answer() -> None:
     assert machine.alive == 0
 
 
+def test_a_start_that_says_nothing_takes_half_of_the_time_left_and_is_no_failure_of_the_fix() -> None:
+    limits: list[int] = []
+
+    class Silent(FakeArm):
+        def ready(self, limit_ns: int) -> Ready:
+            limits.append(limit_ns)
+            raise ArmFailed(Trouble.HUNG, "no answer in time")
+
+    machine = Machine()
+    duel = Duel(SCHEDULE, Deadline(at_ns=100 * NS_PER_S, clock=lambda: 0), fits=True)
+    found = duel.run(machine.starter(ORIGINAL), lambda number: Silent(machine, PATCHED, number))
+    assert limits == [50 * NS_PER_S]
+    assert found.out_of_time
+    assert found.failed is None
+    assert machine.alive == 0
+    # Where the schedule itself gave it up, it has hung.
+    found = Duel(SCHEDULE, Deadline(), fits=True).run(
+        machine.starter(ORIGINAL), lambda number: Silent(machine, PATCHED, number)
+    )
+    assert found.failed is not None
+
+
 def test_every_pair_is_told_with_the_estimate_once_there_is_one() -> None:
     told: list[tuple[int, bool]] = []
     Machine().run(on_pair=lambda number, _pair, saving: told.append((number, saving is not None)))

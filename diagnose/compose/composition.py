@@ -135,7 +135,8 @@ class Composition:
         ]
         least = LEAST if group is None else 2
         if len({one.fixer.name for one in some}) >= least:
-            found = gather(self._stack, some, self._allow, self._asking)
+            self._journal.phase("looking at what each fix would change")
+            found = gather(self._stack, some, self._allow, lambda _fixer: self._bench.go_on())
             if len(found.members) >= least:
                 return found
         self._apart.update(one.fixer.name for one in some)
@@ -165,7 +166,7 @@ class Composition:
     def _ready(self, proposal: Proposal) -> Answers | None:
         """What the fixer would do, where that is to be tried now; what stands against it is told."""
         fixer = proposal.fixer
-        self._asking(fixer)
+        self._bench.go_on()
         try:
             found = ask(self._stack, proposal)
         except Exception as error:  # noqa: BLE001 - a fixer may be the user's own; a broken one must not hide the others
@@ -208,9 +209,6 @@ class Composition:
                 free += followed(refused, stack.texts, self._stack.texts)
         self._excluded = {}
         return free
-
-    def _asking(self, fixer: Fixer) -> None:
-        self._journal.phase("looking at what each fix would change", fixer.name)
 
     def _settle(self, fixer: Fixer) -> None:
         """It has had its turn: no finding names it any more."""

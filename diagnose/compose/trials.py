@@ -18,6 +18,10 @@ from diagnose.trial.solo import SoloRun
 class Trials(Protocol):
     """Runs copies of the program against each other."""
 
+    def go_on(self) -> None:
+        """Raise Cancelled if the user has left: asked where a while passes without anything being run."""
+        ...
+
     def copy(self, texts: Mapping[str, str], name: str) -> Program: ...
     def control(
         self, original: Program, twin: Program, on_pair: OnPair | None = None, promised: float = 0.0

@@ -129,6 +129,10 @@ class Bench:
     ) -> None:
         self._groups.close()
 
+    def go_on(self) -> None:
+        """Raise Cancelled if the user has left."""
+        self._groups.go_on()
+
     def copy(self, texts: Mapping[str, str], name: str) -> Program:
         """A copy of the program in which the given files have other texts. Raises InputError."""
         folder = self._folder / name
@@ -396,8 +400,8 @@ class Bench:
     def _compare(self, duel: Duel, original: Program, patched: Program, name: str) -> Comparison:
         if patched.root in self._compiling:  # no start so far shows how long it takes to compile
             duel = replace(duel, start_limit_ns=self._schedule.start_limit_ns)
-            if not self._startups.knows(patched):
-                self._on_phase("compiling", "which may take minutes; later starts find it done")
+        if patched.root in self._compiling and not self._startups.knows(patched):
+            self._on_phase("compiling", "which may take minutes; later starts find it done")
         elif self._room_ahead:
             duel = replace(duel, ahead=True)
         starters = self._starter(original, f"{name}-original"), self._starter(patched, f"{name}-patched")

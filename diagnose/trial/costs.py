@@ -70,6 +70,8 @@ class Costs:
         `saved_ns`: by how much a step is expected to be shorter where hundreds are taken for a trajectory.
         """
         more_ns = (self.compile_ns or FIRST_COMPILE_NS) if compiles and self.start_ns else 0
+        if compiles and self.ahead:
+            more_ns += self.start_ns  # what one process has to compile, the next waits for
         sweep_ns = 0
         if settings > 1:
             one_ns = self._turns_ns(1, self.schedule.sweep_pairs) + more_ns

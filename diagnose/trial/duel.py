@@ -233,11 +233,12 @@ class _Run:
         return arm
 
     def ready(self, side: int, arm: LiveArm) -> Ready:
-        limit = self.limit(self.duel.start_limit_ns or self.schedule.start_limit_ns)
+        usual = self.duel.start_limit_ns or self.schedule.start_limit_ns
+        limit = self.duel.deadline.half_ns(usual)
         try:
             ready = self.call(side, lambda: arm.ready(limit))
         except _SideFailed as failure:
-            failure.starting = True
+            failure.starting, failure.cut_short = True, limit < usual
             raise
         self.found.starts_ns[side].append(ready.started_ns)
         return ready
@@ -345,7 +346,7 @@ class _Run:
         elif trouble is Trouble.OUT_OF_MEMORY and not self.found.alternated:
             self.fits = False
             self.found.crowded = True
-        elif trouble is Trouble.HUNG and self.duel.deadline.passed:
+        elif trouble is Trouble.HUNG and (self.duel.deadline.passed or failure.cut_short):
             self.found.out_of_time = True
         elif trouble is Trouble.HUNG and failure.starting and not self.hung_start and not self.found.alternated:
             self.hung_start = True
@@ -384,3 +385,5 @@ class _SideFailed(Exception):
         self.side = side
         self.reason = reason
         self.starting = False
+        self.cut_short = False
+        """It was given less time than the schedule allows it."""

@@ -71,6 +71,11 @@ class Groups:
         group.add(leader.pid)
         return group
 
+    def go_on(self) -> None:
+        """Raise Cancelled if the user has left: whoever waits for a program asks this now and then."""
+        if self.cancelled():
+            raise Cancelled
+
     def close(self) -> None:
         """End every group, then the warden."""
         for group in list(self._running):
@@ -148,9 +153,8 @@ class Group:
         time.sleep(_POLL_S)
 
     def go_on(self) -> None:
-        """Raise Cancelled if the user has left: whoever waits for the program asks this now and then."""
-        if self._owner.cancelled():
-            raise Cancelled
+        """Raise Cancelled if the user has left."""
+        self._owner.go_on()
 
     def wait(self, limit_ns: int) -> int | None:
         """The leader's exit code (negative: a signal), or None if it still runs after `limit_ns`.

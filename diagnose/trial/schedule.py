@@ -129,6 +129,12 @@ class Deadline:
         """The deadline of a part that must leave `by_ns` to what comes after it."""
         return self if self.at_ns is None else replace(self, at_ns=self.at_ns - by_ns)
 
+    def half_ns(self, limit_ns: int) -> int:
+        """The shorter of a limit and half of the time left (a second at least): nothing that hangs takes it all."""
+        if self.at_ns is None:
+            return limit_ns
+        return max(NS_PER_S, min(limit_ns, (self.at_ns - self.clock()) // 2))
+
     def limit_ns(self, limit_ns: int) -> int:
         """The shorter of a limit and the time left (a second at least, so that an arm can still be ended)."""
         if self.at_ns is None:
