@@ -191,6 +191,17 @@ def test_the_trainers_optimizer_has_a_name_for_its_fused_form() -> None:
             "from pytorch_lightning import Trainer\nPRECISION = '32-true'\nTrainer(precision=PRECISION)\n",
             "PRECISION = 'bf16-mixed'",
         ),
+        (
+            "from accelerate import Accelerator\nlogging = {}\nif args.track:\n    logging['log_with'] = 'all'\n"
+            "accelerator = Accelerator(gradient_accumulation_steps=2, **logging)\n",
+            "logging = {}\nif args.track:\n    logging['log_with'] = 'all'\n"
+            'accelerator = Accelerator(gradient_accumulation_steps=2, **logging, mixed_precision="bf16")\n',
+        ),
+        (
+            "from accelerate import Accelerator\noptions = {}\nif args.half:\n    options['mixed_precision'] = 'fp16'\n"
+            "accelerator = Accelerator(gradient_accumulation_steps=2, **options)\n",
+            'options = {"mixed_precision": "bf16"}\n',
+        ),
     ],
 )
 def test_precision_is_set_where_it_is_kept(text: str, after: str) -> None:

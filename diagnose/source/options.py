@@ -108,10 +108,19 @@ class CallOptions:
         if layers:
             likely = [layer for layer in layers if any(layer.value(known) is not None for known in _BESIDE)]
             layer = (likely or layers)[-1]
-            return {layer.path: set_keys(layer, codes)}
+            if likely or not self._says_itself(layer, codes):
+                return {layer.path: set_keys(layer, codes)}
+            return {self.path: set_keywords(self.source, self.node, codes, positions=self.positions)}
         listed = ", ".join(f'"{name}": {code}' for name, code in codes.items())
         star = stars[-1].value
         return {self.path: [replace(self.source, star, f"{{**{self.source.code(star)}, {listed}}}")]}
+
+    def _says_itself(self, layer: Layer, codes: Mapping[str, str]) -> bool:
+        """Whether the call has arguments of its own, and its dictionary is empty and never gets these keys."""
+        named = any(arg.keyword is not None for arg in self.node.args)
+        empty = isinstance(layer.node, cst.Dict) and not layer.node.elements
+        text = layer.source.text
+        return named and empty and not any(f"'{name}'" in text or f'"{name}"' in text for name in codes)
 
     def _replaced(self, name: str, expression: cst.BaseExpression, value: Scalar) -> Placed:
         setting = self.setting(name)
