@@ -33,6 +33,22 @@ def test_one_rank_speaks_for_all() -> None:
     assert len(lines([steps(10, rank=0), steps(20, rank=1)])) == 1
 
 
+def test_a_phase_that_goes_on_gives_a_sign_of_life_every_five_seconds() -> None:
+    against = "original against itself"
+    first: AnyEvent = PhaseChanged(at_ns=0, phase="measuring", detail=against)
+    pairs: list[AnyEvent] = [
+        PhaseChanged(at_ns=second * NS_PER_S, phase="measuring", detail=f"{against}, pair {second}")
+        for second in range(1, 12)
+    ]
+    other: AnyEvent = PhaseChanged(at_ns=11 * NS_PER_S, phase="measuring", detail="something else")
+    assert lines([first, *pairs, other]) == [
+        f"measuring: {against}",
+        f"measuring: {against}, pair 5",
+        f"measuring: {against}, pair 10",
+        "measuring: something else",
+    ]
+
+
 def test_a_phase_is_told_with_its_detail() -> None:
     events: list[AnyEvent] = [
         PhaseChanged(phase="tracing 4 steps"),

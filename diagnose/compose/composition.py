@@ -30,12 +30,13 @@ from diagnose.compose.together import LEAST, Bundle, as_one, gather, parts, try_
 from diagnose.compose.trials import Trials
 from diagnose.compose.tuning import Tuning
 from diagnose.fixer import Edits, Fixer
-from diagnose.model import TOGETHER, Decision, Diagnosis, Gate, Verdict
+from diagnose.model import TOGETHER, Decision, Diagnosis, Gate, Interval, Verdict
 from diagnose.plugins import Catalogue
 from diagnose.program import Program, patch
 from diagnose.session import FinalMeasured, PatchAccepted
 from diagnose.trial.control import Control
 from diagnose.trial.schedule import Deadline, Schedule
+from diagnose.verdict import Pair
 
 WITHOUT_ASKING = frozenset({Gate.BITWISE, Gate.ROUNDING})
 """Classes of fixes that are tried unless the user says otherwise."""
@@ -53,6 +54,8 @@ class Outcome:
     final: FinalMeasured | None = None
     stack: Stack | None = None
     """What the patch is made of."""
+    no_time: tuple[Proposal, ...] = ()
+    """What the budget left no time for."""
 
 
 class Composition:
@@ -84,6 +87,7 @@ class Composition:
         self._done: set[str] = set()
         self._advised: set[str] = set()
         self._copied: dict[frozenset[tuple[str, str]], Program] = {}
+        self._no_time: list[Proposal] = []
         self._apart: set[str] = set()
         """Fixers that have a trial of their own, if any."""
         self._excluded: dict[str, tuple[Proposal, Stack]] = {}
@@ -93,6 +97,9 @@ class Composition:
 
     def run(self) -> Outcome:
         """Try everything that is worth it and allowed, then judge what was kept as a whole."""
+        return replace(self._run(), no_time=tuple(self._no_time))
+
+    def _run(self) -> Outcome:
         original, control = None, None
         while self._queue:
             due = self._due()
@@ -112,7 +119,12 @@ class Composition:
         if bundle is not None:
             return bundle
         alone = self._alone()
-        return self._ready(next_up(alone)) if alone else None
+        return self._ready(self._next(alone)) if alone else None
+
+    def _next(self, queue: Sequence[Candidate]) -> Proposal:
+        """What promises most; of each second of its trial, once that is known and the seconds are counted."""
+        known = self._deadline.at_ns is not None and self._bench.check_ns() > 0
+        return next_up(queue, (lambda fixer: self._bench.trial_ns(fixer, 1)) if known else None)
 
     def _alone(self) -> list[Candidate]:
         """What may have a trial of its own now: not what waits for the trial of its part of a bundle."""
@@ -183,7 +195,7 @@ class Composition:
             self._excluded[fixer.name] = (proposal, self._stack)
         if not found.variants:
             return None
-        if next_up(self._alone()).fixer.name != fixer.name:
+        if self._next(self._alone()).fixer.name != fixer.name:
             return None  # it treats less than it was proposed for, and others promise more now
         self._settle(fixer)
         reason = None
@@ -194,7 +206,7 @@ class Composition:
         elif self._deadline.passed:
             reason = OUT_OF_BUDGET
         if reason is not None:
-            self._give_up(found, reason)
+            self._give_up(found, reason, no_time=reason == OUT_OF_BUDGET)
             return None
         return replace(found, variants=allowed)
 
@@ -225,9 +237,14 @@ class Composition:
                 self._journal.tell_of(Verdict(fixer.name, Decision.ADVICE, text), there)
 
     def _control(self, original: Program) -> Control | None:
-        self._journal.phase("measuring what this machine can resolve", "original against itself")
+        what, against = "measuring what this machine can resolve", "original against itself"
+        self._journal.phase(what, against)
         twin = self._bench.copy(self._stack.edited, "twin")
-        control = self._bench.control(original, twin, promised=self._promised)
+
+        def goes_on(number: int, _pair: Pair, _so_far: Interval | None) -> None:
+            self._journal.phase(what, f"{against}, pair {number + 1}")
+
+        control = self._bench.control(original, twin, goes_on, promised=self._promised)
         if control is not None:
             self._journal.tell_of_control(control)
             if control.alternated:
@@ -291,11 +308,11 @@ class Composition:
         """One fix, where there is time for it; the new baseline if it holds."""
         if control is None:
             early = "the program ends before it could be measured"
-            self._give_up(ready, OUT_OF_BUDGET if self._deadline.passed else early)
+            self._give_up(ready, OUT_OF_BUDGET if self._deadline.passed else early, no_time=self._deadline.passed)
             return None
         ready, reason = self._budget.affordable(ready)
         if reason is not None:
-            self._give_up(ready, reason)
+            self._give_up(ready, reason, no_time=True)
             return None
         alone = Alone(self._bench, self._copy, self._journal, self._budget)
         held = alone.run(ready, self._stack, original, baseline)
@@ -338,7 +355,9 @@ class Composition:
             self._copied[same] = self._bench.copy(texts, f"copy-{len(self._copied) + 1}-{name}")
         return self._copied[same]
 
-    def _give_up(self, found: Answers, reason: str) -> None:
+    def _give_up(self, found: Answers, reason: str, *, no_time: bool = False) -> None:
+        if no_time:
+            self._no_time.append(found.proposal)
         verdict = Verdict(found.proposal.fixer.name, Decision.NOT_TRIED, reason)
         diff = self._stack.diff(found.variants[0].answer) if found.variants else ""
         self._journal.tell_of(replace(verdict, diff=diff), found.proposal)

@@ -43,11 +43,14 @@ class Progress:
         self._input_ns: dict[int, list[int]] = {}
         self._seen: dict[int, int] = {}
         self._pairs = 0
+        self._phase = PhaseChanged(at_ns=0, phase="")
 
     def __call__(self, event: AnyEvent) -> str | None:
         """The line that tells of `event`; None when it is not worth one, or too soon after the last of its kind."""
         if isinstance(event, StepsSeen):
             return self._steps(event)
+        if isinstance(event, PhaseChanged):
+            return self._entered(event)
         if isinstance(event, TrialStarted):
             self._pairs = 0
         if isinstance(event, TrialBlock):
@@ -80,6 +83,14 @@ class Progress:
             low, high = (signed_percent(end).removesuffix(" %") for end in (event.low, event.high))
             line += f", saves {signed_percent(event.saving)} of a step so far [{low}, {high}]"
         return line
+
+    def _entered(self, event: PhaseChanged) -> str | None:
+        """A phase's first line at once; how far it has come (`…, pair 3`) only now and then."""
+        if event.phase == self._phase.phase and event.detail.startswith(f"{self._phase.detail}, "):
+            return None if self._too_soon(f"phase {event.phase}", event.at_ns) else _line(event)
+        self._phase = event
+        self._said_ns[f"phase {event.phase}"] = event.at_ns
+        return _line(event)
 
     def _too_soon(self, kind: str, now_ns: int) -> bool:
         said = self._said_ns.get(kind)
