@@ -519,3 +519,20 @@ def test_where_the_chosen_setting_breaks_down_the_next_best_has_a_trial(
     assert verdict.decision is (Decision.KEPT if len(tried) == 2 else breaks)
     assert verdict.setting == {"mode": "safe" if len(tried) == 2 else "fast"}
     assert stage.bench.scales == [False]
+
+
+def test_where_time_is_short_what_is_saved_per_second_of_a_trial_decides(tmp_path: Path) -> None:
+    long = fixer("trains", replacing("model = 3", "model = 30"), Gate.TRAINING)
+    findings = [finding("a", 9, "trains"), finding("b", 1, "no-item")]
+    kept = {"trains": Decision.KEPT, "no-item": Decision.KEPT}
+
+    def order(budget: Deadline, longer_ns: int) -> list[str]:
+        stage = Stage(tmp_path, [long, ITEM], findings, kept, budget, allow=frozenset(Gate))
+        stage.bench.trial_takes_ns = stage.bench.check_takes_ns = 10
+        stage.bench.training_takes_ns = longer_ns
+        stage.run()
+        return [name for name, _, _ in stage.bench.attempts]
+
+    assert order(Deadline(), 10) == ["no-item", "trains"]
+    assert order(Deadline(1_000, lambda: 0), 10) == ["trains", "no-item"]
+    assert order(Deadline(1_000, lambda: 0), 200) == ["no-item", "trains"]

@@ -14,7 +14,7 @@ import pytest
 from composing import finding, fixer, replacing
 from simulated_trials import GIB, Machine, simulated, table
 
-from diagnose import verdict
+from diagnose import compose, verdict
 from diagnose.compose import Composition, Outcome, composition
 from diagnose.compose.candidates import Candidate, Review
 from diagnose.compose.knowledge import knowledge
@@ -202,6 +202,8 @@ def test_what_was_not_tried_is_told_with_what_it_promised(seven_minutes: tuple[S
     assert left.keys() == {"pad-vocabulary", "loader-workers", "loader-pin"}
     assert left["pad-vocabulary"].predicted_ns == 7_600_000
     assert "the budget leaves only" in left["pad-vocabulary"].summary
+    said = compose.summary(outcome)
+    assert "no time for pad-vocabulary, loader-workers, loader-pin, predicted to save 8.50 ms of a step at most" in said
 
 
 def test_a_longer_budget_tries_the_rest_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

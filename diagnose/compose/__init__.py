@@ -27,9 +27,12 @@ from diagnose.trial.bench import Bench
 from diagnose.trial.groups import never
 from diagnose.trial.memory import while_watched
 from diagnose.trial.schedule import Deadline, Schedule
-from diagnose.units import format_share
+from diagnose.units import format_ns, format_share
 
 __all__ = ["WITHOUT_ASKING", "Composition", "Outcome", "dry_run", "fix", "stored", "summary"]
+
+
+_FEW = 3
 
 
 def fix(
@@ -94,7 +97,17 @@ def dry_run(
 def summary(outcome: Outcome) -> str:
     """One line on the whole."""
     kept = sum(verdict.decision is Decision.KEPT for verdict in outcome.verdicts)
-    if outcome.final is None:
-        return f"{kept} of {len(outcome.verdicts)} fixes kept"
-    saved = 1 - outcome.final.patched_ns / outcome.final.original_ns
-    return f"{kept} of {len(outcome.verdicts)} fixes kept, {format_share(saved)} of the step saved"
+    said = f"{kept} of {len(outcome.verdicts)} fixes kept"
+    if outcome.final is not None:
+        said += f", {format_share(1 - outcome.final.patched_ns / outcome.final.original_ns)} of the step saved"
+    return said + _no_time(outcome)
+
+
+def _no_time(outcome: Outcome) -> str:
+    """What there was no time for, with its promise: a finding that several of them treat counts once."""
+    if not outcome.no_time:
+        return ""
+    promised = {finding.rule: finding.recoverable_ns for one in outcome.no_time for finding in one.findings}
+    names = [one.fixer.name for one in outcome.no_time]
+    few = ", ".join(names[:_FEW]) + (f" and {len(names) - _FEW} more" if len(names) > _FEW else "")
+    return f"; no time for {few}, predicted to save {format_ns(sum(promised.values()))} of a step at most"

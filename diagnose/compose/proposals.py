@@ -8,7 +8,7 @@ back into the queue.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from diagnose.compose.candidates import Candidate
@@ -16,6 +16,8 @@ from diagnose.compose.contracts import goes_first
 from diagnose.fixer import Fixer
 from diagnose.model import Confidence, Finding, Gate, Place
 
+TakesNs = Callable[[Fixer], int]
+"""How long the trial of a fixer is expected to take."""
 _SURENESS = (Confidence.HINT, Confidence.BOUND, Confidence.MEASURED)
 
 
@@ -47,12 +49,13 @@ class Proposal:
         return tuple(dict.fromkeys(place for finding in self.findings for place in finding.where))
 
 
-def proposals(queue: Sequence[Candidate]) -> list[Proposal]:
+def proposals(queue: Sequence[Candidate], takes_ns: TakesNs | None = None) -> list[Proposal]:
     """One for each fixer: by predicted saving, then by order class, then as the findings came.
 
     Among the fixers of one finding, which promise the same, the order class decides. Fixers that change the training
     come after all others, whatever they promise: they have to earn their place beside what changes nothing, and what
-    proves them harmless takes hundreds of steps, which are short by then.
+    proves them harmless takes hundreds of steps, which are short by then. Only where time is short, and `takes_ns` says
+    how long a trial is expected to take, what is saved per second of it decides on all of them alike.
     """
     findings: dict[str, list[Finding]] = {}
     fixers: dict[str, Fixer] = {}
@@ -63,11 +66,13 @@ def proposals(queue: Sequence[Candidate]) -> list[Proposal]:
         Proposal(fixers[name], tuple(sorted(of, key=lambda finding: -finding.recoverable_ns)))
         for name, of in findings.items()
     ]
+    if takes_ns is not None:
+        return sorted(made, key=lambda one: (-one.predicted_ns / max(1, takes_ns(one.fixer)), one.fixer.order))
     return sorted(made, key=lambda one: (one.fixer.gate is Gate.TRAINING, -one.predicted_ns, one.fixer.order))
 
 
-def next_up(queue: Sequence[Candidate]) -> Proposal:
+def next_up(queue: Sequence[Candidate], takes_ns: TakesNs | None = None) -> Proposal:
     """The one that promises most, or what must have its turn before it. Raises IndexError for an empty queue."""
-    made = proposals(queue)
+    made = proposals(queue, takes_ns)
     first = goes_first(made[0].fixer, [one.fixer for one in made])
     return next(one for one in made if one.fixer.name == first.name)
