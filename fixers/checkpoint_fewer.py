@@ -3,9 +3,11 @@
 What it changes
     `checkpoint(block, x, use_reentrant=False)` becomes `block(x)`. In a loop over blocks, those of a plan stay
     checkpointed (`if number < 9`): the cheapest with which the peak fits, from the bytes and times that the run
-    measured of each block; without them every other block does, as a setting. An `if` both sides of which then do the
-    same is reduced to one. Calls of `gradient_checkpointing_enable()` and of `apply_activation_checkpointing(…)` go,
-    `gradient_checkpointing=True` among the arguments of a trainer becomes `False`.
+    measured of each block; without them every other block does, as a setting. Where that is cheaper, blocks stay
+    checkpointed but keep the results of some operators (`context_fn=keep_results`, a function that lists them). An
+    `if` both sides of which then do the same is reduced to one. Calls of `gradient_checkpointing_enable()` and of
+    `apply_activation_checkpointing(…)` go, `gradient_checkpointing=True` among the arguments of a trainer becomes
+    `False`.
 
 Why it helps
     A checkpointed block runs its forward pass twice, up to a third of the device's work. Where memory is free, nothing
@@ -34,6 +36,9 @@ from diagnose.fixer import (
     Example,
     Fixer,
     Gate,
+    Keeping,
+    Plan,
+    Recorded,
     Request,
     Scalar,
     Source,
@@ -42,6 +47,7 @@ from diagnose.fixer import (
     argument_code,
     call_name,
     condition,
+    ensure_from_import,
     example_request,
     free_name,
     loops_around,
@@ -51,6 +57,7 @@ from diagnose.fixer import (
     relaxed,
     remove_statements,
     replace,
+    split_plans,
     without_from_import,
     written_plan,
 )
@@ -60,6 +67,7 @@ _OPTIONS = frozenset({"use_reentrant", "preserve_rng_state", "context_fn", "dete
 """Keywords that are the checkpoint's own; all others are the function's."""
 _SWITCHES = frozenset({"gradient_checkpointing_enable", "apply_activation_checkpointing"})
 _NONE, _HALF = "none", "every other"
+_CONTEXTS = "create_selective_checkpoint_contexts"
 _ANYWHERE = 0
 """Stands for all lines."""
 _NOT_BY_US = (
@@ -72,9 +80,16 @@ def settings(request: Request) -> Sequence[Mapping[str, Scalar]]:
     """Plans from what was measured; else no checkpoints, and every other one where they are made in loops."""
     known = recorded(request.sites)
     if known is not None and known.again:
-        found = relaxed(known, known.limit_bytes or request.facts.device_memory_bytes)
+        limit = known.limit_bytes or request.facts.device_memory_bytes
+        whole = {plan: known.chain.recompute_ns(plan) for plan in relaxed(known, limit)}
+        found: list[tuple[int, Mapping[str, Scalar]]] = [
+            (cost, {"checkpointed": written_plan(plan) or _NONE}) for plan, cost in whole.items()
+        ]
+        found += [
+            (plan.recompute_ns, _split_setting(plan)) for plan in split_plans(known, limit) if _is_less(plan, known)
+        ]
         if found:
-            return [{"checkpointed": written_plan(plan) or _NONE} for plan in found]
+            return [setting for _, setting in sorted(found, key=lambda one: one[0])]
     parsed = [parse(text) for text in request.sources.values() if "checkpoint" in text]
     calls = [(source, call) for source in parsed if source is not None for call in _checkpoints(source)]
     if any(_turn(source, call) for source, call in calls):
@@ -82,17 +97,31 @@ def settings(request: Request) -> Sequence[Mapping[str, Scalar]]:
     return ({"checkpointed": _NONE},)
 
 
+def _is_less(plan: Plan, known: Recorded) -> bool:
+    """Whether a plan in which all blocks keep results has the program compute less again than it does."""
+    checkpointed = set(plan.again) <= set(known.again) and plan.keeping == plan.again
+    return checkpointed and plan.recompute_ns < known.chain.recompute_ns(known.again)
+
+
+def _split_setting(plan: Plan) -> Mapping[str, Scalar]:
+    return {"checkpointed": written_plan(plan.again), "operators": ",".join(plan.operators)}
+
+
 def rewrite(request: Request) -> Answer:
     """Take the checkpoints out of all files, or those of a setting out of loops over blocks."""
     wanted = str(request.setting.get("checkpointed", _NONE))
     tests = _tests(request, wanted)
+    operators = tuple(str(request.setting.get("operators") or "").split(","))
     edits: list[tuple[str, list[Splice]]] = []
     advice: list[str] = []
     for path, text in request.sources.items():
         source = parse(text) if "checkpoint" in text else None
         if source is None:
             continue
-        edits.append((path, _all(source) if wanted == _NONE else _some(source, tests.get(path, {}))))
+        some = _all(source) if wanted == _NONE else _some(source, tests.get(path, {}), operators)
+        if some is None:
+            return None
+        edits.append((path, some))
         advice += [f"{path}:{line}: {_NOT_BY_US}" for line in _left(source)]
     if any(splices for _, splices in edits):
         which = {_NONE: "all blocks", _HALF: "every other checkpointed block"}.get(wanted, f"all blocks but {wanted}")
@@ -225,9 +254,17 @@ def _turn(source: Source, call: cst.Call) -> _Turn | None:
     return None
 
 
-def _some(source: Source, tests: Mapping[int, _Test | None]) -> list[Splice]:
-    """The checkpoints on these lines under their tests."""
+def _some(source: Source, tests: Mapping[int, _Test | None], operators: Sequence[str]) -> list[Splice] | None:
+    """The checkpoints on these lines under their tests, with the operators that keep results.
+
+    None where one of them cannot have that: it is reentrant, or has a context of its own.
+    """
     splices: list[Splice] = []
+    context = None
+    if any(operators) and any(tests.values()):
+        (contexts,), splices = ensure_from_import(source, "torch.utils.checkpoint", [_CONTEXTS])
+        context, defined = Keeping(operators, ()).context(source, contexts)
+        splices = [*splices, *defined]
     counted: dict[int, str] = {}
     for call in _checkpoints(source):
         turn = _turn(source, call)
@@ -239,17 +276,30 @@ def _some(source: Source, tests: Mapping[int, _Test | None]) -> list[Splice]:
         if test is None:
             splices.append(replace(source, call, _plain(source, call)))
             continue
-        if not test("number"):
-            continue  # all of them stay
+        again = _in_context(source, call, context) if context is not None else source.code(call)
+        if again is None:
+            return None
+        if not test("number"):  # all of them stay
+            splices += [replace(source, call, again)] if context is not None else []
+            continue
         number = turn.number or counted.get(id(turn.loop))
         if number is None:
             number = counted[id(turn.loop)] = free_name(source, "number")
             start, _ = source.wide_span(turn.loop.target)
             splices.append(Splice(start, start, f"{number}, "))
             splices.append(replace(source, turn.loop.iter, f"enumerate({source.code(turn.loop.iter)})"))
-        code = f"{source.code(call)} if {test(number)} else {_plain(source, call)}"
+        code = f"{again} if {test(number)} else {_plain(source, call)}"
         splices.append(replace(source, call, code))
     return splices
+
+
+def _in_context(source: Source, call: cst.Call, context: str) -> str | None:
+    """The checkpoint with a context; None where it is reentrant, or has one."""
+    reentrant = argument(call, "use_reentrant")
+    if reentrant is None or source.code(reentrant.value) != "False" or argument(call, "context_fn") is not None:
+        return None
+    given = [*(argument_code(source, arg) for arg in call.args), f"context_fn={context}"]
+    return f"{source.code(call.func)}({', '.join(given)})"
 
 
 def _recorded(text: str) -> Request:

@@ -83,10 +83,11 @@ def recorded(sites: Sequence[Site]) -> Recorded | None:
         return None
     site = parts[0].line.site
     turn, back, rest = (_number(site, f"{name}_peak_bytes") for name in ("turn", "back", "rest"))
-    blocks = _split(parts, _alike([by_order[place] for place in range(len(by_order))]))
+    blocks = _alike([by_order[place] for place in range(len(by_order))])
     whole = turn is not None and rest is not None and all(block.backward_peak_bytes > 0 for block in blocks)
     sizes = {place: size for part in parts for place, size in part.again.items()}
     chain = _as_if_kept(Chain(tuple(blocks), turn or 0, rest or 0, back or 0), sizes)
+    chain = replace(chain, blocks=tuple(_split(parts, chain.blocks)))
     return Recorded(
         tuple(part.line for part in parts),
         chain,
