@@ -24,7 +24,7 @@ Fix safety
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from diagnose.fixer import (
     Advice,
@@ -106,7 +106,22 @@ def rewrite(request: Request) -> Answer:
         return Edits(
             files, f"load samples in {wanted} worker process{'es' if wanted != 1 else ''}{_guard_note(request)}"
         )
+    if not reasons and not found.loaders and request.finding.rule == "input-bound":
+        reasons += list(_without_loader(request))
     return Advice(" ".join(reasons)) if reasons else None
+
+
+def _without_loader(request: Request) -> Iterator[str]:
+    """What to do where a function of the program's own makes each batch."""
+    place = next((place for place in request.finding.where if place.file in request.sources), None)
+    if place is not None:
+        made_in = f"`{place.function}`" if place.function not in (None, "<module>") else "its own code"
+        yield (
+            f"{place.file}:{place.line} makes each batch in the training thread, in {made_in}, without a DataLoader. "
+            "Let a thread make the next one while the device computes on this one (threading.Thread and "
+            "queue.Queue(maxsize=2)), or keep all samples on the device and pick them there. Not by us: a thread that "
+            "draws random numbers beside training would draw others."
+        )
 
 
 def _edits(request: Request, loader: Loader, wanted: int) -> tuple[list[tuple[str, Sequence[Splice]]], list[str]]:

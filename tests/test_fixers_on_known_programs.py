@@ -126,6 +126,14 @@ def test_graphs_are_recorded_of_what_is_compiled_and_of_nothing_else() -> None:
     assert lines[1:] == ['+    model = torch.compile(model, mode="reduce-overhead")']
 
 
+def test_batches_that_the_program_makes_itself_are_made_ahead_by_hand() -> None:
+    answer = gpt().asked("loader-workers", "input-bound", "train.py", "x, y = x.pin_memory()")
+    assert isinstance(answer, Advice), answer
+    line = gpt().line("train.py", "x, y = x.pin_memory()")
+    assert f"train.py:{line} makes each batch in the training thread" in answer.text
+    assert gpt().asked("loader-workers", "pageable-copies", "train.py", "x, y = x.pin_memory()") is None
+
+
 def trainer() -> Case:
     case = Case("callback_trainer", "main.py")
     case.built("DataLoader", "trainer.py", "loader = DataLoader(", LOADER)
