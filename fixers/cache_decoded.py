@@ -12,9 +12,9 @@ Why it helps
 Fix safety
     Bitwise: `decoded` looks at some samples twice, and hands the dataset on as it is where they differ, where making
     them draws random numbers, where they are of several shapes, or where all would take more than a quarter of the
-    memory that is left or more than a minute to make. Forked workers share the tensors; processes that are spawned get
-    a copy each. Left alone, with advice: transforms that draw random numbers, a collate function of the program's own,
-    datasets that the program changes between epochs, that yield a stream, or that use the device. The minute before
+    memory that is left or more than half a minute to make. Forked workers share the tensors; processes that are spawned
+    get a copy each. Left alone, with advice: transforms that draw random numbers, a collate function of the program's
+    own, datasets that the program changes between epochs, that yield a stream, or that use the device. The time before
     training is paid once in each start of the program.
 """
 
@@ -67,7 +67,7 @@ class DecodedSamples(torch.utils.data.Dataset):
         return getattr(self.dataset, name)
 
 
-def decoded(dataset, seconds=60.0, share=0.25):
+def decoded(dataset, seconds=30.0, share=0.25):
     """The dataset with each sample made once and kept in memory.
 
     The dataset itself where samples are drawn anew each time or differ in shape, or where all of them would take more
