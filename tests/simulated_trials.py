@@ -21,7 +21,7 @@ import pytest
 
 from diagnose.model import Mechanism
 from diagnose.program import Program
-from diagnose.trial import bench, solo
+from diagnose.trial import bench, judging, solo
 from diagnose.trial.arms import Block, Ready, Workplace
 from diagnose.trial.captures import Capture, Tensor
 from diagnose.trial.gatekeeper import Gatekeeper
@@ -184,7 +184,7 @@ def simulated(machine: Machine, cores: int = 16) -> Iterator[None]:
         patched.setattr(Gatekeeper, "_first_to_end", first)
         for module in (bench, solo):
             patched.setattr(module, "Arm", arm)
-        patched.setattr(bench, "mechanism", lambda measure, _found: Mechanism(measure, 2, 1, "ns", True))
+        patched.setattr(judging, "mechanism", lambda measure, _found: Mechanism(measure, 2, 1, "ns", True))
         patched.setattr(bench, "time", types.SimpleNamespace(monotonic_ns=machine.clock))
         patched.setattr(Gatekeeper, "_start", begin)
         patched.setattr(Gatekeeper, "_finish", finish)

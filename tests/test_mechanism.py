@@ -9,7 +9,7 @@ import pytest
 from diagnose.trace import Trace
 from diagnose.trace.drawn import drawn
 from diagnose.trial import mechanism as module
-from diagnose.trial.duel import Comparison
+from diagnose.trial.comparison import Comparison
 from diagnose.trial.mechanism import mechanism
 from diagnose.verdict import Pair
 

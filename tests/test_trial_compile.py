@@ -14,6 +14,7 @@ from diagnose.collect.inside import turns
 from diagnose.model import Gate
 from diagnose.program import Program
 from diagnose.trial.bench import Bench
+from diagnose.trial.copies import Copies
 from diagnose.trial.schedule import Deadline, Schedule
 
 PROGRAM = """
@@ -34,11 +35,14 @@ COMPILED = PROGRAM.replace("optimizer = torch", 'model.compile(backend="aot_eage
 WRONG = COMPILED.replace(".mean()", ".mean() * 1.001")
 
 
-def bench(folder: Path) -> Bench:
+def project(folder: Path) -> Program:
     (folder / "project").mkdir()
     (folder / "project" / "train.py").write_text(PROGRAM)
-    program = Program.parse(["train.py"], cwd=folder / "project")
-    return Bench(program, folder / "trials", Schedule(), Deadline(), sys.executable, dict(os.environ))
+    return Program.parse(["train.py"], cwd=folder / "project")
+
+
+def bench(folder: Path) -> Bench:
+    return Bench(project(folder), folder / "trials", Schedule(), Deadline(), sys.executable, dict(os.environ))
 
 
 def test_compiled_code_with_dropout_and_statistics_passes_the_gate_and_a_wrong_scale_does_not(tmp_path: Path) -> None:
@@ -55,9 +59,9 @@ def test_copies_share_a_cache_of_compiled_code_that_is_not_the_users(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "users"))
-    with bench(tmp_path) as trials:
-        copies = [trials.copy({}, "one"), trials.copy({"train.py": COMPILED}, "two")]
-        caches = {trials._environment_of(copy)["TORCHINDUCTOR_CACHE_DIR"] for copy in copies}
+    copies = Copies(project(tmp_path), tmp_path / "trials", os.environ)
+    made = [copies.make({}, "one"), copies.make({"train.py": COMPILED}, "two")]
+    caches = {copies.environment_of(copy)["TORCHINDUCTOR_CACHE_DIR"] for copy in made}
     assert caches == {str(tmp_path / "trials" / "compiled")}
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from diagnose.model import Gate
+from diagnose.trial.comparison import Comparison
 from diagnose.trial.costs import FIRST_COMPILE_NS, Costs
-from diagnose.trial.duel import Comparison
 from diagnose.trial.schedule import Schedule
 from diagnose.units import NS_PER_MS, NS_PER_S
 from diagnose.verdict import Pair

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from diagnose.trial.arms import ArmFailed, Block, Ready, Trouble
-from diagnose.trial.duel import ORIGINAL, PATCHED, Comparison, Duel
+from diagnose.trial.comparison import ORIGINAL, PATCHED, Comparison
+from diagnose.trial.duel import Duel
 from diagnose.trial.memory import Memory, died_of_memory, fits_twice
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.units import NS_PER_MS, NS_PER_S

@@ -9,7 +9,7 @@ import pytest
 from diagnose.model import Decision, Verdict
 from diagnose.program import Program
 from diagnose.report.phrases import startup
-from diagnose.trial.duel import Comparison
+from diagnose.trial.comparison import Comparison
 from diagnose.trial.startup import Startups, pays_after
 from diagnose.units import NS_PER_MS, NS_PER_S
 

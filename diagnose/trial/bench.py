@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,37 +15,33 @@ from typing import Self
 from diagnose.errors import ProgramFailed
 from diagnose.fixer import Fixer
 from diagnose.model import Decision, Gate, GateResult, Interval, Verdict
-from diagnose.program import Program, guard, patch
-from diagnose.program.copy import copy_environment, copy_program
-from diagnose.program.environment import with_declared
+from diagnose.program import Program, guard
 from diagnose.trial.arms import Arm, ArmFailed, Workplace
+from diagnose.trial.comparison import ORIGINAL, Comparison
 from diagnose.trial.control import Control, enough, hangs_on_it, joined, seen
+from diagnose.trial.copies import Copies
 from diagnose.trial.costs import Costs
-from diagnose.trial.duel import ORIGINAL, Comparison, Duel, OnPair, Starter
+from diagnose.trial.duel import Duel, OnPair, Starter
 from diagnose.trial.gatekeeper import Gatekeeper
 from diagnose.trial.groups import Groups, never
+from diagnose.trial.judging import measured, ruled, settled_by_time
 from diagnose.trial.kept import KeptArm
 from diagnose.trial.knobs import OnSetting, Sweep, YardstickFailed
-from diagnose.trial.mechanism import mechanism
 from diagnose.trial.memory import Memory, at_once, fits_twice, fitting, uncrowded
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.trial.solo import Solo, SoloRun, ruling_on_failure
 from diagnose.trial.startup import Startups
 from diagnose.verdict import (
-    LEAST_GENERATIONS,
     LEAST_PAIRS,
     LEAST_SAVING,
     Pair,
     Ruling,
-    ruling,
-    ruling_on_time,
     saved,
 )
 
 _CORES_AHEAD = 8
 _SHARES_AHEAD = (1.2, 1.2, 1.4, 1.4)
 """Of the memory that was seen of the original: two of it, two patched."""
-_COMPILES = re.compile(r"(?<!\bre)\.compile\(|make_graphed_callables\(")
 
 OnPhase = Callable[[str, str], None]
 """Told what is being done now, and a detail of it."""
@@ -96,13 +91,9 @@ class Bench:
         """
         self._on_phase = on_phase
         self._on_control = on_control
-        self._program = program
-        self._folder = folder
+        self._copies = Copies(program, folder, dict(environment))
         self._schedule = schedule
         self._deadline = deadline
-        self._environment = dict(environment)
-        self._environments: dict[Path, dict[str, str]] = {}
-        self._compiling: set[Path] = set()
         watched = memory or Memory()
         known = fits_twice(watched) if watched.device_bytes is not None else at_once(watched, 2) == 2
         self._fits = True if known else None
@@ -116,8 +107,9 @@ class Bench:
         self._costs = Costs(schedule)
         self._groups = Groups(cancelled)
         protect = {"module": str(Path(guard.__file__)), "originals": [str(program.root)], "copy": str(folder)}
-        self._edited: dict[Path, list[str]] = {}
-        self._place = Workplace(self._groups, folder, python, self._environment_of, {"guard": protect}, self._edited)
+        self._place = Workplace(
+            self._groups, folder, python, self._copies.environment_of, {"guard": protect}, self._copies.edited
+        )
         self._solo = Solo(self._place, schedule, deadline)
         self._gatekeeper = Gatekeeper(self._place, schedule.start_limit_ns, deadline, watched)
 
@@ -135,18 +127,7 @@ class Bench:
 
     def copy(self, texts: Mapping[str, str], name: str) -> Program:
         """A copy of the program in which the given files have other texts. Raises InputError."""
-        folder = self._folder / name
-        copied = copy_program(self._program, folder)
-        edited = patch.apply_edits(texts, root=self._program.root, copy=copied.root)
-        self._edited[copied.root] = sorted(map(str, edited))
-        # What one process has compiled serves all later ones; the user's own cache is neither needed nor filled.
-        cache = {"TORCHINDUCTOR_CACHE_DIR": str(self._folder / "compiled")}
-        environment = copy_environment(self._program, folder, self._environment) | cache
-        # A trial imports torch before the program runs, and with it what reads the environment on import.
-        self._environments[copied.root] = with_declared(copied, environment)
-        if any(_COMPILES.search(text) for text in texts.values()):
-            self._compiling.add(copied.root)
-        return copied
+        return self._copies.make(texts, name)
 
     def control(
         self, original: Program, twin: Program, on_pair: OnPair | None = None, promised: float = 0.0
@@ -199,7 +180,7 @@ class Bench:
             # Where two do not fit, a resting one would hold the memory that the other needs.
             start = self._starter(candidates[yardstick], "sweep") if self._fits is False else arm.start
             duel = replace(self._duel(), schedule=replace(short, pairs=pairs), resolution=None, trace=False)
-            if self._compiling.intersection((candidates[number].root, candidates[yardstick].root)):
+            if self._copies.compiling.intersection((candidates[number].root, candidates[yardstick].root)):
                 duel = replace(duel, start_limit_ns=self._schedule.start_limit_ns)
             found = duel.run(start, self._starter(candidates[number], "sweep"))
             if found.crowded and not found.pairs:  # a larger setting may fit alone
@@ -237,14 +218,14 @@ class Bench:
         """
         found = self._compare(self._duel(on_pair), original, patched, fixer.name)
         self._look_closer(found)
-        measured = self._startups.beside(_measured(fixer, found, self._smallest), original, patched)
+        figures = self._startups.beside(measured(fixer, found, self._smallest), original, patched)
         # Trajectories are long: those of the baseline, which is faster, are taken rather than the first original's.
         if numbers is None or (fixer.gate is Gate.TRAINING and halfway is None):
             numbers = original
         if found.failed is not None and found.failed[0] == ORIGINAL:
             why = ruling_on_failure(found.failed[1]).summary
-            return Trial(replace(measured, summary=f"what it was tried against did not run: {why}"))
-        verdict = self._judged(measured, fixer, found, numbers, patched, halfway)
+            return Trial(replace(figures, summary=f"what it was tried against did not run: {why}"))
+        verdict = self._judged(figures, fixer, found, numbers, patched, halfway)
         return Trial(verdict, found.traces[1])
 
     def leave_out(
@@ -264,12 +245,12 @@ class Bench:
         duel = replace(self._duel(on_pair), trace=shown is not None, reassures=shown is None)
         found = self._compare(duel, without, stack, f"{fixer.name}-left-out")
         self._look_closer(found)
-        verdict = self._startups.beside(_measured(fixer, found, self._smallest), without, stack)
-        answer = None if found.reassured else self._ruling_on_time(verdict, found)
+        verdict = self._startups.beside(measured(fixer, found, self._smallest), without, stack)
+        answer = None if found.reassured else settled_by_time(verdict, found)
         if found.failed is not None and found.failed[0] == ORIGINAL:
             answer = Ruling(Decision.FAILED, f"without it the program does not run: {answer.summary if answer else ''}")
         elif answer is None and shown is not None:
-            return Trial(self._ruled(verdict, fixer, found, shown))
+            return Trial(ruled(verdict, fixer, found, shown))
         if answer is None:
             assert found.saving is not None  # or the times would have settled it
             answer = Ruling(Decision.KEPT, saved(found.saving, verdict.pairs))
@@ -300,7 +281,7 @@ class Bench:
 
         `saved_ns`: by how much the steps of its trajectories are expected to be shorter than those of the newest trial.
         """
-        compiles = fixer.compiles or self._newest_original in self._compiling
+        compiles = fixer.compiles or self._newest_original in self._copies.compiling
         return self._costs.trial_ns(settings, fixer.gate, compiles=compiles, saved_ns=saved_ns)
 
     def check_ns(self) -> int:
@@ -331,7 +312,7 @@ class Bench:
         patched: Program,
         halfway: Halfway | None,
     ) -> Verdict:
-        early = self._ruling_on_time(verdict, found)
+        early = settled_by_time(verdict, found)
         if early is not None:
             return replace(verdict, decision=early.decision, summary=early.summary)
         first = None
@@ -342,41 +323,16 @@ class Bench:
             self._costs.saw_gate(fixer.gate, time.monotonic_ns() - began_ns, self._gatekeeper.started - before)
             first = self._gated(halfway.fixer, original, halfway.program)
             if first.passed is not True:
-                return self._ruled(verdict, fixer, found, first)
+                return ruled(verdict, fixer, found, first)
             original = halfway.program
         gate = self._gated(fixer, original, patched)
         if first is not None:
             gate = replace(gate, detail=f"{gate.detail}; without what changes the training, {first.detail}")
-        return self._ruled(verdict, fixer, found, gate)
+        return ruled(verdict, fixer, found, gate)
 
     def _gated(self, fixer: Fixer, original: Program, patched: Program) -> GateResult:
         self._on_phase(f"checking the numbers of {fixer.name}", fixer.gate.value)
         return self.gate(fixer.gate, original, patched, fixer.rounds_to, fewer=fixer.fewer_parameters)
-
-    @staticmethod
-    def _ruled(verdict: Verdict, fixer: Fixer, found: Comparison, gate: GateResult) -> Verdict:
-        """The verdict on what is faster."""
-        assert found.saving is not None  # or the times would have settled it
-        moved = mechanism(fixer.mechanism, found)
-        memory_bytes = found.memory.device_bytes if found.memory else None
-        final = ruling(found.saving, verdict.pairs, gate, moved, found.peak_bytes, memory_bytes)
-        return replace(verdict, decision=final.decision, summary=final.summary, gate=gate, mechanism=moved)
-
-    @staticmethod
-    def _ruling_on_time(verdict: Verdict, found: Comparison) -> Ruling | None:
-        """The decision if how it ran, and how fast, settles it."""
-        if found.failed is not None:
-            return ruling_on_failure(found.failed[1])
-        enough = verdict.pairs >= LEAST_PAIRS and verdict.generations >= LEAST_GENERATIONS
-        if found.out_of_time and not enough:
-            return Ruling(Decision.NOT_TRIED, "the budget ran out during its trial")
-        return ruling_on_time(
-            found.saving,
-            verdict.pairs,
-            verdict.generations,
-            verdict.resolution or 0.0,
-            stopped_early=found.stopped_early,
-        )
 
     @property
     def _smallest(self) -> float:
@@ -398,16 +354,16 @@ class Bench:
         )
 
     def _compare(self, duel: Duel, original: Program, patched: Program, name: str) -> Comparison:
-        if patched.root in self._compiling:  # no start so far shows how long it takes to compile
+        if patched.root in self._copies.compiling:  # no start so far shows how long it takes to compile
             duel = replace(duel, start_limit_ns=self._schedule.start_limit_ns)
-        if patched.root in self._compiling and not self._startups.knows(patched):
+        if patched.root in self._copies.compiling and not self._startups.knows(patched):
             self._on_phase("compiling", "which may take minutes; later starts find it done")
         elif self._room_ahead:
             duel = replace(duel, ahead=True)
         starters = self._starter(original, f"{name}-original"), self._starter(patched, f"{name}-patched")
         began_ns = time.monotonic_ns()
         found = duel.run(*starters)
-        self._costs.saw(found, time.monotonic_ns() - began_ns, compiles=patched.root in self._compiling)
+        self._costs.saw(found, time.monotonic_ns() - began_ns, compiles=patched.root in self._copies.compiling)
         self._newest_original = original.root
         self._startups.saw(found, original, patched)
         if found.pairs:
@@ -432,24 +388,6 @@ class Bench:
             return Arm(self._place, program, f"{self._started}-{name}", self._schedule.warmup_steps)
 
         return start
-
-    def _environment_of(self, program: Program) -> dict[str, str]:
-        return self._environments[program.root]
-
-
-def _measured(fixer: Fixer, found: Comparison, smallest: float) -> Verdict:
-    """The figures of a comparison; what they mean is not decided yet."""
-    return Verdict(
-        fixer.name,
-        Decision.FAILED,
-        "",
-        saving=found.saving,
-        saving_ns=round(found.saving.estimate * found.step_ns) if found.saving else None,
-        resolution=smallest,
-        pairs=len(found.pairs),
-        generations=found.generations,
-        peak_memory_bytes=found.peak_bytes,
-    )
 
 
 def _original_failed(failure: ArmFailed) -> ProgramFailed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from diagnose.model import Gate
-from diagnose.trial.duel import ORIGINAL, PATCHED, Comparison
+from diagnose.trial.comparison import ORIGINAL, PATCHED, Comparison
 from diagnose.trial.schedule import Schedule
 from diagnose.trial.trajectory import LEAST_SEEDS, LEAST_STEPS
 from diagnose.units import NS_PER_S

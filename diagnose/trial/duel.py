@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from diagnose.model import Interval
 from diagnose.trial.arms import ArmFailed, Block, Ready, Trouble
-from diagnose.trial.memory import Memory, fits_twice
+from diagnose.trial.comparison import ORIGINAL, PATCHED, Comparison
+from diagnose.trial.memory import fits_twice
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.verdict import CLEAR_SAVING, LEAST_PAIRS, LEAST_SAVING, Pair, clear, estimate, hopeless, precise
 
-ORIGINAL, PATCHED = 0, 1
 Answer = TypeVar("Answer")
 
 
@@ -35,50 +35,6 @@ Starter = Callable[[int], LiveArm]
 """Starts a fresh process of one side; its argument counts the processes, for names of folders."""
 OnPair = Callable[[int, Pair, Interval | None], None]
 """Told after each pair: its number, the pair, the estimate so far."""
-
-
-@dataclass
-class Comparison:
-    """What a duel measured. Index 0 of a pair of values is the original, 1 the patched program."""
-
-    pairs: list[Pair] = field(default_factory=list)
-    generations: int = 0
-    steps: int = 0
-    """Measured steps in a block."""
-    step_ns: int = -1
-    """Mean step of the original over all its blocks."""
-    input_ns: tuple[float, float] | None = None
-    """Per step, inside the loader's `__next__`."""
-    peak_bytes: tuple[int, int] | None = None
-    memory: Memory | None = None
-    """Of the original after its warm-up."""
-    starts_ns: tuple[list[int], list[int]] = field(default_factory=lambda: ([], []))
-    """Of each process in turn: from its start to the end of its warm-up."""
-    traces: tuple[list[Path], list[Path]] = field(default_factory=lambda: ([], []))
-    stopped_early: bool = False
-    alternated: bool = False
-    """The arms did not fit side by side: processes alternated instead of taking turns."""
-    crowded: bool = False
-    """Memory ran out while both arms lived."""
-    ahead: bool = False
-    """Two generations have started together."""
-    reassured: bool = False
-    """One generation was enough to show again what was shown before."""
-    out_of_time: bool = False
-    failed: tuple[int, ArmFailed] | None = None
-    """The side that failed, and how; a program that came to its end is no failure."""
-    ended_after: int | None = None
-    """Steps of a program that came to its own end, where it said."""
-
-    @property
-    def start_ns(self) -> int:
-        """The longest way from the start of a process to the end of its warm-up; 0 where none got there."""
-        return max((start for side in self.starts_ns for start in side), default=0)
-
-    @property
-    def saving(self) -> Interval | None:
-        """The estimate over all pairs."""
-        return estimate(self.pairs) if self.pairs else None
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from diagnose.measure import Measures
 from diagnose.measure.named import named
 from diagnose.model import Mechanism, Number
 from diagnose.trace.readers import open_traces
-from diagnose.trial.duel import Comparison
+from diagnose.trial.comparison import Comparison
 from diagnose.verdict import LEAST_SAVING
 
 EXPLAINS = 0.25

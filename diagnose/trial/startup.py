@@ -8,7 +8,7 @@ from pathlib import Path
 
 from diagnose.model import Verdict
 from diagnose.program import Program
-from diagnose.trial.duel import Comparison
+from diagnose.trial.comparison import Comparison
 
 
 @dataclass
