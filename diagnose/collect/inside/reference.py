@@ -88,88 +88,102 @@ def _widen_before_wrapping(torch: Any, widen: Any) -> None:
 
 
 def _mode(torch: Any, bits: int | None) -> Any:
+    arithmetic = _Float64(torch, bits)
     mode: Any = torch.utils._python_dispatch.TorchDispatchMode
-    wide = torch.float64
 
-    def is_float(value: Any) -> bool:
-        return isinstance(value, torch.Tensor) and value.is_floating_point()
-
-    def floats(value: Any) -> list[Any]:
-        if isinstance(value, (list, tuple)):
-            return [item for item in value if is_float(item)]
-        return [value] if is_float(value) else []
-
-    def cast(value: Any, dtype: Any) -> Any:
-        if isinstance(value, (list, tuple)):
-            return type(value)(cast(item, dtype) for item in value)
-        return value.to(dtype) if is_float(value) and value.dtype != dtype else value
-
-    def arguments(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[Any, Any, bool]]:
-        """Key (position or name), value, and whether the operator changes it in place."""
-        found: list[tuple[Any, Any, bool]] = []
-        for position, spec in enumerate(func._schema.arguments):
-            written = spec.alias_info is not None and spec.alias_info.is_write
-            if position < len(args):
-                found.append((position, args[position], written))
-            elif spec.name in kwargs:
-                found.append((spec.name, kwargs[spec.name], written))
-        return found
-
-    def convert(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Bring all floating inputs to one format: that of what is written, else float64."""
-        given = arguments(func, args, kwargs)
-        written = [tensor.dtype for _, value, changed in given if changed for tensor in floats(value)]
-        target = wide if not written or wide in written else written[0]
-        new_args, new_kwargs = list(args), dict(kwargs)
-        for key, value, changed in given:
-            if not changed:
-                holder: Any = new_args if isinstance(key, int) else new_kwargs
-                holder[key] = cast(value, target)
-        dtype = new_kwargs.get("dtype")
-        if dtype is not None and dtype.is_floating_point:
-            new_kwargs["dtype"] = wide
-        return new_args, new_kwargs
-
-    def draw(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A random operator on float64 input, drawing as it would have drawn for float32."""
-        if func._schema.name == "aten::native_dropout":
-            source, share, train = args
-            if not train:
-                return func(*args, **kwargs)
-            _, mask = func(torch.ones_like(source, dtype=torch.float32), share, train)
-            return source * mask / (1 - share) if share < 1 else source * 0, mask
-        given = arguments(func, args, kwargs)
-        changed = [value for _, value, written in given if written and is_float(value)]
-        narrow = func(*cast(tuple(args), torch.float32), **{name: cast(v, torch.float32) for name, v in kwargs.items()})
-        if changed:
-            changed[0].copy_(narrow)
-            return changed[0]
-        return cast(narrow, wide)
-
-    def rounded(tensor: Any) -> Any:
-        """Nearest, ties to even, on the bits of a float64."""
-        dropped = 52 - (bits or 52)
-        raw = tensor.contiguous().view(torch.int64)
-        odd = (raw >> dropped) & 1
-        near = ((raw + ((1 << (dropped - 1)) - 1) + odd) >> dropped) << dropped
-        return torch.where(torch.isfinite(tensor), near.view(wide), tensor)
-
-    class Float64(mode):  # type: ignore[misc]  # a class of a module that is typed Any
+    class InFloat64(mode):  # type: ignore[misc]  # a class of a module that is typed Any
         def __torch_dispatch__(
             self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
         ) -> Any:
-            named = kwargs or {}
-            name = func._schema.name
-            tensors = [tensor for value in (*args, *named.values()) for tensor in floats(value)]
-            if name.startswith(_MIXED) or not any(tensor.dtype == wide for tensor in tensors):
-                return func(*args, **named)
-            if torch.Tag.nondeterministic_seeded in func.tags and "scaled_dot_product" not in name:
-                return draw(func, args, named)
-            new_args, new_kwargs = convert(func, args, named)
-            if bits is not None:
-                for place in _OPERANDS.get(name, ()):
-                    new_args[place] = rounded(new_args[place])
-            return func(*new_args, **new_kwargs)
+            return arithmetic.run(func, args, kwargs or {})
 
-    wide_mode: Any = Float64
-    return wide_mode()
+    made: Any = InFloat64
+    return made()
+
+
+class _Float64:
+    """Carries out operators in float64, on matrix operands that are rounded to so many bits of mantissa."""
+
+    def __init__(self, torch: Any, bits: int | None) -> None:
+        self._torch, self._wide, self._bits = torch, torch.float64, bits
+
+    def run(self, func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """What an operator gives; one that has no float64 among its inputs, or mixes formats, is left as it is."""
+        name = func._schema.name
+        tensors = [tensor for value in (*args, *named.values()) for tensor in self._floats(value)]
+        if name.startswith(_MIXED) or not any(tensor.dtype == self._wide for tensor in tensors):
+            return func(*args, **named)
+        if self._torch.Tag.nondeterministic_seeded in func.tags and "scaled_dot_product" not in name:
+            return self._drawn(func, args, named)
+        new_args, new_kwargs = self._converted(func, args, named)
+        if self._bits is not None:
+            for place in _OPERANDS.get(name, ()):
+                new_args[place] = self._rounded(new_args[place], self._bits)
+        return func(*new_args, **new_kwargs)
+
+    def _is_float(self, value: Any) -> bool:
+        return isinstance(value, self._torch.Tensor) and value.is_floating_point()
+
+    def _floats(self, value: Any) -> list[Any]:
+        if isinstance(value, (list, tuple)):
+            return [item for item in value if self._is_float(item)]
+        return [value] if self._is_float(value) else []
+
+    def _cast(self, value: Any, dtype: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._cast(item, dtype) for item in value)
+        return value.to(dtype) if self._is_float(value) and value.dtype != dtype else value
+
+    def _converted(self, func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """All floating inputs in one format: that of what is written, else float64."""
+        given = _arguments(func, args, named)
+        written = [tensor.dtype for _, value, changed in given if changed for tensor in self._floats(value)]
+        target = self._wide if not written or self._wide in written else written[0]
+        new_args, new_kwargs = list(args), dict(named)
+        for key, value, changed in given:
+            if not changed:
+                holder: Any = new_args if isinstance(key, int) else new_kwargs
+                holder[key] = self._cast(value, target)
+        dtype = new_kwargs.get("dtype")
+        if dtype is not None and dtype.is_floating_point:
+            new_kwargs["dtype"] = self._wide
+        return new_args, new_kwargs
+
+    def _drawn(self, func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """A random operator on float64 input, drawing as it would have drawn for float32."""
+        narrow = self._torch.float32
+        if func._schema.name == "aten::native_dropout":
+            source, share, train = args
+            if not train:
+                return func(*args, **named)
+            _, mask = func(self._torch.ones_like(source, dtype=narrow), share, train)
+            return source * mask / (1 - share) if share < 1 else source * 0, mask
+        given = _arguments(func, args, named)
+        changed = [value for _, value, written in given if written and self._is_float(value)]
+        drawn = func(
+            *self._cast(tuple(args), narrow), **{name: self._cast(value, narrow) for name, value in named.items()}
+        )
+        if changed:
+            changed[0].copy_(drawn)
+            return changed[0]
+        return self._cast(drawn, self._wide)
+
+    def _rounded(self, tensor: Any, bits: int) -> Any:
+        """Nearest, ties to even, on the bits of a float64."""
+        dropped = 52 - bits
+        raw = tensor.contiguous().view(self._torch.int64)
+        odd = (raw >> dropped) & 1
+        near = ((raw + ((1 << (dropped - 1)) - 1) + odd) >> dropped) << dropped
+        return self._torch.where(self._torch.isfinite(tensor), near.view(self._wide), tensor)
+
+
+def _arguments(func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> list[tuple[Any, Any, bool]]:
+    """Key (position or name) and value of each argument, and whether the operator changes it in place."""
+    found: list[tuple[Any, Any, bool]] = []
+    for position, spec in enumerate(func._schema.arguments):
+        written = spec.alias_info is not None and spec.alias_info.is_write
+        if position < len(args):
+            found.append((position, args[position], written))
+        elif spec.name in named:
+            found.append((spec.name, named[spec.name], written))
+    return found
