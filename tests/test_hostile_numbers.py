@@ -9,7 +9,7 @@ import pickle
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from diagnose.cli import main
@@ -64,6 +64,7 @@ def run_folder(root: Path, lines: dict[str, list[dict[str, object]]], facts: dic
     rank=st.sampled_from(HUGE),
     memory=st.sampled_from(HUGE),
 )
+@example(name="steps.jsonl", values=[1_000, 1 << 31, 5, 0], rank=0, memory=1)
 def test_a_record_of_a_run_with_odd_numbers_costs_only_itself(
     name: str, values: list[object], rank: object, memory: object, tmp_path: Path
 ) -> None:

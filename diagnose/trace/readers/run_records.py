@@ -36,14 +36,15 @@ FILES = (TRACE, STEPS, RANGES, SAMPLES, SITES, SYNCS, COUNTERS, FACTS)
 _LARGEST = 1 << 62
 _Whole = Annotated[int, Meta(ge=-_LARGEST, le=_LARGEST)]
 """What a column holds, and what the difference of two of them does not overrun."""
-_Ordinal = Annotated[int, Meta(ge=MISSING, lt=1 << 31)]
+_Narrow = Annotated[int, Meta(ge=MISSING, lt=1 << 31)]
+"""What a column of 32 bits holds."""
 _LONGEST_LINE_BYTES = 16 << 20
 _LONGEST_OBJECT_BYTES = 16 << 20
 
 
 class _StepLine(Struct):
     t: _Whole
-    b: _Whole = MISSING
+    b: _Narrow = MISSING
     w: _Whole = MISSING
 
 
@@ -83,7 +84,7 @@ class _SyncLine(Struct):
 
 class _CountersLine(Struct):
     t: _Whole
-    d: _Ordinal = MISSING
+    d: _Narrow = MISSING
     v: dict[str, float | None] = {}
 
 
