@@ -40,6 +40,15 @@ for step in range(100_000):
     optimizer.step()
 """
 
+OF_OTHER_LAYERS = {
+    "convolutions with a bias": ("nn.Linear(12, 32)", "nn.Unflatten(1, (1, 12)), nn.Conv1d(1, 32, 12), nn.Flatten()"),
+    "a recurrent network of numbers": ("nn.Linear(12, 32)", "nn.Unflatten(1, (4, 3)), Last(3, 32, batch_first=True)"),
+}
+LAST_STATE = """
+class Last(nn.GRU):
+    def forward(self, x):
+        return super().forward(x, x.new_zeros(1, len(x), 32))[0][:, -1]
+torch.set_num_threads(1)"""
 TO_TEN_BITS = """
 def narrow(t):
     raw = t.detach().view(torch.int32)
@@ -178,6 +187,14 @@ def test_the_same_mathematics_in_another_order_passes_the_rounding_gate_only(che
     answer = check(Gate.ROUNDING, *fused)
     assert answer.passed is True, answer.detail
     assert check(Gate.ROUNDING, *RIGHT["the same loss, written out"]).passed is True
+
+
+@pytest.mark.parametrize("name", OF_OTHER_LAYERS)
+def test_layers_that_hold_their_input_against_their_weights_have_a_reference_too(check: Check, name: str) -> None:
+    program = PROGRAM.replace("torch.set_num_threads(1)", LAST_STATE).replace(*OF_OTHER_LAYERS[name])
+    same = check(Gate.ROUNDING, *RIGHT["the same loss, written out"], program=program)
+    assert same.passed is True, same.detail
+    assert check(Gate.ROUNDING, *WRONG["a wrong scale"], program=program).passed is False
 
 
 def test_a_narrower_format_passes_only_where_the_fix_declares_it(check: Check) -> None:

@@ -54,14 +54,25 @@ def install(torch_module: ModuleType, rounds_to: str | None) -> None:
                 if buffer is not None and buffer.is_floating_point():
                     part._buffers[name] = buffer.double()
 
-    def before_forward(module: Any, _arguments: Any) -> None:
+    strict = (torch.nn.modules.conv._ConvNd, torch.nn.RNNBase)
+
+    def before_forward(module: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
         widen(module)
         if not entered:
             entered.append(mode.__enter__())
+        # These hold the format of their input against that of their weights before any mode is asked.
+        return tuple(_wide(torch, value) for value in arguments) if isinstance(module, strict) else None
 
     torch.nn.modules.module.register_module_forward_pre_hook(before_forward)
     _without_autocast(torch)
     _widen_before_wrapping(torch, widen)
+
+
+def _wide(torch: Any, value: Any) -> Any:
+    """A tensor, or the tensors of a state, in float64."""
+    if isinstance(value, tuple):
+        return tuple(_wide(torch, item) for item in value)
+    return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
 
 def _without_autocast(torch: Any) -> None:
