@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections import Counter
 
@@ -20,6 +21,12 @@ os.environ["DIAGNOSE_CALIBRATIONS"] = "off"
 
 TALLY = "recording"
 """The property under which a test notes what became of a public recording: format, and `read` or why not."""
+
+
+def pytest_collection_finish() -> None:
+    """What the tests are made of stays until the end: no garbage collection need walk over it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -135,6 +135,7 @@ def outcome(text: str) -> tuple[str, list[float]]:
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed):
         patch.setenv("CUDA_LAUNCH_BLOCKING", "0")
         patch.setenv("DATA", "")
+        gc.freeze()  # the programs collect in each step: their garbage, not what the tests before this one have left
         try:
             exec(compile(text, "train.py", "exec", dont_inherit=True), names)
         finally:
