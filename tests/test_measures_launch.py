@@ -67,6 +67,47 @@ def test_a_host_that_was_more_than_a_step_ahead_is_known_to_have_been() -> None:
     assert (Measures(trace).steps.start_ns // MS).tolist() == [20]
 
 
+def test_a_launch_that_was_lost_on_a_side_stream_leaves_the_steps_before_it() -> None:
+    trace = drawn(
+        """
+        host  : lol    lol    lol    lolol
+        gpu   :   aaabb  aaabb  aaabb  aaabb
+        gpu 7 :                   uu      aa
+        step  : |      |      |      |      |
+        """,
+        kernels=dict.fromkeys("ab", "kernel"),
+    )
+    assert (Measures(trace).steps.start_ns // MS).tolist() == [0, 7, 14, 21]
+
+
+def test_what_a_side_stream_does_while_the_queue_of_before_lasts_was_launched_before() -> None:
+    trace = drawn(
+        """
+        host  : lol lollol
+        gpu   : uuuuu aabbbb aabb
+        gpu 7 :   uu            aa
+        step  : |   |     |
+        """,
+        kernels=dict.fromkeys("ab", "kernel"),
+    )
+    launches = launches_of(trace)
+    assert (launches.start_ns < 0)[~launches.linked].tolist() == [True, True]
+
+
+def test_work_whose_launches_are_missing_in_each_step_belongs_to_its_step() -> None:
+    trace = drawn(
+        """
+        host: pppol  pppol  pppol  pppol
+        gpu :  uu bb  uu bb  uu bb  uu bb
+        step: |      |      |      |      |
+        """,
+        kernels={"b": "kernel"},
+    )
+    steps = Measures(trace).steps
+    assert (steps.start_ns // MS).tolist() == [0, 6, 13, 20]
+    assert steps.left_out == ()
+
+
 def test_where_few_launches_are_known_they_tell_nothing_of_the_rest() -> None:
     trace = drawn(
         """
