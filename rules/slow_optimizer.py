@@ -13,7 +13,8 @@ What proves it
     Device work launched from within `optimizer.step` and the launch gaps between it; matrix products and collectives
     inside it are left out, no fused optimizer replaces them. On a CPU-only run, the operators inside it. The
     recoverable time is an upper bound: what the replay gives back if in each step one kernel, as long as FUSED says,
-    takes the place of all, so that the gaps between them are gone too.
+    takes the place of all, so that the gaps between them are gone too. A step in which the optimizer takes far longer
+    than in the others is left out: what held it up there is no work of its own.
 
 What fixes it
     `fused=True`, or `foreach=True` where there is no fused form (`fused-optimizer`).
@@ -52,6 +53,7 @@ from diagnose.rule import (
     Scalar,
     Site,
     drawn,
+    exceptional_steps,
     format_ns,
     format_share,
     gained_ns,
@@ -81,7 +83,6 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         yield CannotTell("slow-optimizer", "ranges of optimizer.step with what ran inside them")
         return
     ranges = Intervals.of(measures.optimizer_starts_ns(rows), trace.ranges.end_ns[rows])
-    sites = [site for site in trace.sites if site.kind == "optimizer"]
     inside = _ops_inside(measures, ranges)
     if any(_FUSED_OP.search(name) for name in inside) or (kinds and not kinds & (FUSABLE | LISTED)):
         return
@@ -89,42 +90,57 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     fusable = not kinds or bool(kinds & FUSABLE)
     if not fusable and implementation != _BY_PARAMETER:
         return
-    traffic = FUSED if fusable else 1.0
     found = _device_work(measures, ranges) if measures.has_device else _host_work(measures, ranges)
-    if found is None:
-        return
-    rows, work, gaps, count = found
-    time = work | gaps
+    if found is not None:
+        name = " and ".join(sorted(kinds)) or "the optimizer"
+        yield from _claim(measures, found, name, implementation, fusable, ranges)
+
+
+def _claim(
+    measures: Measures, found: _Found, name: str, implementation: str, fusable: bool, ranges: Intervals
+) -> Iterator[Claim]:
+    """What a fused step would save of that which was found, if anything."""
+    _, work, gaps, _ = found
+    traffic = FUSED if fusable else 1.0
+    spent = measures.per_step(work | gaps)
+    stepping = np.flatnonzero(spent)  # not in every micro-step of an accumulation
+    exceptional = stepping[exceptional_steps(spent[stepping])]
+    odd = Intervals.of(measures.steps.start_ns[exceptional], measures.steps.end_ns[exceptional])
+    rows, work, gaps, pieces = _without(measures, found, odd)
+    time, steps = work | gaps, measures.step_count - len(exceptional)
     cut = _fused(measures, rows, gaps, traffic)
     gain = (
         int(work.total_ns * (1 - traffic)) + gaps.total_ns if cut is None else gained_ns(measures, cut, time.total_ns)
     )
     if gain == 0:
         return
-    pieces = f"{count / measures.step_count:.0f} {'kernels' if measures.has_device else 'operators'}"
+    share = time.total_ns / max((measures.counted - odd).total_ns, 1)
     yield Claim(
-        summary=f"{' and '.join(sorted(kinds)) or 'the optimizer'}.step takes "
-        f"{format_ns(time.total_ns / measures.step_count)} ({format_share(measures.share(time))} of the step) "
-        f"in {pieces}{implementation}, where {'a fused one' if fusable else 'one by lists'} would do it in a few",
+        summary=f"{name}.step takes {format_ns(time.total_ns / steps)} ({format_share(share)} of the step) "
+        f"in {pieces:.0f} "
+        f"{'kernels' if measures.has_device else 'operators'}{implementation}, where "
+        f"{'a fused one' if fusable else 'one by lists'} would do it in a few",
         recoverable_ns=gain,
         claims=time,
         cut=cut,
         confidence=Confidence.BOUND,
         evidence=[
-            Evidence("optimizer.step", time.total_ns // measures.step_count, "ns"),
-            Evidence("launched in it, per step", count / measures.step_count, "count"),
+            Evidence("optimizer.step", time.total_ns // steps, "ns"),
+            Evidence("launched in it, per step", pieces, "count"),
             Evidence("traffic of a fused step over this one", traffic, "share"),
         ],
-        where=_where(measures, rows, ranges, sites),
+        where=_where(measures, rows, ranges),
         confirm=f"a trial with {'fused' if fusable else 'foreach'}=True",
     )
 
 
-def _where(measures: Measures, rows: Int64, ranges: Intervals, sites: list[Site]) -> list[Place]:
+def _where(measures: Measures, rows: Int64, ranges: Intervals) -> list[Place]:
     """The lines of a `step` that the program wrote itself, else where it makes its optimizers."""
     lines = places_of_ops(measures, measures.op_of_work[rows]) or measures.places(ranges)
     written = [place for place in lines if (place.function or "").rpartition(".")[2] == "step"]
-    return written or [Place(site.file, site.line, function=site.function) for site in sites]
+    return written or [
+        Place(site.file, site.line, function=site.function) for site in measures.trace.sites if site.kind == "optimizer"
+    ]
 
 
 def _optimizers(measures: Measures) -> tuple[np.typing.NDArray[np.int64], set[str]]:
@@ -155,13 +171,19 @@ def _implementation(inside: set[str], measures: Measures) -> str:
     return _BY_PARAMETER if inside and True not in settings else ""
 
 
-_Found = tuple[Int64, Intervals, Intervals, int]
-"""Rows of device work, their time, the gaps to do with them, and how many pieces they are."""
+_Found = tuple[Int64, Intervals, Intervals, float]
+"""Rows of device work, their time, the gaps to do with them, and how many pieces they are per step."""
+
+
+def _without(measures: Measures, found: _Found, steps: Intervals) -> _Found:
+    """The same outside of some steps."""
+    rows, work, gaps, pieces = found
+    return rows[~steps.contains(measures.trace.device.start_ns[rows])], work - steps, gaps - steps, pieces
 
 
 def _fused(measures: Measures, rows: Int64, gaps: Intervals, traffic: float) -> Cut | None:
     """The change that lets one kernel per step do what all of them do; None without a device."""
-    if not measures.has_device:
+    if not measures.has_device or not len(rows):
         return None
     device, steps = measures.trace.device, measures.steps
     length = device.end_ns[rows] - device.start_ns[rows]
@@ -183,7 +205,8 @@ def _device_work(measures: Measures, ranges: Intervals) -> _Found | None:
     work = measures.time_of(rows)
     gaps = measures.issue_gaps
     inside = np.isin(gaps.ends, measures.trace.device.start_ns[rows]) | ranges.contains(gaps.starts)
-    return rows, work, Intervals(gaps.starts[inside], gaps.ends[inside]) & measures.counted, len(rows)
+    between = Intervals(gaps.starts[inside], gaps.ends[inside]) & measures.counted
+    return rows, work, between, len(rows) / measures.step_count
 
 
 def _host_work(measures: Measures, ranges: Intervals) -> _Found | None:
@@ -193,8 +216,8 @@ def _host_work(measures: Measures, ranges: Intervals) -> _Found | None:
     work = inside & measures.compute
     if work.total_ns == 0:
         return None
-    count = int(inside.contains(ops.start_ns).sum())
-    return np.empty(0, np.int64), work, inside & measures.idle["python"], count
+    pieces = int(inside.contains(ops.start_ns).sum()) / measures.step_count
+    return np.empty(0, np.int64), work, inside & measures.idle["python"], pieces
 
 
 def _adamw(**arguments: Scalar) -> dict[str, Any]:
