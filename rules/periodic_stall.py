@@ -30,6 +30,7 @@ Thresholds
     are multiples of the period; the rest is in diagnose/measure/long_steps.py.
     BURST (16): a period up to this, in which the loader is waited for, is that of its workers taking turns.
     MOST (half): what explains this part of the excess is named as its cause.
+    MOST_CAME (three in four): of the steps that a period lets expect, so many are long where it is told as one.
     SMALLEST_BYTES (1 MiB): copies to the host that are more than a few numbers.
 """
 
@@ -65,6 +66,7 @@ from diagnose.rule import (
 
 BURST = 16
 MOST = 0.5
+MOST_CAME = 0.75
 SMALLEST_BYTES = 1 << 20
 
 _HOST_CAUSES = ("python", "io", "sync", "unknown")
@@ -99,8 +101,8 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     )
     length = float(np.median(log.length_ns[stalls.rows]))
     yield Claim(
-        summary=f"one step in {stalls.period} takes {format_ns(length)} instead of {format_ns(stalls.usual_ns)}, "
-        f"{format_ns(per_step)} per step on average{f': {cause}' if cause else ''}",
+        summary=f"{_how_many(stalls, int(log.usable.sum()))} {format_ns(length)} instead of "
+        f"{format_ns(stalls.usual_ns)}, {format_ns(per_step)} per step on average{f': {cause}' if cause else ''}",
         recoverable_ns=min(gain, per_step * measures.step_count),
         claims=claims,
         unseen_ns=0 if gain else per_step,
@@ -113,6 +115,14 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         where=measures.places(inside) or _standing_out(measures, log, stalls),
         fixers=fixers,
     )
+
+
+def _how_many(stalls: Stalls, steps: int) -> str:
+    """`one step in 20 takes`, where about as many are long; else how many are, which the distances alone do not say."""
+    count = len(stalls.rows)
+    if count * stalls.period >= MOST_CAME * steps:
+        return f"one step in {stalls.period} takes"
+    return f"{count} of {steps} steps take"
 
 
 def _alone(measures: Measures) -> Claim | None:

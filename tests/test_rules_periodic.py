@@ -53,6 +53,18 @@ def test_long_steps_at_irregular_distances_are_no_period() -> None:
     assert claims(logged(lengths)) == []
 
 
+def test_fewer_long_steps_than_their_period_lets_expect_are_counted() -> None:
+    """Of 39 steps five are long, four of them three steps apart: not one step in three."""
+    lengths = [50.0 if step in (20, 23, 26, 29, 59) else 10.0 for step in range(60)]
+    (claim,) = claims(logged(lengths))
+    assert "5 of 49 steps take 50.0 ms instead of 10.0 ms" in claim.summary
+
+
+def test_any_distance_is_near_a_multiple_of_three() -> None:
+    lengths = [50.0 if step in (20, 23, 27, 31, 33, 50) else 10.0 for step in range(60)]
+    assert claims(logged(lengths)) == []
+
+
 def test_a_host_that_catches_up_has_lost_nothing() -> None:
     """A wait every twentieth step of a host that is ahead: one step seems longer, the next is as much shorter."""
     lengths = every(20, 19.0)

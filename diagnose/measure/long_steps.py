@@ -24,7 +24,8 @@ DEVIATIONS = 6
 """this many standard deviations, estimated from the median absolute deviation: of normally spread steps, not one in 10⁸
 does."""
 FEWEST = 3
-"""Long steps, of whose distances this part are multiples of the period, within a tenth:"""
+"""Long steps, of whose distances this part are multiples of the period, within a tenth of it (below ten, exactly: any
+distance is within one step of a multiple of three):"""
 REGULAR = 0.75
 MINORITY = 1 / 3
 """More steps than this are no exceptions, but steps of two kinds."""
@@ -118,7 +119,7 @@ def _period(rows: Int64) -> int | None:
     if period < FEWEST:
         return None
     multiple = np.maximum(np.rint(distances / period), 1)
-    regular = np.abs(distances - multiple * period) <= max(1, 0.1 * period)
+    regular = np.abs(distances - multiple * period) <= period // 10
     return period if regular.mean() >= REGULAR else None
 
 
