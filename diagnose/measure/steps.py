@@ -114,7 +114,8 @@ def _without_opening(steps: StepSpans) -> StepSpans:
         return steps
     ratio = float(lengths[0] / np.median(lengths[1:]))
     why = (
-        f"the first recorded step is not counted: opening the profiler made it {ratio:.2f} times as long as the others"
+        f"the first recorded step is not counted: it is {ratio:.2f} times as long as the others, as where a recording "
+        "begins"
     )
     return _part(steps, 1, len(steps), (why,))
 
