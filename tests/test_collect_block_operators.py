@@ -131,14 +131,46 @@ def test_where_something_cannot_be_counted_nothing_is_told() -> None:
     told, losses = told_of(Odd())
     assert "operators" not in told
     assert len(losses) == OPERATORS + 1
-    failures[:] = before
+    assert failures == before
 
 
-def test_an_error_within_the_program_stays_the_programs() -> None:
+@pytest.mark.parametrize("autocast", [False, True])
+def test_an_error_within_the_program_stays_the_programs(autocast: bool) -> None:
     looks = Operators(torch, lambda: 0, torch.default_generator)
-    with pytest.raises(RuntimeError, match="shape"), looks.watching():
+    with (
+        pytest.raises(RuntimeError, match="shape"),
+        torch.autocast("cpu", torch.bfloat16, enabled=autocast),
+        looks.watching(),
+    ):
         torch.ones(2, 3) @ torch.ones(2, 3)
     assert looks.told() == {}
+
+
+def test_an_operator_whose_kernel_counts_on_autocast_runs_as_it_does_alone() -> None:
+    sparse, dense = torch.eye(ROWS).to_sparse(), torch.randn(ROWS, WIDTH)
+    looks = Operators(torch, lambda: 0, torch.default_generator)
+    with torch.autocast("cpu", torch.bfloat16):
+        alone = torch.sparse.mm(sparse, dense.bfloat16())
+        with looks.watching():
+            found = torch.sparse.mm(sparse, dense.bfloat16())
+    assert found.dtype == alone.dtype and torch.equal(found, alone)
+
+
+def test_casts_are_not_offered_as_autocast_makes_them_once_or_more_often() -> None:
+    block = Block()
+    looks = Operators(torch, iter(range(1_000_000)).__next__, torch.default_generator)
+    with torch.autocast("cpu", torch.bfloat16), looks.watching():
+        out = block(torch.ones(ROWS, WIDTH))
+    looks.ended(out, None)
+    names = str(looks.told()["operators"]).split(",")
+    assert PRODUCT in names and "aten._to_copy.default" not in names
+
+
+def test_what_is_compiled_at_first_within_a_block_is_compiled() -> None:
+    double = torch.compile(lambda x: x.sin() * 2, backend="eager", fullgraph=True)
+    with Operators(torch, lambda: 0, torch.default_generator).watching():
+        found = double(torch.ones(2))
+    assert torch.equal(found, torch.ones(2).sin() * 2)
 
 
 MIB = 1 << 20

@@ -8,6 +8,7 @@ device, is given to it unchanged, and what it returns is handed on. An operator 
     is written to afterwards    torch refuses to hand out what has changed
     comes with random numbers   the second forward pass would go on with those that it has drawn in the first
     comes from other ranks      or is FSDP's own housekeeping
+    is a cast                   autocast casts a weight once in its region: the second forward pass may cast more often
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ MOST = 8
 _RUN_UP_CYCLES = 40_000_000
 """For so long (some 20 ms) the device waits at first, so that it then finds all operators of a block waiting: the time
 between two events is then the device's, not the host's."""
+_AUTOCAST = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}
+"""What torch calls the casting of a kind of device."""
+_CAST = "aten._to_copy.default"
 _NOT_OURS = ("c10d", "_c10d_functional", "fsdp", "_dtensor", "profiler")
 
 
@@ -51,6 +55,8 @@ class Operators:
         self._torch, self._clock, self._generator = torch, clock, generator
         self._seen: list[Operator] = []
         self._begun = 0
+        self._autocast: list[str] = []
+        """The kinds of devices on which operators are cast as the block begins."""
         self._by_address: dict[int, Operator] = {}
         self._note_before = guarded(self._before)
         self._note_after = guarded(self._after)
@@ -64,13 +70,22 @@ class Operators:
         class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
             supports_higher_order_operators = True
 
+            @classmethod
+            def ignore_compile_internals(cls) -> bool:
+                """Compilation within goes on beside this mode; where it refuses to, `fullgraph=True` were an error."""
+                return True
+
             def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
                 kwargs = kwargs or {}
                 before = noted._note_before(func)
-                result = func(*args, **kwargs)
+                try:
+                    result = func(*args, **kwargs)
+                except RuntimeError as error:
+                    result = noted._with_autocast(error, func, args, kwargs)
                 noted._note_after(before, func, args, kwargs, result)
                 return result
 
+        self._autocast = [kind for kind in _AUTOCAST if self._torch.is_autocast_enabled(kind)]
         if hasattr(self._torch.cuda, "_sleep") and self._torch.cuda.is_initialized():
             self._torch.cuda._sleep(_RUN_UP_CYCLES)
         return Watching()  # type: ignore[no-untyped-call]
@@ -110,6 +125,25 @@ class Operators:
         }
         return {"operators": ",".join(offered), "operators_ns": whole, **columns}
 
+    def _with_autocast(self, error: RuntimeError, func: Any, args: Any, kwargs: Any) -> Any:
+        """The result of an operator that failed, or its `error` again.
+
+        Within a mode nothing is cast any more, not even for operators that an operator's kernel calls by itself:
+        the product of a sparse matrix fails there, and does not in the program alone.
+        """
+        torch_c, schema = self._torch._C, getattr(func, "_schema", None)
+        again = self._autocast and schema is not None and not schema.is_mutable
+        if not again or isinstance(error, self._torch.OutOfMemoryError):
+            raise error
+        try:
+            excluded = torch_c._dispatch_tls_local_exclude_set()
+            for kind in self._autocast:
+                excluded -= torch_c.DispatchKeySet(getattr(torch_c.DispatchKey, _AUTOCAST[kind]))
+            with torch_c._ForceDispatchKeyGuard(torch_c._dispatch_tls_local_include_set(), excluded):
+                return func(*args, **kwargs)
+        except Exception:  # noqa: BLE001 - the program is to see what it sees alone
+            raise error from None
+
     def _before(self, func: Any) -> tuple[Operator, Any]:
         self._begun += 1
         state = self._generator.get_state()
@@ -118,7 +152,14 @@ class Operators:
     def _after(self, before: tuple[Operator, Any] | None, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         if before is None:
             return
-        one, state = before
+        try:
+            self._describe(*before, func, args, kwargs, result)
+        except (NotImplementedError, RuntimeError):
+            return  # a tensor without memory of its own, as sparse ones are
+        self._seen.append(before[0])
+
+    def _describe(self, one: Operator, state: Any, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Fill in what is known of an operator that has just returned."""
         one.end = self._clock()
         given = _addresses(self._torch, [args, list(kwargs.values())])
         written = _written(self._torch, func, args, kwargs)
@@ -128,10 +169,9 @@ class Operators:
         returned = _storages(self._torch, result)
         one.sizes = {address: size for address, size in returned.items() if address not in given}
         draws = kwargs.get("generator") is not None or not self._torch.equal(state, self._generator.get_state())
-        strange = not hasattr(func, "_schema") or one.name.partition(".")[0] in _NOT_OURS
+        strange = not hasattr(func, "_schema") or one.name == _CAST or one.name.partition(".")[0] in _NOT_OURS
         one.fixed = bool(written) or draws or strange or any(address in given for address in returned)
         self._by_address.update(dict.fromkeys(one.sizes, one))
-        self._seen.append(one)
 
 
 def _written(torch: Any, func: Any, args: Any, kwargs: Any) -> set[int]:
