@@ -115,6 +115,7 @@ from diagnose.source.steps.parameter_loops import ParameterLoop, parameter_loops
 from diagnose.source.steps.pending import puts_off
 from diagnose.source.steps.progress import on_progress_bar, show_less_often, shown_at
 from diagnose.source.steps.reads import is_read, log_branch, outcome, tensor_of, training_reads, trains, trains_within
+from diagnose.source.steps.samples import changing_samples
 from diagnose.source.steps.sharded import Sharded, sharded
 from diagnose.source.steps.trainers import Trainer, trainers_of
 from diagnose.source.steps.training import TrainingStep, training_steps
@@ -210,6 +211,7 @@ __all__ = [
     "call_at",
     "call_in_place",
     "call_name",
+    "changing_samples",
     "checkpointed",
     "classes_last",
     "clipped_by_hand",

@@ -10,18 +10,16 @@ Why it helps
     every epoch. Worker processes only spread it; a row of a tensor costs next to nothing.
 
 Fix safety
-    Bitwise: `decoded` looks at some samples twice, and hands the dataset on as it is where they differ, where making
-    them draws random numbers, where they are of several shapes, or where all would take more than a quarter of the
-    memory that is left or more than half a minute to make. Forked workers share the tensors; processes that are spawned
-    get a copy each. Left alone, with advice: transforms that draw random numbers, a collate function of the program's
-    own, datasets that the program changes between epochs, that yield a stream, or that use the device. The time before
-    training is paid once in each start of the program.
+    Bitwise: `decoded` makes 64 samples twice, and hands the dataset on as it is where they differ, where making any
+    draws random numbers or changes what the dataset holds, where samples are no tensors and numbers of one shape on the
+    host, or where all would take more than a quarter of the memory that is left or more than half a minute to make.
+    Forked workers share the tensors; where workers are spawned nothing is kept. Left alone, with advice: transforms
+    that draw random numbers, a collate function of the program's own, datasets that the program changes between epochs,
+    that change themselves, that yield a stream, or that use the device, and loaders that are built again and again. The
+    time before training is paid once in each start of the program.
 """
 
 from __future__ import annotations
-
-import re
-from collections.abc import Iterator
 
 import libcst as cst
 
@@ -36,103 +34,144 @@ from diagnose.fixer import (
     Request,
     Scalar,
     Site,
-    Source,
     Splice,
     add_to_shim,
-    binding_of,
+    argument,
     call_name,
+    changing_samples,
     example_request,
     import_from_shim,
     parse,
     splice,
 )
 
-_IMPORTS = ("import os", "import random", "import sys", "import time", "import torch")
+_IMPORTS = ("import numbers", "import os", "import random", "import sys", "import time", "import torch")
 _CODE = '''
 class DecodedSamples(torch.utils.data.Dataset):
     """The samples of a dataset, one tensor a field; all else is asked of the dataset."""
 
-    def __init__(self, dataset, columns, made_of):
-        self.dataset, self.columns, self.made_of = dataset, columns, made_of
+    def __init__(self, dataset, columns, kind):
+        self._decoded_from, self._columns, self._kind = dataset, columns, kind
 
     def __len__(self):
-        return len(self.dataset)
+        return len(self._decoded_from)
 
     def __getitem__(self, index):
-        return self.made_of([column[index] for column in self.columns])
+        if not isinstance(index, numbers.Integral) or not 0 <= index < len(self._columns[0]):
+            return self._decoded_from[index]
+        fields = [column[index].clone() for column in self._columns]  # whoever takes a sample may change it
+        if self._kind is torch.Tensor:
+            return fields[0]
+        return self._kind(fields) if self._kind in (list, tuple) else dict(zip(self._kind, fields))
 
     def __getattr__(self, name):
-        if name.startswith("__") or name == "dataset":
+        if name.startswith("_"):
             raise AttributeError(name)
-        return getattr(self.dataset, name)
+        return getattr(self._decoded_from, name)
 
 
 def decoded(dataset, seconds=30.0, share=0.25):
     """The dataset with each sample made once and kept in memory.
 
-    The dataset itself where samples are drawn anew each time or differ in shape, or where all of them would take more
-    than a share of the free memory, or more seconds than that.
+    The dataset itself where samples are drawn anew each time or differ in shape, where making them changes it, or where
+    all of them would take more than a share of the free memory, or more seconds than that.
     """
-    probed = (0, len(dataset) // 2, len(dataset) - 1) if len(dataset) else ()
     before = _random_states()
-    began = time.perf_counter()
+    held = [(each, dict(vars(each))) for each in _datasets_in(dataset)]
     try:
-        twice = [(_fields(dataset[index])[0], _fields(dataset[index])[0]) for index in probed]
-    except (TypeError, ValueError, RuntimeError):
-        twice = []  # strings, pictures, ragged arrays: no loader makes tensors of them by itself
-    taken = (time.perf_counter() - began) / 6
+        kept = _decoded(dataset, seconds, share)
+    except Exception:
+        kept = None  # words, pictures, ragged arrays, files that are not there: the program meets them where it did
+    changed = _set_back(held)
     drawn = _set_random_states(before)
-    if drawn or not twice or not twice[0][0] or not all(_equal(*pair) for pair in twice):
-        return dataset
-    if sum(field.nbytes for field in twice[0][0]) * len(dataset) > share * _free_bytes():
-        return dataset
-    if taken * len(dataset) > seconds:
-        return dataset
-    columns = [torch.empty((len(dataset), *field.shape), dtype=field.dtype) for field in twice[0][0]]
-    for index in range(len(dataset)):
-        fields, made_of = _fields(dataset[index])
-        if [(each.shape, each.dtype) for each in fields] != [(each.shape[1:], each.dtype) for each in columns]:
-            return dataset
+    return dataset if kept is None or changed or drawn else kept
+
+
+def _decoded(dataset, seconds, share):
+    methods = torch.multiprocessing.get_all_start_methods()  # the usual one first
+    if (torch.multiprocessing.get_start_method(allow_none=True) or methods[0]) != "fork":
+        return None
+    began, count = time.perf_counter(), len(dataset)
+    for done, index in enumerate(sorted({count * part // 64 for part in range(64)}), 1):
+        (kind, first), (other_kind, second) = _fields(dataset[index]), _fields(dataset[index])
+        if not first or kind != other_kind or not all(map(torch.equal, first, second)):
+            return None
+        if sum(field.nbytes for field in first) * count > share * _free_bytes():
+            return None
+        if done >= 3 and (time.perf_counter() - began) / (2 * done) * count > seconds:
+            return None
+    shapes = [(each.shape, each.dtype) for each in first]
+    columns = [torch.empty((count, *field.shape), dtype=field.dtype) for field in first]
+    for index in range(count):
+        its_kind, fields = _fields(dataset[index])
+        if its_kind != kind or [(each.shape, each.dtype) for each in fields] != shapes:
+            return None
         for column, field in zip(columns, fields):
             column[index] = field
-    return DecodedSamples(dataset, columns, made_of)
+        if time.perf_counter() - began > 2 * seconds:
+            return None
+    return DecodedSamples(dataset, columns, kind)
 
 
 def _fields(sample):
-    """The tensors that a sample is made of, and what makes it of them; none where it is of another kind."""
+    """What a sample is, with the names of its fields where it has names, and its fields as tensors."""
     if isinstance(sample, torch.Tensor):
-        return [sample], _Only()
+        return torch.Tensor, [_field(sample)]
     if type(sample) is dict:
-        return [_tensor(value) for value in sample.values()], _Named(list(sample))
+        return list(sample), [_field(value) for value in sample.values()]
     if type(sample) in (list, tuple):
-        return [_tensor(value) for value in sample], type(sample)
-    return [], None
+        return type(sample), [_field(value) for value in sample]
+    raise TypeError(type(sample))
 
 
-class _Only:
-    def __call__(self, fields):
-        return fields[0]
-
-
-class _Named:
-    def __init__(self, names):
-        self.names = names
-
-    def __call__(self, fields):
-        return dict(zip(self.names, fields))
-
-
-def _tensor(value):
-    """As a loader would make it a part of a batch."""
-    return torch.tensor(value, dtype=torch.float64) if type(value) is float else torch.as_tensor(value)
-
-
-def _equal(one, other):
-    return len(one) == len(other) and all(torch.equal(left, right) for left, right in zip(one, other))
+def _field(value):
+    """As a loader would make it one part of a batch."""
+    if type(value) is float:
+        return torch.tensor(value, dtype=torch.float64)
+    if type(value) in (int, bool) or type(value).__module__ == "numpy":
+        return torch.as_tensor(value)
+    if type(value) is not torch.Tensor and type(torch.stack([value])) is not torch.Tensor:
+        raise TypeError(type(value))
+    if value.device.type != "cpu" or value.layout is not torch.strided or value.requires_grad:
+        raise TypeError(value)
+    return value
 
 
 def _free_bytes():
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    """What each process of this job may have of the host's memory, and of what its container is allowed."""
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        with open("/sys/fs/cgroup/memory.max") as limit, open("/sys/fs/cgroup/memory.current") as used:
+            free = min(free, int(limit.read()) - int(used.read()))
+    except (OSError, ValueError):
+        pass  # there is no such limit
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", 0))
+    if not ranks and torch.distributed.is_available() and torch.distributed.is_initialized():
+        ranks = torch.distributed.get_world_size()
+    return free // max(ranks, 1)
+
+
+def _datasets_in(dataset):
+    """The dataset, and those that it takes samples of."""
+    found = [dataset] if hasattr(dataset, "__dict__") else []
+    for each in found:
+        inner = [vars(each).get("dataset")]
+        several = vars(each).get("datasets")
+        inner += several if isinstance(several, (list, tuple)) else []
+        found += [one for one in inner if hasattr(one, "__dict__") and not any(one is known for known in found)]
+    return found
+
+
+def _set_back(held):
+    """Undo what datasets hold anew: a count, a file that no worker may share; whether there was any."""
+    changed = False
+    for each, before in held:
+        now = vars(each)
+        if now.keys() != before.keys() or any(now[name] is not value for name, value in before.items()):
+            changed = True
+            now.clear()
+            now.update(before)
+    return changed
 
 
 def _random_states():
@@ -147,16 +186,10 @@ def _set_random_states(states):
     random.setstate(states[0])
     torch.set_rng_state(states[1])
     if states[2] is not None:
-        drawn = drawn or now[2][2] != states[2][2] or bytes(now[2][1]) != bytes(states[2][1])
+        drawn = drawn or now[2][2:] != states[2][2:] or bytes(now[2][1]) != bytes(states[2][1])
         sys.modules["numpy"].random.set_state(states[2])
     return drawn
 '''
-_DRAWS = re.compile(
-    r"\bRandom[A-Z]\w*\(|Jitter\(|\w*Augment\w*\(|AugMix\(|MixUp\(|CutMix\(|\brandom\.(?!seed)\w+\(|"
-    r"\btorch\.(?:rand|randn|randint|randperm|bernoulli|multinomial|normal)\((?![^\n]*generator)"
-)
-_CHANGES = re.compile(r"(?:dataset|data|ds|trainset|train_set)\w*\.(?:set_epoch\(|(?!self)\w+\s*=[^=])")
-_DEEPEST = 4
 
 
 def rewrite(request: Request) -> Answer:
@@ -164,14 +197,14 @@ def rewrite(request: Request) -> Answer:
     edits: dict[str, list[Splice]] = {}
     reasons: list[str] = []
     for loader in request.loaders().loaders:
-        given = None if loader.options.names else loader.options.given("dataset")
-        if given is None or _is_decoded(given):
+        given = None if loader.options.names else argument(loader.options.node, "dataset", 0)
+        if given is None or _is_decoded(given.value):
             continue
-        reason = _why_not(request, loader, given)
+        reason = _why_not(request, loader, given.value)
         if reason is not None:
             reasons.append(f"{loader.where} {reason}")
             continue
-        start, end = loader.options.source.wide_span(given)
+        start, end = loader.options.source.wide_span(given.value)
         edits.setdefault(loader.options.path, []).extend([Splice(start, start, "decoded("), Splice(end, end, ")")])
     if not edits or request.home is None:
         return Advice(" ".join(reasons)) if reasons else None
@@ -189,7 +222,9 @@ def _is_decoded(given: cst.BaseExpression) -> bool:
 
 
 def _why_not(request: Request, loader: Loader, given: cst.BaseExpression) -> str | None:
+    """Why a loader's samples are not kept; None where they can be."""
     recorded = loader.site.arguments if loader.site is not None else {}
+    source = loader.options.source
     collate = recorded.get("collate_fn", "default_collate")
     if recorded.get("iterable") is True:
         return "feeds a dataset that yields a stream: store its samples decoded, and read those."
@@ -199,52 +234,24 @@ def _why_not(request: Request, loader: Loader, given: cst.BaseExpression) -> str
         return "feeds tensors that are in memory already."
     if loader.uses_device:
         return "feeds a dataset that uses the device: make its samples on the host first."
-    name = recorded.get("dataset")
-    texts = list(_made_by(request, loader.options.source, given, name if isinstance(name, str) else None, _DEEPEST))
-    texts += _code_of(request, name) if isinstance(name, str) else ()
-    draws = next((found for text in texts if (found := _DRAWS.search(text))), None)
-    if draws is not None:
-        return f"feeds samples that are drawn anew each time (`{draws[0]}…`): store what comes before that decoded."
-    lines = [line.split("#")[0].strip() for text in request.sources.values() for line in text.splitlines()]
-    if any(_CHANGES.search(line) for line in lines if not line.startswith(("self.", "import ", "from "))):
-        return "feeds a dataset that the program changes between epochs: store what does not change decoded."
-    return None
+    if loader.made_in_a_loop or _is_made_again(request, loader):
+        return "is built again and again: build it once, or keep the samples decoded by hand."
+    named = any(name.value == "decoded" for name in source.every(cst.Name))
+    if named and import_from_shim(source, ["decoded"]):
+        return "stands beside something else that is called decoded: keep the samples in memory by hand."
+    return changing_samples(request.sources, source, given, recorded.get("dataset"))
 
 
-def _made_by(request: Request, source: Source, node: cst.CSTNode, made: str | None, depth: int) -> Iterator[str]:
-    """The texts of what makes an expression: itself, what its names are bound to, classes and functions it calls.
-
-    `made` is the class that the run recorded: of several values of a name, those that call it count.
-    """
-    yield source.code(node)
-    if depth == 0:
-        return
-    for name in source.every(cst.Name, node):
-        bound = binding_of(source, name)
-        values = [bound.value] if bound is not None and bound.value is not None else []
-        if bound is None:
-            values = [each.value for each in source.every(cst.Assign) if _binds(each, name.value)]
-            values = [each for each in values if isinstance(each, cst.Call) and call_name(each) == made] or values
-        for value in values:
-            yield from _made_by(request, source, value, made, depth - 1)
-        if not values:
-            yield from _code_of(request, name.value)
-
-
-def _binds(assign: cst.Assign, name: str) -> bool:
-    return any(isinstance(each.target, cst.Name) and each.target.value == name for each in assign.targets)
-
-
-def _code_of(request: Request, name: str) -> Iterator[str]:
-    """The code of the program's own classes and functions of a name."""
-    for text in request.sources.values():
-        source = parse(text) if f"class {name}" in text or f"def {name}" in text else None
-        if source is not None:
-            defined: list[cst.ClassDef | cst.FunctionDef] = [
-                *source.every(cst.ClassDef),
-                *source.every(cst.FunctionDef),
-            ]
-            yield from (source.code(each) for each in defined if each.name.value == name)
+def _is_made_again(request: Request, loader: Loader) -> bool:
+    """Whether the function that builds it is called in a loop, as one that trains for an epoch."""
+    function = loader.options.source.inside(loader.options.node, cst.FunctionDef)
+    name = function.name.value if function is not None else ""
+    for source in filter(None, map(parse, request.sources.values())):
+        for call in source.every(cst.Call) if name else ():
+            looped = any(isinstance(above, cst.For | cst.While) for above in source.ancestors(call))
+            if call_name(call) == name and looped:
+                return True
+    return False
 
 
 def _recorded(text: str, **arguments: Scalar) -> Request:

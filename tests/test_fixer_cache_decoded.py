@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import random
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
 from diagnose.fixer import Advice, Edits, Site, example_request
 from diagnose.plugins import load
@@ -45,7 +47,7 @@ FLAT = (
     _PICTURES
     + """
 torch.manual_seed(0)
-pictures = Pictures(32)
+pictures = Pictures(320)
 loader = DataLoader(pictures, batch_size=8, shuffle=True)
 model = nn.Linear(12, len(loader.dataset.classes))
 for epoch in range(3):
@@ -63,7 +65,7 @@ OPTIONS = (
 def main():
     torch.manual_seed(0)
     kwargs = {'batch_size': 8, 'shuffle': True}
-    loader = torch.utils.data.DataLoader(Pictures(32, transform=lambda picture: (picture - 0.5) / 0.25),
+    loader = torch.utils.data.DataLoader(Pictures(320, transform=lambda picture: (picture - 0.5) / 0.25),
                                          **kwargs)
     model = nn.Linear(12, 2)
     for epoch in range(3):
@@ -91,7 +93,7 @@ class Named(Pictures):
 class Trainer:
     def __init__(self):
         torch.manual_seed(0)
-        self.loader = DataLoader(dataset=Named(32), batch_size=8, shuffle=True, drop_last=True)
+        self.loader = DataLoader(dataset=Named(320), batch_size=8, shuffle=True, drop_last=True)
         self.model = nn.Linear(12, 2)
 
     def fit(self):
@@ -106,6 +108,23 @@ class Trainer:
 Trainer().fit()
 """
 )
+
+
+_HELPER = """
+
+def jittered(picture):
+    return picture + random.gauss(0, 1)
+"""
+_EPOCHS = """
+
+def epoch(pictures):
+    for x, y in DataLoader(pictures, batch_size=8, shuffle=True):
+        nn.functional.cross_entropy(model(x), y).backward()
+
+
+for number in range(3):
+    epoch(Pictures(320))
+"""
 
 
 def fixed(text: str) -> Edits:
@@ -131,8 +150,8 @@ def test_the_program_computes_the_same_from_samples_made_once(text: str, tmp_pat
     before = printed(tmp_path, {"train.py": text})
     after = printed(tmp_path, dict(fixed(text).files))
     assert after[:-1] == before[:-1]
-    assert before[-1] == "96 made of 32"
-    assert after[-1] == "38 made of 32"  # all once, and three twice to see that they stay the same
+    assert before[-1] == "960 made of 320"
+    assert after[-1] == "448 made of 320"  # all once, and 64 twice to see that they stay the same
 
 
 def test_it_is_not_wrapped_again() -> None:
@@ -147,12 +166,15 @@ def shim() -> Callable[..., Any]:
     return module.__dict__["decoded"]  # type: ignore[no-any-return]
 
 
+OWN_RANDOM = random.Random(0)
+
+
 class Samples(Dataset[Any]):
     def __init__(self, make: Callable[[int], Any]) -> None:
         self.make = make
 
     def __len__(self) -> int:
-        return 6
+        return 100
 
     def __getitem__(self, index: int) -> Any:
         return self.make(index)
@@ -167,13 +189,35 @@ class Samples(Dataset[Any]):
         lambda index: ("a word", index),
         lambda index: {"nested": {"x": index}},
         lambda _index: object(),
+        lambda index: (torch.ones(2), [index, index + 1]),
+        lambda index: {"x": index, "y": 0} if index < 5 else {"y": 0, "x": index},
+        lambda _index: torch.ones(2, device="meta"),
+        lambda index: (torch.ones(2) * (random.random() if index == 99 else 1), index),
+        lambda index: (torch.ones(2) * (numpy.random.rand() if index == 99 else 1), index),
+        lambda index: torch.ones(2) if index < 99 else Path("not there").read_bytes(),
+        lambda index: (torch.ones(2) * (OWN_RANDOM.random() < 0.5), index),
     ],
-    ids=["drawn by torch", "drawn by Python", "of several shapes", "words", "nested", "objects"],
+    ids=[
+        "drawn by torch",
+        "drawn by Python",
+        "of several shapes",
+        "words",
+        "nested",
+        "objects",
+        "lists, which a loader turns",
+        "names in another order",
+        "on a device",
+        "one drawn by Python",
+        "one drawn by NumPy",
+        "one that is not there",
+        "drawn by a generator of its own",
+    ],
 )
 def test_what_cannot_be_kept_is_handed_on_and_nothing_is_drawn(make: Callable[[int], Any], shim: Any) -> None:
     samples = Samples(make)
-    states = random.getstate(), torch.get_rng_state()
+    states = random.getstate(), torch.get_rng_state(), numpy.random.get_state(legacy=True)
     assert shim(samples) is samples
+    assert str(numpy.random.get_state(legacy=True)) == str(states[2])
     assert random.getstate() == states[0]
     assert torch.equal(torch.get_rng_state(), states[1])
 
@@ -193,13 +237,95 @@ def test_batches_are_those_of_the_dataset(shim: Any) -> None:
         assert [(each.dtype, each.tolist()) for each in left] == [(each.dtype, each.tolist()) for each in right]
 
 
+class OpensLate(Samples):
+    file: object = None
+
+    def __getitem__(self, index: int) -> Any:
+        if self.file is None:
+            self.file = object()
+        return index, 1
+
+
+def test_a_file_that_samples_open_late_is_not_open_when_workers_are_forked(shim: Any) -> None:
+    opens = OpensLate(lambda index: index)
+    part = Subset(opens, range(50))
+    assert shim(part) is part
+    assert opens.file is None
+
+
+def test_what_is_no_sequence_or_has_no_fork_is_handed_on(shim: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stream(IterableDataset[Any]):
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(3))
+
+    class Endless(Samples):
+        __len__ = None  # type: ignore[assignment]
+
+    samples = Samples(lambda index: (torch.ones(4), index))
+    stream, endless = Stream(), Endless(samples.make)
+    assert shim(stream) is stream
+    assert shim(endless) is endless
+    monkeypatch.setattr(torch.multiprocessing, "get_start_method", lambda **_options: "spawn")
+    assert shim(samples) is samples
+
+
+def test_the_memory_is_that_of_all_processes_of_the_host(shim: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = Samples(lambda index: (torch.ones(2**10), index))
+    assert shim(samples) is not samples
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(2**60))
+    assert shim(samples) is samples
+
+
+def test_a_sample_that_is_changed_is_whole_the_next_time(shim: Any) -> None:
+    kept = shim(Samples(lambda index: {"x": torch.full((2,), float(index)), "y": index}))
+    for batch in DataLoader(kept, batch_size=None):
+        batch["x"].sub_(7)
+    assert kept[3]["x"].tolist() == [3.0, 3.0]
+
+
+def test_all_else_is_asked_of_the_dataset(shim: Any) -> None:
+    samples = Samples(lambda index: (torch.ones(2), index))
+    kept = shim(Subset(samples, range(10, 20)))
+    assert kept.dataset is samples
+    assert list(kept.indices) == list(range(10, 20))
+    assert kept[numpy.int64(3)][1] == 13
+    assert shim(samples)[-7][1] == -7  # as the dataset has it
+    assert copy.copy(kept)[5][1] == 15
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (FLAT.replace("Pictures(32)", "Pictures(32, transform=RandomHorizontalFlip())"), "`RandomHorizontalFlip(…`"),
+        (FLAT.replace("Pictures(320)", "Pictures(320, transform=RandomHorizontalFlip())"), "`RandomHorizontalFlip(…`"),
         (FLAT.replace("[index].float()", "[index] + torch.rand(12)"), "`torch.rand(…`"),
         (FLAT.replace("shuffle=True", "shuffle=True, collate_fn=pad"), "collate function of its own"),
         (FLAT.replace("[index].float()", "[index].cuda()"), "uses the device"),
+        (
+            FLAT.replace("picture = self.data[index]", "picture = jittered(self.data[index])") + _HELPER,
+            "`random.gauss(…`",
+        ),
+        (NAMED.replace("[index].float()", "[index] + torch.rand(12)"), "`torch.rand(…`"),
+        (FLAT.replace("for x, y in", "pictures.transform = later\n    for x, y in"), "changes between epochs"),
+        (
+            NAMED.replace(
+                "self.loader =",
+                "self.pictures = Named(320)\n        self.pictures.set_size(epoch)\n        self.loader =",
+            ).replace("dataset=Named(320)", "dataset=self.pictures"),
+            "changes between epochs",
+        ),
+        (
+            FLAT.replace("    def __len__", "    def harder(self):\n        self.level += 1\n\n    def __len__"),
+            "`self.level in harder`",
+        ),
+        (FLAT.replace("import torch\n", "import torch\ndecoded = None\n", 1), "called decoded"),
+        (
+            FLAT.replace(
+                "for epoch in range(3):\n    for x, y in loader",
+                "for epoch in range(3):\n    for x, y in DataLoader(pictures)",
+            ).replace("loader = DataLoader(pictures, batch_size=8, shuffle=True)\n", ""),
+            "again and again",
+        ),
+        (_PICTURES + _EPOCHS, "again and again"),
     ],
 )
 def test_what_is_not_certain_is_advice(text: str, why: str) -> None:
