@@ -97,7 +97,8 @@ def _told_apart(measures: Measures, workers: int | None) -> tuple[str, list[Evid
     per_step = measures.per_step(measures.idle["input"])
     mean = float(per_step.mean())
     evidence = [Evidence("idle.input", int(mean), "ns")]
-    if workers is None and not _saw_loader(measures) and len(measures.trace.frames) + len(measures.trace.samples):
+    watched = len(measures.trace.frames) + len(measures.trace.samples) > 0
+    if workers is None and watched and not _saw_loader(measures) and not measures.saw_library_loader:
         return "there is no loader, the training thread makes each batch itself", evidence
     if workers is None:
         return "the loader is slower than training", evidence

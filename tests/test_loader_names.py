@@ -43,6 +43,8 @@ def test_a_function_that_is_called_so_makes_batches(function: str) -> None:
     "function",
     [
         "train_batch",
+        "train_generator",
+        "generate_samples",
         "train_on_batch",
         "process_batch",
         "forward_batch",
@@ -108,6 +110,14 @@ def test_operators_that_make_a_batch_are_input_not_launches(trace: Trace) -> Non
     assert others <= first.recoverable_ns / 4
 
 
+def test_a_library_that_loads_is_a_loader() -> None:
+    picture = WITHOUT_A_LOADER.format(lane="call")
+    trace = drawn(picture, repeat=4, frames={"b": "nvidia/dali/plugin/pytorch.py(24): __next__"})
+    first = diagnose([trace], plugins.load()).findings[0]
+    assert first.rule == "input-bound"
+    assert "the loader is slower than training" in first.summary
+
+
 def test_waits_for_the_device_in_such_a_function_are_no_input() -> None:
     trace = drawn(
         """
@@ -123,6 +133,47 @@ def test_waits_for_the_device_in_such_a_function_are_no_input() -> None:
     waits = measures.waits
     assert waits.total_ns
     assert (measures.idle["input"] & waits).total_ns == 0
+
+
+ROLLOUT = """
+    {lane}: ssssssssssssssssssss
+    host: olololololololololol{waits}
+    gpu :  k k k k k k k k k k{work}
+    step:                         |
+"""
+
+
+@pytest.mark.parametrize("waits", ["", "ssss"], ids=["without a wait", "with a wait"])
+def test_a_function_that_mostly_launches_runs_a_model_whatever_its_name(waits: str) -> None:
+    picture = ROLLOUT.format(lane="call", waits=waits, work="k" * len(waits))
+    picture = picture.replace("s" * 20, "s" * (20 + len(waits)), 1)
+    trace = drawn(picture, unit_ns=50_000, repeat=4, frames={"s": "rl.py(24): sample_batch"})
+    measures = Measures(trace)
+    assert measures.idle["input"].total_ns == 0
+    assert measures.idle["dispatch"].total_ns > 0
+
+
+def test_a_sampler_sees_it_as_well() -> None:
+    picture = ROLLOUT.format(lane="line", waits="", work="")
+    trace = drawn(picture, unit_ns=50_000, repeat=4, stacks={"s": [("rl.py", 26, "sample_batch")]})
+    idle = Measures(trace).idle
+    assert idle["dispatch"].total_ns > 0
+    assert idle["input"].total_ns < idle["dispatch"].total_ns / 10
+
+
+def test_a_batch_that_a_few_kernels_finish_is_a_batch() -> None:
+    trace = drawn(
+        """
+        call: bbbbbbbbbbb
+        host: ooooooooolol
+        gpu :           k kkkkkk
+        step:                   |
+        """,
+        repeat=4,
+        frames={"b": "train.py(24): get_batch"},
+    )
+    measures = Measures(trace)
+    assert measures.idle["input"].total_ns >= 8_000_000 * 3
 
 
 def test_a_loader_that_marks_its_waits_is_believed_before_samples() -> None:

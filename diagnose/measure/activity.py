@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from diagnose.measure.loader_names import batch_frames
+from diagnose.measure.loader_names import batch_frames, not_launching
 from diagnose.measure.named import named
 from diagnose.measure.samples import making_batches, sampled_causes
 from diagnose.trace import Trace
@@ -87,13 +87,15 @@ def loading(trace: Trace, threads: Collection[int] | None = None) -> Intervals:
     The loader's marks tell, and recorded calls of functions that are named for it, but for their waits for the device.
     """
     marked = ranges_of(trace, RangeKind.INPUT, threads)
-    making = batch_frames(trace)
-    if not making.any():
-        return marked
-    chosen = set(threads_in(trace.frames.thread[making])) if threads is None else threads
-    making &= on_threads(trace.frames.thread, chosen)
-    calls = Intervals.of(trace.frames.start_ns[making], trace.frames.end_ns[making])
-    return marked | (calls - calls_of(trace, chosen, waits_of(trace)))
+    frames, making = trace.frames, batch_frames(trace)
+    chosen = threads_in(frames.thread[making]) if threads is None else sorted(threads)
+    for thread in chosen if making.any() else ():
+        rows = np.flatnonzero(making & on_threads(frames.thread, {thread}))
+        starts, ends = frames.start_ns[rows], frames.end_ns[rows]
+        waits = calls_of(trace, {thread}, waits_of(trace))
+        kept = not_launching(trace, starts, ends, waits, thread)
+        marked = marked | (Intervals.of(starts[kept], ends[kept]) - waits)
+    return marked
 
 
 def activity(trace: Trace, threads: Collection[int]) -> list[tuple[str, Intervals]]:

@@ -14,6 +14,7 @@ from diagnose.measure.launch import launch_cost_ns, queue_depth
 from diagnose.measure.places import places_of, ranked_places
 from diagnose.measure.replay import Replay
 from diagnose.measure.replay_overhead import LEAST_LEFT
+from diagnose.measure.samples import saw_library_loader
 from diagnose.measure.timeline import Timeline
 from diagnose.measure.validity import Violation, check
 from diagnose.measure.value_reads import value_reads
@@ -92,6 +93,11 @@ class HostSide(Timeline):
         latency = Intervals(dependency.starts[follows], dependency.ends[follows])
         python = self._brisk(self.idle["python"] - self.python_stalls)
         return Intervals.union((self._brisk(self.idle["dispatch"]), launch, python, latency))
+
+    @cached_property
+    def saw_library_loader(self) -> bool:
+        """Whether the host was seen in a library that loads data; False where nobody looked."""
+        return saw_library_loader(self.trace)
 
     @cached_property
     def stands_still(self) -> Intervals:

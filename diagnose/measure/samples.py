@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.measure.loader_names import makes_batches
+from diagnose.measure.loader_names import makes_batches, not_launching
 from diagnose.trace import StackFrame, Trace
 from diagnose.trace.intervals import Intervals
 from diagnose.trace.schema import RangeKind
@@ -36,6 +36,13 @@ def cause_of(stack: Stack) -> str | None:
     if any(part in file for file in files for part in _COMPILER if not file.endswith(_COMPILED_RUN)):
         return "compile"
     return None
+
+
+def saw_library_loader(trace: Trace) -> bool:
+    """Whether a recorded Python call or a sample lies in a library that loads data."""
+    called = (trace.names[name].replace("\\", "/") for name in np.unique(trace.frames.name).tolist() if name >= 0)
+    sampled = (frame.file.replace("\\", "/") for stack in trace.stacks for frame in stack)
+    return any(part in f"/{file}" for file in (*called, *sampled) for part in _LOADER)
 
 
 def _makes_batch(stack: Stack) -> bool:
@@ -66,10 +73,32 @@ def making_batches(trace: Trace) -> Intervals:
     """
     if (trace.ranges.kind == RangeKind.INPUT).any():
         return Intervals.empty()
-    making = [index for index, stack in enumerate(trace.stacks) if cause_of(stack) == "input" and _makes_batch(stack)]
-    times, seen = trace.samples.time_ns, np.isin(trace.samples.stack, making)
+    models = _running_models(trace)
+    making = {index for index, stack in enumerate(trace.stacks) if _makes_batch(stack)}
+    return _between_samples(trace, making - models)
+
+
+def _between_samples(trace: Trace, chosen: set[int]) -> Intervals:
+    times, seen = trace.samples.time_ns, np.isin(trace.samples.stack, sorted(chosen))
     sure = seen[:-1] & seen[1:] & (np.diff(times) <= 2 * REACH_NS)
     return Intervals.of(times[:-1][sure], times[1:][sure])
+
+
+def _running_models(trace: Trace) -> set[int]:
+    """Stacks in functions that are named for making batches but mostly launch kernels when seen: they run a model."""
+    stacks: dict[tuple[str, str], set[int]] = {}
+    for index, stack in enumerate(trace.stacks):
+        for frame in stack:
+            if frame.owned and makes_batches(frame.function):
+                stacks.setdefault((frame.file, frame.function), set()).add(index)
+    found = set()
+    for chosen in stacks.values():
+        stretches = _between_samples(trace, chosen)
+        kept = not_launching(trace, stretches.starts, stretches.ends, Intervals.empty())
+        lengths = stretches.ends - stretches.starts
+        if 2 * int(lengths[kept].sum()) < stretches.total_ns:
+            found |= chosen
+    return found
 
 
 def sampled_causes(trace: Trace) -> list[tuple[str, Intervals]]:
@@ -79,8 +108,9 @@ def sampled_causes(trace: Trace) -> list[tuple[str, Intervals]]:
     """
     exact = {cause for cause, kind in _EXACT.items() if (trace.ranges.kind == kind).any()}
     by_cause: dict[str, set[int]] = {}
+    models = _running_models(trace)
     for index, stack in enumerate(trace.stacks):
-        cause = cause_of(stack)
+        cause = None if index in models else cause_of(stack)
         if cause is not None and cause not in exact:
             by_cause.setdefault(cause, set()).add(index)
     return [(cause, sampled(trace, by_cause[cause])) for cause in sorted(by_cause)]
