@@ -13,7 +13,8 @@ Fix safety
     Bitwise: what comes back is what went. The step waits for the copies: some tens of milliseconds a gigabyte where the
     bus is slow. The host needs as much memory, pinned. The optimizer's `state_dict()` is complete and can be loaded
     with or without this. Left alone: optimizers that step within a CUDA graph (`capturable`) or a compiled function;
-    programs that offload by themselves, or that look into `optimizer.state`; plain SGD, which keeps nothing.
+    programs that offload by themselves, that look into `optimizer.state`, copy the optimizer itself, or gather its
+    sharded state from all ranks; plain SGD, which keeps nothing.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ _KEEP = frozenset({"Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "RMSp
 _OTHERWISE = re.compile(
     r"\boffload_state\(|\bCPUOffload|cpu_offload|offload_optimizer|ZeroRedundancyOptimizer|\bdeepspeed\b|\bbitsandbytes\b"
     r"|CUDAGraph\(|make_graphed_callables\(|cuda\.graph\(|\.state\b(?!_dict)\s*[\[.]|compile\(\s*[\w.]*\.step\b"
+    r"|full_state_dict|full_tensor\(|\boptim_state_dict\(|full_optim_state_dict"  # gathered by NCCL, on the device only
+    r"|deepcopy\(\s*[\w.]*opt(?:im\w*)?\s*\)|(?:save|dumps?)\(\s*[\w.]*opt(?:im\w*)?\s*[,)]"  # its hooks get lost
 )
 _BY_HAND = (
     "What the optimizer holds can lie in the host's memory between steps: `diagnose.kernels.offload_state(optimizer)`."
@@ -183,6 +186,8 @@ FIXER = Fixer(
         Example(_ADAM.replace("lr=1e-4", "lr=1e-4, differentiable=flag"), None, _asked),
         Example(_ADAM + "for state in optimizer.state.values():\n    state['exp_avg'].zero_()\n", None, _asked),
         Example(_ADAM + "step = torch.compile(optimizer.step)\n", None, _asked),
+        Example(_ADAM + "kept = copy.deepcopy(optimizer)\n", None, _asked),
+        Example(_ADAM + "options = StateDictOptions(full_state_dict=True)\n", None, _asked),
         Example(_ADAM.replace("torch.optim.AdamW", "ZeroRedundancyOptimizer"), None, _asked),
         Example(_ADAM.replace("optimizer = torch", "optimizers = [torch").replace("1e-4)", "1e-4)]"), None, _asked),
     ),

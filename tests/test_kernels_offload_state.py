@@ -146,6 +146,75 @@ def test_a_state_that_is_loaded_while_the_old_one_is_away_takes_its_place() -> N
 
 
 @pytest.mark.usefixtures("moves")
+def test_a_state_that_was_read_is_whole_also_after_another_was_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StandIn, "give", lambda _lane, buffer: buffer.fill_(255))
+
+    def trained(share: float | None) -> list[Tensor]:
+        net = a_net()
+        optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
+        if share is not None:
+            offload_state(optimizer, share)
+        train(net, optimizer)
+        held = optimizer.state_dict()
+        before = copy.deepcopy(held)
+        train(net, optimizer)
+        optimizer.load_state_dict(before)
+        train(net, optimizer)
+        optimizer.load_state_dict(held)
+        return train(net, optimizer)
+
+    assert all(map(torch.equal, trained(None), trained(1.0)))
+
+
+@pytest.mark.usefixtures("moves")
+def test_what_found_no_room_comes_back_with_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, moved = a_net(), a_net()
+    other, optimizer = (torch.optim.AdamW(net.parameters(), lr=0.1) for net in (plain, moved))
+    offload_state(optimizer)
+    train(plain, other)
+    train(moved, optimizer)
+    real, calls = StandIn.copy, iter([True, True, False])
+
+    def copy_twice(lane: StandIn, to: Tensor, source: Tensor) -> Arrival:
+        if not next(calls):
+            raise torch.OutOfMemoryError("none left")
+        return real(lane, to, source)
+
+    with monkeypatch.context() as patch, pytest.raises(torch.OutOfMemoryError):
+        patch.setattr(StandIn, "copy", copy_twice)
+        optimizer.step()
+    assert all(map(torch.equal, train(plain, other), train(moved, optimizer)))
+
+
+@pytest.mark.usefixtures("moves")
+def test_closures_further_groups_schedules_and_steps_that_fail_change_no_bit() -> None:
+    def trained(share: float | None) -> list[Tensor]:
+        net = a_net()
+        first, *others = net.parameters()
+        optimizer = torch.optim.AdamW([first], lr=0.1, amsgrad=True)
+        if share is not None:
+            offload_state(optimizer, share)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+
+        def closure() -> float:
+            optimizer.zero_grad()
+            loss = net(torch.ones(4, 8)).square().mean()
+            loss.backward()
+            return loss.item()
+
+        optimizer.step(closure)
+        optimizer.step()  # a second time with the same gradients
+        schedule.step()
+        optimizer.add_param_group({"params": others, "lr": 0.01})
+        optimizer.step(closure)
+        with pytest.raises(ZeroDivisionError):
+            optimizer.step(lambda: 1 / 0)
+        return train(net, optimizer)
+
+    assert all(map(torch.equal, trained(None), trained(0.7)))
+
+
+@pytest.mark.usefixtures("moves")
 def test_who_reads_the_state_waits_for_the_copies() -> None:
     net = a_net()
     optimizer = torch.optim.AdamW(net.parameters())

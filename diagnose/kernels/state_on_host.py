@@ -5,8 +5,10 @@
 
 Between two steps the states of the first parameters, as many as hold that share of the bytes, are on the host. They go
 there when a step is over, beside the next forward pass, and come back when a step begins. Values are those that they
-were, bit for bit. `optimizer.state_dict()` waits for copies that are under way, and can be loaded as ever. Small
-tensors, and those of groups that are `capturable` or `differentiable`, stay where they are; so does all on the CPU.
+were, bit for bit. `optimizer.state_dict()` waits for copies that are under way, and can be loaded as ever. It has what
+is away as tensors of the host: a sharded state that ranks gather whole over NCCL has to be moved to the device before.
+Small tensors, and those of groups that are `capturable` or `differentiable`, stay where they are; so does all on the
+CPU.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ def offload_state(optimizer: torch.optim.Optimizer, share: float = 1.0) -> None:
     optimizer.register_step_pre_hook(states.bring_back)
     optimizer.register_step_post_hook(states.send_away)
     optimizer.register_state_dict_pre_hook(states.arrive)
+    optimizer.register_load_state_dict_pre_hook(states.arrive)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,22 +86,30 @@ class _States:
             self._away.append(_Away(parameter, name, host, local.device, buffer, event))
 
     def bring_back(self, optimizer: torch.optim.Optimizer, _args: Any = None, _kwargs: Any = None) -> None:
-        """Before a step. What was replaced meanwhile, as by `load_state_dict`, stays as it is."""
-        away, self._away = self._away, []
-        arrived = []
-        for one in away:
-            tensor = optimizer.state.get(one.parameter, {}).get(one.name)
-            lane = self._lane(one.device)
-            if isinstance(tensor, Tensor) and _local(tensor) is one.host:
-                local = torch.empty_strided(one.host.size(), one.host.stride(), dtype=one.host.dtype, device=one.device)
-                arrived.append((lane, lane.copy(local, one.host)))
-                _put(optimizer, one.parameter, one.name, tensor, local)
-            lane.give(one.buffer)
-        for lane, event in arrived:
-            lane.wait(event)
+        """Before a step. What was replaced meanwhile, as by `load_state_dict`, stays as it is.
 
-    def arrive(self, _optimizer: torch.optim.Optimizer) -> None:
-        """Before somebody reads the state."""
+        Its buffer is not used again: a `state_dict()` from before may still hold it. Where there is no room for all,
+        the rest is brought back before the next step.
+        """
+        arrived = []
+        try:
+            while self._away:
+                one = self._away[-1]
+                tensor = optimizer.state.get(one.parameter, {}).get(one.name)
+                if isinstance(tensor, Tensor) and _local(tensor) is one.host:
+                    size, stride = one.host.size(), one.host.stride()
+                    local = torch.empty_strided(size, stride, dtype=one.host.dtype, device=one.device)
+                    lane = self._lane(one.device)
+                    arrived.append((lane, lane.copy(local, one.host)))
+                    _put(optimizer, one.parameter, one.name, tensor, local)
+                    lane.give(one.buffer)
+                self._away.pop()
+        finally:
+            for lane, event in arrived:
+                lane.wait(event)
+
+    def arrive(self, _optimizer: torch.optim.Optimizer, _loaded: Any = None) -> None:
+        """Before somebody reads the state, or loads one that may be what was read before."""
         for one in self._away:
             one.event.synchronize()
 
