@@ -200,7 +200,7 @@ def test_closures_further_groups_schedules_and_steps_that_fail_change_no_bit() -
             optimizer.zero_grad()
             loss = net(torch.ones(4, 8)).square().mean()
             loss.backward()
-            return loss.item()
+            return float(loss.item())
 
         optimizer.step(closure)
         optimizer.step()  # a second time with the same gradients
