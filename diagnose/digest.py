@@ -171,7 +171,6 @@ def _finding(one: Settled, measures: Measures, catalogue: Catalogue) -> Finding:
     count = measures.step_count
     per_step = one.recoverable_ns // count if count else 0
     share = _share(one, measures)
-    fixers = one.rule.fixers if one.claim.fixers is None else tuple(one.claim.fixers)
     evidence = [*one.claim.evidence]
     evidence += [Evidence(f"also claimed by {name}", length // count, "ns") for name, length in one.shared]
     return Finding(
@@ -184,7 +183,7 @@ def _finding(one: Settled, measures: Measures, catalogue: Catalogue) -> Finding:
         summary=one.claim.summary,
         evidence=tuple(evidence),
         where=tuple(one.claim.where),
-        fixers=tuple(name for name in fixers if catalogue.offers(name)),
+        fixers=catalogue.tried_for(one.rule, one.claim.fixers),
         confirm=_confirm(one, measures),
         ends_run=one.claim.ends_run or one.claim.ended_run,
         short_of_memory=one.claim.short_of_memory,

@@ -145,7 +145,6 @@ def _less(finding: Finding, gone_ns: int) -> list[Finding]:
 
 
 def _finding(rule: Rule, claim: JobClaim, catalogue: Catalogue) -> Finding:
-    fixers = rule.fixers if claim.fixers is None else claim.fixers
     return Finding(
         rule=rule.name,
         severity=Severity.of_share(claim.share),
@@ -156,6 +155,6 @@ def _finding(rule: Rule, claim: JobClaim, catalogue: Catalogue) -> Finding:
         summary=claim.summary,
         evidence=tuple(claim.evidence),
         where=tuple(claim.where),
-        fixers=tuple(name for name in fixers if catalogue.offers(name)),
+        fixers=catalogue.tried_for(rule, claim.fixers),
         confirm=claim.confirm,
     )

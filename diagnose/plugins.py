@@ -11,7 +11,7 @@ import importlib.util
 import inspect
 import pkgutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -48,6 +48,15 @@ class Catalogue:
         """Whether there is a fixer of that name."""
         return fixer in self.fixers or fixer in self.unloaded
 
+    def tried_for(self, rule: Rule, chosen: Sequence[str] | None) -> tuple[str, ...]:
+        """The fixers for one claim of a rule: those that it chose of the rule's (None: all), as far as there are such.
+
+        A rule chooses among fixers that it knows; one that names the rule itself is always asked.
+        """
+        own = (name for name in rule.fixers if name in self.fixers and rule.name in self.fixers[name].rules)
+        names = rule.fixers if chosen is None else (*chosen, *own)
+        return tuple(name for name in dict.fromkeys(names) if self.offers(name))
+
 
 def load_rules(extra_rules: Path | None = None) -> Catalogue:
     """The rules alone, for those who only diagnose: what fixers need takes longer to import than a trace to read."""
@@ -71,6 +80,8 @@ def load(extra_rules: Path | None = None, extra_fixers: Path | None = None) -> C
         fixers |= {fixer.name: fixer for fixer in _collect(package, "FIXER", Fixer, problems)}
     problems += (problem for name in list(fixers) if (problem := _refused(fixers, name)))
     for fixer in fixers.values():
+        if fixer.rules and not set(fixer.rules) & set(rules):
+            problems.append(Problem(fixer.name, f"no rule is called {' or '.join(fixer.rules)}: it is never tried"))
         for name in set(fixer.rules) & set(rules):
             rules[name] = replace(rules[name], fixers=tuple(dict.fromkeys((*rules[name].fixers, fixer.name))))
     return Catalogue(rules, fixers, tuple(problems))
@@ -110,6 +121,8 @@ def folder(path: Path, name: str) -> ModuleType:
             spec.submodule_search_locations = [str(path)]
     if spec is None:
         raise ImportError(f"cannot make a package of {path}")
+    for loaded in [one for one in sys.modules if one.startswith(f"{name}.")]:
+        del sys.modules[loaded]  # of another folder, or of a file that has changed since
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     if spec.loader is not None:

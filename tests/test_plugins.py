@@ -75,6 +75,23 @@ def test_a_fixer_beside_the_project_says_which_findings_it_is_for(tmp_path: Path
     assert [name for name, rule in catalogue.rules.items() if "mine" in rule.fixers] == ["slow-optimizer"]
 
 
+def test_it_is_tried_also_where_a_rule_chooses_among_the_fixers_that_it_knows(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(ANOTHER.replace("slow-optimizer", "misaligned-matmul"))
+    catalogue = plugins.load(extra_fixers=tmp_path)
+    rule = catalogue.rules["misaligned-matmul"]
+    assert catalogue.tried_for(rule, ()) == ("mine",)
+    assert catalogue.tried_for(rule, None) == rule.fixers
+    assert plugins.load().tried_for(plugins.load().rules["misaligned-matmul"], ()) == ()
+
+
+def test_one_for_findings_that_no_rule_makes_is_told(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(ANOTHER.replace('"slow-optimizer", "unheard-of"', '"slow_optimizer",'))
+    catalogue = plugins.load(extra_fixers=tmp_path)
+    assert [(one.module, one.message) for one in catalogue.problems] == [
+        ("mine", "no rule is called slow_optimizer: it is never tried")
+    ]
+
+
 @pytest.mark.parametrize("kind", ["rules", "fixers"])
 def test_a_folder_that_is_not_there_is_no_empty_folder(tmp_path: Path, kind: str) -> None:
     with pytest.raises(UsageError, match=f"there is no such folder of {kind}"):
