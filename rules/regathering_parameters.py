@@ -90,7 +90,10 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
 
 
 def _has_room(measures: Measures, rows: Bool) -> Bool:
-    """Of what is gathered again, what is not known not to fit beside the peak, all of one pass together."""
+    """Of what is gathered again, what is not known not to fit beside the peak, all of one pass together.
+
+    What is too large is passed over, as where the fixer chooses.
+    """
     facts, comm = measures.trace.facts, measures.communication
     found = rows.copy()
     if facts.peak_memory_bytes is None or facts.device_memory_bytes is None:
@@ -99,8 +102,10 @@ def _has_room(measures: Measures, rows: Bool) -> Bool:
     places = np.flatnonzero(rows)
     for step, turn in {(int(comm.step[row]), int(comm.round[row])) for row in places}:
         of_pass = places[(comm.step[places] == step) & (comm.round[places] == turn)]
-        of_pass = of_pass[np.argsort(comm.issued_ns[of_pass], kind="stable")]
-        found[of_pass[np.cumsum(comm.size_bytes[of_pass]) > room]] = False
+        left = room
+        for row in of_pass[np.argsort(comm.issued_ns[of_pass], kind="stable")].tolist():
+            found[row] = comm.size_bytes[row] <= left
+            left -= int(comm.size_bytes[row]) if found[row] else 0
     return found
 
 
@@ -135,6 +140,19 @@ _FIRES = (
         kernels=_KERNELS,
         comms=_COMMS,
         facts=Facts(peak_memory_bytes=840 << 20, device_memory_bytes=1000 << 20),
+    ),
+    # No room for the large one that comes first, but for the other.
+    drawn(
+        """
+        gpu   :    k k      bb   bb  x
+        gpu 20: aaa LL  LLLL  aaa  rr
+        bwd   :         BBBBBBBBBBBBB
+        opt   :                      O
+        """,
+        repeat=4,
+        kernels=_KERNELS,
+        comms=_COMMS | {"L": Collective("all_gather", 512 << 20, 2, "mesh_fsdp")},
+        facts=Facts(peak_memory_bytes=800 << 20, device_memory_bytes=1000 << 20),
     ),
 )
 
