@@ -18,6 +18,7 @@ from diagnose.model import Diagnosis, Facts
 from diagnose.plugins import Catalogue
 from diagnose.program import Program
 from diagnose.report import contract
+from diagnose.report.vocabulary import how_it_ended
 from diagnose.session import (
     AnyEvent,
     CountersRead,
@@ -122,8 +123,13 @@ def _shortcomings(steps: _StepCount, recipe: Recipe, outcome: launch.Outcome) ->
         return ()
     if not outcome.ranks and outcome.returncode and not (outcome.stopped or outcome.interrupted):
         return (
-            f"the program failed (exit code {outcome.returncode}) before its first training step: what it says above "
-            "is what to mend first",
+            f"the program failed with {how_it_ended(outcome.returncode)} before its first training step: what it says "
+            "above is what to mend first",
+        )
+    if not outcome.ranks and (outcome.stopped or outcome.interrupted):
+        return (
+            "the program was interrupted before its first training step had ended: let it go on for longer; if it had "
+            "long been training, name the script that trains, or put its launcher after --",
         )
     if not outcome.ranks:
         return (

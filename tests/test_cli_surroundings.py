@@ -15,12 +15,12 @@ from test_cli import PYTHONPATH, TRACE, diagnose
 
 from diagnose.cli import COMMANDS, main
 from diagnose.cli.lettering import _PLAIN, speak
-from diagnose.cli.watching import Watching, _ending
+from diagnose.cli.watching import Watching
 from diagnose.collect.recipe import Recipe
 from diagnose.errors import InputError, UsageError
 from diagnose.plugins import Catalogue
 from diagnose.program import Program
-from diagnose.report.vocabulary import CLASSES, DECISIONS, MEMORY, SEVERITIES
+from diagnose.report.vocabulary import CLASSES, DECISIONS, MEMORY, SEVERITIES, how_it_ended
 from diagnose.session import PhaseChanged, Session, fold
 
 
@@ -180,4 +180,4 @@ def test_a_run_keeps_its_report_as_a_page_and_says_where(
     [(2, "exit code 2"), (-11, "signal 11 (SIGSEGV)"), (-9, "memory runs out"), (-99, "signal 99")],
 )
 def test_how_a_program_failed_is_told_by_name(returncode: int, said: str) -> None:
-    assert said in _ending(returncode)
+    assert said in how_it_ended(returncode)

@@ -10,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from diagnose.collect import Recipe
+from diagnose.collect.launch import Outcome
+from diagnose.observe import _shortcomings, _StepCount
+
 ROOT = Path(__file__).resolve().parent.parent
 PYTHONPATH = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
 PROGRAM = """
@@ -77,7 +81,7 @@ def test_a_program_that_fails_before_its_first_step_is_not_told_to_name_another(
     answer = run(tmp_path, "import torch\nraise RuntimeError('no data')\n")
     assert answer.returncode == 3
     (warning, *_) = json.loads(answer.stdout)["diagnosis"]["warnings"]
-    assert warning.startswith("the program failed (exit code 1) before its first training step")
+    assert warning.startswith("the program failed with exit code 1 before its first training step")
     assert "diagnosed" not in answer.stderr
 
 
@@ -90,3 +94,9 @@ def test_a_program_that_fails_keeps_its_traceback_and_gives_exit_code_3(tmp_path
     if "raise" in ending:
         assert "RuntimeError: out of luck" in answer.stderr
     assert says in answer.stderr
+
+
+def test_a_run_that_is_interrupted_in_its_first_step_is_told_to_go_on() -> None:
+    outcome = Outcome(returncode=130, stopped=False, interrupted=True, ranks=())
+    (said,) = _shortcomings(_StepCount(), Recipe(), outcome)
+    assert said.startswith("the program was interrupted before its first training step had ended")

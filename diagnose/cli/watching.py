@@ -27,6 +27,7 @@ from diagnose.plugins import Catalogue, load
 from diagnose.program import Program
 from diagnose.report import formats, text
 from diagnose.report.progress import Progress
+from diagnose.report.vocabulary import how_it_ended
 from diagnose.session import AnyEvent, RunEnded, RunStarted, Session, State, Warned
 from diagnose.trial.schedule import Schedule
 from diagnose.units import parse_duration_ns
@@ -259,20 +260,7 @@ def _judged(seen: Observation, cancelled: bool) -> tuple[int, str]:
         return INTERRUPTED, "interrupted"
     if outcome.returncode == 0 or outcome.stopped:
         return 0, ""
-    return PROGRAM_FAILED, f"the program failed with {_ending(outcome.returncode)}"
-
-
-def _ending(returncode: int) -> str:
-    """`exit code 2`, `signal 11 (SIGSEGV)`; a kill, which no program sends itself, with who else does."""
-    if returncode >= 0:
-        return f"exit code {returncode}"
-    number = -returncode
-    try:
-        name = signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-    by = ", as the kernel sends it where the host's memory runs out (`dmesg` tells)" if name == "SIGKILL" else ""
-    return f"signal {number} ({name}{by})"
+    return PROGRAM_FAILED, f"the program failed with {how_it_ended(outcome.returncode)}"
 
 
 def _ran_out_of_memory(seen: Observation) -> bool:

@@ -26,9 +26,10 @@ from typing import Any
 from diagnose.collect import environment, processes
 from diagnose.collect.counters import Counters, claims
 from diagnose.collect.orphans import outlived
-from diagnose.collect.progress import CounterValues, Progress, StepsEnded, Tail
+from diagnose.collect.progress import CounterValues, PhaseBegan, Progress, StepsEnded, Tail
 from diagnose.collect.recipe import Recipe
 from diagnose.collect.records import END
+from diagnose.collect.silence import Silence
 from diagnose.collect.traced_ranks import SLOWEST, Slowest
 from diagnose.errors import UsageError
 from diagnose.program.atomic import write_atomic
@@ -104,7 +105,7 @@ def _follow(
     """Look at the run folder until the program has ended; True if we ended it."""
     tell = on_progress or (lambda _: None)
     tail, counters = Tail(folder, recipe.steps), Counters(folder)
-    read_counters_at = time.monotonic() + COUNTERS_EVERY_S
+    read_counters_at, silence = time.monotonic() + COUNTERS_EVERY_S, Silence(time.monotonic())
     stopped, slowest, told = False, Slowest(), None
     while True:
         with suppress(subprocess.TimeoutExpired):
@@ -112,7 +113,10 @@ def _follow(
         for record in tail.new():
             if isinstance(record, StepsEnded):
                 slowest.see(record.rank, record.ends_ns, record.input_ns)
+                silence.broken(time.monotonic())
             tell(record)
+        if (waited := silence.words(time.monotonic())) is not None:
+            tell(PhaseBegan(tail.phase, waited))
         if slowest.rank is not None and slowest.rank != told:
             told = slowest.rank
             write_atomic(folder / SLOWEST, json.dumps(told).encode())

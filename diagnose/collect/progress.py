@@ -77,6 +77,11 @@ class Tail:
         """Whether every rank that has been seen has its window on disk."""
         return bool(self._offsets) and self._windows == set(self._offsets)
 
+    @property
+    def phase(self) -> str:
+        """What the run was doing at the last look; empty before the first."""
+        return self._phase
+
     def new(self) -> Iterator[Progress]:
         """Records in the order in which a screen wants them: phase, facts, steps, windows."""
         yield from self._phases()

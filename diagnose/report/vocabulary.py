@@ -5,6 +5,7 @@ Each meaning has a mark besides its colour: nothing is lost without colour, or t
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 
 from diagnose.model import Decision, Severity
@@ -96,3 +97,16 @@ def class_look(kind: str) -> Look:
 def named_count(count: int, noun: str, several: str | None = None) -> str:
     """`1 rank`, `1,204 steps`; `several` is a plural that takes more than an s."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {several or f'{noun}s'}"
+
+
+def how_it_ended(returncode: int) -> str:
+    """`exit code 2`, `signal 11 (SIGSEGV)`; a kill, which no program sends itself, with who else does."""
+    if returncode >= 0:
+        return f"exit code {returncode}"
+    number = -returncode
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+    by = ", as the kernel sends it where the host's memory runs out (`dmesg` tells)" if name == "SIGKILL" else ""
+    return f"signal {number} ({name}{by})"

@@ -10,7 +10,7 @@ from textual.reactive import reactive
 from diagnose.model import TOGETHER
 from diagnose.report.paths import clipped
 from diagnose.report.styled import styled
-from diagnose.report.vocabulary import ACCENT, BAD, GOOD
+from diagnose.report.vocabulary import ACCENT, BAD, GOOD, how_it_ended
 from diagnose.session import State
 from diagnose.tui.panel import Panel, spread
 from diagnose.tui.theme import FAINT
@@ -37,7 +37,7 @@ def phase(state: State) -> tuple[str, str, str]:
         if state.ended.exit_code == INTERRUPTED:
             return "–", "interrupted", ACCENT
         code = state.ended.returncode or state.ended.exit_code
-        return "✗", f"ended with exit code {code}", BAD
+        return "✗", f"ended with {how_it_ended(code)}", BAD
     if state.phase is not None:
         words = f"{state.phase.phase} {state.phase.detail}".strip()
         return "●", words, ACCENT
