@@ -106,6 +106,8 @@ def test_what_is_no_trace_gets_one_line_and_exit_code_2(
         (["fix", "--budget", "soon", "train.py"], "not a duration"),
         (["frobnicate"], "frobnicate"),
         (["explain", "input-bond"], "did you mean input-bound?"),
+        (["explain", "anomaly"], "about it are debug-leftovers"),
+        (["explain", "no such words"], "`diagnose explain` lists all"),
         (["analyze"], "PATH"),
         (["report", "nowhere"], "nowhere"),
     ],
@@ -208,3 +210,9 @@ def test_explain_says_which_findings_call_for_a_fixer_and_how_to_try_it(capsys: 
     said = capsys.readouterr().out
     assert "Called for by\n    conv-heuristics\n" in said
     assert said.endswith("diagnose fix --only conv-bias-before-norm --allow training SCRIPT\n")
+
+
+@pytest.mark.parametrize("words", ["host sync", "Host_Sync", "host-sync"])
+def test_a_rule_is_explained_by_the_words_of_its_name(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", words]) == 0
+    assert capsys.readouterr().out.startswith("host-sync (rule)\n")

@@ -12,6 +12,10 @@ from diagnose.cli.streams import result, talk
 from diagnose.errors import UsageError
 from diagnose.model import Gate
 
+_MOST_NAMED = 6
+_A_SLIP = 0.75
+"""As like as this (difflib's ratio) is a name with a slip of the keyboard in it."""
+
 if TYPE_CHECKING:
     from diagnose.plugins import Catalogue
     from diagnose.rule import Rule
@@ -38,17 +42,35 @@ def run(args: argparse.Namespace) -> int:
     if args.name is None:
         result(_listing(docs, args.json))
         return 0
-    if args.name not in docs:
-        near = difflib.get_close_matches(args.name, docs, 1)
-        hint = f"; did you mean {near[0]}?" if near else "; `diagnose explain` lists all"
-        raise UsageError(f"there is no rule or fixer named {args.name}{hint}")
-    kind, doc = docs[args.name]
+    name = _written_as_a_name(args.name)
+    if name not in docs:
+        raise UsageError(f"there is no rule or fixer named {args.name}{_hint(args.name, docs)}")
+    kind, doc = docs[name]
     if args.json:
-        result(json.dumps({"name": args.name, "kind": kind, "text": doc}, indent=2, ensure_ascii=False))
+        result(json.dumps({"name": name, "kind": kind, "text": doc}, indent=2, ensure_ascii=False))
     else:
-        more = _tried(catalogue.rules[args.name], catalogue) if kind == "rule" else _offered(args.name, catalogue)
-        result(f"{args.name} ({kind})\n\n{doc}{more}")
+        more = _tried(catalogue.rules[name], catalogue) if kind == "rule" else _offered(name, catalogue)
+        result(f"{name} ({kind})\n\n{doc}{more}")
     return 0
+
+
+def _written_as_a_name(words: str) -> str:
+    """`host-sync` for `Host sync` and `host_sync`."""
+    return "-".join(words.lower().replace("_", " ").split())
+
+
+def _hint(words: str, docs: dict[str, tuple[str, str]]) -> str:
+    """The names that may have been meant: nearly the same ones, else those whose text has all the words."""
+    near = difflib.get_close_matches(_written_as_a_name(words), docs, 1, _A_SLIP)
+    if near:
+        return f"; did you mean {near[0]}?"
+    wanted = words.lower().split()
+    about = [name for name, (_, doc) in sorted(docs.items()) if all(word in f"{name} {doc}".lower() for word in wanted)]
+    about.sort(key=lambda name: not all(word in name for word in wanted))
+    if wanted and about:
+        more = f" and {len(about) - _MOST_NAMED} more" if len(about) > _MOST_NAMED else ""
+        return f"; about it are {', '.join(about[:_MOST_NAMED])}{more}"
+    return "; `diagnose explain` lists all"
 
 
 def _offered(fixer: str, catalogue: Catalogue) -> str:
