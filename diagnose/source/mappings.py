@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import libcst as cst
@@ -10,13 +10,14 @@ import libcst as cst
 from diagnose.model import Scalar
 from diagnose.source.arguments import argument, set_keywords
 from diagnose.source.bindings import binding_of, passed_to
-from diagnose.source.edit import parse
+from diagnose.source.edit import call_name, parse
 from diagnose.source.literals import literal, string
 from diagnose.source.syntax import Source, Splice
 
-__all__ = ["Layer", "layers_of", "set_keys"]
+__all__ = ["Layer", "clashes", "layers_of", "set_keys"]
 
 _DEEPEST = 4
+_BY_KEY = ("pop", "popitem", "setdefault", "clear")
 _UNGIVEN: Mapping[str, Scalar] = {
     "num_workers": 0,
     "pin_memory": False,
@@ -116,12 +117,12 @@ def _of_name(
     if bound.value is None:
         return None
     found = layers_of(bound.value, path, source, sources, recorded, depth + 1)
-    if found is None:
+    if found is None or _is_changed_by_key(source, bound.scope, node):
         return None
     for call in source.every(cst.Call, bound.scope):
         if source.code(call.func) == f"{node.value}.update":
-            if len(call.args) != 1 or call.args[0].keyword is not None:
-                return None
+            if len(call.args) != 1 or call.args[0].keyword is not None or source.span(call) > source.span(node):
+                return None  # what is updated further down may come later than this use
             more = layers_of(call.args[0].value, path, source, sources, recorded, depth + 1)
             if more is None:
                 return None
@@ -131,10 +132,45 @@ def _of_name(
     return found
 
 
-def _is_optional(call: cst.Call, use: cst.Name, source: Source) -> bool:
-    """Whether the call is made under a condition under which the use does not stand."""
+def _is_changed_by_key(source: Source, scope: cst.CSTNode, use: cst.Name) -> bool:
+    """Whether keys come to the dictionary, or leave it, after it is written out: always, where the use is reached."""
+    name = use.value
+    methods = {f"{name}.{method}" for method in _BY_KEY}
+    changes: list[cst.CSTNode] = [call for call in source.every(cst.Call, scope) if source.code(call.func) in methods]
+    changes += [each for each in source.every(cst.AugAssign, scope) if source.code(each.target) == name]
+    for each in source.every(cst.Subscript, scope):
+        above = source.parent(each) if source.code(each.value) == name else None
+        changes += [above] if isinstance(above, cst.AssignTarget | cst.AugAssign | cst.Del) else []
+    return any(not _is_optional(change, use, source) for change in changes)
+
+
+def _is_optional(change: cst.CSTNode, use: cst.Name, source: Source) -> bool:
+    """Whether the change is made under a condition under which the use does not stand."""
     around = list(source.ancestors(use))
-    return any(isinstance(above, cst.If) and above not in around for above in source.ancestors(call))
+    return any(isinstance(above, cst.If) and above not in around for above in source.ancestors(change))
+
+
+def clashes(layer: Layer, call: cst.Call, keys: Collection[str]) -> bool:
+    """Whether another call takes the same dictionary that has one of these keys itself, or that makes no loader."""
+    name = _name_of(layer)
+    for other in layer.source.every(cst.Call) if name is not None else ():
+        if any(arg.star == "**" and layer.source.code(arg.value) == name for arg in other.args):
+            own = {arg.keyword.value for arg in other.args if arg.keyword is not None}
+            if own & set(keys) or call_name(other) not in {call_name(call), "DataLoader", "dict"}:
+                return True
+    return False
+
+
+def _name_of(layer: Layer) -> str | None:
+    """The variable that the dictionary becomes, or a part of."""
+    for above in layer.source.ancestors(layer.node):
+        if isinstance(above, cst.Assign):
+            return layer.source.code(above.targets[0].target)
+        if isinstance(above, cst.Call) and isinstance(above.func, cst.Attribute) and above.func.attr.value == "update":
+            return layer.source.code(above.func.value)
+        if isinstance(above, cst.BaseStatement):
+            break
+    return None
 
 
 def set_keys(layer: Layer, codes: Mapping[str, str]) -> list[Splice]:

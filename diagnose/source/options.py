@@ -11,7 +11,7 @@ from diagnose.model import Scalar
 from diagnose.source.arguments import argument, set_keywords
 from diagnose.source.edit import call_name, replace
 from diagnose.source.literals import literal, number, written
-from diagnose.source.mappings import Layer, layers_of, set_keys
+from diagnose.source.mappings import Layer, clashes, layers_of, set_keys
 from diagnose.source.syntax import Source, Splice
 from diagnose.source.values import Setting, setting_of
 
@@ -108,9 +108,10 @@ class CallOptions:
         if layers:
             likely = [layer for layer in layers if any(layer.value(known) is not None for known in _BESIDE)]
             layer = (likely or layers)[-1]
-            if likely or not self._says_itself(layer, codes):
+            if not likely and self._says_itself(layer, codes):
+                return {self.path: set_keywords(self.source, self.node, codes, positions=self.positions)}
+            if not clashes(layer, self.node, codes):
                 return {layer.path: set_keys(layer, codes)}
-            return {self.path: set_keywords(self.source, self.node, codes, positions=self.positions)}
         listed = ", ".join(f'"{name}": {code}' for name, code in codes.items())
         star = stars[-1].value
         return {self.path: [replace(self.source, star, f"{{**{self.source.code(star)}, {listed}}}")]}
