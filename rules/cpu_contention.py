@@ -64,7 +64,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         return
     queued = _values(measures, _QUEUED)
     if len(queued) < FEWEST:
-        stands = measures.stands_still.total_ns
+        stands = (measures.stands_still & measures.counted).total_ns
         where = f"; it stands still within operators for {format_ns(stands / measures.step_count)} of each step"
         needs = "how long the training thread waits for a core: some seconds of a live run"
         yield CannotTell("cpu-contention", needs + (where if stands >= STILL * measures.total_ns else ""))

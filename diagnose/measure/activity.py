@@ -89,10 +89,13 @@ def loading(trace: Trace, threads: Collection[int] | None = None) -> Intervals:
     marked = ranges_of(trace, RangeKind.INPUT, threads)
     frames, making = trace.frames, batch_frames(trace)
     chosen = threads_in(frames.thread[making]) if threads is None else sorted(threads)
-    for thread in chosen if making.any() else ():
+    if not making.any():
+        return marked
+    waiting = waits_of(trace)
+    for thread in chosen:
         rows = np.flatnonzero(making & on_threads(frames.thread, {thread}))
         starts, ends = frames.start_ns[rows], frames.end_ns[rows]
-        waits = calls_of(trace, {thread}, waits_of(trace))
+        waits = calls_of(trace, {thread}, waiting)
         kept = not_launching(trace, starts, ends, waits, thread)
         marked = marked | (Intervals.of(starts[kept], ends[kept]) - waits)
     return marked
