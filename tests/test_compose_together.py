@@ -15,7 +15,7 @@ from diagnose.compose.overlap import takes_back
 from diagnose.compose.stack import Stack
 from diagnose.compose.together import as_one, gather
 from diagnose.compose.tuning import outcome
-from diagnose.fixer import Advice, Edits, Fixer, Request
+from diagnose.fixer import Advice, Answer, Edits, Fixer, Request
 from diagnose.model import TOGETHER, Confidence, Decision, Diagnosis, Evidence, Gate, Interval, Scalar, Steps
 from diagnose.model import Accounting as Nothing
 from diagnose.plugins import Catalogue
@@ -139,6 +139,25 @@ def test_what_is_not_needed_beside_the_others_goes_out_again(tmp_path: Path) -> 
     (dropped,) = [verdict for verdict in outcome.verdicts if verdict.decision is not Decision.KEPT]
     assert (dropped.fixer, dropped.decision) == ("no-item", Decision.NO_CHANGE)
     assert "not needed beside" in dropped.summary
+
+
+def test_what_another_builds_on_is_left_out_once_that_one_is_gone(tmp_path: Path) -> None:
+    """Else it would stay on the word of a common trial that others may have won."""
+    more = fixer("more-of-it", _only_after_loader, after=("faster-loader",))
+    made = stage(tmp_path, more, LOADER, ITEM)
+    made.bench.left_out = {"more-of-it": Decision.NO_CHANGE, "faster-loader": Decision.SLOWER}
+    outcome = made.run()
+    assert [name for name, _, _ in made.bench.checks] == ["no-item", "more-of-it", "faster-loader"]
+    item = SOURCE.replace("= 2", "= 20")
+    assert made.bench.checks[-1] == ("faster-loader", item, item.replace("= 1", "= 10"))
+    assert outcome.patch is not None
+    assert outcome.patch.changes[0].after == item.encode()
+
+
+def _only_after_loader(request: Request) -> Answer:
+    (path,) = request.sources
+    text = request.sources[path]
+    return Edits({path: text.replace("= 10\n", "= 10  # more\n")}, "more") if "= 10\n" in text else None
 
 
 def test_a_gain_that_no_mechanism_explains_goes_out_too(tmp_path: Path) -> None:

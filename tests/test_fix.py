@@ -36,9 +36,14 @@ class Samples(Dataset):
         return row[:64], row[64:]
 
 
+def batch(samples: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
+    inputs, targets = zip(*samples, strict=True)
+    return torch.stack(inputs), torch.stack(targets)
+
+
 def main() -> None:
     torch.manual_seed(0)
-    loader = DataLoader(Samples(), batch_size=8, shuffle=True)
+    loader = DataLoader(Samples(), batch_size=8, shuffle=True, collate_fn=batch)
     model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for _ in range(100):

@@ -36,26 +36,39 @@ class LeaveOneOut:
     budget: Budget
 
     def run(self, stack: Stack, patched: Program) -> tuple[Stack, Program]:
-        """What is left of the stack, with a copy of the program that has just that in it."""
-        for name in _order(stack):
-            kept = stack.kept[stack.names.index(name)]
-            if any(not finding.asks_for_time for finding in kept.findings):
-                continue  # time alone does not decide on it
-            if stack.names == (name,) and not kept.together:
-                continue  # it had a trial of its own
-            refused = self.budget.refused_check()
-            if refused is not None:
-                word = "the word of its trial with others" if kept.together else "its own trial's word"
-                self.journal.warn(f"no {CHECK} of {name}, which stays on {word}: {refused}")
-                continue
-            rest = stack.without(name)
-            if rest is None:
-                continue  # what came later builds on it
-            left = self.copy(rest, f"without-{name}")
-            if not self._needed(stack, rest, name, left, patched):
-                stack, patched = rest, left
-                self.journal.record(PatchAccepted(diff=stack.patch.text, fixers=list(stack.names)))
+        """What is left of the stack, with a copy of the program that has just that in it.
+
+        What others build on is asked once those are gone.
+        """
+        names = _order(stack)
+        while names:
+            before, blocked = stack.names, []
+            for name in names:
+                if not self._due(stack, name):
+                    continue
+                rest = stack.without(name)
+                if rest is None:
+                    blocked.append(name)
+                    continue
+                left = self.copy(rest, f"without-{name}")
+                if not self._needed(stack, rest, name, left, patched):
+                    stack, patched = rest, left
+                    self.journal.record(PatchAccepted(diff=stack.patch.text, fixers=list(stack.names)))
+            names = blocked if stack.names != before else []
         return stack, patched
+
+    def _due(self, stack: Stack, name: str) -> bool:
+        """Whether there is something to check, and time for it; no time is told."""
+        kept = stack.kept[stack.names.index(name)]
+        if any(not finding.asks_for_time for finding in kept.findings):
+            return False  # time alone does not decide on it
+        if stack.names == (name,) and not kept.together:
+            return False  # it had a trial of its own
+        refused = self.budget.refused_check()
+        if refused is not None:
+            word = "the word of its trial with others" if kept.together else "its own trial's word"
+            self.journal.warn(f"no {CHECK} of {name}, which stays on {word}: {refused}")
+        return refused is None
 
     def _needed(self, stack: Stack, rest: Stack, name: str, left: Program, patched: Program) -> bool:
         """Try the stack against the same without one fix; what cannot be told leaves the fix where it is."""
