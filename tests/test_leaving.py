@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -107,6 +109,33 @@ def test_whoever_leaves_in_a_silent_trial_leaves_no_copy_and_no_process(tmp_path
     assert list(run.iterdir()) == []
     running = of(mark)
     assert running is None or left_of([running]) == []
+
+
+def test_a_second_ctrl_c_while_all_is_cleared_away_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text("")
+    program = Program.parse(["train.py"], cwd=tmp_path)
+    run = tmp_path / "run"
+    run.mkdir()
+
+    def interrupted(*_: object) -> None:
+        (run / "trials" / "copy").mkdir(parents=True)
+        raise KeyboardInterrupt
+
+    def impatient(*words: Any, **named: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+        rmtree(*words, **named)
+
+    rmtree = shutil.rmtree
+    monkeypatch.setattr(compose.Composition, "run", interrupted)
+    monkeypatch.setattr(compose.shutil, "rmtree", impatient)
+    before = signal.getsignal(signal.SIGINT)
+    nothing = Diagnosis(1, (), 1, None, Steps(4, 20_000_000), Accounting(), ())
+    with pytest.raises(KeyboardInterrupt):
+        compose.fix(program, nothing, [Trace("run")], Catalogue({}, {}), lambda _event: None, run)
+    assert list(run.iterdir()) == []
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from diagnose.plugins import Catalogue
 from diagnose.program import Program, patch
 from diagnose.trace import Trace
 from diagnose.trial.bench import Bench
-from diagnose.trial.groups import never
+from diagnose.trial.groups import never, undisturbed
 from diagnose.trial.memory import while_watched
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.units import format_ns, format_share
@@ -74,7 +74,8 @@ def fix(
             else:
                 outcome = Composition(program, diagnosis, known, catalogue, record, bench, plan, deadline, allow).run()
     finally:
-        shutil.rmtree(trials, ignore_errors=True)  # copies, what they wrote, and captures of many GB
+        with undisturbed():
+            shutil.rmtree(trials, ignore_errors=True)  # copies, what they wrote, and captures of many GB
     if outcome.patch is not None:
         patch.store(outcome.patch, folder)
         if outcome.stack is not None:

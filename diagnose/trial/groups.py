@@ -7,8 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -26,6 +27,21 @@ _POLL_S = 0.01
 def never() -> bool:
     """Nobody cancels."""
     return False
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """While things are cleared away: another Ctrl-C is not heeded, since it would leave them behind."""
+    here = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGINT) if here else None
+    if before is None:  # elsewhere no signal arrives; a handler that Python did not set could not be put back
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class Groups:
@@ -78,12 +94,13 @@ class Groups:
 
     def close(self) -> None:
         """End every group, then the warden."""
-        for group in list(self._running):
-            group.end()
-        if self._warden.stdin is not None:
-            with contextlib.suppress(OSError):
-                self._warden.stdin.close()
-        self._warden.wait()
+        with undisturbed():
+            for group in list(self._running):
+                group.end()
+            if self._warden.stdin is not None:
+                with contextlib.suppress(OSError):
+                    self._warden.stdin.close()
+            self._warden.wait()
 
     def tell_warden(self, sign: str, group: int) -> None:
         """`+` or `-`: the group is running, or is no more."""
