@@ -148,20 +148,23 @@ class Bench:
             raise _original_failed(found.failed[1])
         self._control_pairs = joined(self._control_pairs, found.pairs)
         self._fine = resolution <= LEAST_SAVING or len(found.pairs) >= self._schedule.pairs
-        self._control = seen(self._control_pairs, found.step_ns, alternated=found.alternated)
+        if found.pairs:
+            self._control = seen(self._control_pairs, found.step_ns, alternated=found.alternated)
         return self._control
 
     def _look_closer(self, found: Comparison) -> None:
         """Measure what the machine can resolve once more, finely, where a verdict hangs on it and there is time."""
         left_ns = self._deadline.left_ns
         affordable = left_ns is None or left_ns > self._costs.final_ns() + self._costs.check_ns()
-        if self._fine or not affordable or not hangs_on_it(found.saving, self._control):
+        ended = found.failed is None and not found.out_of_time
+        if self._fine or not (ended and affordable) or not hangs_on_it(found.saving, self._control):
             return
         self._on_phase("measuring more finely what this machine can resolve", "original against itself")
+        coarse, self._fine = self._control, True  # one such look is enough, whatever comes of it
         with contextlib.suppress(ProgramFailed):  # it ran before; the coarser look stands
             self._look_at_control(LEAST_SAVING)
-            if self._control is not None:
-                self._on_control(self._control)
+        if self._control is not None and self._control is not coarse:
+            self._on_control(self._control)
 
     def choose(self, candidates: Sequence[Program], on_try: OnSetting, *, scale: bool = False) -> list[int]:
         """The settings that run: the cheapest that is near the best, then the others, the faster first.
@@ -364,6 +367,7 @@ class Bench:
         began_ns = time.monotonic_ns()
         found = duel.run(*starters)
         self._costs.saw(found, time.monotonic_ns() - began_ns, compiles=patched.root in self._copies.compiling)
+        self._gatekeeper.deadline = self._deadline.earlier(self._costs.last_runs_ns())
         self._newest_original = original.root
         self._startups.saw(found, original, patched)
         if found.pairs:

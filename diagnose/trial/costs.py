@@ -86,12 +86,15 @@ class Costs:
         return round(self.slack * self._turns_ns(self.schedule.generations, self._clear_pairs))
 
     def final_ns(self) -> int:
-        """The numbers of the whole stack, and the last runs of the original and of the patched program."""
+        """The numbers of the whole stack, and the last runs."""
+        return max(self.gates_ns.values(), default=2 * self.start_ns) + self.last_runs_ns()
+
+    def last_runs_ns(self) -> int:
+        """The last runs of the original and of the patched program alone."""
         starts = 2 if self.alternates else 1  # where both fit, they start at once
         steps = FINAL_BLOCKS * self.schedule.block_steps(self.step_ns) + self.schedule.drops(self.step_ns)
         run_ns = starts * (self.start_ns + self.compile_ns // 2) + 2 * steps * max(0, self.step_ns)
-        gate_ns = max(self.gates_ns.values(), default=2 * self.start_ns)
-        return gate_ns + self.schedule.final_runs * run_ns
+        return self.schedule.final_runs * run_ns
 
     @property
     def _clear_pairs(self) -> int:

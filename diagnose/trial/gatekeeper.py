@@ -292,14 +292,18 @@ class Gatekeeper:
         running: list[_Running] = []
         with contextlib.ExitStack() as stack:
             while waiting or running:
+                if self.deadline.passed:
+                    self._taken |= {one.key: f"the budget left no time for it ({one.name})" for one in waiting}
+                    waiting.clear()
                 for one in list(waiting):
                     shares = [self._share(other.wanted) for other in running] + [self._share(one)]
                     if not running or fitting(self.memory, shares) == len(shares):
                         waiting.remove(one)
                         running.append(_Running(one, *self._start(one, stack)))
-                done = self._first_to_end(running)
-                running.remove(done)
-                self._taken[done.wanted.key] = self._finish(done.wanted, done.folder, done.group)
+                if running:
+                    done = self._first_to_end(running)
+                    running.remove(done)
+                    self._taken[done.wanted.key] = self._finish(done.wanted, done.folder, done.group)
 
     def _first_to_end(self, running: Sequence[_Running]) -> _Running:
         """The first that ends by itself; the oldest when its time is up."""
