@@ -2,8 +2,9 @@
 
 What promises to halve a step needs no resolution of a percent. So the control ends once it is fine beside the largest
 promise, and goes on, with fresh processes, when a verdict hangs on it: a saving that is enough by itself, and only
-not beyond what the control has seen so far. That lets no fix pass that a finer control would not have let pass: the
-verdict is that of the finer one.
+not beyond what the control has seen so far. The trial itself is over by then, and not one pair is added to it; what is
+asked again is the machine, once in a session, and all pairs of both looks count. That is a second look nevertheless,
+and taken only where it can let a fix pass: how rarely a patch that changes nothing is kept so, tests simulate.
 """
 
 from __future__ import annotations
