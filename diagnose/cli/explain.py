@@ -13,8 +13,6 @@ from diagnose.errors import UsageError
 from diagnose.model import Gate
 
 _MOST_NAMED = 6
-_A_SLIP = 0.75
-"""As like as this (difflib's ratio) is a name with a slip of the keyboard in it."""
 
 if TYPE_CHECKING:
     from diagnose.plugins import Catalogue
@@ -60,17 +58,15 @@ def _written_as_a_name(words: str) -> str:
 
 
 def _hint(words: str, docs: dict[str, tuple[str, str]]) -> str:
-    """The names that may have been meant: nearly the same ones, else those whose text has all the words."""
-    near = difflib.get_close_matches(_written_as_a_name(words), docs, 1, _A_SLIP)
-    if near:
-        return f"; did you mean {near[0]}?"
+    """The names that may have been meant: those whose text has all the words, else nearly the same one."""
     wanted = words.lower().split()
     about = [name for name, (_, doc) in sorted(docs.items()) if all(word in f"{name} {doc}".lower() for word in wanted)]
-    about.sort(key=lambda name: not all(word in name for word in wanted))
     if wanted and about:
+        about.sort(key=lambda name: not all(word in name for word in wanted))
         more = f" and {len(about) - _MOST_NAMED} more" if len(about) > _MOST_NAMED else ""
         return f"; about it are {', '.join(about[:_MOST_NAMED])}{more}"
-    return "; `diagnose explain` lists all"
+    near = difflib.get_close_matches(_written_as_a_name(words), docs, 1)
+    return f"; did you mean {near[0]}?" if near else "; `diagnose explain` lists all"
 
 
 def _offered(fixer: str, catalogue: Catalogue) -> str:
