@@ -317,7 +317,7 @@ def _syncs_that_return_early(view: _View) -> Iterator[Violation]:
 
 
 def _holes(view: _View) -> Iterator[Violation]:
-    """A stretch without any event that is longer than all the rest: a clock was set, or two recordings were joined."""
+    """A stretch without any event that is longer than all the rest: a clock set, recordings joined, or a pause."""
     trace = view.trace
     tables = [table for table in (trace.device, trace.calls, trace.ops, trace.frames, trace.ranges) if len(table)]
     if not tables:
@@ -336,7 +336,8 @@ def _holes(view: _View) -> Iterator[Violation]:
             1,
             length / (length + rest),
             f"for {format_ns(length)} nothing at all is recorded, which is longer than all the rest "
-            f"({format_ns(rest)}): a clock jumped, or two recordings were joined",
+            f"({format_ns(rest)}): a clock jumped, two recordings were joined, "
+            "or the program stood still",
             Intervals.of(gaps.starts[[longest]], gaps.ends[[longest]]),
         )
 
