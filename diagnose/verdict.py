@@ -97,8 +97,9 @@ def hopeless(pairs: Sequence[Pair], smallest: float, looks: int, needed: float |
     independent, so they add as squares. The trial stops when even that upper bound stays below what must be exceeded: a
     clear loss or a clear "no change". `needed` is that, where a finer control than the one so far may yet be taken.
 
-    Looking cannot make a false keep. A fix is never kept early: the decision to keep is taken once, on all pairs of the
-    full trial, those of the first look among them, and stopping can only take trials away from those that reach it.
+    Looking for losers cannot make a false keep: the decision to keep is taken once, at the end of the trial, on all of
+    its pairs, those of the first look among them, and stopping can only take trials away from those that reach it. What
+    makes a trial shorter for a winner is `clear`, whose bound lies far beyond the one that is needed.
     """
     if len(pairs) < LEAST_PAIRS:
         return False

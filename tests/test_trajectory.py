@@ -249,13 +249,17 @@ def test_without_time_it_is_unverified_and_nothing_is_started(tmp_path: Path) ->
     (tmp_path / "train.py").write_text("raise SystemExit(3)")
     program = Program.parse(["train.py"], cwd=tmp_path)
     with Groups() as groups:
-        passed = keeper(tmp_path, groups, deadline=Deadline(0)).check(Gate.TRAINING, program, program)
+        late = keeper(tmp_path, groups, deadline=Deadline(0))
+        passed = late.check(Gate.TRAINING, program, program)
+        bits = late.check(Gate.BITWISE, program, program)
         unasked = keeper(tmp_path, groups, step_ns=NS_PER_S).check(Gate.TRAINING, program, program, asked=False)
     assert passed.detail == "the budget left no time for 50 steps under 3 seeds"
     assert unasked.detail == (
         "its trajectory was not compared: 50 steps of the original under 3 seeds would take 2.50 min"
     )
-    assert passed.passed is unasked.passed is None
+    assert bits.detail == "the budget left no time for it (bits)"
+    assert passed.passed is bits.passed is unasked.passed is None
+    assert late.started == 0
 
 
 @pytest.mark.parametrize(("step_ns", "steps"), [(-1, 50), (NS_PER_MS, 200), (50 * NS_PER_MS, 100), (NS_PER_S, 50)])
