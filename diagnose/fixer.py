@@ -113,7 +113,7 @@ from diagnose.source.steps.microbatch import MicroBatch, microbatch
 from diagnose.source.steps.output_in_step import LossOfStep, losses_of_steps
 from diagnose.source.steps.parameter_loops import ParameterLoop, parameter_loops
 from diagnose.source.steps.pending import puts_off
-from diagnose.source.steps.progress import on_progress_bar, show_less_often, shown_at
+from diagnose.source.steps.progress import does_more, on_progress_bar, show_less_often, shown_at
 from diagnose.source.steps.reads import is_read, log_branch, outcome, tensor_of, training_reads, trains, trains_within
 from diagnose.source.steps.samples import changing_samples
 from diagnose.source.steps.sharded import Sharded, sharded
@@ -227,6 +227,7 @@ __all__ = [
     "cuda_test",
     "data_parallel",
     "device_type",
+    "does_more",
     "ensure_from_import",
     "ensure_import",
     "example_request",

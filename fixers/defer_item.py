@@ -44,6 +44,7 @@ from diagnose.fixer import (
     Source,
     batch_loops,
     call_name,
+    does_more,
     ensure_import,
     example_request,
     filled_by,
@@ -169,6 +170,8 @@ def _plan(plan: Deferred, lines: set[int]) -> None:
 
 
 def _show_less_often(plan: Deferred, shown: cst.Expr, batch: Loop) -> None:
+    if does_more(plan.source, shown):
+        raise LeftAlone("what it shows is made by a call that may do more; show every n-th step only")
     splices = show_less_often(plan.source, shown, batch)
     if splices is None:
         raise LeftAlone("it is shown in every step, and nothing counts the steps; show every n-th only")

@@ -197,3 +197,23 @@ def test_a_mask_gets_advice(line: str, told: bool) -> None:
     assert isinstance(answer, Advice) == told
     if isinstance(answer, Advice):
         assert "weight" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("shown", "edited"),
+    [
+        ("loss=loss", True),
+        ("loss=f'{loss:.3f}', rate=opt.param_groups[0]['lr'], gb=torch.cuda.max_memory_allocated() / 1e9", True),
+        ("loss=f'{float(loss):.3f}'", True),
+        ("loss=(last := loss)", False),
+        ("loss=meter.update(loss)", False),
+        ("loss=note(loss)", False),
+    ],
+)
+def test_what_a_bar_shows_is_left_alone_where_showing_it_does_more(shown: str, edited: bool) -> None:
+    text = (
+        "import torch\nfrom tqdm import tqdm\nbar = tqdm(loader)\nfor x in bar:\n    loss = model(x).mean()\n"
+        f"    loss.backward()\n    opt.step()\n    bar.set_postfix({shown})\n"
+    )
+    answer = FIXER.rewrite(example_request("host-sync", text, lines=[8]))
+    assert isinstance(answer, Edits if edited else Advice), answer

@@ -11,9 +11,41 @@ from diagnose.source.flow import Loop, within
 from diagnose.source.steps.every_step import counter_of
 from diagnose.source.syntax import Source, Splice
 
-__all__ = ["on_progress_bar", "show_less_often", "shown_at"]
+__all__ = ["does_more", "on_progress_bar", "show_less_often", "shown_at"]
 
 _SHOWS = frozenset({"set_postfix", "set_postfix_str", "set_description", "set_description_str"})
+_LIBRARIES = frozenset({"torch", "math", "numpy", "time"})
+_NUMBERS = (
+    "item",
+    "tolist",
+    "detach",
+    "cpu",
+    "numpy",
+    "float",
+    "mean",
+    "norm",
+    "get",
+    "get_last_lr",
+    "items",
+    "values",
+)
+_BUILT_IN = (
+    "int",
+    "str",
+    "round",
+    "abs",
+    "max",
+    "min",
+    "sum",
+    "len",
+    "dict",
+    "sorted",
+    "zip",
+    "format",
+    "join",
+    "keys",
+)
+_ONLY_READS = frozenset({*_NUMBERS, *_BUILT_IN})
 EVERY = 10
 
 
@@ -32,6 +64,21 @@ def shown_at(source: Source, lines: set[int]) -> Iterator[cst.Expr]:
         first, last = source.lines_of(call)
         if call_name(call) in _SHOWS and isinstance(statement, cst.Expr) and lines & {*range(first, last + 1)}:
             yield statement
+
+
+def does_more(source: Source, statement: cst.Expr) -> bool:
+    """Whether what it shows is bound to a name there, or made by code that may have to run each turn."""
+    own = {each.name.value for each in source.every(cst.FunctionDef)}
+    own |= {each.name.value for each in source.every(cst.ClassDef)}
+    for call in source.every(cst.Call, statement):
+        library = any(name.partition(".")[0] in _LIBRARIES for name in source.names(call.func))
+        if (
+            call is not statement.value
+            and not library
+            and (call_name(call) not in _ONLY_READS or call_name(call) in own)
+        ):
+            return True
+    return any(source.every(cst.NamedExpr, statement))
 
 
 def show_less_often(source: Source, statement: cst.Expr, batch: Loop) -> list[Splice] | None:
