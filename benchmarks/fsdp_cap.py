@@ -21,6 +21,8 @@ RANK = Path(__file__).resolve().with_name("fsdp_cap_rank.py")
 WAYS = ("defaults", "CPUOffloadPolicy", "checkpoints", "state on the host")
 START_S = 90
 """Beyond its share of the time, for imports and the building of the model."""
+END_S = 60
+"""torchrun itself waits half of it for ranks that do not end at once."""
 
 
 def capped(out: Path, ranks: int, seconds: float, *, tiny: bool) -> object:
@@ -66,19 +68,24 @@ def _job(out: Path, ranks: int, seconds: float, way: str, plan: dict[str, Any], 
     command += [way, str(target), f"--seconds={seconds}", f"--plan={json.dumps(plan)}", *(["--tiny"] if tiny else [])]
     path = os.pathsep.join([str(RANK.parents[1]), os.environ.get("PYTHONPATH", "")])
     with (out / f"{name}.log").open("wb") as log:
+        job = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path}, stdout=log, stderr=log)
         try:
-            done = subprocess.run(
-                command,
-                env={**os.environ, "PYTHONPATH": path},
-                stdout=log,
-                stderr=log,
-                timeout=seconds + START_S,
-                check=False,
-            )
+            code = job.wait(seconds + START_S)
         except subprocess.TimeoutExpired:
+            _end(job)
             return "ended by its time limit"
-    if done.returncode or not target.exists():
+    if code or not target.exists():
         words = (out / f"{name}.log").read_text(errors="replace")
         return "out of memory" if "OutOfMemoryError" in words else f"failed: {words[-400:]}"
     told: object = json.loads(target.read_text())
     return told
+
+
+def _end(job: subprocess.Popen[bytes]) -> None:
+    """Have torchrun end its ranks, which would outlive it if it were killed."""
+    job.terminate()
+    try:
+        job.wait(END_S)
+    except subprocess.TimeoutExpired:
+        job.kill()
+        job.wait()
