@@ -187,6 +187,31 @@ async def test_work_that_does_not_end_is_left_by_asking_twice() -> None:
     assert app.return_value == INTERRUPTED
 
 
+@driven
+async def test_work_that_was_asked_to_end_may_clear_away_once_the_screen_is_gone() -> None:
+    asked_to, release, cleared = threading.Event(), threading.Event(), threading.Event()
+
+    def work(_tell: Tell) -> int:
+        asked_to.wait(LIMIT_S)
+        release.wait(LIMIT_S)
+        cleared.set()
+        return INTERRUPTED
+
+    app = DiagnoseApp(Feed(), work, cancel=asked_to.set)
+    async with app.run_test() as pilot:
+        await pilot.press("q")
+        await settled(pilot, lambda: asked(app))
+        await pilot.press("y")
+        await settled(pilot, lambda: not asked(app))
+        await pilot.press("q")
+        await settled(pilot, lambda: app.return_value is not None)
+    app.let_work_end(0)
+    assert not cleared.is_set()
+    release.set()
+    app.let_work_end(LIMIT_S)
+    assert cleared.is_set()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_request_to_end_leaves_a_finished_screen_without_a_question(number: signal.Signals) -> None:
     """A terminal that is gone answers no key, and reading from it ever again keeps a core busy."""

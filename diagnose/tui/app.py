@@ -87,6 +87,7 @@ class DiagnoseApp(App[int]):
         self.at_work = work is not None
         self._result = 0
         self._quitting = False
+        self._work_thread: threading.Thread | None = None
 
     def compose(self) -> ComposeResult:
         yield RunHeader(id="header").data_bind(DiagnoseApp.state, DiagnoseApp.now_ns)
@@ -108,7 +109,8 @@ class DiagnoseApp(App[int]):
         if self._work is not None:
             self._heed_requests()
             # A thread of our own, not a worker of Textual's: the screen must be able to close before the work ends.
-            threading.Thread(target=self._run_work, name="diagnose-work", daemon=True).start()
+            self._work_thread = threading.Thread(target=self._run_work, name="diagnose-work", daemon=True)
+            self._work_thread.start()
 
     def _heed_requests(self) -> None:
         """Take a request to end, or a terminal that is gone, as the user leaving: nobody is there to be asked."""
@@ -127,6 +129,11 @@ class DiagnoseApp(App[int]):
             self.exit(INTERRUPTED)
         else:
             self._cancel()
+
+    def let_work_end(self, seconds: float) -> None:
+        """Once the screen is gone: let work that was asked to end clear away what it has, no longer than this."""
+        if self._work_thread is not None and self._quitting and self._cancel is not None:
+            self._work_thread.join(seconds)
 
     def _run_work(self) -> None:
         assert self._work is not None

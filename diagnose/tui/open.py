@@ -13,6 +13,8 @@ from diagnose.session import State, fold, read
 from diagnose.tui.app import DiagnoseApp, Work
 from diagnose.tui.feed import Feed
 
+_CLEARING_S = 5.0  # copies of a program, and captures of many GB
+
 
 def run_screen(work: Work, cancel: Callable[[], None] | None = None) -> int:
     """Run `work(tell)` in a thread, show the events that it tells, and return its exit code.
@@ -23,6 +25,7 @@ def run_screen(work: Work, cancel: Callable[[], None] | None = None) -> int:
     """
     app = DiagnoseApp(Feed(), work, cancel, clock=time.time_ns, explain=explain)
     code = app.run()
+    app.let_work_end(_CLEARING_S)
     if app.error is not None:
         raise app.error
     return code if code is not None else app.return_code or 0
