@@ -217,10 +217,18 @@ def _assigned(source: Source, call: cst.Call, name: str) -> list[cst.BaseExpress
 
 def _is_read_again(source: Source, call: cst.Call) -> bool:
     """Whether anything after the save may open the file: a load, a copy, another use of the name of its path."""
-    after = source.text[source.span(call)[1] :]
-    if re.search(r"\btorch\.load\(|\.load_checkpoint\(|\bload_checkpoint\(", after):
+    loops = loops_around(source, call)  # what comes before it in a loop comes after it in the next turn
+    begin = source.span(loops[-1])[0] if loops else source.span(call)[1]
+    if re.search(r"\btorch\.load\(|\.load_checkpoint\(|\bload_checkpoint\(", source.text[begin:]):
         return True
     path = call.args[1].value
+    others = [each for each in source.every(cst.Call) if source.span(each)[0] >= begin and call_name(each) != "save"]
+    if not isinstance(path, cst.Name) and any(
+        source.code(arg.value) == source.code(path) and call_name(each) not in {"print", "info"}
+        for each in others
+        for arg in each.args
+    ):
+        return True
     names = {path.value} if isinstance(path, cst.Name) else set()
     uses = source.every(cst.Name, scope_of(source, call))
     end = source.span(call)[1]

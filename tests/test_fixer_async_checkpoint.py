@@ -164,3 +164,22 @@ def test_a_second_save_shares_the_file_that_is_there() -> None:
     )
     assert isinstance(shared, Edits)
     assert dict(shared.files) == files
+
+
+@pytest.mark.parametrize(
+    ("before", "at_start", "at_end", "kind"),
+    [
+        ("if resume:\n    model.load_state_dict(torch.load('a.pt'))\n", "", "", Edits),
+        ("", "    if step == 4:\n        model.load_state_dict(torch.load('a.pt'))\n", "", Advice),
+        ("", "", "    shutil.copyfile('a.pt', 'best.pt')\n", Advice),
+    ],
+    ids=["resumed before", "read in the next turn", "copied"],
+)
+def test_a_file_that_the_loop_reads_again_is_written_in_place(
+    before: str, at_start: str, at_end: str, kind: type
+) -> None:
+    text = (
+        f"import shutil\nimport torch\n{before}for step in range(9):\n{at_start}    model(x).sum().backward()\n"
+        f"    optimizer.step()\n    torch.save({{'model': model.state_dict()}}, 'a.pt')\n{at_end}"
+    )
+    assert isinstance(FIXER.rewrite(example_request("periodic-stall", text)), kind)
