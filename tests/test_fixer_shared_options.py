@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from rewriting import imported
 
 from diagnose.fixer import Edits, Site, example_request
 from diagnose.plugins import load
-from tests.rewriting import imported
 
 FIXER = load().fixers["loader-workers"]
 _TOP = "from torch.utils.data import DataLoader\n\nrows = list(range(64))\n"
