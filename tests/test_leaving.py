@@ -129,7 +129,7 @@ def test_a_second_ctrl_c_while_all_is_cleared_away_leaves_nothing_behind(
 
     rmtree = shutil.rmtree
     monkeypatch.setattr(compose.Composition, "run", interrupted)
-    monkeypatch.setattr(compose.shutil, "rmtree", impatient)
+    monkeypatch.setattr(shutil, "rmtree", impatient)
     before = signal.getsignal(signal.SIGINT)
     nothing = Diagnosis(1, (), 1, None, Steps(4, 20_000_000), Accounting(), ())
     with pytest.raises(KeyboardInterrupt):
