@@ -9,7 +9,9 @@ import pytest
 
 from diagnose import plugins
 from diagnose.engine import diagnose
+from diagnose.measure import Measures
 from diagnose.model import Diagnosis, Finding, Severity
+from diagnose.rule import Claim
 from diagnose.trace.readers import open_traces
 
 ROOT = Path(__file__).resolve().parents[2] / "shared" / "traces"
@@ -110,15 +112,21 @@ def test_eight_ranks_wait_for_the_one_that_issues_work_slowly() -> None:
 
 
 def test_gradients_moved_into_the_backward_pass_leave_less_behind() -> None:
-    """The record changed one thing: a hook starts Adam's reduce-scatters during the backward pass."""
-    folder = f"{RECORDS}/2025-10-31_AdamSyncGradientHook"
-    before, after = (
-        found(diagnosed(f"{folder}/modded-nanogpt-{name}-chrome-trace.blob-{blob}.json.gz"), "unoverlapped-gradients")
-        for name, blob in (("current-gpu-rank-00", "e12c7829"), ("hook-gpu-rank-00", "3608dcfe"))
-    )
-    assert before is not None
-    assert before.recoverable_ns > 1.2 * (after.recoverable_ns if after else 0)
-    assert before.share < 0.02
+    """The record changed one thing: a hook starts Adam's reduce-scatters during the backward pass.
+
+    Adam runs in every other of the four steps, so their mean is known to 3.5 % only, and half a percent is no finding.
+    """
+    claimed = []
+    for name in ("current-gpu-rank-00-chrome-trace.blob-e12c7829", "hook-gpu-rank-00-chrome-trace.blob-3608dcfe"):
+        path = f"{RECORDS}/2025-10-31_AdamSyncGradientHook/modded-nanogpt-{name}.json.gz"
+        assert found(diagnosed(path), "unoverlapped-gradients") is None
+        measures = Measures(open_traces([ROOT / path])[0])
+        (claim,) = plugins.load_rules().rules["unoverlapped-gradients"].check(measures)
+        assert isinstance(claim, Claim)
+        claimed.append(claim.recoverable_ns)
+        assert 0 < claim.recoverable_ns < 0.01 * measures.total_ns
+    before_ns, after_ns = claimed
+    assert before_ns > 1.1 * after_ns
 
 
 def test_a_job_of_one_rank_communicates_with_nobody() -> None:
