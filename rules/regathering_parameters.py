@@ -115,27 +115,23 @@ _COMMS = {
     "r": Collective("reduce_scatter", 64 << 20, 2, "mesh_fsdp"),
 }
 _KERNELS = {"b": "gemm", "x": "void multi_tensor_apply_kernel<FusedAdamMathFunctor>"}
+_AGAIN = """
+    gpu   :    k k      bb   bb  x
+    gpu 20: aaa AA  AAAA  aaa  rr
+    bwd   :         BBBBBBBBBBBBB
+    opt   :                      O
+    """
 
 _FIRES = (
     drawn(
-        """
-        gpu   :    k k      bb   bb  x
-        gpu 20: aaa AA  AAAA  aaa  rr
-        bwd   :         BBBBBBBBBBBBB
-        opt   :                      O
-        """,
+        _AGAIN,
         repeat=4,
         kernels=_KERNELS,
         comms=_COMMS,
     ),
     # Room for one of the two.
     drawn(
-        """
-        gpu   :    k k      bb   bb  x
-        gpu 20: aaa AA  AAAA  aaa  rr
-        bwd   :         BBBBBBBBBBBBB
-        opt   :                      O
-        """,
+        _AGAIN,
         repeat=4,
         kernels=_KERNELS,
         comms=_COMMS,
@@ -183,12 +179,7 @@ _SILENT = (
     ),
     # No room to keep them.
     drawn(
-        """
-        gpu   :    k k      bb   bb  x
-        gpu 20: aaa AA  AAAA  aaa  rr
-        bwd   :         BBBBBBBBBBBBB
-        opt   :                      O
-        """,
+        _AGAIN,
         repeat=4,
         kernels=_KERNELS,
         comms=_COMMS,

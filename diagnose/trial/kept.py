@@ -15,7 +15,6 @@ class KeptArm:
     def __init__(self, starter: Starter) -> None:
         self._starter = starter
         self._started = 0
-        self._start_ns = 0
         self._arm: LiveArm | None = None
         self._ready: Ready | None = None
 

@@ -215,14 +215,9 @@ class DiagnoseApp(App[int]):
     def _answered(self, end: bool | None) -> None:
         if not end:
             return
-        self._quitting = True
-        if not self.at_work:
-            self.exit(self._result)
-        elif self._cancel is None:
-            self.exit(INTERRUPTED)
-        else:
-            self._cancel()
+        if self.at_work and self._cancel is not None:
             self.notify("Ending the program … q again leaves at once.", timeout=60)
+        self.leave_unasked()
 
     @on(TabStrip.Chosen)
     def _choose_tab(self, event: TabStrip.Chosen) -> None:

@@ -154,7 +154,7 @@ class Operators:
             return
         try:
             self._describe(*before, func, args, kwargs, result)
-        except (NotImplementedError, RuntimeError):
+        except RuntimeError:
             return  # a tensor without memory of its own, as sparse ones are
         self._seen.append(before[0])
 

@@ -37,16 +37,23 @@ def reader_of(
     if _has_library(sources):
         return "a library calls the model, and may read it"
     seen = 0
+    for file, caller, call in _callers(sources, function, output, only_with):
+        seen += 1
+        if not _is_unread(caller, call, output):
+            return f"{file}:{caller.lines_of(call)[0]} may read it"
+    return None if seen else "no caller is seen in these files"
+
+
+def _callers(
+    sources: Mapping[str, str], function: cst.FunctionDef, output: Output, only_with: str | None
+) -> Iterator[tuple[str, Source, cst.Call]]:
+    """The calls that may be of the function, with their files."""
     for file, text in sources.items():
         caller = parse(text)
         for call in caller.every(cst.Call) if caller is not None else ():
             assert caller is not None  # it has a call
-            if not _calls(caller, call, function, output) or not _passes(call, function, only_with):
-                continue
-            seen += 1
-            if not _is_unread(caller, call, output):
-                return f"{file}:{caller.lines_of(call)[0]} may read it"
-    return None if seen else "no caller is seen in these files"
+            if _calls(caller, call, function, output) and _passes(call, function, only_with):
+                yield file, caller, call
 
 
 def _has_library(sources: Mapping[str, str]) -> bool:
@@ -75,17 +82,12 @@ def _taken_apart(
     sources: Mapping[str, str], function: cst.FunctionDef, output: Output, only_with: str | None
 ) -> str | None:
     """Of what has names: who takes it apart without them, `loss, logits = model(x, y)`."""
-    for file, text in sources.items():
-        caller = parse(text)
-        for call in caller.every(cst.Call) if caller is not None else ():
-            assert caller is not None  # it has a call
-            if not _calls(caller, call, function, output) or not _passes(call, function, only_with):
-                continue
-            parent = caller.parent(call)
-            target = parent.targets[0].target if isinstance(parent, cst.Assign) else None
-            whole = list(_readers(caller, target)) if isinstance(target, cst.Name) else [call]
-            if isinstance(target, cst.Tuple | cst.List) or any(_is_apart(caller, one) for one in whole):
-                return f"{file}:{caller.lines_of(call)[0]} may read it"
+    for file, caller, call in _callers(sources, function, output, only_with):
+        parent = caller.parent(call)
+        target = parent.targets[0].target if isinstance(parent, cst.Assign) else None
+        whole = list(_readers(caller, target)) if isinstance(target, cst.Name) else [call]
+        if isinstance(target, cst.Tuple | cst.List) or any(_is_apart(caller, one) for one in whole):
+            return f"{file}:{caller.lines_of(call)[0]} may read it"
     return None
 
 
