@@ -8,7 +8,6 @@ is left is divided by the steps. `diagnose.engine` makes a diagnosis of the dige
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -17,7 +16,7 @@ import numpy as np
 from diagnose.measure import Measures
 from diagnose.measure.rank_record import RankRecord, record_of
 from diagnose.measure.recoverable import replayed, untraced_ns
-from diagnose.measure.spread import standard_deviation
+from diagnose.measure.spread import mean_uncertain_by
 from diagnose.model import Accounting, CannotTell, Confidence, Evidence, Finding, MemoryPeak, Severity, Steps, StepWork
 from diagnose.plugins import Catalogue
 from diagnose.rule import Claim, Rule
@@ -84,8 +83,8 @@ def digest_of(trace: Trace, catalogue: Catalogue) -> Digest:
     """Ask every rule about one rank; what they claim is settled here, where the trace is at hand."""
     measures = Measures(trace)
     failures: list[str] = []
-    answers = _ask(measures, catalogue, failures)
-    claims = [(rule, answer) for rule, answer in answers if isinstance(answer, Claim)]
+    answers = asked(measures, catalogue, failures)
+    claims = [(rule, answer) for rule, answer in answers if isinstance(answer, Claim) and not answer.once]
     claimed: dict[str, float] = {}
     for rule, claim in claims:
         share = claim.recoverable_ns / measures.total_ns if measures.total_ns else 0.0
@@ -102,7 +101,7 @@ def digest_of(trace: Trace, catalogue: Catalogue) -> Digest:
         steps=_steps(measures),
         accounting=measures.accounting,
         median_step=_median_step(measures),
-        findings=tuple(_finding(one, measures, catalogue) for one in found),
+        findings=tuple(finding_of(one, measures, catalogue) for one in found),
         claimed=claimed,
         unknown=tuple(dict.fromkeys(answer for _, answer in answers if isinstance(answer, CannotTell))),
         failures=tuple(failures),
@@ -118,7 +117,8 @@ def digest_of(trace: Trace, catalogue: Catalogue) -> Digest:
     )
 
 
-def _ask(measures: Measures, catalogue: Catalogue, failures: list[str]) -> list[tuple[Rule, Claim | CannotTell]]:
+def asked(measures: Measures, catalogue: Catalogue, failures: list[str]) -> list[tuple[Rule, Claim | CannotTell]]:
+    """What every rule answers; one that raises is told in `failures`."""
     answers: list[tuple[Rule, Claim | CannotTell]] = []
     for name in sorted(catalogue.rules):
         rule = catalogue.rules[name]
@@ -131,7 +131,7 @@ def _ask(measures: Measures, catalogue: Catalogue, failures: list[str]) -> list[
 
 def _settle(claims: Iterable[tuple[Rule, Claim]], measures: Measures) -> list[Settled]:
     """The findings: claims that still weigh enough once no time is given to two of them, naming none that do not."""
-    found = [one for one in _with_unseen(settled(claims, measures), measures) if _counts(one, measures)]
+    found = [one for one in _with_unseen(settled(claims, measures), measures) if counts(one, measures)]
     names = {one.rule.name for one in found}
     return [replace(one, shared=tuple(other for other in one.shared if other[0] in names)) for one in found]
 
@@ -148,7 +148,7 @@ def _with_unseen(claims: list[Settled], measures: Measures) -> list[Settled]:
     return added
 
 
-def _counts(one: Settled, measures: Measures) -> bool:
+def counts(one: Settled, measures: Measures) -> bool:
     """Whether a claim is a finding: a hint without a figure is; a figure must exceed what the steps can tell."""
     if one.claim.confidence is Confidence.HINT and one.claim.recoverable_ns == 0:
         return True
@@ -160,14 +160,12 @@ def _counts(one: Settled, measures: Measures) -> bool:
 
 
 def _noise_ns(measures: Measures) -> float | None:
-    """What the mean step is uncertain by: two standard errors, from the median absolute deviation."""
-    lengths = measures.steps.length_ns
-    if len(lengths) < 3:
-        return None
-    return 2 * standard_deviation(lengths) / math.sqrt(len(lengths))
+    """What the mean step is uncertain by: two standard errors; steps that take turns are no noise."""
+    return mean_uncertain_by(measures.steps.length_ns)
 
 
-def _finding(one: Settled, measures: Measures, catalogue: Catalogue) -> Finding:
+def finding_of(one: Settled, measures: Measures, catalogue: Catalogue) -> Finding:
+    """A settled claim as a finding."""
     count = measures.step_count
     per_step = one.recoverable_ns // count if count else 0
     share = _share(one, measures)
@@ -284,7 +282,7 @@ def _warnings(measures: Measures) -> list[str]:
     if noise is not None and noise > _LOW * measures.mean_ns:
         found.append(
             f"the {measures.step_count} counted steps vary: their mean is known to "
-            f"±{format_share(noise / measures.mean_ns)} (two standard errors from the median absolute deviation)"
+            f"±{format_share(noise / measures.mean_ns)} (two standard errors)"
         )
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -29,8 +30,9 @@ GPT = Identity({"linear 768×3072": 12, "linear 768×50257": 1}, {"linear": 13 *
 
 
 def portrait(mean_ms: float = 100, spread_ms: float = 0, **changes: Any) -> Portrait:
-    """A run of 40 steps, whose lengths alternate around their mean."""
-    steps = tuple(round((mean_ms + spread_ms * (-1) ** number) * MS) for number in range(40))
+    """A run of 40 steps, half of them longer than their mean and half of them shorter, in no order."""
+    sides = random.Random(0).sample([-1, 1] * 20, 40)
+    steps = tuple(round((mean_ms + spread_ms * side) * MS) for side in sides)
     plain = Portrait(("run",), 1, "NVIDIA H200", GPT, steps, True, Accounting(compute=round(mean_ms * MS)))
     return replace(plain, **changes)
 
@@ -58,6 +60,16 @@ def test_noisy_steps_hide_what_quiet_ones_show() -> None:
     assert noisy.step is not None
     # Two medians, each with 1.2533 × 1.4826 × 20 ms over the root of 40 as its standard error, twice.
     assert noisy.step.noise == pytest.approx(2 * 1.2533 * 1.4826 * 20 / 40**0.5 / 100 * 2**0.5, rel=0.05)
+
+
+def test_steps_that_take_turns_are_compared_by_whole_periods() -> None:
+    """Gradients of two batches are accumulated: a median alone would be that of one kind of step, and change sides."""
+    before = portrait(step_ns=(60 * MS, 80 * MS) * 20)
+    assert verdict(compare(before, portrait(step_ns=(80 * MS, 60 * MS) * 20 + (80 * MS,)))) == "no change"
+    slower = compare(before, portrait(step_ns=(60 * MS, 84 * MS) * 20)).step
+    assert slower is not None
+    assert slower.verdict == "slower"
+    assert slower.change == pytest.approx(2 / 70)
 
 
 def test_it_regresses_only_beyond_both_the_bound_and_the_noise() -> None:

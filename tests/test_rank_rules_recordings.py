@@ -114,17 +114,19 @@ def test_eight_ranks_wait_for_the_one_that_issues_work_slowly() -> None:
 def test_gradients_moved_into_the_backward_pass_leave_less_behind() -> None:
     """The record changed one thing: a hook starts Adam's reduce-scatters during the backward pass.
 
-    Adam runs in every other of the four steps, so their mean is known to 3.5 % only, and half a percent is no finding.
+    Adam runs in every other of the four steps, which is no noise of their mean; yet less than half a percent, which is
+    what these collectives cost, is no finding.
     """
     claimed = []
     for name in ("current-gpu-rank-00-chrome-trace.blob-e12c7829", "hook-gpu-rank-00-chrome-trace.blob-3608dcfe"):
         path = f"{RECORDS}/2025-10-31_AdamSyncGradientHook/modded-nanogpt-{name}.json.gz"
         assert found(diagnosed(path), "unoverlapped-gradients") is None
+        assert not any("counted steps vary" in warning for warning in diagnosed(path).warnings)
         measures = Measures(open_traces([ROOT / path])[0])
         (claim,) = plugins.load_rules().rules["unoverlapped-gradients"].check(measures)
         assert isinstance(claim, Claim)
         claimed.append(claim.recoverable_ns)
-        assert 0 < claim.recoverable_ns < 0.01 * measures.total_ns
+        assert 0 < claim.recoverable_ns < 0.005 * measures.total_ns
     before_ns, after_ns = claimed
     assert before_ns > 1.1 * after_ns
 

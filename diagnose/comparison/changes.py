@@ -2,8 +2,9 @@
 
     compare(before, after)  →  Comparison
 
-The noise of a median is two standard errors of it, from the spread of the single steps; two processes of one program
-differ by more than that (memory layout, core, clock), so that no change below `PROCESSES` counts.
+The noise of a median is two standard errors of it, from the spread of the single steps, of which those that take turns
+are told apart; two processes of one program differ by more than that (memory layout, core, clock), so that no change
+below `PROCESSES` counts.
 """
 
 from __future__ import annotations
@@ -12,18 +13,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from diagnose.comparison.identity import differences
 from diagnose.comparison.portrait import Portrait, Spent
-from diagnose.measure.spread import standard_deviation
+from diagnose.measure.spread import usual, usual_uncertain_by
 from diagnose.model import Accounting, Finding
 
 PROCESSES = 0.01
 """Runs of one program that differ by less than this part of the step are alike: what a fix must bring to be kept."""
 _WORTH_TELLING = 0.002
 """Of the step: kernels and operators that moved by less are left out."""
-_MEDIAN = 1.2533  # the standard error of a median over that of a mean, for a normal distribution
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +92,8 @@ def compare(before: Portrait, after: Portrait) -> Comparison:
         missing = [f"no step was found in the {word} run" for word, one in _named(before, after) if not one.step_ns]
         return Comparison(before, after, (*obstacles, *missing), notes, None)
     step = StepChange(
-        float(np.median(before.step_ns)),
-        float(np.median(after.step_ns)),
+        usual(before.step_ns),
+        usual(after.step_ns),
         max(PROCESSES, math.hypot(_noise(before.step_ns), _noise(after.step_ns))),
     )
     resolved, new, lasting = _findings(before.findings, after.findings)
@@ -148,11 +146,9 @@ def _notes(before: Portrait, after: Portrait) -> tuple[str, ...]:
 
 
 def _noise(lengths_ns: Sequence[int]) -> float:
-    """Two standard errors of the median step, as a part of it; 0 where there are too few steps to tell."""
-    if len(lengths_ns) < 3:
-        return 0.0
-    middle = float(np.median(lengths_ns))
-    return 2 * _MEDIAN * standard_deviation(lengths_ns) / math.sqrt(len(lengths_ns)) / middle if middle else 0.0
+    """What the usual step is uncertain by, as a part of it; 0 where there are too few steps to tell."""
+    uncertain_ns, usual_ns = usual_uncertain_by(lengths_ns), usual(lengths_ns)
+    return uncertain_ns / usual_ns if uncertain_ns and usual_ns else 0.0
 
 
 def _classes(before: Accounting, after: Accounting) -> tuple[Moved, ...]:

@@ -15,7 +15,7 @@ import numpy as np
 from diagnose.errors import UsageError
 from diagnose.measure import Measures
 from diagnose.measure.ranks import Job, job_of
-from diagnose.measure.spread import standard_deviation
+from diagnose.measure.spread import usual, usual_uncertain_by
 from diagnose.model import Accounting
 
 WEAK, STRONG = "weak", "strong"
@@ -75,14 +75,14 @@ def run_of(measures: Sequence[Measures]) -> Run:
     if not counted:
         raise UsageError(f"no training step was found in {taken[0].trace.source if taken else 'an empty recording'}")
     lengths = [one.steps.length_ns for one in counted]
-    slowest = max(lengths, key=lambda steps: float(np.median(steps)))
+    slowest = max(lengths, key=usual)
     watched = [float(one.trace.facts.step_ns_watched) for one in counted if one.trace.facts.step_ns_watched]
-    step_ns = max(watched) if watched else float(np.median(slowest))
+    step_ns = max(watched) if watched else usual(slowest)
     return Run(
         source=counted[0].trace.source,
         ranks=max(counted[0].trace.world_size or 0, len(taken)),
         step_ns=step_ns,
-        uncertain_ns=2 * standard_deviation(slowest) / len(slowest) ** 0.5 if len(slowest) > 1 else 0.0,
+        uncertain_ns=usual_uncertain_by(slowest) or 0.0,
         watched=bool(watched),
         compute_ns=_mean([one.accounting.compute / one.step_count for one in counted]),
         exposed_ns=_mean([one.accounting.exposed_comm / one.step_count for one in counted]),
