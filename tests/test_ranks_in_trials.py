@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import sys
 import sysconfig
 import time
@@ -14,12 +15,14 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch.distributed as distributed
 
+from diagnose.collect.inside.meeting import Place
 from diagnose.collect.inside.same_files import digest_of
 from diagnose.fixer import Fixer, Gate
 from diagnose.model import Decision
 from diagnose.program import Program
-from diagnose.program.rendezvous import free_port, with_own_port
+from diagnose.program.rendezvous import held_port, with_own_port
 from diagnose.trial.arms import Arm, ArmFailed, Trouble, Workplace
 from diagnose.trial.bench import Bench
 from diagnose.trial.groups import Groups
@@ -251,7 +254,28 @@ def test_launchers_get_a_port_of_their_own(words: str, expected: str) -> None:
 def test_a_port_that_the_environment_names_is_replaced() -> None:
     before: Mapping[str, str] = {"MASTER_PORT": "29500", "MASTER_ADDR": "localhost"}
     assert with_own_port(["python", "t.py"], before, 7)[1] == {"MASTER_PORT": "7", "MASTER_ADDR": "localhost"}
-    assert 1024 <= free_port() < 65536
+
+
+def test_a_held_port_is_kept_from_all_but_a_store_until_it_is_let_go() -> None:
+    with held_port() as port, held_port() as other:
+        assert port != other
+        with pytest.raises(OSError, match="in use"), socket.socket() as listener:
+            listener.bind(("127.0.0.1", port))
+        store = distributed.TCPStore("127.0.0.1", port, 1, True)  # type: ignore[attr-defined]  # as init_process_group makes it
+        store.set("key", "value")
+        assert store.get("key") == b"value"
+        del store
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", other))
+
+
+def test_each_port_that_a_program_names_becomes_one_of_the_copys_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
+    place = Place([7, 9])
+    assert [place.own(port) for port in (29500, 29501, 29500, 0, 9)] == [7, 9, 7, 0, 9]
+    assert place.own(29502) == 29502, "more than the copy holds"
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    assert place.own(29500) == 29500, "a launcher gave it"
 
 
 def test_recipes_are_json(tmp_path: Path) -> None:
@@ -261,4 +285,4 @@ def test_recipes_are_json(tmp_path: Path) -> None:
         group = place.start(program, {"mode": "capture", "steps": 1}, tmp_path / "one", {"A": "1"}, {"B": "2"})
         assert group.wait(LIMIT_NS) == 0
         recipe = json.loads((tmp_path / "one" / "program.out").read_text())
-        assert recipe["port"] > 0
+        assert len(set(recipe["ports"])) == len(recipe["ports"]) > 1

@@ -2,16 +2,22 @@
 
 `torchrun` on one host takes a free port by itself; the others, and all that are told a port, take a fixed one, and the
 second copy would fail with "address already in use".
+
+A port that was merely found free may be another's by the time that a launcher, seconds later, listens at it. So ports
+are held from the choice to the end of the copy: bound, not listening, and with SO_REUSEADDR, as the stores of torch
+and of its launchers listen. Linux lets those in, and gives a held port to nobody who asks for just any (`ip-sysctl`:
+`ip_autobind_reuse`, which is off unless an administrator turns it on).
 """
 
 from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import PurePath
 
-__all__ = ["free_port", "with_own_port"]
+__all__ = ["held_port", "with_own_port"]
 
 PORT_VARIABLES = ("MASTER_PORT", "MAIN_PROCESS_PORT")
 """By which ranks, or accelerate, are told."""
@@ -23,11 +29,13 @@ _ASKED = {"accelerate": "--main_process_port", "deepspeed": "--master_port"}
 """Launchers that take a fixed port where none is given, and the flag that gives one."""
 
 
-def free_port() -> int:
-    """A port of this host that nobody listens at now."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
+@contextmanager
+def held_port() -> Iterator[int]:
+    """A port of this host that is kept from others meanwhile."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("", 0))
+        yield int(held.getsockname()[1])
 
 
 def with_own_port(words: Sequence[str], environment: Mapping[str, str], port: int) -> tuple[list[str], dict[str, str]]:

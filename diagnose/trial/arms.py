@@ -23,13 +23,14 @@ from diagnose.collect import environment
 from diagnose.collect.inside.same_files import digest_of
 from diagnose.collect.records import TRACE
 from diagnose.program import Program
-from diagnose.program.rendezvous import free_port, with_own_port
+from diagnose.program.rendezvous import held_port, with_own_port
 from diagnose.trial.groups import Group, Groups
 from diagnose.trial.memory import Memory, died_of_memory
 from diagnose.units import NS_PER_S, format_ns
 
 _LET_REST = {"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "86400"}
 """NCCL's monitor ends a process whose watchdog seems stuck, which one that rests does."""
+_PORTS = 4  # for a program that names several: its ranks seldom meet at more than one
 _CHECK_S = 0.1  # how often a silent program is asked whether it still lives
 _LAST_STEPS_NS = 20 * NS_PER_S  # from "the loop is over" to the exit of the process
 
@@ -108,10 +109,13 @@ class Workplace:
         Variables of `before` give way to the program's own, those of `after` do not.
         """
         variables = {**(before or {}), **self.environment_of(program), **_LET_REST, **(after or {})}
-        port = free_port()
-        words, variables = with_own_port(program.command(self.python), variables, port)
-        whole = {**self.recipe, "port": port, **recipe, "folder": str(folder)}
-        return self.groups.start(words, program.cwd, environment(whole, variables), folder / "program")
+        with contextlib.ExitStack() as held:
+            ports = [held.enter_context(held_port()) for _ in range(_PORTS)]
+            words, variables = with_own_port(program.command(self.python), variables, ports[0])
+            whole = {**self.recipe, "ports": ports, **recipe, "folder": str(folder)}
+            group = self.groups.start(words, program.cwd, environment(whole, variables), folder / "program")
+            group.keep_until_its_end(held.pop_all())
+        return group
 
 
 class Arm:

@@ -123,6 +123,7 @@ class Group:
         self._owner = owner
         self._ids: list[int] = []
         self._awake: set[int] = set()
+        self._held = contextlib.ExitStack()
         self._ended = False
 
     @property
@@ -142,6 +143,10 @@ class Group:
             for child in psutil.Process(self._leader.pid).children(recursive=True):
                 with contextlib.suppress(OSError):
                     self.add(os.getpgid(child.pid))
+
+    def keep_until_its_end(self, held: contextlib.ExitStack) -> None:
+        """Close this once no process of the program is left."""
+        self._held.enter_context(held)
 
     def keep_awake_but(self, ranks: Collection[int]) -> None:
         """Let a launcher that leads no rank's group go on while they rest: others hear its heartbeat."""
@@ -233,6 +238,7 @@ class Group:
             self._leader.wait()
             for group_id in self._ids:
                 self._owner.tell_warden("-", group_id)
+            self._held.close()
             self._owner.forget(self)
         return self._leader.returncode
 

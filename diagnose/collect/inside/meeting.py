@@ -1,7 +1,7 @@
 """Lets the ranks of a trial's copy meet at a place of their own, and wait for each other through long rests.
 
 Copies of one program live at the same time. A port or a file that the program itself names (`init_method="tcp://…"`,
-`os.environ["MASTER_PORT"] = "12355"` before `mp.spawn`) is replaced by one of this copy's: the recipe has its `port`.
+`os.environ["MASTER_PORT"] = "12355"` before `mp.spawn`) is replaced by one of this copy's: the recipe has its `ports`.
 Ports that a launcher gave are the launcher's, and already of this copy alone.
 
 A copy that rests is stopped for as long as another one runs. Time limits of process groups go on meanwhile, so they are
@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -28,18 +28,18 @@ _MADE_BY = ("init_process_group", "new_group", "new_subgroups", "new_subgroups_b
 
 
 def meet_apart(recipe: dict[str, Any], hub: Hub) -> None:
-    """Install both, where the recipe names a port."""
-    port = recipe.get("port")
-    if port is not None:
-        hub.on_torch(lambda _torch: after_import("torch.distributed.rendezvous", _Place(int(port)).give_to))
+    """Install both, where the recipe names ports."""
+    ports = recipe.get("ports")
+    if ports:
+        hub.on_torch(lambda _torch: after_import("torch.distributed.rendezvous", Place(ports).give_to))
         hub.on_torch(lambda torch: _be_patient(getattr(torch, "distributed", None)))
 
 
-class _Place:
+class Place:
     """Stands before the stores of `torch.distributed.rendezvous`."""
 
-    def __init__(self, port: int) -> None:
-        self._port = port
+    def __init__(self, ports: Sequence[int]) -> None:
+        self._ports = ports
         self._named: list[int] = []
 
     def give_to(self, rendezvous: ModuleType) -> None:
@@ -59,17 +59,21 @@ class _Place:
 
     def _in_own_file(self, store: Callable[..., Any]) -> Callable[..., Any]:
         def open_store(path: str, *args: Any, **kwargs: Any) -> Any:
-            return store(f"{path}.{self._port}", *args, **kwargs)
+            return store(f"{path}.{self._ports[0]}", *args, **kwargs)
 
         return open_store
 
     def own(self, port: int) -> int:
-        """The port in the place of one that the program names, the same in every rank."""
-        if port in (0, self._port) or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        """The port in the place of one that the program names, the same in every rank.
+
+        Where it names more of them than this copy holds, the rest are left as they are.
+        """
+        if port == 0 or port in self._ports or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
             return port
         if port not in self._named:
             self._named.append(port)
-        return self._port + self._named.index(port)
+        at = self._named.index(port)
+        return self._ports[at] if at < len(self._ports) else port
 
 
 def _be_patient(distributed: Any) -> None:
