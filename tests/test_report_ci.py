@@ -9,6 +9,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import journals
+import msgspec
 import pytest
 import tinygpt
 
@@ -65,12 +66,35 @@ class TestSarif:
     def test_severities_are_levels(self, severity: Severity, level: str) -> None:
         assert log(with_first(severity=severity))["results"][0]["level"] == level
 
-    def test_files_are_uris_and_unknown_lines_are_left_out(self) -> None:
+    def test_files_are_uris_and_unknown_lines_are_said(self) -> None:
         where = (Place("a folder/naïve.py", 0), Place("/elsewhere/100%.py", 3))
         first, second = log(with_first(where=where))["results"][0]["locations"]
         assert first["physicalLocation"]["artifactLocation"]["uri"] == "a%20folder/na%C3%AFve.py"
-        assert "region" not in first["physicalLocation"]
+        assert first["physicalLocation"]["region"] == {"startLine": 1}
+        assert first["message"]["text"] == "Which line of it is not known."
         assert second["physicalLocation"]["artifactLocation"] == {"uri": "file:///elsewhere/100%25.py"}
+        assert "message" not in second
+
+    @pytest.mark.parametrize(
+        ("program", "file"),
+        [
+            ("train.py --name 'a b'", "train.py"),
+            ("-- torchrun --nproc-per-node 2 src/loop.py", "src/loop.py"),
+            ("-- accelerate launch -m pkg.train", "traces/rank0"),
+            ("it's", "traces/rank0"),
+        ],
+    )
+    def test_a_finding_without_a_line_is_shown_at_the_head_of_the_program(self, program: str, file: str) -> None:
+        """GitHub's code scanning refuses a whole log for one result that has no location."""
+        assert FIXED.started is not None
+        diagnosis = replace(with_first(where=()), source=("traces/rank0",))
+        run = log(replace(FIXED, started=msgspec.structs.replace(FIXED.started, program=program), diagnosis=diagnosis))
+        (place,) = run["results"][0]["locations"]
+        assert place["physicalLocation"] == {
+            "artifactLocation": {"uri": file, "uriBaseId": "%SRCROOT%"},
+            "region": {"startLine": 1},
+        }
+        assert place["message"]["text"] == "Which line of it is not known."
 
     def test_a_healthy_run_has_no_results(self) -> None:
         assert log(healthy())["results"] == []

@@ -2,10 +2,15 @@
 
 Schema: OASIS, Static Analysis Results Interchange Format 2.1.0 (2020). High findings are errors, medium ones warnings,
 others notes. Files below the program's folder are given relative to `%SRCROOT%`, as code hosts want them.
+
+Every result has a file and a line, without which GitHub's code scanning refuses the whole log ("expected at least one
+location"). What no line of the program stands for is shown at the head of its script, of the recording where no script
+is known, and says so.
 """
 
 from __future__ import annotations
 
+import shlex
 from pathlib import PurePath
 from typing import Any
 
@@ -16,6 +21,7 @@ from diagnose.model import Finding, Place, Severity
 from diagnose.report import Report, Subject, as_state
 from diagnose.report.paths import shown
 from diagnose.report.phrases import gain
+from diagnose.session import State
 
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _LEVELS = {Severity.HIGH: "error", Severity.MEDIUM: "warning"}
@@ -31,7 +37,7 @@ def render(subject: Subject) -> str:
     run: dict[str, Any] = {
         "tool": {"driver": driver},
         "columnKind": "unicodeCodePoints",
-        "results": [_result(finding, rules.index(finding.rule), root) for finding in findings],
+        "results": [_result(finding, rules.index(finding.rule), root, _whole(state)) for finding in findings],
     }
     if state.verdicts:
         run["properties"] = {"fixes": msgspec.to_builtins(state.verdicts)}
@@ -49,14 +55,25 @@ def _rule(name: str) -> dict[str, Any]:
     }
 
 
-def _result(finding: Finding, rule: int, root: str | None) -> dict[str, Any]:
+def _whole(state: State) -> str:
+    """The file that stands for the whole program: its script, else the recording."""
+    try:
+        words = shlex.split(state.started.program) if state.started else []
+    except ValueError:  # an open quotation mark
+        words = []
+    recordings = state.diagnosis.source if state.diagnosis else ()
+    return next((word for word in words if word.endswith(".py")), next(iter(recordings), "") or "program")
+
+
+def _result(finding: Finding, rule: int, root: str | None, whole: str) -> dict[str, Any]:
+    places = [place for place in finding.where if place.file] or [Place(whole, 0)]
     rank = "" if finding.rank is None else f" (rank {finding.rank})"
     return {
         "ruleId": finding.rule,
         "ruleIndex": rule,
         "level": _LEVELS.get(finding.severity, "note"),
         "message": {"text": f"{finding.summary.rstrip('.')}{rank}. Gives back: {gain(finding)}."},
-        "locations": [_location(place, root) for place in finding.where if place.file],
+        "locations": [_location(place, root) for place in places],
         "properties": {
             "recoverable_ns": finding.recoverable_ns,
             "share": finding.share,
@@ -68,13 +85,12 @@ def _result(finding: Finding, rule: int, root: str | None) -> dict[str, Any]:
 def _location(place: Place, root: str | None) -> dict[str, Any]:
     name = PurePath(shown(place.file, root))
     artifact = {"uri": name.as_uri()} if name.is_absolute() else {"uri": _relative(name), "uriBaseId": "%SRCROOT%"}
-    region: dict[str, Any] = {"startLine": place.line}
+    region: dict[str, Any] = {"startLine": max(place.line, 1)}
     if place.code:
         region["snippet"] = {"text": place.code}
-    physical: dict[str, Any] = {"artifactLocation": artifact}
-    if place.line > 0:
-        physical["region"] = region
-    location: dict[str, Any] = {"physicalLocation": physical}
+    location: dict[str, Any] = {"physicalLocation": {"artifactLocation": artifact, "region": region}}
+    if place.line <= 0:
+        location["message"] = {"text": "Which line of it is not known."}
     if place.function:
         location["logicalLocations"] = [{"fullyQualifiedName": place.function, "kind": "function"}]
     return location
