@@ -106,6 +106,17 @@ def test_a_check_that_the_budget_does_not_reach_is_told(tmp_path: Path) -> None:
     )
 
 
+def test_several_that_the_budget_does_not_reach_are_told_in_one_sentence(tmp_path: Path) -> None:
+    made = stage(tmp_path, [LOADER, ITEM, MODEL])
+    made.budget = Deadline(at_ns=9, clock=lambda: 0)
+    made.bench.check_takes_ns, made.bench.final_takes_ns = 5, 5
+    made.run()
+    (warning,) = [event.message for event in made.events if isinstance(event, Warned)]
+    assert warning.startswith(
+        "no leave-one-out check of faster-loader and no-item, which stay on their own trial's word: the budget leaves"
+    )
+
+
 def test_the_journal_tells_the_check_as_a_trial_and_its_verdict_is_the_last_word(tmp_path: Path) -> None:
     made = stage(tmp_path, [LOADER, ITEM], {"faster-loader": Decision.SLOWER})
     outcome = made.run()

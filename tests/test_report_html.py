@@ -16,7 +16,8 @@ import tinygpt
 
 from diagnose.model import Confidence, Diagnosis, Place
 from diagnose.report import html
-from diagnose.report.phrases import final, gain, next_command
+from diagnose.report.next_steps import next_command
+from diagnose.report.phrases import final, gain
 from diagnose.report.step_chart import HEIGHT, step_chart
 from diagnose.session import AnyEvent, RankSteps, State, fold
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import journals
 
+from diagnose.model import Accounting, Confidence, Decision, Diagnosis, Finding, Severity, Steps, Verdict
 from diagnose.report.progress import Progress
-from diagnose.session import AnyEvent, PhaseChanged, StepsSeen, TrialStarted, fold
+from diagnose.session import AnyEvent, DiagnosisMade, PhaseChanged, StepsSeen, TrialStarted, VerdictReached, fold
 from diagnose.units import NS_PER_MS, NS_PER_S
 
 
@@ -65,9 +66,40 @@ def test_a_check_of_a_kept_fix_is_told_as_one() -> None:
     assert state.phase == phase
 
 
+def test_what_was_not_measured_has_its_reason_in_the_line() -> None:
+    verdicts = (
+        Verdict("late", Decision.NOT_TRIED, "the budget leaves 1 s; more of it"),
+        Verdict("broken", Decision.FAILED, "it raised"),
+        Verdict("joint", Decision.KEPT, "tried with 8 others at once"),
+    )
+    assert lines([VerdictReached(verdict=verdict) for verdict in verdicts]) == [
+        "– late: not tried: the budget leaves 1 s",
+        "✗ broken: failed: it raised",
+        "✓ joint: kept",
+    ]
+
+
+def test_what_is_a_bound_is_called_one_and_what_is_unknown_is_no_zero() -> None:
+    told = [
+        *lines([_diagnosed_as(Confidence.BOUND, 5_000_000)]),
+        *lines([_diagnosed_as(Confidence.HINT, 0)]),
+    ]
+    assert told == [
+        "diagnosed: 1 finding; leaking-memory could give back at most 5.00 ms of each step (10 %)",
+        "diagnosed: 1 finding; leaking-memory, its cost is not known here",
+    ]
+
+
+def _diagnosed_as(confidence: Confidence, recoverable_ns: int) -> DiagnosisMade:
+    finding = Finding("leaking-memory", Severity.NOTE, None, recoverable_ns, 0.1, confidence, "It grows.")
+    steps = Steps(4, 50_000_000, 50_000_000, 200_000_000, "profiler marks")
+    made = Diagnosis(1, ("a",), 1, None, steps, Accounting(compute=50_000_000), (finding,))
+    return DiagnosisMade(diagnosis=made)
+
+
 def test_a_whole_run_tells_its_story_in_few_lines() -> None:
     told = lines(journals.fixed())
-    assert "diagnosed: 3 findings; input-bound could give back 29.4 ms of each step" in told
+    assert "diagnosed: 3 findings; input-bound could give back 29.4 ms of each step (47 %), measured" in told
     assert "✓ loader-workers: kept, +46.1 % [+45.2, +47.0] of a step" in told
     assert "≈ fused-optimizer: no change, +0.1 % [−0.5, +0.7] of a step" in told
     assert told[-1] == "final: 60.1 ms → 23.1 ms per step, each program alone, without diagnose"

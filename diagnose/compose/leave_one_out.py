@@ -41,10 +41,14 @@ class LeaveOneOut:
         What others build on is asked once those are gone.
         """
         names = _order(stack)
+        late: dict[str, str] = {}
         while names:
             before, blocked = stack.names, []
             for name in names:
-                if not self._due(stack, name):
+                if not self._asks(stack, name):
+                    continue
+                if (refused := self.budget.refused_check()) is not None:
+                    late.setdefault(name, refused)
                     continue
                 rest = stack.without(name)
                 if rest is None:
@@ -55,20 +59,26 @@ class LeaveOneOut:
                     stack, patched = rest, left
                     self.journal.record(PatchAccepted(diff=stack.patch.text, fixers=list(stack.names)))
             names = blocked if stack.names != before else []
+        self._warn_of(late, stack)
         return stack, patched
 
-    def _due(self, stack: Stack, name: str) -> bool:
-        """Whether there is something to check, and time for it; no time is told."""
+    def _asks(self, stack: Stack, name: str) -> bool:
+        """Whether there is something to check."""
         kept = stack.kept[stack.names.index(name)]
         if any(not finding.asks_for_time for finding in kept.findings):
             return False  # time alone does not decide on it
-        if stack.names == (name,) and not kept.together:
-            return False  # it had a trial of its own
-        refused = self.budget.refused_check()
-        if refused is not None:
-            word = "the word of its trial with others" if kept.together else "its own trial's word"
-            self.journal.warn(f"no {CHECK} of {name}, which stays on {word}: {refused}")
-        return refused is None
+        return stack.names != (name,) or kept.together  # else it had a trial of its own
+
+    def _warn_of(self, late: dict[str, str], stack: Stack) -> None:
+        """Say once of all for which there was no time, by name with the reason, what they stay on."""
+        together = {kept.fixer.name for kept in stack.kept if kept.together}
+        for joint in (True, False):
+            names = tuple(name for name in late if (name in together) is joint)
+            if not names:
+                continue
+            stays, its = ("stays", "its") if len(names) == 1 else ("stay", "their")
+            word = f"the word of {its} trial with others" if joint else f"{its} own trial's word"
+            self.journal.warn(f"no {CHECK} of {_list(names)}, which {stays} on {word}: {late[names[0]]}")
 
     def _needed(self, stack: Stack, rest: Stack, name: str, left: Program, patched: Program) -> bool:
         """Try the stack against the same without one fix; what cannot be told leaves the fix where it is."""

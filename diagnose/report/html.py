@@ -12,8 +12,9 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from diagnose.model import Accounting, Confidence, Decision, Diagnosis, Place, Verdict
+from diagnose.model import Accounting, Decision, Diagnosis, Place, Verdict
 from diagnose.report import Report, Subject, as_state, memory, phrases, predictions, side_by_side, step_chart, tried
+from diagnose.report.next_steps import next_commands
 from diagnose.report.paths import place
 from diagnose.report.slices import is_recorded, slices
 from diagnose.report.vocabulary import DECISIONS, SEVERITIES, named_count
@@ -43,7 +44,7 @@ def render(subject: Subject) -> str:
         warnings=list(dict.fromkeys((*(state.diagnosis.warnings if state.diagnosis else ()), *state.warnings))),
         measured=[] if tried.is_dry(state) else tried.measured(state.verdicts),
         proposed=_proposed(state),
-        command=phrases.next_command(state),
+        commands=next_commands(state),
     )
 
 
@@ -78,7 +79,7 @@ def _answer(state: State) -> Answer:
         return Answer("none", "No training step was found", "So nothing can be said per step.")
     first = diagnosis.findings[0]
     words = f"{phrases.sentence(first.summary)} Gives back {phrases.gain(first)}."
-    if first.confidence is Confidence.HINT and first.recoverable_ns <= 0:
+    if not phrases.is_priced(first):
         words = f"{phrases.sentence(first.summary)} What it costs is not known here."
     return Answer("find", f"Fix this first: {first.rule}", words, next(iter(first.where), None))
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from diagnose.model import Decision, Finding, Verdict
 from diagnose.report import Report, Subject, as_state
 from diagnose.report.memory import headline, held, life, title, weighty
+from diagnose.report.next_steps import next_commands
 from diagnose.report.paths import place
 from diagnose.report.phrases import (
     chosen,
@@ -17,7 +18,6 @@ from diagnose.report.phrases import (
     identity,
     interplay,
     is_quiet,
-    next_command,
     nothing_kept,
     quiet_news,
     saves,
@@ -45,9 +45,8 @@ def render(subject: Subject) -> str:
         blocks.append(f"**{said}**")
     blocks += [*_accounting(state), *_findings(state), *_memory(state), *_cannot_tell(state), *_warnings(state)]
     blocks += _fixes(state)
-    command = next_command(state)
-    if command is not None:
-        blocks.append(f"**Next:** `{command[0]}` {command[1]}.")
+    for number, (command, effect) in enumerate(next_commands(state)):
+        blocks.append(f"**{'Then' if number else 'Next'}:** `{command}` {effect}.")
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 

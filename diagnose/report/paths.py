@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
+from rich.cells import cell_len, set_cell_size
+
 from diagnose.model import Place
 
 
@@ -21,10 +23,15 @@ def place(where: Place, root: str | None) -> str:
 
 
 def clipped(text: str, width: int) -> str:
-    """The beginning of `text` in at most `width` characters, with an ellipsis where something was cut."""
-    return text if len(text) <= width else text[: max(width - 1, 0)] + "…"[: max(width, 0)]
+    """The beginning of `text` in at most `width` columns, with an ellipsis where something was cut."""
+    return text if cell_len(text) <= width else set_cell_size(text, max(width - 1, 0)).rstrip() + "…"[: max(width, 0)]
 
 
 def clipped_path(path: str, width: int) -> str:
-    """The end of `path` in at most `width` characters: of a path, the end says most."""
-    return path if len(path) <= width else "…"[: max(width, 0)] + path[len(path) - max(width - 1, 0) :]
+    """The end of `path` in at most `width` columns: of a path, the end says most."""
+    if cell_len(path) <= width:
+        return path
+    kept = path[len(path) - max(width - 1, 0) :]
+    while cell_len(kept) >= max(width, 1):
+        kept = kept[1:]
+    return "…"[: max(width, 0)] + kept

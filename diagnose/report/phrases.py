@@ -25,7 +25,7 @@ from diagnose.model import (
 )
 from diagnose.report.predictions import compared
 from diagnose.report.slices import is_recorded, slices
-from diagnose.report.tried import advised, is_dry, measured, not_allowed, out_of_time, untried
+from diagnose.report.tried import advised, is_dry, measured, undecided, untried
 from diagnose.report.vocabulary import CLASSES, FOUND_BY, class_look, named_count
 from diagnose.session import State
 from diagnose.units import NS_PER_S, format_flops, format_ns, format_share, format_value
@@ -103,7 +103,7 @@ def _computes(diagnosis: Diagnosis) -> bool:
 
 def _has_unpriced(diagnosis: Diagnosis) -> bool:
     """Whether something was found whose cost is not known: memory that grows, a run that died."""
-    return any(one.confidence is Confidence.HINT and one.recoverable_ns == 0 for one in diagnosis.findings)
+    return any(not is_priced(finding) for finding in diagnosis.findings)
 
 
 def quiet_news(diagnosis: Diagnosis) -> str:
@@ -156,9 +156,14 @@ def unsure(diagnosis: Diagnosis) -> dict[str, str]:
     return {needs: ", ".join(rules) for needs, rules in lacking.items()}
 
 
+def is_priced(finding: Finding) -> bool:
+    """Whether it is known what it costs: a hint of no time is no finding of none."""
+    return finding.confidence is not Confidence.HINT or finding.recoverable_ns > 0
+
+
 def gain(finding: Finding) -> str:
     """What fixing it gives back: time and share of a step, and what the figure rests on."""
-    if finding.confidence is Confidence.HINT and finding.recoverable_ns <= 0:
+    if not is_priced(finding):
         return "its cost is not known here"
     amount = f"{format_ns(finding.recoverable_ns)} of each step ({format_share(finding.share)})"
     if finding.confidence is Confidence.MEASURED:
@@ -324,8 +329,10 @@ def nothing_kept(state: State) -> str:
         return ""
     if state.final is not None or (state.patch is not None and state.patch.diff):
         return ""
+    unsettled = len(undecided(state))
     parts = (
-        (len(measured(state.verdicts)), "measured"),
+        (len(measured(state.verdicts)) - unsettled, "measured"),
+        (unsettled, "measured on a machine too restless to tell"),
         (sum(len(alike.verdicts) for alike in untried(state.verdicts)), "not tried"),
         (len(advised(state.verdicts)), "left to you"),
     )
@@ -333,29 +340,23 @@ def nothing_kept(state: State) -> str:
     return f"No fix was kept ({counts}): your program stays as it is."
 
 
+def restless(state: State) -> str:
+    """Why fixes that were measured are neither kept nor shown to bring nothing. Empty where the machine was quiet."""
+    open_still = undecided(state)
+    if not open_still or state.control is None:
+        return ""
+    names = ", ".join(
+        f"{verdict.fixer} (up to {format_share(min(verdict.saving.high, 1.0))})"
+        for verdict in open_still
+        if verdict.saving is not None
+    )
+    return (
+        f"Undecided, rather than shown to bring nothing: {names}. Two runs of the same program differed here by up to "
+        f"{format_share(state.control.resolution)} of a step, as they do beside other programs or where the processor "
+        "changes its clock; on a quiet machine the same command can decide"
+    )
+
+
 def cut_short(state: State) -> bool:
     """Whether a run ended before its fixes had their last word: there is a diff, and no patch that could be applied."""
     return state.ended is not None and state.ended.exit_code != 0
-
-
-def next_command(state: State) -> tuple[str, str] | None:
-    """What to type next and what it does; None when there is nothing left to do."""
-    if state.patch is not None and state.patch.diff and not cut_short(state):
-        return "diagnose apply", "writes this diff to your files; `diagnose revert` takes it back byte for byte"
-    asked = [verdict.fixer for verdict in not_allowed(state)]
-    if is_dry(state) and state.started is not None and state.verdicts:
-        return f"diagnose fix {state.started.program}", "tries them on copies of your files and measures each"
-    late = [verdict.fixer for verdict in out_of_time(state)]
-    if late and state.started is not None and state.ended is not None:
-        return f"diagnose fix {state.started.program}", f"without a --budget has the time for {', '.join(late)}"
-    if asked and state.started is not None and state.ended is not None:
-        program = state.started.program
-        return f"diagnose fix --allow training {program}", f"tries {', '.join(asked)} too, which changes the training"
-    diagnosis = state.diagnosis
-    if diagnosis is None or state.verdicts or is_quiet(diagnosis):
-        return None
-    fixers = dict.fromkeys(name for finding in diagnosis.findings for name in finding.fixers)
-    if not fixers:
-        return None
-    program = state.started.program if state.started and state.started.command != "analyze" else "SCRIPT"
-    return f"diagnose fix {program}", f"tries {', '.join(fixers)} on a copy and measures each"

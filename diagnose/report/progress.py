@@ -8,8 +8,8 @@ from __future__ import annotations
 from itertools import pairwise
 from statistics import median_low
 
-from diagnose.model import TOGETHER
-from diagnose.report.phrases import interval, setting, signed_percent
+from diagnose.model import TOGETHER, Decision, Verdict
+from diagnose.report.phrases import gain, interval, is_priced, setting, signed_percent
 from diagnose.report.vocabulary import DECISIONS, named_count
 from diagnose.session import (
     AnyEvent,
@@ -123,9 +123,7 @@ def _line(event: AnyEvent) -> str | None:
             what = event.summary if event.fixer == TOGETHER else event.fixer
             return f"trying {what}{knobs}{predicted}"
         case VerdictReached():
-            look, saving = DECISIONS[event.verdict.decision], event.verdict.saving
-            measured = f", {interval(saving)} of a step" if saving else ""
-            return f"{look.mark} {event.verdict.fixer}: {look.label}{measured}"
+            return _judged(event.verdict)
         case PatchAccepted():
             return f"kept: {', '.join(event.fixers)}" if event.fixers else "no fix was kept"
         case FinalMeasured():
@@ -138,10 +136,21 @@ def _line(event: AnyEvent) -> str | None:
             return None
 
 
+def _judged(verdict: Verdict) -> str:
+    """A verdict with its figure; what was not measured has its reason instead."""
+    look = DECISIONS[verdict.decision]
+    said = f"{look.mark} {verdict.fixer}: {look.label}"
+    if verdict.saving is not None:
+        return f"{said}, {interval(verdict.saving)} of a step"
+    if verdict.decision is Decision.KEPT:
+        return said
+    return f"{said}: {verdict.summary.split('; ')[0]}"
+
+
 def _diagnosed(event: DiagnosisMade) -> str:
     findings = event.diagnosis.findings
     if not findings:
         return "diagnosed: no findings" if event.diagnosis.steps.count else "nothing to diagnose: no training step"
     first = findings[0]
-    what = f"{first.rule} could give back {format_ns(first.recoverable_ns)} of each step"
+    what = f"{first.rule} could give back {gain(first)}" if is_priced(first) else f"{first.rule}, {gain(first)}"
     return f"diagnosed: {named_count(len(findings), 'finding')}; {what}"

@@ -6,24 +6,26 @@ and what that gave, and the next command to type. It means the same without colo
 
 from __future__ import annotations
 
+import re
+
 from rich.text import Text
 
 from diagnose.model import Decision
 from diagnose.report import Report, Subject, as_state
 from diagnose.report.memory import headline, memory_lines, title
+from diagnose.report.next_steps import next_commands
 from diagnose.report.phrases import (
     arithmetic,
     final,
     identity,
     is_healthy,
     is_quiet,
-    next_command,
     nothing_kept,
     quiet_news,
     unsure,
 )
 from diagnose.report.side_by_side import spread_words, traced_lines
-from diagnose.report.slices import bar, legend, slices
+from diagnose.report.slices import bar, is_recorded, legend, slices
 from diagnose.report.styled import heading, printed, styled
 from diagnose.report.text_findings import finding_lines
 from diagnose.report.text_fixes import fix_lines
@@ -35,6 +37,12 @@ from diagnose.units import format_ns
 WIDTH = 80
 NARROWEST = 40
 _MOST_RANKS = 16
+_COMMAND = CLASSES["compute"].colour
+_OF_DEVICES = re.compile(r"device's work|of the device\b")
+_OF_MEMORY = frozenset(
+    {"memory-pressure", "leaking-memory", "fragmented-memory", "over-checkpointing", "allocator-churn", "small-batch"}
+)
+"""Rules whose findings the picture of the memory explains."""
 
 
 def render(subject: Subject, width: int = WIDTH, colour: bool = False) -> str:
@@ -148,19 +156,36 @@ def _findings(state: State, width: int) -> list[Text]:
 
 def _memory(state: State, width: int) -> list[Text]:
     peak = state.diagnosis.memory if state.diagnosis else None
-    if peak is None:
+    if state.diagnosis is None or peak is None:
         return []
     root = state.started.cwd if state.started else None
-    return [heading(title(peak), headline(peak), width), *memory_lines(peak, root, width)]
+    lines = [heading(title(peak), headline(peak), width)]
+    if state.verdicts and not any(finding.rule in _OF_MEMORY for finding in state.diagnosis.findings):
+        return lines + paragraph("`diagnose view` shows what it is made of.", width, indent=2, style=MUTED)
+    return lines + memory_lines(peak, root, width)
 
 
 def _cannot_tell(state: State, width: int) -> list[Text]:
-    if state.diagnosis is None or not state.diagnosis.cannot_tell:
-        return []
+    diagnosis = state.diagnosis
+    if (
+        diagnosis is None
+        or not diagnosis.cannot_tell
+        or (diagnosis.steps.count and not is_recorded(diagnosis.accounting))
+    ):
+        return []  # where no work was recorded at all, the warnings say why, and a list of all rules says nothing more
     lines = [heading("Cannot tell", "from this recording; what it would take", width)]
-    for needs, rules in unsure(state.diagnosis).items():
-        lines += [styled(f"  {line}") for line in wrap(needs, width - 2)]
-        lines += [styled(f"      {line}", MUTED) for line in wrap(rules, width - 6)]
+    on_cpu_alone = bool(state.facts) and not diagnosis.has_device
+    about_devices = [one.rule for one in diagnosis.cannot_tell if on_cpu_alone and _OF_DEVICES.search(one.needs)]
+    if about_devices:
+        said = (
+            f"a device at work: this run used the CPU alone, and {named_count(len(about_devices), 'rule')} ask of one"
+        )
+        lines += paragraph(said, width, indent=2)
+    for needs, rules in unsure(diagnosis).items():
+        if on_cpu_alone and _OF_DEVICES.search(needs):
+            continue
+        lines += paragraph(needs, width, indent=2)
+        lines += paragraph(rules, width, indent=6, style=MUTED)
     return lines
 
 
@@ -174,12 +199,11 @@ def _warnings(state: State, width: int) -> list[Text]:
 
 
 def _next(state: State, width: int) -> list[Text]:
-    command = next_command(state)
-    if command is None:
-        return []
-    words, effect = command
-    first = styled("Next   ", "bold").append(f"{words}", f"bold {CLASSES['compute'].colour}")
-    return [first, *paragraph(effect, width, indent=7, style=MUTED)]
+    lines: list[Text] = []
+    for number, (command, effect) in enumerate(next_commands(state)):
+        lines.append(styled("Then   " if number else "Next   ", "bold").append(command, f"bold {_COMMAND}"))
+        lines += paragraph(effect, width, indent=7, style=MUTED)
+    return lines
 
 
 REPORT = Report("text", ".txt", render)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rich.cells import cell_len
 from rich.text import Text
 
 from diagnose.model import Finding, Place
@@ -54,7 +55,7 @@ def _place(name: str, where: Place, root: str | None, width: int, alone: bool) -
     spot = clipped_path(place(where, root), width - column)
     line.append(spot, "bold underline")
     share = f"  {format_share(where.share)} of it" if where.share is not None and not alone else ""
-    room = width - column - len(spot) - len(share) - 2
+    room = width - column - cell_len(spot) - len(share) - 2
     if where.code and room >= 16:
         line.append("  ").append(clipped(where.code, room), "italic")
     if room >= 0:

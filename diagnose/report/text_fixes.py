@@ -7,7 +7,18 @@ from rich.text import Text
 
 from diagnose.model import Verdict
 from diagnose.report.paths import clipped, place
-from diagnose.report.phrases import MINUS, chosen, cut_short, final, interplay, particulars, saves, sentence, together
+from diagnose.report.phrases import (
+    MINUS,
+    chosen,
+    cut_short,
+    final,
+    interplay,
+    particulars,
+    restless,
+    saves,
+    sentence,
+    together,
+)
 from diagnose.report.predictions import summed_up
 from diagnose.report.styled import heading, styled
 from diagnose.report.tried import advised, dropped, fell_apart, is_dry, kept_alike, measured, promise, remark, untried
@@ -163,12 +174,18 @@ def _result(state: State, width: int) -> list[Text]:
         tried = measured(state.verdicts)
         if state.ended is None or not tried or (state.patch is not None and state.patch.diff):
             return []
-        return [heading("Result", "", width), styled("  No fix held: your program stays as it is.", "bold")]
+        nothing = styled("  No fix held: your program stays as it is.", "bold")
+        return [heading("Result", "", width), nothing, *_unsettled(state, width)]
     gained = state.final.patched_ns <= state.final.original_ns
     lines = [heading("Result", state.final.how, width)]
     lines += [styled(f"  {line}", f"bold {GOOD if gained else BAD}") for line in wrap(final(state), width - 2)]
     rests = (f"{named_count(state.final.runs, 'run')} of each", together(state), interplay(state))
-    return lines + _muted("; ".join(filter(None, rests)), width)
+    return lines + _muted("; ".join(filter(None, rests)), width) + _unsettled(state, width)
+
+
+def _unsettled(state: State, width: int) -> list[Text]:
+    said = restless(state)
+    return [styled(f"  {line}") for line in wrap(sentence(said), width - 2)] if said else []
 
 
 def _would_try(state: State, width: int) -> list[Text]:

@@ -18,6 +18,8 @@ _SAVED = " of the step saved ("
 _ASKS = "--allow training"
 _LATE = "the budget "
 """How every reason begins that is a lack of time (`diagnose.compose.budget`)."""
+_RESTLESS = 0.05
+"""A machine that tells no smaller changes of a step than this leaves good fixes undecided: most save less."""
 
 
 @dataclass(frozen=True)
@@ -107,3 +109,20 @@ def out_of_time(state: State) -> list[Verdict]:
         for verdict in state.verdicts
         if verdict.decision is Decision.NOT_TRIED and verdict.summary.startswith(_LATE)
     ]
+
+
+def undecided(state: State) -> list[Verdict]:
+    """What may well save something worth having, on a machine too restless to tell: not the same as no change."""
+    return [
+        verdict
+        for verdict in state.verdicts
+        if verdict.decision is Decision.NO_CHANGE
+        and verdict.saving is not None
+        and verdict.saving.high > _RESTLESS
+        and _resolution(state, verdict) > _RESTLESS
+    ]
+
+
+def _resolution(state: State, verdict: Verdict) -> float:
+    control = state.control.resolution if state.control is not None else 0.0
+    return control if verdict.resolution is None else verdict.resolution

@@ -21,10 +21,10 @@ from diagnose.report.wrapping import wrap
 from diagnose.session import State
 from diagnose.tui.choices import Choices
 from diagnose.tui.code import AROUND, ReadSource, context, read_source
-from diagnose.tui.finding_line import finding_line
+from diagnose.tui.finding_line import cost, finding_line
 from diagnose.tui.lines import Lines
 from diagnose.tui.theme import FAINT
-from diagnose.units import format_bytes, format_ns, format_share
+from diagnose.units import format_bytes, format_share
 
 Explain = Callable[[str], str]
 _PLACES = 3
@@ -128,7 +128,7 @@ def _entry(finding: Finding) -> Text:
     look = SEVERITIES[finding.severity]
     name = finding.rule if finding.rank is None else f"{finding.rule} r{finding.rank}"
     entry = styled(f"{look.mark} ", look.colour).append(f"{clipped(name, 22):<23}", "bold")
-    return entry.append(f"{format_ns(finding.recoverable_ns):>8}").append(f" {format_share(finding.share):>6}", FAINT)
+    return entry.append_text(cost(finding))
 
 
 def detail(finding: Finding, root: str | None, width: int, read: ReadSource, explain: Explain) -> list[Text]:

@@ -7,7 +7,8 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.reactive import reactive
 
-from diagnose.report.phrases import arithmetic, final, is_healthy, is_quiet, next_command, quiet_news
+from diagnose.report.next_steps import next_command
+from diagnose.report.phrases import arithmetic, final, is_healthy, is_quiet, quiet_news
 from diagnose.report.slices import bar, legend, slices
 from diagnose.report.styled import styled
 from diagnose.report.vocabulary import ACCENT, BAD, GOOD

@@ -1,0 +1,61 @@
+"""What to type next, the most useful first: nobody has to remember the commands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from diagnose.errors import ProgramFailed
+from diagnose.report.phrases import cut_short, is_quiet
+from diagnose.report.tried import is_dry, not_allowed, out_of_time, undecided
+from diagnose.session import State
+
+_FEW = 3  # fixers named in one sentence; of more, the first two and how many
+
+
+def next_command(state: State) -> tuple[str, str] | None:
+    """What to type next and what it does; None when there is nothing left to do."""
+    return next(iter(next_commands(state)), None)
+
+
+def next_commands(state: State) -> list[tuple[str, str]]:
+    """All that is worth typing: what was made first, then what a further run would try."""
+    applies = state.patch is not None and bool(state.patch.diff) and not cut_short(state)
+    said = [("diagnose apply", "writes this diff to your files; `diagnose revert` takes it back byte for byte")]
+    return [*(said if applies else ()), *(_fixing(state) if state.verdicts else _beginning(state))]
+
+
+def _fixing(state: State) -> Iterator[tuple[str, str]]:
+    """After a run that tried fixes, or would have."""
+    if state.started is None:
+        return
+    program = state.started.program
+    if is_dry(state):
+        yield f"diagnose fix {program}", "tries them on copies of your files and measures each"
+        return
+    if state.ended is None:
+        return
+    if late := [verdict.fixer for verdict in out_of_time(state)]:
+        yield f"diagnose fix {program}", f"without a --budget has the time for {_named(late)}"
+    if asked := [verdict.fixer for verdict in not_allowed(state)]:
+        yield f"diagnose fix --allow training {program}", f"tries {_named(asked)} too, which changes the training"
+    if not late and (open_still := [verdict.fixer for verdict in undecided(state)]):
+        yield f"diagnose fix {program}", f"can decide on {_named(open_still)} when the machine is quiet"
+
+
+def _beginning(state: State) -> Iterator[tuple[str, str]]:
+    """After a diagnosis alone."""
+    diagnosis = state.diagnosis
+    if diagnosis is None or is_quiet(diagnosis):
+        return
+    failed = state.ended is not None and state.ended.exit_code == ProgramFailed.exit_code
+    if failed and not any(finding.rule == "memory-pressure" for finding in diagnosis.findings):
+        return  # what the program says of its failure comes first; want of memory is something that fixes are for
+    if fixers := list(dict.fromkeys(name for finding in diagnosis.findings for name in finding.fixers)):
+        program = state.started.program if state.started and state.started.command != "analyze" else "SCRIPT"
+        yield f"diagnose fix {program}", f"tries {_named(fixers)} on a copy and measures each"
+
+
+def _named(fixers: Sequence[str]) -> str:
+    if len(fixers) <= _FEW:
+        return ", ".join(fixers)
+    return f"{', '.join(fixers[: _FEW - 1])} and {len(fixers) - _FEW + 1} more"

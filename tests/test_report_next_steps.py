@@ -1,0 +1,129 @@
+"""What a run says to type next, and why a machine too restless to tell is no reason to give a fix up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from diagnose.model import (
+    Accounting,
+    CannotTell,
+    Confidence,
+    Decision,
+    Diagnosis,
+    Facts,
+    Finding,
+    Interval,
+    Severity,
+    Steps,
+    Verdict,
+)
+from diagnose.report import html, markdown, text
+from diagnose.report.next_steps import next_command, next_commands
+from diagnose.report.phrases import restless
+from diagnose.session import ControlMeasured, PatchAccepted, RunEnded, RunStarted, State
+
+STARTED = RunStarted(command="fix", program="train.py --big", cwd="/home/user", version="0.1.0")
+RUN = RunStarted(command="run", program="train.py --big", cwd="/home/user", version="0.1.0")
+ENDED = RunEnded(returncode=0, exit_code=0)
+FINDING = Finding(
+    "input-bound", Severity.HIGH, None, 5_000_000, 0.5, Confidence.MEASURED, "It waits.", fixers=("a", "b", "c", "d")
+)
+DIAGNOSIS = Diagnosis(
+    schema=1,
+    source=("trace.json.gz",),
+    ranks=1,
+    device=None,
+    steps=Steps(4, 10_000_000, 10_000_000, 40_000_000, "profiler marks"),
+    accounting=Accounting(compute=5_000_000, idle={"input": 5_000_000}),
+    findings=(FINDING,),
+)
+KEPT = Verdict("kept-one", Decision.KEPT, "22 % of the step saved", saving=Interval(0.22, 0.2, 0.24))
+LATE = Verdict("late", Decision.NOT_TRIED, "the budget leaves 1 s before the last runs")
+ASKS = Verdict("bold", Decision.NOT_TRIED, "it changes the training itself; `--allow training` lets it be tried")
+PATCH = PatchAccepted(diff="--- a\n+++ b\n", fixers=["kept-one"])
+QUIET = ControlMeasured(resolution=0.01, pairs=8, generations=2, step_ns=130_000_000)
+RESTLESS = ControlMeasured(resolution=0.39, pairs=8, generations=2, step_ns=130_000_000)
+WIDE = Verdict("loader-workers", Decision.NO_CHANGE, "no difference to build on", saving=Interval(0.396, -0.222, 0.704))
+
+
+def test_what_was_kept_is_written_first_and_what_was_left_comes_after() -> None:
+    state = State(started=STARTED, verdicts=(KEPT, LATE, ASKS), patch=PATCH, ended=ENDED)
+    assert [command for command, _ in next_commands(state)] == [
+        "diagnose apply",
+        "diagnose fix train.py --big",
+        "diagnose fix --allow training train.py --big",
+    ]
+    assert next_command(state) == next_commands(state)[0]
+    said = text.render(state)
+    assert said.index("Next   diagnose apply") < said.index("Then   diagnose fix train.py --big")
+    assert "**Then:** `diagnose fix train.py --big`" in markdown.render(state)
+    assert '<span class="muted">then</span> <code>diagnose fix train.py --big</code>' in html.render(state)
+
+
+def test_of_many_fixers_two_are_named() -> None:
+    state = State(started=RUN, diagnosis=DIAGNOSIS, ended=ENDED)
+    assert next_command(state) == ("diagnose fix train.py --big", "tries a, b and 2 more on a copy and measures each")
+
+
+@pytest.mark.parametrize(("rule", "offered"), [("input-bound", 0), ("memory-pressure", 1)])
+def test_a_program_that_failed_is_mended_first_unless_it_failed_for_want_of_memory(rule: str, offered: int) -> None:
+    diagnosis = replace(DIAGNOSIS, findings=(replace(FINDING, rule=rule),))
+    failed = RunEnded(returncode=1, exit_code=3, message="the program failed with exit code 1")
+    state = State(started=RUN, diagnosis=diagnosis, ended=failed)
+    assert len(next_commands(state)) == offered
+
+
+def test_on_a_restless_machine_what_may_well_help_is_called_undecided() -> None:
+    state = State(
+        started=STARTED, verdicts=(WIDE,), control=RESTLESS, ended=ENDED, patch=PatchAccepted(diff="", fixers=[])
+    )
+    said = " ".join(text.render(state).split())
+    assert "No fix was kept (1 measured on a machine too restless to tell)" in said
+    assert "Undecided, rather than shown to bring nothing: loader-workers (up to 70 %)." in said
+    assert "differed here by up to 39 % of a step" in said
+    assert next_commands(state) == [
+        ("diagnose fix train.py --big", "can decide on loader-workers when the machine is quiet")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("control", "saving"),
+    [(QUIET, WIDE.saving), (RESTLESS, Interval(0.0, -0.4, 0.04)), (None, WIDE.saving), (RESTLESS, None)],
+)
+def test_elsewhere_no_change_means_what_it_says(control: ControlMeasured | None, saving: Interval | None) -> None:
+    state = State(started=STARTED, verdicts=(replace(WIDE, saving=saving),), control=control, ended=ENDED)
+    assert restless(state) == ""
+    assert next_commands(state) == []
+
+
+def test_a_run_on_a_cpu_alone_does_not_list_every_rule_about_devices() -> None:
+    needs = (
+        "a recording of the device's work",
+        "clocks and throttle reasons of the device: some seconds of a live run",
+    )
+    unsure = (
+        *(CannotTell(f"rule-{number}", need) for number, need in enumerate(needs)),
+        CannotTell("other", "a thing"),
+    )
+    diagnosis = replace(DIAGNOSIS, cannot_tell=unsure)
+    live = State(started=STARTED, diagnosis=diagnosis, facts={0: Facts()})
+    said = " ".join(text.render(live).split())
+    assert "a device at work: this run used the CPU alone, and 2 rules ask of one" in said
+    assert "rule-0" not in said
+    assert "a thing other" in said
+    assert "rule-0" in text.render(diagnosis)  # of a recording it is not known whether there was a device
+
+
+def test_steps_of_which_nothing_was_recorded_are_not_followed_by_a_list_of_all_rules() -> None:
+    blank = replace(
+        DIAGNOSIS,
+        accounting=Accounting(idle={"unknown": 10_000_000}),
+        findings=(),
+        cannot_tell=(CannotTell("some-rule", "a recording"),),
+        warnings=("it ended early",),
+    )
+    said = text.render(blank)
+    assert "some-rule" not in said
+    assert "! it ended early" in said
