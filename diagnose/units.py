@@ -43,10 +43,12 @@ def format_flops(count: float) -> str:
 
 
 def format_share(share: float) -> str:
-    """A share of 1 in percent: `96 %`, `4.2 %`, `<0.1 %`."""
+    """A share of 1 in percent: `96 %`, `4.2 %`, `<0.1 %`; nearly all is `99.7 %` or `>99.9 %`, never `100 %`."""
     percent = 100 * share
     if 0 < abs(percent) < 0.1:
         return "<0.1 %"
+    if 99.5 <= percent < 100:
+        return f"{percent:.1f} %" if percent < 99.95 else ">99.9 %"
     return f"{percent:.1f} %" if abs(percent) < 9.95 else f"{percent:.0f} %"
 
 

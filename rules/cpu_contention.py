@@ -54,6 +54,7 @@ STILL = 0.05
 _QUEUED = "host.queued"
 """Time that the training process's first thread was ready without a core, in percent of the time between readings."""
 _HOST_CAUSES = ("python", "dispatch", "launch", "input", "unknown")
+_FIXERS = ("loader-workers", "set-num-threads")
 
 
 def check(measures: Measures) -> Iterator[Claim | CannotTell]:
@@ -86,6 +87,11 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         Evidence("torch threads", measures.trace.facts.torch_threads or 0, "count"),
     ]
     strangers = others is not None and busy is not None and others > busy
+    loaders = [
+        Place(site.file, site.line, function=site.function)
+        for site in measures.trace.sites
+        if site.kind == "DataLoader" and site.arguments.get("num_workers")
+    ]
     yield Claim(
         summary=f"the training thread is ready and has no core for {format_share(share)} of its time"
         f"{_rivals(others if strangers else None, workers, cores)}",
@@ -93,11 +99,9 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         claims=claims,
         confidence=Confidence.BOUND,
         evidence=[Evidence("ready without a core", share, "share"), *(one for one in used if one is not None)],
-        where=[
-            Place(site.file, site.line, function=site.function)
-            for site in measures.trace.sites
-            if site.kind == "DataLoader" and site.arguments.get("num_workers")
-        ],
+        where=loaders,
+        # A run without loader workers can give none up; where no site was recorded, any child may be one.
+        fixers=_FIXERS if loaders or (workers and not measures.trace.sites) else _FIXERS[1:],
         confirm="a run with nothing else on these cores" if strangers else "a trial with fewer workers or threads",
     )
 
@@ -164,7 +168,7 @@ _SILENT = (
 RULE = Rule(
     "cpu-contention",
     check,
-    fixers=("loader-workers", "set-num-threads"),
+    fixers=_FIXERS,
     fires=_FIRES,
     silent=_SILENT,
     nearness=9,  # whatever the thread was about to do, it had no core for it

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from diagnose import plugins
 from diagnose.measure import Measures
-from diagnose.model import Facts
+from diagnose.model import Facts, Site
 from diagnose.rule import Claim, drawn
 
 RULE = plugins.load().rules["cpu-contention"]
 
 
-def told(**percent: float) -> Claim:
+def told(*, sites: tuple[Site, ...] = (), **percent: float) -> Claim:
     """The claim on a CPU-only run with these readings of the host, on two cores."""
     readings = {f"host.{name}": [value] * 8 for name, value in ({"queued": 80.0} | percent).items()}
     trace = drawn(
@@ -21,6 +21,7 @@ def told(**percent: float) -> Claim:
         repeat=4,
         counted=readings,
         facts=Facts(cpu_count=2),
+        sites=sites,
     )
     (claim,) = (answer for answer in RULE.check(Measures(trace)) if isinstance(answer, Claim))
     return claim
@@ -40,3 +41,12 @@ def test_the_run_s_own_processes_are_named_where_they_use_more() -> None:
 
 def test_nobody_is_accused_where_nothing_is_known() -> None:
     assert told().summary.endswith("of its time")
+
+
+def test_fewer_workers_are_offered_only_to_a_run_that_has_some() -> None:
+    loader = Site("DataLoader", "train.py", 3, arguments={"num_workers": 6})
+    model = Site("optimizer", "train.py", 5)
+    both, threads = ("loader-workers", "set-num-threads"), ("set-num-threads",)
+    assert told(workers=6).fixers == told(sites=(loader, model), workers=6).fixers == both
+    assert told(workers=0).fixers == told().fixers == threads
+    assert told(sites=(model,), workers=6).fixers == threads  # what compiles, for example

@@ -30,7 +30,19 @@ def test_durations(nanoseconds: int, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("share", "text"), [(0, "0.0 %"), (0.0004, "<0.1 %"), (0.042, "4.2 %"), (0.0996, "10 %"), (0.96, "96 %")]
+    ("share", "text"),
+    [
+        (0, "0.0 %"),
+        (0.0004, "<0.1 %"),
+        (0.042, "4.2 %"),
+        (0.0996, "10 %"),
+        (0.96, "96 %"),
+        (0.9949, "99 %"),
+        (0.997, "99.7 %"),
+        (0.9996, ">99.9 %"),
+        (1, "100 %"),
+        (1.2, "120 %"),
+    ],
 )
 def test_shares(share: float, text: str) -> None:
     assert format_share(share) == text
