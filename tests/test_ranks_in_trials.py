@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 import torch.distributed as distributed
 
 from diagnose.collect.inside.meeting import Place
@@ -121,6 +122,28 @@ def test_a_collective_may_be_in_flight_while_the_ranks_rest(place: Workplace, tm
         arm.ready(LIMIT_NS)
         time.sleep(1.5)  # not for anything to happen: the group of this program would give up after one second
         assert arm.run(5, 1, LIMIT_NS).steps == 5
+
+
+ON_DEVICES = (
+    IN_FLIGHT.replace('"gloo"', '"nccl"')
+    .replace("seconds=1", "seconds=5")
+    .replace(
+        "rank = dist.get_rank()",
+        "rank = dist.get_rank()\ntorch.cuda.set_device(rank)\ntorch.set_default_device(f'cuda:{rank}')",
+    )
+    .replace("nn.Linear(64, 1))", "nn.Linear(64, 1)).to(f'cuda:{rank}')")
+)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="NCCL needs a device for each rank: two of them")
+def test_the_watchdog_of_nccl_lets_ranks_rest(place: Workplace, tmp_path: Path) -> None:
+    one, other = two_arms(place, ranks(tmp_path / "project", ON_DEVICES))
+    with one, other:
+        for arm in (one, other):
+            arm.ready(LIMIT_NS)
+        for arm in (one, other):
+            time.sleep(8)  # the groups of this program would give up after five seconds, the watchdogs too
+            assert arm.run(5, 1, LIMIT_NS).steps == 5
 
 
 SPAWNS = """
