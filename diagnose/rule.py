@@ -187,6 +187,9 @@ class Claim:
     """Whether memory is what is short: then a fix is kept for what it frees, too."""
     cut: Cut | None = field(default=None, repr=False)
     """What of the run changes without the cause, for claims that come after this one; None: `claims` are gone."""
+    once: Sequence[str] = ()
+    """Rules whose ailments hide this one: it costs nothing while they stand, and is no finding, but is foreseen where
+    they are treated (`diagnose.foresight`)."""
 
 
 @dataclass(frozen=True)

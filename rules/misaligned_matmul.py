@@ -13,6 +13,8 @@ What proves it
     Shapes: the rate of the unaligned products against that of the aligned ones of the same format. What they would
     still take is their arithmetic at the aligned rate, or their bytes at the memory's. Without shapes, kernels of
     tensor cores whose names state a smaller alignment (`align1`, `_aligna2_`); how much slower those are is assumed.
+    Products in plain fp32 load element by element anyway and lose nothing: those over an odd vocabulary are foreseen
+    only, for when `fp32-matmul` is treated.
 
 What fixes it
     Round the size up to a multiple of 64: `pad-vocabulary`.
@@ -23,6 +25,7 @@ Thresholds
     LEFT_32_BIT: what remains of a product's time by the alignment in its name; assumed from one measurement: on an H200
     in bf16 the step of a GPT fell from 86.2 ms to 60.5 ms with 50304 words instead of 50257, three products of together
     4.8 ms being left, about a sixth of what they took. VOCABULARY: a dimension this large is taken for a vocabulary.
+    LEFT_IN_TF32 0.5: of fp32 products once they run on tensor cores, aligned; in 16 bits less would be left.
 """
 
 from __future__ import annotations
@@ -43,11 +46,13 @@ from diagnose.rule import (
     format_ns,
     format_share,
     gained_ns,
+    matmul_format,
     places_of_ops,
     sped_up,
 )
 
 VOCABULARY = 4096
+LEFT_IN_TF32 = 0.5
 
 
 def check(measures: Measures) -> Iterator[Claim | CannotTell]:
@@ -55,6 +60,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     if not measures.has_device:
         yield CannotTell("misaligned-matmul", "a recording of the device's work")
         return
+    yield from _hidden(measures)
     order, slow = measures.program_order, measures.misaligned
     rows = order.rows[slow.places]
     if not len(rows):
@@ -92,6 +98,38 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         if slow.measured
         else "a recording with shapes (record_shapes=True): this was told from the kernels' names",
     )
+
+
+def _hidden(measures: Measures) -> Iterator[Claim]:
+    """Products over an odd vocabulary in plain fp32, which tensor cores would be slow at."""
+    order, products = measures.program_order, measures.products
+    dimensions = products.sizes[:, 1:]
+    odd = (products.item_bytes == 4) & ((dimensions >= VOCABULARY) & (dimensions % 8 != 0)).any(axis=1)
+    if not odd.any():
+        return
+    plain = np.array([*map(_is_plain_fp32, measures.trace.names), False], np.bool_)
+    at = np.flatnonzero(np.isin(order.op, products.op[odd]) & order.product)
+    at = at[plain[measures.trace.device.name[order.rows[at]]]]
+    if not len(at):
+        return
+    rows = order.rows[at]
+    size = int(dimensions[odd][(dimensions[odd] >= VOCABULARY) & (dimensions[odd] % 8 != 0)][0])
+    yield Claim(
+        summary=f"matrix products over {size} columns, which is no multiple of 16 bytes, run in plain fp32: on tensor "
+        "cores they would be slower than aligned ones",
+        recoverable_ns=0,
+        claims=measures.time_of(rows),
+        cut=sped_up(measures, rows, LEFT_IN_TF32),
+        confidence=Confidence.HINT,
+        where=places_of_ops(measures, order.op[at]),
+        confirm="a trial with the sizes rounded up to a multiple of 64",
+        once=("fp32-matmul",),
+    )
+
+
+def _is_plain_fp32(name: str) -> bool:
+    form = matmul_format(name)
+    return form.dtype == "fp32" and form.tensor_cores is False
 
 
 def _odd_sizes(slow: Misaligned, measures: Measures) -> list[int]:

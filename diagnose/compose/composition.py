@@ -20,6 +20,7 @@ from diagnose.compose.budget import OUT_OF_BUDGET, Budget
 from diagnose.compose.candidates import Candidate, candidates, followed, review
 from diagnose.compose.contracts import excluded_by
 from diagnose.compose.final import Final
+from diagnose.compose.foreseen import in_words, with_foreseen
 from diagnose.compose.journal import Journal, Record
 from diagnose.compose.knowledge import Known
 from diagnose.compose.leave_one_out import LeaveOneOut
@@ -30,6 +31,7 @@ from diagnose.compose.together import LEAST, Bundle, as_one, gather, parts, try_
 from diagnose.compose.trials import Trials
 from diagnose.compose.tuning import Tuning
 from diagnose.fixer import Edits, Fixer
+from diagnose.foresight import Foresight, foresee
 from diagnose.model import TOGETHER, Decision, Diagnosis, Gate, Interval, Verdict
 from diagnose.plugins import Catalogue
 from diagnose.program import Program, patch
@@ -150,9 +152,16 @@ class Composition:
             self._journal.phase("looking at what each fix would change")
             found = gather(self._stack, some, self._allow, lambda _fixer: self._bench.go_on())
             if len(found.members) >= least:
-                return found
+                return found if self._stack.kept or group is not None else self._with_foreseen(found)
         self._apart.update(one.fixer.name for one in some)
         return None
+
+    def _with_foreseen(self, bundle: Bundle) -> Bundle:
+        """The first bundle, with what its savings will bring to light; of a program in which nothing is kept yet."""
+        traces = self._stack.known.traces
+        foresight = foresee(traces[0], self._catalogue, bundle.rules) if traces else Foresight()
+        taken = self._done | {one.fixer.name for one in self._queue}
+        return with_foreseen(bundle, self._stack, foresight, self._program, self._catalogue, taken)
 
     def _finish(self, original: Program, patched: Program, control: Control) -> Outcome:
         """Set the knobs, take out what is not needed, try what that had excluded, then judge the whole."""
@@ -290,10 +299,11 @@ class Composition:
         said = f"tried with {beside} at once, which together gave: {found.summary}"
         for kept, member in zip(self._stack.kept[-len(bundle.members) :], bundle.members, strict=True):
             below, variant = kept.below, member.variants[0]
+            why = f"{in_words(member.proposal.findings, bundle.rules)}; " if kept.foreseen else ""
             verdict = Verdict(
                 kept.fixer.name,
                 Decision.KEPT,
-                said,
+                why + said,
                 setting=dict(variant.setting),
                 resolution=found.resolution,
                 gate=found.gate,

@@ -27,6 +27,8 @@ class Kept:
     """What it was put on."""
     together: bool = False
     """It was tried with others at once."""
+    foreseen: bool = False
+    """What it treats was no finding yet: the others brought it to light."""
 
     @property
     def where(self) -> tuple[Place, ...]:
@@ -152,11 +154,12 @@ class Stack:
         answer: Edits,
         *,
         together: bool = False,
+        foreseen: bool = False,
     ) -> Stack:
-        """One fix more; `together`: with others in one trial."""
+        """One fix more; `together`: with others in one trial; `foreseen`: before what it treats was a finding."""
         lines = LineMap.between(self.texts, answer.files)
         sites = tuple(replace(site, line=lines.line(site.file, site.line)) for site in self.known.sites)
-        kept = (*self.kept, Kept(fixer, findings, setting, self, together))
+        kept = (*self.kept, Kept(fixer, findings, setting, self, together, foreseen))
         return replace(self, known=replace(self.known, sites=sites), texts={**self.texts, **answer.files}, kept=kept)
 
     def without(self, name: str) -> Stack | None:
@@ -181,7 +184,7 @@ class Stack:
             return None
         if not isinstance(answer, Edits):
             return None
-        return self.with_fix(kept.fixer, findings, kept.setting, answer, together=kept.together)
+        return self.with_fix(kept.fixer, findings, kept.setting, answer, together=kept.together, foreseen=kept.foreseen)
 
 
 def _renumbered(path: str, lines: LineMap, said: re.Match[str]) -> str:

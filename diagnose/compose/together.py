@@ -57,6 +57,17 @@ class Bundle:
         return tuple(member.proposal.fixer.name for member in self.members)
 
     @property
+    def foreseen(self) -> frozenset[str]:
+        """The names of those that treat what is no finding yet."""
+        return frozenset(kept.fixer.name for kept in self.stack.kept if kept.foreseen) & frozenset(self.names)
+
+    @property
+    def rules(self) -> frozenset[str]:
+        """Whose findings they treat."""
+        treated = (member.proposal for member in self.members if member.proposal.fixer.name not in self.foreseen)
+        return frozenset(finding.rule for proposal in treated for finding in proposal.findings)
+
+    @property
     def fixers(self) -> tuple[Fixer, ...]:
         """Each with the promise of its answer."""
         return tuple(member.variants[0].fixer for member in self.members)
@@ -83,7 +94,7 @@ def gather(
     one of the others makes obsolete, and a fixer that fails. `on_ask` is told who is asked, which takes a while where
     programs are long.
     """
-    gathered = _Gathering(stack, allow, on_ask)
+    gathered = Gathering(stack, allow, on_ask=on_ask)
     bold = gathered.put_on(queue, trains=False)
     harmless = gathered.stack
     if bold:
@@ -92,30 +103,38 @@ def gather(
     return Bundle(tuple(gathered.members), gathered.stack, harmless)
 
 
-class _Gathering:
+class Gathering:
     """What is in a bundle so far."""
 
-    def __init__(self, base: Stack, allow: Collection[Gate], on_ask: Callable[[Fixer], None]) -> None:
-        self.base = self.stack = base
-        self.members: list[Answers] = []
+    def __init__(
+        self,
+        base: Stack,
+        allow: Collection[Gate],
+        stack: Stack | None = None,
+        members: Sequence[Answers] = (),
+        on_ask: Callable[[Fixer], None] = lambda _: None,
+    ) -> None:
+        """`stack` has `members` on `base`."""
+        self.base, self.stack = base, stack or base
+        self.members = list(members)
         self._allow = allow
         self._on_ask = on_ask
 
-    def put_on(self, queue: Sequence[Candidate], *, trains: bool) -> set[str]:
+    def put_on(self, queue: Sequence[Candidate], *, trains: bool, foreseen: bool = False) -> set[str]:
         """Put on all that fit and change the training, or not, as asked; the names of those that do the other."""
         left, other = list(queue), set[str]()
         while left:
             proposal = next_up(left)
             left = [one for one in left if one.fixer.name != proposal.fixer.name]
             below = self.stack
-            found = self._ask(proposal, trains=trains)
+            found = self._ask(proposal, trains=trains, foreseen=foreseen)
             if found is trains:
                 left = followed(left, below.texts, self.stack.texts)
             elif found is not None:
                 other.add(proposal.fixer.name)
         return other
 
-    def _ask(self, proposal: Proposal, *, trains: bool) -> bool | None:
+    def _ask(self, proposal: Proposal, *, trains: bool, foreseen: bool) -> bool | None:
         """Put it on if it does what is asked for; whether it changes the training, None where it has no place here."""
         if any(not finding.asks_for_time for finding in proposal.findings) or _outdated(proposal, self.members):
             return None
@@ -136,7 +155,7 @@ class _Gathering:
             return not trains
         self.members.append(Answers(found.proposal, tuple(fits), found.advice))
         self.stack = self.stack.with_fix(
-            chosen.fixer, found.proposal.findings, chosen.setting, chosen.answer, together=True
+            chosen.fixer, found.proposal.findings, chosen.setting, chosen.answer, together=True, foreseen=foreseen
         )
         return trains
 
@@ -193,9 +212,13 @@ def try_bundle(
 
 
 def parts(bundle: Bundle) -> tuple[frozenset[str], frozenset[str]]:
-    """What to try of a bundle that broke down: what changes no training, then what does; else those put on first."""
-    names = bundle.names
-    middle = len(bundle.without_training.members) if bundle.trains else 0
+    """What to try of a bundle that broke down: what changes no training, then what does; else those put on first.
+
+    What was only foreseen is in neither: there is no finding yet that asks for it.
+    """
+    names = [name for name in bundle.names if name not in bundle.foreseen]
+    middle = sum(fixer.gate is not Gate.TRAINING and fixer.name in names for fixer in bundle.fixers)
+    middle = middle if bundle.trains else 0
     middle = middle or (len(names) + 1) // 2
     return frozenset(names[:middle]), frozenset(names[middle:])
 

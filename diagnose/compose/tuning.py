@@ -37,7 +37,8 @@ class Tuning:
     def run(self, stack: Stack, patched: Program, allow: Collection[Gate]) -> tuple[Stack, Program]:
         """The stack with the best settings that there was time to find, with a copy of the program that has it in."""
         for kept in stack.kept:
-            others = _others(kept, allow) if kept.together else []
+            # What was only foreseen is small: its cheapest setting is enough.
+            others = _others(kept, allow) if kept.together and not kept.foreseen else []
             while others and self.budget.refused(kept.fixer, 1 + len(others)) is not None:
                 others = [others[at] for at in spread(len(others), len(others) - 1)] if len(others) > 1 else []
             if others:

@@ -1,0 +1,103 @@
+"""What is too small to be a finding in the program as found, and weighs in what its fixes will leave of the step.
+
+Such a fix has no trial of its own, which would find nothing in a step that is still slow. It rides along in the common
+trial of those whose savings bring it to light, where it costs no time: only fixes of few lines that bring no compiler
+and promise no less of the numbers than what is tried anyway. What changes the training rides along only to complete
+another that does (`Fixer.completes`), where the training is judged in any case. Whether it was worth its lines is asked
+in the end, as of all the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from diagnose.compose.candidates import Candidate, candidates, followed
+from diagnose.compose.proposals import next_up
+from diagnose.compose.stack import Stack
+from diagnose.compose.together import Bundle, Gathering
+from diagnose.fixer import Fixer
+from diagnose.foresight import Foresight
+from diagnose.model import Finding, Gate
+from diagnose.plugins import Catalogue
+from diagnose.program import Program
+from diagnose.units import format_share
+
+LEAST_SHARE = 0.0025
+"""Of the step that is left, for all that a fix treats: half of what makes a finding. A replay takes causes out and is
+blind to what else fixes do: of 77 ms that it foresaw of a GPT of 385 ms on an H200, trials left 41."""
+MOST_LINES = 16
+"""That an edit may write: a saving of less than a percent is not worth more to review."""
+_BOLDNESS = list(Gate)
+
+
+def with_foreseen(
+    bundle: Bundle,
+    base: Stack,
+    foresight: Foresight,
+    program: Program,
+    catalogue: Catalogue,
+    taken: Collection[str],
+) -> Bundle:
+    """The bundle, gathered on `base`, with what is foreseen beside it; `taken` are fixers that have their own turn."""
+    found = [one for one in candidates(program, foresight.findings, catalogue) if one.fixer.name not in taken]
+    left = followed(found, base.texts, bundle.stack.texts)
+    while left:
+        proposal = next_up(left)
+        own = [one for one in left if one.fixer.name == proposal.fixer.name]
+        left = [one for one in left if one.fixer.name != proposal.fixer.name]
+        grown = _with_one(bundle, base, own)
+        if grown is not None:
+            left = followed(left, bundle.stack.texts, grown.stack.texts)
+            bundle = grown
+    return bundle
+
+
+def _with_one(bundle: Bundle, base: Stack, own: Sequence[Candidate]) -> Bundle | None:
+    """The bundle with one more fix in it, also without what changes the training; None where that has no place."""
+    fixer, completes = own[0].fixer, _completes(own[0].fixer, bundle)
+    trains = fixer.gate is Gate.TRAINING
+    if fixer.compiles or (trains and not completes) or fixer.gate not in _allowed(bundle):
+        return None
+    whole = Gathering(base, _allowed(bundle), bundle.stack, bundle.members)
+    whole.put_on(own, trains=trains, foreseen=True)
+    if whole.stack is bundle.stack or _written(bundle.stack, whole.stack) > MOST_LINES:
+        return None
+    if not completes and _share(whole.members[-1].proposal.findings) < LEAST_SHARE:
+        return None
+    harmless = whole.stack if not bundle.trains else bundle.harmless
+    if bundle.trains and not trains:
+        part = Gathering(base, _allowed(bundle), bundle.harmless, bundle.without_training.members)
+        part.put_on(followed(own, bundle.stack.texts, bundle.harmless.texts), trains=False, foreseen=True)
+        if part.stack is bundle.harmless:
+            return None
+        harmless = part.stack
+    return Bundle(tuple(whole.members), whole.stack, harmless)
+
+
+def in_words(findings: Sequence[Finding], gone: Collection[str]) -> str:
+    """Why a fix rides along."""
+    rules = " and ".join(dict.fromkeys(finding.rule for finding in findings))
+    rest = " and ".join(filter(None, [", ".join(sorted(gone)[:-1]), *sorted(gone)[-1:]]))
+    are = "is" if len(gone) == 1 else "are"
+    return f"{rules} would be {format_share(_share(findings))} of the step once {rest} {are} gone"
+
+
+def _completes(fixer: Fixer, bundle: Bundle) -> bool:
+    return not bundle.foreseen.isdisjoint(fixer.completes)
+
+
+def _allowed(bundle: Bundle) -> frozenset[Gate]:
+    """No bolder promise than the others make."""
+    boldest = max(_BOLDNESS.index(fixer.gate) for fixer in bundle.fixers)
+    return frozenset(_BOLDNESS[: boldest + 1])
+
+
+def _written(before: Stack, after: Stack) -> int:
+    """How many lines an edit writes in all files."""
+    return sum(
+        len(text.splitlines()) - len(before.texts.get(path, "").splitlines()) for path, text in after.texts.items()
+    )
+
+
+def _share(findings: Sequence[Finding]) -> float:
+    return sum(finding.share for finding in findings)

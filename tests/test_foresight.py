@@ -1,0 +1,87 @@
+"""What will weigh once other ailments are gone: told from the recording in which they still stand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from diagnose.engine import diagnose
+from diagnose.foresight import foresee
+from diagnose.model import Confidence
+from diagnose.plugins import Catalogue, load
+from diagnose.trace import Trace
+from diagnose.trace.drawn import drawn
+from diagnose.trace.readers import open_traces
+
+NAIVE = Path(__file__).parent.parent / "sample_traces" / "h200_naive_gpt"
+_KERNELS = {"x": "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x256_8x4_nt_align1>(Params)"}
+_STEP = """
+    host: i.
+    gpu : {}
+    opt :  O
+"""
+
+
+def products(columns: int, recorded: str = "float") -> Trace:
+    """Steps of one product over so many columns on the ordinary units, as long as all of the step."""
+    shape = f"[[], [1024, 512], [512, {columns}]]"
+    return drawn(
+        _STEP.format("x" * 40),
+        repeat=4,
+        ops={"i": "aten::addmm"},
+        kernels=_KERNELS,
+        shapes={"i": (shape, f'["{recorded}", "{recorded}", "{recorded}"]')},
+        device_names=("NVIDIA H200",),
+    )
+
+
+@pytest.fixture(scope="module")
+def catalogue() -> Catalogue:
+    return load()
+
+
+def test_an_odd_vocabulary_is_no_finding_in_plain_fp32(catalogue: Catalogue) -> None:
+    rules = {finding.rule for finding in diagnose([products(50257)], catalogue).findings}
+    assert "fp32-matmul" in rules
+    assert "misaligned-matmul" not in rules
+
+
+def test_it_is_foreseen_where_tensor_cores_will_take_the_products(catalogue: Catalogue) -> None:
+    trace = products(50257)
+    found = foresee(trace, catalogue, {"fp32-matmul"})
+    (hidden,) = [finding for finding in found.findings if finding.rule == "misaligned-matmul"]
+    assert hidden.fixers == ("pad-vocabulary",)
+    assert hidden.confidence is Confidence.HINT
+    assert hidden.share == pytest.approx(0.5, abs=0.05)  # the product is all of the step, and half of it would be left
+    before_ns = diagnose([trace], catalogue).steps.mean_ns
+    assert before_ns is not None
+    assert hidden.recoverable_ns < found.step_ns < before_ns / 5
+
+
+@pytest.mark.parametrize("trace", [products(50304), products(10), products(50257, "c10::BFloat16")])
+def test_aligned_and_small_sizes_are_not_foreseen(trace: Trace, catalogue: Catalogue) -> None:
+    found = foresee(trace, catalogue, {"fp32-matmul"})
+    assert found.step_ns > 0
+    assert "misaligned-matmul" not in {finding.rule for finding in found.findings}
+
+
+def test_nothing_is_foreseen_of_what_is_not_there(catalogue: Catalogue) -> None:
+    assert foresee(products(50257), catalogue, {"host-sync"}).findings == ()
+    assert foresee(products(50257), catalogue, set()).findings == ()
+    assert foresee(Trace("empty"), catalogue, {"fp32-matmul"}).findings == ()
+
+
+def test_a_copy_that_waited_unseen_weighs_in_what_is_left_of_a_real_step(catalogue: Catalogue) -> None:
+    (trace,) = open_traces([NAIVE])
+    diagnosis = diagnose([trace], catalogue)
+    gone = {finding.rule for finding in diagnosis.findings}
+    found = foresee(trace, catalogue, gone)
+    foreseen = {finding.rule: finding for finding in found.findings}
+    assert gone.isdisjoint(foreseen)
+    assert diagnosis.steps.mean_ns is not None
+    assert found.step_ns < diagnosis.steps.mean_ns / 4
+    assert {"pageable-copies", "input-bound", "misaligned-matmul"} <= foreseen.keys()
+    for finding in found.findings:
+        assert finding.share == pytest.approx(finding.recoverable_ns / found.step_ns, rel=0.01)
+    assert found.findings == tuple(sorted(found.findings, key=lambda one: -one.recoverable_ns))
