@@ -6,7 +6,8 @@
 A GPT of 355 M parameters with DistributedDataParallel, over what connects the devices and over loopback sockets as a
 slow network, and one of 1.3 B with `fully_shard` and gradients accumulated over 4 micro-steps; that one also under a
 cap of memory in which it does not run as it is (`fsdp_cap.py`). Every configuration runs in turns within one job, there
-and back, so that drift cancels; under the cap each has a job of its own. The median step of the slowest rank counts.
+and back, so that drift cancels; under the cap each has a job of its own. The median step of the slowest rank counts,
+with its quartiles.
 The plan of buckets is the one that `diagnose` makes from a profile of the default (`diagnose.measure.bucket_plan`). The
 last lines are the tables; `OUT/ddp_buckets.json` holds all figures.
 """
@@ -61,7 +62,9 @@ def main() -> None:
         found = results[part]
         print(f"\n{part}, {ranks} ranks" if isinstance(found, list) else f"\n{part}: {found}")
         for row in found if isinstance(found, list) else ():
-            print(f"  {row['name']:<44}{row['ms']:>9.2f} ms  {row['speedup']:>6.3f} x   {row['note']}")
+            low, high = row.get("quartiles_ms", (row["ms"], row["ms"]))
+            spread = f"[{low:.2f}, {high:.2f}]" if low < high else ""
+            print(f"  {row['name']:<44}{row['ms']:>9.2f} ms {spread:<20}{row['speedup']:>6.3f} x   {row['note']}")
 
 
 def _devices() -> int:

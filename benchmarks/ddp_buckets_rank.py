@@ -139,8 +139,8 @@ class Configuration:
     note: str = ""
 
 
-def rounds(job: Job, configurations: list[Configuration], end_at: float) -> dict[str, float]:
-    """Median step of each in seconds, from turns there and back, as many as there is time for."""
+def rounds(job: Job, configurations: list[Configuration], end_at: float) -> dict[str, list[float]]:
+    """The steps of each in seconds, from turns there and back, as many as there is time for."""
     found: dict[str, list[float]] = {one.name: [] for one in configurations}
     forward = True
     while True:
@@ -152,7 +152,7 @@ def rounds(job: Job, configurations: list[Configuration], end_at: float) -> dict
             found[one.name] += _turn(job, one, job.slowest(share))
         forward = not forward
         if not job.slowest(float(left - 2 * (time.monotonic() - began) > 0)) and forward:
-            return {name: statistics.median(times) for name, times in found.items()}
+            return found
 
 
 def _turn(job: Job, one: Configuration, seconds: float) -> list[float]:
@@ -328,6 +328,20 @@ def fsdp(job: Job) -> list[Configuration]:
     ]
 
 
+def _row(one: Configuration, seconds: list[float], against: float) -> dict[str, Any]:
+    """Of the table: the median step, the quartiles and the number of them, and its rate as a multiple of `against`."""
+    low, median, high = statistics.quantiles(seconds, n=4) if len(seconds) > 1 else seconds * 3
+    quartiles = [1e3 * low, 1e3 * high]
+    return {
+        "name": one.name,
+        "ms": 1e3 * median,
+        "quartiles_ms": quartiles,
+        "steps": len(seconds),
+        "speedup": against / median,
+        "note": one.note,
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("part", choices=list(SIZES))
@@ -348,16 +362,8 @@ def main() -> None:
     configurations = fsdp(job) if args.part == "fsdp" else ddp(job, args.target.parent, sockets=sockets)
     seconds = rounds(job, configurations, end_at)
     if job.rank == 0:
-        against = next(iter(seconds.values()))
-        rows = [
-            {
-                "name": one.name,
-                "ms": 1e3 * seconds[one.name],
-                "speedup": against / seconds[one.name],
-                "note": one.note,
-            }
-            for one in configurations
-        ]
+        against = statistics.median(seconds[configurations[0].name])
+        rows = [_row(one, seconds[one.name], against) for one in configurations]
         args.target.write_text(json.dumps(rows))
     dist.barrier()
     dist.destroy_process_group()
