@@ -111,6 +111,7 @@ from diagnose.source.steps.loaders import Loader, LoadersFound, find_loaders
 from diagnose.source.steps.micro_steps import LastMicroStep, last_micro_step
 from diagnose.source.steps.microbatch import MicroBatch, microbatch
 from diagnose.source.steps.output_in_step import LossOfStep, losses_of_steps
+from diagnose.source.steps.own_moves import OwnMove, own_moves
 from diagnose.source.steps.parameter_loops import ParameterLoop, parameter_loops
 from diagnose.source.steps.pending import puts_off
 from diagnose.source.steps.progress import does_more, on_progress_bar, show_less_often, shown_at
@@ -167,6 +168,7 @@ __all__ = [
     "OutputLayer",
     "OutputLoss",
     "OutputProduct",
+    "OwnMove",
     "ParameterLoop",
     "Placed",
     "Plan",
@@ -281,6 +283,7 @@ __all__ = [
     "outcome",
     "output_layers",
     "output_losses",
+    "own_moves",
     "parameter_loops",
     "parse",
     "planned",

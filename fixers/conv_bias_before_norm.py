@@ -35,7 +35,7 @@ from diagnose.fixer import (
 )
 
 _LOADS = re.compile(r"\bload_state_dict\(|\bload_from_checkpoint\(")
-_READS = re.compile(r"\.bias\b(?!\s*is\b)")
+_READS = re.compile(r"(?<![\"'])\.bias\b(?!\s*is\b)")  # not in `name.endswith(".bias")`
 _ASKS = re.compile(r"\.bias\s+is\s+(?:not\s+)?None|hasattr\([^)]*[\"']bias[\"']|if\s+[\w.]+\.bias\s*:")
 
 
@@ -99,6 +99,12 @@ FIXER = Fixer(
         Example(_IMPORT + "net = nn.Sequential(nn.Conv2d(3, 8, 3, bias=bias), nn.BatchNorm2d(8))\n", None, _recorded),
         Example(
             _CLASS.format("", "        y = self.conv(x)\n        return self.norm(y) + self.conv(y)\n"), None, _recorded
+        ),
+        Example(
+            before=_CLASS.format("", _ONE) + "\nplain = [name for name in names if name.endswith('.bias')]\n",
+            after=_CLASS.format(", bias=False", _ONE)
+            + "\nplain = [name for name in names if name.endswith('.bias')]\n",
+            request=_recorded,
         ),
         Example(_CLASS.format("", _ONE) + "\nnn.init.zeros_(block.conv.bias)\n", None, _recorded),
         Example(_CLASS.format("", _ONE) + "\nmodel.load_state_dict(weights)\n", None, _recorded),

@@ -19,7 +19,7 @@ Fix safety
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import libcst as cst
@@ -34,6 +34,7 @@ from diagnose.fixer import (
     Fixer,
     Gate,
     Origin,
+    OwnMove,
     Request,
     Site,
     Source,
@@ -44,9 +45,11 @@ from diagnose.fixer import (
     example_request,
     insert_after,
     insert_before,
+    own_moves,
     replace,
     set_keywords,
     transfers,
+    within,
 )
 
 
@@ -63,7 +66,8 @@ def rewrite(request: Request) -> Answer:
     if request.facts.device_name is None:
         return None
     plan = _Plan()
-    found = list(transfers(EveryStep(request.sources, request.finding.where)))
+    code = EveryStep(request.sources, request.finding.where)
+    found = list(_of_tensors(transfers(code), own_moves(code.sources), plan))
     named = {(place.file, place.line) for place in request.finding.where}
     fed = [each for each in found if each.origin is Origin.LOADER and each.waits and not _is_whole_batch(each)]
     if fed and _loader_is_pinned(request, plan):
@@ -78,6 +82,32 @@ def rewrite(request: Request) -> Answer:
     if files:
         return Edits(files, "copy batches to the device from pinned memory, without waiting")
     return Advice(" ".join(dict.fromkeys(plan.reasons))) if plan.reasons else None
+
+
+def _of_tensors(found: Iterable[Transfer], moves: Sequence[OwnMove], plan: _Plan) -> Iterator[Transfer]:
+    """The copies that are no business of a batch's own `to`: none within one, and none that may call one."""
+    unable = [each for each in moves if not each.need_not_wait]
+    for transfer in found:
+        if any(
+            within(transfer.source, transfer.call, each.method) for each in unable if each.source is transfer.source
+        ):
+            continue
+        if unable and transfer.origin is Origin.LOADER and _is_variable(transfer):
+            plan.reasons.append(
+                f"{_where(transfer)} may move a `{unable[0].name}`, which the program defines: give it a `pin_memory` "
+                "method, which the loader calls, and let its `to` take non_blocking."
+            )
+            continue
+        yield transfer
+
+
+def _is_variable(transfer: Transfer) -> bool:
+    """Whether what is moved has a name of its own, and is not one value of many: `v` in `for k, v in t.items()`."""
+    if not isinstance(transfer.moved, cst.Name):
+        return False
+    inner = (each for each in transfer.source.ancestors(transfer.moved) if isinstance(each, cst.BaseComp))
+    targets = (name for each in inner for name in transfer.source.every(cst.Name, each.for_in.target))
+    return all(name.value != transfer.moved.value for name in targets)
 
 
 def _line(transfer: Transfer) -> int:
@@ -230,6 +260,7 @@ def _recorded(text: str, cuda: bool = True) -> Request:
 
 _TOP = "import torch\nfrom torch.utils.data import DataLoader\n\n"
 _DEVICE = 'device = torch.device("cuda" if torch.cuda.is_available() else "cpu")\n'
+_OWN = "class Batch:\n    def to(self, device):\n        self.x = self.x.to(device)\n        return self\n\n"
 _STEP = "    loss = model(x)\n    loss.backward()\n    optimizer.step()\n"
 
 
@@ -289,6 +320,15 @@ FIXER = Fixer(
         _left_alone("for batch in DataLoader(data):\n    x = batch.to(device)\n    y = batch['y']\n" + _STEP),
         _left_alone("buffer = torch.zeros(8)\nfor y in data:\n    buffer.copy_(y)\n    x = buffer.cuda()\n" + _STEP),
         _left_alone("for x in DataLoader(data, pin_memory=True):\n    x = x.to(torch.bfloat16).to('cpu')\n" + _STEP),
+        Example(
+            before=_TOP
+            + "batches = iter(DataLoader(data))\nfor step in range(9):\n    x = next(batches).to(device)\n"
+            + _STEP,
+            after=_TOP + "batches = iter(DataLoader(data, pin_memory=True))\nfor step in range(9):\n"
+            "    x = next(batches).to(device, non_blocking=True)\n" + _STEP,
+            request=_recorded,
+        ),
+        _left_alone(_OWN + "for x in DataLoader(data):\n    x = x.to(device)\n" + _STEP),
         _left_alone("for x in stream():\n    x = x.to(device)\n" + _STEP),
         _left_alone("for x in DataLoader(data):\n    w = torch.tensor([1.0, 2.0]).cuda()\n" + _STEP),
         _left_alone("x = torch.rand(9).cuda()\nfor i in range(9):\n" + _STEP),

@@ -54,7 +54,8 @@ def set_keywords(
 
     `positions` gives the position of parameters that may be passed without their name. Arguments in `remove` give
     their place to new ones first; what is left of them goes. A one-line call that would grow too long gets one argument
-    a line. Raises ValueError for `remove` of more than one argument without a new one to take its place.
+    a line, but for one in a comprehension, or of many on a line that was too long before. Raises ValueError for
+    `remove` of more than one argument without a new one to take its place.
     """
     splices: list[Splice] = []
     new: list[str] = []
@@ -102,9 +103,10 @@ def _with(source: Source, call: cst.Call, new: Sequence[str], growth: int) -> li
         return _on_lines(source, call, new)
     row = _in_row(source, call, new)
     first, last = source.lines_of(call)
-    if len(source.line_text(last)) + growth + _growth(row) <= source.line_limit:
+    long_before = isinstance(source.parent(call), cst.Arg) and len(source.line_text(last)) > source.line_limit
+    if long_before or len(source.line_text(last)) + growth + _growth(row) <= source.line_limit:
         return row
-    if source.inside(call, cst.FormattedStringExpression) is not None:
+    if any(source.inside(call, around) is not None for around in (cst.FormattedStringExpression, cst.BaseComp)):
         return row
     return _broken(source, call, new) if first == last else _in_new_row(source, call, new) or row
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import libcst as cst
@@ -144,8 +145,14 @@ def _keep_sum(plan: Deferred, name: str, uses: Uses) -> None:
 def _keep_list(plan: Deferred, name: str, uses: Uses) -> None:
     """A list of values: it holds tensors, and each use reads those that it needs at once."""
     source = plan.source
-    if uses.augmented or any(not isinstance(value, cst.List) or value.elements for _, value in uses.assigned):
-        raise LeftAlone(f"`{name}` does not only grow by append")
+    added = [each.value for _, statement in uses.augmented for each in _added(statement)]
+    grows = all(isinstance(value, cst.List) and not value.elements for _, value in uses.assigned)
+    if not grows or not all(any(_added(statement)) for _, statement in uses.augmented):
+        raise LeftAlone(f"`{name}` does not only grow by one value after the other")
+    for value in added:
+        if not isinstance(value, cst.Call) or not is_read(value):
+            raise LeftAlone(f"`{name}` also takes other values, in line {source.lines_of(value)[0]}")
+        plan.splices.append(replace(source, value, tensor_of(source, value, "kept")))
     for use in uses.reads:
         parent = source.parent(use)
         above = source.parent(parent) if parent is not None else None
@@ -160,6 +167,12 @@ def _keep_list(plan: Deferred, name: str, uses: Uses) -> None:
             plan.splices.append(_read_part(plan, parent))
         else:
             plan.splices.append(replace(source, use, f"({plan.torch}.stack({name}).tolist() if {name} else [])"))
+
+
+def _added(statement: cst.AugAssign) -> Sequence[cst.BaseElement]:
+    """The elements of `name += [value, …]`; none of another update."""
+    written = isinstance(statement.operator, cst.AddAssign) and isinstance(statement.value, cst.List)
+    return statement.value.elements if written and isinstance(statement.value, cst.List) else ()
 
 
 def _read_part(plan: Deferred, part: cst.Subscript) -> Splice:

@@ -70,6 +70,8 @@ def transfers(code: EveryStep) -> Iterator[Transfer]:
     for stretch, call in code.calls():
         if not isinstance(call.func, cst.Attribute) or call.func.attr.value not in {"to", "cuda"}:
             continue
+        if isinstance(stretch.source.parent(call), cst.Expr):  # `model.to(device)`: a tensor's copy would be lost
+            continue
         device = _device(stretch.source, call)
         if (call.func.attr.value == "to" and device is None) or _is_for_cpu(stretch.source, call):
             continue
@@ -119,11 +121,13 @@ def _origin(stretch: Stretch, moved: cst.BaseExpression) -> tuple[Origin, cst.Ba
     made = made_on_host(source, moved)
     if made is not None:
         return Origin.MADE, made
-    root = moved
-    while isinstance(root, cst.Subscript | cst.Attribute):
-        root = root.value
+    root = _root(moved)
+    if isinstance(root, cst.Call) and call_name(root) == "next":
+        return Origin.LOADER, None
     if not isinstance(root, cst.Name):
         return Origin.UNKNOWN, None
+    if root.value == "self":
+        return (Origin.LOADER if _is_drawn(source, moved) else Origin.UNKNOWN), None
     if _is_target(source, root):
         return Origin.LOADER, None
     seen = reaching(source, statement_of(source, moved), root.value)
@@ -142,6 +146,24 @@ def _origin(stretch: Stretch, moved: cst.BaseExpression) -> tuple[Origin, cst.Ba
     if not _is_only_read(source, source.inside(value, cst.FunctionDef) or source.module, root.value):
         return Origin.UNKNOWN, None
     return (Origin.KEPT if _is_view(source, moved) else Origin.MADE), made
+
+
+def _root(node: cst.BaseExpression) -> cst.BaseExpression:
+    """What an attribute or a part is taken of: `batch` of `batch["image"].data`."""
+    while isinstance(node, cst.Subscript | cst.Attribute):
+        node = node.value
+    return node
+
+
+def _is_drawn(source: Source, attribute: cst.BaseExpression) -> bool:
+    """Whether an attribute of an object is the next batch: `self.batch = next(self.batches)`."""
+    code = source.code(attribute)
+    return any(
+        isinstance(assign.value, cst.Call)
+        and call_name(assign.value) == "next"
+        and any(source.code(target.target) == code for target in assign.targets)
+        for assign in source.every(cst.Assign)
+    )
 
 
 def _bound_to(source: Source, seen: Definition, name: str) -> cst.BaseExpression | None:
@@ -176,13 +198,13 @@ def _is_target(source: Source, name: cst.Name) -> bool:
 
 
 def _unpacks(source: Source, loop: cst.For, name: str, targets: frozenset[str]) -> bool:
-    """`images, labels = batch` in a loop over batches."""
+    """`images, labels = batch` in a loop over batches, or `images, labels = batch["image"], batch["label"]`."""
     for assign in source.every(cst.Assign, loop.body):
-        root: cst.BaseExpression = assign.value
-        while isinstance(root, cst.Subscript | cst.Attribute):
-            root = root.value
+        value = assign.value
+        parts = [each.value for each in value.elements] if isinstance(value, cst.Tuple | cst.List) else [value]
+        roots = [_root(part) for part in parts]
         bound = {each.value for target in assign.targets for each in source.every(cst.Name, target)}
-        if isinstance(root, cst.Name) and root.value in targets and name in bound:
+        if name in bound and all(isinstance(root, cst.Name) and root.value in targets for root in roots):
             return True
     return False
 

@@ -1,0 +1,146 @@
+"""Fixers on lines as different fields write them: segmentation, diffusion, detection, reinforcement learning."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from diagnose.fixer import Advice, Answer, Edits, Facts, Site, example_request
+from diagnose.plugins import load
+
+FIXERS = load().fixers
+H200 = Facts(device_name="NVIDIA H200", device_capability=(9, 0), cpu_count=16)
+TOP = "import torch\nfrom torch import nn\nfrom torch.utils.data import DataLoader\n\n"
+STEP = "    loss = model(images).mean()\n    loss.backward()\n    optimizer.step()\n"
+
+
+def answer(fixer: str, rule: str, text: str, lines: Sequence[int] = ()) -> Answer:
+    """What a fixer says to a program whose loader a run recorded."""
+    sites = [
+        Site("DataLoader", "train.py", number, arguments={"pin_memory": "pin_memory=True" in line})
+        for number, line in enumerate(text.splitlines(), 1)
+        if "DataLoader(" in line
+    ]
+    return FIXERS[fixer].rewrite(example_request(rule, text, sites=sites, facts=H200, lines=lines))
+
+
+def edited(found: Answer) -> str:
+    """The text after an edit."""
+    assert isinstance(found, Edits), found
+    return found.files["train.py"]
+
+
+def naming(text: str, code: str) -> list[int]:
+    """The lines that hold some code."""
+    return [number for number, line in enumerate(text.splitlines(), 1) if code in line]
+
+
+def test_a_batch_taken_apart_by_its_keys_is_one_of_the_loaders() -> None:
+    text = (
+        f"{TOP}loader = DataLoader(data, pin_memory=True)\nfor batch in loader:\n"
+        "    images, masks = batch['image'], batch['mask']\n"
+        f"    images = images.to(device=device, dtype=torch.float32)\n    masks = masks.to(device=device)\n{STEP}"
+    )
+    after = edited(answer("nonblocking-copies", "pageable-copies", text))
+    assert "images.to(device=device, dtype=torch.float32, non_blocking=True)" in after
+    assert "masks.to(device=device, non_blocking=True)" in after
+
+
+TRAINER = f"""{TOP}
+def cycle(loader):
+    while True:
+        yield from loader
+
+class Trainer:
+    def __init__(self, model, data, device):
+        self.model = model
+        self.device = device
+        self.model.to(self.device)
+        self.batches = cycle(DataLoader(data, batch_size=8, shuffle=True))
+
+    def train(self):
+        for step in range(100):
+            images = next(self.batches).to(self.device)
+            self.model(images).mean().backward()
+            self.optimizer.step()
+"""
+
+
+def test_the_next_of_an_endless_loader_is_copied_without_waiting_and_the_model_is_no_batch() -> None:
+    after = edited(answer("nonblocking-copies", "pageable-copies", TRAINER, naming(TRAINER, ".to(")))
+    assert "next(self.batches).to(self.device, non_blocking=True)" in after
+    assert "shuffle=True, pin_memory=True)" in after
+    assert "self.model.to(self.device)\n" in after
+
+
+NESTED = f"""{TOP}
+class NestedTensor:
+    def __init__(self, tensors, mask):
+        self.tensors, self.mask = tensors, mask
+
+    def to(self, device):
+        return NestedTensor(self.tensors.to(device), self.mask.to(device))
+
+loader = DataLoader(data, collate_fn=nested, pin_memory=True)
+for samples, targets in loader:
+    samples = samples.to(device)
+    targets = [{{key: value.to(device) for key, value in target.items()}} for target in targets]
+    loss = criterion(model(samples), targets)
+    loss.backward()
+    optimizer.step()
+"""
+ABLE = NESTED.replace(
+    "def to(self, device)", "def pin_memory(self):\n        return self\n\n    def to(self, device, **how)"
+)
+
+
+def test_a_batch_with_a_to_of_its_own_is_not_told_what_that_does_not_take() -> None:
+    after = edited(answer("nonblocking-copies", "pageable-copies", NESTED))
+    assert "samples = samples.to(device)\n" in after
+    assert "value.to(device, non_blocking=True) for" in after
+    assert "self.tensors.to(device), self.mask.to(device)" in after
+
+
+def test_a_batch_that_can_be_pinned_and_told_is_told() -> None:
+    assert "samples = samples.to(device, non_blocking=True)" in edited(
+        answer("nonblocking-copies", "pageable-copies", ABLE)
+    )
+
+
+def test_what_such_a_batch_needs_is_said() -> None:
+    alone = NESTED.replace("    targets = [", "    # targets = [")
+    advice = answer("nonblocking-copies", "pageable-copies", alone)
+    assert isinstance(advice, Advice)
+    assert "`NestedTensor`" in advice.text and "pin_memory" in advice.text
+
+
+def test_a_list_that_grows_by_one_value_is_read_at_once() -> None:
+    text = (
+        "import numpy as np\nimport torch\n\nfor update in range(3):\n"
+        "    fractions = []\n    for start in range(0, 8, 2):\n"
+        "        ratio = model(states[start:start + 2])\n        with torch.no_grad():\n"
+        "            fractions += [((ratio - 1.0).abs() > 0.2).float().mean().item()]\n"
+        "        optimizer.zero_grad()\n        ratio.mean().backward()\n        optimizer.step()\n"
+        "    print(np.mean(fractions))\n"
+    )
+    after = edited(answer("defer-item", "host-sync", text, naming(text, ".item()")))
+    assert "fractions += [((ratio - 1.0).abs() > 0.2).float().mean().detach()]" in after
+    assert "np.mean((torch.stack(fractions).tolist() if fractions else []))" in after
+
+
+@pytest.mark.parametrize("update", ["fractions += [ratio.mean().item(), 0.5]", "fractions *= 2", "fractions += others"])
+def test_a_list_that_grows_in_other_ways_is_left_alone(update: str) -> None:
+    text = (
+        "import torch\n\nfractions = []\nfor start in range(9):\n"
+        "    ratio = model(start)\n    ratio.mean().backward()\n"
+        f"    optimizer.step()\n    {update}\n    fractions += [ratio.mean().item()]\nprint(fractions)\n"
+    )
+    assert isinstance(answer("defer-item", "host-sync", text, naming(text, ".item()")), Advice)
+
+
+def test_a_line_that_was_too_long_before_stays_one_line() -> None:
+    layers = "".join(f"nn.Conv2d({size}, {size}, 3), nn.BatchNorm2d({size}), nn.ReLU(), " for size in (16, 32, 64))
+    found = answer("conv-bias-before-norm", "conv-heuristics", f"{TOP}model = nn.Sequential({layers}nn.Flatten())\n")
+    assert edited(found).count("\n") == TOP.count("\n") + 1
+    assert edited(found).count("3, bias=False)") == 3
