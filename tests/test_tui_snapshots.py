@@ -47,6 +47,7 @@ SITUATIONS: dict[str, tuple[Callable[[], list[AnyEvent]], list[str]]] = {
     "memory": (journals.full, ["2", "end", "up"]),
     "no-fixes-yet": (journals.watching, ["3"]),
     "trying": (journals.trying, ["3"]),
+    "trying-overview": (journals.trying, []),
     "verdicts": (journals.fixed, ["3"]),
     "no-difference": (journals.fixed, ["3", "end"]),
     "diff": (journals.fixed, ["4"]),

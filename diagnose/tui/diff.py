@@ -37,7 +37,8 @@ class DiffTitle(Panel):
             return []
         accepted = self.state.patch is not None and bool(self.state.patch.diff)
         line = styled("✓ " if accepted else "· ", GOOD if accepted else FAINT).append(words, "bold")
-        line.append("   diagnose apply" if accepted else "   not accepted yet", ACCENT if accepted else FAINT)
+        still = "not kept" if self.state.ended is not None else "not accepted yet"
+        line.append("   diagnose apply" if accepted else f"   {still}", ACCENT if accepted else FAINT)
         line.append(" writes it to your files" if accepted else "", FAINT)
         line.truncate(width, overflow="ellipsis")
         return [line, Text()]

@@ -106,7 +106,8 @@ class FixesHead(Panel):
         if control is None:
             return []
         words = (
-            f"The original against itself differs by ±{format_share(control.resolution)} of a step; less is nothing."
+            f"This machine tells changes of more than ±{format_share(control.resolution)} of a step from none: "
+            "the original against itself."
         )
         return [styled(line, FAINT) for line in wrap(words, width)] + [Text()]
 

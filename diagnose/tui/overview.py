@@ -7,10 +7,13 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.reactive import reactive
 
+from diagnose.model import TOGETHER, Decision
 from diagnose.report.next_steps import next_command
-from diagnose.report.phrases import arithmetic, final, is_healthy, is_quiet, quiet_news
+from diagnose.report.paths import clipped
+from diagnose.report.phrases import arithmetic, final, is_healthy, is_quiet, nothing_kept, quiet_news
 from diagnose.report.slices import bar, legend, slices
 from diagnose.report.styled import styled
+from diagnose.report.tried import measured
 from diagnose.report.vocabulary import ACCENT, BAD, GOOD
 from diagnose.report.wrapping import wrap
 from diagnose.session import State
@@ -86,9 +89,14 @@ class Outcome(Panel):
 
     def draw(self, width: int, height: int | None) -> list[Text]:  # noqa: ARG002 - a few lines, whatever the height
         state = self.state
+        if state.ended is None and state.final is None:
+            return _so_far(state, width)
         lines = []
         if state.final is not None:
-            lines += [styled(line, f"bold {GOOD}") for line in wrap(final(state), width)]
+            better = state.final.patched_ns <= state.final.original_ns
+            lines += [styled(line, f"bold {GOOD if better else BAD}") for line in wrap(final(state), width)]
+        elif said := nothing_kept(state):
+            lines += [styled(line, "bold") for line in wrap(said, width)]
         elif state.ended is not None and state.ended.exit_code not in (0, INTERRUPTED) and state.ended.message:
             lines += [styled(line, BAD) for line in wrap(state.ended.message, width)]
         command = next_command(state)
@@ -98,6 +106,23 @@ class Outcome(Panel):
             line.truncate(width, overflow="ellipsis")
             lines.append(line)
         return lines
+
+
+def _so_far(state: State, width: int) -> list[Text]:
+    """While fixes are tried: which one, how it looks, and how many are done. Empty before."""
+    if not state.trials:
+        return []
+    kept = sum(verdict.decision is Decision.KEPT for verdict in state.verdicts)
+    line = styled("Fixes  ", FAINT).append(f"{kept} of {len(measured(state.verdicts))} kept")
+    trial = state.trials[-1]
+    if trial.verdict is None:
+        what = trial.started.summary if trial.started.fixer == TOGETHER else trial.started.fixer
+        line.append("   ▸ trying ", ACCENT).append(clipped(what, max(width // 2, 1)), "bold")
+        if trial.blocks:
+            last = trial.blocks[-1]
+            line.append(f", pair {len(trial.blocks)}: {format_ns(last.original_ns)} → {format_ns(last.patched_ns)}")
+    line.truncate(width, overflow="ellipsis")
+    return [line]
 
 
 class Overview(Vertical):
@@ -120,4 +145,5 @@ class Overview(Vertical):
             self.query_one(AccountingPanel).display = not lost
             self.query_one(RankPanel).display = has_ranks(state)
             self.query_one(FindingsTitle).display = not lost
-            self.query_one(Outcome).display = not lost and (state.ended is not None or state.final is not None)
+            told = state.ended is not None or state.final is not None or bool(state.trials)
+            self.query_one(Outcome).display = not lost and told

@@ -1,0 +1,39 @@
+"""A finding in one line of the screen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rich.cells import cell_len
+
+from diagnose.model import Confidence, Finding, Place, Severity
+from diagnose.tui.finding_line import finding_line
+
+LEAK = Finding(
+    "leaking-memory",
+    Severity.NOTE,
+    None,
+    0,
+    0.0,
+    Confidence.HINT,
+    "Memory grows from step to step.",
+    where=(Place("train.py", 23, ""),),
+)
+
+
+def test_a_cost_that_is_not_known_is_no_zero() -> None:
+    said = finding_line(LEAK, None, 80).plain
+    assert "unknown" in said
+    assert "0 ns" not in said
+
+
+def test_columns_stand_below_each_other_whether_the_cost_is_known_or_not() -> None:
+    known = replace(LEAK, recoverable_ns=5_000_000, share=0.1, confidence=Confidence.MEASURED)
+    lines = [finding_line(one, None, 80).plain for one in (LEAK, known)]
+    assert len({line.index("train.py") for line in lines}) == 1
+
+
+def test_wide_characters_stay_within_the_line() -> None:
+    wide = replace(LEAK, summary="损失" * 40)
+    for width in (60, 61, 80):
+        assert cell_len(finding_line(wide, None, width).plain) <= width
