@@ -37,8 +37,8 @@ def main() -> None:
     rows = Rows(batch * 40, columns)
     workers = {"num_workers": 2 if args.tiny else 12, "persistent_workers": True}
     loader = DataLoader(rows, batch, shuffle=True, drop_last=True, pin_memory=device.type == "cuda", **workers)
-    hidden = [module for _ in range(layers) for module in (nn.Linear(width, width), nn.ReLU())]
     with device:
+        hidden = [module for _ in range(layers) for module in (nn.Linear(width, width), nn.ReLU())]
         model = nn.Sequential(nn.Linear(columns, width), nn.ReLU(), *hidden, nn.Linear(width, 10)).bfloat16()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 

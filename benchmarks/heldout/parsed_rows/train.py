@@ -36,8 +36,8 @@ def main() -> None:
     batch, columns, width, layers = (4, 8, 16, 1) if args.tiny else (1024, 400, 6144, 6)
     rows = Rows(batch * 40, columns)
     loader = DataLoader(rows, batch, shuffle=True, drop_last=True, pin_memory=device.type == "cuda")
-    hidden = [module for _ in range(layers) for module in (nn.Linear(width, width), nn.ReLU())]
     with device:
+        hidden = [module for _ in range(layers) for module in (nn.Linear(width, width), nn.ReLU())]
         model = nn.Sequential(nn.Linear(columns, width), nn.ReLU(), *hidden, nn.Linear(width, 10)).bfloat16()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
