@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from diagnose.measure import Measures
+from diagnose.measure.critical_path import critical_path
 from diagnose.measure.rank_record import RankRecord, record_of
 from diagnose.measure.recoverable import replayed, untraced_ns
 from diagnose.measure.spread import mean_uncertain_by
@@ -75,6 +76,8 @@ class Digest:
     """The arithmetic of a step; None where it is not known."""
     memory: MemoryPeak | None
     """What the device's memory holds at its peak; None where it is not known."""
+    critical_path: Mapping[str, int] | None
+    """What the end of a step waited for, by class; None where no replay tells."""
     record: RankRecord
     """What `diagnose.measure.ranks.job_of_records` compares with the other ranks."""
 
@@ -113,6 +116,7 @@ def digest_of(trace: Trace, catalogue: Catalogue) -> Digest:
         ),
         work=measures.step_work,
         memory=measures.memory_peak,
+        critical_path=path.per_step if (path := critical_path(measures)) is not None else None,
         record=record_of(measures),
     )
 

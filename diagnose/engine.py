@@ -94,6 +94,7 @@ def examine_digests(digests: Sequence[Digest], catalogue: Catalogue) -> Examinat
         has_device=any(digest.has_device for digest in digests),
         work=slowest.work if slowest else None,
         memory=_fullest(digests),
+        critical_path=slowest.critical_path if slowest else None,
     )
     return Examination(diagnosis, claimed)
 

@@ -131,6 +131,7 @@ DIAGNOSIS = record(
         "has_device": {"type": ["boolean", "null"]},
         "work": {"anyOf": [WORK, {"type": "null"}]},
         "memory": {"anyOf": [MEMORY, {"type": "null"}]},
+        "critical_path": {"anyOf": [SIZES, {"type": "null"}]},
     },
 )
 
@@ -148,6 +149,9 @@ def test_the_printed_object_obeys_the_schema_and_its_sums(trace: Trace) -> None:
     )
     assert sum(classes) == (printed["steps"]["median_ns"] or 0)
     assert sum(finding["recoverable_ns"] for finding in printed["findings"]) <= (printed["steps"]["mean_ns"] or 0)
+    if (path := printed["critical_path"]) is not None:
+        assert sum(path.values()) == pytest.approx(printed["steps"]["mean_ns"], rel=0.02)
+        assert list(path.values()) == sorted(path.values(), reverse=True)
     gains = [finding["recoverable_ns"] for finding in printed["findings"] if not finding["ends_run"]]
     assert gains == sorted(gains, reverse=True)
 

@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from diagnose.engine import diagnose
 from diagnose.measure import Measures
 from diagnose.measure.critical_path import critical_path
+from diagnose.model import Diagnosis
+from diagnose.plugins import Catalogue
+from diagnose.report import text
 from diagnose.trace import Trace
 from diagnose.trace.drawn import drawn
 from diagnose.trace.readers import open_traces
@@ -75,3 +79,26 @@ def test_the_device_is_what_our_recordings_wait_for(name: str) -> None:
     assert sum(path.composition.values()) == pytest.approx(measures.total_ns, rel=1e-3)
     assert next(iter(path.composition)) == "compute"
     assert path.composition["compute"] > 0.9 * measures.total_ns
+
+
+def diagnosed(name: str) -> Diagnosis:
+    return diagnose(open_traces([SAMPLES / name]), Catalogue({}, {}, ()))
+
+
+def test_a_diagnosis_has_it_per_step_and_the_report_says_what_the_accounting_hides() -> None:
+    diagnosis = diagnosed("h200_allocator_churn")
+    path = diagnosis.critical_path
+    assert path is not None
+    assert list(path) == sorted(path, key=lambda name: -path[name])
+    assert sum(path.values()) == pytest.approx(diagnosis.steps.mean_ns, rel=0.01)
+    assert next(iter(path)) == "allocator"
+    assert diagnosis.accounting.compute > 0.5 * diagnosis.accounting.total_ns, "yet the device is mostly busy"
+    words = " ".join(text.render(diagnosis).split())
+    assert "what the end of a step waits for back to its beginning: memory allocator 49 %, framework dispatch" in words
+
+
+def test_a_report_is_silent_where_the_path_is_all_compute_or_not_known() -> None:
+    assert "critical path" not in text.render(diagnosed("h200_expert_gpt"))
+    unknown = diagnose([Trace(source="nothing")], Catalogue({}, {}, ()))
+    assert unknown.critical_path is None
+    assert "critical path" not in text.render(unknown)

@@ -2,6 +2,7 @@
 
     path = critical_path(measures)
     path.composition      # {"compute": 351_000_000, "sync": 2_400_000, "dispatch": …}: sums to the replayed steps
+    path.per_step         # the same of a mean step
     path.rows             # the device work on the path
 
 Each piece of the way is device work by its class (`compute`, `comm`, `copy`), the device's own delay (`gap` between
@@ -34,10 +35,17 @@ class CriticalPath:
 
     composition: Mapping[str, int]
     """Nanoseconds of all counted steps together by class, largest first; no zeros."""
+    steps: int
+    """How many were counted."""
     rows: Int64
     """Rows of device work on the path, first to last."""
     host: Intervals
     """Host time on the path, on the trace's clock."""
+
+    @property
+    def per_step(self) -> dict[str, int]:
+        """Nanoseconds of a mean step by class, largest first; what is less than one is left out."""
+        return {name: took // self.steps for name, took in self.composition.items() if took >= self.steps}
 
 
 def critical_path(measures: Measures) -> CriticalPath | None:
@@ -69,7 +77,8 @@ def critical_path(measures: Measures) -> CriticalPath | None:
     for cause, took in _by_cause(measures, host, int(spent[on_host].sum()) + max(after_ns, 0)).items():
         found[cause] = found.get(cause, 0) + took
     largest = sorted(found.items(), key=lambda entry: -entry[1])
-    return CriticalPath({name: took for name, took in largest if took}, row[work & (spent > 0)][::-1], host)
+    composition = {name: took for name, took in largest if took}
+    return CriticalPath(composition, measures.step_count, row[work & (spent > 0)][::-1], host)
 
 
 def _walked(times: Int64, first: Int64, first_ns: Int64, second: Int64, last: int, begin: int) -> Int64:

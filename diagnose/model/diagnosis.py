@@ -112,3 +112,6 @@ class Diagnosis:
     """Of the slowest rank; None where operators have no shapes or the device's ceilings are unknown."""
     memory: MemoryPeak | None = None
     """Of the rank whose device is fullest; None where no allocator's history was recorded."""
+    critical_path: Mapping[str, int] | None = None
+    """What the ends of the slowest rank's steps waited for, nanoseconds of a mean step by class, the largest first
+    (`diagnose.measure.critical_path`); None without a device, or where the replay does not follow the recording."""

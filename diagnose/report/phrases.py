@@ -148,6 +148,23 @@ def arithmetic(diagnosis: Diagnosis) -> str:
     )
 
 
+ON_PATH = {"comm": "communication", "copy": "copies", "gap": "gaps between kernels", "launch": "launch delays"}
+"""Classes of a critical path that the accounting of a step does not have under that name."""
+_OF_THE_PATH = 0.05
+"""Of the critical path: less is not worth a word, as a finding of less is of no weight."""
+
+
+def awaited(diagnosis: Diagnosis) -> str:
+    """What the ends of steps waited for; empty where that is not known, or is the device's computing and no more."""
+    path = diagnosis.critical_path or {}
+    whole = sum(path.values())
+    weighty = {name: took / whole for name, took in path.items() if took >= _OF_THE_PATH * whole}
+    if not weighty.keys() - {"compute"}:
+        return ""
+    parts = [f"{ON_PATH.get(name) or measure(name)} {format_share(share)}" for name, share in weighty.items()]
+    return f"Its critical path, what the end of a step waits for back to its beginning: {', '.join(parts)}."
+
+
 def unsure(diagnosis: Diagnosis) -> dict[str, str]:
     """What rules would have needed to decide, and the names of those that lacked it, in one text: `a-rule, b-rule`."""
     lacking: dict[str, list[str]] = {}

@@ -16,6 +16,7 @@ from diagnose.report.memory import headline, memory_lines, title
 from diagnose.report.next_steps import next_commands
 from diagnose.report.phrases import (
     arithmetic,
+    awaited,
     final,
     identity,
     is_healthy,
@@ -120,6 +121,7 @@ def _accounting(state: State, width: int) -> list[Text]:
         bar(parts, width),
         *legend(parts, width),
         *(paragraph(done, width, style=MUTED) if (done := arithmetic(state.diagnosis)) else ()),
+        *(paragraph(path, width, style=MUTED) if (path := awaited(state.diagnosis)) else ()),
     ]
 
 
