@@ -261,7 +261,7 @@ def test_the_operators_keep_their_promises() -> None:
 def test_second_derivatives_are_refused(recompute: bool) -> None:
     hidden, weight, target = drawn(4, 4, seed=53), drawn(7, 4, seed=54), labels(4, 7, seed=55)
     loss = kernels.linear_cross_entropy(hidden, weight, target, recompute=recompute)
-    with pytest.raises(RuntimeError, match=r"second derivatives|no autograd formula"):
+    with pytest.raises(RuntimeError, match="no second derivatives"):
         torch.autograd.grad(torch.autograd.grad(loss, hidden, create_graph=True)[0].sum(), hidden)
 
 

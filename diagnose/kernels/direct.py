@@ -2,20 +2,26 @@
 
 An operator registered from Python is dispatched several times over each way. Eager code on plain tensors needs nothing
 of that but a node in the autograd graph. Whatever watches or replaces operators (compilers, tracing, modes, transforms,
-tensors of other classes) sees the operator. Forward-mode derivatives, which neither way has, are refused.
+tensors of other classes) sees the operator. Derivatives that neither way has are refused: torch would call those in
+forward mode zero, and of second ones say nothing that helps.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.autograd import forward_ad
+
+from diagnose.kernels.left_to_torch import has_tangent
 
 PLAIN = frozenset((torch.Tensor, torch.nn.Parameter, type(None), bool, int, float))
 
 
-def direct(operator: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function that the operator is made of, where neither a gradient is wanted nor anybody watches."""
+def direct(operator: Any, function: Callable[..., Any], instead: str) -> Callable[..., Any]:
+    """The function that the operator is made of, where neither a gradient is wanted nor anybody watches.
+
+    It is a gradient's own, which has no further one: who wants that is told what to write `instead`.
+    """
+    refuse_second_derivatives(operator, instead)
 
     def call(*args: Any) -> Any:
         refuse_tangents(args)
@@ -50,17 +56,27 @@ def differentiable(
     return call
 
 
+def refuse_second_derivatives(operator: Any, instead: str) -> None:
+    """Let the backward pass through an operator that computes a gradient raise."""
+
+    def refuse(*_: Any) -> None:
+        raise RuntimeError(no_second_derivatives(instead))
+
+    operator.register_autograd(refuse)
+
+
+def no_second_derivatives(instead: str) -> str:
+    """What is said to who wants them."""
+    return f"fused kernels have no second derivatives: write `{instead}` there, or take them by torch.func"
+
+
 def refuse_tangents(args: Sequence[Any]) -> None:
-    """Raise where forward-mode derivatives are wanted: torch has none for operators of Python, and says they are 0."""
-    if torch.compiler.is_compiling() or forward_ad._current_level < 0:
-        return
-    if any(isinstance(arg, torch.Tensor) and _tangent(arg) is not None for arg in args):
-        raise NotImplementedError("the fused kernels have no forward-mode derivatives")
-
-
-def _tangent(tensor: torch.Tensor) -> torch.Tensor | None:
-    tangent: torch.Tensor | None = forward_ad.unpack_dual(tensor).tangent  # type: ignore[no-untyped-call]  # torch's
-    return tangent
+    """Raise where derivatives in forward mode are wanted of an operator."""
+    if any(isinstance(arg, torch.Tensor) and has_tangent(arg) for arg in args):
+        raise NotImplementedError(
+            "fused kernels have no derivatives in forward mode of what was computed before: let the whole function "
+            "run under torch.func.jvp or in the dual level"
+        )
 
 
 def _wants_gradient(args: tuple[Any, ...]) -> bool:

@@ -12,6 +12,7 @@ import torch
 from diagnose.kernels.backend import compute_dtype, runs_triton
 from diagnose.kernels.direct import differentiable, direct
 from diagnose.kernels.layout import as_rows
+from diagnose.kernels.left_to_torch import left_to_torch
 from diagnose.kernels.tuning import fused_pays
 
 
@@ -21,7 +22,7 @@ def swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
         raise ValueError(f"gate and up have one shape, not {tuple(gate.shape)} and {tuple(up.shape)}")
     if gate.dim() == 0:
         return swiglu(gate.reshape(1), up.reshape(1)).reshape(())
-    if gate.dtype == up.dtype and not fused_pays("swiglu", (gate, up), _fused, _native):
+    if left_to_torch(gate, up) or (gate.dtype == up.dtype and not fused_pays("swiglu", (gate, up), _fused, _native)):
         return _native(gate, up)
     return _fused(gate, up)
 
@@ -78,7 +79,7 @@ def _differentiate(by_out: torch.Tensor, gate: torch.Tensor, up: torch.Tensor) -
 
 
 _swiglu_backward = torch.library.custom_op("diagnose::swiglu_backward", _differentiate, mutates_args=())
-_gradients = direct(_swiglu_backward, _differentiate)
+_gradients = direct(_swiglu_backward, _differentiate, "torch.nn.functional.silu(gate) * up")
 
 
 @_swiglu_backward.register_fake

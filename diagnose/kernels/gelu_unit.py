@@ -14,6 +14,7 @@ from diagnose.kernels.backend import compute_dtype, runs_triton
 from diagnose.kernels.direct import differentiable, direct
 from diagnose.kernels.gated_unit import gradient_buffers, output_buffer
 from diagnose.kernels.layout import as_rows
+from diagnose.kernels.left_to_torch import left_to_torch
 from diagnose.kernels.tuning import fused_pays
 
 Approximate = Literal["none", "tanh"]
@@ -30,7 +31,7 @@ def geglu(gate: torch.Tensor, up: torch.Tensor, approximate: Approximate = "none
         return geglu(gate.reshape(1), up.reshape(1), approximate).reshape(())
     fused, native = partial(_fused, approximate=approximate), partial(_native, approximate=approximate)
     name = "geglu" if approximate == "none" else "geglu by tanh"
-    if gate.dtype == up.dtype and not fused_pays(name, (gate, up), fused, native):
+    if left_to_torch(gate, up) or (gate.dtype == up.dtype and not fused_pays(name, (gate, up), fused, native)):
         return native(gate, up)
     return fused(gate, up)
 
@@ -89,7 +90,7 @@ def _differentiate(
 
 
 _geglu_backward = torch.library.custom_op("diagnose::geglu_backward", _differentiate, mutates_args=())
-_gradients = direct(_geglu_backward, _differentiate)
+_gradients = direct(_geglu_backward, _differentiate, "torch.nn.functional.gelu(gate) * up")
 
 
 @_geglu_backward.register_fake

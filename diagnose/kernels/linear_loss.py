@@ -21,12 +21,14 @@ from typing import Any
 import torch
 
 from diagnose.kernels.backend import cast_for_autocast, compute_dtype, without_autocast
-from diagnose.kernels.direct import refuse_tangents
+from diagnose.kernels.direct import no_second_derivatives, refuse_second_derivatives
 from diagnose.kernels.handing_on import graph_is_kept, scaled
+from diagnose.kernels.left_to_torch import is_distributed, left_to_torch
 from diagnose.kernels.row_loss import (
     LossTerms,
     Reduction,
     check_arguments,
+    losses_in_torch,
     losses_of,
     reduced,
     rows_kept,
@@ -54,6 +56,14 @@ with a vocabulary of 50257 and none of that, the products of an H200 take 1.6 ti
 BLOCK_ELEMENTS = 1 << 26
 """Elements that are worked on at once where a whole is too much: 128 MiB in bfloat16."""
 
+INSTEAD = "cross_entropy(linear(hidden, weight), target)"
+"""What has second derivatives."""
+
+SHARDED = (
+    "the layer's weight is a DTensor and the features are not: a layer that `fully_shard` was given by itself has its "
+    "weight whole only in its own forward; leave it to the `fully_shard` of the module around it"
+)
+
 
 def linear_cross_entropy(
     hidden: torch.Tensor,
@@ -73,7 +83,8 @@ def linear_cross_entropy(
     `z_loss` adds `z_loss · logsumexp²` to each row's loss. The mean is over the rows that are not ignored.
     """
     check_arguments(hidden, target, label_smoothing, z_loss, reduction)
-    refuse_tangents((hidden, weight, bias))
+    if is_distributed(weight) and not is_distributed(hidden):
+        raise TypeError(SHARDED)
     if weight.dim() != 2 or weight.shape[1] != hidden.shape[-1]:
         raise ValueError(f"weight {tuple(weight.shape)} does not multiply features {tuple(hidden.shape)}")
     if chunk_rows is not None and chunk_rows < 1:
@@ -85,6 +96,11 @@ def linear_cross_entropy(
         raise TypeError(f"features are {rows.dtype}, the layer is {weight.dtype}: they must be of one dtype")
     labels = target.reshape(-1)
     terms = (ignore_index, label_smoothing, z_loss)
+    if left_to_torch(rows, weight, bias):
+        logits = torch.nn.functional.linear(rows, weight, bias)
+        losses, _ = losses_in_torch(logits.to(compute_dtype(rows.dtype)), labels, LossTerms(*terms))
+        losses = losses.reshape(target.shape) if reduction == "none" else losses
+        return reduced(losses, labels, ignore_index, reduction)
     needs = [torch.is_grad_enabled() and part is not None and part.requires_grad for part in (rows, weight, bias)]
     if recompute or reduction == "none" or rows.dtype == torch.float16 or not any(needs):
         losses, _ = _losses(rows, weight, bias, labels, *terms, chunk_rows)
@@ -162,7 +178,7 @@ def _keep_gradients(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tenso
 
 def _scale_gradients(ctx: Any, by_loss: torch.Tensor | None, *_: None) -> tuple[torch.Tensor | None, ...]:
     if torch.is_grad_enabled():
-        raise RuntimeError("linear_cross_entropy has no second derivatives")
+        raise RuntimeError(no_second_derivatives(INSTEAD))
     given: list[torch.Tensor | None] = [None] * ctx.arguments
     if by_loss is not None:
         for place, (needed, gradient) in enumerate(zip(ctx.needs, ctx.saved_tensors, strict=True)):
@@ -238,6 +254,9 @@ def _gradients(
             if needs_bias:
                 by_bias[some] = logits.sum(0, dtype=dtype).to(weight.dtype)
     return by_hidden.to(hidden.dtype), by_weight, by_bias
+
+
+refuse_second_derivatives(_gradients, INSTEAD)
 
 
 @_gradients.register_fake

@@ -11,7 +11,16 @@ import torch
 
 from diagnose.kernels.backend import compute_dtype
 from diagnose.kernels.direct import differentiable, direct
-from diagnose.kernels.row_loss import LossTerms, Reduction, check_arguments, losses_of, reduced, write_gradients
+from diagnose.kernels.left_to_torch import left_to_torch
+from diagnose.kernels.row_loss import (
+    LossTerms,
+    Reduction,
+    check_arguments,
+    losses_in_torch,
+    losses_of,
+    reduced,
+    write_gradients,
+)
 
 
 def cross_entropy(
@@ -29,7 +38,11 @@ def cross_entropy(
     """
     check_arguments(logits, target, label_smoothing, z_loss, reduction)
     rows, labels = logits.reshape(-1, logits.shape[-1]), target.reshape(-1)
-    losses, _ = _differentiable_losses(rows, labels, ignore_index, label_smoothing, z_loss)
+    if left_to_torch(rows):
+        terms = LossTerms(ignore_index, label_smoothing, z_loss)
+        losses, _ = losses_in_torch(rows.to(compute_dtype(rows.dtype)), labels, terms)
+    else:
+        losses, _ = _differentiable_losses(rows, labels, ignore_index, label_smoothing, z_loss)
     losses = losses.reshape(target.shape) if reduction == "none" else losses
     return reduced(losses, labels, ignore_index, reduction)
 
@@ -67,7 +80,7 @@ def _differentiate(
 
 
 _cross_entropy_backward = torch.library.custom_op("diagnose::cross_entropy_backward", _differentiate, mutates_args=())
-_gradients = direct(_cross_entropy_backward, _differentiate)
+_gradients = direct(_cross_entropy_backward, _differentiate, "torch.nn.functional.cross_entropy(logits, …)")
 
 
 @_cross_entropy_backward.register_fake

@@ -15,6 +15,7 @@ import torch
 from diagnose.kernels.backend import compute_dtype, runs_triton
 from diagnose.kernels.direct import differentiable, direct
 from diagnose.kernels.layout import with_unit_stride
+from diagnose.kernels.left_to_torch import left_to_torch
 
 
 def softmax(
@@ -41,7 +42,8 @@ def softmax(
             mask = mask.expand(*scores.shape[:-3], *mask.shape[-3:]).flatten(0, -4)
     else:
         rows = scores[(None,) * (4 - scores.dim())]
-    shares: torch.Tensor = _shared(rows, mask, scale, causal)
+    whole = left_to_torch(scores, mask)
+    shares: torch.Tensor = (_written if whole else _shared)(rows, mask, scale, causal)
     return shares.reshape(scores.shape)
 
 
@@ -58,13 +60,20 @@ def _normalise(scores: torch.Tensor, mask: torch.Tensor | None, scale: float, ca
         mask = None if mask is None else mask.expand(scores.shape)
         masked_softmax.normalise(with_unit_stride(scores), mask, shares, scale, causal, dtype)
         return shares
-    wide = scores.to(dtype) * scale
+    return shares.copy_(_written(scores, mask, scale, causal))
+
+
+def _written(scores: torch.Tensor, mask: torch.Tensor | None, scale: float, causal: bool) -> torch.Tensor:
+    """The formula in plain torch."""
+    wide = scores.to(compute_dtype(scores.dtype)) * scale
     nothing = float("-inf")
     if causal:
-        wide.masked_fill_(_later(scores), nothing)
+        wide = wide.masked_fill(_later(scores), nothing)
     if mask is not None:
-        wide = wide.masked_fill(~mask, nothing) if mask.dtype == torch.bool else wide + mask.to(dtype)
-    return shares.copy_(torch.softmax(wide, -1).masked_fill((wide == nothing).all(-1, keepdim=True), 0.0))
+        wide = wide.masked_fill(~mask, nothing) if mask.dtype == torch.bool else wide + mask.to(wide.dtype)
+    empty = (wide == nothing).all(-1, keepdim=True)
+    # Filled before and after: the gradient of a row without a share would be nan, although nothing comes of it.
+    return torch.softmax(wide.masked_fill(empty, 0.0), -1).masked_fill(empty, 0.0).to(scores.dtype)
 
 
 _softmax = torch.library.custom_op("diagnose::softmax", _normalise, mutates_args=())
@@ -95,7 +104,7 @@ def _differentiate(
 
 
 _softmax_backward = torch.library.custom_op("diagnose::softmax_backward", _differentiate, mutates_args=())
-_gradients = direct(_softmax_backward, _differentiate)
+_gradients = direct(_softmax_backward, _differentiate, "torch.softmax(scores * scale + mask, dim=-1)")
 
 
 @_softmax_backward.register_fake
@@ -130,4 +139,4 @@ def _gradient_output(shares: torch.Tensor, wide: bool) -> torch.Tensor:
 
 def _later(scores: torch.Tensor) -> torch.Tensor:
     """What causality forbids."""
-    return torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+    return scores.new_ones(scores.shape[-2:], dtype=torch.bool).triu(1)

@@ -14,7 +14,8 @@ import torch
 
 from diagnose.kernels.backend import compute_dtype, runs_triton, without_autocast
 from diagnose.kernels.direct import differentiable, direct
-from diagnose.kernels.layout import with_unit_stride
+from diagnose.kernels.layout import rows_of
+from diagnose.kernels.left_to_torch import left_to_torch
 from diagnose.kernels.tuning import fused_pays
 
 WIDEST = 16384
@@ -36,8 +37,10 @@ def add_layer_norm(
     for name, part in (("weight", weight), ("bias", bias)):
         if part is not None and part.shape != x.shape[-1:]:
             raise ValueError(f"a {name} {tuple(part.shape)} for rows of {tuple(x.shape)}")
-    fused, native = partial(_fused, eps=eps), partial(_native, eps=eps)
     inputs = x, residual, weight, bias
+    if left_to_torch(*inputs):
+        return _written(*inputs, eps)
+    fused, native = partial(_fused, eps=eps), partial(_native, eps=eps)
     if any(part is not None and part.dtype != x.dtype for part in inputs):
         return fused(*inputs)  # torch has no operator for it
     return (fused if fused_pays("add_layer_norm", inputs, fused, native) else native)(*inputs)
@@ -46,9 +49,8 @@ def add_layer_norm(
 def _fused(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    width = x.shape[-1]
-    normed, summed, _, _ = _added(x.reshape(-1, width), residual.reshape(-1, width), weight, bias, eps)
-    return normed.reshape(x.shape), summed.reshape(x.shape)
+    normed, summed, _, _ = _added(x, residual, weight, bias, eps)
+    return normed, summed
 
 
 def _native(
@@ -57,6 +59,21 @@ def _native(
     with without_autocast(x):
         summed = x + residual
         return torch.nn.functional.layer_norm(summed, summed.shape[-1:], weight, bias, eps), summed
+
+
+def _written(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The formula in plain torch."""
+    summed = x + residual
+    dtype, wide = summed.dtype, summed.to(compute_dtype(summed.dtype))
+    centred = wide - wide.mean(-1, keepdim=True)
+    value = centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + eps)
+    if weight is not None:
+        dtype, value = torch.promote_types(dtype, weight.dtype), value * weight.to(wide.dtype)
+    if bias is not None:
+        dtype, value = torch.promote_types(dtype, bias.dtype), value + bias.to(wide.dtype)
+    return value.to(dtype), summed
 
 
 def _add_and_normalise(
@@ -70,16 +87,17 @@ def _add_and_normalise(
         # Deferred: imports Triton, which need not be there.
         from diagnose.kernels.gpu import residual_layer_norm
 
-        x, residual = with_unit_stride(x), with_unit_stride(residual)
         weight, bias = _contiguous(weight), _contiguous(bias)
-        residual_layer_norm.add_and_normalise(x, residual, weight, bias, normed, summed, means, scales, eps)
+        residual_layer_norm.add_and_normalise(
+            rows_of(x), rows_of(residual), weight, bias, rows_of(normed), rows_of(summed), means, scales, eps
+        )
         return normed, summed, means, scales
     torch.add(x.to(scales.dtype), residual.to(scales.dtype), out=summed)
     wide = summed.to(scales.dtype)
-    torch.mean(wide, 1, out=means)
-    centred = wide - means.unsqueeze(1)
-    torch.rsqrt(centred.square().mean(1) + eps, out=scales)
-    value = centred * scales.unsqueeze(1)
+    torch.mean(wide, -1, out=means)
+    centred = wide - means.unsqueeze(-1)
+    torch.rsqrt(centred.square().mean(-1) + eps, out=scales)
+    value = centred * scales.unsqueeze(-1)
     value = value if weight is None else value * weight.to(scales.dtype)
     normed.copy_(value if bias is None else value + bias.to(scales.dtype))
     return normed, summed, means, scales
@@ -113,32 +131,32 @@ def _differentiate(
         from diagnose.kernels.gpu import residual_layer_norm
 
         sums = residual_layer_norm.gradients(
-            by_normed.contiguous(),
-            None if by_summed is None else by_summed.contiguous(),
-            summed.contiguous(),
+            rows_of(by_normed.contiguous()),
+            None if by_summed is None else rows_of(by_summed.contiguous()),
+            rows_of(summed.contiguous()),
             _contiguous(weight),
             bias,
             means.contiguous(),
             scales.contiguous(),
-            by_inputs,
+            rows_of(by_inputs),
         )
     else:
-        value = (summed.to(scales.dtype) - means.unsqueeze(1)) * scales.unsqueeze(1)
+        value = (summed.to(scales.dtype) - means.unsqueeze(-1)) * scales.unsqueeze(-1)
         given = by_normed.to(scales.dtype)
         sums = [
-            None if part is None else rows.sum(0).to(part.dtype)
+            None if part is None else rows.reshape(-1, len(part)).sum(0).to(part.dtype)
             for part, rows in ((weight, given * value), (bias, given))
         ]
         given = given if weight is None else given * weight.to(scales.dtype)
-        along = (given * value).mean(1, keepdim=True)
-        gradient = scales.unsqueeze(1) * (given - given.mean(1, keepdim=True) - value * along)
+        along = (given * value).mean(-1, keepdim=True)
+        gradient = scales.unsqueeze(-1) * (given - given.mean(-1, keepdim=True) - value * along)
         by_inputs.copy_(gradient if by_summed is None else gradient + by_summed.to(scales.dtype))
     by_weight, by_bias = (summed.new_empty(0) if part is None else part for part in sums)
     return by_inputs, by_weight, by_bias
 
 
 _add_norm_backward = torch.library.custom_op("diagnose::add_layer_norm_backward", _differentiate, mutates_args=())
-_gradients = direct(_add_norm_backward, _differentiate)
+_gradients = direct(_add_norm_backward, _differentiate, "torch.nn.functional.layer_norm(x + residual, …)")
 
 
 @_add_norm_backward.register_fake
@@ -192,7 +210,7 @@ def _outputs(
     dtype = summed.dtype
     for part in (weight, bias):
         dtype = dtype if part is None else torch.promote_types(dtype, part.dtype)
-    means = torch.empty(x.shape[0], dtype=compute_dtype(summed.dtype), device=x.device)
+    means = torch.empty(x.shape[:-1], dtype=compute_dtype(summed.dtype), device=x.device)
     return torch.empty(x.shape, dtype=dtype, device=x.device), summed, means, torch.empty_like(means)
 
 
@@ -208,7 +226,7 @@ def _gradient_outputs(
 
 
 def _in_triton(rows: torch.Tensor) -> bool:
-    return rows.shape[1] <= WIDEST and runs_triton(rows)
+    return rows.shape[-1] <= WIDEST and runs_triton(rows)
 
 
 def _contiguous(tensor: torch.Tensor | None) -> torch.Tensor | None:

@@ -14,7 +14,8 @@ import torch
 
 from diagnose.kernels.backend import compute_dtype, runs_triton, without_autocast
 from diagnose.kernels.direct import differentiable, direct
-from diagnose.kernels.layout import with_unit_stride
+from diagnose.kernels.layout import rows_of
+from diagnose.kernels.left_to_torch import left_to_torch
 from diagnose.kernels.tuning import fused_pays
 
 WIDEST = 16384
@@ -40,6 +41,8 @@ def add_rms_norm(
         raise ValueError(f"rows have at least one element, not {tuple(x.shape)}")
     if weight is not None and weight.shape != x.shape[-1:]:
         raise ValueError(f"a weight {tuple(weight.shape)} for rows of {tuple(x.shape)}")
+    if left_to_torch(x, residual, weight):
+        return _written(x, residual, weight, eps, round_before_weight)
     fused = partial(_fused, eps=eps, round_before_weight=round_before_weight)
     if round_before_weight or (weight is not None and not x.dtype == residual.dtype == weight.dtype):
         return fused(x, residual, weight)  # torch has no operator for it
@@ -51,9 +54,8 @@ def add_rms_norm(
 def _fused(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor | None, eps: float, round_before_weight: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    width = x.shape[-1]
-    normed, summed, _ = _added(x.reshape(-1, width), residual.reshape(-1, width), weight, eps, round_before_weight)
-    return normed.reshape(x.shape), summed.reshape(x.shape)
+    normed, summed, _ = _added(x, residual, weight, eps, round_before_weight)
+    return normed, summed
 
 
 def _native(
@@ -62,6 +64,20 @@ def _native(
     with without_autocast(x):
         summed = x + residual
         return torch.nn.functional.rms_norm(summed, summed.shape[-1:], weight, eps), summed
+
+
+def _written(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor | None, eps: float, round_before_weight: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The formula in plain torch."""
+    summed = x + residual
+    wide = summed.to(compute_dtype(summed.dtype))
+    value = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    if round_before_weight:
+        value = value.to(summed.dtype).to(wide.dtype)
+    if weight is None:
+        return value.to(summed.dtype), summed
+    return (value * weight.to(wide.dtype)).to(torch.promote_types(summed.dtype, weight.dtype)), summed
 
 
 def _add_and_normalise(
@@ -75,14 +91,15 @@ def _add_and_normalise(
         # Deferred: imports Triton, which need not be there.
         from diagnose.kernels.gpu import residual_norm
 
-        x, residual = with_unit_stride(x), with_unit_stride(residual)
         weight = None if weight is None else weight.contiguous()
-        residual_norm.add_and_normalise(x, residual, weight, normed, summed, scales, eps, round_before_weight)
+        residual_norm.add_and_normalise(
+            rows_of(x), rows_of(residual), weight, rows_of(normed), rows_of(summed), scales, eps, round_before_weight
+        )
         return normed, summed, scales
     torch.add(x.to(scales.dtype), residual.to(scales.dtype), out=summed)
     wide = summed.to(scales.dtype)
-    torch.rsqrt(wide.square().mean(1) + eps, out=scales)
-    value = wide * scales.unsqueeze(1)
+    torch.rsqrt(wide.square().mean(-1) + eps, out=scales)
+    value = wide * scales.unsqueeze(-1)
     if round_before_weight:
         value = value.to(summed.dtype).to(scales.dtype)
     normed.copy_(value if weight is None else value * weight.to(scales.dtype))
@@ -115,22 +132,22 @@ def _differentiate(
         from diagnose.kernels.gpu import residual_norm
 
         by_weight = residual_norm.gradients(
-            by_normed.contiguous(),
-            None if by_summed is None else by_summed.contiguous(),
-            summed.contiguous(),
+            rows_of(by_normed.contiguous()),
+            None if by_summed is None else rows_of(by_summed.contiguous()),
+            rows_of(summed.contiguous()),
             None if weight is None else weight.contiguous(),
             scales.contiguous(),
-            by_inputs,
+            rows_of(by_inputs),
             round_before_weight,
         )
     else:
-        value = summed.to(scales.dtype) * scales.unsqueeze(1)
+        value = summed.to(scales.dtype) * scales.unsqueeze(-1)
         given, by_weight = by_normed.to(scales.dtype), None
         if weight is not None:
             factor = value.to(summed.dtype).to(scales.dtype) if round_before_weight else value
-            by_weight = (given * factor).sum(0)
+            by_weight = (given * factor).reshape(-1, len(weight)).sum(0)
             given = given * weight.to(scales.dtype)
-        gradient = scales.unsqueeze(1) * (given - value * (given * value).mean(1, keepdim=True))
+        gradient = scales.unsqueeze(-1) * (given - value * (given * value).mean(-1, keepdim=True))
         by_inputs.copy_(gradient if by_summed is None else gradient + by_summed.to(scales.dtype))
     if weight is None or by_weight is None:
         return by_inputs, summed.new_empty(0)
@@ -138,7 +155,7 @@ def _differentiate(
 
 
 _add_norm_backward = torch.library.custom_op("diagnose::add_rms_norm_backward", _differentiate, mutates_args=())
-_gradients = direct(_add_norm_backward, _differentiate)
+_gradients = direct(_add_norm_backward, _differentiate, "torch.nn.functional.rms_norm(x + residual, …)")
 
 
 @_add_norm_backward.register_fake
@@ -186,9 +203,9 @@ def _outputs(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     summed = torch.empty(x.shape, dtype=torch.promote_types(x.dtype, residual.dtype), device=x.device)
     dtype = summed.dtype if weight is None else torch.promote_types(summed.dtype, weight.dtype)
-    scales = torch.empty(x.shape[0], dtype=compute_dtype(summed.dtype), device=x.device)
+    scales = torch.empty(x.shape[:-1], dtype=compute_dtype(summed.dtype), device=x.device)
     return torch.empty(x.shape, dtype=dtype, device=x.device), summed, scales
 
 
 def _in_triton(rows: torch.Tensor) -> bool:
-    return rows.shape[1] <= WIDEST and runs_triton(rows)
+    return rows.shape[-1] <= WIDEST and runs_triton(rows)

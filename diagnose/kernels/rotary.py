@@ -12,6 +12,7 @@ import torch
 from diagnose.kernels.backend import compute_dtype, runs_triton
 from diagnose.kernels.direct import differentiable
 from diagnose.kernels.layout import with_unit_stride
+from diagnose.kernels.left_to_torch import left_to_torch
 
 
 def rotary(
@@ -24,9 +25,8 @@ def rotary(
     Query heads and key heads may differ in number.
     """
     _check(q, k, cos, sin)
-    if torch.is_grad_enabled() and (cos.requires_grad or sin.requires_grad):  # Angles that are learned.
-        return _written(q, cos, sin, interleaved), _written(k, cos, sin, interleaved)
-    if (axis := _axis_of_heads(q, k, cos)) is None:
+    learned = torch.is_grad_enabled() and (cos.requires_grad or sin.requires_grad)
+    if learned or left_to_torch(q, k, cos, sin) or (axis := _axis_of_heads(q, k, cos)) is None:
         return _written(q, cos, sin, interleaved), _written(k, cos, sin, interleaved)
     heads_last = [_of_four_dimensions(part).transpose(axis, 2) for part in (q, k, cos, sin)]
     new_q, new_k = _rotated(*heads_last[:2], *(part.squeeze(2) for part in heads_last[2:]), interleaved, False)

@@ -46,7 +46,7 @@ def losses_of(logits: torch.Tensor, target: torch.Tensor, terms: LossTerms) -> t
         )
         return losses, logsumexps
     for some in _parts(rows, logits.shape[1]):
-        losses[some], logsumexps[some] = _losses_in_torch(logits[some].to(dtype), target[some], terms)
+        losses[some], logsumexps[some] = losses_in_torch(logits[some].to(dtype), target[some], terms)
     return losses, logsumexps
 
 
@@ -91,6 +91,20 @@ def write_gradients(
         ).to(gradients.dtype)
 
 
+def losses_in_torch(x: torch.Tensor, target: torch.Tensor, terms: LossTerms) -> tuple[torch.Tensor, torch.Tensor]:
+    """The loss and the log-sum-exp of each row, by torch's own operators alone, which have all derivatives."""
+    kept = target != terms.ignore_index
+    known = (target >= 0) & (target < x.shape[1])
+    logsumexp = torch.logsumexp(x, dim=1)
+    picked = x.gather(1, torch.where(known, target, 0).unsqueeze(1)).squeeze(1)
+    loss = logsumexp - (1.0 - terms.label_smoothing) * picked.masked_fill(~known, float("nan"))
+    if terms.label_smoothing > 0:
+        loss = loss - terms.label_smoothing * x.mean(dim=1)
+    if terms.z_loss > 0:
+        loss = loss + terms.z_loss * logsumexp.square()
+    return loss.masked_fill(~kept, 0.0), logsumexp.masked_fill(~kept, 0.0)
+
+
 def reduced(losses: torch.Tensor, target: torch.Tensor, ignore_index: int, reduction: Reduction) -> torch.Tensor:
     """The losses as `reduction` wants them; the mean of no rows is nan, as torch's."""
     if reduction == "none":
@@ -119,19 +133,6 @@ def check_arguments(
         raise ValueError(f"z-loss is 0 or more, not {z_loss}")
     if reduction not in ("mean", "sum", "none"):
         raise ValueError(f"reduction is mean, sum or none, not {reduction}")
-
-
-def _losses_in_torch(x: torch.Tensor, target: torch.Tensor, terms: LossTerms) -> tuple[torch.Tensor, torch.Tensor]:
-    kept = target != terms.ignore_index
-    known = (target >= 0) & (target < x.shape[1])
-    logsumexp = torch.logsumexp(x, dim=1)
-    picked = x.gather(1, torch.where(known, target, 0).unsqueeze(1)).squeeze(1)
-    loss = logsumexp - (1.0 - terms.label_smoothing) * picked.masked_fill(~known, float("nan"))
-    if terms.label_smoothing > 0:
-        loss = loss - terms.label_smoothing * x.mean(dim=1)
-    if terms.z_loss > 0:
-        loss = loss + terms.z_loss * logsumexp.square()
-    return loss.masked_fill(~kept, 0.0), logsumexp.masked_fill(~kept, 0.0)
 
 
 def _gradients_in_torch(
