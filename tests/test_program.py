@@ -44,6 +44,8 @@ def test_a_module_with_its_arguments(project: Path) -> None:
         [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "scripts/train.py", "--lr", "1"],
         [sys.executable, "scripts/train.py"],
         ["env", "A=1", "scripts/train.py", "other.py"],
+        ["bash", "-c", "ulimit -n 4096 && python scripts/train.py"],
+        ["env", "bash", "-lc", "python 'scripts/train.py' --lr 1"],
     ],
 )
 def test_a_launcher_starts_the_first_script_of_the_users(project: Path, words: list[str]) -> None:
@@ -51,6 +53,17 @@ def test_a_launcher_starts_the_first_script_of_the_users(project: Path, words: l
     assert (program.kind, program.entry) == ("launcher", project / "scripts" / "train.py")
     assert program.command("ignored") == words
     assert program.typed.startswith("-- ")
+
+
+def test_a_line_for_a_shell_is_no_name_of_a_script(project: Path) -> None:
+    for line in ("cd elsewhere; python gone.py", "echo 'open quote.py"):
+        assert Program.parse(["bash", "-c", line], launcher=True, cwd=project).entry is None
+
+
+def test_a_script_whose_name_holds_a_space_is_found(project: Path) -> None:
+    (project / "train me.py").write_text("")
+    program = Program.parse([sys.executable, "train me.py"], launcher=True, cwd=project)
+    assert program.entry == project / "train me.py"
 
 
 def test_a_launcher_with_a_module(project: Path) -> None:

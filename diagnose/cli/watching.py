@@ -107,7 +107,8 @@ class Watching:
     def _answer(self, as_json: bool) -> str:
         if as_json:
             return formats()["json"].render(self.state)
-        return text.render(self.state, width=terminal_width(), colour=wants_colour())
+        # The program has written to the same place, and what it wrote last may not have ended its line.
+        return "\n" + text.render(self.state, width=terminal_width(), colour=wants_colour())
 
     def _happened(self, event: AnyEvent) -> None:
         self.state = self.state.after(event)

@@ -171,8 +171,23 @@ def _module_file(name: str, cwd: Path) -> Path | None:
 _LAUNCHED_MODULE = frozenset({"-m", "--module"})
 
 
-def _launched_file(words: Sequence[str], cwd: Path) -> Path | None:
+def _within_shells(words: Sequence[str], cwd: Path) -> list[str]:
+    """The words of a command line, those of a line for a shell among them (`bash -c "cd run && python train.py"`)."""
+    found: list[str] = []
+    for word in words:
+        if any(letter.isspace() for letter in word) and not (cwd / word).exists():
+            try:
+                found += shlex.split(word)
+            except ValueError:  # an open quote: it is no line for a shell
+                found.append(word)
+        else:
+            found.append(word)
+    return found
+
+
+def _launched_file(typed: Sequence[str], cwd: Path) -> Path | None:
     """The script among a launcher's words: the first that is a Python file of the user's, else the module after -m."""
+    words = _within_shells(typed, cwd)
     for word in words[1:]:
         path = _absolute(cwd / word)
         if word.endswith(".py") and path.is_file() and not _FOREIGN.intersection(path.parts):
@@ -185,11 +200,12 @@ def _launched_file(words: Sequence[str], cwd: Path) -> Path | None:
                 continue
             if found is not None:
                 return found
-    if os.sep not in words[0] and shutil.which(words[0]) is None:
-        beside = Path(sysconfig.get_path("scripts")) / words[0]
+    if os.sep not in typed[0] and shutil.which(typed[0]) is None:
+        beside = Path(sysconfig.get_path("scripts")) / typed[0]
         if not beside.is_file():
-            raise UsageError(f"{words[0]}: no such command; is its environment active?")
-    missing = next((word for word in words[1:] if word.endswith(".py") and not word.startswith("-")), None)
+            raise UsageError(f"{typed[0]}: no such command; is its environment active?")
+    named = [word for word in typed[1:] if word.endswith(".py") and not word.startswith("-")]
+    missing = next((word for word in named if len(word.split()) == 1), None)
     if missing is not None and not (cwd / missing).exists():
         raise UsageError(f"{missing}: no such script")
     return None
