@@ -2,8 +2,8 @@
 
 What it changes
     In a program that accumulates gradients, the size of the micro-batch is multiplied and the number of micro-steps
-    divided by the same factor, each where the program sets it (for Hugging Face's Trainer and for Lightning in their
-    arguments). What one step of the optimizer sees stays the same.
+    divided by the same factor, each where the program sets it (a file of settings that it executes; for Hugging Face's
+    Trainer and for Lightning in their arguments). What one step of the optimizer sees stays the same.
 
 Why it helps
     A kernel on few samples leaves multiprocessors empty, and every micro-step costs the launches of a whole forward and
@@ -11,8 +11,9 @@ Why it helps
 
 Fix safety
     Rounding, where the loss is a mean over micro-batches of one size: the mean of means is the mean of all. Training,
-    where the samples of an epoch are what is split, since its last batch may be smaller, and where the loss ignores
-    some targets, of which micro-batches may hold unequal parts. Left alone: BatchNorm, whose statistics are those of a
+    where the samples of an epoch are what is split, since its last batch may be smaller, where the loss ignores some
+    targets, of which micro-batches may hold unequal parts, and where the step draws random numbers for each sample
+    (dropout, noise), which are others in other groups. Left alone: BatchNorm, whose statistics are those of a
     micro-batch; sums and weighted losses; schedules that count micro-steps. Without accumulation, a larger batch
     changes the training, and is advice. Activations take as many times the memory.
 """

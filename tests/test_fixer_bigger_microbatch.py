@@ -152,6 +152,68 @@ def test_what_the_command_line_sets_is_not_changed_behind_its_back() -> None:
     assert isinstance(FIXER.rewrite(replace(executing, words=["train.py", "--log_interval=1"])), Edits)
 
 
+EXECUTING = GLOBALS.replace("data = torch", "exec(open('configurator.py').read())\ndata = torch")
+
+
+def test_what_an_executed_file_of_settings_sets_is_set_there() -> None:
+    config = "# 12 * 5 * 8 samples\nbatch_size = 12\nblock_size = 1024\ngradient_accumulation_steps = 5 * 8\n"
+    sources = {"train.py": EXECUTING, "config/train_gpt2.py": config}
+    request = replace(
+        example_request("small-batch", EXECUTING, setting={"factor": 2}),
+        sources=sources,
+        words=["train.py", "config/train_gpt2.py"],
+    )
+    answer = FIXER.rewrite(request)
+    assert isinstance(answer, Edits)
+    assert answer.files == {
+        "config/train_gpt2.py": config.replace("batch_size = 12", "batch_size = 24").replace("= 5 * 8", "= 20")
+    }
+
+
+def test_of_several_files_of_settings_the_last_that_sets_a_number_decides() -> None:
+    sources = {"train.py": EXECUTING, "a.py": "batch_size = 2\n", "b.py": "batch_size = 5\n", "c.py": "lr = 1\n"}
+    request = example_request("small-batch", EXECUTING, setting={"factor": 4})
+    answer = FIXER.rewrite(replace(request, sources=sources, words=["a.py", "b.py", "c.py"]))
+    assert isinstance(answer, Edits)
+    assert answer.files["b.py"] == "batch_size = 20\n"
+    assert "gradient_accumulation_steps = 2 # used" in answer.files["train.py"]
+    assert set(answer.files) == {"train.py", "b.py"}
+
+
+def test_the_word_of_the_command_line_that_decides_is_named() -> None:
+    request = example_request("small-batch", EXECUTING, setting={"factor": 2})
+    answer = FIXER.rewrite(replace(request, words=["train.py", "--batch_size=4"]))
+    assert isinstance(answer, Advice) and "`--batch_size=4`" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("model(X).square()", "model(X + torch.randn_like(X)).square()"),
+        ("model(X).square()", "model(X, torch.randint(0, 9, (batch_size,), device=device)).square()"),
+        ("model = torch.nn.Linear(6, 2)", "model = torch.nn.Sequential(torch.nn.Linear(6, 2), torch.nn.Dropout(0.1))"),
+        (
+            "model = torch.nn.Linear(6, 2)",
+            "class Noisy(torch.nn.Linear):\n    def forward(self, x):\n"
+            "        return super().forward(x) + torch.randn(len(x), 2)\nmodel = Noisy(6, 2)",
+        ),
+    ],
+)
+def test_numbers_drawn_for_each_sample_make_it_a_change_of_the_training(before: str, after: str) -> None:
+    text = GLOBALS.replace(before, after)
+    assert text != GLOBALS
+    answer = FIXER.rewrite(example_request("small-batch", text, setting={"factor": 2}))
+    assert isinstance(answer, Edits) and answer.gate is Gate.TRAINING
+
+
+@pytest.mark.parametrize("line", ["dropout = 0.0", "model = torch.nn.Dropout(p=0.0)", "ix = torch.randint(9, (4,))"])
+def test_what_draws_nothing_or_in_the_same_order_stays_rounding(line: str) -> None:
+    text = GLOBALS.replace("    cursor += batch_size\n", f"    cursor += batch_size\n    {line}\n")
+    assert text != GLOBALS
+    answer = FIXER.rewrite(example_request("small-batch", text, setting={"factor": 2}))
+    assert isinstance(answer, Edits) and answer.gate is Gate.ROUNDING
+
+
 def test_a_loss_that_may_ignore_targets_makes_it_a_change_of_the_training() -> None:
     loss = "torch.nn.functional.cross_entropy(model(X), Y, ignore_index=-1)"
     text = GLOBALS.replace("model(X).square().mean()", loss)

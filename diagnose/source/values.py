@@ -16,6 +16,7 @@ from diagnose.source.bindings import Scope, binding_of, dotted, passed_to, read_
 from diagnose.source.configs import entries, form_of
 from diagnose.source.defaults import Default, assigned, defaults_of, keys_of, option_default, option_words
 from diagnose.source.edit import call_name
+from diagnose.source.executed import executes_files, set_by_file
 from diagnose.source.imported import module_file
 from diagnose.source.literals import literal, number, string, written
 from diagnose.source.syntax import Source, Splice, parse
@@ -160,7 +161,7 @@ class _Search:
         constant = literal(bound.value) is not None
         if constant and self._reaches_too_far(source, bound.scope, node.value):
             return None
-        if isinstance(bound.scope, cst.Module) and "exec(" in source.text:
+        if isinstance(bound.scope, cst.Module) and executes_files(source):
             return self._overridable(node.value, bound.value, path, source, depth)
         return self.follow(bound.value, path, source, fixed, depth)
 
@@ -188,14 +189,10 @@ class _Search:
         """A global of a script that executes config files over its globals: the last file that sets it decides."""
         if any(word.startswith(f"--{name}=") for word in self.words):
             return None
-        for word in reversed(self.words):
-            there = next((key for key in self.sources if word.endswith(".py") and _ends_with(key, word)), None)
-            config = parse(self.sources[there]) if there is not None and there != path else None
-            for target in config.every(cst.AssignTarget) if config is not None and there is not None else ():
-                assign = config.parent(target) if config is not None else None
-                if isinstance(target.target, cst.Name) and target.target.value == name and config is not None:
-                    assert isinstance(assign, cst.Assign) and there is not None
-                    return self.follow(assign.value, there, config, False, depth)
+        file = set_by_file(name, path, self.sources, self.words)
+        if file is not None:
+            there, config, setting = file
+            return self.follow(setting, there, config, False, depth)
         return self.follow(value, path, source, False, depth)
 
     def _parameter(
@@ -328,7 +325,3 @@ def _path_of(node: cst.BaseExpression) -> tuple[str, ...]:
         key = string(node.args[0].value)
         return (*_path_of(node.func.value), key) if key is not None else ()
     return ()
-
-
-def _ends_with(path: str, word: str) -> bool:
-    return path == word or path.endswith("/" + word.removeprefix("./"))

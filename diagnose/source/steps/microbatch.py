@@ -14,13 +14,15 @@ from typing import Protocol
 import libcst as cst
 
 from diagnose.model import Scalar, Site
+from diagnose.source.executed import executes_files, files_of_words, set_by_file
 from diagnose.source.flow import within
 from diagnose.source.options import CallOptions
 from diagnose.source.steps.accumulation import Count, accumulation, count_of
+from diagnose.source.steps.drawn_in_step import draws_in_step
 from diagnose.source.steps.loaders import LoadersFound
 from diagnose.source.steps.trainers import Trainer
 from diagnose.source.steps.training import TrainingStep, training_steps
-from diagnose.source.syntax import Source, Splice
+from diagnose.source.syntax import Source, Splice, parse
 from diagnose.source.values import Setting
 
 __all__ = ["MicroBatch", "microbatch"]
@@ -62,7 +64,8 @@ class MicroBatch:
     steps: int
     exact: bool
     """The mean over micro-steps is that over all samples: they are a loop of their own within the step, all of one
-    size, and the loss leaves no target out. Else they are those of a loader, or hold what a loss may ignore."""
+    size, the loss leaves no target out, and nothing is drawn for each sample. Else they are those of a loader, hold
+    what a loss may ignore, or get other random numbers in another group."""
     _set: Callable[[int, int], Edited | str] = field(repr=False)
 
     def edits(self, size: int, steps: int) -> Edited | str:
@@ -128,11 +131,17 @@ def _in_loop(program: Program, least_steps: int) -> MicroBatch | str | None:
         return f"{where} accumulates, but its loop counts micro-steps for other ends too: change both numbers by hand."
     if (rate := _rate_of_batch(step.source, step.source.code(way.steps))) is not None:
         return f"{where} accumulates, but `{rate}` hangs on the size of its micro-batch: change the three by hand."
-    size, number = _size(program, step.source), _set_at(program, step.path, step.source, way.steps, divisor=True)
+    size = _size(program, step.path, step.source)
+    number = _set_at(program, step.path, step.source, way.steps, divisor=True)
     if size is None or number is None or number.value < least_steps:
-        what = "micro-batch" if size is None else "number of micro-steps"
-        return f"{where} accumulates: let its micro-batch be larger and its micro-steps fewer ({what} not found)."
-    return _of_counts(way.counted and "ignore_index" not in text, size, number)
+        names = (_size_name(step.source), step.source.code(way.steps))
+        told = [f"`{word}`" for name in names for word in _words_of(program, name)]
+        why = f"{'micro-batch' if size is None else 'number of micro-steps'} not found"
+        why = f"the command line says {' and '.join(told)}" if told else why
+        return f"{where} accumulates: let its micro-batch be larger and its micro-steps fewer ({why})."
+    sources = filter(None, map(parse, program.sources.values()))
+    alike = "ignore_index" not in text and draws_in_step(sources, step.source.code(step.turn)) is None
+    return _of_counts(way.counted and alike, size, number)
 
 
 def _of_counts(exact: bool, size: Count, number: Count) -> MicroBatch:
@@ -172,28 +181,40 @@ def _rate_of_batch(source: Source, steps: str) -> str | None:
     return None
 
 
-def _size(program: Program, source: Source) -> Count | None:
+def _size(program: Program, path: str, source: Source) -> Count | None:
     for loader in program.loaders().loaders:
         given = loader.options.given("batch_size")
         if given is not None:
             found = _set_at(program, loader.options.path, loader.options.source, given)
             recorded = loader.site.arguments.get("batch_size") if loader.site is not None else None
             return found if found is not None and recorded in (None, found.value) else None
+    return _counted(program, path, source, _size_name(source))
+
+
+def _size_name(source: Source) -> str:
+    """The one variable that is called as the size of a batch is; empty where none is, or several are."""
     names = {
         source.code(assign.targets[0].target)
         for assign in source.every(cst.Assign)
         if _BATCH.match(source.code(assign.targets[0].target))
     }
-    name = names.pop() if len(names) == 1 else ""
-    return count_of(source, program.entry or "", name) if name and not _from_outside(program, source, name) else None
+    return names.pop() if len(names) == 1 else ""
 
 
-def _from_outside(program: Program, source: Source, name: str) -> bool:
-    """Whether the command line, or a file of settings that it names and the program executes, has the last word."""
-    executed = "exec(" in source.text and any(
-        word.endswith(".py") and not (program.entry or "").endswith(word) for word in program.words
-    )
-    return executed or any(word.lstrip("-").partition("=")[0].replace("-", "_") == name for word in program.words)
+def _counted(program: Program, path: str, source: Source, name: str, *, divisor: bool = False) -> Count | None:
+    """Where a variable of the script is set: there, or in a file of settings that the command line names."""
+    here = count_of(source, path, name, divisor=divisor) if name and not _words_of(program, name) else None
+    if here is None or not executes_files(source):
+        return here
+    if None in files_of_words(path, program.sources, program.words):
+        return None  # a file that cannot be read may set it
+    file = set_by_file(name, path, program.sources, program.words)
+    return count_of(file[1], file[0], name, divisor=divisor) if file is not None else here
+
+
+def _words_of(program: Program, name: str) -> list[str]:
+    """The words of the command line that set a variable or an option: they have the last word."""
+    return [word for word in program.words if name and word.lstrip("-").partition("=")[0].replace("-", "_") == name]
 
 
 def _set_at(
@@ -201,10 +222,10 @@ def _set_at(
 ) -> Count | None:
     """Where a number is set; None where the command line has it."""
     code = source.code(value)
-    if _from_outside(program, source, code):
+    if _words_of(program, code):
         return None
     if isinstance(value, cst.Name):
-        return count_of(source, path, code, divisor=divisor)
+        return _counted(program, path, source, code, divisor=divisor)
     setting = program.set_by(value, path, source)
     if setting is None or not isinstance(setting.value, int) or isinstance(setting.value, bool):
         return None
