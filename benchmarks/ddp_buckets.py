@@ -44,6 +44,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=170)
     parser.add_argument("--ranks", type=int, help="default: one for each device, 4 at most")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--only", nargs="+", default=[], metavar="PART_OF_NAME", help="beside the default, these alone")
     parser.add_argument("--tiny", action="store_true", help="sizes for a CPU")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
@@ -55,7 +56,7 @@ def main() -> None:
     for number, part in enumerate(args.parts):
         left = end - time.monotonic()
         share = SHARES[part] / sum(SHARES[later] for later in args.parts[number:])
-        run = capped if part == "cap" else partial(_run, part)
+        run = capped if part == "cap" else partial(_run, part, args.only)
         results[part] = run(args.out, ranks, left * share, tiny=args.tiny)
         (args.out / "ddp_buckets.json").write_text(json.dumps(results, indent=1))
     for part in args.parts:
@@ -73,7 +74,7 @@ def _devices() -> int:
     return int(torch.cuda.device_count())
 
 
-def _run(part: str, out: Path, ranks: int, seconds: float, *, tiny: bool) -> object:
+def _run(part: str, only: list[str], out: Path, ranks: int, seconds: float, *, tiny: bool) -> object:
     """The rows of one part; words where it failed."""
     target = out / f"{part}.json"
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
@@ -83,7 +84,7 @@ def _run(part: str, out: Path, ranks: int, seconds: float, *, tiny: bool) -> obj
     with (out / f"{part}.log").open("wb") as log:
         try:
             done = subprocess.run(
-                [*command, *(["--tiny"] if tiny else [])],
+                [*command, *(["--tiny"] if tiny else []), *(["--only", *only] if only else [])],
                 env=variables,
                 stdout=log,
                 stderr=log,

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from diagnose.measure import Measures
@@ -263,8 +263,13 @@ def ddp(job: Job, folder: Path, *, sockets: bool) -> list[Configuration]:
     def half() -> tuple[Any, Any]:
         return None, default_hooks.bf16_compress_hook
 
+    def thin() -> tuple[Any, Any]:
+        state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=4, start_powerSGD_iter=2)
+        return state, powerSGD_hook.powerSGD_hook
+
     if job.device.type == "cuda":  # torch has this hook for devices only
         found.append(Configuration("bf16 gradients (training)", with_ddp(job, model, hook=half)))
+    found.append(Configuration("PowerSGD of rank 4 (training)", with_ddp(job, model, hook=thin)))
     if sockets:
         each = with_ddp(job, model, micro=MICRO_STEPS, sync="each")
         found.append(Configuration(f"{MICRO_STEPS} micro-steps, reduced in each", each))
@@ -348,6 +353,7 @@ def main() -> None:
     parser.add_argument("target", type=Path)
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--only", nargs="+", default=[])
     args = parser.parse_args()
     end_at = time.monotonic() + args.seconds
     on_gpu = torch.cuda.is_available() and not args.tiny
@@ -360,6 +366,8 @@ def main() -> None:
     job = Job(device, TINY if args.tiny else SIZES[args.part], dist.get_rank())
     sockets = args.part == "ddp-sockets"
     configurations = fsdp(job) if args.part == "fsdp" else ddp(job, args.target.parent, sockets=sockets)
+    first, *others = configurations
+    configurations = [first, *(one for one in others if not args.only or any(part in one.name for part in args.only))]
     seconds = rounds(job, configurations, end_at)
     if job.rank == 0:
         against = statistics.median(seconds[configurations[0].name])
