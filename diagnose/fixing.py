@@ -1,0 +1,162 @@
+"""What a fixer is: a rewrite that is asked with a request and answers with edits, with advice, or with nothing.
+
+Files in `fixers/` import these from `diagnose.fixer`, beside all that helps to write one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import libcst as cst
+
+from diagnose.model import Confidence, Facts, Finding, Gate, Place, Scalar, Severity, Site
+from diagnose.source.edit import Source, Splice, splice
+from diagnose.source.steps.loaders import LoadersFound, find_loaders
+from diagnose.source.steps.trainers import Trainer, trainers_of
+from diagnose.source.values import Setting, setting_of, word_for
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a fixer may look at: the finding, the user's files as text, and what the run recorded."""
+
+    finding: Finding
+    sources: Mapping[str, str]
+    """The user's own files: path as recorded by the run → text."""
+    sites: Sequence[Site] = ()
+    facts: Facts = field(default_factory=Facts)
+    setting: Mapping[str, Scalar] = field(default_factory=dict)
+    """One of the settings that `Fixer.settings` proposed; empty for a fixer without knobs."""
+    entry: str | None = None
+    """The script that was started, a key of `sources`; None for a module or a launcher whose file is unknown."""
+    configs: Mapping[str, str] = field(default_factory=dict)
+    """Config files of the user's that the program names (YAML, JSON, TOML): path → text."""
+    words: Sequence[str] = ()
+    """The command line of the program; what is given there wins over any default."""
+    home: str | None = None
+    """The folder in which the program finds modules of its own first, where a new file can be put; None: unknown."""
+
+    def set_by(
+        self, value: cst.BaseExpression, path: str, source: Source, recorded: Scalar = None, *, switch: bool = False
+    ) -> Setting | None:
+        """What sets an expression of a file: `setting_of` with all that this request knows.
+
+        `switch`: whatever else reads it is to go with it.
+        """
+        readers = None if switch else ("DataLoader",)
+        return setting_of(
+            value, path, source, self.sources, recorded, configs=self.configs, words=self.words, readers=readers
+        )
+
+    def told(self, value: cst.BaseExpression) -> str | None:
+        """The word of the command line that decides a variable or an attribute; None where none does."""
+        return word_for(value, self.sources, self.words)
+
+    def edited(self, edits: Iterable[tuple[str, Sequence[Splice]]]) -> dict[str, str]:
+        """The new texts of the files that have edits, each edit made once."""
+        by_file: dict[str, dict[Splice, None]] = {}
+        for path, splices in edits:
+            by_file.setdefault(path, {}).update(dict.fromkeys(splices))
+        texts = {**self.sources, **self.configs}
+        return {path: splice(texts[path], list(splices)) for path, splices in by_file.items() if splices}
+
+    def loaders(self) -> LoadersFound:
+        """The data loaders that the finding is about, else those that feed training."""
+        return find_loaders(self.sources, self.sites, self.finding.where, self.configs, self.words)
+
+    def trainers(self) -> tuple[Trainer, ...]:
+        """Where the program tells a library that holds the training loop how to train."""
+        return trainers_of(self.sources, self.configs, self.words)
+
+
+@dataclass(frozen=True)
+class Edits:
+    """Whole new texts for some of the files."""
+
+    files: Mapping[str, str]
+    summary: str
+    """What was changed, in one line, for people."""
+    gate: Gate | None = None
+    """What these edits promise about the numbers, where it is not what the fixer promises of all its edits."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """There is no line of the user's that can be edited safely; `text` says what to do by hand, and why not by us."""
+
+    text: str
+
+
+Answer = Edits | Advice | None
+"""None: this finding gives the fixer nothing to do."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """A source before and after, or (after None) a source that must be left alone, with what the run would know."""
+
+    before: str
+    after: str | None
+    request: Callable[[str], Request]
+    """Makes the request for a text of the file."""
+
+
+def example_request(
+    rule: str,
+    text: str,
+    *,
+    sites: Sequence[Site] = (),
+    facts: Facts | None = None,
+    setting: Mapping[str, Scalar] | None = None,
+    lines: Sequence[int] = (),
+) -> Request:
+    """The request that a run of `train.py` with this text would lead to; `lines` are those that the finding names."""
+    where = tuple(Place("train.py", line) for line in lines)
+    finding = Finding(rule, Severity.HIGH, 0, 10_000_000, 0.5, Confidence.MEASURED, "as recorded", where=where)
+    return Request(finding, {"train.py": text}, sites, facts or Facts(), setting or {}, "train.py", home="")
+
+
+_COMPILING = frozenset({6, 9})
+"""Of an order class, the tens: compilation, graph capture."""
+
+
+@dataclass(frozen=True)
+class Fixer:
+    """One rewrite."""
+
+    name: str
+    """The change in kebab case."""
+    rewrite: Callable[[Request], Answer]
+    gate: Gate
+    mechanism: str
+    """The measure that must move for the gain to be believed: an accounting class (`idle.input`, `compute`), a sum of
+    them where the gain may show in either (`compute+idle.launch`), or `sync_calls`."""
+    settings: Callable[[Request], Sequence[Mapping[str, Scalar]]] = lambda _request: ({},)
+    """The settings of its knobs that are worth a trial, cheapest first."""
+    rounds_to: str | None = None
+    """The number format that matrix operands are rounded to (`tf32`), when the fix does that: for the rounding gate,
+    and for the training gate, which then also refuses what is wrong by far more than that."""
+    fewer_parameters: bool = False
+    """The fix takes out parameters without influence: the training gate, which alone allows it, lets them go."""
+    examples: tuple[Example, ...] = field(default=(), repr=False)
+    order: int = 50
+    """Order class of composition: 10 environment, 20 syncs, 30 input, 40 precision, 50 kernels, 60 compile, 70 memory,
+    80 communication, 90 graph capture."""
+    conflicts: tuple[str, ...] = ()
+    """Fixers that are never kept beside this one; it is enough that one of the two says so."""
+    after: tuple[str, ...] = ()
+    """Fixers that have their turn first, where they are candidates too: this one rests on what they do."""
+    completes: tuple[str, ...] = ()
+    """Fixers after which this one is tried even where its finding went with them: what they leave over comes too rarely
+    for the few steps of a window."""
+    rules: tuple[str, ...] = ()
+    """Rules whose findings it is tried for although they do not name it: for fixers that lie beside the project."""
+    doc: str = ""
+    """Filled by the loader from the module's docstring."""
+
+    @property
+    def compiles(self) -> bool:
+        """Whether code runs after it that nobody wrote, compiled or recorded as a graph: what it changes late in a run
+        no first step shows, and its programs take long to start."""
+        return self.order // 10 in _COMPILING
