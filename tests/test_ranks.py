@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diagnose.measure import Measures
-from diagnose.measure.collectives import CollectiveSequence, match_collectives, match_sequences
+from diagnose.measure.collectives import CollectiveSequence, Matched, match_sequences, sequences_of
 from diagnose.measure.rank_record import record_of
 from diagnose.measure.ranks import Job, job_of, job_of_records
 from diagnose.trace import Collective, Thread, Trace
@@ -83,6 +83,10 @@ def job(lateness: Sequence[Sequence[int]], clocks: Sequence[int] = ()) -> list[T
     ]
 
 
+def matched_of(traces: Sequence[Trace]) -> tuple[Matched, ...]:
+    return match_sequences([sequences_of(trace) for trace in traces])
+
+
 def judged(traces: Sequence[Trace]) -> Job:
     """Of what travelled from where the traces were read."""
     measured = [Measures(trace) for trace in traces]
@@ -93,15 +97,15 @@ def judged(traces: Sequence[Trace]) -> Job:
 
 
 def test_a_wait_is_the_duration_minus_the_shortest_one() -> None:
-    (matched,) = match_collectives(job([[0, 0, 0], [2_000_000, 0, 500_000]]))
+    (matched,) = matched_of(job([[0, 0, 0], [2_000_000, 0, 500_000]]))
     assert matched.wait_ns.tolist() == [[2_000_000, 0], [0, 0], [500_000, 0]]
     assert matched.last.tolist()[::2] == [1, 1]
 
 
 def test_clocks_change_no_wait_and_are_found_out() -> None:
     late = [[0, 100_000, 0, 50_000], [2_000_000, 0, 70_000, 0]]
-    (together,) = match_collectives(job(late))
-    (apart,) = match_collectives(job(late, clocks=[0, 123_456_789_000]))
+    (together,) = matched_of(job(late))
+    (apart,) = matched_of(job(late, clocks=[0, 123_456_789_000]))
     assert apart.wait_ns.tolist() == together.wait_ns.tolist()
     assert apart.offset_ns == (0, 123_456_789_000)
     assert apart.spread_ns == (0, 0)
@@ -111,7 +115,7 @@ def test_ranks_that_began_recording_at_different_collectives_are_shifted() -> No
     irregular = [[0, 300_000, 0, 900_000, 0, 100_000], [1_000_000, 0, 0, 0, 400_000, 0]]
     one, other = job(irregular)
     rows = other.device.start_ns >= one.device.start_ns[4]  # without its first two steps
-    (matched,) = match_collectives([one, replace(other, device=other.device.where(rows))])
+    (matched,) = matched_of([one, replace(other, device=other.device.where(rows))])
     assert matched.rows[:, 1].tolist()[:2] == [-1, -1]
     assert (matched.rows[2:] >= 0).all()
     assert matched.wait_ns[:2].tolist() == [[-1, -1], [-1, -1]]
@@ -125,7 +129,7 @@ def test_kernels_without_arguments_belong_to_the_group_of_their_stream() -> None
         collective[(collective == 0).nonzero()[0][0]] = -1
         named.append(replace(trace, device=replace(trace.device, collective=collective)))
     in_group = (Collective("all_reduce", group="dp"),)
-    (matched,) = match_collectives([replace(trace, collectives=in_group) for trace in named])
+    (matched,) = matched_of([replace(trace, collectives=in_group) for trace in named])
     assert (matched.group, len(matched)) == ("dp", 3)
 
 
@@ -139,7 +143,7 @@ def test_groups_of_one_name_and_different_ranks_are_kept_apart() -> None:
         paired.append(
             replace(trace, collectives=(tensor_parallel,), device=replace(trace.device, collective=described))
         )
-    assert [(one.group, one.members) for one in match_collectives(paired)] == [("tp", (0, 1)), ("tp", (2, 3))]
+    assert [(one.group, one.members) for one in matched_of(paired)] == [("tp", (0, 1)), ("tp", (2, 3))]
 
 
 def test_a_root_that_leaves_a_broadcast_early_was_not_late() -> None:
@@ -150,14 +154,14 @@ def test_a_root_that_leaves_a_broadcast_early_was_not_late() -> None:
     reduces = (root.device.name == root.names.index(REDUCE)).nonzero()[0]
     root_ends[reduces] += 3 * TRANSFER
     whole = replace(root, device=replace(root.device, end_ns=root_ends))
-    (matched,) = match_collectives([whole, other])
+    (matched,) = matched_of([whole, other])
     assert sorted(matched.last.tolist())[:2] == [-1, -1]
 
 
 def test_other_collectives_are_not_matched() -> None:
     one, other = job([[0, 0, 0], [0, 0, 0]])
     renamed = replace(other, names=("gemm", BROADCAST, REDUCE, "ProfilerStep#1"))
-    assert match_collectives([one, renamed]) == ()
+    assert matched_of([one, renamed]) == ()
 
 
 def test_the_rank_that_all_wait_for_is_named() -> None:

@@ -1,6 +1,6 @@
 """Which collective of one rank is which of another, and who waited for whom: from durations, not from clocks.
 
-    matched = match_collectives(traces)
+    matched = match_sequences([sequences_of(trace) for trace in traces])
     matched[0].wait_ns          # per collective and rank: its duration minus the shortest one
 
 A collective begins on a rank when that rank arrives and ends on all ranks together. Recordings begin and end at other
@@ -88,13 +88,11 @@ class Matched:
         return np.where(self.comparable, self.duration_ns.argmin(axis=1), MISSING)
 
 
-def match_collectives(traces: Sequence[Trace]) -> tuple[Matched, ...]:
-    """The collectives of a job, by group; `traces` are its ranks, each once. Groups of one rank are left out."""
-    return match_sequences([sequences_of(trace) for trace in traces])
-
-
 def match_sequences(sequences: Sequence[Mapping[Key, CollectiveSequence]]) -> tuple[Matched, ...]:
-    """The same, from what `sequences_of` says of each rank: it may have been said elsewhere."""
+    """The collectives of a job, by group; groups of one rank are left out.
+
+    `sequences` is what `sequences_of` says of each rank, once; it may have been said elsewhere.
+    """
     found = []
     for key in sorted({key for one in sequences for key in one}):
         members = [member for member, one in enumerate(sequences) if key in one]
