@@ -35,6 +35,7 @@ COMMANDS = (
     "explain",
     "doctor",
     "cache",
+    "completion",
     "demo",
 )
 """Modules of this package, in the order of `--help`."""
@@ -43,7 +44,8 @@ INTERRUPTED = 130
 
 _FIRST_STEPS = (
     "Start with `diagnose run train.py` on a program of yours, `diagnose analyze trace.json.gz` on a recording, or "
-    "`diagnose demo`. `diagnose COMMAND --help` says more of each."
+    "`diagnose demo`. `diagnose COMMAND --help` says more of each. Exit codes: 0 done; 1 only under --fail-on; 2 the input "
+    "or the call is wrong; 3 your program failed; 130 interrupted."
 )
 
 
@@ -136,6 +138,13 @@ def _parser() -> argparse.ArgumentParser:
     for command in COMMANDS:
         importlib.import_module(f"diagnose.cli.{command}").add_parser(subparsers)
     return parser
+
+
+def command_parsers() -> dict[str, tuple[str, argparse.ArgumentParser]]:
+    """Each command by its name: its line of help and its parser."""
+    (commands,) = (one for one in _parser()._actions if isinstance(one, argparse._SubParsersAction))
+    said = {one.dest: one.help or "" for one in commands._get_subactions()}
+    return {name: (said[name], parser) for name, parser in commands.choices.items()}
 
 
 def _without_program(words: list[str]) -> list[str]:
