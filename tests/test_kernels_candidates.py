@@ -232,18 +232,21 @@ def test_scaling_and_summing_are_built(target: str) -> None:
     types = {"values": "*bf16", "out": "*bf16", "factor": "*fp32", "count": "i64"}
     constants = {"IN_PLACE": True, "DTYPE": triton.language.float32, "BLOCK": scaling.BLOCK}
     assert built(scaling.scale_kernel, target, types, constants, scaling.THREADS)
-    types = {"parts": "*fp32", "out": "*bf16", "count": "i32", "columns": "i32"}
+    types = {"parts": "*fp32", "out": "*bf16", "second_out": "*fp32", "count": "i32", "columns": "i32"}
     constants = {"DTYPE": triton.language.float32, "TURNS": 4, "AT_ONCE": parts.PARTS_AT_ONCE, "BLOCK": parts.BLOCK}
     assert built(parts.sum_kernel, target, types, constants, parts.THREADS)
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (3, 70), (2, 130, 45), (64, 32), (2, 0, 5), (2, 3, 0)])
-def test_sums_of_parts(shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("wanted", [(True, True), (True, False), (False, True), (False, False)])
+@pytest.mark.parametrize("shape", [(1, 1), (3, 70), (130, 45), (64, 32), (0, 5), (3, 0)])
+def test_sums_of_parts(shape: tuple[int, int], wanted: tuple[bool, bool]) -> None:
     if kernels.backend(DEVICE) != "triton":
         pytest.skip("needs a device, or TRITON_INTERPRET=1")
     from diagnose.kernels.gpu import parts
 
-    given = drawn(*shape, seed=9).detach()
-    found = parts.sum_of_parts(given, torch.float64)
-    assert found.shape == given.sum(-2).shape
-    assert torch.allclose(found, given.sum(-2), rtol=1e-12, atol=1e-12)
+    given = drawn(2, *shape, seed=9).detach()
+    dtypes = [dtype if want else None for dtype, want in zip((torch.float64, torch.float32), wanted, strict=True)]
+    found = parts.sums_of_parts(given, dtypes)
+    for one, dtype, exact in zip(found, dtypes, given.sum(1), strict=True):
+        assert (None if one is None else one.dtype) is dtype
+        assert one is None or torch.allclose(one.double(), exact, rtol=1e-5, atol=1e-5)

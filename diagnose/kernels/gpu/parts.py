@@ -1,5 +1,7 @@
 """Gradients by weights: sums over rows, in parts that programs sum up each for itself, and the sum of the parts."""
 
+from collections.abc import Sequence
+
 import torch
 import triton
 import triton.language as tl
@@ -7,7 +9,7 @@ import triton.language as tl
 from diagnose.kernels.gpu.launch import COMPUTE, on_device_of, row_start, warps
 from diagnose.kernels.tuning import Config, bucket
 
-PARTS = (512, 256, 1024)
+PARTS = (512, 256)
 """Programs of a backward pass, about: each sums over rows of its own. Few have fewer such sums to write and read, many
 fill the device. The first is the default: the same on every device, so that the order of the sum, and with it the
 rounding, does not depend on the device unless it is tuned."""
@@ -19,7 +21,8 @@ THREADS = 256
 
 @triton.jit
 def sum_kernel(
-    parts, out, count, columns, DTYPE: tl.constexpr, TURNS: tl.constexpr, AT_ONCE: tl.constexpr, BLOCK: tl.constexpr
+    parts, out, second_out, count, columns,
+    DTYPE: tl.constexpr, TURNS: tl.constexpr, AT_ONCE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     which = tl.program_id(1)
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -30,22 +33,29 @@ def sum_kernel(
         place = row_start(which * count + part, columns)[:, None] + column[None, :]
         total += tl.load(parts + place, mask=(part < count)[:, None] & inside[None, :], other=0.0)
     value = tl.sum(total, axis=0)
-    tl.store(out + row_start(which, columns) + column, value.to(out.dtype.element_ty), mask=inside)
+    if which == 0:
+        tl.store(out + column, value.to(out.dtype.element_ty), mask=inside)
+    else:
+        tl.store(second_out + column, value.to(second_out.dtype.element_ty), mask=inside)
 
 
-def sum_of_parts(parts: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Of sums (…, parts, columns), contiguous: the sums (…, columns) over all parts, rounded once to a dtype."""
-    *others, count, columns = parts.shape
-    out = torch.empty(*others, columns, dtype=dtype, device=parts.device)
-    if out.numel() > 0:
+def sums_of_parts(parts: torch.Tensor, dtypes: Sequence[torch.dtype | None]) -> list[torch.Tensor | None]:
+    """Of one or two kinds of sums (kinds, parts, columns), contiguous: those over all parts, rounded once.
+
+    A kind has the dtype of its place, or is left out where that is None.
+    """
+    _, count, columns = parts.shape
+    outs = [None if dtype is None else torch.empty(columns, dtype=dtype, device=parts.device) for dtype in dtypes]
+    written = [out for out in outs if out is not None]
+    if written and columns > 0:
         # Of a power of two, so that numbers of rows that vary do not compile it again and again.
         turns = triton.cdiv(triton.next_power_of_2(count), PARTS_AT_ONCE) if count else 0
         with on_device_of(parts):
-            sum_kernel[(triton.cdiv(columns, BLOCK), out.numel() // columns)](
-                parts, out, count, columns, COMPUTE[parts.dtype], turns, PARTS_AT_ONCE, BLOCK,
-                num_warps=warps(THREADS, parts.device),
+            sum_kernel[(triton.cdiv(columns, BLOCK), len(written))](
+                parts if outs[0] is not None else parts[1], written[0], written[-1], count, columns,
+                COMPUTE[parts.dtype], turns, PARTS_AT_ONCE, BLOCK, num_warps=warps(THREADS, parts.device),
             )  # fmt: skip
-    return out
+    return outs
 
 
 def threads_for_row(block: int) -> list[int]:
@@ -58,6 +68,5 @@ def candidates_of_parts(rows: int, block: int) -> list[Config]:
 
     Numbers of rows are powers of two, the same for all rows of a bucket, as a choice holds for all of them.
     """
-    likely, *others = threads_for_row(block)
-    candidates = [Config(threads=likely, rows=max(1, bucket(rows) // parts)) for parts in PARTS]
-    return candidates + [Config(threads=threads, rows=candidates[0].rows) for threads in others]
+    threads_tried = threads_for_row(block)
+    return [Config(threads=threads, rows=max(1, bucket(rows) // parts)) for parts in PARTS for threads in threads_tried]

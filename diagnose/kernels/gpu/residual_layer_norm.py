@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 
 from diagnose.kernels.gpu.launch import COMPUTE, on_device_of, row_start, warps
-from diagnose.kernels.gpu.parts import candidates_of_parts, sum_of_parts, threads_for_row
+from diagnose.kernels.gpu.parts import candidates_of_parts, sums_of_parts, threads_for_row
 from diagnose.kernels.gpu.residual_norm import load_row
 from diagnose.kernels.tuning import Config, bucket, choose
 
@@ -130,7 +130,7 @@ def gradients(
             weight is not None, any(wanted), by_summed is not None, config.rows, COMPUTE[scales.dtype], block,
             num_warps=warps(config.threads, summed.device),
         )  # fmt: skip
-        return [None if dtype is None else sum_of_parts(some, dtype) for some, dtype in zip(sums, wanted, strict=True)]
+        return sums_of_parts(sums, wanted)
 
     candidates = candidates_of_parts(rows, block)
     with on_device_of(summed):

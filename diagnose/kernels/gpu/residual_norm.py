@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 
 from diagnose.kernels.gpu.launch import COMPUTE, on_device_of, row_start, warps
-from diagnose.kernels.gpu.parts import candidates_of_parts, sum_of_parts, threads_for_row
+from diagnose.kernels.gpu.parts import candidates_of_parts, sums_of_parts, threads_for_row
 from diagnose.kernels.tuning import Config, bucket, choose
 
 
@@ -127,13 +127,13 @@ def gradients(
 
     def launch(config: Config) -> torch.Tensor | None:
         parts = triton.cdiv(rows, config.rows)
-        by_weight = None if weight is None else torch.empty(parts, columns, dtype=scales.dtype, device=summed.device)
+        sums = None if weight is None else torch.empty(1, parts, columns, dtype=scales.dtype, device=summed.device)
         backward_kernel[(parts,)](
-            by_normed, by_summed, summed, weight, scales, by_inputs, by_weight, rows, columns,
+            by_normed, by_summed, summed, weight, scales, by_inputs, sums, rows, columns,
             weight is not None, round_first, by_summed is not None, config.rows, COMPUTE[scales.dtype], block,
             num_warps=warps(config.threads, summed.device),
         )  # fmt: skip
-        return None if by_weight is None or weight is None else sum_of_parts(by_weight, weight.dtype)
+        return None if sums is None or weight is None else sums_of_parts(sums, [weight.dtype])[0]
 
     with on_device_of(summed):
         return launch(
