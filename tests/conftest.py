@@ -23,6 +23,12 @@ TALLY = "recording"
 """The property under which a test notes what became of a public recording: format, and `read` or why not."""
 
 
+@pytest.fixture
+def nothing_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The patched arms of a composition leave no windows that could be read, unless a test says what is found there."""
+    monkeypatch.setattr("diagnose.compose.candidates.open_traces", lambda _paths: [])
+
+
 def pytest_collection_finish() -> None:
     """What the tests are made of stays until the end: no garbage collection need walk over it again and again."""
     gc.collect()

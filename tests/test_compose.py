@@ -35,11 +35,7 @@ from diagnose.source.moved import LineMap
 from diagnose.trace import Trace
 from diagnose.trial.schedule import Deadline
 
-
-@pytest.fixture(autouse=True)
-def nothing_new(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The patched arms leave no traces that could be read, unless a test says what would be found in them."""
-    monkeypatch.setattr(candidates, "open_traces", lambda _paths: [])
+pytestmark = pytest.mark.usefixtures("nothing_new")
 
 
 def find_next(

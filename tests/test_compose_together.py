@@ -24,16 +24,12 @@ from diagnose.session import FinalMeasured, TrialStarted, fold
 from diagnose.trace import Trace
 from diagnose.trial.schedule import Deadline
 
+pytestmark = pytest.mark.usefixtures("nothing_new")
+
 MODEL = fixer("narrow-model", replacing("model = 3", "model = 30"), Gate.ROUNDING, rounds_to="tf32")
 LOADER_ELSEWHERE = fixer("torch-again", replacing("import torch\n", "import torch  # again\n"))
 IMPORT = fixer("more-imports", replacing("import torch\n", "import os\nimport torch\n"))
 ALL = SOURCE.replace("= 1", "= 10").replace("= 2", "= 20").replace("= 3", "= 30")
-
-
-@pytest.fixture(autouse=True)
-def nothing_new(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The patched arms leave no windows that could be read."""
-    monkeypatch.setattr(candidates, "open_traces", lambda _paths: [])
 
 
 def stage(folder: Path, *fixers: Fixer, decisions: Mapping[str, Decision] | None = None, **more: object) -> Stage:

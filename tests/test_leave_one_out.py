@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from composing import ITEM, LOADER, SOURCE, Stage, finding, fixer, replacing
 
-from diagnose.compose import candidates
 from diagnose.compose.final import interaction
 from diagnose.fixer import Answer, Edits, Fixer, Request
 from diagnose.model import Decision, Gate, Interval, Verdict
@@ -17,14 +16,10 @@ from diagnose.report.phrases import interplay
 from diagnose.session import FinalMeasured, PatchAccepted, TrialStarted, Warned, fold
 from diagnose.trial.schedule import Deadline
 
+pytestmark = pytest.mark.usefixtures("nothing_new")
+
 MODEL = fixer("narrow-model", replacing("model = 3", "model = 30"))
 LONGER = fixer("imports-more", replacing("import torch\n", "import os\nimport torch\n"))
-
-
-@pytest.fixture(autouse=True)
-def nothing_new(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The patched arms leave no windows that could be read."""
-    monkeypatch.setattr(candidates, "open_traces", lambda _paths: [])
 
 
 def stage(folder: Path, fixers: Sequence[Fixer], left_out: Mapping[str, Decision] | None = None) -> Stage:

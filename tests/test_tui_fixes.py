@@ -7,16 +7,11 @@ from pathlib import Path
 import pytest
 from composing import ITEM, LOADER, Stage, finding
 
-from diagnose.compose import candidates
 from diagnose.model import Decision
 from diagnose.session import TrialStarted, VerdictReached, fold
 from diagnose.tui.fixes import TRYING, fixes_of
 
-
-@pytest.fixture(autouse=True)
-def nothing_new(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The patched arms leave no windows that could be read."""
-    monkeypatch.setattr(candidates, "open_traces", lambda _paths: [])
+pytestmark = pytest.mark.usefixtures("nothing_new")
 
 
 def checked(folder: Path, found: Decision) -> Stage:
