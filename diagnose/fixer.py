@@ -85,6 +85,7 @@ from diagnose.source.remove import remove_call, remove_statements, take_out
 from diagnose.source.shim import add_to_shim, import_for_effect, import_from_shim, is_shim
 from diagnose.source.steps.accumulation import Accumulation, Count, accumulation, count_of
 from diagnose.source.steps.after_build import after_build
+from diagnose.source.steps.averages import MovingAverage, moving_averages
 from diagnose.source.steps.block_calls import (
     BlockCall,
     Keeping,
@@ -159,6 +160,7 @@ __all__ = [
     "LossOfStep",
     "MicroBatch",
     "ModelClass",
+    "MovingAverage",
     "NormCall",
     "NormLoop",
     "Origin",
@@ -270,6 +272,7 @@ __all__ = [
     "microbatch",
     "model_class",
     "moved_inputs",
+    "moving_averages",
     "needs_model",
     "norm_loops",
     "number",

@@ -159,7 +159,15 @@ _SILENT = (
 RULE = Rule(
     "launch-bound",
     check,
-    fixers=("compile-model", "cuda-graphs", "fused-optimizer", "bigger-microbatch", "zero-grad-none", "foreach-clip"),
+    fixers=(
+        "compile-model",
+        "cuda-graphs",
+        "fused-optimizer",
+        "bigger-microbatch",
+        "zero-grad-none",
+        "foreach-clip",
+        "foreach-average",
+    ),
     fires=_FIRES,
     silent=_SILENT,
     nearness=60,

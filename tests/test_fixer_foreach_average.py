@@ -1,0 +1,113 @@
+"""Moving averages of weights: the same numbers from one call over lists."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from diagnose.fixer import Edits, Gate, example_request
+from diagnose.plugins import load
+
+torch = pytest.importorskip("torch")
+FIXER = load().fixers["foreach-average"]
+
+PROGRAM = """
+import copy
+import torch
+from collections import OrderedDict
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.LayerNorm(8), torch.nn.Linear(8, 2))
+ema = copy.deepcopy(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+{define}
+for step in range(5):
+    model(torch.randn(4, 6)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    {call}
+"""
+DIFFUSION = '''
+@torch.no_grad()
+def update_ema(ema_model, model, decay=0.9):
+    """Step the EMA model towards the current model."""
+    ema_params = OrderedDict(ema_model.named_parameters())
+    model_params = OrderedDict(model.named_parameters())
+    for name, param in model_params.items():
+        ema_params[name].mul_(decay).add_(param.data, alpha=1 - decay)
+'''
+CONTRAST = """
+class MoCo:
+    m = 0.9
+    def __init__(self, encoder_q, encoder_k):
+        self.encoder_q, self.encoder_k = encoder_q, encoder_k
+
+    def _momentum_update_key_encoder(self):
+        for param_q, param_k in zip(self.encoder_q.parameters(), self.encoder_k.parameters()):
+            param_k.data = param_k.data * self.m + param_q.data * (1. - self.m)
+"""
+LISTS = """
+def update_ema(target_params, source_params, rate=0.9):
+    for targ, src in zip(target_params, source_params):
+        targ.detach().mul_(rate).add_(src, alpha=1 - rate)
+"""
+DISTILLED = """
+def follow(student, teacher, m=0.9):
+    with torch.no_grad():
+        for param_q, param_k in zip(student.parameters(), teacher.parameters()):
+            param_k.data.mul_(m).add_((1 - m) * param_q.detach().data)
+"""
+WRITTEN = [
+    (DIFFUSION, "update_ema(ema, model)"),
+    (CONTRAST, "MoCo(model, ema)._momentum_update_key_encoder()"),
+    (LISTS, "update_ema(ema.parameters(), model.parameters())"),
+    (DISTILLED, "follow(model, ema)"),
+]
+
+
+def averages(text: str) -> list[Any]:
+    """The averaged weights at the end of a program."""
+    names: dict[str, Any] = {}
+    exec(compile(text, "train.py", "exec", dont_inherit=True), names)
+    return [weight.detach() for weight in names["ema"].parameters()]
+
+
+@pytest.mark.parametrize(("define", "call"), WRITTEN)
+def test_averages_are_the_same_up_to_rounding(define: str, call: str) -> None:
+    before = PROGRAM.format(define=define, call=call)
+    answer = FIXER.rewrite(example_request("launch-bound", before))
+    assert isinstance(answer, Edits)
+    after = answer.files["train.py"]
+    assert "torch._foreach_lerp_(" in after
+    start = averages(PROGRAM.format(define="", call="pass"))
+    for was, now, first in zip(averages(before), averages(after), start, strict=True):
+        torch.testing.assert_close(now, was, rtol=1e-6, atol=1e-7)
+        assert not torch.equal(now, first)
+
+
+def test_it_is_rounding_and_offered_where_launches_bind() -> None:
+    assert FIXER.gate is Gate.ROUNDING
+    assert "foreach-average" in load().rules["launch-bound"].fixers
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        # counts are no weights
+        "state = model.state_dict()\nfor name, value in state.items():\n"
+        "    kept[name].mul_(0.9).add_(value, alpha=0.1)",
+        "for name, value in model.state_dict().items():\n    kept[name].mul_(0.9).add_(value, alpha=0.1)",
+        # an optimizer's momentum: no mean
+        "for m, g in zip(momenta, gradients):\n    m.mul_(0.9).add_(g)",
+        # three models
+        "for e, p, q in zip(ema.parameters(), a.parameters(), b.parameters()):\n    e.mul_(0.9).add_(p, alpha=0.1)",
+        # the factor is another in each turn
+        "for e, p in zip(ema.parameters(), model.parameters()):\n    e.lerp_(p, 1 / p.numel())",
+        # something is written in between
+        "for e, p in zip(ema.parameters(), model.parameters()):\n"
+        "    e.mul_(0.9)\n    p.add_(1)\n    e.add_(p, alpha=0.1)",
+        "for e, p in zip(ema.parameters(), model.parameters()):\n    e.add_(p, alpha=0.1).mul_(0.9)",
+    ],
+)
+def test_other_loops_are_left_alone(loop: str) -> None:
+    assert FIXER.rewrite(example_request("launch-bound", f"import torch\n{loop}\n")) is None
