@@ -10,9 +10,9 @@ import journals
 import pytest
 
 from diagnose.compose.budget import Budget
-from diagnose.model import Confidence, Decision, Gate, GateResult, Interval, Place, Verdict
+from diagnose.model import TOGETHER, Confidence, Decision, Gate, GateResult, Interval, Place, Verdict
 from diagnose.report import html, markdown, text, tried
-from diagnose.session import ControlMeasured, PatchAccepted, RunEnded, RunStarted, State, fold
+from diagnose.session import ControlMeasured, PatchAccepted, RunEnded, RunStarted, State, TrialStarted, TrialState, fold
 
 if TYPE_CHECKING:
     from diagnose.compose.trials import Trials
@@ -106,7 +106,7 @@ def test_what_the_budget_left_no_time_for_is_what_to_do_next() -> None:
 
 @pytest.mark.parametrize("left_ns", [0, 5])
 def test_the_budget_s_reasons_are_known_by_their_words(left_ns: int) -> None:
-    bench = SimpleNamespace(final_ns=lambda: 0, check_ns=lambda: 10)
+    bench = SimpleNamespace(final_ns=lambda **_: 0, check_ns=lambda: 10)
     reason = Budget(cast("Trials", bench), cast("Deadline", SimpleNamespace(left_ns=left_ns))).refused_check()
     assert reason is not None
     assert tried.out_of_time(State(verdicts=(Verdict("late", Decision.NOT_TRIED, reason),)))
@@ -135,3 +135,31 @@ def test_a_dry_run_shows_each_diff_and_claims_nothing() -> None:
 
 def started_dry() -> RunStarted:
     return RunStarted(command="fix", program="train.py --big", cwd="/home/user", version="0.1.0", dry=True)
+
+
+def test_fixes_that_were_tried_at_once_show_the_figures_of_their_common_trial_once() -> None:
+    joint = Verdict(
+        TOGETHER,
+        Decision.KEPT,
+        "90 % of the step saved (8 pairs, +89.5 % … +89.7 %); losses hold",
+        saving=Interval(0.9, 0.895, 0.897),
+        saving_ns=349_000_000,
+        predicted_ns=322_000_000,
+        pairs=8,
+        gate=GateResult(Gate.ROUNDING, True, "losses hold"),
+        peak_memory_bytes=(34 << 30, 16 << 30),
+        startup_ns=(14_000_000_000, 36_000_000_000),
+    )
+    started = TrialStarted(fixer=TOGETHER, setting={}, predicted_ns=322_000_000, summary="one, two, at once", diff="")
+    said = f"tried with 1 other at once, which together gave: {joint.summary}"
+    each = tuple(Verdict(name, Decision.KEPT, said, predicted_ns=1_000_000, resolution=0.02) for name in ("one", "two"))
+    state = State(started=STARTED, verdicts=each, trials=(TrialState(started, (), joint),), ended=ENDED)
+    report = " ".join(text.render(state).split())
+    assert "✓ all together 322 ms 349 ms +90.0 % [+89.5, +89.7] kept ✓ one 1.00 ms – with the others kept" in report
+    assert "✓ one, two kept Tried at once. saving +90.0 %" in report
+    assert "34.0 GiB → 16.0 GiB" in report
+    assert report.count("losses hold") == 1
+    for page in (markdown.render(state), html.render(state)):
+        assert page.count("Tried at once.") == 1
+        assert page.count("34.0 GiB → 16.0 GiB") == 1
+        assert "all together" in page

@@ -65,7 +65,8 @@ def _answer(state: State) -> Answer:
         kept = sum(verdict.decision is Decision.KEPT for verdict in state.verdicts)
         return Answer("fixed" if better else "worse", named_count(kept, "kept fix", "kept fixes"), phrases.final(state))
     if said := phrases.nothing_kept(state):
-        return Answer("open", "No fix was kept", said)
+        why = phrases.restless(state)
+        return Answer("open", "No fix was kept", f"{said} {phrases.sentence(why)}" if why else said)
     diagnosis = state.diagnosis
     if diagnosis is None:
         said = state.ended.message if state.ended else ""

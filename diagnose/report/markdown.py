@@ -20,6 +20,7 @@ from diagnose.report.phrases import (
     is_quiet,
     nothing_kept,
     quiet_news,
+    restless,
     saves,
     sentence,
     together,
@@ -28,7 +29,19 @@ from diagnose.report.phrases import (
 from diagnose.report.phrases import particulars as verdict_particulars
 from diagnose.report.predictions import summed_up
 from diagnose.report.slices import slices
-from diagnose.report.tried import advised, dropped, fell_apart, is_dry, kept_alike, measured, promise, remark, untried
+from diagnose.report.tried import (
+    advised,
+    basis,
+    dropped,
+    fell_apart,
+    is_dry,
+    kept_alike,
+    measured,
+    promise,
+    remark,
+    rows,
+    untried,
+)
 from diagnose.report.vocabulary import DECISIONS, SEVERITIES, named_count
 from diagnose.session import State
 from diagnose.units import format_bytes, format_ns, format_share
@@ -42,7 +55,7 @@ def render(subject: Subject) -> str:
     if state.final is not None:
         blocks.append(f"**{final(state)}**")
     elif said := nothing_kept(state):
-        blocks.append(f"**{said}**")
+        blocks += [f"**{said}**", _inline(sentence(restless(state)))]
     blocks += [*_accounting(state), *_findings(state), *_memory(state), *_cannot_tell(state), *_warnings(state)]
     blocks += _fixes(state)
     for number, (command, effect) in enumerate(next_commands(state)):
@@ -157,17 +170,18 @@ def _measured(state: State) -> list[str]:
             "smaller changes cannot be told from none."
         )
     head = ("fix", "predicted per step", "measured per step", "of a step [95 % interval]", "verdict")
-    blocks.append(_table(head, [_verdict_row(verdict) for verdict in tried]))
+    blocks.append(_table(head, [_verdict_row(verdict) for verdict in rows(state)]))
     blocks += [_inline(sentence(said)) for said in fell_apart(state)]
     for alike in kept_alike(tried):
         verdict, *others = alike.verdicts
+        rests_on = basis(state, alike)
         lines = [
             f"- {name}: {_inline(words)}"
-            for name, words in verdict_particulars(verdict)
+            for name, words in verdict_particulars(rests_on)
             if not (others and name == "setting")
         ]
         names = ", ".join(map(chosen, alike.verdicts)) if others else verdict.fixer
-        blocks += [f"### {names}", _inline(sentence(remark(verdict))), "\n".join(lines)]
+        blocks += [f"### {names}", _inline(sentence(remark(rests_on))), "\n".join(lines)]
     outcomes = dropped(state.verdicts)
     if outcomes:
         lines = [

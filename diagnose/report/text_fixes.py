@@ -21,7 +21,19 @@ from diagnose.report.phrases import (
 )
 from diagnose.report.predictions import summed_up
 from diagnose.report.styled import heading, styled
-from diagnose.report.tried import advised, dropped, fell_apart, is_dry, kept_alike, measured, promise, remark, untried
+from diagnose.report.tried import (
+    advised,
+    basis,
+    dropped,
+    fell_apart,
+    is_dry,
+    kept_alike,
+    measured,
+    promise,
+    remark,
+    rows,
+    untried,
+)
 from diagnose.report.vocabulary import BAD, DECISIONS, GOOD, MUTED, named_count
 from diagnose.report.wrapping import wrap
 from diagnose.session import State
@@ -54,11 +66,11 @@ def _measured(state: State, width: int) -> list[Text]:
         return []
     lines = [heading("Fixes tried", "on copies of your files, against the original", width)]
     lines += _control(state, width)
-    lines += _table(tried, width)
+    lines += _table(rows(state), width)
     for said in fell_apart(state):
         lines += [Text(), *_muted(sentence(said), width)]
     for alike in kept_alike(tried):
-        lines += [Text(), *_kept(alike.verdicts, width, state.control is None)]
+        lines += [Text(), *_kept(alike.verdicts, basis(state, alike), width, state.control is None)]
     outcomes = dropped(state.verdicts)
     if outcomes:
         lines.append(Text())
@@ -103,16 +115,16 @@ def _time(nanoseconds: int | None) -> str:
     return "–" if nanoseconds is None else format_ns(nanoseconds).replace("-", MINUS)
 
 
-def _kept(verdicts: tuple[Verdict, ...], width: int, with_resolution: bool) -> list[Text]:
+def _kept(verdicts: tuple[Verdict, ...], rests_on: Verdict, width: int, with_resolution: bool) -> list[Text]:
     verdict, *others = verdicts
     look = DECISIONS[verdict.decision]
     names = wrap(", ".join(map(chosen, verdicts)) if others else verdict.fixer, width - len(look.label) - 4)
     lines = [styled("  ").append(name, "bold") for name in names]
     lines[0] = styled(f"{look.mark} ", look.colour).append(names[0], "bold")
     lines[-1].append(f"  {look.label}", look.colour)
-    if more := remark(verdict):
+    if more := remark(rests_on):
         lines += [styled(f"  {line}") for line in wrap(sentence(f"{more[0].upper()}{more[1:]}"), width - 2)]
-    for name, words in particulars(verdict):
+    for name, words in particulars(rests_on):
         if (name == "resolution" and not with_resolution) or (name == "setting" and others):
             continue
         first, *rest = wrap(words, width - 14)

@@ -63,6 +63,27 @@ def kept_alike(verdicts: Sequence[Verdict]) -> list[Alike]:
     return [Alike(words, tuple(alike)) for (words, _), alike in groups.items()]
 
 
+def rows(state: State) -> list[Verdict]:
+    """What stands in the table of what was measured: common trials that were kept, then each fix."""
+    return [*_common(state), *measured(state.verdicts)]
+
+
+def basis(state: State, alike: Alike) -> Verdict:
+    """What alike fixes rest on: the figures of their common trial where they had one, else their own."""
+    own = alike.verdicts[0]
+    if own.saving is not None:
+        return own
+    return next((common for common in _common(state) if own.summary.endswith(common.summary)), own)
+
+
+def _common(state: State) -> list[Verdict]:
+    return [
+        trial.verdict
+        for trial in state.trials
+        if trial.verdict is not None and trial.started.fixer == TOGETHER and trial.verdict.decision is Decision.KEPT
+    ]
+
+
 def dropped(verdicts: Sequence[Verdict]) -> list[Alike]:
     """What was measured and not kept, each outcome in the same words once."""
     groups: dict[tuple[Decision, str], list[Verdict]] = {}
@@ -87,6 +108,8 @@ def remark(verdict: Verdict) -> str:
     known = verdict.gate.detail.split("; ") if verdict.gate else []
     first, *others = verdict.summary.split("; ")
     said = [] if verdict.saving is not None and _SAVED in first else [first]
+    if verdict.fixer == TOGETHER:
+        said = ["tried at once", *said]
     return "; ".join(said + [part for part in others if part not in known])
 
 

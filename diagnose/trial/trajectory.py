@@ -144,7 +144,7 @@ def _inside(before: Float64, after: Float64, *, seeds_itself: bool) -> str:
     relative = format_share(float(differences[at] / abs(_parts(before)[:, at].mean())))
     return (
         f"losses of {before.shape[1]} steps under {len(before)} {seeds} stay inside the original's spread; at most "
-        f"{relative} off, {float(differences[at] / spread[at]):.1f} of it"
+        f"{relative} off, {float(differences[at] / spread[at]):.1f} of that spread"
     )
 
 
