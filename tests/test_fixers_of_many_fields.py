@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from diagnose.fixer import Advice, Answer, Edits, Facts, Site, example_request
+from diagnose.model import Scalar
 from diagnose.plugins import load
 
 FIXERS = load().fixers
@@ -144,3 +146,41 @@ def test_a_line_that_was_too_long_before_stays_one_line() -> None:
     found = answer("conv-bias-before-norm", "conv-heuristics", f"{TOP}model = nn.Sequential({layers}nn.Flatten())\n")
     assert edited(found).count("\n") == TOP.count("\n") + 1
     assert edited(found).count("3, bias=False)") == 3
+
+
+BUILDER = """import argparse
+import torch
+
+parser = argparse.ArgumentParser()
+parser.add_argument('-j', '--workers', type=int, default=0)
+
+
+def create_loader(dataset, batch_size, num_workers=1, persistent_workers=True):
+    loader_class = torch.utils.data.DataLoader
+    loader_args = dict(
+        batch_size=batch_size,
+        shuffle=True,
+        num_workers=num_workers,
+        pin_memory=True,
+        persistent_workers=persistent_workers and num_workers > 0)
+    try:
+        loader = loader_class(dataset, **loader_args)
+    except TypeError:
+        loader_args.pop('persistent_workers')
+        loader = loader_class(dataset, **loader_args)
+    return loader
+
+
+args = parser.parse_args()
+loader = create_loader(data, batch_size=8, num_workers=args.workers)
+for images in loader:
+    model(images).mean().backward()
+"""
+
+
+def test_workers_are_set_where_the_program_sets_them_through_a_function_that_builds_loaders() -> None:
+    line = naming(BUILDER, "loader_class(dataset")[0]
+    options: dict[str, Scalar] = {"name": "DataLoader", "num_workers": 0, "pin_memory": True, "shuffle": True}
+    request = example_request("input-bound", BUILDER, sites=[Site("DataLoader", "train.py", line, None, options)])
+    found = FIXERS["loader-workers"].rewrite(replace(request, setting={"num_workers": 4}))
+    assert edited(found) == BUILDER.replace("default=0", "default=4")

@@ -297,7 +297,8 @@ def test_a_librarys_wrapper_of_a_constructor_is_no_builder() -> None:
 # With the libraries themselves.
 
 needs_trainer = pytest.mark.skipif(
-    find_spec("transformers") is None or find_spec("accelerate") is None, reason="absent"
+    find_spec("transformers") is None or find_spec("accelerate") is None,
+    reason="Transformers or Accelerate is not installed",
 )
 needs_accelerate = pytest.mark.skipif(find_spec("accelerate") is None, reason="Accelerate is not installed")
 needs_lightning = pytest.mark.skipif(find_spec("lightning") is None, reason="Lightning is not installed")

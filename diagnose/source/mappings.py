@@ -145,9 +145,10 @@ def _is_changed_by_key(source: Source, scope: cst.CSTNode, use: cst.Name) -> boo
 
 
 def _is_optional(change: cst.CSTNode, use: cst.Name, source: Source) -> bool:
-    """Whether the change is made under a condition under which the use does not stand."""
+    """Whether the change is made under a condition, or after an error, under which the use does not stand."""
     around = list(source.ancestors(use))
-    return any(isinstance(above, cst.If) and above not in around for above in source.ancestors(change))
+    choices = (above for above in source.ancestors(change) if isinstance(above, cst.If | cst.ExceptHandler))
+    return any(above not in around for above in choices)
 
 
 def clashes(layer: Layer, call: cst.Call, keys: Collection[str]) -> bool:
