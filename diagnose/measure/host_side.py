@@ -6,13 +6,14 @@ from functools import cached_property
 
 import numpy as np
 
-from diagnose.measure.activity import calls_of, loading, ops_of, pageable_waits_of, waits_of
+from diagnose.measure.activity import calls_of, loading, on_threads, ops_of, pageable_waits_of, waits_of
 from diagnose.measure.followed import FollowedLines, followed_lines
 from diagnose.measure.framework_python import framework_python
 from diagnose.measure.idle import ISSUE_NS, LATENCY_NS, REFILL_NS
 from diagnose.measure.launch import launch_cost_ns, queue_depth
 from diagnose.measure.places import places_of, ranked_places
 from diagnose.measure.replay import Replay
+from diagnose.measure.replay_host import training_threads
 from diagnose.measure.replay_overhead import LEAST_LEFT
 from diagnose.measure.samples import saw_library_loader
 from diagnose.measure.timeline import Timeline
@@ -44,12 +45,17 @@ class HostSide(Timeline):
             shares = self.followed.shares(intervals)
             if shares.total() >= _KNOWN_SHARE * intervals.total_ns:
                 return ranked_places(shares, self.trace)
-        return places_of(self.trace, intervals, cause, {self.thread} - {-1})
+        return places_of(self.trace, intervals, cause, self.training_threads)
+
+    @cached_property
+    def training_threads(self) -> frozenset[int]:
+        """The training thread, and those that take turns with it: autograd runs backward passes on its own."""
+        return frozenset(training_threads(self.trace, self.launches, self.thread))
 
     @cached_property
     def waits(self) -> Intervals:
-        """Time in which the training thread waited for the device in a call."""
-        return calls_of(self.trace, {self.thread}, waits_of(self.trace))
+        """Time in which training waited for the device in a call."""
+        return calls_of(self.trace, self.training_threads, waits_of(self.trace))
 
     @cached_property
     def pageable_waits(self) -> Intervals:
@@ -58,9 +64,9 @@ class HostSide(Timeline):
 
     @cached_property
     def wait_calls(self) -> Int64:
-        """Rows of `trace.calls` on the training thread that wait for the device, within the host's counted steps."""
+        """Rows of `trace.calls` with which training waits for the device, within the host's counted steps."""
         calls = self.trace.calls
-        mine = waits_of(self.trace) & ((calls.thread == self.thread) | (calls.thread == -1))
+        mine = waits_of(self.trace) & on_threads(calls.thread, self.training_threads)
         if self.step_count == 0:
             return np.empty(0, np.int64)
         start, end = self.steps.host_start_ns[0], self.steps.host_end_ns[-1]
@@ -68,9 +74,9 @@ class HostSide(Timeline):
 
     @cached_property
     def value_reads(self) -> Intervals:
-        """Time of the training thread in operators that read a value or a size of the device, waits in it included."""
-        mine = waits_of(self.trace) & (self.trace.calls.thread == self.thread)
-        return value_reads(self.trace, self.op_tree, np.asarray(mine, np.bool_))
+        """Time of training in operators that read a value or a size of the device, waits in it included."""
+        mine = waits_of(self.trace) & np.isin(self.trace.calls.thread, sorted(self.training_threads))
+        return value_reads(self.trace, self.op_tree, mine)
 
     @cached_property
     def host_work_ns(self) -> Int64:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
+from collections.abc import Collection
 
 import numpy as np
 
@@ -32,7 +33,7 @@ _LIBRARIES = frozenset(
 )  # fmt: skip
 
 
-def places_of(trace: Trace, intervals: Intervals, cause: str | None, threads: set[int]) -> tuple[Place, ...]:
+def places_of(trace: Trace, intervals: Intervals, cause: str | None, threads: Collection[int]) -> tuple[Place, ...]:
     """The lines that `intervals` belong to, the biggest share first; empty where nothing tells.
 
     With too few samples inside them, samples of the whole recording that show the same `cause` are used.
@@ -93,7 +94,7 @@ def ranked_places(samples: Counter[int], trace: Trace) -> tuple[Place, ...]:
     return _places(lines, total)
 
 
-def _framed(trace: Trace, intervals: Intervals, threads: set[int]) -> tuple[Place, ...]:
+def _framed(trace: Trace, intervals: Intervals, threads: Collection[int]) -> tuple[Place, ...]:
     """From recorded calls: the innermost owned function around each stretch, by time; the line defines the function."""
     owned = np.array([*(_is_owned_call(name) for name in trace.names), False], np.bool_)[trace.frames.name]
     rows = np.flatnonzero(owned & on_threads(trace.frames.thread, threads))

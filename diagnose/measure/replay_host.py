@@ -50,7 +50,7 @@ def host_nodes(trace: Trace, launches: Launches, main: int) -> HostNodes:
     calls = trace.calls
     launching = np.zeros(len(calls), np.bool_)
     launching[launches.call[launches.linked]] = True
-    turns = _taking_turns(trace, launching, main)
+    turns = training_threads(trace, launches, main)
     training = np.isin(calls.thread, [*turns, MISSING])
     waiting = (waits_of(trace) | _blocked_launches(trace, launches) | _long_frees(trace)) & training
     rows = np.flatnonzero(launching | waiting)
@@ -71,16 +71,17 @@ def host_nodes(trace: Trace, launches: Launches, main: int) -> HostNodes:
     )
 
 
-def _taking_turns(trace: Trace, launching: Bool, main: int) -> list[int]:
-    """The training thread and the threads that launch work while it does nothing."""
+def training_threads(trace: Trace, launches: Launches, main: int) -> list[int]:
+    """The training thread (`main`) and the threads that launch work while it does nothing: autograd's own."""
     every = np.ones(len(trace.calls), np.bool_)
 
     def active(threads: set[int]) -> Intervals:
         return ops_of(trace, threads) | calls_of(trace, threads, every)
 
     chosen = {main} - {MISSING}
-    found = [int(thread) for thread in np.unique(trace.calls.thread[launching]) if thread not in (main, MISSING)]
-    taken = active(chosen)
+    launching = np.unique(trace.calls.thread[launches.call[launches.linked]]).tolist()
+    found = [thread for thread in launching if thread not in (main, MISSING)]
+    taken = active(chosen) if found else Intervals.empty()
     for thread in found:
         time = active({thread})
         if (time & taken).total_ns <= _TURNS * min(time.total_ns, taken.total_ns):
