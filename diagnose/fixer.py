@@ -107,6 +107,7 @@ from diagnose.source.steps.lightning import lightning_models, logged_reads
 from diagnose.source.steps.loaders import Loader, LoadersFound, find_loaders
 from diagnose.source.steps.micro_steps import LastMicroStep, last_micro_step
 from diagnose.source.steps.microbatch import MicroBatch, microbatch
+from diagnose.source.steps.model_methods import called_methods
 from diagnose.source.steps.output_in_step import LossOfStep, losses_of_steps
 from diagnose.source.steps.own_moves import OwnMove, own_moves
 from diagnose.source.steps.parameter_loops import ParameterLoop, parameter_loops
@@ -212,6 +213,7 @@ __all__ = [
     "call_at",
     "call_in_place",
     "call_name",
+    "called_methods",
     "changing_samples",
     "checkpointed",
     "classes_last",

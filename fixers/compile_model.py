@@ -45,6 +45,7 @@ from diagnose.fixer import (
     Splice,
     after_build,
     built_model,
+    called_methods,
     compilations,
     example_request,
     free_name,
@@ -213,6 +214,11 @@ def _library(request: Request) -> Answer:
         return Edits(edits, f"let the Trainer compile the model{kept}")
     if any(re.search(r"\bdef training_step\(", text) for text in request.sources.values()):
         return Advice(f"The model that Lightning trains was not found where it is built. {_BY_HAND}")
+    steps = training_steps(request.sources, request.sites)
+    methods = list(dict.fromkeys(code for step in steps for code in called_methods(step, request.sources)))
+    if methods:
+        by_hand = "; ".join(f"`{code} = torch.compile({code})`" for code in methods)
+        return Advice(f"Training steps call methods of the model, which `compile()` leaves as they are: {by_hand}.")
     return Advice(f"The call of the model in a training step was not found in your files. {_BY_HAND}")
 
 

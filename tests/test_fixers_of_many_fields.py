@@ -184,3 +184,27 @@ def test_workers_are_set_where_the_program_sets_them_through_a_function_that_bui
     request = example_request("input-bound", BUILDER, sites=[Site("DataLoader", "train.py", line, None, options)])
     found = FIXERS["loader-workers"].rewrite(replace(request, setting={"num_workers": 4}))
     assert edited(found) == BUILDER.replace("default=0", "default=4")
+
+
+def test_a_module_without_forward_is_compiled_by_the_methods_that_steps_call() -> None:
+    text = (
+        f"{TOP}class Agent(nn.Module):\n    def value(self, x):\n        return self.critic(x)\n\n"
+        "    def act(self, x):\n        return self.actor(x)\n\n"
+        "agent = Agent()\nfor start in range(9):\n    loss = agent.act(batch).mean()\n    optimizer.zero_grad()\n"
+        "    loss.backward()\n    optimizer.step()\n"
+    )
+    advice = answer("compile-model", "launch-bound", text)
+    assert isinstance(advice, Advice)
+    assert "`agent.act = torch.compile(agent.act)`" in advice.text
+    assert "agent.value" not in advice.text
+
+
+def test_a_logger_that_hands_out_the_batches_is_told_to_keep_tensors() -> None:
+    text = (
+        "import torch\n\nlogger = MetricLogger()\nfor images, labels in logger.log_every(loader, 10):\n"
+        "    loss = model(images).mean()\n    loss.backward()\n    optimizer.step()\n"
+        "    logger.update(loss=loss.item())\n"
+    )
+    advice = answer("defer-item", "host-sync", text, naming(text, ".item()"))
+    assert isinstance(advice, Advice)
+    assert "`logger` hands out the batches" in advice.text

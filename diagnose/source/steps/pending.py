@@ -106,6 +106,11 @@ def _looks(source: Source, statement: cst.CSTNode, batch: Loop, name: str) -> tu
                 if branch is None:
                     if asks_nothing(source, use) and alias != name:
                         continue
+                    if isinstance(batch, cst.For) and within(source, use, batch.iter):
+                        raise NotPending(
+                            f"`{alias}` hands out the batches and shows what it holds by itself: let its meters keep "
+                            "tensors, detached, and read them where it shows them"
+                        )
                     raise NotPending(f"`{alias}` is used in every step, in line {source.lines_of(use)[0]}")
                 branches[branch] = None
             elif is_after(source, use, batch) or _in_loop_around(source, use, batch):
