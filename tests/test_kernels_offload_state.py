@@ -167,6 +167,26 @@ def test_a_state_that_was_read_is_whole_also_after_another_was_loaded(monkeypatc
 
 
 @pytest.mark.usefixtures("moves")
+def test_what_a_thread_still_saves_is_not_written_over_by_later_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To copy a state to the host copies nothing of what lies there: it has to stay as it was."""
+    given: list[Tensor] = []
+    monkeypatch.setattr(StandIn, "give", lambda _lane, buffer: given.append(buffer.fill_(255)))
+    monkeypatch.setattr(StandIn, "copy", lambda _lane, to, source: (to.copy_(source), Arrival())[1])
+    net = a_net()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
+    offload_state(optimizer)
+    train(net, optimizer)
+    given.clear()
+    state = optimizer.state_dict()["state"]
+    held = [value.cpu() for one in state.values() for name, value in one.items() if name != "step"]
+    before = [value.clone() for value in held]
+    train(net, optimizer, steps=1)
+    assert not given and all(map(torch.equal, before, held))
+    train(net, optimizer, steps=1)
+    assert len(given) == 8 and all(map(torch.equal, before, held)), "buffers that nobody read go round as before"
+
+
+@pytest.mark.usefixtures("moves")
 def test_what_found_no_room_comes_back_with_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
     plain, moved = a_net(), a_net()
     other, optimizer = (torch.optim.AdamW(net.parameters(), lr=0.1) for net in (plain, moved))

@@ -68,6 +68,7 @@ class _States:
         self._share = share
         self._away: list[_Away] = []
         self._lanes: dict[torch.device, HostLane] = {}
+        self._was_read = False
 
     def send_away(self, optimizer: torch.optim.Optimizer, _args: Any = None, _kwargs: Any = None) -> None:
         """After a step."""
@@ -88,8 +89,9 @@ class _States:
     def bring_back(self, optimizer: torch.optim.Optimizer, _args: Any = None, _kwargs: Any = None) -> None:
         """Before a step. What was replaced meanwhile, as by `load_state_dict`, stays as it is.
 
-        Its buffer is not used again: a `state_dict()` from before may still hold it. Where there is no room for all,
-        the rest is brought back before the next step.
+        Its buffer is not used again: a `state_dict()` from before may still hold it. Nor is any that was read since the
+        last step: a thread may be writing it to a file. Where there is no room for all, the rest is brought back before
+        the next step.
         """
         arrived = []
         try:
@@ -102,14 +104,21 @@ class _States:
                     lane = self._lane(one.device)
                     arrived.append((lane, lane.copy(local, one.host)))
                     _put(optimizer, one.parameter, one.name, tensor, local)
-                    lane.give(one.buffer)
+                    if not self._was_read:
+                        lane.give(one.buffer)
                 self._away.pop()
+            self._was_read = False
         finally:
             for lane, event in arrived:
                 lane.wait(event)
 
     def arrive(self, _optimizer: torch.optim.Optimizer, _loaded: Any = None) -> None:
-        """Before somebody reads the state, or loads one that may be what was read before."""
+        """Before somebody reads the state, or loads one that may be what was read before.
+
+        Who copies a state to the host before a thread saves it gets what is there already, uncopied: from now on these
+        buffers are the reader's.
+        """
+        self._was_read = True
         for one in self._away:
             one.event.synchronize()
 
