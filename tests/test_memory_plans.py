@@ -131,6 +131,21 @@ def test_operators_that_take_long_for_what_they_hold_are_worth_keeping() -> None
     assert both == Split(("aten.addmm.default", "aten.sdpa.default"), 40, 1000, extra_bytes=10)
 
 
+def test_large_results_that_stay_keep_pages_of_the_allocator_in_use() -> None:
+    """14 of them at once did not run, on a device, with room for what they hold and some 130 MB beside."""
+    kept, held, page = 980 << 20, 50 << 20, 20 << 20
+    told = operators(operators="aten.sdpa.default", operator_bytes=str(held), operator_kept_bytes=str(held))
+    told |= {"operator_ns": "300", "kept_bytes": f"{kept},{kept}", "boundary_bytes": "10,10"}
+    told |= dict.fromkeys(("forward_peak_bytes", "backward_peak_bytes"), f"{kept},{2 * kept}")
+    known = recorded([site(arguments=told | {"turn_peak_bytes": 3 * kept, "rest_peak_bytes": 0})])
+    assert known is not None
+    assert [split.torn_bytes for split in known.chain.blocks[1].splits] == [page]
+    enough = known.chain.peak_bytes((0, 1), (0, 1), ("aten.sdpa.default",))
+    roomy, tight = (cheapest_split(known.chain, enough + room) for room in (2 * page, 2 * page - 1))
+    assert roomy is not None and roomy.keeping == (0, 1) and roomy.peak_bytes == enough
+    assert tight is not None and tight.keeping == (0,)
+
+
 def test_a_block_like_no_other_is_not_taken_to_be_like_the_one_that_was_looked_into() -> None:
     known = recorded([site(arguments=operators(kept_bytes="100,60"))])
     assert known is not None

@@ -37,6 +37,8 @@ class Split:
     """The rest of the forward pass."""
     extra_bytes: int = 0
     """Of what is held, the part that autograd would not have kept."""
+    torn_bytes: int = 0
+    """Of the allocator's pages that these results keep in use, the rest: no tensor's, and no room for any."""
 
 
 @dataclass(frozen=True, slots=True)

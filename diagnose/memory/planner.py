@@ -44,7 +44,7 @@ class _Choice:
     """A bit for each of these that keeps results."""
 
     def beside(self, number: int, block: Block, split: Split | None = None) -> _Choice:
-        held = split.held_bytes if split is not None else 0
+        held = split.held_bytes + split.torn_bytes if split is not None else 0
         return _Choice(
             self.saved_bytes + block.saved_bytes - held,
             self.saved_forward_bytes + block.saved_forward_bytes - held,
