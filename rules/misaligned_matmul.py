@@ -13,6 +13,7 @@ What proves it
     Shapes: the rate of the unaligned products against that of the aligned ones of the same format. What they would
     still take is their arithmetic at the aligned rate, or their bytes at the memory's. Without shapes, kernels of
     tensor cores whose names state a smaller alignment (`align1`, `_aligna2_`); how much slower those are is assumed.
+    In a compiled program, copies to a size rounded up, by their names and shapes: Inductor pads before such products.
     Products in plain fp32 load element by element anyway and lose nothing: those over an odd vocabulary are foreseen
     only, for when `fp32-matmul` is treated.
 
@@ -30,6 +31,7 @@ Thresholds
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -48,9 +50,16 @@ from diagnose.rule import (
     gained_ns,
     matmul_format,
     places_of_ops,
+    shapes_of,
     sped_up,
 )
 
+_PADS = re.compile(
+    r"triton_poi_fused_(?=\w*constant_pad_nd)"
+    r"(?:_?(?:constant_pad_nd|_to_copy|_unsafe_view|view|permute|transpose|clone|slice|mm|t)(?=_))+_\d+"
+)
+_MULTIPLES = (4, 8)
+"""To which Inductor rounds: 16 bytes of 32 or of 16 bits."""
 VOCABULARY = 4096
 LEFT_IN_TF32 = 0.5
 
@@ -61,6 +70,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         yield CannotTell("misaligned-matmul", "a recording of the device's work")
         return
     yield from _hidden(measures)
+    yield from _padded_by_the_compiler(measures)
     order, slow = measures.program_order, measures.misaligned
     rows = order.rows[slow.places]
     if not len(rows):
@@ -125,6 +135,47 @@ def _hidden(measures: Measures) -> Iterator[Claim]:
         confirm="a trial with the sizes rounded up to a multiple of 64",
         once=("fp32-matmul",),
     )
+
+
+def _padded_by_the_compiler(measures: Measures) -> Iterator[Claim]:
+    """The copies with which a compiled program rounds up an odd vocabulary before each product over it."""
+    named = np.array([*(_PADS.fullmatch(name) is not None for name in measures.trace.names), False], np.bool_)
+    rows = measures.rows_within_steps(named[measures.trace.device.name])
+    ops = measures.op_of_work[rows]
+    rounded = {int(op): _rounded_up(shapes_of(measures.trace, int(op)) or ()) for op in np.unique(ops)}
+    chosen = np.array([rounded[int(op)] is not None for op in ops], np.bool_)
+    if not chosen.any():
+        return
+    rows, ops = rows[chosen], ops[chosen]
+    time, cut = measures.time_of(rows), sped_up(measures, rows, 0.0)
+    saved = gained_ns(measures, cut, time.total_ns)
+    sizes = next(size for size in rounded.values() if size is not None)
+    if saved:
+        yield Claim(
+            summary=f"{format_ns(time.total_ns / measures.step_count)} per step ({format_share(measures.share(time))}) "
+            f"go to copies with which compiled code rounds {sizes[0]} up to {sizes[1]} for aligned matrix products",
+            recoverable_ns=saved,
+            claims=time,
+            cut=cut,
+            confidence=Confidence.BOUND,
+            evidence=[
+                Evidence("padding copies", time.total_ns // measures.step_count, "ns", tuple(rows[:5].tolist())),
+                Evidence("padding copies per step", len(rows) / measures.step_count, "count"),
+            ],
+            where=places_of_ops(measures, ops),
+            confirm="a trial with the sizes rounded up to a multiple of 64",
+        )
+
+
+def _rounded_up(shapes: tuple[tuple[int, ...] | None, ...]) -> tuple[int, int] | None:
+    """A large odd size of one argument that another has rounded up; None without such."""
+    known = [shape for shape in shapes if shape]
+    for one in known:
+        for other in known:
+            for size, to in zip(one, other, strict=False):
+                if size >= VOCABULARY and to != size and to in {size + -size % multiple for multiple in _MULTIPLES}:
+                    return size, to
+    return None
 
 
 def _is_plain_fp32(name: str) -> bool:
@@ -192,7 +243,23 @@ _NAMED = """
     opt :    O
 """
 
+_COMPILED = {
+    "p": "triton_poi_fused__to_copy_constant_pad_nd_3",
+    "t": "triton_poi_fused__to_copy_t_3",
+    **_KERNELS,
+}
+_COMPILED_OPS = {"p": _COMPILED["p"], "t": _COMPILED["t"], "a": "aten::mm"}
+_PADDING = """
+    host: {0}lal.ssssssssssss
+    gpu :  {0}{0}{0}{0}{0}{0}{0}{0}bbbbbbbb
+    opt :    O
+"""
+_ROUNDED = ("[[16384, 50257], [16384, 50264], []]", '["c10::BFloat16", "c10::BFloat16", "Scalar"]')
+_TO_64 = ("[[50257, 768], [50304, 768], []]", '["float", "c10::BFloat16", "Scalar"]')
+
 _FIRES = (
+    # Compiled code that copies scores over 50257 words to rows of 50264.
+    drawn(_PADDING.format("p"), repeat=4, ops=_COMPILED_OPS, kernels=_COMPILED, shapes={"p": _ROUNDED, "a": _ALIGNED}),
     # A size of 6145: four times slower than its neighbour.
     drawn(_SLOW, unit_ns=_UNIT_NS, repeat=4, ops=_OPS, kernels=_KERNELS, shapes={"a": _ALIGNED, "i": _ODD}),
     # No shapes, but names that say for how few elements a load is aligned.
@@ -201,6 +268,10 @@ _FIRES = (
 )
 
 _SILENT = (
+    # Padded to a multiple of 64 by the program itself.
+    drawn(_PADDING.format("p"), repeat=4, ops=_COMPILED_OPS, kernels=_COMPILED, shapes={"p": _TO_64, "a": _ALIGNED}),
+    # Compiled code that copies without rounding up.
+    drawn(_PADDING.format("t"), repeat=4, ops=_COMPILED_OPS, kernels=_COMPILED, shapes={"t": _ROUNDED, "a": _ALIGNED}),
     # An odd size that runs as fast as the even one.
     drawn(_FAST, unit_ns=_UNIT_NS, repeat=4, ops=_OPS, kernels=_KERNELS, shapes={"a": _ALIGNED, "i": _ODD}),
     # A slow product whose sizes are aligned: something else ails it.
