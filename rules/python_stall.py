@@ -1,8 +1,11 @@
-"""The device idles while the host runs Python of the user's, outside the framework.
+"""The device idles while the host runs Python of the user's, outside the framework, or computes on the processor.
 
 What it finds
     Stretches of idle time in which the launching thread is in no operator, no runtime call, no loader and no garbage
     collection: it runs Python. Long ones only; the few microseconds of Python around each operator are launch cost.
+
+    Idle time in which an operator computes on the processor, step after step: random numbers that are drawn there and
+    then copied, a batch that is put together or changed by operators on the host.
 
 Why it costs
     The device gets its next work only when Python comes round to it: metrics computed in plain Python, logging,
@@ -19,10 +22,13 @@ What proves it
     bound then, and said to be of the host.
 
 What fixes it
-    Nothing automatic: the line is shown. Move the work out of the loop, into a worker, or make it cheaper.
+    Nothing automatic: the line is shown. Move the work out of the loop, into a worker, or make it cheaper; what an
+    operator computes on the processor, the device mostly can (`device=` where the tensor is made).
 
 Thresholds
     REFILL_NS (100 µs): a stretch of Python this long is work of its own; issuing one operator takes 5 to 50 µs.
+    An operator computes where it launches nothing and takes more than 1 ms, in three steps of four: once, or now and
+    then, it is held up (diagnose/measure/host_computing.py).
 """
 
 from __future__ import annotations
@@ -34,9 +40,10 @@ from diagnose.rule import CannotTell, Claim, Confidence, Evidence, Measures, Rul
 
 
 def check(measures: Measures) -> Iterator[Claim | CannotTell]:
-    """Long stretches of Python while nothing else goes on."""
+    """Long stretches of Python while nothing else goes on, and what operators compute on the host meanwhile."""
     if measures.step_count == 0:
         return
+    yield from _in_operators(measures)
     stalls = measures.python_stalls
     gain = recoverable_ns(measures, stalls)
     if gain == 0:
@@ -57,6 +64,25 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         ],
         where=places,
         confirm=_confirm(measures, bool(places)),
+    )
+
+
+def _in_operators(measures: Measures) -> Iterator[Claim]:
+    """The operators that compute on the processor while the device has nothing to do."""
+    computing = measures.host_computing
+    gain = recoverable_ns(measures, computing.time) if measures.has_device else 0
+    if gain == 0:
+        return
+    names = list(computing.by_op)
+    others = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    yield Claim(
+        summary=f"the device idles {format_ns(gain / measures.step_count)} per step while the host computes on the "
+        f"processor, in {names[0]}{others}",
+        recoverable_ns=gain,
+        claims=computing.time,
+        evidence=[Evidence(name, time // measures.step_count, "ns") for name, time in computing.by_op.items()][:3],
+        where=measures.places(computing.time),
+        fixers=(),
     )
 
 
@@ -95,6 +121,18 @@ _FIRES = (
         kernels={"K": "other_kernel"},
         stacks={"p": [("train.py", 52, "moving_average")]},
     ),
+    # Random numbers are drawn on the processor, in every step.
+    drawn(
+        """
+        host: nnnnnnnnnnnnol
+        call: ffffffffffff
+        gpu :              kkkkkkkk
+        step:                      |
+        """,
+        repeat=4,
+        ops={"n": "aten::normal_"},
+        frames={"f": "train.py(12): augment"},
+    ),
     # On a CPU alone: the thread is in no operator.
     drawn(
         """
@@ -126,6 +164,16 @@ _SILENT = (
         """,
         repeat=4,
         unit_ns=10_000,
+    ),
+    # Operators are held up, each time another one: a lock, or no core to run on.
+    drawn(
+        """
+        host: xxxxxol       yyyyyol
+        gpu :       kkkkkkkk      kkkkkkkk
+        step:               |             |
+        """,
+        repeat=4,
+        ops={"x": "aten::view", "y": "aten::empty"},
     ),
     # The device idles for its batch.
     drawn(

@@ -9,6 +9,7 @@ import numpy as np
 from diagnose.measure.activity import calls_of, loading, on_threads, ops_of, pageable_waits_of, waits_of
 from diagnose.measure.followed import FollowedLines, followed_lines
 from diagnose.measure.framework_python import framework_python
+from diagnose.measure.host_computing import HostComputing, host_computing
 from diagnose.measure.idle import ISSUE_NS, LATENCY_NS, REFILL_NS
 from diagnose.measure.launch import launch_cost_ns, queue_depth
 from diagnose.measure.places import places_of, ranked_places
@@ -92,6 +93,11 @@ class HostSide(Timeline):
         return (long - framework_python(self.trace, self.thread, long)).at_least(REFILL_NS)
 
     @cached_property
+    def host_computing(self) -> HostComputing:
+        """Idle time in which the processor computes what the device could."""
+        return host_computing(self)
+
+    @cached_property
     def issue_gaps(self) -> Intervals:
         """Idle time in which the host was issuing work: dispatch, launch calls, its Python, and the latency after."""
         dependency, launch = self.idle["dependency"], self._brisk(self.idle["launch"])
@@ -109,7 +115,7 @@ class HostSide(Timeline):
     def stands_still(self) -> Intervals:
         """Idle time within operators and launch calls in which nothing is issued: a lock, or no core to run on."""
         late = self.idle["dispatch"] | self.idle["launch"]
-        return late - self._brisk(self.idle["dispatch"]) - self._brisk(self.idle["launch"])
+        return late - self._brisk(self.idle["dispatch"]) - self._brisk(self.idle["launch"]) - self.host_computing.time
 
     def _brisk(self, pieces: Intervals) -> Intervals:
         """Without pieces in which hardly anything was issued: loading a module, starting the runtime, a lock."""

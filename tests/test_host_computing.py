@@ -1,0 +1,82 @@
+"""Operators that compute on the processor while the device idles, told from operators that are held up."""
+
+from __future__ import annotations
+
+import pytest
+
+from diagnose import plugins
+from diagnose.engine import diagnose
+from diagnose.measure import Measures
+from diagnose.rule import Trace, drawn
+
+MS = 1_000_000
+OPS = {"n": "aten::normal_", "o": "aten::mm"}
+
+
+def trace(picture: str, repeat: int = 5) -> Trace:
+    return drawn(picture, repeat=repeat, ops=OPS, frames={"f": "train.py(12): augment"})
+
+
+DRAWS = """
+    host: nnnnnnnnnnnnol
+    call: ffffffffffff
+    gpu :              kkkkkkkk
+    step:                      |
+"""
+QUICK = """
+    host: ol
+    gpu :  kkkkkkkk
+    step:          |
+"""
+ONE_OF_MANY = """
+    host: n.n.n.n.n.nnnnol
+    gpu :                kkkkkkkk
+    step:                        |
+"""
+IN_A_LOADER = """
+    load: wwwwwwwwwwww
+    host: nnnnnnnnnnnnol
+    gpu :              kkkkkkkk
+    step:                      |
+"""
+HIDDEN = """
+    host: olnnnnnn
+    gpu :  kkkkkkkk
+    step:          |
+"""
+
+
+def test_random_numbers_drawn_on_the_host_are_the_first_finding() -> None:
+    first = diagnose([trace(DRAWS)], plugins.load_rules()).findings[0]
+    assert (first.rule, first.recoverable_ns) == ("python-stall", 12 * MS)
+    assert [(place.file, place.line) for place in first.where] == [("train.py", 12)]
+    assert "aten::normal_" in first.summary
+    assert first.fixers == ()
+
+
+def test_that_time_is_not_said_to_be_spent_standing_still() -> None:
+    measures = Measures(trace(DRAWS))
+    assert measures.host_computing.by_op == {"aten::normal_": 12 * MS * measures.step_count}
+    assert (measures.stands_still & measures.host_computing.time).total_ns == 0
+
+
+@pytest.mark.parametrize("picture", [QUICK, ONE_OF_MANY, IN_A_LOADER, HIDDEN])
+def test_what_is_quick_seldom_long_in_a_loader_or_hidden_is_no_computing(picture: str) -> None:
+    measures = Measures(trace(picture))
+    assert measures.step_count >= 3
+    assert measures.host_computing.by_op == {}
+
+
+def test_once_is_no_habit() -> None:
+    """The first use of an operator gets ready for it; two steps may be a chance."""
+    once = drawn(
+        """
+        host: ol       ol       nnnnnnnnol       ol
+        gpu :  kkkkkkkk kkkkkkkk         kkkkkkkk kkkkkkkk
+        step:          |        |                |        |
+        """,
+        ops=OPS,
+    )
+    assert Measures(once).host_computing.by_op == {}
+    assert Measures(trace(DRAWS, repeat=3)).step_count == 2
+    assert Measures(trace(DRAWS, repeat=3)).host_computing.by_op == {}
