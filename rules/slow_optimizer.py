@@ -135,12 +135,13 @@ def _claim(
 
 
 def _where(measures: Measures, rows: Int64, ranges: Intervals) -> list[Place]:
-    """The lines of a `step` that the program wrote itself, else where it makes its optimizers."""
+    """The lines of a `step` that the program wrote itself, else where it makes its optimizers, else who calls them."""
     lines = places_of_ops(measures, measures.op_of_work[rows]) or measures.places(ranges)
     written = [place for place in lines if (place.function or "").rpartition(".")[2] == "step"]
-    return written or [
+    made = [
         Place(site.file, site.line, function=site.function) for site in measures.trace.sites if site.kind == "optimizer"
     ]
+    return written or made or list(measures.places(ranges))
 
 
 def _optimizers(measures: Measures) -> tuple[np.typing.NDArray[np.int64], set[str]]:

@@ -43,3 +43,19 @@ def test_an_optimizer_that_steps_in_every_third_micro_step_is_no_exception() -> 
     (claim,) = (answer for answer in RULE.check(measures) if isinstance(answer, Claim))
     assert measures.step_count > 4
     assert claim.recoverable_ns > 0
+
+
+def test_who_calls_the_optimizer_is_named_where_nobody_saw_it_made() -> None:
+    """A profile with stacks knows no constructors."""
+    trace = drawn(
+        """
+        host: oooooooooooo oo oo oo
+        call: ffffffffffffffffffffff
+        opt :              OOOOOOOO
+        """,
+        repeat=4,
+        frames={"f": "train.py(44): train_step"},
+        facts=Facts(cpu_count=2),
+    )
+    (claim,) = (answer for answer in RULE.check(Measures(trace)) if isinstance(answer, Claim))
+    assert [(place.file, place.line, place.function) for place in claim.where] == [("train.py", 44, "train_step")]
