@@ -103,6 +103,13 @@ def check_job(job: Job, findings: Sequence[Sequence[Finding]]) -> Iterator[JobCl
         if any(row.accounting.exposed_comm for row in job.table):
             yield CannotTell("straggler", "collectives that the recordings of all ranks have in common")
         return
+    for late in () if job.stragglers else job.lateness:
+        if late.seen_too_seldom:
+            yield CannotTell(
+                "straggler",
+                f"more steps: the others wait for rank {late.rank} for {format_share(late.share)} of the time, and "
+                f"{late.late_steps} of {len(late.cost_ns)} steps may be chance",
+            )
     for late in job.stragglers:
         cost, excess = sum(late.cost_ns) // len(late.cost_ns), _excess(job, late.member)
         recording = job.table[late.member].recording_ns or 0

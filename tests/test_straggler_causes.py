@@ -175,3 +175,23 @@ def test_a_rank_that_computes_longer_on_a_processor_may_have_had_no_core(cores_u
     assert any(one.rule == "straggler" for one in diagnosis.findings) is not cores_unknown
     doubts = [one for one in diagnosis.cannot_tell if isinstance(one, CannotTell) and one.rule == "straggler"]
     assert [("waits for a core: some seconds of a live run" in one.needs) for one in doubts] == [True] * cores_unknown
+
+
+def test_a_rank_that_is_late_in_too_few_steps_is_left_open() -> None:
+    """Of two ranks one comes last in each step, whoever it is: seen twice, that proves nothing."""
+    late = """
+    load  : wwww
+    host  :     l.l.l.l.ssss
+    gpu   :     kkbb      xx
+    gpu 20:         gggggg
+    opt   :                O
+    """
+    for repeats, expected in ((3, set()), (6, {"straggler"})):
+        ranks = [
+            drawn(picture, repeat=repeats, kernels=KERNELS, comms=SUMS, rank=number, world_size=2)
+            for number, picture in enumerate((ON_TIME, late))
+        ]
+        diagnosis = diagnose(ranks, CATALOGUE)
+        assert {one.rule for one in diagnosis.findings} & {"straggler"} == expected
+        needs = [one.needs for one in diagnosis.cannot_tell if one.rule == "straggler"]
+        assert [text.startswith("more steps: the others wait for rank 1") for text in needs] == [True] * (not expected)

@@ -96,6 +96,12 @@ class Lateness:
         lasting = self.late_steps >= _FEWEST_STEPS and (self.chance <= _CHANCE or always)
         return self.share >= SHARE and lasting and unlike and steady
 
+    @property
+    def seen_too_seldom(self) -> bool:
+        """Whether this rank was late in all counted steps, which are too few to rule out chance."""
+        always = self.late_steps == len(self.cost_ns) > 0
+        return self.share >= SHARE and always and not self.significant and self.chance > _CHANCE
+
 
 @dataclass(frozen=True, slots=True)
 class RollCall:
