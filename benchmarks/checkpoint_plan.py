@@ -4,12 +4,13 @@
 
 The probe that watches a run measures the blocks in five steps; from that plans are made for each cap, with the peak
 they will have: of whole blocks, and of blocks that keep the results of some operators. A cap is one on what the
-allocator takes of the device, so that what it could not give back is no room. Then every `k` of `n` is run (the first
-`k` blocks computed again), and with it computing all of them again. A line for each plan says whether it fits (its
-measured peak is below the cap, and it runs with the allocator limited to it), how far its predicted peak is from the
-measured one, its step against the best `k` that fits, and whether loss and gradients are those of the program without
-checkpoints, bit for bit. Without a device's allocator (CPU) there are no measured peaks; what autograd keeps stands
-for them.
+allocator takes of the device, so that what it could not give back is no room. Then the plans, every `k` of `n` (the
+first `k` blocks computed again) and computing all of them again have their turns, two steps each, in rounds there and
+back until the time ends: what slows the machine for a while meets them all. A line for each plan says whether it fits
+(its measured peak is below the cap, and it runs with the allocator limited to it), how far its predicted peak is from
+the measured one, its step against the best `k` that fits, and whether loss and gradients are those of the program
+without checkpoints, bit for bit. Without a device's allocator (CPU) there are no measured peaks; what autograd keeps
+stands for them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import gc
 import json
 import os
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial, reduce
 from pathlib import Path
@@ -41,7 +42,7 @@ from diagnose.model import Site
 from diagnose.units import format_bytes
 
 CAPS = (0.60, 0.40, 0.25)
-_TIMED = 4
+_TIMED = 2
 
 
 @dataclass(frozen=True)
@@ -112,8 +113,9 @@ class Run:
 
     again: tuple[int, ...]
     step_ms: float
+    slowest_ms: float
+    steps: int
     peak_bytes: int
-    reserved_bytes: int
 
 
 class Bench:
@@ -157,23 +159,35 @@ class Bench:
         self.model.again, self.model.keeping = frozenset(plan.again), frozenset(plan.keeping)
         self.model.operators = plan.operators
 
-    def run(self, plan: Plan) -> Run:
-        """The median step, and the peak."""
-        self.use(plan)
-        for _ in range(2):
-            self.step()
-        self.settle()
-        if self.on_device:
-            torch.cuda.reset_peak_memory_stats()
-        times = []
-        for _ in range(_TIMED):
-            began = time.perf_counter()
-            self.step()
-            self.settle()
-            times.append(1000 * (time.perf_counter() - began))
-        peak = torch.cuda.max_memory_allocated() if self.on_device else 0
-        taken = torch.cuda.max_memory_reserved() if self.on_device else 0
-        return Run(plan.again, median(times), peak, taken)
+    def in_turns(self, plans: Sequence[Plan], least: int, ends: float) -> list[Run | None]:
+        """The median step and the peak of each, in rounds; None of what had no turn before the time ended.
+
+        The first `least` of them have one in any case.
+        """
+        times: list[list[float]] = [[] for _ in plans]
+        peaks = [0] * len(plans)
+        order = list(range(len(plans)))
+        while not all(times[:least]) or time.monotonic() < ends:
+            for place in order:
+                if all(times[:least]) and time.monotonic() > ends:
+                    break
+                self.use(plans[place])
+                self.step()
+                self.settle()
+                if self.on_device:
+                    torch.cuda.reset_peak_memory_stats()
+                for _ in range(_TIMED):
+                    began = time.perf_counter()
+                    self.step()
+                    self.settle()
+                    times[place].append(1000 * (time.perf_counter() - began))
+                if self.on_device:
+                    peaks[place] = max(peaks[place], torch.cuda.max_memory_allocated())
+            order.reverse()
+        return [
+            Run(plan.again, median(seen), max(seen), len(seen), peak) if seen else None
+            for plan, seen, peak in zip(plans, times, peaks, strict=True)
+        ]
 
     def runs_within(self, plan: Plan, budget_bytes: int) -> bool | None:
         """Whether steps run with the allocator limited to the budget; None without one."""
@@ -224,6 +238,11 @@ def whole_blocks(again: Collection[int]) -> Plan:
     return Plan(tuple(again), 0, 0)
 
 
+def asked(plan: Plan) -> Plan:
+    """What of a plan decides its steps: two that are alike in it are one."""
+    return Plan(plan.again, 0, 0, plan.keeping, plan.operators)
+
+
 def without_allocator(chain: Chain) -> Chain:
     """Where there is no allocator: the sum of what autograd keeps stands for the peaks."""
     held, blocks = 0, []
@@ -244,7 +263,8 @@ def main() -> None:
     ends = time.monotonic() + args.seconds
     bench = Bench(TINY if args.tiny else Shape(), args.device)
     known = bench.measured_blocks()
-    plain = bench.run(whole_blocks(()))
+    (plain,) = bench.in_turns([whole_blocks(())], 1, time.monotonic() + 1)
+    assert plain is not None, "the first always has its turn"
     chain = known.chain if bench.on_device else without_allocator(known.chain)
     whole = plain.peak_bytes or chain.peak_bytes()
     print(
@@ -257,23 +277,26 @@ def main() -> None:
         room = int(cap * whole) - known.fragment_bytes
         split = cheapest_split(chain, room)
         plans += [(cap, cheapest(chain, room)), *([(cap, split)] if split is not None else [])]
-    runs = [bench.run(plan) if plan is not None else None for _, plan in plans]
-    everything = bench.run(whole_blocks(range(len(chain.blocks))))
-    searched = [plain, everything]
-    planned = [len(plan.again) for _, plan in plans if plan is not None]
-    nearest_first = sorted(range(1, len(chain.blocks)), key=lambda k: min((abs(k - one) for one in planned), default=k))
-    for done, k in enumerate(nearest_first):
-        if time.monotonic() > ends - 20:
-            print(f"the search ended after {done} of {len(nearest_first)} k, those nearest to the plans first")
-            break
-        searched.append(bench.run(whole_blocks(range(k))))
+    everything = whole_blocks(range(len(chain.blocks)))
+    planned = [plan for _, plan in plans if plan is not None]
+    numbers = [len(plan.again) for plan in planned]
+    nearest_first = sorted(range(len(chain.blocks)), key=lambda k: min((abs(k - one) for one in numbers), default=k))
+    compared = list(dict.fromkeys([*map(asked, planned), everything]))
+    choices = list(dict.fromkeys([*compared, *(whole_blocks(range(k)) for k in nearest_first)]))
+    measured = dict(zip(choices, bench.in_turns(choices, len(compared), ends - 20), strict=True))
+    searched = [run for choice, run in measured.items() if run is not None and not choice.keeping]
+    if left := sum(run is None for run in measured.values()):
+        print(f"the time ended before {left} of {len(choices)} choices had a turn, those nearest to the plans first")
+    print(f"steps of each: {min(run.steps for run in searched)} to {max(run.steps for run in searched)}", flush=True)
     rows = []
-    for (cap, plan), run in zip(plans, runs, strict=True):
+    for cap, plan in plans:
         budget = int(cap * whole)
+        run = measured[asked(plan)] if plan is not None else None
+        again = measured[everything]
         row: dict[str, object] = {"cap": cap, "budget_bytes": budget, "plan": plan and asdict(plan)}
         fitting = [one for one in searched if (one.peak_bytes or chain.peak_bytes(one.again)) <= budget]
         best = min(fitting, key=lambda one: one.step_ms, default=None)
-        row |= {"best": best and asdict(best), "everything": asdict(everything)}
+        row |= {"best": best and asdict(best), "everything": again and asdict(again)}
         if plan is not None and run is not None:
             row |= {"run": asdict(run), "runs_within": bench.runs_within(plan, budget)}
             row |= {"same_gradients": bench.same_gradients(plan)}
