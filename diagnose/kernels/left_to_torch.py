@@ -20,14 +20,15 @@ WHOLE = frozenset((torch.Tensor, torch.nn.Parameter, type(None)))
 
 def left_to_torch(*tensors: torch.Tensor | None) -> bool:
     """Whether these are within a transform of `torch.func`, have tangents, or are distributed."""
-    return torch._C._are_functorch_transforms_active() or any(
-        tensor is not None and (has_tangent(tensor) or is_distributed(tensor)) for tensor in tensors
-    )
+    if torch._C._are_functorch_transforms_active():
+        return True
+    given = [tensor for tensor in tensors if tensor is not None]
+    return any(map(is_distributed, given)) or (_has_tangents() and any(map(has_tangent, given)))
 
 
 def has_tangent(tensor: torch.Tensor) -> bool:
     """Whether derivatives in forward mode go along."""
-    if torch.compiler.is_compiling() or forward_ad._current_level < 0:
+    if not _has_tangents():
         return False
     tangent: torch.Tensor | None = forward_ad.unpack_dual(tensor).tangent  # type: ignore[no-untyped-call]  # torch's
     return tangent is not None
@@ -39,3 +40,8 @@ def is_distributed(tensor: torch.Tensor) -> bool:
         return False
     module: Any = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
+
+
+def _has_tangents() -> bool:
+    """Whether any tensor has some."""
+    return not torch.compiler.is_compiling() and forward_ad._current_level >= 0

@@ -253,6 +253,8 @@ def _gradients(
                 torch.mm(logits.t(), hidden, out=by_weight[some])
             if needs_bias:
                 by_bias[some] = logits.sum(0, dtype=dtype).to(weight.dtype)
+        if chunks:
+            del memory, logits  # before the sum is rounded, which takes memory too
     return by_hidden.to(hidden.dtype), by_weight, by_bias
 
 
