@@ -12,6 +12,7 @@ from pathlib import Path
 import journals
 import pytest
 from test_cli import PYTHONPATH, TRACE, diagnose
+from watching import LIMIT_S
 
 from diagnose.cli import COMMANDS, main
 from diagnose.cli.lettering import _PLAIN, speak
@@ -181,3 +182,24 @@ def test_a_run_keeps_its_report_as_a_page_and_says_where(
 )
 def test_how_a_program_failed_is_told_by_name(returncode: int, said: str) -> None:
     assert said in how_it_ended(returncode)
+
+
+def test_what_it_prints_to_nobody_is_no_failure_of_its_own() -> None:
+    master, slave = os.openpty()
+    ask = "import sys; sys.stdin.readline(); from diagnose.cli import main; sys.exit(main(['explain', 'gc-pause']))"
+    with subprocess.Popen(
+        [sys.executable, "-c", ask],
+        stdin=subprocess.PIPE,
+        stdout=slave,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": PYTHONPATH},
+    ) as child:
+        try:
+            os.close(slave)
+            os.close(master)
+            _, said = child.communicate("go on\n", timeout=LIMIT_S)
+        finally:
+            child.kill()
+    assert said == ""
+    assert child.returncode == 130

@@ -44,8 +44,8 @@ INTERRUPTED = 130
 
 _FIRST_STEPS = (
     "Start with `diagnose run train.py` on a program of yours, `diagnose analyze trace.json.gz` on a recording, or "
-    "`diagnose demo`. `diagnose COMMAND --help` says more of each. Exit codes: 0 done; 1 only under --fail-on; 2 the input "
-    "or the call is wrong; 3 your program failed; 130 interrupted."
+    "`diagnose demo`. `diagnose COMMAND --help` says more of each. Exit codes: 0 done; 1 only under --fail-on; 2 the "
+    "input or the call is wrong; 3 your program failed; 130 interrupted."
 )
 
 
@@ -77,6 +77,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         _abandon_stdout()
         return 0
     except OSError as error:
+        if error.errno == errno.EIO and error.filename is None:  # the terminal went away
+            _abandon_stdout()
+            return INTERRUPTED
         if error.errno not in _OUTSIDE:
             raise
         _abandon_stdout()

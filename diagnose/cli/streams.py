@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Iterator
@@ -15,9 +16,13 @@ def result(text: str) -> None:
 
 
 def talk(text: str) -> None:
-    """Say something about the work on stderr."""
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
+    """Say something about the work on stderr; when its terminal went away, to nobody: the work is still to be ended."""
+    try:
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
 
 
 @contextmanager

@@ -11,6 +11,8 @@ from typing import ClassVar
 from textual import on
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
+from textual.driver import Driver
+from textual.drivers.linux_driver import LinuxDriver
 from textual.message import Message
 from textual.reactive import reactive
 from textual.widgets import ContentSwitcher, Footer, OptionList
@@ -28,6 +30,7 @@ from diagnose.tui.lines import Lines
 from diagnose.tui.output import OutputPane
 from diagnose.tui.overview import FirstFindings, Overview
 from diagnose.tui.quit import ConfirmQuit
+from diagnose.tui.terminal import TerminalDriver
 from diagnose.tui.theme import THEME
 
 Clock = Callable[[], int]
@@ -88,6 +91,11 @@ class DiagnoseApp(App[int]):
         self._result = 0
         self._quitting = False
         self._work_thread: threading.Thread | None = None
+
+    def get_driver_class(self) -> type[Driver]:
+        """On a terminal, one that bears its loss."""
+        found = super().get_driver_class()
+        return TerminalDriver if found is LinuxDriver else found
 
     def compose(self) -> ComposeResult:
         yield RunHeader(id="header").data_bind(DiagnoseApp.state, DiagnoseApp.now_ns)

@@ -12,6 +12,7 @@ from diagnose.model import Diagnosis
 from diagnose.session import State, fold, read
 from diagnose.tui.app import DiagnoseApp, Work
 from diagnose.tui.feed import Feed
+from diagnose.tui.terminal import forgotten_when_lost
 
 _CLEARING_S = 5.0  # copies of a program, and captures of many GB
 
@@ -24,7 +25,8 @@ def run_screen(work: Work, cancel: Callable[[], None] | None = None) -> int:
     raised here, after the terminal is as it was. Signals arrive at the main thread: this one.
     """
     app = DiagnoseApp(Feed(), work, cancel, clock=time.time_ns, explain=explain)
-    code = app.run()
+    with forgotten_when_lost():
+        code = app.run()
     app.let_work_end(_CLEARING_S)
     if app.error is not None:
         raise app.error
