@@ -107,7 +107,7 @@ def test_what_is_no_trace_gets_one_line_and_exit_code_2(
         (["frobnicate"], "frobnicate"),
         (["explain", "input-bond"], "did you mean input-bound?"),
         (["explain", "anomaly"], "about it are debug-leftovers"),
-        (["explain", "no such words"], "`diagnose explain` lists all"),
+        (["explain", "xyzzy plugh"], "`diagnose explain` lists all"),
         (["analyze"], "PATH"),
         (["report", "nowhere"], "nowhere"),
     ],
@@ -196,6 +196,18 @@ def test_explain_lists_and_prints(capsys: pytest.CaptureFixture[str]) -> None:
     assert "input-bound" in capsys.readouterr().out
     assert main(["explain", "loader-workers"]) == 0
     assert "Fix safety" in capsys.readouterr().out
+
+
+def test_explain_takes_a_name_in_several_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "host", "sync"]) == 0
+    assert capsys.readouterr().out.startswith("host-sync (rule)")
+
+
+def test_explain_lists_names_with_their_first_lines_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "--json"]) == 0
+    listed = {one["name"]: one for one in json.loads(capsys.readouterr().out)}
+    assert listed["input-bound"]["kind"] == "rule"
+    assert all(one["summary"].endswith(".") for one in listed.values())
 
 
 def test_explain_says_which_fixes_are_tried(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to `diagnose`."""
     parser = subparsers.add_parser("explain", help="what a rule finds, or what a fixer changes")
-    parser.add_argument("name", metavar="NAME", nargs="?", help="a rule or a fixer; without one, all are listed")
+    parser.add_argument("name", metavar="NAME", nargs="*", help="a rule or a fixer; without one, all are listed")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--rules", type=Path, metavar="DIR", help="a folder of further rules, one a file")
     parser.add_argument("--fixers", type=Path, metavar="DIR", help="a folder of further fixers, one a file")
@@ -37,12 +37,13 @@ def run(args: argparse.Namespace) -> int:
         talk(f"diagnose: {problem.module} was left out: {problem.message}")
     docs = {name: ("rule", rule.doc) for name, rule in catalogue.rules.items()}
     docs |= {name: ("fixer", fixer.doc) for name, fixer in catalogue.fixers.items()}
-    if args.name is None:
+    asked = " ".join(args.name)
+    if not asked:
         result(_listing(docs, args.json))
         return 0
-    name = _written_as_a_name(args.name)
+    name = _written_as_a_name(asked)
     if name not in docs:
-        raise UsageError(f"there is no rule or fixer named {args.name}{_hint(args.name, docs)}")
+        raise UsageError(f"there is no rule or fixer named {asked}{_hint(asked, docs)}")
     kind, doc = docs[name]
     if args.json:
         result(json.dumps({"name": name, "kind": kind, "text": doc}, indent=2, ensure_ascii=False))
@@ -87,7 +88,8 @@ def _tried(rule: Rule, catalogue: Catalogue) -> str:
 
 def _listing(docs: dict[str, tuple[str, str]], as_json: bool) -> str:
     if as_json:
-        return json.dumps([{"name": name, "kind": kind} for name, (kind, _) in docs.items()], indent=2)
+        listed = [{"name": name, "kind": kind, "summary": doc.partition("\n")[0]} for name, (kind, doc) in docs.items()]
+        return json.dumps(listed, indent=2, ensure_ascii=False)
     widest = max(map(len, docs), default=0)
     lines = []
     for wanted in ("rule", "fixer"):
