@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import light  # noqa: F401 - before torch
 import torch
 from torch import nn
 

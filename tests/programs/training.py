@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 
+import light  # noqa: F401 - before torch
 import torch
 from torch.utils.data import DataLoader, Dataset
 

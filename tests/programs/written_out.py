@@ -3,6 +3,7 @@
 import argparse
 import sys
 
+import light  # noqa: F401 - before torch
 import torch
 
 parser = argparse.ArgumentParser()
