@@ -196,7 +196,7 @@ class Believing:
     def check_ns(self) -> int:
         return 0
 
-    def final_ns(self) -> int:
+    def final_ns(self, *, held: bool = False) -> int:
         return 0
 
 

@@ -174,7 +174,7 @@ class FakeBench:
     def check_ns(self) -> int:
         return self.check_takes_ns
 
-    def final_ns(self) -> int:
+    def final_ns(self, *, held: bool = False) -> int:
         return self.final_takes_ns
 
     def steps_alone(self, programs: Sequence[tuple[Program, str]], steps: int) -> list[int | None]:

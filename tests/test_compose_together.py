@@ -168,7 +168,7 @@ def test_where_no_time_is_left_for_a_check_the_common_trial_stands_and_is_said_t
     outcome = made.run()
     assert made.bench.checks == []
     assert all("together gave" in verdict.summary and verdict.saving is None for verdict in outcome.verdicts)
-    assert "stays on the word of its trial with others" in fold(made.events).warnings[0]
+    assert "stay on the word of their trial with others" in fold(made.events).warnings[0]
 
 
 def test_two_fixes_are_tried_one_by_one(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ simulated_trials.py), so that starts, steps and seconds can be counted exactly.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,8 @@ from diagnose.compose import Composition, Outcome, composition
 from diagnose.compose.candidates import Candidate, Review
 from diagnose.compose.knowledge import knowledge
 from diagnose.fixer import Fixer
-from diagnose.model import Accounting, Decision, Diagnosis, Finding, Gate, Steps
+from diagnose.foresight import Foresight
+from diagnose.model import Accounting, Confidence, Decision, Diagnosis, Finding, Gate, Steps
 from diagnose.plugins import Catalogue
 from diagnose.program import Program
 from diagnose.session import AnyEvent
@@ -164,9 +165,9 @@ def seven_minutes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Session, Ou
 def test_seven_minutes_are_enough_for_what_promises_most(seven_minutes: tuple[Session, Outcome]) -> None:
     session, outcome = seven_minutes
     kept = {one.fixer for one in outcome.verdicts if one.decision is Decision.KEPT}
-    assert kept == {one.name for one in FIXERS[:8]}, table(session.machine)
+    assert kept >= {one.name for one in FIXERS[:9]}, table(session.machine)
     assert outcome.final is not None
-    assert outcome.final.original_ns / outcome.final.patched_ns > 8
+    assert outcome.final.original_ns / outcome.final.patched_ns > 10
     assert session.machine.alive == 0
 
 
@@ -177,9 +178,10 @@ def test_the_budget_is_kept(seven_minutes: tuple[Session, Outcome]) -> None:
 
 def test_the_slow_original_takes_no_trajectory(seven_minutes: tuple[Session, Outcome]) -> None:
     session, _ = seven_minutes
-    assert session.machine.steps["trajectories"] == 2 * LEAST_SEEDS * LEAST_STEPS
-    # Under every seed, as many steps of the original alone would take longer than all that was taken.
-    assert session.machine.spent_ns["trajectories"] < LEAST_SEEDS * LEAST_STEPS * step_ms(SOURCE) * NS_PER_MS
+    # Of what keeps the numbers, of what changes the training beside it, and of what a later fix has added to that.
+    assert session.machine.steps["trajectories"] == 3 * LEAST_SEEDS * LEAST_STEPS
+    # Under every seed, as many steps of the original alone would take longer than each of the three, with its start.
+    assert session.machine.spent_ns["trajectories"] / 3 < LEAST_SEEDS * LEAST_STEPS * step_ms(SOURCE) * NS_PER_MS
 
 
 def test_a_control_is_no_finer_than_the_promise_asks_for(seven_minutes: tuple[Session, Outcome]) -> None:
@@ -191,28 +193,98 @@ def test_a_control_is_no_finer_than_the_promise_asks_for(seven_minutes: tuple[Se
 
 def test_numbers_are_captured_once(seven_minutes: tuple[Session, Outcome]) -> None:
     session, _ = seven_minutes
-    # First steps of three programs, and a reference in each number format; the last gate of all finds them there.
-    assert session.machine.started["gates"] == 3 + 3
-    assert session.machine.started["trajectories"] == 2 * LEAST_SEEDS
+    # First steps of three programs with a reference in each number format, which the last gate of all finds there; then
+    # of one more, with a reference for what it was put on.
+    assert session.machine.started["gates"] == 3 + 3 + 2
+    assert session.machine.started["trajectories"] == 3 * LEAST_SEEDS
 
 
-def test_what_was_not_tried_is_told_with_what_it_promised(seven_minutes: tuple[Session, Outcome]) -> None:
-    _, outcome = seven_minutes
+def test_what_was_not_tried_is_told_with_what_it_promised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    windows(monkeypatch)
+    outcome = Session(tmp_path, 300).run()
     left = {one.fixer: one for one in outcome.verdicts if one.decision is Decision.NOT_TRIED}
     assert left.keys() == {"pad-vocabulary", "loader-workers", "loader-pin"}
     assert left["pad-vocabulary"].predicted_ns == 7_600_000
-    assert "the budget leaves only" in left["pad-vocabulary"].summary
+    assert "the budget leaves" in left["pad-vocabulary"].summary
     said = compose.summary(outcome)
     assert "no time for pad-vocabulary, loader-workers, loader-pin, predicted to save 8.50 ms of a step at most" in said
 
 
-def test_a_longer_budget_tries_the_rest_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_longer_budget_asks_which_of_them_are_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     windows(monkeypatch)
-    session = Session(tmp_path, 720)
+    session = Session(tmp_path, 510)
     outcome = session.run()
     assert outcome.final is not None
     assert outcome.final.original_ns / outcome.final.patched_ns > 10, table(session.machine)
-    assert "pad-vocabulary" in {one.fixer for one in outcome.verdicts if one.decision is Decision.KEPT}
+    assert session.machine.started["left-out"] > 0
+
+
+def slow_starts(folder: Path, budget_s: float) -> Session:
+    """By a later recording of the same program: processes take longer to start, and fewer fit side by side."""
+    machine = Machine(
+        step_ms,
+        start_s=18.5,
+        compile_s=lambda text: 18 if "compile()" in text else 0,
+        peak_gib=lambda text: 44 if "attention = 'slow'" in text else 30,
+    )
+    return Session(folder, budget_s, machine, watched_s=31.8)
+
+
+FORESEEN = Foresight(
+    77_000_000,
+    tuple(
+        replace(one, recoverable_ns=round(ms * 1e6), share=ms / 77, confidence=Confidence.HINT)
+        for one, ms in ((LATER[1], 5.2), (LATER[2], 0.42))
+    ),
+)
+"""What the replay of that recording foresees once all that is found has been treated."""
+
+
+@pytest.mark.parametrize(
+    ("minutes", "foresees", "times"), [(5, True, 2), (7, False, 8.5), (7, True, 10), (10, False, 10), (10, True, 10)]
+)
+def test_minutes_buy_what_promises_most_first(
+    minutes: int, foresees: bool, times: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With foresight seven minutes do what otherwise takes ten: what comes to light rides along in the first trial."""
+    windows(monkeypatch)
+    if foresees:
+        monkeypatch.setattr(composition, "foresee", lambda *_: FORESEEN)
+    session = slow_starts(tmp_path, 60 * minutes)
+    outcome = session.run()
+    assert outcome.final is not None, table(session.machine)
+    assert outcome.final.original_ns / outcome.final.patched_ns > times, table(session.machine)
+    assert session.machine.now_ns / NS_PER_S < session.budget_s - session.watched_s, table(session.machine)
+    assert session.machine.alive == 0
+
+
+def test_a_look_at_the_whole_is_not_kept_time_for_where_it_has_been_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What changes no bit leaves the numbers of the whole as they were: two captures, and no trajectory more."""
+    windows(monkeypatch)
+    only = (LATER[2],)
+    monkeypatch.setattr(
+        composition,
+        "review",
+        lambda *_: Review(tuple(Candidate(one, BY_NAME[name]) for one in only for name in one.fixers)),
+    )
+    machine = Machine(
+        lambda text: step_ms(text) - 4 * ("# workers" in text),
+        start_s=10.3,
+        compile_s=lambda text: 19 if "compile()" in text else 0,
+        peak_gib=lambda text: 37 if "attention = 'slow'" in text else 24,
+    )
+    session = Session(tmp_path, 420, machine)
+    outcome = session.run()
+    kept = {one.fixer: one for one in outcome.verdicts if one.decision is Decision.KEPT}
+    assert "loader-workers" in kept, table(machine)
+    assert outcome.final is not None
+    assert outcome.final.gate is not None
+    assert outcome.final.gate.gate is Gate.TRAINING
+    assert outcome.final.gate.passed
+    assert "equals bit for bit" in outcome.final.gate.detail
+    assert machine.steps["trajectories"] == 2 * LEAST_SEEDS * LEAST_STEPS
 
 
 def test_a_fine_control_is_taken_where_a_verdict_hangs_on_it(tmp_path: Path) -> None:

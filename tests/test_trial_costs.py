@@ -80,6 +80,27 @@ def test_the_last_runs_are_whole_processes_and_the_numbers_once_more() -> None:
     assert costs().final_ns() == 10 * NS_PER_S + 2 * (5 * NS_PER_S + 2 * one_ns)
 
 
+def test_numbers_that_were_held_cost_nothing_in_the_end() -> None:
+    known = costs()
+    known.saw_gate(Gate.TRAINING, 60 * NS_PER_S, 4)
+    assert known.final_ns() == known.last_runs_ns() + 60 * NS_PER_S
+    assert known.final_ns(held=True) == known.last_runs_ns()
+    assert known.last_runs_ns(1) == known.last_runs_ns() // SCHEDULE.final_runs
+
+
+def test_trials_on_top_of_a_kept_fix_are_as_short_as_its_program() -> None:
+    known = costs()
+    kept = comparison(patched_s=25)
+    kept.pairs = [Pair(pair.generation, 2e7, 5e6) for pair in kept.pairs]
+    kept.starts_ns[1].append(7 * NS_PER_S)  # what the first start compiled is there
+    known.saw(kept, TURNS_NS, compiles=True)
+    known.grew(kept)
+    blocks_ns = (SCHEDULE.block_steps(5 * NS_PER_MS) + 2) * 5 * NS_PER_MS
+    assert known.check_ns() == 2 * (7 * NS_PER_S + 10 * blocks_ns)
+    # The program as found runs once more in the end, a step of each beside the other's.
+    assert known.last_runs_ns() == 2 * (7 * NS_PER_S + (5 * 10 + 2) * 25 * NS_PER_MS)
+
+
 def test_a_long_schedule_is_expected_to_be_clear_early() -> None:
     known = Costs(replace(SCHEDULE, pairs=20))
     known.saw(comparison(), TURNS_NS)

@@ -2,6 +2,10 @@
 
 Nothing is begun that cannot end. How long a trial will take is told by those before it: a start with its warm-up, the
 blocks of its turns, the captures of its gate. The first trials of a session rest on the control alone.
+
+What the end needs beside the last runs hangs on what is kept. Where its numbers as a whole were held against the
+original's already, nothing; and a fix that then changes no bit leaves it so. One that rounds otherwise in a program
+whose training was held to the original's asks for a look at that training again.
 """
 
 from __future__ import annotations
@@ -11,18 +15,41 @@ from dataclasses import dataclass, replace
 from diagnose.compose.answers import Answers
 from diagnose.compose.trials import Trials
 from diagnose.fixer import Fixer
+from diagnose.model import Gate, GateResult
 from diagnose.trial.schedule import Deadline
 from diagnose.units import format_ns
 
 OUT_OF_BUDGET = "the budget ran out"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Budget:
     """What a bench may still begin before a deadline."""
 
     bench: Trials
     deadline: Deadline
+    held: bool = True
+    """Whether the numbers of what is kept, as a whole, were held against the original's."""
+    kept: tuple[Fixer, ...] = ()
+
+    def grew(self, fixer: Fixer, gate: GateResult | None) -> None:
+        """This one is kept too, which passed a gate."""
+        shown = replace(fixer, gate=gate.gate) if gate is not None else fixer
+        self.held = self._covers(shown)
+        self.kept = (*self.kept, fixer)
+
+    def changed(self) -> None:
+        """What is kept is another program than the one whose numbers were held."""
+        self.held = False
+
+    def _covers(self, fixer: Fixer) -> bool:
+        """Whether the gate of a fix says all that there is to say of the whole with it."""
+        exact = self.held and fixer.gate is Gate.BITWISE and not fixer.compiles
+        whole = (*self.kept, fixer)
+        if any(one.gate is Gate.TRAINING for one in whole):
+            return exact or fixer.gate is Gate.TRAINING
+        # What compiled code does late shows in a trajectory only.
+        return exact or not any(one.compiles for one in whole)
 
     def affordable(self, ready: Answers) -> tuple[Answers, str | None]:
         """The fix with as many of its settings as there is time for; else why it is not tried."""
@@ -37,19 +64,19 @@ class Budget:
 
     def refused(self, fixer: Fixer, settings: int = 1, saved_ns: int = 0) -> str | None:
         """Why there is no time for a trial of a fix, or for a choice between so many settings; None where there is."""
-        return self._refused(self.bench.trial_ns(fixer, settings, saved_ns))
+        return self._refused(self.bench.trial_ns(fixer, settings, saved_ns), held=self._covers(fixer))
 
     def refused_check(self) -> str | None:
         """Why there is no time for one more leave-one-out check; None where there is."""
-        return self._refused(self.bench.check_ns())
+        return self._refused(self.bench.check_ns(), held=False)  # what is left out leaves another whole
 
-    def _refused(self, needed_ns: int) -> str | None:
+    def _refused(self, needed_ns: int, *, held: bool) -> str | None:
         left_ns = self.deadline.left_ns
         if left_ns is None:
             return None
         if left_ns == 0:
             return OUT_OF_BUDGET
-        left_ns = max(0, left_ns - self.bench.final_ns())
+        left_ns = max(0, left_ns - self.bench.final_ns(held=held))
         if needed_ns <= left_ns:
             return None
         rest = f"only {format_ns(left_ns)}" if left_ns else "no time"

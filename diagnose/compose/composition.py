@@ -32,7 +32,7 @@ from diagnose.compose.trials import Trials
 from diagnose.compose.tuning import Tuning
 from diagnose.fixer import Edits, Fixer
 from diagnose.foresight import Foresight, foresee
-from diagnose.model import TOGETHER, Decision, Diagnosis, Gate, Interval, Verdict
+from diagnose.model import TOGETHER, Decision, Diagnosis, Gate, GateResult, Interval, Verdict
 from diagnose.plugins import Catalogue
 from diagnose.program import Program, patch
 from diagnose.session import FinalMeasured, PatchAccepted
@@ -82,6 +82,8 @@ class Composition:
         self._schedule = schedule
         self._deadline = deadline
         self._budget = Budget(bench, deadline)
+        self._sound: Stack | None = None
+        """The newest state of which the numbers as a whole were held against the original's."""
         self._allow = allow
         self._queue = list(candidates(program, diagnosis.findings, catalogue))
         self._stack = Stack.of(program, known)
@@ -177,7 +179,7 @@ class Composition:
         if not self._stack.kept:
             return Outcome(self._journal.verdicts, None, control)
         final = Final(self._bench, self._copy, self._journal, self._budget, self._schedule)
-        judged = final.judge(self._stack, original, patched)
+        judged = final.judge(self._stack, original, patched, self._sound)
         if judged is None:
             return Outcome(self._journal.verdicts, None, control)
         stack, patched, gate = judged
@@ -267,6 +269,8 @@ class Composition:
         wanted = bundle.names
         if bundle.trains and self._refused(bundle):
             bundle = bundle.without_training  # trajectories take longest
+        if self._stack.kept and self._refused(bundle):
+            bundle = gather(self._stack, self._queue, {Gate.BITWISE})  # needs no more than its own gate
         if control is None or len(bundle.members) < 2 or self._refused(bundle):
             self._apart.update(wanted)  # each says for itself why it is not tried
             return None
@@ -294,7 +298,7 @@ class Composition:
         for member in bundle.members:
             self._settle(member.proposal.fixer)
             self._advise(member)
-        self._grow(bundle.stack)
+        self._grow(bundle.stack, as_one(bundle.fixers), found.gate)
         beside = "1 other" if len(bundle.members) == 2 else f"{len(bundle.members) - 1} others"
         said = f"tried with {beside} at once, which together gave: {found.summary}"
         for kept, member in zip(self._stack.kept[-len(bundle.members) :], bundle.members, strict=True):
@@ -328,18 +332,22 @@ class Composition:
         held = alone.run(ready, self._stack, original, baseline)
         if held is None:
             return None
-        self._accept(ready.proposal, held.variant)
+        self._accept(ready.proposal, held.variant, held.trial.verdict.gate)
         self._look_again(held.variant.fixer, held.trial.traces, _patched_ns(held.trial.verdict))
         return held.patched
 
-    def _accept(self, proposal: Proposal, variant: Variant) -> None:
-        self._grow(self._stack.with_fix(variant.fixer, proposal.findings, variant.setting, variant.answer))
+    def _accept(self, proposal: Proposal, variant: Variant, gate: GateResult | None) -> None:
+        grown = self._stack.with_fix(variant.fixer, proposal.findings, variant.setting, variant.answer)
+        self._grow(grown, variant.fixer, gate)
         self._journal.record(PatchAccepted(diff=self._stack.patch.text, fixers=list(self._stack.names)))
 
-    def _grow(self, stack: Stack) -> None:
-        """The stack is this one now; what waits has its places in its lines."""
+    def _grow(self, stack: Stack, fixer: Fixer, gate: GateResult | None) -> None:
+        """The stack is this one now, by what passed a gate; what waits has its places in its lines."""
         self._queue = followed(self._queue, self._stack.texts, stack.texts)
         self._stack = stack
+        self._budget.grew(fixer, gate)
+        if self._budget.held:
+            self._sound = stack
 
     def _look_again(self, fixer: Fixer, windows: Sequence[Path], step_ns: int | None) -> None:
         """Let the findings of the new state, whose untraced step is known from its trial, decide what is tried next."""

@@ -34,15 +34,21 @@ class Final:
     budget: Budget
     schedule: Schedule
 
-    def judge(self, stack: Stack, original: Program, patched: Program) -> tuple[Stack, Program, GateResult] | None:
+    def judge(
+        self, stack: Stack, original: Program, patched: Program, sound: Stack | None = None
+    ) -> tuple[Stack, Program, GateResult] | None:
         """What of the stack keeps, as a whole, the promise of the boldest of it; None where nothing does.
 
-        What is not kept is told; where the whole could not be checked, that is told, and it stays.
+        What is not kept is told. Where the whole could not be checked, what came on top of `sound`, of which the
+        numbers were held before, goes; without that it is told, and it stays.
         """
         self.journal.phase(
             "checking the numbers of all kept fixes together", f"{_whole(stack).gate.value}, against the original"
         )
         found = self._gate(stack, original, patched)
+        if found.passed is None and sound is not None and set(sound.names) < set(stack.names):
+            self._fall_back(stack, sound, found)
+            return self.judge(sound, original, self.copy(sound, "sound"))
         if found.passed is None:
             self.journal.warn(f"the numbers of all kept fixes together could not be checked: {found.detail}")
         if found.passed is not False:
@@ -86,6 +92,14 @@ class Final:
                 return rest, left, held
         return None
 
+    def _fall_back(self, stack: Stack, sound: Stack, found: GateResult) -> None:
+        for name in stack.names:
+            if name not in sound.names:
+                summary = f"not kept: beside {', '.join(sound.names)} its numbers could not be checked: {found.detail}"
+                before = self.journal.verdict_on(name)
+                self.journal.tell(replace(before, decision=Decision.UNVERIFIED, summary=summary, gate=found))
+        self.journal.record(PatchAccepted(diff=sound.patch.text, fixers=list(sound.names)))
+
     def _blame(self, name: str, rest: Stack, found: GateResult) -> None:
         others = ", ".join(rest.names)
         summary = f"not kept: beside {others} it changes the numbers: {found.detail}; without it they hold"
@@ -111,12 +125,16 @@ class Final:
         befores: list[int] = []
         afters: list[int] = []
         for run in range(runs):
+            began_ns = self.budget.deadline.left_ns
             sides = [(original, befores, "alone-original"), (patched, afters, "alone-patched")]
             sides = sides if run % 2 == 0 else sides[::-1]
             took = self.bench.steps_alone([(program, f"{name}-{run}") for program, _, name in sides], steps)
             for (_, found, _), step in zip(sides, took, strict=True):
                 if step is not None:
                     found.append(step)
+            left_ns = self.budget.deadline.left_ns
+            if began_ns is not None and left_ns is not None and left_ns < began_ns - left_ns:
+                break  # one more would take as long as this one
         if not befores or not afters:
             self.journal.warn("the last run of the patched program alone did not come to its end")
             return None

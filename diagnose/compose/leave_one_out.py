@@ -57,6 +57,7 @@ class LeaveOneOut:
                 left = self.copy(rest, f"without-{name}")
                 if not self._needed(stack, rest, name, left, patched):
                     stack, patched = rest, left
+                    self.budget.changed()
                     self.journal.record(PatchAccepted(diff=stack.patch.text, fixers=list(stack.names)))
             names = blocked if stack.names != before else []
         self._warn_of(late, stack)

@@ -69,6 +69,6 @@ class Trials(Protocol):
         """The same of a leave-one-out check."""
         ...
 
-    def final_ns(self) -> int:
-        """The same of the gate of the whole stack and the last runs."""
+    def final_ns(self, *, held: bool = False) -> int:
+        """The same of the last runs, and of the gate of the whole stack unless its numbers are `held` already."""
         ...

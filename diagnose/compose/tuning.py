@@ -74,6 +74,8 @@ class Tuning:
                 f"{name} stays at {described(kept.setting)}: {described(setting)} is faster, but {why}: {gate.detail}"
             )
             return stack, patched
+        if gate.gate is not Gate.BITWISE:
+            self.budget.changed()
         diff = chosen.change(name)
         self.journal.tell(replace(self.journal.verdict_on(name), setting=dict(setting), diff=diff))
         self.journal.record(PatchAccepted(diff=chosen.patch.text, fixers=list(chosen.names)))

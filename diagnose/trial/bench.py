@@ -27,21 +27,11 @@ from diagnose.trial.groups import Groups, never
 from diagnose.trial.judging import measured, ruled, settled_by_time
 from diagnose.trial.kept import KeptArm
 from diagnose.trial.knobs import OnSetting, Sweep, YardstickFailed
-from diagnose.trial.memory import Memory, at_once, fits_twice, fitting, uncrowded
+from diagnose.trial.memory import Memory, at_once, fits_twice, room_ahead, uncrowded
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.trial.solo import Solo, SoloRun, ruling_on_failure
 from diagnose.trial.startup import Startups
-from diagnose.verdict import (
-    LEAST_PAIRS,
-    LEAST_SAVING,
-    Pair,
-    Ruling,
-    saved,
-)
-
-_CORES_AHEAD = 8
-_SHARES_AHEAD = (1.2, 1.2, 1.4, 1.4)
-"""Of the memory that was seen of the original: two of it, two patched."""
+from diagnose.verdict import LEAST_PAIRS, LEAST_SAVING, Pair, Ruling, saved
 
 OnPhase = Callable[[str, str], None]
 """Told what is being done now, and a detail of it."""
@@ -103,7 +93,7 @@ class Bench:
         """Whether the control has gone on until it was fine enough for every fix, or has had all its pairs."""
         self._started = 0
         self._startups = Startups()
-        self._newest_original: Path | None = None
+        self._baseline: Path | None = None
         self._costs = Costs(schedule)
         self._groups = Groups(cancelled)
         protect = {"module": str(Path(guard.__file__)), "originals": [str(program.root)], "copy": str(folder)}
@@ -111,7 +101,9 @@ class Bench:
             self._groups, folder, python, self._copies.environment_of, {"guard": protect}, self._copies.edited
         )
         self._solo = Solo(self._place, schedule, deadline)
-        self._gatekeeper = Gatekeeper(self._place, schedule.start_limit_ns, deadline, watched)
+        self._gatekeeper = Gatekeeper(
+            self._place, schedule.start_limit_ns, deadline, watched, compiling=self._copies.compiling
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -229,6 +221,9 @@ class Bench:
             why = ruling_on_failure(found.failed[1]).summary
             return Trial(replace(figures, summary=f"what it was tried against did not run: {why}"))
         verdict = self._judged(figures, fixer, found, numbers, patched, halfway)
+        if verdict.decision is Decision.KEPT:
+            self._costs.grew(found)
+            self._baseline = patched.root
         return Trial(verdict, found.traces[1])
 
     def leave_out(
@@ -284,16 +279,17 @@ class Bench:
 
         `saved_ns`: by how much the steps of its trajectories are expected to be shorter than those of the newest trial.
         """
-        compiles = fixer.compiles or self._newest_original in self._copies.compiling
+        # What changes no bit is hardly in what was compiled; anything else may compile all of it anew.
+        compiles = fixer.compiles or (fixer.gate is not Gate.BITWISE and self._baseline in self._copies.compiling)
         return self._costs.trial_ns(settings, fixer.gate, compiles=compiles, saved_ns=saved_ns)
 
     def check_ns(self) -> int:
         """The same of a leave-one-out check."""
         return self._costs.check_ns()
 
-    def final_ns(self) -> int:
-        """The same of the gate of the whole stack and the last runs."""
-        return self._costs.final_ns()
+    def final_ns(self, *, held: bool = False) -> int:
+        """The same of the last runs, and of the gate of the whole stack unless its numbers are `held` already."""
+        return self._costs.final_ns(held=held)
 
     def steps_alone(self, programs: Sequence[tuple[Program, str]], steps: int) -> list[int | None]:
         """The mean step of each program, in ns, with nothing inside but the clock of its steps; `str` is its name.
@@ -344,7 +340,7 @@ class Bench:
     def _duel(self, on_pair: OnPair | None = None) -> Duel:
         """As far as the earlier ones have shown how to run one."""
         limit = self._schedule.next_start_limit_ns(self._startups.longest_ns)
-        deadline = self._deadline.earlier(self._costs.final_ns())  # the last runs have their time
+        deadline = self._deadline.earlier(self._costs.last_runs_ns())  # those have their time
         needed = None if self._fine else LEAST_SAVING
         return Duel(
             self._schedule,
@@ -359,16 +355,17 @@ class Bench:
     def _compare(self, duel: Duel, original: Program, patched: Program, name: str) -> Comparison:
         if patched.root in self._copies.compiling:  # no start so far shows how long it takes to compile
             duel = replace(duel, start_limit_ns=self._schedule.start_limit_ns)
-        if patched.root in self._copies.compiling and not self._startups.knows(patched):
+        if self._compiles_anew(original, patched):
             self._on_phase("compiling", "which may take minutes; later starts find it done")
-        elif self._room_ahead:
+        elif room_ahead(self._gatekeeper.memory, self._gatekeeper.peaks.get(original.root)):
             duel = replace(duel, ahead=True)
         starters = self._starter(original, f"{name}-original"), self._starter(patched, f"{name}-patched")
         began_ns = time.monotonic_ns()
         found = duel.run(*starters)
         self._costs.saw(found, time.monotonic_ns() - began_ns, compiles=patched.root in self._copies.compiling)
-        self._gatekeeper.deadline = self._deadline.earlier(self._costs.last_runs_ns())
-        self._newest_original = original.root
+        # What was measured to be faster is not thrown away for the second of two last runs.
+        self._gatekeeper.deadline = self._deadline.earlier(self._costs.last_runs_ns(1))
+        self._baseline = original.root
         self._startups.saw(found, original, patched)
         if found.pairs:
             self._fits = not found.alternated
@@ -380,11 +377,12 @@ class Bench:
             self._gatekeeper.step_ns = found.step_ns
         return found
 
-    @property
-    def _room_ahead(self) -> bool:
-        """Whether two generations may start together; more cores make that faster, and few do not."""
-        enough = len(os.sched_getaffinity(0)) >= _CORES_AHEAD
-        return enough and fitting(self._gatekeeper.memory, _SHARES_AHEAD) == len(_SHARES_AHEAD)
+    def _compiles_anew(self, original: Program, patched: Program) -> bool:
+        """Whether the patched program compiles what nothing before it has: most of it is compiled where the original
+        compiles too."""
+        compiling = self._copies.compiling
+        cold = patched.root in compiling and not self._startups.knows(patched)
+        return cold and not (original.root in compiling and self._startups.knows(original))
 
     def _starter(self, program: Program, name: str) -> Starter:
         def start(_number: int) -> Arm:

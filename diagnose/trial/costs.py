@@ -31,6 +31,9 @@ class Costs:
     start_ns: int = 0
     """From the start of a process to the end of its warm-up: that of the newest original."""
     step_ns: int = 0
+    first_start_ns: int = 0
+    """The same of the program as found, which runs once more in the end."""
+    first_step_ns: int = 0
     compile_ns: int = 0
     """By how much the start of a program that compiles was longer, at most."""
     gates_ns: dict[Gate, int] = field(default_factory=dict)
@@ -51,6 +54,8 @@ class Costs:
             self.compile_ns = max(self.compile_ns, max(patched) - self.start_ns)
         if found.step_ns > 0:
             self.step_ns = found.step_ns
+        self.first_start_ns = self.first_start_ns or self.start_ns
+        self.first_step_ns = self.first_step_ns or self.step_ns
         if found.pairs:
             self.alternates = found.alternated
         if found.generations > 1:
@@ -58,6 +63,13 @@ class Costs:
         if len(found.pairs) >= self._clear_pairs and not compiles:
             explained_ns = self._turns_ns(found.generations, len(found.pairs))
             self.slack = min(_MOST_SLACK, max(1.0, took_ns / max(1, explained_ns)))
+
+    def grew(self, found: Comparison) -> None:
+        """The patched program of a comparison is what the next trials start from."""
+        if found.starts_ns[PATCHED]:
+            self.start_ns = found.starts_ns[PATCHED][-1]  # later starts find compiled what the first one compiled
+        if found.saving is not None:
+            self.step_ns = round(found.step_ns * (1 - found.saving.estimate))
 
     def saw_gate(self, gate: Gate, took_ns: int, processes: int) -> None:
         """Learn from a look at the numbers, for which so many processes ran."""
@@ -85,16 +97,16 @@ class Costs:
         """
         return round(self.slack * self._turns_ns(self.schedule.generations, self._clear_pairs))
 
-    def final_ns(self) -> int:
-        """The numbers of the whole stack, and the last runs."""
-        return max(self.gates_ns.values(), default=2 * self.start_ns) + self.last_runs_ns()
+    def final_ns(self, *, held: bool = False) -> int:
+        """The last runs, and before them the numbers of the whole stack, unless those are `held` already."""
+        return self.last_runs_ns() + (0 if held else max(self.gates_ns.values(), default=2 * self.start_ns))
 
-    def last_runs_ns(self) -> int:
-        """The last runs of the original and of the patched program alone."""
-        starts = 2 if self.alternates else 1  # where both fit, they start at once
-        steps = FINAL_BLOCKS * self.schedule.block_steps(self.step_ns) + self.schedule.drops(self.step_ns)
-        run_ns = starts * (self.start_ns + self.compile_ns // 2) + 2 * steps * max(0, self.step_ns)
-        return self.schedule.final_runs * run_ns
+    def last_runs_ns(self, runs: int | None = None) -> int:
+        """The last runs of the original and of the patched program alone; `runs` of each, or all."""
+        starts_ns = self.first_start_ns, self.start_ns
+        start_ns = sum(starts_ns) if self.alternates else max(starts_ns)  # where both fit, they start at once
+        steps = FINAL_BLOCKS * self.schedule.block_steps(self.first_step_ns) + self.schedule.drops(self.first_step_ns)
+        return (runs or self.schedule.final_runs) * (start_ns + steps * (self.first_step_ns + self.step_ns))
 
     @property
     def _clear_pairs(self) -> int:

@@ -4,6 +4,10 @@ What it costs is bounded: few steps, of which the original's are captured once f
 where memory allows; and a trajectory has no more steps than it takes, or than `TRAJECTORY_NS` holds of them. Where a
 fix that keeps the numbers has been kept, its program stands in for the original, so that the slow original does not run
 `LEAST_STEPS` under every seed if a faster program with its numbers has done so.
+
+Promises add up only where they are exact. A program that was shown to equal another bit for bit has its captures too,
+unless it is the first of the two to compile, which shows late. One that equals it up to rounding has not: each such
+step may err three times as much as the one before, so the whole is held against the original itself.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -84,9 +88,15 @@ class Gatekeeper:
     """Of programs whose memory a trial has seen, by root, in bytes."""
     step_ns: int = -1
     """Of the slower program, where a trial has measured it."""
+    compiling: Collection[Path] = frozenset()
+    """Programs whose start compiles something, by root."""
     _taken: dict[tuple[Path, str], Capture | Curve | str] = field(default_factory=dict)
     _same_numbers: dict[Path, Path] = field(default_factory=dict)
     """Programs that passed a gate against another, of whose numbers theirs are."""
+    _same_bits: dict[Path, Path] = field(default_factory=dict)
+    """Those of them that did so bit for bit."""
+    _borrowed: bool = False
+    """Whether the check that goes on rests on captures of a program with the same bits."""
     _steps: int = 0
     """Of a trajectory: the same for all programs."""
     started: int = 0
@@ -107,16 +117,30 @@ class Gatekeeper:
         `asked` False: a trajectory beside the promise of the fixes, not worth more than `UNASKED_NS`. `fewer`: for
         the training gate, a fix has taken out parameters.
         """
+        self._borrowed = False
         try:
             if gate is Gate.TRAINING:
                 gross = self._gross(original, patched, rounds_to) if rounds_to and not fewer else None
-                return gross or self._trajectory(original, patched, asked=asked, fewer=fewer)
+                return self._told(gross or self._trajectory(original, patched, asked=asked, fewer=fewer))
             answer = self._equal(gate, original, patched, rounds_to)
         except _NoCaptureError as error:
             return GateResult(gate, None, str(error))
-        if answer.passed and self._numbers_of(original.root) != patched.root:
+        if answer.passed and _end(self._same_numbers, original.root) != patched.root:
             self._same_numbers.setdefault(patched.root, original.root)
-        return answer
+        starts_to_compile = patched.root in self.compiling and original.root not in self.compiling
+        if answer.passed and answer.gate is Gate.BITWISE and not starts_to_compile:
+            self._equals(patched.root, original.root)
+        return self._told(answer)
+
+    def _equals(self, one: Path, other: Path) -> None:
+        first, second = _end(self._same_bits, one), _end(self._same_bits, other)
+        if first != second:
+            self._same_bits[first] = second
+
+    def _told(self, answer: GateResult) -> GateResult:
+        if not self._borrowed:
+            return answer
+        return replace(answer, detail=f"{answer.detail}; as captured of a program that it equals bit for bit")
 
     def foresee(
         self, original: Program, halfway: Program, patched: Program, promised: Gate, *formats: str | None
@@ -135,7 +159,7 @@ class Gatekeeper:
             wanted += self._for_rounding(original, patched, second)
         steps = self._steps = self._steps or self._trajectory_steps()
         wanted += self._luck([halfway, patched], SEEDS, steps)
-        self._take_all(list({one.key: one for one in wanted if one.key not in self._taken}.values()))
+        self._take_all(list({one.key: one for one in wanted if self._key(one) not in self._taken}.values()))
 
     def _equal(self, gate: Gate, original: Program, patched: Program, rounds_to: str | None) -> GateResult:
         if gate is Gate.BITWISE:
@@ -191,17 +215,12 @@ class Gatekeeper:
 
     def _captured_alike(self, original: Program, patched: Program, names: Sequence[str]) -> Program | None:
         """A program with the numbers of `original` of which all these captures are there already."""
-        root = self._numbers_of(original.root)
-        for path in {path: None for path, _ in self._taken if path != patched.root}:
+        root, own = _end(self._same_numbers, original.root), _end(self._same_bits, patched.root)
+        for path in {path: None for path, _ in self._taken if _end(self._same_bits, path) != own}:
             taken = [self._taken.get((path, name), "") for name in names]
-            if self._numbers_of(path) == root and not any(isinstance(one, str) for one in taken):
+            if _end(self._same_numbers, path) == root and not any(isinstance(one, str) for one in taken):
                 return replace(original, root=path)
         return None
-
-    def _numbers_of(self, root: Path) -> Path:
-        while root in self._same_numbers:
-            root = self._same_numbers[root]
-        return root
 
     def _bitwise(self, original: Program, patched: Program) -> GateResult | None:
         """None where the original does not even equal itself."""
@@ -263,14 +282,26 @@ class Gatekeeper:
         return [capture for capture in self._found(wanted) if isinstance(capture, Capture)]
 
     def _found(self, wanted: Sequence[_Wanted]) -> list[Capture | Curve]:
-        self._take_all([one for one in wanted if one.key not in self._taken])
+        self._take_all([one for one in wanted if self._key(one) not in self._taken])
         found = []
         for one in wanted:
-            taken = self._taken[one.key]
+            key = self._key(one)
+            self._borrowed = self._borrowed or key != one.key
+            taken = self._taken[key]
             if isinstance(taken, str):
                 raise _NoCaptureError(taken)
             found.append(taken)
         return found
+
+    def _key(self, wanted: _Wanted) -> tuple[Path, str]:
+        """Of the capture itself, or of the same one of a program with the same bits where there is that."""
+        if wanted.key in self._taken:
+            return wanted.key
+        bits = _end(self._same_bits, wanted.program.root)
+        for (path, name), taken in self._taken.items():
+            if name == wanted.name and not isinstance(taken, str) and _end(self._same_bits, path) == bits:
+                return path, name
+        return wanted.key
 
     def _share(self, wanted: _Wanted) -> float:
         """Of the memory that was seen: a reference is in float64, and what is taken down lies on the host."""
@@ -338,6 +369,13 @@ class Gatekeeper:
                 return _LACK
             return f"the program gave no numbers ({wanted.name}): {words or f'exit code {returncode}'}"
         return capture
+
+
+def _end(links: Mapping[Path, Path], root: Path) -> Path:
+    """Where a chain of programs ends."""
+    while root in links:
+        root = links[root]
+    return root
 
 
 _LACK = "there was too little memory for the program under the gate"

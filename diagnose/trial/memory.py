@@ -17,6 +17,8 @@ _RSS = "host.rss_bytes"
 _RESERVED = "allocator.peak_reserved_bytes"
 _USED = "gpu.memory_used_bytes"
 _CONTEXT_BYTES = 1 << 30  # a second process brings a device context and library workspaces of its own
+_CORES_AHEAD = 8
+_SHARES_AHEAD = (1.2, 1.2, 1.4, 1.4)  # of two originals and two patched programs
 
 _LACK = re.compile(
     r"OutOfMemoryError|CUDA out of memory|HIP out of memory|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED"
@@ -117,6 +119,16 @@ def fitting(memory: Memory, shares: Sequence[float]) -> int:
         if host < 0 or device < 0 or number >= len(os.sched_getaffinity(0)):
             return max(1, number)
     return max(1, len(shares))
+
+
+def room_ahead(memory: Memory, peak_bytes: int | None) -> bool:
+    """Whether two generations of a trial may start together; more cores make that faster, and few do not.
+
+    `memory` was seen of one process; `peak_bytes` is the peak of what the trial starts from, where that is known.
+    """
+    part = peak_bytes / memory.peak_bytes if peak_bytes and memory.peak_bytes else 1.0
+    shares = [part * share for share in _SHARES_AHEAD]
+    return len(os.sched_getaffinity(0)) >= _CORES_AHEAD and fitting(memory, shares) == len(shares)
 
 
 def died_of_memory(last_words: str, returncode: int | None) -> bool:

@@ -1,0 +1,119 @@
+"""What the end needs beside the last runs: nothing where the numbers of the whole were held already."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import pytest
+from composing import ITEM, LOADER, Stage, finding, fixer, replacing
+
+from diagnose.compose import candidates
+from diagnose.compose.budget import Budget
+from diagnose.compose.trials import Trials
+from diagnose.fixer import Fixer
+from diagnose.model import TOGETHER, Decision, Gate, GateResult
+from diagnose.session import PatchAccepted, fold
+from diagnose.trial.schedule import Deadline
+
+EXACT = fixer("exact", replacing("a", "b"))
+ROUNDS = fixer("rounds", replacing("a", "b"), Gate.ROUNDING)
+TRAINS = fixer("trains", replacing("a", "b"), Gate.TRAINING)
+COMPILES = fixer("compiles", replacing("a", "b"), Gate.ROUNDING, order=60)
+RECORDS = fixer("records", replacing("a", "b"), Gate.BITWISE, order=60)
+MODEL = fixer("narrow-model", replacing("model = 3", "model = 30"), Gate.TRAINING)
+
+
+class Costly:
+    """A trial takes 10 ns, the last runs take 20, the numbers of a whole 50."""
+
+    def trial_ns(self, _fixer: Fixer, _settings: int, _saved_ns: int = 0) -> int:
+        return 10
+
+    def check_ns(self) -> int:
+        return 10
+
+    def final_ns(self, *, held: bool = False) -> int:
+        return 20 if held else 70
+
+
+def budget(left_ns: int, *kept: Fixer) -> Budget:
+    made = Budget(cast("Trials", Costly()), Deadline(left_ns, lambda: 0))
+    for one in kept:
+        made.grew(one, GateResult(one.gate, True, ""))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("kept", "held"),
+    [
+        ((EXACT,), True),
+        ((EXACT, ROUNDS), True),
+        ((ROUNDS, TRAINS), True),
+        ((TRAINS, EXACT), True),  # with the same bits, the same training
+        ((TRAINS, ROUNDS), False),  # three times the error of what was three times the original's
+        ((TRAINS, ROUNDS, EXACT), False),
+        ((TRAINS, ROUNDS, TRAINS), True),  # whose training was held again
+        ((TRAINS, RECORDS), False),  # shows late
+        ((COMPILES,), False),
+        ((COMPILES, TRAINS), True),
+    ],
+)
+def test_what_adds_up(kept: tuple[Fixer, ...], held: bool) -> None:
+    assert budget(100, *kept).held is held
+
+
+def test_a_gate_that_fell_back_to_rounding_is_no_exact_one() -> None:
+    made = budget(100, TRAINS)
+    made.grew(EXACT, GateResult(Gate.ROUNDING, True, "the original is not deterministic"))
+    assert not made.held
+
+
+def test_time_is_set_aside_only_for_what_will_be_asked() -> None:
+    assert budget(30, TRAINS).refused(EXACT) is None
+    assert budget(30, TRAINS).refused(ROUNDS) is not None
+    assert budget(80, TRAINS).refused(ROUNDS) is None
+    assert budget(29, TRAINS).refused(EXACT) is not None
+
+
+def test_what_is_left_out_leaves_a_whole_that_nobody_has_looked_at() -> None:
+    assert budget(79, TRAINS).refused_check() is not None
+    assert budget(80, TRAINS).refused_check() is None
+    made = budget(30, TRAINS)
+    made.changed()
+    assert made.refused(EXACT) is not None
+
+
+def test_a_state_that_was_held_stays_where_it_cannot_be_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(candidates, "open_traces", lambda _paths: [])
+    fixers = (LOADER, ITEM, MODEL)
+    findings = [finding(f"rule {one.name}", 9 - at, one.name) for at, one in enumerate(fixers)]
+    decisions = {TOGETHER: Decision.NO_CHANGE, **{one.name: Decision.KEPT for one in fixers}}
+    made = Stage(tmp_path, fixers, findings, decisions, allow=frozenset(Gate))
+    made.bench.gate_passes = None
+    outcome = made.run()
+    assert outcome.patch is not None
+    assert all(one.decision is Decision.KEPT for one in outcome.verdicts)
+    assert any("could not be checked" in warning for warning in fold(made.events).warnings)
+
+
+def test_a_rounding_fix_on_a_trained_state_goes_where_its_whole_is_not_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(candidates, "open_traces", lambda _paths: [])
+    late = fixer("late", replacing("import torch\n", "import torch  # late\n"), Gate.ROUNDING, after=("narrow-model",))
+    fixers = (LOADER, MODEL, late)
+    findings = [finding(f"rule {one.name}", 9 - at, one.name) for at, one in enumerate(fixers)]
+    decisions = {TOGETHER: Decision.NO_CHANGE, **{one.name: Decision.KEPT for one in fixers}}
+    made = Stage(tmp_path, fixers, findings, decisions, allow=frozenset(Gate))
+    made.bench.gate_by_text = {"# late": None}
+    outcome = made.run()
+    told = {one.fixer: one for one in outcome.verdicts}
+    assert told["late"].decision is Decision.UNVERIFIED
+    assert told["late"].summary.startswith("not kept: beside faster-loader, narrow-model its numbers could not be")
+    assert outcome.patch is not None
+    assert b"late" not in (outcome.patch.changes[0].after or b"")
+    accepted = [event.fixers for event in made.events if isinstance(event, PatchAccepted)]
+    assert accepted[-1] == ["faster-loader", "narrow-model"]
