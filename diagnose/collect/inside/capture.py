@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..records import NUMBERS, VALUES
 from .compiling import Compiling
+from .garbage import pass_over_torch
 from .imports import after_import
 from .meeting import meet_apart
 from .modules import Modules
@@ -46,6 +47,7 @@ WAITING_BYTES = 2 << 30
 
 def start(recipe: dict[str, Any], hub: Hub) -> None:
     """Capture `recipe["steps"]` steps; `values` keeps elements, `precision` "float64" makes it the reference."""
+    pass_over_torch(hub)
     protect(recipe, hub)
     meet_apart(recipe, hub)
     seed = int(recipe.get("seed", 0))

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ..records import TRAJECTORY
 from .capture import leave
 from .compiling import Compiling
+from .garbage import pass_over_torch
 from .meeting import meet_apart
 from .optimizers import Optimizers
 from .originals import protect
@@ -33,6 +34,7 @@ _UNSCALED = "_diagnose_unscaled"
 
 def start(recipe: dict[str, Any], hub: Hub) -> None:
     """Take down `recipe["steps"]` steps under `recipe["seed"]`."""
+    pass_over_torch(hub)
     protect(recipe, hub)
     meet_apart(recipe, hub)
     trajectory = _Trajectory(int(recipe["steps"]), Seeds(int(recipe["seed"])), hub)
