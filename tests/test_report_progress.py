@@ -90,6 +90,12 @@ def test_what_is_a_bound_is_called_one_and_what_is_unknown_is_no_zero() -> None:
     ]
 
 
+def test_what_was_found_once_is_told_once() -> None:
+    first, other = _diagnosed_as(Confidence.BOUND, 5_000_000), _diagnosed_as(Confidence.BOUND, 6_000_000)
+    assert len(lines([first, first])) == 1
+    assert len(lines([first, other, first])) == 3
+
+
 def _diagnosed_as(confidence: Confidence, recoverable_ns: int) -> DiagnosisMade:
     finding = Finding("leaking-memory", Severity.NOTE, None, recoverable_ns, 0.1, confidence, "It grows.")
     steps = Steps(4, 50_000_000, 50_000_000, 200_000_000, "profiler marks")

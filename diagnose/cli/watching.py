@@ -233,8 +233,8 @@ def require_torch() -> None:
     """Raise EnvironmentLacks where the program could not import torch."""
     if importlib.util.find_spec("torch") is None:
         raise EnvironmentLacks(
-            f"PyTorch is not installed beside {sys.executable}; install diagnose-train[train] into the environment in "
-            "which the program runs (analyze, view and report work without it)"
+            f"PyTorch is not installed beside {sys.executable}; install diagnose into the environment in which the "
+            "program runs, or PyTorch into this one (analyze, view and report work without it)"
         )
 
 

@@ -44,6 +44,7 @@ class Progress:
         self._seen: dict[int, int] = {}
         self._pairs = 0
         self._phase = PhaseChanged(at_ns=0, phase="")
+        self._diagnosed: str | None = None
 
     def __call__(self, event: AnyEvent) -> str | None:
         """The line that tells of `event`; None when it is not worth one, or too soon after the last of its kind."""
@@ -51,6 +52,9 @@ class Progress:
             return self._steps(event)
         if isinstance(event, PhaseChanged):
             return self._entered(event)
+        if isinstance(event, DiagnosisMade):
+            before, self._diagnosed = self._diagnosed, _diagnosed(event)
+            return self._diagnosed if self._diagnosed != before else None
         if isinstance(event, TrialStarted):
             self._pairs = 0
         if isinstance(event, TrialBlock):
@@ -108,8 +112,6 @@ def _line(event: AnyEvent) -> str | None:
             return f"{event.phase}: {event.detail}" if event.detail else event.phase
         case TraceWritten():
             return f"traced {named_count(event.steps, 'step')} of rank {event.rank}: {event.path}"
-        case DiagnosisMade():
-            return _diagnosed(event)
         case ControlMeasured():
             pairs = named_count(event.pairs, "pair")
             return (
