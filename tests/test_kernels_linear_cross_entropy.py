@@ -77,6 +77,18 @@ def test_odd_sizes(options: dict[str, Any], rows: int, width: int, classes: int)
         )
 
 
+@pytest.mark.parametrize(("classes", "parts"), [(171, 2), (176, 1), (128, 1), (43, 1)])
+def test_a_vocabulary_whose_rest_is_multiplied_by_itself(classes: int, parts: int) -> None:
+    assert len(linear_loss._aligned_parts(classes)) == parts
+    hidden, weight, bias = drawn(13, 8, seed=5), drawn(classes, 8, seed=6), drawn(classes, seed=7)
+    target = labels(13, classes, seed=8, ignored=(4,))
+    check(
+        lambda h, w, b: kernels.linear_cross_entropy(h, w, target, b, chunk_rows=5),
+        lambda h, w, b: reference(h, w, target, b),
+        (hidden, weight, bias),
+    )
+
+
 def test_the_vocabulary_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """The label of a row lies in one block only, the last block is a rest."""
     monkeypatch.setattr(linear_loss, "_columns_at_once", lambda _: 50)

@@ -53,6 +53,10 @@ MULTIPLE = 128
 """Chunks are multiples of this, so that products are of sizes with fast kernels. So are the rows of logits in memory:
 with a vocabulary of 50257 and none of that, the products of an H200 take 1.6 times as long."""
 
+ALIGNED = 8
+"""Classes that a vocabulary is a multiple of; where it is not, its rest is multiplied by itself. Of 50257 classes and
+768 features an H200 computes 139 TFLOP/s at once, and 245 in blocks of 8192 classes, all but the last aligned."""
+
 BLOCK_ELEMENTS = 1 << 26
 """Elements that are worked on at once where a whole is too much: 128 MiB in bfloat16."""
 
@@ -143,15 +147,17 @@ def _loss_with_gradients(
         new_sum = torch.empty if chunks else torch.zeros
         by_weight = new_sum((vocabulary, width) if needs_weight else (0,), dtype=summed, device=hidden.device)
         memory = _memory_for_logits(chunks, hidden, weight)
+        parts = _aligned_parts(vocabulary)
         for some in chunks:
             logits = _linear(hidden[some], weight, bias, memory)
             losses[some], logsumexps = losses_of(logits, target[some], terms)
             # The chunk's logits are this function's own: their gradient takes their place.
             write_gradients(logits, target[some], logsumexps, scale.expand(len(logits)), terms, logits)
-            if needs_hidden:
-                torch.mm(logits, weight, out=by_hidden[some])
-            if needs_weight:
-                _add_product(by_weight, logits.t(), hidden[some], first=some.start == 0)
+            for part in parts:
+                if needs_hidden:
+                    _add_product(by_hidden[some], logits[:, part], weight[part], first=part is parts[0])
+                if needs_weight:
+                    _add_product(by_weight[part], logits[:, part].t(), hidden[some], first=some.start == 0)
             if needs_bias:
                 by_bias += logits.sum(0, dtype=dtype)
         if chunks:
@@ -311,10 +317,21 @@ def _linear(
     hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, memory: torch.Tensor
 ) -> torch.Tensor:
     """Logits, in memory whose rows may be longer."""
-    out = memory[: len(hidden), : len(weight)]
-    if bias is None:
-        return torch.mm(hidden, weight.t(), out=out)
-    return torch.addmm(bias, hidden, weight.t(), out=out)
+    logits = memory[: len(hidden), : len(weight)]
+    for part in _aligned_parts(len(weight)):
+        if bias is None:
+            torch.mm(hidden, weight[part].t(), out=logits[:, part])
+        else:
+            torch.addmm(bias[part], hidden, weight[part].t(), out=logits[:, part])
+    return logits
+
+
+def _aligned_parts(vocabulary: int) -> list[slice]:
+    """The classes as products are fast on: the rest first, so that a sum over all is rounded but for that once."""
+    aligned = vocabulary // MULTIPLE * MULTIPLE
+    if vocabulary % ALIGNED == 0 or aligned == 0:
+        return [slice(0, vocabulary)]
+    return [slice(aligned, vocabulary), slice(0, aligned)]
 
 
 def _rows_at_once(rows: int, weight: torch.Tensor) -> int:
