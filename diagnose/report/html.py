@@ -18,6 +18,7 @@ from diagnose.report.next_steps import next_commands
 from diagnose.report.paths import place
 from diagnose.report.slices import is_recorded, slices
 from diagnose.report.vocabulary import DECISIONS, SEVERITIES, named_count
+from diagnose.report.warned import said_once
 from diagnose.session import State
 from diagnose.units import format_bytes, format_ns, format_share
 
@@ -41,7 +42,7 @@ def render(subject: Subject) -> str:
         answer=_answer(state),
         ranks=_ranks(state.diagnosis),
         chart=step_chart.step_chart(state.steps),
-        warnings=list(dict.fromkeys((*(state.diagnosis.warnings if state.diagnosis else ()), *state.warnings))),
+        warnings=said_once((*(state.diagnosis.warnings if state.diagnosis else ()), *state.warnings)),
         measured=[] if tried.is_dry(state) else tried.measured(state.verdicts),
         proposed=_proposed(state),
         commands=next_commands(state),

@@ -43,6 +43,7 @@ from diagnose.report.tried import (
     untried,
 )
 from diagnose.report.vocabulary import DECISIONS, SEVERITIES, named_count
+from diagnose.report.warned import said_once
 from diagnose.session import State
 from diagnose.units import format_bytes, format_ns, format_share
 
@@ -134,7 +135,7 @@ def _cannot_tell(state: State) -> list[str]:
 
 
 def _warnings(state: State) -> list[str]:
-    said = dict.fromkeys((*(state.diagnosis.warnings if state.diagnosis else ()), *state.warnings))
+    said = said_once((*(state.diagnosis.warnings if state.diagnosis else ()), *state.warnings))
     return ["## Warnings", "\n".join(f"- {_inline(message)}" for message in said)] if said else []
 
 

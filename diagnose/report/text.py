@@ -31,6 +31,7 @@ from diagnose.report.styled import heading, printed, styled
 from diagnose.report.text_findings import finding_lines
 from diagnose.report.text_fixes import fix_lines
 from diagnose.report.vocabulary import BAD, CLASSES, GOOD, MUTED, named_count
+from diagnose.report.warned import said_once
 from diagnose.report.wrapping import wrap
 from diagnose.session import State
 from diagnose.units import format_ns
@@ -192,12 +193,12 @@ def _cannot_tell(state: State, width: int) -> list[Text]:
 
 
 def _warnings(state: State, width: int) -> list[Text]:
-    said = (*(state.diagnosis.warnings if state.diagnosis else ()), *state.warnings)
+    said = said_once((*(state.diagnosis.warnings if state.diagnosis else ()), *state.warnings))
     lines: list[Text] = []
-    for message in dict.fromkeys(said):
+    for message in said:
         first, *rest = wrap(message, width - 4)
         lines += [styled(f"  ! {first}"), *(styled(f"    {more}") for more in rest)]
-    return [heading(named_count(len(dict.fromkeys(said)), "warning").capitalize(), "", width), *lines] if lines else []
+    return [heading(named_count(len(said), "warning").capitalize(), "", width), *lines] if lines else []
 
 
 def _next(state: State, width: int) -> list[Text]:

@@ -1,0 +1,41 @@
+"""Warnings as people want to read them: what several ranks are warned of is said once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+_OF_A_RANK = re.compile(r"rank (\d+): (.*)", re.DOTALL)
+_FIGURE = re.compile(r"\d[\d,.]*(?: ?(?:[nµm]?s|min|[KMGT]iB|B)\b)?")
+
+
+def said_once(messages: Iterable[str]) -> list[str]:
+    """Each message once, in their order; those of ranks that differ in no more than figures as one sentence."""
+    groups: dict[str, list[tuple[int, str]]] = {}
+    for message in dict.fromkeys(messages):
+        of_a_rank = _OF_A_RANK.fullmatch(message)
+        if of_a_rank is None:
+            groups[message] = []
+        else:
+            rank, words = int(of_a_rank[1]), of_a_rank[2]
+            groups.setdefault(f"rank: {_FIGURE.sub('#', words)}", []).append((rank, words))
+    return [_of_ranks(alike) if alike else message for message, alike in groups.items()]
+
+
+def _of_ranks(alike: Sequence[tuple[int, str]]) -> str:
+    (first, words), *others = alike
+    if all(other == words for _, other in others):
+        return f"{_named([rank for rank, _ in alike])}: {words}"
+    return f"rank {first}: {words}; alike, with figures of its own, {_named([rank for rank, _ in others])}"
+
+
+def _named(ranks: Sequence[int]) -> str:
+    """`rank 3`, or `ranks 0, 2–7`."""
+    runs: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    parts = [str(run[0]) if len(run) == 1 else f"{run[0]}{'–' if len(run) > 2 else ', '}{run[-1]}" for run in runs]
+    return f"rank{'s' if len(set(ranks)) > 1 else ''} {', '.join(parts)}"
