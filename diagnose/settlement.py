@@ -12,7 +12,7 @@ Python.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from diagnose.measure import Measures
@@ -65,29 +65,61 @@ class _Share:
 
 
 def _shared_out(nearest: list[tuple[Rule, Claim]], measures: Measures) -> list[_Share]:
-    """Share the time out by nearness. Per stretch it is kept which part (in `_LEVELS`) earlier claims left over."""
+    """Share the time out by nearness. Per stretch it is kept which part (in `_LEVELS`) earlier claims left over.
+
+    A claim that gives back a part of its time gives it back evenly, for all that the accounting knows. One that says
+    what would change is judged by the replay, and takes what it can from the time that nobody else claims: a wait that
+    throws the host back claims the gaps that follow as well, and is no reason to give less for what else is in them.
+    """
+    judging = replayed(measures)
     left_over: dict[int, Intervals] = {_LEVELS: measures.counted}
     wanted = [claim.claims & measures.counted for _, claim in nearest]
     found = []
-    for (rule, claim), mine in zip(nearest, wanted, strict=True):
-        whole = mine.total_ns
-        alone = min(claim.recoverable_ns, whole)
-        kept: dict[int, Intervals] = {}
+    for (rule, claim), mine, others in zip(nearest, wanted, _of_others(wanted), strict=True):
+        alone = min(claim.recoverable_ns, mine.total_ns)
+        uncontested = mine - others
+        evenly = alone * uncontested.total_ns // max(mine.total_ns, 1)
+        first = min(alone, uncontested.total_ns) if judging and claim.cut is not None else evenly
         gain, own = 0.0, [Intervals.empty()]
-        for level, stretches in left_over.items():
-            here = stretches & mine
-            gain += here.total_ns * level / _LEVELS
-            if 2 * level >= _LEVELS:
-                own.append(here)
-            rest = round(level * (1 - alone / whole)) if whole else level
-            for part, stays in ((rest, here), (level, stretches - mine)):
-                kept[part] = kept[part] | stays if part in kept else stays
-        left_over = {level: stretches for level, stretches in kept.items() if len(stretches)}
-        gain = gain * alone / whole if whole else 0.0
+        for part, taken in ((uncontested, first), (mine & others, alone - first)):
+            given, kept, left_over = _take(left_over, part, taken)
+            gain += given
+            own += kept
         found.append(_Share(Settled(rule, claim, int(gain), alone), Intervals.union(own)))
     return [
         replace(one, settled=replace(one.settled, shared=_overlaps(at, found, wanted))) for at, one in enumerate(found)
     ]
+
+
+def _of_others(wanted: list[Intervals]) -> Iterator[Intervals]:
+    """Per claim, the time that any other one claims."""
+    after = [Intervals.empty()]
+    for mine in reversed(wanted[1:]):
+        after.append(after[-1] | mine)
+    before = Intervals.empty()
+    for mine, later in zip(wanted, reversed(after), strict=False):
+        yield before | later
+        before = before | mine
+
+
+def _take(
+    left_over: Mapping[int, Intervals], part: Intervals, taken_ns: int
+) -> tuple[float, list[Intervals], dict[int, Intervals]]:
+    """Give so much of a part to a claim: what earlier ones left of that, where most of it was left, and what is now."""
+    whole = part.total_ns
+    if not whole:
+        return 0.0, [], dict(left_over)
+    kept: dict[int, Intervals] = {}
+    gain, own = 0.0, []
+    for level, stretches in left_over.items():
+        here = stretches & part
+        gain += here.total_ns * level / _LEVELS
+        if 2 * level >= _LEVELS:
+            own.append(here)
+        rest = round(level * (1 - taken_ns / whole))
+        for now, stays in ((rest, here), (level, stretches - part)):
+            kept[now] = kept[now] | stays if now in kept else stays
+    return gain * taken_ns / whole, own, {level: stays for level, stays in kept.items() if len(stays)}
 
 
 def _overlaps(at: int, shares: list[_Share], wanted: list[Intervals]) -> tuple[tuple[str, int], ...]:
