@@ -208,3 +208,62 @@ def test_a_logger_that_hands_out_the_batches_is_told_to_keep_tensors() -> None:
     advice = answer("defer-item", "host-sync", text, naming(text, ".item()"))
     assert isinstance(advice, Advice)
     assert "`logger` hands out the batches" in advice.text
+
+
+DISTILLED = f"""{TOP}teacher = nn.Conv2d(3, 8, 3).to(device)
+student = nn.Conv2d(3, 8, 3).to(device)
+for epoch in range(3):
+    running_loss, correct, total = 0.0, 0, 0
+    for i, images in enumerate(DataLoader(data)):
+        with torch.no_grad():
+            aim = teacher(images)
+        found = student(images)
+        loss = (found - aim).square().mean()
+        loss.backward()
+        optimizer.step()
+        running_loss += loss.item() * len(images)
+        correct += found.eq(aim).sum().item()
+        total += len(images)
+    print(running_loss / total, correct / total)
+"""
+
+
+def test_of_teacher_and_student_the_one_that_learns_is_the_model() -> None:
+    after = edited(answer("compile-model", "launch-bound", DISTILLED))
+    assert "student.compile()\n" in after
+    assert "teacher.compile()" not in after
+
+
+def test_sums_that_begin_in_one_row_are_kept_on_the_device() -> None:
+    after = edited(answer("defer-item", "host-sync", DISTILLED, naming(DISTILLED, ".item()")))
+    assert "running_loss += loss.detach().double() * len(images)" in after
+    assert "correct += found.eq(aim).sum().detach()" in after
+    assert "print(float(running_loss) / total, int(correct) / total)" in after
+
+
+@pytest.mark.parametrize("start", ["0.0, other", "start", "*starts", "0.0, model(images).item()"])
+def test_a_row_that_begins_otherwise_is_left_alone(start: str) -> None:
+    text = DISTILLED.replace(
+        "running_loss, correct, total = 0.0, 0, 0", f"correct, total = 0, 0\n    running_loss, other = {start}"
+    )
+    text = text.replace("        correct += found.eq(aim).sum().item()\n", "")
+    assert isinstance(answer("defer-item", "host-sync", text, naming(text, ".item() * ")), Advice)
+
+
+OWN_LOADER = """from torch.utils.data import DataLoader
+
+
+class OwnLoader(DataLoader):
+    def __init__(self, dataset, batch_size, num_workers):
+        self.init_kwargs = {'dataset': dataset, 'batch_size': batch_size, 'num_workers': num_workers}
+        super().__init__(**self.init_kwargs)
+"""
+
+
+def test_a_loader_of_the_programs_own_kind_is_told_in_its_constructor() -> None:
+    line = naming(OWN_LOADER, "super().__init__(")[0]
+    options: dict[str, Scalar] = {"name": "OwnLoader", "num_workers": 0, "pin_memory": True, "shuffle": True}
+    sites = [Site("DataLoader", "train.py", line, "OwnLoader.__init__", options)]
+    request = example_request("input-bound", OWN_LOADER, sites=sites, setting={"num_workers": 4})
+    after = edited(FIXERS["loader-workers"].rewrite(request))
+    assert 'super().__init__(**{**self.init_kwargs, "num_workers": 4})' in after

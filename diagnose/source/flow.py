@@ -36,7 +36,7 @@ class Uses:
     """All that happens to one name in one scope, in the order of the text."""
 
     assigned: tuple[tuple[cst.Name, cst.BaseExpression], ...]
-    """`name = value`, alone on the left; also with an annotation."""
+    """`name = value`, alone on the left; also with an annotation, and as one of `name, other = value, 0`."""
     augmented: tuple[tuple[cst.Name, cst.AugAssign], ...]
     """`name += value` and its like."""
     reads: tuple[cst.Name, ...]
@@ -68,6 +68,8 @@ def uses_of(source: Source, scope: Scope, name: str) -> Uses:
             assigned.append((node, above.value))
         elif isinstance(parent, cst.AnnAssign) and parent.target is node and parent.value is not None:
             assigned.append((node, parent.value))
+        elif (value := _in_row(source, node)) is not None:
+            assigned.append((node, value))
         elif isinstance(parent, cst.AugAssign) and parent.target is node:
             augmented.append((node, parent))
         elif _is_bound_otherwise(source, node):
@@ -77,6 +79,25 @@ def uses_of(source: Source, scope: Scope, name: str) -> Uses:
     if isinstance(scope, cst.Module) and _is_exported(source, name):
         lost = "is exported"
     return Uses(tuple(assigned), tuple(augmented), tuple(reads), lost)
+
+
+def _in_row(source: Source, node: cst.Name) -> cst.BaseExpression | None:
+    """The constant that a name gets in `a, b = 0.0, []`; None where it is not one of as many constants."""
+    element = source.parent(node)
+    row = source.parent(element) if isinstance(element, cst.Element) else None
+    target = source.parent(row) if isinstance(row, cst.Tuple) else None
+    assign = source.parent(target) if isinstance(target, cst.AssignTarget) else None
+    if not isinstance(row, cst.Tuple) or not isinstance(assign, cst.Assign) or len(assign.targets) != 1:
+        return None
+    values = assign.value.elements if isinstance(assign.value, cst.Tuple) else ()
+    if len(values) != len(row.elements) or not all(_is_start(each.value) for each in values):
+        return None
+    return next(value.value for each, value in zip(row.elements, values, strict=True) if each is element)
+
+
+def _is_start(node: cst.BaseExpression) -> bool:
+    """Whether something is what a sum or a list begins with."""
+    return isinstance(node, cst.Integer | cst.Float) or (isinstance(node, cst.List) and not node.elements)
 
 
 def _scope_within(source: Source, node: cst.CSTNode) -> cst.CSTNode:

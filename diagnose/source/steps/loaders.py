@@ -145,7 +145,10 @@ def find_loaders(
 
 
 def _names_of(source: Source, site: Site) -> set[str]:
-    """What the call of a recorded loader may call: torch's class, the program's own kind of it, a variable for one."""
+    """What the call of a recorded loader may call: torch's class, the program's own kind of it, a variable for one.
+
+    In the constructor of the program's own kind also that of the class above it.
+    """
     own = site.arguments.get("name")
     classes = {"DataLoader", *([own] if isinstance(own, str) else [])}
     variables = {
@@ -156,7 +159,8 @@ def _names_of(source: Source, site: Site) -> set[str]:
         for target in assign.targets
         if isinstance(target.target, cst.Name)
     }
-    return classes | variables
+    own_kind = (site.function or "").endswith(".__init__") and "super(" in source.text
+    return classes | variables | ({"__init__"} if own_kind else set())
 
 
 def _of_trainer(

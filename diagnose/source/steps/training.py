@@ -32,6 +32,8 @@ _NO_MODEL = re.compile(
 )
 _OF_MODULES = frozenset({"parameters", "named_parameters", "train", "eval", "state_dict", "zero_grad", "modules"})
 
+_NO_GRADIENTS = re.compile(r"\bno_grad\(|\binference_mode\(")
+
 
 @dataclass(frozen=True)
 class TrainingStep:
@@ -90,7 +92,7 @@ def _step(path: str, source: Source, backward: cst.Call, lines: set[int]) -> Tra
     loss = _loss(backward)
     reaching = _reaching(source, turn, loss, backward)
     forward = _forward(source, reaching, lines)
-    name = _callee(source, forward[0]) if forward else None
+    name = _callee(source, _trained(source, forward)) if forward else None
     whole: cst.CSTNode = loops[-1] if loops else scope
     calls = list(source.every(cst.Call, whole))
     return TrainingStep(
@@ -208,6 +210,16 @@ def _surest(source: Source, calls: list[cst.Call]) -> list[cst.Call]:
     names = {source.code(call.func) for call in calls}
     certain = {name for name in names if is_model(source, name)} or names
     return [call for call in calls if source.code(call.func) in certain]
+
+
+def _trained(source: Source, calls: Sequence[cst.Call]) -> cst.Call:
+    """The first call that gradients go through: that of a teacher comes under `no_grad`."""
+    return next((call for call in calls if not _without_gradients(source, call)), calls[0])
+
+
+def _without_gradients(source: Source, call: cst.Call) -> bool:
+    items = (item for above in source.ancestors(call) if isinstance(above, cst.With) for item in above.items)
+    return any(_NO_GRADIENTS.search(source.code(item.item)) for item in items)
 
 
 def is_model(source: Source, code: str) -> bool:
