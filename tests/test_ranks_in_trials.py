@@ -17,6 +17,7 @@ import psutil
 import pytest
 import torch
 import torch.distributed as distributed
+from watching import LIGHT_TORCH
 
 from diagnose.collect.inside.meeting import Place
 from diagnose.collect.inside.same_files import digest_of
@@ -34,8 +35,10 @@ from diagnose.units import NS_PER_S
 LIMIT_NS = 240 * NS_PER_S
 TORCHRUN = str(Path(sysconfig.get_path("scripts")) / "torchrun")
 
-TRAIN = """
-import os, sys, torch, torch.distributed as dist
+TRAIN = f"""
+import os, sys
+{LIGHT_TORCH}
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from watching import LIGHT_TORCH
 
 from diagnose.fixer import Fixer
 from diagnose.model import Decision, Gate, Verdict
@@ -26,8 +27,8 @@ SCHEDULE = Schedule(
     look_every=9,
     stall_limit_ns=3 * NS_PER_S,
 )
-PROGRAM = """
-import torch
+PROGRAM = f"""
+{LIGHT_TORCH}
 from torch import nn
 torch.set_num_threads(1)
 model = nn.Linear(256, 256)

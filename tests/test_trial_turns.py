@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from watching import LIGHT_TORCH
 
 from diagnose.errors import ProgramFailed
 from diagnose.fixer import Fixer
@@ -20,8 +21,9 @@ from diagnose.trial.schedule import Deadline, Schedule
 SCHEDULE = Schedule(
     pairs=4, generations=2, warmup_steps=2, drop_steps=1, block_ns=1, least_steps=2, usual_steps=2, look_every=9
 )
-HEAD = """
-import sys, torch
+HEAD = f"""
+import sys
+{LIGHT_TORCH}
 from torch import nn
 torch.set_num_threads(1)
 torch.manual_seed(0)
