@@ -123,18 +123,21 @@ def _fixes(programs: Mapping[str, _Record]) -> Iterator[str]:
     yield "| program | fix | decision | saved per step, 95 % interval | in ms | predicted | gate |"
     yield "|---|---|---|---|---|---|---|"
     for name, record in programs.items():
+        told: set[str] = set()
         for verdict in (record.get("fix") or {}).get("tried", []):
             if verdict["decision"] != "advice":
-                yield f"| `{name}` | {_fix_cells(verdict)} |"
+                yield f"| `{name}` | {_fix_cells(verdict, 'as above' if verdict['summary'] in told else '')} |"
+                told.add(verdict["summary"])
 
 
-def _fix_cells(verdict: _Record) -> str:
+def _fix_cells(verdict: _Record, instead: str) -> str:
+    """A row's cells; `instead` stands in the place of a reason that a row above has given already."""
     knobs = ", ".join(f"{knob}={value}" for knob, value in (verdict["setting"] or {}).items())
     saving, gate, predicted = verdict["saving"], verdict["gate"] or {}, verdict["predicted_ns"]
     words = {True: "held", False: "failed", None: "not checked"}[gate.get("passed")] if gate else ""
     cells = [
         f"`{verdict['fixer']}`{f' {knobs}' if knobs else ''}",
-        verdict["decision"] if saving else f"{verdict['decision']}: {verdict['summary']}".replace("|", "/"),
+        verdict["decision"] if saving else f"{verdict['decision']}: {instead or verdict['summary']}".replace("|", "/"),
         f"{saving['estimate']:.1%} [{saving['low']:.1%}, {saving['high']:.1%}]" if saving else "",
         f"{verdict['saving_ns'] / 1e6:.2f}" if verdict["saving_ns"] is not None else "",
         f"{'at most ' if verdict['prediction'] == 'bound' else ''}{predicted / 1e6:.2f}" if predicted else "",

@@ -191,6 +191,15 @@ def test_the_tables_say_what_was_kept_predicted_and_missed() -> None:
     assert "starts and warm-ups 6 s" in text
 
 
+def test_a_reason_that_fixes_of_a_program_share_is_written_out_once() -> None:
+    one = record([10e6], [5e6], [5e6])
+    unmeasured = {**VERDICT, "saving": None, "saving_ns": None, "summary": "tried with 1 other at once"}
+    one["fix"]["tried"] = [{**unmeasured, "fixer": "first"}, {**unmeasured, "fixer": "second"}]
+    text = markdown({"python": "3.12", "recorded": "", "programs": {"slow": one, "other": one}})
+    assert text.count("kept: tried with 1 other at once") == 2  # once a program
+    assert text.count("| `second` | kept: as above |") == 2
+
+
 def test_a_program_whose_fix_ended_in_an_error_stands_in_the_table() -> None:
     broken = record([10e6], [], [5e6])
     broken["fix"] |= {"problem": "exit code 1: it fell", "kept": []}
