@@ -65,13 +65,21 @@ torch.utils.data.DataLoader.__init__ = _loader_with_workers
 
 
 def settings(request: Request) -> Sequence[Mapping[str, Scalar]]:
-    """Numbers of workers to try: powers of two above the present one, up to the cores; fewer where cores are short."""
+    """Numbers of workers to try: powers of two above the present one, up to the cores; fewer where cores are short.
+
+    A program without any shows how long one worker would need for a batch: as long as it waits. Numbers that would
+    leave most of that are not tried where the cores allow more.
+    """
     present = max((loader.workers for loader in request.loaders().loaders), default=0)
     if request.finding.rule == "cpu-contention":
         return [{"num_workers": count} for count in dict.fromkeys((present // 2, present // 4)) if count] or [{}]
     cores = request.facts.cpu_count or _CORES_ASSUMED
     counts = sorted({*(1 << power for power in range(8) if 1 << power <= cores), min(cores, 128)})
-    return [{"num_workers": count} for count in counts if count > present] or [{}]
+    counts = [count for count in counts if count > present]
+    if present == 0 and request.finding.rule == "input-bound":
+        waits, works = request.finding.share, 1 - request.finding.share
+        counts = [count for count in counts if 2 * count * works >= waits] or counts[-1:]
+    return [{"num_workers": count} for count in counts] or [{}]
 
 
 def rewrite(request: Request) -> Answer:

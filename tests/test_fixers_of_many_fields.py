@@ -267,3 +267,18 @@ def test_a_loader_of_the_programs_own_kind_is_told_in_its_constructor() -> None:
     request = example_request("input-bound", OWN_LOADER, sites=sites, setting={"num_workers": 4})
     after = edited(FIXERS["loader-workers"].rewrite(request))
     assert 'super().__init__(**{**self.init_kwargs, "num_workers": 4})' in after
+
+
+@pytest.mark.parametrize(
+    ("share", "cores", "counts"),
+    [(0.5, 8, [1, 2, 4, 8]), (0.75, 8, [2, 4, 8]), (0.96, 2, [2]), (0.96, 32, [16, 32]), (0.96, 1, [1]), (1.0, 4, [4])],
+)
+def test_too_few_workers_for_what_a_program_without_any_waits_are_not_tried(
+    share: float, cores: int, counts: list[int]
+) -> None:
+    text = f"{TOP}loader = DataLoader(data, batch_size=8, num_workers=0)\n"
+    options: dict[str, Scalar] = {"name": "DataLoader", "num_workers": 0}
+    sites = [Site("DataLoader", "train.py", naming(text, "DataLoader(")[0], None, options)]
+    request = example_request("input-bound", text, sites=sites, facts=Facts(cpu_count=cores))
+    request = replace(request, finding=replace(request.finding, share=share))
+    assert FIXERS["loader-workers"].settings(request) == [{"num_workers": count} for count in counts]
