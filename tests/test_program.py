@@ -60,6 +60,14 @@ def test_a_line_for_a_shell_is_no_name_of_a_script(project: Path) -> None:
         assert Program.parse(["bash", "-c", line], launcher=True, cwd=project).entry is None
 
 
+def test_a_line_for_a_shell_may_be_longer_than_the_name_of_a_file(project: Path) -> None:
+    note = "n" * 300
+    found = Program.parse(["bash", "-c", f"python scripts/train.py --note {note}"], launcher=True, cwd=project)
+    assert found.entry == project / "scripts" / "train.py"
+    for line in (f"python gone.py --note {note}", f"echo 'open quote {note}.py"):
+        assert Program.parse(["bash", "-c", line], launcher=True, cwd=project).entry is None
+
+
 def test_a_script_whose_name_holds_a_space_is_found(project: Path) -> None:
     (project / "train me.py").write_text("")
     program = Program.parse([sys.executable, "train me.py"], launcher=True, cwd=project)

@@ -113,6 +113,11 @@ def _absolute(path: Path) -> Path:
     return Path(os.path.abspath(path))  # noqa: PTH100 - Path.absolute keeps `..`
 
 
+def _exists(path: Path) -> bool:
+    # A line for a shell is often longer than the name of a file may be.
+    return os.path.exists(path)  # noqa: PTH110 - Path.exists raises there
+
+
 def _between(root: Path, path: Path) -> list[Path]:
     """The folders strictly below `root` on the way to `path`."""
     return [parent for parent in path.parents if root in parent.parents]
@@ -175,7 +180,7 @@ def _within_shells(words: Sequence[str], cwd: Path) -> list[str]:
     """The words of a command line, those of a line for a shell among them (`bash -c "cd run && python train.py"`)."""
     found: list[str] = []
     for word in words:
-        if any(letter.isspace() for letter in word) and not (cwd / word).exists():
+        if any(letter.isspace() for letter in word) and not _exists(cwd / word):
             try:
                 found += shlex.split(word)
             except ValueError:  # an open quote: it is no line for a shell
@@ -190,7 +195,7 @@ def _launched_file(typed: Sequence[str], cwd: Path) -> Path | None:
     words = _within_shells(typed, cwd)
     for word in words[1:]:
         path = _absolute(cwd / word)
-        if word.endswith(".py") and path.is_file() and not _FOREIGN.intersection(path.parts):
+        if word.endswith(".py") and _exists(path) and path.is_file() and not _FOREIGN.intersection(path.parts):
             return path
     for flag, word in pairwise(words):
         if flag in _LAUNCHED_MODULE and word.replace(".", "").isidentifier():
@@ -206,7 +211,7 @@ def _launched_file(typed: Sequence[str], cwd: Path) -> Path | None:
             raise UsageError(f"{typed[0]}: no such command; is its environment active?")
     named = [word for word in typed[1:] if word.endswith(".py") and not word.startswith("-")]
     missing = next((word for word in named if len(word.split()) == 1), None)
-    if missing is not None and not (cwd / missing).exists():
+    if missing is not None and not _exists(cwd / missing):
         raise UsageError(f"{missing}: no such script")
     return None
 
