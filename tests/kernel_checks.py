@@ -20,6 +20,12 @@ TOLERANCES = {torch.float64: 1e-12, torch.float32: 2e-5, torch.bfloat16: 2e-2, t
 """Largest error, relative to the largest value of what is compared: a few roundings of the dtype."""
 
 
+@pytest.fixture
+def always_fused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the fused operator on a device too, where torch's own are faster for inputs as small as a test's."""
+    monkeypatch.setenv("DIAGNOSE_TUNING", "off")
+
+
 @pytest.fixture(params=["torch", "triton"])
 def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Run the test with either implementation; Triton's is skipped where it cannot run."""

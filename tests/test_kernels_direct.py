@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from kernel_checks import drawn
+from kernel_checks import always_fused, drawn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -15,6 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from diagnose import kernels
+
+__all__ = ["always_fused"]
+pytestmark = pytest.mark.usefixtures("always_fused")
 
 
 def geglu() -> torch.Tensor:

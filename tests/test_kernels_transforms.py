@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812 as everywhere
-from kernel_checks import DEVICE, drawn, labels
+from kernel_checks import DEVICE, always_fused, drawn, labels
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.distributed.device_mesh import init_device_mesh
@@ -18,6 +18,9 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from torch.utils.checkpoint import checkpoint
 
 from diagnose import kernels
+
+__all__ = ["always_fused"]
+pytestmark = pytest.mark.usefixtures("always_fused")
 
 ROWS, WIDTH, CLASSES = 6, 8, 11
 
@@ -199,6 +202,7 @@ def test_exported_programs_have_the_operator_and_its_value(case: Case) -> None:
     torch.testing.assert_close(program.module()(*inputs), case.formula(*inputs))
 
 
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # the interpreter's arithmetic says where it is nan
 @EACH
 def test_a_gradient_scaler_sees_what_overflows_and_undoes_its_scale(case: Case) -> None:
     inputs = case.inputs(torch.float32)
