@@ -55,6 +55,12 @@ def test_a_mean_far_from_zero_costs_no_digits() -> None:
     check(ours, reference, [x, drawn(4, 300, seed=4, dtype=torch.float32), *parameters(300, torch.float32)], 1e-3)
 
 
+def test_a_deviation_far_below_epsilon() -> None:
+    """Epsilon decides there: in float32, float64 would be off by 1e-8 of it."""
+    inputs = [drawn(3, 16, seed=seed, scale=1e-5) for seed in (3, 4)]
+    check(ours, reference, inputs + parameters(16))
+
+
 def test_more_rows_than_programs_share_the_gradients_of_weight_and_bias(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows come in parts of a power of two; the last part is a rest."""
     if kernels.backend(DEVICE) == "triton":

@@ -194,8 +194,8 @@ def test_all_candidates_of_turning_are_built(target: str, half: int) -> None:
 def test_all_candidates_of_sharing_are_built(target: str, block: int) -> None:
     from diagnose.kernels.gpu import masked_softmax
 
-    types = {"scores": "*bf16", "mask": "*u8", "shares": "*bf16", "scale": "fp32"}
-    back = dict.fromkeys(("by_shares", "shares", "by_scores"), "*bf16") | {"scale": "fp32"}
+    types = {"scores": "*bf16", "mask": "*u8", "shares": "*bf16", "scale": "fp64"}
+    back = dict.fromkeys(("by_shares", "shares", "by_scores"), "*bf16") | {"scale": "fp64"}
     back |= dict.fromkeys(("rows", "tokens", "columns"), "i32")
     shared = {"CAUSAL": True, "TURNS": 1, "DTYPE": triton.language.float32, "BLOCK": block}
     for config in masked_softmax.candidates_of_rows(block):
@@ -204,6 +204,35 @@ def test_all_candidates_of_sharing_are_built(target: str, block: int) -> None:
         others = {name: "i32" for name in masked_softmax.forward_kernel.arg_names if name not in types | masked}
         assert built(masked_softmax.forward_kernel, target, types | others, masked, config.threads)
         assert built(masked_softmax.backward_kernel, target, back, constants, config.threads)
+
+
+@needs_a_compiler
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", ["fp32", "fp64"])
+def test_adding_and_normalising_by_mean_and_deviation_is_built(target: str, dtype: str) -> None:
+    from diagnose.kernels.gpu import residual_layer_norm
+
+    kernel = residual_layer_norm.forward_kernel
+    types = dict.fromkeys(("x", "residual", "weight", "bias", "normed", "summed"), "*bf16")
+    types |= dict.fromkeys(("means", "scales"), f"*{dtype}") | {"eps": "fp64"}
+    wide = triton.language.float32 if dtype == "fp32" else triton.language.float64
+    constants = {"WEIGHTED": True, "BIASED": True, "DTYPE": wide, "BLOCK": 1024}
+    others = {name: "i32" for name in kernel.arg_names if name not in types | constants}
+    assert built(kernel, target, types | others, constants, 128)
+
+
+@needs_a_compiler
+def test_numbers_are_handed_on_as_they_are() -> None:
+    """Triton takes a float of Python for float32 where nothing else is said: float64 would be off by 3e-8 of it."""
+    from diagnose.kernels.gpu import masked_softmax, residual_layer_norm
+
+    wide = [
+        (masked_softmax.forward_kernel, "scale"),
+        (masked_softmax.backward_kernel, "scale"),
+        (residual_layer_norm.forward_kernel, "eps"),
+    ]
+    for kernel, name in wide:
+        assert kernel.params[kernel.arg_names.index(name)].annotation_type == "fp64"
 
 
 @needs_a_compiler

@@ -45,11 +45,12 @@ def scaled(
 
 @triton.jit
 def forward_kernel(
-    scores, mask, shares, scale, rows, heads, tokens, columns, stride_0, stride_1, stride_2,
+    scores, mask, shares, scale: tl.float64, rows, heads, tokens, columns, stride_0, stride_1, stride_2,
     mask_stride_0, mask_stride_1, mask_stride_2, mask_stride_3,
     MASKED: tl.constexpr, ADDED: tl.constexpr, CAUSAL: tl.constexpr, TURNS: tl.constexpr, DTYPE: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    scale = tl.full((), scale, DTYPE)
     # In 64 bits: rows may be more than 2³¹.
     row = row_start(tl.program_id(0), ROWS) + tl.arange(0, ROWS)
     here = (row < rows)[:, None]
@@ -96,9 +97,10 @@ def forward_kernel(
 
 @triton.jit
 def backward_kernel(
-    by_shares, shares, by_scores, scale, rows, tokens, columns,
+    by_shares, shares, by_scores, scale: tl.float64, rows, tokens, columns,
     CAUSAL: tl.constexpr, TURNS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    scale = tl.full((), scale, DTYPE)
     row = row_start(tl.program_id(0), ROWS) + tl.arange(0, ROWS)
     here = (row < rows)[:, None]
     start = (row * columns)[:, None]

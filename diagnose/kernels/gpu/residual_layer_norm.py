@@ -12,7 +12,7 @@ from diagnose.kernels.tuning import Config, bucket, choose
 
 @triton.jit
 def forward_kernel(
-    x, residual, weight, bias, normed, summed, means, scales, x_stride, residual_stride, columns, eps,
+    x, residual, weight, bias, normed, summed, means, scales, x_stride, residual_stride, columns, eps: tl.float64,
     WEIGHTED: tl.constexpr, BIASED: tl.constexpr, DTYPE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
@@ -26,7 +26,7 @@ def forward_kernel(
     total = rounded.to(DTYPE)
     mean = tl.sum(total, axis=0) / columns
     centred = tl.where(inside, total - mean, 0.0)
-    scale = 1.0 / tl.sqrt(tl.sum(centred * centred, axis=0) / columns + eps)
+    scale = 1.0 / tl.sqrt(tl.sum(centred * centred, axis=0) / columns + tl.full((), eps, DTYPE))
     tl.store(means + row, mean)
     tl.store(scales + row, scale)
     value = centred * scale
