@@ -82,10 +82,16 @@ def test_on_a_restless_machine_what_may_well_help_is_called_undecided() -> None:
     said = " ".join(text.render(state).split())
     assert "No fix was kept (1 measured on a machine too restless to tell)" in said
     assert "Undecided, rather than shown to bring nothing: loader-workers (up to 70 %)." in said
-    assert "differed here by up to 39 % of a step" in said
+    assert "Changes of less than ±39 % of a step could not be told from none here" in said
     assert next_commands(state) == [
         ("diagnose fix train.py --big", "can decide on loader-workers when the machine is quiet")
     ]
+
+
+def test_what_a_trial_could_tell_is_its_own_figure_not_that_of_an_earlier_control() -> None:
+    coarse = replace(WIDE, resolution=0.12)
+    said = restless(State(started=STARTED, verdicts=(coarse,), control=QUIET, ended=ENDED))
+    assert "less than ±12 % of a step" in said
 
 
 @pytest.mark.parametrize(
@@ -113,6 +119,9 @@ def test_a_run_on_a_cpu_alone_does_not_list_every_rule_about_devices() -> None:
     assert "a device at work: this run used the CPU alone, and 2 rules ask of one" in said
     assert "rule-0" not in said
     assert "a thing other" in said
+    unseen = replace(live, facts={0: Facts(device_name="NVIDIA H200")})
+    assert "the CPU alone" not in text.render(unseen), "a device was there, and its work was not recorded"
+    assert "rule-0" in text.render(unseen)
     assert "rule-0" in text.render(diagnosis)  # of a recording it is not known whether there was a device
 
 

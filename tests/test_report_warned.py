@@ -23,7 +23,7 @@ def test_the_same_words_of_several_ranks_name_them_all(ranks: list[int], named: 
 
 def test_where_figures_differ_the_first_has_its_own_and_the_others_are_named() -> None:
     assert said_once([f"rank {rank}: known to ±{rank + 1}.5 % of 3.0 ms" for rank in range(64)]) == [
-        "rank 0: known to ±1.5 % of 3.0 ms; alike, with figures of its own, ranks 1–63"
+        "rank 0: known to ±1.5 % of 3.0 ms; alike, with figures of their own, ranks 1–63"
     ]
 
 

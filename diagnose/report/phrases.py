@@ -25,7 +25,7 @@ from diagnose.model import (
 )
 from diagnose.report.predictions import compared
 from diagnose.report.slices import is_recorded, slices
-from diagnose.report.tried import advised, is_dry, measured, undecided, untried
+from diagnose.report.tried import advised, is_dry, measured, told_from_none, undecided, untried
 from diagnose.report.vocabulary import CLASSES, FOUND_BY, class_look, named_count
 from diagnose.session import State
 from diagnose.units import NS_PER_S, format_flops, format_ns, format_share, format_value
@@ -65,13 +65,16 @@ def sources(diagnosis: Diagnosis) -> str:
     return f"{first} and {len(others)} more" if others else first
 
 
+CPU_ONLY = "CPU only"
+
+
 def device(state: State) -> str:
     """The device's name; without one, whether it worked unnamed, was seen not to be there, or was just not recorded."""
     diagnosis = state.diagnosis
     named = [diagnosis.device if diagnosis else None, *(facts.device_name for facts in state.facts.values())]
     if diagnosis and diagnosis.has_device:
         return next(filter(None, named), "a device of unknown name")
-    return next(filter(None, named), "CPU only" if state.facts else "no device recorded")
+    return next(filter(None, named), CPU_ONLY if state.facts else "no device recorded")
 
 
 def sentence(words: str) -> str:
@@ -360,17 +363,18 @@ def nothing_kept(state: State) -> str:
 def restless(state: State) -> str:
     """Why fixes that were measured are neither kept nor shown to bring nothing. Empty where the machine was quiet."""
     open_still = undecided(state)
-    if not open_still or state.control is None:
+    if not open_still:
         return ""
     names = ", ".join(
         f"{verdict.fixer} (up to {format_share(min(verdict.saving.high, 1.0))})"
         for verdict in open_still
         if verdict.saving is not None
     )
+    coarsest = max(told_from_none(state, verdict) for verdict in open_still)
     return (
-        f"Undecided, rather than shown to bring nothing: {names}. Two runs of the same program differed here by up to "
-        f"{format_share(state.control.resolution)} of a step, as they do beside other programs or where the processor "
-        "changes its clock; on a quiet machine the same command can decide"
+        f"Undecided, rather than shown to bring nothing: {names}. Changes of less than ±{format_share(coarsest)} of a "
+        "step could not be told from none here, as beside other programs or where the processor changes its clock; on "
+        "a quiet machine the same command can decide"
     )
 
 

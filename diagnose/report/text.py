@@ -15,8 +15,10 @@ from diagnose.report import Report, Subject, as_state
 from diagnose.report.memory import headline, memory_lines, title
 from diagnose.report.next_steps import next_commands
 from diagnose.report.phrases import (
+    CPU_ONLY,
     arithmetic,
     awaited,
+    device,
     final,
     identity,
     is_healthy,
@@ -177,7 +179,7 @@ def _cannot_tell(state: State, width: int) -> list[Text]:
     ):
         return []  # where no work was recorded at all, the warnings say why, and a list of all rules says nothing more
     lines = [heading("Cannot tell", "from this recording; what it would take", width)]
-    on_cpu_alone = bool(state.facts) and not diagnosis.has_device
+    on_cpu_alone = device(state) == CPU_ONLY
     about_devices = [one.rule for one in diagnosis.cannot_tell if on_cpu_alone and _OF_DEVICES.search(one.needs)]
     if about_devices:
         said = (

@@ -142,10 +142,11 @@ def undecided(state: State) -> list[Verdict]:
         if verdict.decision is Decision.NO_CHANGE
         and verdict.saving is not None
         and verdict.saving.high > _RESTLESS
-        and _resolution(state, verdict) > _RESTLESS
+        and told_from_none(state, verdict) > _RESTLESS
     ]
 
 
-def _resolution(state: State, verdict: Verdict) -> float:
+def told_from_none(state: State, verdict: Verdict) -> float:
+    """The smallest change that its trial could tell: what the trial says itself, else the run's control; 0: unknown."""
     control = state.control.resolution if state.control is not None else 0.0
     return control if verdict.resolution is None else verdict.resolution

@@ -26,7 +26,8 @@ def _of_ranks(alike: Sequence[tuple[int, str]]) -> str:
     (first, words), *others = alike
     if all(other == words for _, other in others):
         return f"{_named([rank for rank, _ in alike])}: {words}"
-    return f"rank {first}: {words}; alike, with figures of its own, {_named([rank for rank, _ in others])}"
+    whose = "their" if len(others) > 1 else "its"
+    return f"rank {first}: {words}; alike, with figures of {whose} own, {_named([rank for rank, _ in others])}"
 
 
 def _named(ranks: Sequence[int]) -> str:
