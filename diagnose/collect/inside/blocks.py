@@ -47,6 +47,7 @@ class Blocks:
         self._original: Any = None
         self._patched: Any = None
         self._index = 0
+        self._ordinal: int | None = None
         self._inside = False
         self._roots: dict[int, Any] = {}
         self._numbers: dict[int, int] = {}
@@ -289,6 +290,7 @@ class Blocks:
     def _clock(self) -> Any:
         if not self._on_device():
             return time.perf_counter_ns()
+        self._ordinal = int(self._torch.cuda.current_device())
         event = self._torch.cuda.Event(enable_timing=True)
         event.record()
         return event
@@ -312,7 +314,9 @@ class Blocks:
 
     def _tell(self) -> None:
         lost = self._saved is not None and not self._saved.whole and not self._on_device()
-        if self._told or lost or not self._memory:
+        # Here the current device is the one trained on; events and figures were those of the program's current one.
+        elsewhere = self._ordinal is not None and self._ordinal != self._torch.cuda.current_device()
+        if self._told or lost or elsewhere or not self._memory:
             return
         self._told = True
         of_process = {"rest_peak_bytes": self._rest_peak or None, **turned(self._memory, self._turns)}

@@ -13,11 +13,13 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from ..records import CLAIM
+from .devices import in_use
 from .guard import guarded
 from .imports import after_import
 from .lack import ended_for_want_of_memory
@@ -39,6 +41,7 @@ class Hub:
         self.pid = os.getpid()
         self._passive = False
         self._rank: int | None = None
+        self._devices: list[int] = []
         self._index = 0
         self._on_claim: list[Callable[[], object]] = []
         self._on_step: list[Callable[[int], object]] = []
@@ -101,9 +104,10 @@ class Hub:
         return self.torch is not None and bool(self.torch.cuda.is_initialized())
 
     def synchronize(self) -> None:
-        """Wait for the device, if one is in use."""
+        """Wait for the devices in use, if any is."""
         if self.torch is not None and self.uses_cuda:
-            self.torch.cuda.synchronize()
+            for ordinal in self._devices or [self.torch.cuda.current_device()]:
+                self.torch.cuda.synchronize(ordinal)
 
     def claim(self) -> bool:
         """Become the watched process of this rank; False where another one is, or where this is not a trainer."""
@@ -113,6 +117,7 @@ class Hub:
         if self._is_worker():
             return False
         self._rank = self.rank
+        self._devices = in_use(self.torch) if self.torch is not None else []
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
             handle = os.open(self.folder / CLAIM, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
@@ -125,21 +130,30 @@ class Hub:
         # Exit hooks run last in, first out: from here on ours comes before those of whatever torch loaded so far.
         atexit.unregister(self._exit)
         atexit.register(self._exit)
-        for callback in self._on_claim:
-            callback()
+        with self._at_its_device():
+            for callback in self._on_claim:
+                callback()
         return True
 
     def _step_ended(self, restarted: bool) -> None:
         if not self.claimed and (self._passive or not guarded(self.claim)()):
             self.steps.passive = True
             return
-        if restarted:
-            self._index = 0
-            for restart in self._on_restart:
-                restart()
-        index, self._index = self._index, self._index + 1
-        for callback in self._on_step:
-            callback(index)
+        with self._at_its_device():
+            if restarted:
+                self._index = 0
+                for restart in self._on_restart:
+                    restart()
+            index, self._index = self._index, self._index + 1
+            for callback in self._on_step:
+                callback(index)
+
+    def _at_its_device(self) -> AbstractContextManager[object]:
+        """With the device that the program trains on as the current one, so that what is read is read of that one."""
+        if self.torch is None or not self._devices:
+            return nullcontext()
+        device: AbstractContextManager[object] = self.torch.cuda.device(self._devices[0])
+        return device
 
     def _torch_arrived(self, torch: ModuleType) -> None:
         self.torch = torch
@@ -160,9 +174,9 @@ class Hub:
         return distributed if ready else None
 
     def _device(self) -> dict[str, Any] | None:
-        if self.torch is None or not self.uses_cuda:
+        if self.torch is None or not self._devices:
             return None
-        ordinal = int(self.torch.cuda.current_device())
+        ordinal = self._devices[0]
         uuid = getattr(self.torch.cuda.get_device_properties(ordinal), "uuid", None)
         return {"ordinal": ordinal, "uuid": None if uuid is None else str(uuid)}
 
