@@ -127,15 +127,8 @@ def test_a_collective_may_be_in_flight_while_the_ranks_rest(place: Workplace, tm
         assert arm.run(5, 1, LIMIT_NS).steps == 5
 
 
-ON_DEVICES = (
-    IN_FLIGHT.replace('"gloo"', '"nccl"')
-    .replace("seconds=1", "seconds=5")
-    .replace(
-        "rank = dist.get_rank()",
-        "rank = dist.get_rank()\ntorch.cuda.set_device(rank)\ntorch.set_default_device(f'cuda:{rank}')",
-    )
-    .replace("nn.Linear(64, 1))", "nn.Linear(64, 1)).to(f'cuda:{rank}')")
-)
+ON_DEVICES = HASTY.replace('"gloo"', '"nccl"').replace("seconds=1", "seconds=5")
+ON_DEVICES = ON_DEVICES.replace("torch.set_num_threads(1)", "torch.set_default_device(f'cuda:{dist.get_rank()}')")
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="NCCL needs a device for each rank: two of them")
