@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -203,3 +204,15 @@ def test_what_it_prints_to_nobody_is_no_failure_of_its_own() -> None:
             child.kill()
     assert said == ""
     assert child.returncode == 130
+
+
+def test_a_disk_that_fails_is_told_and_not_taken_for_a_terminal_that_went_away(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_args: object) -> int:
+        raise OSError(errno.EIO, "Input/output error")  # as reading an open file does: without its name
+
+    monkeypatch.setattr("diagnose.cli.explain.run", fail)
+    monkeypatch.setattr("diagnose.cli._abandon_stdout", lambda: None)
+    assert main(["explain"]) == 2
+    assert "Input/output error; the storage fails" in capsys.readouterr().err

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import diagnose
 from diagnose.cli.lettering import speak
-from diagnose.cli.streams import talk
+from diagnose.cli.streams import talk, terminal_is_lost
 from diagnose.errors import DiagnoseError, UsageError
 
 COMMANDS = (
@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _abandon_stdout()
         return 0
     except OSError as error:
-        if error.errno == errno.EIO and error.filename is None:  # the terminal went away
+        if error.errno == errno.EIO and terminal_is_lost():
             _abandon_stdout()
             return INTERRUPTED
         if error.errno not in _OUTSIDE:
@@ -94,6 +94,7 @@ _OUTSIDE = {
     errno.EROFS: "start in a folder that can be written to",
     errno.EACCES: "start as a user who may use it, or in a folder that is yours",
     errno.EPERM: "start as a user who may use it, or in a folder that is yours",
+    errno.EIO: "the storage fails, or it is not to be reached; the system's log says more (`dmesg`)",
     errno.EMFILE: "allow more open files (`ulimit -n`)",
 }
 """What the machine refuses at a place where nobody expects it, and what its user can do. Other errors are ours."""

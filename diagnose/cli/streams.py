@@ -25,6 +25,19 @@ def talk(text: str) -> None:
             raise
 
 
+def terminal_is_lost() -> bool:
+    """Whether a terminal that a standard stream leads to went away: no other EIO is its fault."""
+    return any(_is_lost(number) for number in (0, 1, 2))
+
+
+def _is_lost(number: int) -> bool:
+    try:
+        os.get_terminal_size(number)
+    except OSError as error:
+        return error.errno == errno.EIO
+    return False
+
+
 @contextmanager
 def standard_output_to_stderr(wanted: bool) -> Iterator[None]:
     """While a program runs that inherits our streams, its standard output goes to stderr, so ours stays JSON."""
