@@ -82,6 +82,9 @@ class TestSarif:
             ("-- torchrun --nproc-per-node 2 src/loop.py", "src/loop.py"),
             ("-- accelerate launch -m pkg.train", "traces/rank0"),
             ("it's", "traces/rank0"),
+            ("-- bash -lc 'cd run && python src/train.py --big'", "src/train.py"),
+            ("-- bash -c 'echo \"open'", "traces/rank0"),
+            ("-- launch --config=conf/model.py 'my train.py'", "my%20train.py"),
         ],
     )
     def test_a_finding_without_a_line_is_shown_at_the_head_of_the_program(self, program: str, file: str) -> None:

@@ -10,7 +10,9 @@ is known, and says so.
 
 from __future__ import annotations
 
+import re
 import shlex
+from itertools import pairwise
 from pathlib import PurePath
 from typing import Any
 
@@ -24,6 +26,8 @@ from diagnose.report.phrases import gain
 from diagnose.session import State
 
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+_SHELL = re.compile("-[a-z]*c")
+"""After it stands a line for a shell."""
 _LEVELS = {Severity.HIGH: "error", Severity.MEDIUM: "warning"}
 
 
@@ -57,12 +61,22 @@ def _rule(name: str) -> dict[str, Any]:
 
 def _whole(state: State) -> str:
     """The file that stands for the whole program: its script, else the recording."""
-    try:
-        words = shlex.split(state.started.program) if state.started else []
-    except ValueError:  # an open quotation mark
-        words = []
+    words = _words(state.started.program) if state.started else []
+    scripts = (word for word in words if word.endswith(".py") and not word.startswith("-"))
     recordings = state.diagnosis.source if state.diagnosis else ()
-    return next((word for word in words if word.endswith(".py")), next(iter(recordings), "") or "program")
+    return next(scripts, next(iter(recordings), "") or "program")
+
+
+def _words(line: str) -> list[str]:
+    """The words of a command line; in the place of a line for a shell (`bash -c "python train.py"`) that line's."""
+    try:
+        words = shlex.split(line)
+    except ValueError:  # an open quotation mark
+        return []
+    found: list[str] = []
+    for before, word in pairwise(["", *words]):
+        found += _words(word) if _SHELL.fullmatch(before) else [word]
+    return found
 
 
 def _result(finding: Finding, rule: int, root: str | None, whole: str) -> dict[str, Any]:
