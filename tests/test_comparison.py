@@ -70,6 +70,10 @@ def test_steps_that_take_turns_are_compared_by_whole_periods() -> None:
     assert slower is not None
     assert slower.verdict == "slower"
     assert slower.change == pytest.approx(2 / 70)
+    # Beside a run without turns both are medians, and what the kinds differ by is noise again.
+    without = compare(before, portrait(step_ns=(60 * MS,) * 40)).step
+    assert without is not None
+    assert without.noise == pytest.approx(2 * 1.2533 * 1.4826 * 10 / 40**0.5 / 70)
 
 
 def test_it_regresses_only_beyond_both_the_bound_and_the_noise() -> None:

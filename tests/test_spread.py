@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from diagnose.measure.spread import mean_uncertain_by, period_of, usual, usual_uncertain_by
+from diagnose.measure.spread import common_period, mean_uncertain_by, period_of, usual, usual_uncertain_by
 
 DRAWS = 200
 
@@ -42,6 +42,35 @@ def test_one_stray_step_is_no_period(steps: int, at: int) -> None:
 def test_two_kinds_in_no_order_are_no_period() -> None:
     told = [period_of(np.random.default_rng(seed).permutation([60, 80] * 20)) for seed in range(DRAWS)]
     assert told.count(1) > 0.95 * DRAWS
+
+
+@pytest.mark.parametrize("steps", [9, 12, 20, 40])
+def test_stray_steps_that_meet_in_a_phase_are_no_period(steps: int) -> None:
+    told = [period_of(strayed(steps, seed)) for seed in range(DRAWS)]
+    assert told.count(1) >= 0.92 * DRAWS
+
+
+@pytest.mark.parametrize("steps", [9, 12, 20, 40])
+def test_two_recordings_of_one_program_with_stray_steps_are_alike(steps: int) -> None:
+    """What one usually takes is the same, though a period may be seen in one of them."""
+    unlike = 0
+    for seed in range(DRAWS):
+        first, second = strayed(steps, seed), strayed(steps, DRAWS + seed)
+        period = common_period(first, second)
+        uncertain = math.hypot(usual_uncertain_by(first, period) or 0, usual_uncertain_by(second, period) or 0)
+        unlike += abs(usual(first, period) - usual(second, period)) > max(uncertain, 0.01 * 60)
+    assert unlike <= 0.1 * DRAWS
+
+
+def strayed(steps: int, seed: int) -> np.typing.NDArray[np.float64]:
+    """Steps of which one in ten takes twice as long, by chance."""
+    noise = np.random.default_rng(seed)
+    return 60 + noise.normal(0, 0.6, steps) + 60 * (noise.random(steps) < 0.1)
+
+
+def test_recordings_with_different_periods_have_none_in_common() -> None:
+    assert common_period([60, 80] * 8, [80, 60] * 6) == 2
+    assert common_period([60, 80] * 8, [60] * 12) == common_period([60, 80] * 8, [60, 60, 80] * 6) == 1
 
 
 def test_how_kinds_of_steps_differ_is_no_noise_of_their_mean() -> None:

@@ -3,8 +3,8 @@
     compare(before, after)  →  Comparison
 
 The noise of a median is two standard errors of it, from the spread of the single steps, of which those that take turns
-are told apart; two processes of one program differ by more than that (memory layout, core, clock), so that no change
-below `PROCESSES` counts.
+are told apart where both runs show it; two processes of one program differ by more than that (memory layout, core,
+clock), so that no change below `PROCESSES` counts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from diagnose.comparison.identity import differences
 from diagnose.comparison.portrait import Portrait, Spent
-from diagnose.measure.spread import usual, usual_uncertain_by
+from diagnose.measure.spread import common_period, usual, usual_uncertain_by
 from diagnose.model import Accounting, Finding
 
 PROCESSES = 0.01
@@ -91,10 +91,11 @@ def compare(before: Portrait, after: Portrait) -> Comparison:
     if obstacles or not before.step_ns or not after.step_ns:
         missing = [f"no step was found in the {word} run" for word, one in _named(before, after) if not one.step_ns]
         return Comparison(before, after, (*obstacles, *missing), notes, None)
+    period = common_period(before.step_ns, after.step_ns)
     step = StepChange(
-        usual(before.step_ns),
-        usual(after.step_ns),
-        max(PROCESSES, math.hypot(_noise(before.step_ns), _noise(after.step_ns))),
+        usual(before.step_ns, period),
+        usual(after.step_ns, period),
+        max(PROCESSES, math.hypot(_noise(before.step_ns, period), _noise(after.step_ns, period))),
     )
     resolved, new, lasting = _findings(before.findings, after.findings)
     least_ns = _WORTH_TELLING * step.before_ns
@@ -145,9 +146,9 @@ def _notes(before: Portrait, after: Portrait) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _noise(lengths_ns: Sequence[int]) -> float:
+def _noise(lengths_ns: Sequence[int], period: int) -> float:
     """What the usual step is uncertain by, as a part of it; 0 where there are too few steps to tell."""
-    uncertain_ns, usual_ns = usual_uncertain_by(lengths_ns), usual(lengths_ns)
+    uncertain_ns, usual_ns = usual_uncertain_by(lengths_ns, period), usual(lengths_ns, period)
     return uncertain_ns / usual_ns if uncertain_ns and usual_ns else 0.0
 
 

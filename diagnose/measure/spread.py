@@ -42,15 +42,23 @@ def period_of(lengths: Int64 | Float64 | Sequence[int]) -> int:
         # Of phases seen twice only, one stray step would pass for a period: then all differences must be small.
         often = len(values) >= _OFTEN * period
         alike = _within(values, period) if often else float(_repeated(values, period).max())
-        if np.ptp(phases) > APART * alike:
+        if np.ptp(phases) > APART * alike and _always_longer(values, phases):
             return period
     return 1
 
 
-def usual(lengths: Int64 | Float64 | Sequence[int]) -> float:
-    """The median length; of steps that take turns, the mean of the medians of a period. NaN without any."""
+def common_period(*recordings: Int64 | Float64 | Sequence[int]) -> int:
+    """The period of recordings that are to be compared; 1 where they do not agree on one, as what one usually takes is
+    no measure of another then: a median beside the mean of a period differs by stray steps alone."""
+    periods = {period_of(lengths) for lengths in recordings}
+    return periods.pop() if len(periods) == 1 else 1
+
+
+def usual(lengths: Int64 | Float64 | Sequence[int], period: int | None = None) -> float:
+    """The median length; of steps that take turns, the mean of the medians of a period (None: as `period_of` finds it).
+    NaN without any."""
     values = np.asarray(lengths, np.float64)
-    return float(_phases(values, period_of(values)).mean()) if len(values) else math.nan
+    return float(_phases(values, period or period_of(values)).mean()) if len(values) else math.nan
 
 
 def mean_uncertain_by(lengths: Int64 | Float64 | Sequence[int]) -> float | None:
@@ -67,12 +75,18 @@ def mean_uncertain_by(lengths: Int64 | Float64 | Sequence[int]) -> float | None:
     return 2 * _deviation(values, period) / math.sqrt(len(values)) + shifted
 
 
-def usual_uncertain_by(lengths: Int64 | Float64 | Sequence[int]) -> float | None:
+def usual_uncertain_by(lengths: Int64 | Float64 | Sequence[int], period: int | None = None) -> float | None:
     """What the usual length is uncertain by: two standard errors of the medians. None for fewer than three."""
     values = np.asarray(lengths, np.float64)
     if len(values) < 3:
         return None
-    return 2 * _MEDIAN * _deviation(values, period_of(values)) / math.sqrt(len(values))
+    return 2 * _MEDIAN * _deviation(values, period or period_of(values)) / math.sqrt(len(values))
+
+
+def _always_longer(values: Float64, phases: Float64) -> bool:
+    """Whether the longest phase is long nearly each time: stray steps that happen to meet in one phase are not."""
+    longest = values[int(phases.argmax()) :: len(phases)]
+    return bool(np.quantile(longest, 0.25, method="lower") > phases.min() + np.ptp(phases) / 2)
 
 
 def _deviation(values: Float64, period: int) -> float:
