@@ -99,7 +99,7 @@ def _waiting_in(measures: Measures) -> str | None:
     """The operator in which most waiting time is spent, or the call itself where no operator encloses it."""
     trace = measures.trace
     spent: Counter[str] = Counter()
-    mine = trace.ops.where(np.isin(trace.ops.thread, sorted(measures.training_threads))).sorted_by_start()
+    mine = trace.ops.where(np.isin(trace.ops.thread, [*measures.training_threads, measures.thread])).sorted_by_start()
     last = np.searchsorted(mine.start_ns, trace.calls.start_ns[measures.wait_calls], side="right") - 1
     for row, place in zip(measures.wait_calls.tolist(), last.tolist(), strict=True):
         end = trace.calls.end_ns[row]

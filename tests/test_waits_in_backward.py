@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from diagnose import plugins
@@ -57,6 +60,17 @@ def test_a_backward_pass_that_reads_values_is_found_on_whatever_thread(picture: 
 def test_it_costs_the_same_on_either_thread() -> None:
     own, same = (diagnosed(picture).findings[0].recoverable_ns for picture in (ON_ITS_OWN, ON_THE_SAME))
     assert own == pytest.approx(same, rel=0.05)
+
+
+def test_a_wait_is_told_where_no_thread_is_known() -> None:
+    trace = pictured(ON_THE_SAME)
+    nowhere = {
+        table: replace(rows, thread=np.full_like(rows.thread, -1))
+        for table, rows in (("ops", trace.ops), ("calls", trace.calls), ("ranges", trace.ranges))
+    }
+    unknown = replace(trace, threads=(), **nowhere)
+    assert Measures(unknown).thread == -1
+    assert "aten::item" in diagnose([unknown], RULES).findings[0].summary
 
 
 def test_a_thread_that_only_waits_is_no_part_of_training() -> None:

@@ -76,7 +76,7 @@ class HostSide(Timeline):
     @cached_property
     def value_reads(self) -> Intervals:
         """Time of training in operators that read a value or a size of the device, waits in it included."""
-        mine = waits_of(self.trace) & np.isin(self.trace.calls.thread, sorted(self.training_threads))
+        mine = waits_of(self.trace) & on_threads(self.trace.calls.thread, self.training_threads)
         return value_reads(self.trace, self.op_tree, mine)
 
     @cached_property
