@@ -38,12 +38,20 @@ from diagnose.fixer import (
     parse,
 )
 
-_SHARES = re.compile(r"\.data\s*=\s*[\w.\[\]]+\.data\s*(?:#.*)?$", re.MULTILINE)
+_PART = r"\w[\w.\[\]\"']*"
+_SHARES = re.compile(
+    rf"\.data\s*=\s*{_PART}[ \t]*(?:#.*)?$|"  # model.w.data = ema.w
+    rf"=\s*{_PART}\.(?:data|detach\(\))[ \t]*(?:#.*)?$|"  # kept[name] = w.data
+    rf"\bappend\({_PART}\.(?:data|detach\(\))\)|"
+    r"\.(?:data|detach\(\))\s+for\b|\bassign\s*=\s*True",  # [w.data for w in weights]
+    re.MULTILINE,
+)
+"""Where two models, or a model and what is kept of it, may come to hold one memory."""
 
 
 def rewrite(request: Request) -> Answer:
     """Replace every such loop."""
-    shares = any(_SHARES.search(text) for text in request.sources.values())
+    shares = any(map(_SHARES.search, request.sources.values()))
     edits: list[tuple[str, list[Splice]]] = []
     for path, text in request.sources.items():
         source = parse(text) if "for " in text and ("mul" in text or "lerp" in text or "*" in text) else None

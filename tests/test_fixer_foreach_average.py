@@ -111,3 +111,38 @@ def test_it_is_rounding_and_offered_where_launches_bind() -> None:
 )
 def test_other_loops_are_left_alone(loop: str) -> None:
     assert FIXER.rewrite(example_request("launch-bound", f"import torch\n{loop}\n")) is None
+
+
+_PAIRS = "import torch\nfor e, p in zip(ema.parameters(), model.parameters()):\n"
+_ANEW = _PAIRS + "    e.data = e.data * 0.9 + p.data * 0.1\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # what was there is not one time the average
+        _PAIRS + "    e.mul_(0.5)\n    e.data = e.data * 0.9 + p.data * 0.1\n",
+        _PAIRS + "    e.mul_(0.5).copy_(e * 0.9 + p * 0.1)\n",
+        # `1 - a if b else c` is `(1 - a) if b else c`
+        _PAIRS + "    e.mul_(1 - d if warm else 0.9).add_(p, alpha=d if warm else 0.9)\n",
+        _PAIRS + "    e.mul_(1 - d or 5).add_(p, alpha=d or 5)\n",
+        # another number each time that it is asked for
+        _PAIRS + "    e.mul_(1 - next(rates)).add_(p, alpha=next(rates))\n",
+        # the last weight is read after the loop
+        _PAIRS + "    e.lerp_(p, 0.1)\nprint(e.norm())\n",
+        # the average begins as the weights' own memory, or lends its own
+        _ANEW + "shadow = [p.data for p in model.parameters()]\n",
+        _ANEW + "kept = {n: p.detach() for n, p in model.named_parameters()}\n",
+        _ANEW + "def store(self):\n    for n, p in ema.named_parameters():\n        self.backup[n] = p.data\n",
+        _ANEW + "def swap(self):\n    for n, p in model.named_parameters():\n        p.data = self.shadow[n]\n",
+    ],
+)
+def test_what_a_list_would_average_otherwise_is_left_alone(text: str) -> None:
+    assert FIXER.rewrite(example_request("launch-bound", text)) is None
+
+
+@pytest.mark.parametrize(
+    "more", ["", "for p in model.parameters():\n    print(p)\n", "print([e for e in range(3)])\n", "p = 1\nprint(p)\n"]
+)
+def test_another_binding_of_a_name_of_the_loop_does_not_keep_it(more: str) -> None:
+    assert isinstance(FIXER.rewrite(example_request("launch-bound", _ANEW + more)), Edits)

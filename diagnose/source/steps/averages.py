@@ -10,7 +10,9 @@ import libcst as cst
 
 from diagnose.source.arguments import argument
 from diagnose.source.edit import call_name
+from diagnose.source.flow import binds, is_after, uses_of, within
 from diagnose.source.pure import only_computes
+from diagnose.source.reaching import Bound, reaching, statement_of
 from diagnose.source.syntax import Source
 
 __all__ = ["MovingAverage", "moving_averages"]
@@ -54,7 +56,7 @@ def moving_averages(source: Source) -> Iterator[MovingAverage]:
         if found is not None:
             kept, value, weight, anew = found
             lists = _lists(source, loop, kept, value)
-            if lists is not None:
+            if lists is not None and not _is_used_after(source, loop):
                 yield MovingAverage(loop, *lists, weight, anew)
 
 
@@ -137,7 +139,7 @@ def _update(
 ) -> list[_Term] | None:
     """The terms of what is kept after `e.mul_(d).add_(p, alpha=w)` and its like, or of a sum of products."""
     if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute) or node.func.attr.value[-1] != "_":
-        return _sum(source, node, meanings)
+        return _sum(source, node, meanings) if terms == [_Term(kept, "1")] else None
     base = node.func.value
     if isinstance(base, cst.Call) and isinstance(base.func, cst.Attribute) and base.func.attr.value[-1] == "_":
         before = _update(source, base, kept, terms, meanings)
@@ -148,18 +150,18 @@ def _update(
     if not node.args or any(arg.star for arg in node.args):
         return None
     first = node.args[0].value
-    if method == "copy_" and len(node.args) == 1:
+    if method == "copy_" and len(node.args) == 1 and terms == [_Term(kept, "1")]:
         return _sum(source, first, meanings)
     if method == "mul_" and len(node.args) == 1 and terms == [_Term(kept, "1")]:
         return [_Term(kept, _bare(source.code(first)))]
     if method == "lerp_" and len(node.args) == 2 and terms == [_Term(kept, "1")]:
         weight = argument(node, "weight", 1)
-        if weight is not None and node.args[0].keyword is None:
+        if weight is not None and node.args[0].keyword is None and _is_factor(source, weight.value, meanings):
             code = _bare(source.code(weight.value))
             return [_Term(kept, f"1 - ({code})"), _Term(_tensor(source, first, meanings), code)]
     if method == "add_" and len(terms) == 1 and node.args[0].keyword is None:
         alpha = argument(node, "alpha")
-        if len(node.args) == 2 and alpha is not None:
+        if len(node.args) == 2 and alpha is not None and _is_factor(source, alpha.value, meanings):
             return [*terms, _Term(_tensor(source, first, meanings), _bare(source.code(alpha.value)))]
         added = _product(source, first, meanings) if len(node.args) == 1 else None
         return [*terms, added] if added is not None else None
@@ -220,15 +222,42 @@ def _bare(code: str) -> str:
 
 def _complement(old: str, new: str) -> bool:
     """Whether two factors sum to one."""
-    for one, other in ((old, new), (new, old)):
-        rest = re.fullmatch(r"1(?:\.0?)?\s*-\s*(.+)", one)
-        alone = rest is not None and (_bare(rest[1]) != rest[1] or not re.search(r"(?<![eE])[-+]", rest[1]))
-        if rest is not None and alone and _bare(rest[1]) == other:
-            return True
+    if _rest_of_one(old) == new or _rest_of_one(new) == old:
+        return True
     try:
         return abs(float(old) + float(new) - 1) < 1e-12
     except ValueError:
         return False
+
+
+def _rest_of_one(code: str) -> str | None:
+    """`x` of `1 - x`."""
+    node = cst.parse_expression(code)
+    if not isinstance(node, cst.BinaryOperation) or not isinstance(node.operator, cst.Subtract):
+        return None
+    one = isinstance(node.left, cst.Integer | cst.Float) and node.left.evaluated_value == 1
+    return _bare(cst.Module([]).code_for_node(node.right)) if one else None
+
+
+def _is_used_after(source: Source, loop: cst.For) -> bool:
+    """Whether what the loop binds is read when it has ended: its last weight, by its name."""
+    scope = next((above for above in source.ancestors(loop) if isinstance(above, cst.FunctionDef)), source.module)
+    names = {name.value for name in source.every(cst.Name, loop) if binds(source, loop, name.value)}
+    return any(
+        is_after(source, read, loop) and not _is_bound_anew(source, read, loop)
+        for name in names
+        for read in uses_of(source, scope, name).reads
+    )
+
+
+def _is_bound_anew(source: Source, read: cst.Name, loop: cst.For) -> bool:
+    """Whether a read behind a loop sees another binding: of a loop around it, or of a plain assignment before it."""
+    for above in source.ancestors(read):
+        if isinstance(above, cst.For | cst.BaseComp) and not within(source, loop, above):
+            target = above.target if isinstance(above, cst.For) else above.for_in.target
+            if any(name.value == read.value for name in source.every(cst.Name, target)):
+                return True
+    return reaching(source, statement_of(source, read), read.value).bound in {Bound.ASSIGNED, Bound.UNPACKED}
 
 
 def _lists(source: Source, loop: cst.For, kept: str, value: str) -> tuple[str, str] | None:
