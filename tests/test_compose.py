@@ -97,6 +97,10 @@ def test_the_journal_tells_control_trial_verdict_patch_and_final_figure(tmp_path
     assert compose.summary(outcome) == "1 of 1 fixes kept, 50 % of the step saved"
 
 
+def test_where_no_fixer_had_anything_none_of_none_is_not_counted() -> None:
+    assert compose.summary(compose.Outcome((), None)) == "no fixer had anything to try"
+
+
 def test_the_predicted_saving_stands_beside_the_measured_one(tmp_path: Path) -> None:
     stage = Stage(tmp_path, [LOADER], [finding("a", 9, "faster-loader")], {"faster-loader": Decision.KEPT})
     (verdict,) = stage.run().verdicts

@@ -75,6 +75,25 @@ def test_a_program_that_failed_is_mended_first_unless_it_failed_for_want_of_memo
     assert len(next_commands(state)) == offered
 
 
+def test_where_no_fixer_has_an_edit_the_same_command_is_not_named_again() -> None:
+    state = State(started=STARTED, diagnosis=DIAGNOSIS, ended=ENDED)
+    said = "No fixer has an edit for what was found here: your program stays as it is."
+    assert next_commands(state) == []
+    assert said in text.render(state)
+    assert f"**{said}**" in markdown.render(state)
+    assert said in html.render(state)
+    assert said not in text.render(replace(state, ended=RunEnded(returncode=130, exit_code=130)))
+    assert said not in text.render(replace(state, started=RUN))
+
+
+def test_what_came_of_it_fits_the_screen() -> None:
+    advice = Verdict("by-hand", Decision.ADVICE, "do this")
+    wide = State(started=STARTED, verdicts=(WIDE, LATE, ASKS, advice), control=RESTLESS, ended=ENDED)
+    said = text.render(wide, width=60)
+    assert "No fix was kept" in said
+    assert max(map(len, said.splitlines())) <= 60
+
+
 def test_on_a_restless_machine_what_may_well_help_is_called_undecided() -> None:
     state = State(
         started=STARTED, verdicts=(WIDE,), control=RESTLESS, ended=ENDED, patch=PatchAccepted(diff="", fixers=[])

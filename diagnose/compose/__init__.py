@@ -97,6 +97,8 @@ def dry_run(
 
 def summary(outcome: Outcome) -> str:
     """One line on the whole."""
+    if not outcome.verdicts and not outcome.no_time:
+        return "no fixer had anything to try"
     kept = sum(verdict.decision is Decision.KEPT for verdict in outcome.verdicts)
     said = f"{kept} of {len(outcome.verdicts)} fixes kept"
     if outcome.final is not None:

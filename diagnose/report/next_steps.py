@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from diagnose.errors import ProgramFailed
-from diagnose.report.phrases import cut_short, is_quiet
+from diagnose.report.phrases import cut_short, found_without_edits, is_quiet
 from diagnose.report.tried import is_dry, not_allowed, out_of_time, undecided
 from diagnose.session import State
 
@@ -45,7 +45,7 @@ def _fixing(state: State) -> Iterator[tuple[str, str]]:
 def _beginning(state: State) -> Iterator[tuple[str, str]]:
     """After a diagnosis alone."""
     diagnosis = state.diagnosis
-    if diagnosis is None or is_quiet(diagnosis):
+    if diagnosis is None or is_quiet(diagnosis) or found_without_edits(state):
         return
     failed = state.ended is not None and state.ended.exit_code == ProgramFailed.exit_code
     if failed and not any(finding.rule == "memory-pressure" for finding in diagnosis.findings):

@@ -343,8 +343,18 @@ def final(state: State) -> str:
     return said
 
 
+def found_without_edits(state: State) -> bool:
+    """Whether fixes were looked for, and no fixer had anything to try or to advise."""
+    if state.started is None or state.started.command != "fix" or state.verdicts:
+        return False
+    ended_well = state.ended is not None and state.ended.exit_code == 0
+    return ended_well and state.diagnosis is not None and not is_quiet(state.diagnosis)
+
+
 def nothing_kept(state: State) -> str:
     """What a run came to that went on to try fixes and ended without one that holds. Empty for all others."""
+    if found_without_edits(state):
+        return "No fixer has an edit for what was found here: your program stays as it is."
     if state.ended is None or state.ended.exit_code != 0 or is_dry(state) or not state.verdicts:
         return ""
     if state.final is not None or (state.patch is not None and state.patch.diff):

@@ -92,7 +92,10 @@ def _head(state: State, width: int) -> list[Text]:
 def _news(state: State, width: int) -> list[Text]:
     """What the fixes came to, before everything that it rests on."""
     if state.final is None:
-        return [styled("– ", MUTED).append(nothing_kept(state), "bold")] if nothing_kept(state) else []
+        said = nothing_kept(state)
+        first, *rest = wrap(said, width - 2) if said else [""]
+        lines = [styled("– ", MUTED).append(first, "bold")] if said else []
+        return lines + [styled(f"  {line}", "bold") for line in rest]
     better = state.final.patched_ns <= state.final.original_ns
     kept = named_count(sum(verdict.decision is Decision.KEPT for verdict in state.verdicts), "kept fix", "kept fixes")
     first, *rest = wrap(f"{kept}: {final(state)}", width - 2)
