@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -11,8 +12,10 @@ from diagnose import plugins
 from diagnose.engine import diagnose
 from diagnose.measure import Measures
 from diagnose.model import Diagnosis, Severity
-from diagnose.rule import Trace, drawn
+from diagnose.rule import Claim, Trace, drawn
+from diagnose.trace.schema import HostCalls, Ops, Ranges
 
+T = TypeVar("T", Ops, HostCalls, Ranges)
 RULES = plugins.load_rules()
 ON_ITS_OWN = """
     host   : ol
@@ -62,15 +65,22 @@ def test_it_costs_the_same_on_either_thread() -> None:
     assert own == pytest.approx(same, rel=0.05)
 
 
-def test_a_wait_is_told_where_no_thread_is_known() -> None:
+def test_the_operator_of_a_wait_is_named_where_no_thread_is_known() -> None:
     trace = pictured(ON_THE_SAME)
-    nowhere = {
-        table: replace(rows, thread=np.full_like(rows.thread, -1))
-        for table, rows in (("ops", trace.ops), ("calls", trace.calls), ("ranges", trace.ranges))
-    }
-    unknown = replace(trace, threads=(), **nowhere)
-    assert Measures(unknown).thread == -1
-    assert "aten::item" in diagnose([unknown], RULES).findings[0].summary
+    around = replace(trace.ops, end_ns=trace.ops.end_ns + 350_000)  # until the wait after it has returned
+    for ops, calls, ranges in (
+        (around, trace.calls, trace.ranges),
+        (nowhere(around), nowhere(trace.calls), nowhere(trace.ranges)),
+    ):
+        measures = Measures(replace(trace, ops=ops, calls=calls, ranges=ranges))
+        summaries = [claim.summary for claim in RULES.rules["host-sync"].check(measures) if isinstance(claim, Claim)]
+        assert len(summaries) == 1
+        assert "aten::item" in summaries[0]
+    assert measures.thread == -1
+
+
+def nowhere(table: T) -> T:
+    return replace(table, thread=np.full_like(table.thread, -1))
 
 
 def test_a_thread_that_only_waits_is_no_part_of_training() -> None:
