@@ -317,6 +317,24 @@ def test_a_start_that_says_nothing_takes_half_of_the_time_left_and_is_no_failure
     assert found.failed is not None
 
 
+def test_arms_that_start_together_have_the_same_time_whichever_is_waited_for_first() -> None:
+    now, limits = [0], list[int]()
+
+    class Slow(FakeArm):
+        def ready(self, limit_ns: int) -> Ready:
+            limits.append(limit_ns)  # counts from the start, which was at once
+            now[0] = max(now[0], 30 * NS_PER_S)
+            return super().ready(limit_ns)
+
+    machine = Machine()
+    duel = Duel(
+        replace(SCHEDULE, generations=1), Deadline(at_ns=100 * NS_PER_S, clock=lambda: now[0]), fits=True, trace=False
+    )
+    starters = (lambda number: Slow(machine, ORIGINAL, number)), (lambda number: Slow(machine, PATCHED, number))
+    assert len(duel.run(*starters).pairs) == SCHEDULE.pairs
+    assert limits == [50 * NS_PER_S] * 2
+
+
 def test_every_pair_is_told_with_the_estimate_once_there_is_one() -> None:
     told: list[tuple[int, bool]] = []
     Machine().run(on_pair=lambda number, _pair, saving: told.append((number, saving is not None)))

@@ -79,6 +79,8 @@ class _Run:
         """The arms of the next generation, warmed up."""
         self.held = contextlib.ExitStack()
         """Closes those."""
+        self.limits_ns: dict[int, int] = {}
+        """Of starts, by the arm's id: arms that start together have the same time, whichever is waited for first."""
         self.hung_start = False
         """A process hung before it was ready: once is bad luck (a fork beside a thread), twice is a failure."""
 
@@ -183,18 +185,24 @@ class _Run:
         return (arms[ORIGINAL], arms[PATCHED]) if arms else None
 
     def start(self, side: int, stack: contextlib.ExitStack) -> LiveArm:
+        limit_ns = self.duel.deadline.half_ns(self.usual_limit_ns)
         arm = self.starters[side](self.started)
+        self.limits_ns[id(arm)] = limit_ns
         self.started += 1
         stack.callback(arm.close)
         return arm
 
+    @property
+    def usual_limit_ns(self) -> int:
+        """Of a start for which there is time enough."""
+        return self.duel.start_limit_ns or self.schedule.start_limit_ns
+
     def ready(self, side: int, arm: LiveArm) -> Ready:
-        usual = self.duel.start_limit_ns or self.schedule.start_limit_ns
-        limit = self.duel.deadline.half_ns(usual)
+        limit = self.limits_ns[id(arm)]
         try:
             ready = self.call(side, lambda: arm.ready(limit))
         except _SideFailed as failure:
-            failure.starting, failure.cut_short = True, limit < usual
+            failure.starting, failure.cut_short = True, limit < self.usual_limit_ns
             raise
         self.found.starts_ns[side].append(ready.started_ns)
         return ready

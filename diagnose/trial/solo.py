@@ -52,11 +52,12 @@ class Solo:
         found: list[int | None] = []
         for at in range(0, len(programs), at_once):
             with contextlib.ExitStack() as stack:
+                limit_ns = self._start_limit_ns  # counts from the start, which is now
                 started = [
                     stack.enter_context(Arm(self.place, program, name, self.schedule.warmup_steps))
                     for program, name in programs[at : at + at_once]
                 ]
-                waiting = [(arm, self._ready(arm)) for arm in started]
+                waiting = [(arm, self._ready(arm, limit_ns)) for arm in started]
                 found += [self._step_ns(arm, step_ns, steps) for arm, step_ns in waiting]
         return found
 
@@ -64,10 +65,11 @@ class Solo:
     def _start_limit_ns(self) -> int:
         return self.deadline.limit_ns(self.schedule.start_limit_ns)
 
-    def _ready(self, arm: Arm) -> int | None:
+    @staticmethod
+    def _ready(arm: Arm, limit_ns: int) -> int | None:
         """The step as the warm-up saw it; None where there was none."""
         with contextlib.suppress(ArmFailed):
-            return arm.ready(self._start_limit_ns).step_ns
+            return arm.ready(limit_ns).step_ns
         return None
 
     def _step_ns(self, arm: Arm, step_ns: int | None, steps: int) -> int | None:

@@ -1,0 +1,72 @@
+"""Programs that run by themselves in the end: what time their starts have."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self, cast
+
+import pytest
+
+from diagnose.program import Program
+from diagnose.trial import solo
+from diagnose.trial.arms import ArmFailed, Block, Ready, Trouble, Workplace
+from diagnose.trial.memory import Memory
+from diagnose.trial.schedule import Deadline, Schedule
+from diagnose.trial.solo import Solo
+from diagnose.units import NS_PER_S
+
+
+class Clock:
+    """Moves on while a program is waited for."""
+
+    now_ns = 0
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+
+    class Starting:
+        """Takes as many seconds to start as its name says."""
+
+        def __init__(self, _place: object, _program: object, name: str, _warmup: int) -> None:
+            self.began_ns, self.takes_ns = made.now_ns, int(name) * NS_PER_S
+
+        def __enter__(self) -> Self:
+            return self
+
+        def __exit__(
+            self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        ) -> None:
+            pass
+
+        def ready(self, limit_ns: int) -> Ready:
+            made.now_ns = max(made.now_ns, self.began_ns + min(limit_ns, self.takes_ns))
+            if self.takes_ns > limit_ns:
+                raise ArmFailed(Trouble.HUNG, "no answer in time")
+            return Ready(5, 1000, Memory(), self.takes_ns)
+
+        def run(self, steps: int, _drop: int, _limit_ns: int) -> Block:
+            return Block(steps, steps * 1000, 0, Memory())
+
+    monkeypatch.setattr(solo, "Arm", Starting)
+    return made
+
+
+def steps(clock: Clock, left_s: int, *starts_s: int, together: bool) -> list[int | None]:
+    program = cast("Program", None)
+    alone = Solo(cast("Workplace", None), Schedule(), Deadline(left_s * NS_PER_S, clock))
+    return alone.steps([(program, str(start)) for start in starts_s], 5, together=together)
+
+
+def test_programs_that_start_together_have_the_same_time_whichever_is_waited_for_first(clock: Clock) -> None:
+    assert steps(clock, 40, 20, 30, together=True) == [1000, 1000]
+    assert clock.now_ns == 30 * NS_PER_S
+
+
+@pytest.mark.parametrize(("left_s", "second"), [(49, None), (50, 1000)])
+def test_programs_that_take_turns_have_what_is_left(clock: Clock, left_s: int, second: int | None) -> None:
+    assert steps(clock, left_s, 20, 30, together=False) == [1000, second]
