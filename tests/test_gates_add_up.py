@@ -15,6 +15,7 @@ from diagnose.program import Program
 from diagnose.trial.arms import Workplace
 from diagnose.trial.captures import Capture, Tensor
 from diagnose.trial.gatekeeper import Gatekeeper
+from diagnose.trial.schedule import Deadline
 from diagnose.trial.trajectory import LEAST_SEEDS, Curve
 
 SEEDS = [f"seed-{seed}" for seed in range(LEAST_SEEDS)]
@@ -121,3 +122,16 @@ def test_first_steps_are_taken_once_of_all_with_the_same_bits(gate: Gate) -> Non
     before = list(made.took)
     assert made.check(gate, FOUND, NEXT).passed
     assert made.took == before
+
+
+def test_what_was_captured_is_judged_after_the_time_is_up() -> None:
+    now = [0]
+    made = keeper({"next": "stack"}, deadline=Deadline(10, lambda: now[0]))
+    assert made.check(Gate.TRAINING, FOUND, STACK).passed
+    assert made.check(Gate.BITWISE, STACK, NEXT).passed
+    now[0] = 20
+    assert made.check(Gate.TRAINING, FOUND, STACK).passed
+    assert made.check(Gate.TRAINING, FOUND, NEXT).passed
+    late = made.check(Gate.TRAINING, FOUND, LAST)
+    assert late.passed is None
+    assert "the budget left no time" in late.detail

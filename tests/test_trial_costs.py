@@ -101,6 +101,16 @@ def test_trials_on_top_of_a_kept_fix_are_as_short_as_its_program() -> None:
     assert known.last_runs_ns() == 2 * (7 * NS_PER_S + (5 * 10 + 2) * 25 * NS_PER_MS)
 
 
+def test_time_for_the_last_run_is_that_of_the_program_that_is_judged() -> None:
+    known = costs()
+    patched = comparison(patched_s=9)
+    known.saw(patched, TURNS_NS)
+    later = known.if_kept(patched)
+    assert later.start_ns == 9 * NS_PER_S
+    assert later.last_runs_ns(1) - known.last_runs_ns(1) == 4 * NS_PER_S
+    assert known.start_ns == 5 * NS_PER_S
+
+
 def test_a_long_schedule_is_expected_to_be_clear_early() -> None:
     known = Costs(replace(SCHEDULE, pairs=20))
     known.saw(comparison(), TURNS_NS)

@@ -364,7 +364,7 @@ class Bench:
         found = duel.run(*starters)
         self._costs.saw(found, time.monotonic_ns() - began_ns, compiles=patched.root in self._copies.compiling)
         # What was measured to be faster is not thrown away for the second of two last runs.
-        self._gatekeeper.deadline = self._deadline.earlier(self._costs.last_runs_ns(1))
+        self._gatekeeper.deadline = self._deadline.earlier(self._costs.if_kept(found).last_runs_ns(1))
         self._baseline = original.root
         self._startups.saw(found, original, patched)
         if found.pairs:

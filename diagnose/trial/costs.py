@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from diagnose.model import Gate
 from diagnose.trial.comparison import ORIGINAL, PATCHED, Comparison
@@ -70,6 +70,12 @@ class Costs:
             self.start_ns = found.starts_ns[PATCHED][-1]  # later starts find compiled what the first one compiled
         if found.saving is not None:
             self.step_ns = round(found.step_ns * (1 - found.saving.estimate))
+
+    def if_kept(self, found: Comparison) -> Costs:
+        """The costs as they will be if the patched program of a comparison is kept."""
+        later = replace(self)
+        later.grew(found)
+        return later
 
     def saw_gate(self, gate: Gate, took_ns: int, processes: int) -> None:
         """Learn from a look at the numbers, for which so many processes ran."""

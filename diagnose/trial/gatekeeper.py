@@ -6,7 +6,7 @@ fix that keeps the numbers has been kept, its program stands in for the original
 `LEAST_STEPS` under every seed if a faster program with its numbers has done so.
 
 Promises add up only where they are exact. A program that was shown to equal another bit for bit has its captures too,
-unless it is the first of the two to compile, which shows late. One that equals it up to rounding has not: each such
+unless only one of the two compiles, which shows late. One that equals it up to rounding has not: each such
 step may err three times as much as the one before, so the whole is held against the original itself.
 """
 
@@ -127,8 +127,8 @@ class Gatekeeper:
             return GateResult(gate, None, str(error))
         if answer.passed and _end(self._same_numbers, original.root) != patched.root:
             self._same_numbers.setdefault(patched.root, original.root)
-        starts_to_compile = patched.root in self.compiling and original.root not in self.compiling
-        if answer.passed and answer.gate is Gate.BITWISE and not starts_to_compile:
+        one_compiles = (patched.root in self.compiling) is not (original.root in self.compiling)
+        if answer.passed and answer.gate is Gate.BITWISE and not one_compiles:
             self._equals(patched.root, original.root)
         return self._told(answer)
 
@@ -185,9 +185,10 @@ class Gatekeeper:
         if not asked and cost_ns > UNASKED_NS:
             reason = f"{LEAST_STEPS} steps of the original under {SEEDS} seeds would take {format_ns(cost_ns)}"
             return GateResult(Gate.TRAINING, None, f"its trajectory was not compared: {reason}")
-        if self.deadline.passed:
-            return GateResult(Gate.TRAINING, None, f"the budget left no time for {steps} steps under {SEEDS} seeds")
         original = stands_in or original
+        missing = [one for one in self._luck([original, patched], SEEDS, steps) if self._key(one) not in self._taken]
+        if missing and self.deadline.passed:
+            return GateResult(Gate.TRAINING, None, f"the budget left no time for {steps} steps under {SEEDS} seeds")
         curves = self._curves(original, patched, SEEDS, steps)
         answer = trajectory(*curves, fewer=fewer)
         if answer.passed is False and beyond_luck(*curves, fewer=fewer) is None and not self.deadline.passed:
