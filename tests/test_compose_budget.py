@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -117,3 +118,56 @@ def test_a_rounding_fix_on_a_trained_state_goes_where_its_whole_is_not_checked(
     assert b"late" not in (outcome.patch.changes[0].after or b"")
     accepted = [event.fixers for event in made.events if isinstance(event, PatchAccepted)]
     assert accepted[-1] == ["faster-loader", "narrow-model"]
+
+
+HARMLESS = (
+    LOADER,
+    ITEM,
+    fixer("more-imports", replacing("import torch\n", "import os\nimport torch\n")),
+)
+BOLD = tuple(fixer(f"bold-{at}", replacing("model = 3", f"model = 3  # {at}"), Gate.TRAINING) for at in range(3))
+
+
+def test_what_is_too_long_for_a_common_trial_says_so_beside_kept_fixes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing but what changes the training is left to try, and no part of that takes less time."""
+    monkeypatch.setattr(candidates, "open_traces", lambda _paths: [])
+    fixers = (*HARMLESS, *BOLD)
+    findings = [finding(f"rule {one.name}", 9 - at, one.name) for at, one in enumerate(fixers)]
+    decisions = {TOGETHER: Decision.KEPT, **{one.name: Decision.KEPT for one in fixers}}
+    made = Stage(tmp_path, fixers, findings, decisions, Deadline(100, lambda: 0), frozenset(Gate))
+    made.bench.training_takes_ns = 200
+    told = {one.fixer: one for one in made.run().verdicts}
+    assert all(told[one.name].decision is Decision.KEPT for one in HARMLESS)
+    for one in BOLD:
+        assert told[one.name].decision is Decision.NOT_TRIED
+        assert "the budget leaves only" in told[one.name].summary
+
+
+def test_one_last_run_is_enough_where_there_is_no_time_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(candidates, "open_traces", lambda _paths: [])
+    now = [0]
+    made = Stage(tmp_path, (LOADER,), [finding("rule", 9, "faster-loader")], {"faster-loader": Decision.KEPT})
+    made.budget = Deadline(10, lambda: now[0])
+    ran: list[int] = []
+
+    def runs(programs: Sequence[object], _steps: int) -> list[int | None]:
+        now[0] = 20
+        ran.append(len(programs))
+        return [20_000_000, 10_000_000]
+
+    monkeypatch.setattr(made.bench, "steps_alone", runs)
+    monkeypatch.setattr(made.bench, "gate", spent(now, made.bench.gate))
+    assert made.run().final is not None
+    assert ran == [2]
+
+
+def spent(now: list[int], gate: Callable[..., GateResult]) -> Callable[..., GateResult]:
+    """A look at the numbers that takes all of the time."""
+
+    def looked(*given: object, **more: object) -> GateResult:
+        now[0] = 20
+        return gate(*given, **more)
+
+    return looked

@@ -10,11 +10,13 @@ import pytest
 from composing import ITEM, LOADER, Stage, finding, fixer, replacing
 
 from diagnose.compose import candidates, composition
+from diagnose.compose import foreseen as foreseen_fixes
 from diagnose.compose.composition import WITHOUT_ASKING
-from diagnose.fixer import Fixer
+from diagnose.fixer import Edits, Fixer, Request
 from diagnose.foresight import Foresight
 from diagnose.model import TOGETHER, Confidence, Decision, Finding, Gate
 from diagnose.session import TrialStarted, VerdictReached
+from diagnose.trial.schedule import Deadline
 
 MODEL = fixer("narrow-model", replacing("model = 3", "model = 30"), Gate.ROUNDING)
 PIN = fixer("loader-pin", replacing("import torch\n", "import torch  # pin\n"))
@@ -153,3 +155,45 @@ def test_a_program_with_fixes_in_it_is_read_again_instead(tmp_path: Path, monkey
     made.run()
     assert asked == []
     assert all("# pin" not in patched for _, _, patched in made.bench.attempts)
+
+
+def test_nothing_small_takes_the_place_of_a_fix_that_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A finding of which memory is short has its trial later: what may not stand beside its fix stays out."""
+    waits = fixer("frees-memory", replacing("loader = 1", "loader = 1  # less"), conflicts=("loader-pin",))
+    made, _ = stage(tmp_path, monkeypatch, (small("pageable", 0.02, "loader-pin"),), PIN, waits)
+    made.findings = [*made.findings, replace(finding("rule memory", 1, "frees-memory"), short_of_memory=True)]
+    assert not made.findings[-1].asks_for_time
+    made.run()
+    assert "# pin" not in common(made)
+    told, _ = stage(tmp_path, monkeypatch, (small("pageable", 0.02, "loader-pin"),), PIN)
+    told.run()
+    assert "# pin" in common(told)
+
+
+def test_lines_that_are_written_over_others_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def rewrites(request: Request) -> Edits:
+        (path,) = request.sources
+        return Edits({path: "".join(f"{line}  # pin\n" for line in request.sources[path].splitlines())}, "all anew")
+
+    foreseen = (small("pageable", 0.02, "loader-pin"),)
+    made, _ = stage(tmp_path, monkeypatch, foreseen, replace(PIN, rewrite=rewrites))
+    monkeypatch.setattr(foreseen_fixes, "MOST_LINES", 3)
+    made.run()
+    assert "# pin" not in common(made)
+
+
+def test_what_is_foreseen_is_that_of_what_will_be_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no time for a trajectory: what its fix would save is not gone."""
+    trying = (LOADER, ITEM, TRAINS)
+    foreseen = (small("pageable", 0.02, "loader-pin"),)
+    made, asked = stage(tmp_path, monkeypatch, foreseen, PIN, trying=trying, allow=frozenset(Gate))
+    made.budget = Deadline(100, lambda: 0)
+    made.bench.training_takes_ns = 200
+    made.run()
+    assert asked == [{"rule faster-loader", "rule no-item"}]
+    assert "# pin" in common(made)
+    told = [event.verdict for event in made.events if isinstance(event, VerdictReached)]
+    first = next(one for one in told if one.fixer == "loader-pin")
+    assert "once rule faster-loader and rule no-item are gone" in first.summary
+    assert "bf16" not in first.diff
+    assert first.diff.count("\n+") - first.diff.count("\n+++") == 1

@@ -31,7 +31,7 @@ from diagnose.compose.together import LEAST, Bundle, as_one, gather, parts, try_
 from diagnose.compose.trials import Trials
 from diagnose.compose.tuning import Tuning
 from diagnose.fixer import Edits, Fixer
-from diagnose.foresight import Foresight, foresee
+from diagnose.foresight import foresee
 from diagnose.model import TOGETHER, Decision, Diagnosis, Gate, GateResult, Interval, Verdict
 from diagnose.plugins import Catalogue
 from diagnose.program import Program, patch
@@ -92,6 +92,8 @@ class Composition:
         self._advised: set[str] = set()
         self._copied: dict[frozenset[tuple[str, str]], Program] = {}
         self._no_time: list[Proposal] = []
+        self._looked_ahead = False
+        """Whether a common trial has taken along what was foreseen."""
         self._apart: set[str] = set()
         """Fixers that have a trial of their own, if any."""
         self._excluded: dict[str, tuple[Proposal, Stack]] = {}
@@ -154,16 +156,18 @@ class Composition:
             self._journal.phase("looking at what each fix would change")
             found = gather(self._stack, some, self._allow, lambda _fixer: self._bench.go_on())
             if len(found.members) >= least:
-                return found if self._stack.kept or group is not None else self._with_foreseen(found)
+                return found
         self._apart.update(one.fixer.name for one in some)
         return None
 
     def _with_foreseen(self, bundle: Bundle) -> Bundle:
         """The first bundle, with what its savings will bring to light; of a program in which nothing is kept yet."""
         traces = self._stack.known.traces
-        foresight = foresee(traces[0], self._catalogue, bundle.rules) if traces else Foresight()
-        taken = self._done | {one.fixer.name for one in self._queue}
-        return with_foreseen(bundle, self._stack, foresight, self._program, self._catalogue, taken)
+        if self._stack.kept or self._looked_ahead or not traces:
+            return bundle
+        self._looked_ahead, waiting = True, [one.fixer for one in self._queue]
+        foresight = foresee(traces[0], self._catalogue, bundle.rules)
+        return with_foreseen(bundle, self._stack, foresight, self._program, self._catalogue, waiting, self._done)
 
     def _finish(self, original: Program, patched: Program, control: Control) -> Outcome:
         """Set the knobs, take out what is not needed, try what that had excluded, then judge the whole."""
@@ -266,14 +270,11 @@ class Composition:
         self, bundle: Bundle, original: Program, baseline: Program, control: Control | None
     ) -> Program | None:
         """One trial of many fixes; the new baseline if they hold. Where they break down, halves of them come next."""
-        wanted = bundle.names
-        if bundle.trains and self._refused(bundle):
-            bundle = bundle.without_training  # trajectories take longest
-        if self._stack.kept and self._refused(bundle):
-            bundle = gather(self._stack, self._queue, {Gate.BITWISE})  # needs no more than its own gate
-        if control is None or len(bundle.members) < 2 or self._refused(bundle):
-            self._apart.update(wanted)  # each says for itself why it is not tried
+        affordable = self._affordable(bundle) if control is not None else None
+        if affordable is None:
+            self._apart.update(bundle.names)  # each says for itself why it is not tried
             return None
+        bundle = self._with_foreseen(affordable)
         whole = as_one(bundle.fixers)
         patched = self._copy(bundle.stack, "together")
         harmless = self._copy(bundle.harmless, "harmless") if bundle.trains else None
@@ -288,6 +289,17 @@ class Composition:
         else:
             self._apart.update(bundle.names)
         return None
+
+    def _affordable(self, bundle: Bundle) -> Bundle | None:
+        """As much of a bundle as there is time for, the most first; None where that is too little for a common trial.
+
+        Trajectories take longest. Beside kept fixes, what changes no bit needs no more than its own gate.
+        """
+        ways = [bundle, bundle.without_training]
+        if self._stack.kept:
+            wanted = [one for one in self._queue if one.fixer.name in bundle.names]
+            ways.append(gather(self._stack, wanted, self._allow & {Gate.BITWISE}))
+        return next((way for way in ways if len(way.members) > 1 and not self._refused(way)), None)
 
     def _refused(self, bundle: Bundle) -> bool:
         saved_ns = bundle.without_training.predicted_ns if bundle.trains else 0

@@ -133,8 +133,8 @@ class Final:
                 if step is not None:
                     found.append(step)
             left_ns = self.budget.deadline.left_ns
-            if began_ns is not None and left_ns is not None and left_ns < began_ns - left_ns:
-                break  # one more would take as long as this one
+            if began_ns is not None and left_ns is not None and left_ns <= began_ns - left_ns:
+                break  # one more would take as long as this one, or there is no time at all
         if not befores or not afters:
             self.journal.warn("the last run of the patched program alone did not come to its end")
             return None

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from diagnose.compose.candidates import Candidate, candidates, followed
+from diagnose.compose.contracts import excluded_by
 from diagnose.compose.proposals import next_up
 from diagnose.compose.stack import Stack
 from diagnose.compose.together import Bundle, Gathering
@@ -19,7 +20,7 @@ from diagnose.fixer import Fixer
 from diagnose.foresight import Foresight
 from diagnose.model import Finding, Gate
 from diagnose.plugins import Catalogue
-from diagnose.program import Program
+from diagnose.program import Program, patch
 from diagnose.units import format_share
 
 LEAST_SHARE = 0.0025
@@ -36,10 +37,21 @@ def with_foreseen(
     foresight: Foresight,
     program: Program,
     catalogue: Catalogue,
-    taken: Collection[str],
+    waiting: Sequence[Fixer],
+    done: Collection[str] = (),
 ) -> Bundle:
-    """The bundle, gathered on `base`, with what is foreseen beside it; `taken` are fixers that have their own turn."""
-    found = [one for one in candidates(program, foresight.findings, catalogue) if one.fixer.name not in taken]
+    """The bundle, gathered on `base`, with what is foreseen beside it, but for fixers that have a turn of their own:
+    that wait for it, or are `done` with it.
+
+    Nothing that is small takes the place of a finding's fix that is still to be tried.
+    """
+    own_turn = {*done, *(fixer.name for fixer in waiting)}
+    later = [fixer for fixer in waiting if fixer.name not in bundle.names]
+    found = [
+        one
+        for one in candidates(program, foresight.findings, catalogue)
+        if one.fixer.name not in own_turn and excluded_by(one.fixer, later) is None
+    ]
     left = followed(found, base.texts, bundle.stack.texts)
     while left:
         proposal = next_up(left)
@@ -93,10 +105,9 @@ def _allowed(bundle: Bundle) -> frozenset[Gate]:
 
 
 def _written(before: Stack, after: Stack) -> int:
-    """How many lines an edit writes in all files."""
-    return sum(
-        len(text.splitlines()) - len(before.texts.get(path, "").splitlines()) for path, text in after.texts.items()
-    )
+    """How many lines an edit writes in all files, in the place of others or not."""
+    diff = patch.diff(before.texts, after.texts, after.program.root)
+    return sum(line.startswith("+") and not line.startswith("+++ ") for line in diff.splitlines())
 
 
 def _share(findings: Sequence[Finding]) -> float:
