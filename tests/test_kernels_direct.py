@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from kernel_checks import always_fused, drawn
+from kernel_checks import always_fused, drawn, labels
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -119,6 +119,23 @@ def test_a_tangent_of_the_gradient_alone_is_refused(call: Callable[[], torch.Ten
         along: torch.Tensor = forward_ad.make_dual(output.detach().sin(), output.detach())  # type: ignore[no-untyped-call]
         with pytest.raises(NotImplementedError, match="forward mode of what was computed before"):
             torch.autograd.grad(output, inputs, along)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_a_tangent_of_the_gradient_of_a_heads_loss_is_followed_or_refused(recompute: bool) -> None:
+    """The gradients that came with the loss are multiplied by it, and so is its tangent."""
+    hidden, weight = drawn(6, 8, seed=1), drawn(11, 8, seed=2)
+    loss = kernels.linear_cross_entropy(hidden, weight, labels(6, 11, seed=3), recompute=recompute)
+    expected = torch.autograd.grad(loss, (hidden, weight), 3 * torch.ones_like(loss), retain_graph=True)
+    with forward_ad.dual_level():
+        along: torch.Tensor = forward_ad.make_dual(torch.ones_like(loss), 3 * torch.ones_like(loss))  # type: ignore[no-untyped-call]
+        if recompute:
+            with pytest.raises(NotImplementedError, match="forward mode of what was computed before"):
+                torch.autograd.grad(loss, (hidden, weight), along)
+            return
+        found = torch.autograd.grad(loss, (hidden, weight), along)
+        tangents = [forward_ad.unpack_dual(one).tangent for one in found]  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(tuple(tangents), expected)
 
 
 def _leaves(tensor: torch.Tensor) -> list[torch.Tensor]:

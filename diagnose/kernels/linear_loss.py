@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from diagnose.kernels.backend import cast_for_autocast, compute_dtype, without_autocast
-from diagnose.kernels.direct import no_second_derivatives, refuse_second_derivatives
+from diagnose.kernels.direct import no_second_derivatives, refuse_second_derivatives, refuse_tangents
 from diagnose.kernels.handing_on import graph_is_kept, scaled
 from diagnose.kernels.left_to_torch import is_distributed, left_to_torch
 from diagnose.kernels.row_loss import (
@@ -286,6 +286,7 @@ def _compute_again(ctx: Any, by_losses: torch.Tensor | None, _: None) -> tuple[t
     nothing = (None,) * (1 + len(ctx.terms) + 1)
     if by_losses is None:
         return (None, None, None, *nothing)
+    refuse_tangents((by_losses,))
     needs = ctx.needs_input_grad[:3]
     found = _gradients(by_losses, *ctx.saved_tensors, *ctx.terms, *needs)
     return (*(gradient if needed else None for needed, gradient in zip(needs, found, strict=True)), *nothing)
