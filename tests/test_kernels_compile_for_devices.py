@@ -115,7 +115,7 @@ def test_residual_add_and_layer_norm(target: str, used: bool) -> None:
     binary = {"cubin"} if target == "sm_90" else {"hsaco"}
     types = dict.fromkeys(("x", "residual", "weight", "bias", "normed", "summed"), "*bf16")
     types |= {"means": "*fp32", "scales": "*fp32", "x_stride": "i64", "residual_stride": "i32", "columns": "i32"}
-    types |= {"eps": "fp32"}
+    types |= {"eps": "fp64"}
     assert binary <= compiled(residual_layer_norm.forward_kernel, target, types, options | {"BIASED": used})
     types = dict.fromkeys(("by_normed", "by_summed", "summed", "weight", "by_inputs"), "*bf16")
     types |= dict.fromkeys(("means", "scales", "sums"), "*fp32") | dict.fromkeys(("rows", "columns", "parts"), "i32")
@@ -146,13 +146,13 @@ def test_softmax(target: str, causal: bool, turns: int) -> None:
 
     options = {"CAUSAL": causal, "TURNS": turns, "DTYPE": triton.language.float32}
     options |= {"ROWS": 2 // min(turns, 2), "BLOCK": 2048 if turns == 1 else masked_softmax.BLOCK_OF_WIDER}
-    types = {"scores": "*bf16", "mask": "*bf16" if causal else "*u8", "shares": "*bf16", "scale": "fp32"}
+    types = {"scores": "*bf16", "mask": "*bf16" if causal else "*u8", "shares": "*bf16", "scale": "fp64"}
     masked = options | {"MASKED": True, "ADDED": causal}
     others = [name for name in masked_softmax.forward_kernel.arg_names if name not in types and name not in masked]
     binary = {"cubin"} if target == "sm_90" else {"hsaco"}
     types |= {name: "i64" if "stride" in name else "i32" for name in others}
     assert binary <= compiled(masked_softmax.forward_kernel, target, types, masked)
-    types = dict.fromkeys(("by_shares", "shares", "by_scores"), "*bf16") | {"scale": "fp32"}
+    types = dict.fromkeys(("by_shares", "shares", "by_scores"), "*bf16") | {"scale": "fp64"}
     types |= dict.fromkeys(("rows", "tokens", "columns"), "i32")
     assert binary <= compiled(masked_softmax.backward_kernel, target, types, options)
 
