@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import pkgutil
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -182,10 +183,30 @@ def test_all_candidates_of_turning_are_built(target: str, half: int) -> None:
 
     types = dict.fromkeys(("q", "k", "new_q", "new_k", "cos", "sin"), "*bf16")
     constants = {"INTERLEAVED": True, "WIDE": False, "BACK": True, "DTYPE": triton.language.float32, "HALF": half}
-    for config in rotary.CANDIDATES:
-        these = constants | {"HEADS": max(1, config.block // (2 * half))}
+    for config in rotary.candidates_of_heads(64, half):
+        these = constants | {"HEADS": config.block // (2 * half)}
         others = {name: "i32" for name in rotary.rotary_kernel.arg_names if name not in types | these}
         assert built(rotary.rotary_kernel, target, types | others, these, config.threads)
+
+
+@pytest.mark.parametrize(
+    ("heads", "half", "held"),
+    [
+        (24, 64, {32: 2, 16: 1, 8: 2}),
+        (12, 32, {16: 3}),
+        (32, 64, {32: 2, 16: 1, 8: 2}),
+        (64, 64, {64: 1}),
+        (1, 4096, {1: 3}),
+    ],
+)
+def test_no_way_of_turning_is_tried_twice(heads: int, half: int, held: dict[int, int]) -> None:
+    """How many ways there are for numbers of heads that a program holds: no more than there are, and one at least."""
+    from diagnose.kernels.gpu import rotary
+
+    found = rotary.candidates_of_heads(heads, half)
+    assert len(set(found)) == len(found) <= MOST
+    counts = Counter(config.block // (2 * half) for config in found)
+    assert all(config.block % (2 * half) == 0 for config in found) and held.items() <= counts.items()
 
 
 @needs_a_compiler

@@ -8,9 +8,10 @@ from diagnose.kernels.gpu.launch import COMPUTE, on_device_of, row_start, warps
 from diagnose.kernels.tuning import Config, bucket, choose
 
 CANDIDATES = tuple(
-    Config(block=block, threads=threads) for block, threads in ((4096, 256), (2048, 128), (4096, 128), (8192, 256))
+    Config(block=block, threads=threads)
+    for block, threads in ((4096, 256), (2048, 128), (4096, 128), (8192, 256), (1024, 128), (1024, 64))
 )
-"""`block`: elements that a program holds."""
+"""`block`: elements that a program holds, of whole heads that are filled up to powers of two."""
 
 
 @triton.jit
@@ -108,7 +109,7 @@ def rotate(
     half = triton.next_power_of_2(width // 2)
 
     def launch(config: Config) -> None:
-        heads = min(max(1, config.block // (2 * half)), triton.next_power_of_2(max(q_heads, k_heads)))
+        heads = config.block // (2 * half)
         q_groups = triton.cdiv(q_heads, heads)
         groups = q_groups + triton.cdiv(k_heads, heads)
         rotary_kernel[(first * tokens * groups,)](
@@ -119,5 +120,14 @@ def rotate(
             num_warps=warps(config.threads, q.device),
         )  # fmt: skip
 
+    candidates = candidates_of_heads(max(q_heads, k_heads), half)
     with on_device_of(q):
-        launch(choose("rotary", (bucket(first * tokens), q_heads, k_heads, width), q, CANDIDATES, launch))
+        launch(choose("rotary", (bucket(first * tokens), q_heads, k_heads, width), q, candidates, launch))
+
+
+def candidates_of_heads(heads: int, half: int) -> list[Config]:
+    """Those that differ: a program holds one head at least, and no more than there are."""
+    least = 2 * half
+    most = least * triton.next_power_of_2(heads)
+    blocks = ((max(least, min(most, config.block)), config.threads) for config in CANDIDATES)
+    return list(dict.fromkeys(Config(block=block, threads=threads) for block, threads in blocks))
