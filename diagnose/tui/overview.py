@@ -112,12 +112,14 @@ def _so_far(state: State, width: int) -> list[Text]:
     """While fixes are tried: which one, how it looks, and how many are done. Empty before."""
     if not state.trials:
         return []
-    kept = sum(verdict.decision is Decision.KEPT for verdict in state.verdicts)
-    line = styled("Fixes  ", FAINT).append(f"{kept} of {len(measured(state.verdicts))} kept")
+    line = styled("Fixes  ", FAINT)
+    if judged := measured(state.verdicts):
+        kept = sum(verdict.decision is Decision.KEPT for verdict in judged)
+        line.append(f"{kept} of {len(judged)} kept")
     trial = state.trials[-1]
     if trial.verdict is None:
         what = trial.started.summary if trial.started.fixer == TOGETHER else trial.started.fixer
-        line.append("   ▸ trying ", ACCENT).append(clipped(what, max(width // 2, 1)), "bold")
+        line.append("   ▸ trying " if judged else "▸ trying ", ACCENT).append(clipped(what, max(width // 2, 1)), "bold")
         if trial.blocks:
             last = trial.blocks[-1]
             line.append(f", pair {len(trial.blocks)}: {format_ns(last.original_ns)} → {format_ns(last.patched_ns)}")
