@@ -12,7 +12,8 @@ What proves it
     Idle gaps cut at the launch of the work that ends them, whose host side is dispatch or launch; queue depth at the
     launches; kernels shorter, on average, than the host's time to issue one. Where issuing takes less time than the
     device's work, the host could be ahead, something else holds it up (`host-sync`, `input-bound`), and this rule says
-    nothing. What the profiler's own records cost the host (diagnose.measure.recording) is no part of issuing.
+    nothing. What the profiler's own records cost the host (diagnose.measure.recording) is no part of issuing; a host
+    that came round faster than the device works, while a live run watched it without a profiler, was ahead.
 
 What fixes it
     Fewer, larger launches: `compile-model`, `cuda-graphs`, `fused-optimizer`, a bigger batch.
@@ -35,6 +36,7 @@ from diagnose.rule import (
     CannotTell,
     Claim,
     Evidence,
+    Facts,
     Int64,
     Intervals,
     KernelClass,
@@ -67,7 +69,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     shallow = float((measures.queue_depth[rows] <= 1).mean())
     host = int((measures.issuing_ns - measures.recording_ns).sum())
     device = int(measures.busy_ns.sum())
-    if gain == 0 or host < device:
+    if gain == 0 or host < device or measures.replay.ran_ahead:
         return
     lengths = (measures.trace.device.end_ns - measures.trace.device.start_ns)[rows]
     per_launch = host / len(rows)
@@ -101,19 +103,21 @@ def _where(measures: Measures, rows: Int64, gaps: Intervals) -> Sequence[Place]:
     return places_of_ops(measures, measures.op_of_work[late]) or measures.places(gaps)
 
 
+_LATE = """
+    host: ol ol ol ol ol
+    gpu :   k  k  k  k  k
+    step:                |
+"""
+
 _FIRES = (
-    drawn(
-        """
-        host: ol ol ol ol ol
-        gpu :   k  k  k  k  k
-        step:                |
-        """,
-        repeat=4,
-        unit_ns=10_000,
-    ),
+    drawn(_LATE, repeat=4, unit_ns=10_000),
+    # The same where a live run watched the host to be as slow without a profiler.
+    drawn(_LATE, repeat=4, unit_ns=10_000, facts=Facts(step_ns_watched=150_000)),
 )
 
 _SILENT = (
+    # Without the profiler, the host of a live run needs less than the 50 µs of the device's work.
+    drawn(_LATE, repeat=4, unit_ns=10_000, facts=Facts(step_ns_watched=40_000)),
     # A graph is launched once and keeps the device full.
     drawn(
         """

@@ -126,14 +126,21 @@ class Replay:
     def watched_ns(self) -> int | None:
         """What all counted steps would take at the pace of those that a live run watched without a profiler."""
         watched, total = self.trace.facts.step_ns_watched, int(self._steps.length_ns.sum())
-        if not watched:
+        if not watched or self.ran_ahead:
             return None
+        share = watched / float(np.median(self._steps.length_ns))
+        return min(int(share * total), total)
+
+    @cached_property
+    def ran_ahead(self) -> bool:
+        """Whether the host of a live run, without a profiler, came round in less time than the device's work takes."""
+        watched = self.trace.facts.step_ns_watched
+        if not watched or not len(self._steps):
+            return False
         device = self.trace.device
         work = Intervals.of(device.start_ns[self._rows], device.end_ns[self._rows])
         busy = work.covered(self._steps.start_ns, self._steps.end_ns)
-        # Shorter than the device's work: the host's marks, while it ran ahead.
-        share = watched / float(np.median(self._steps.length_ns))
-        return None if watched < _AHEAD * float(np.median(busy)) else min(int(share * total), total)
+        return watched < _AHEAD * float(np.median(busy))
 
     @cached_property
     def base_ns(self) -> int:
