@@ -222,3 +222,51 @@ def test_a_loss_that_may_ignore_targets_makes_it_a_change_of_the_training() -> N
     assert isinstance(answer, Edits), answer
     assert answer.gate is Gate.TRAINING
     assert "batch_size = 6 #" in answer.files["train.py"]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        "batch_size: int = 12\n",
+        "batch_size, block_size = 12, 64\n",
+        "batch_size = 12\nbatch_size *= 2\n",
+        "import os\nbatch_size = 12\nif 'BIG' in os.environ:\n    batch_size = 24\n",
+        "globals()['batch_size'] = 12\n",
+        "from base import *\n",
+        "exec(open('config/base.py').read())\n",
+        "def small():\n    batch_size = 12\n",
+        "batch_size = n = 12\n",
+        "batch_size = = 12\n",
+    ],
+)
+def test_a_file_of_settings_that_sets_a_number_in_another_way_is_left_alone(config: str) -> None:
+    request = example_request("small-batch", EXECUTING, setting={"factor": 2})
+    sources = {"train.py": EXECUTING, "config/a.py": config, "config/base.py": "batch_size = 3\n"}
+    assert isinstance(FIXER.rewrite(replace(request, sources=sources, words=["train.py", "config/a.py"])), Advice)
+
+
+def test_of_two_files_by_one_name_none_is_taken_for_the_settings() -> None:
+    request = example_request("small-batch", EXECUTING, setting={"factor": 2})
+    sources = {"train.py": EXECUTING, "a/small.py": "batch_size = 2\n", "b/small.py": "batch_size = 5\n"}
+    assert isinstance(FIXER.rewrite(replace(request, sources=sources, words=["train.py", "small.py"])), Advice)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        EXECUTING.replace("configurator.py", "config/a.py"),  # executed by its name
+        EXECUTING.replace("configurator.py", "settings.txt"),
+        EXECUTING.replace("\nbatch_size = 3", "\n").replace("\ndata = ", "\nbatch_size = 3\ndata = "),  # set after it
+    ],
+)
+def test_a_script_that_may_set_a_number_behind_its_own_line_is_left_alone(script: str) -> None:
+    assert script != EXECUTING
+    request = example_request("small-batch", script, setting={"factor": 2})
+    sources = {"train.py": script, "config/a.py": "batch_size = 12\n"}
+    assert isinstance(FIXER.rewrite(replace(request, sources=sources, words=["train.py"])), Advice)
+
+
+@pytest.mark.parametrize("line", ["batch_size: int = 6", "batch_size, width = 6, 7", "batch_size *= 2"])
+def test_a_number_that_is_set_again_in_another_way_is_left_alone(line: str) -> None:
+    text = GLOBALS.replace("data = torch", f"{line}\ndata = torch")
+    assert isinstance(FIXER.rewrite(example_request("small-batch", text, setting={"factor": 2})), Advice)

@@ -16,7 +16,7 @@ from diagnose.source.bindings import Scope, binding_of, dotted, passed_to, read_
 from diagnose.source.configs import entries, form_of
 from diagnose.source.defaults import Default, assigned, defaults_of, keys_of, option_default, option_words
 from diagnose.source.edit import call_name
-from diagnose.source.executed import executes_files, set_by_file
+from diagnose.source.executed import executes_files, is_undecided, set_by_file
 from diagnose.source.imported import module_file
 from diagnose.source.literals import literal, number, string, written
 from diagnose.source.syntax import Source, Splice, parse
@@ -188,6 +188,8 @@ class _Search:
     ) -> Setting | None:
         """A global of a script that executes config files over its globals: the last file that sets it decides."""
         if any(word.startswith(f"--{name}=") for word in self.words):
+            return None
+        if is_undecided(name, path, source, self.sources, self.words):
             return None
         file = set_by_file(name, path, self.sources, self.words)
         if file is not None:

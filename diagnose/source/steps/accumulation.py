@@ -95,7 +95,28 @@ def count_of(source: Source, path: str, name: str, *, divisor: bool = False) -> 
             if value is None or len(assign.targets) != 1:
                 return None
             found.append(Count(path, *source.wide_span(assign.value), value))
-    return found[0] if len(found) == 1 and _only_multiplied(source, name, divisor) else None
+    alone = len(found) == 1 and not _is_set_otherwise(source, name)
+    return found[0] if alone and _only_multiplied(source, name, divisor) else None
+
+
+def _is_set_otherwise(source: Source, name: str) -> bool:
+    """Whether a variable also gets a number with an annotation, in a row of several, or by an update.
+
+    Micro-steps that ranks share out (`//=`) are as many in all as before.
+    """
+    for node in source.every(cst.Name):
+        parent = source.parent(node)
+        if node.value != name or (isinstance(parent, cst.Attribute) and parent.attr is node):
+            continue
+        if isinstance(parent, cst.AnnAssign) and parent.target is node and parent.value is not None:
+            return True
+        row = source.parent(parent) if isinstance(parent, cst.Element) else None
+        if row is not None and isinstance(source.parent(row), cst.AssignTarget):
+            return True
+        updated = isinstance(parent, cst.AugAssign) and parent.target is node
+        if updated and isinstance(parent, cst.AugAssign) and not isinstance(parent.operator, cst.FloorDivideAssign):
+            return True
+    return False
 
 
 def _constant(node: cst.BaseExpression) -> int | None:

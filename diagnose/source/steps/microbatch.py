@@ -14,7 +14,7 @@ from typing import Protocol
 import libcst as cst
 
 from diagnose.model import Scalar, Site
-from diagnose.source.executed import executes_files, files_of_words, set_by_file
+from diagnose.source.executed import executes_files, is_undecided, set_by_file
 from diagnose.source.flow import within
 from diagnose.source.options import CallOptions
 from diagnose.source.steps.accumulation import Count, accumulation, count_of
@@ -206,8 +206,8 @@ def _counted(program: Program, path: str, source: Source, name: str, *, divisor:
     here = count_of(source, path, name, divisor=divisor) if name and not _words_of(program, name) else None
     if here is None or not executes_files(source):
         return here
-    if None in files_of_words(path, program.sources, program.words):
-        return None  # a file that cannot be read may set it
+    if is_undecided(name, path, source, program.sources, program.words):
+        return None
     file = set_by_file(name, path, program.sources, program.words)
     return count_of(file[1], file[0], name, divisor=divisor) if file is not None else here
 
