@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 
 from diagnose.kernels.backend import compute_dtype, runs_triton
+from diagnose.kernels.left_to_torch import has_tangent
 
 BLOCK_ELEMENTS = 1 << 24
 """Elements that plain torch widens at once."""
@@ -43,7 +44,10 @@ def scaled(gradient: torch.Tensor, factor: torch.Tensor, *, overwrite: bool) -> 
 
 
 def _is_memory(*tensors: torch.Tensor) -> bool:
-    """Whether these are tensors with values, not what stands for them while torch traces, or for a whole batch."""
+    """Whether these are values alone: not what stands for them while torch traces or for a whole batch, no tangents."""
     return all(
-        type(tensor) is torch.Tensor and not torch._C._functorch.is_legacy_batchedtensor(tensor) for tensor in tensors
+        type(tensor) is torch.Tensor
+        and not torch._C._functorch.is_legacy_batchedtensor(tensor)
+        and not has_tangent(tensor)
+        for tensor in tensors
     )
