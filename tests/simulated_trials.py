@@ -22,7 +22,7 @@ import pytest
 from diagnose.model import Mechanism
 from diagnose.program import Program
 from diagnose.trial import bench, judging, solo
-from diagnose.trial.arms import Block, Ready, Workplace
+from diagnose.trial.arms import ArmFailed, Block, Ready, Trouble, Workplace
 from diagnose.trial.captures import Capture, Tensor
 from diagnose.trial.gatekeeper import Gatekeeper
 from diagnose.trial.memory import Memory
@@ -106,6 +106,10 @@ class SimulatedArm:
 
     def ready(self, limit_ns: int) -> Ready:
         assert limit_ns > 0
+        end_ns = self._began_ns + limit_ns
+        if self._first_step_ns + self._warmup * self._step_ns > end_ns:
+            self._machine.until(end_ns, f"{self._what}: starts")
+            raise ArmFailed(Trouble.HUNG, "no answer in time")
         self._machine.until(self._first_step_ns, f"{self._what}: starts")
         self._machine.walk(self._step_ns, self._warmup, f"{self._what}: starts")
         took_ns = self._machine.now_ns - self._began_ns
@@ -166,8 +170,12 @@ def simulated(machine: Machine, cores: int = 16) -> Iterator[None]:
         step_ns = machine.step_ms(text) * NS_PER_MS * (4 if "precision" in wanted.recipe else 1)
         return Path(), SimulatedCapture(machine, machine.begin(text, what), step_ns)
 
-    def finish(_keeper: Gatekeeper, wanted: Any, _folder: Path, capture: SimulatedCapture) -> Capture | Curve:
+    def finish(keeper: Gatekeeper, wanted: Any, _folder: Path, capture: SimulatedCapture) -> Capture | Curve | str:
         what = "trajectories" if wanted.of_luck else "gates"
+        ends_ns = max(machine.now_ns, capture.first_step_ns) + capture.step_ns * wanted.recipe["steps"]
+        if keeper.deadline.at_ns is not None and ends_ns > keeper.deadline.at_ns:
+            machine.until(keeper.deadline.at_ns, what)
+            return "the program did not finish its first steps in time"
         machine.until(capture.first_step_ns, what)
         machine.walk(capture.step_ns, wanted.recipe["steps"], what)
         if wanted.of_luck:

@@ -258,6 +258,18 @@ def test_minutes_buy_what_promises_most_first(
     assert session.machine.alive == 0
 
 
+def test_a_budget_that_is_used_to_its_end_has_its_last_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both programs start at once and have the same time for it, and the numbers leave them that."""
+    windows(monkeypatch)
+    monkeypatch.setattr(composition, "foresee", lambda *_: FORESEEN)
+    session = slow_starts(tmp_path, 390)
+    outcome = session.run()
+    assert outcome.final is not None, table(session.machine)
+    assert outcome.final.runs == 1
+    assert outcome.final.original_ns / outcome.final.patched_ns > 10, table(session.machine)
+    assert session.machine.now_ns / NS_PER_S < session.budget_s - session.watched_s, table(session.machine)
+
+
 def test_a_look_at_the_whole_is_not_kept_time_for_where_it_has_been_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
