@@ -19,6 +19,7 @@ Fix safety
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -61,6 +62,12 @@ class _Plan:
     """Statements that were seen to already."""
 
 
+_PINS = re.compile(
+    r"\btorch\.(?:empty|zeros|ones|full|rand|randn)\w*\([^\n]*(?:\bpin_memory\s*=\s*True|\)\.pin_memory\(\))"
+)
+"""How a program pins buffers of its own, which a generator may fill again while it hands one out."""
+
+
 def rewrite(request: Request) -> Answer:
     """Make every copy of a batch to the device one that nobody waits for."""
     if request.facts.device_name is None:
@@ -98,7 +105,42 @@ def _of_tensors(found: Iterable[Transfer], moves: Sequence[OwnMove], plan: _Plan
                 "method, which the loader calls, and let its `to` take non_blocking."
             )
             continue
+        if transfer.origin is Origin.LOADER and _is_overwritten(transfer):
+            plan.reasons.append(
+                f"{_where(transfer)} copies memory that the host writes to later, without a wait too early."
+            )
+            continue
         yield transfer
+
+
+def _is_overwritten(transfer: Transfer) -> bool:
+    """Whether the host may write to what is copied while it is: behind the copy, or in a buffer that the file pins."""
+    source, code = transfer.source, transfer.source.code(transfer.moved)
+    if _PINS.search(source.text) and re.search(r"\byield\b", source.text):
+        return True
+    statement = source.statement(transfer.call)
+    if statement is None or any(source.code(each.target) == code for each in source.every(cst.AssignTarget, statement)):
+        return False  # from here on the name is the copy's
+    function = source.inside(transfer.call, cst.FunctionDef)
+    return any(
+        source.code(written) == code
+        and source.span(written)[0] > source.span(transfer.call)[1]
+        and source.inside(written, cst.FunctionDef) is function
+        for written in _written(source)
+    )
+
+
+def _written(source: Source) -> Iterator[cst.BaseExpression]:
+    """What is written in place: `x.add_(1)`, `x[0] = 1`, `x += 1`."""
+    for call in source.every(cst.Call):
+        method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+        if isinstance(call.func, cst.Attribute) and method.endswith("_") and not method.endswith("__"):
+            yield call.func.value
+    for assign in source.every(cst.AssignTarget):
+        if isinstance(assign.target, cst.Subscript):
+            yield assign.target.value
+    for update in source.every(cst.AugAssign):
+        yield update.target.value if isinstance(update.target, cst.Subscript) else update.target
 
 
 def _is_variable(transfer: Transfer) -> bool:
@@ -261,6 +303,10 @@ def _recorded(text: str, cuda: bool = True) -> Request:
 _TOP = "import torch\nfrom torch.utils.data import DataLoader\n\n"
 _DEVICE = 'device = torch.device("cuda" if torch.cuda.is_available() else "cpu")\n'
 _OWN = "class Batch:\n    def to(self, device):\n        self.x = self.x.to(device)\n        return self\n\n"
+_STREAM = (
+    "def stream(batches):\n    kept = torch.empty(8, pin_memory=True)\n"
+    "    for batch in batches:\n        yield kept.copy_(batch)\n\n"
+)
 _STEP = "    loss = model(x)\n    loss.backward()\n    optimizer.step()\n"
 
 
@@ -328,6 +374,9 @@ FIXER = Fixer(
             "    x = next(batches).to(device, non_blocking=True)\n" + _STEP,
             request=_recorded,
         ),
+        _left_alone("for x in DataLoader(data):\n    y = x.to(device)\n    x.add_(1)\n    x = y\n" + _STEP),
+        _left_alone("for x in DataLoader(data):\n    y = x.to(device)\n    x[0] = 1\n    x = y\n" + _STEP),
+        _left_alone(_STREAM + "for x in stream(DataLoader(data)):\n    x = x.to(device)\n" + _STEP),
         _left_alone(_OWN + "for x in DataLoader(data):\n    x = x.to(device)\n" + _STEP),
         _left_alone("for x in stream():\n    x = x.to(device)\n" + _STEP),
         _left_alone("for x in DataLoader(data):\n    w = torch.tensor([1.0, 2.0]).cuda()\n" + _STEP),
