@@ -290,9 +290,12 @@ def test_a_held_port_is_kept_from_all_but_a_store_until_it_is_let_go() -> None:
 
 def test_each_port_that_a_program_names_becomes_one_of_the_copys_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
+    monkeypatch.setenv("MASTER_PORT", "29500")
     place = Place([7, 9])
     assert [place.own(port) for port in (29500, 29501, 29500, 0, 9)] == [7, 9, 7, 0, 9]
     assert place.own(29502) == 29502, "more than the copy holds"
+    monkeypatch.setenv("MASTER_PORT", "7")
+    assert [Place([7, 9]).own(port) for port in (7, 29501)] == [7, 9], "the ranks meet at the first already"
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
     assert place.own(29500) == 29500, "a launcher gave it"
 
