@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("setuptools", minversion="77", reason="the backend of the build, which `.[dev]` brings along")
+
 ROOT = Path(__file__).resolve().parent.parent
 TOPS = ("diagnose", "rules", "fixers")
 BUILD = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
