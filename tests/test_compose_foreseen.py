@@ -197,3 +197,23 @@ def test_what_is_foreseen_is_that_of_what_will_be_tried(tmp_path: Path, monkeypa
     assert "once rule faster-loader and rule no-item are gone" in first.summary
     assert "bf16" not in first.diff
     assert first.diff.count("\n+") - first.diff.count("\n+++") == 1
+
+
+@pytest.mark.parametrize("decision", [Decision.SLOWER, Decision.NO_CHANGE, Decision.UNEXPLAINED])
+def test_what_rides_along_costs_the_others_no_common_trial(
+    decision: Decision, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With it the trial shows nothing; without it the others are kept at once."""
+    made, asked = stage(tmp_path, monkeypatch, (small("pageable", 0.02, "loader-pin"),), PIN)
+    made.bench.by_text = {"# pin": decision}
+    outcome = made.run()
+    assert [(name, "# pin" in patched) for name, _, patched in made.bench.attempts] == [
+        (TOGETHER, True),
+        (TOGETHER, False),
+    ]
+    assert len(asked) == 1
+    assert {one.fixer for one in outcome.verdicts if one.decision is Decision.KEPT} == {
+        "faster-loader",
+        "no-item",
+        "narrow-model",
+    }

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from diagnose.compose.alone import BREAKS_DOWN, Alone
+from diagnose.compose.alone import Alone
 from diagnose.compose.answers import Answers, Variant, ask
 from diagnose.compose.budget import OUT_OF_BUDGET, Budget
 from diagnose.compose.candidates import Candidate, candidates, followed, review
@@ -27,7 +27,7 @@ from diagnose.compose.leave_one_out import LeaveOneOut
 from diagnose.compose.preview import NOT_ALLOWED
 from diagnose.compose.proposals import Proposal, next_up
 from diagnose.compose.stack import Stack
-from diagnose.compose.together import LEAST, Bundle, as_one, gather, parts, try_bundle
+from diagnose.compose.together import LEAST, Bundle, as_one, gather, parts_left, try_bundle
 from diagnose.compose.trials import Trials
 from diagnose.compose.tuning import Tuning
 from diagnose.fixer import Edits, Fixer
@@ -283,10 +283,9 @@ class Composition:
             self._accept_all(bundle, trial.verdict)
             self._look_again(whole, trial.traces, _patched_ns(trial.verdict))
             return patched
-        if trial.verdict.decision in BREAKS_DOWN:
-            first, second = parts(bundle)
-            self._groups += [second, first]
-        else:
+        groups = parts_left(bundle, trial.verdict.decision)
+        self._groups += reversed(groups)
+        if not groups:
             self._apart.update(bundle.names)
         return None
 

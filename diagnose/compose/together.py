@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
+from diagnose.compose.alone import BREAKS_DOWN
 from diagnose.compose.answers import Answers, ask
 from diagnose.compose.candidates import Candidate, followed
 from diagnose.compose.contracts import excluded_by
@@ -19,13 +20,14 @@ from diagnose.compose.proposals import Proposal, least_sure, next_up
 from diagnose.compose.stack import Stack
 from diagnose.compose.trials import Trials
 from diagnose.fixer import Fixer, planned
-from diagnose.model import TOGETHER, Confidence, Gate
+from diagnose.model import TOGETHER, Confidence, Decision, Gate
 from diagnose.program import Program, patch
 from diagnose.session import TrialStarted
 from diagnose.trial.bench import Halfway, Trial
 
 LEAST = 3
 """Fewer are tried one by one: that says more of each, and takes no longer."""
+_BY_TIME = frozenset({Decision.NO_CHANGE, Decision.SLOWER, Decision.UNEXPLAINED})
 _COARSEST_FIRST = ("bf16", "fp16", "tf32")
 
 
@@ -211,16 +213,20 @@ def try_bundle(
     return trial
 
 
-def parts(bundle: Bundle) -> tuple[frozenset[str], frozenset[str]]:
-    """What to try of a bundle that broke down: what changes no training, then what does; else those put on first.
+def parts_left(bundle: Bundle, decision: Decision) -> list[frozenset[str]]:
+    """What to try together of a bundle that was not kept, in this order; nothing where each has a trial of its own.
 
-    What was only foreseen is in neither: there is no finding yet that asks for it.
+    Of one that broke down: what changes no training, then what does; else those put on first, then the others. Of one
+    that was not faster, or not by what it claims: all that findings ask for, where more rode along. What was only
+    foreseen is in none of them: there is no finding yet that asks for it.
     """
     names = [name for name in bundle.names if name not in bundle.foreseen]
+    if decision not in BREAKS_DOWN:
+        return [frozenset(names)] if bundle.foreseen and decision in _BY_TIME else []
     middle = sum(fixer.gate is not Gate.TRAINING and fixer.name in names for fixer in bundle.fixers)
     middle = middle if bundle.trains else 0
     middle = middle or (len(names) + 1) // 2
-    return frozenset(names[:middle]), frozenset(names[middle:])
+    return [frozenset(names[:middle]), frozenset(names[middle:])]
 
 
 def _mechanism(fixers: Sequence[Fixer]) -> str:
