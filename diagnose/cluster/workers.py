@@ -84,7 +84,7 @@ def workers_of(cluster: Cluster) -> Iterator[Workers]:
         from distributed import Client
     except ModuleNotFoundError as error:
         raise EnvironmentLacks(
-            "--on dask needs Dask, which is not installed: pip install 'diagnose-train[cluster]'"
+            "--on dask needs Dask, which is not installed: pip install 'dask[distributed]'"
         ) from error
     if cluster.address is None:
         with local_scheduler() as address, Client(address, set_as_default=False) as client:
