@@ -192,6 +192,10 @@ def test_the_word_of_the_command_line_that_decides_is_named() -> None:
         ("model(X).square()", "model(X + torch.randn_like(X)).square()"),
         ("model(X).square()", "model(X, torch.randint(0, 9, (batch_size,), device=device)).square()"),
         ("model = torch.nn.Linear(6, 2)", "model = torch.nn.Sequential(torch.nn.Linear(6, 2), torch.nn.Dropout(0.1))"),
+        ("model = torch.nn.Linear(6, 2)", "model = torch.nn.Sequential(torch.nn.Linear(6, 2), torch.nn.Dropout())"),
+        ("model(X).square()", "torch.nn.functional.dropout(model(X), training=True).square()"),
+        ("model(X).square()", "F.dropout(X, training=model.training).square()"),
+        ("model = torch.nn.Linear(6, 2)", "model = torch.nn.TransformerEncoderLayer(6, 2)"),
         (
             "model = torch.nn.Linear(6, 2)",
             "class Noisy(torch.nn.Linear):\n    def forward(self, x):\n"
@@ -206,7 +210,9 @@ def test_numbers_drawn_for_each_sample_make_it_a_change_of_the_training(before: 
     assert isinstance(answer, Edits) and answer.gate is Gate.TRAINING
 
 
-@pytest.mark.parametrize("line", ["dropout = 0.0", "model = torch.nn.Dropout(p=0.0)", "ix = torch.randint(9, (4,))"])
+@pytest.mark.parametrize(
+    "line", ["dropout = 0.0", "model = torch.nn.Dropout(p=0.0)", "X = self.dropout(X)", "ix = torch.randint(9, (4,))"]
+)
 def test_what_draws_nothing_or_in_the_same_order_stays_rounding(line: str) -> None:
     text = GLOBALS.replace("    cursor += batch_size\n", f"    cursor += batch_size\n    {line}\n")
     assert text != GLOBALS

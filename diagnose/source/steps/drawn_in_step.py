@@ -23,7 +23,9 @@ _DRAWS_ON_DEVICE = re.compile(r"\btorch\.rand\w*_like\(|\btorch\.(?:rand|randn|r
 _NUMBER = r"(?:p\s*=\s*)?0?\.0*[1-9]"
 _DROPS = re.compile(
     rf"drop(?:out)?(?:_?(?:p|prob|rate))?[\"']?(?:\s*:\s*float)?\s*[=:(]\s*(?:[\w.]+,\s*)?{_NUMBER}|"
-    rf"dropout[\"'][^\n]*default\s*=\s*{_NUMBER}|pdrop\s*=\s*{_NUMBER}",
+    rf"dropout[\"'][^\n]*default\s*=\s*{_NUMBER}|pdrop\s*=\s*{_NUMBER}|"
+    r"\bDropout\w*\(\s*\)|\b(?:F|functional)\.\w*dropout\w*\((?![^\n]*(?:\bp\s*=|,\s*(?!training|inplace)\w))|"  # 0.5
+    r"\bTransformer(?:En|De)coderLayer\((?![^)]*\bdropout\s*=)",  # 0.1
     re.IGNORECASE,
 )
 
