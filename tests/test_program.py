@@ -46,6 +46,7 @@ def test_a_module_with_its_arguments(project: Path) -> None:
         ["env", "A=1", "scripts/train.py", "other.py"],
         ["bash", "-c", "ulimit -n 4096 && python scripts/train.py"],
         ["env", "bash", "-lc", "python 'scripts/train.py' --lr 1"],
+        ["bash", "-c", "python scripts/train.py; echo done"],
     ],
 )
 def test_a_launcher_starts_the_first_script_of_the_users(project: Path, words: list[str]) -> None:

@@ -176,13 +176,21 @@ def _module_file(name: str, cwd: Path) -> Path | None:
 _LAUNCHED_MODULE = frozenset({"-m", "--module"})
 
 
+def _split(line: str) -> list[str]:
+    """The words of a line for a shell; `;` and `&&` are none of the words beside them."""
+    words = shlex.shlex(line, posix=True, punctuation_chars=True)
+    words.whitespace_split = True
+    words.commenters = ""
+    return list(words)
+
+
 def _within_shells(words: Sequence[str], cwd: Path) -> list[str]:
     """The words of a command line, those of a line for a shell among them (`bash -c "cd run && python train.py"`)."""
     found: list[str] = []
     for word in words:
         if any(letter.isspace() for letter in word) and not _exists(cwd / word):
             try:
-                found += shlex.split(word)
+                found += _split(word)
             except ValueError:  # an open quote: it is no line for a shell
                 found.append(word)
         else:
