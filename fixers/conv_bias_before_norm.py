@@ -35,7 +35,7 @@ from diagnose.fixer import (
 )
 
 _LOADS = re.compile(r"\bload_state_dict\(|\bload_from_checkpoint\(")
-_READS = re.compile(r"(?<![\"'])\.bias\b(?!\s*is\b)")  # not in `name.endswith(".bias")`
+_READS = re.compile(r"(?<!endswith\([\"'])\.bias\b(?!\s*is\b)")  # `name.endswith(".bias")` reads none
 _ASKS = re.compile(r"\.bias\s+is\s+(?:not\s+)?None|hasattr\([^)]*[\"']bias[\"']|if\s+[\w.]+\.bias\s*:")
 
 
@@ -107,6 +107,7 @@ FIXER = Fixer(
             request=_recorded,
         ),
         Example(_CLASS.format("", _ONE) + "\nnn.init.zeros_(block.conv.bias)\n", None, _recorded),
+        Example(_CLASS.format("", _ONE) + "\nnorm = state[layer + '.bias'].norm()\n", None, _recorded),
         Example(_CLASS.format("", _ONE) + "\nmodel.load_state_dict(weights)\n", None, _recorded),
     ),
 )
