@@ -19,7 +19,8 @@ What proves it
     recorded stacks show to be in its files. Where a recording has operators but no stacks, whatever else holds the
     thread up outside the framework (garbage collection, files, a lock) looks the same, and the text says so. Where it
     has runtime calls but no operators and no stacks, nothing tells Python from the framework's own work: the time is a
-    bound then, and said to be of the host.
+    bound then, and said to be of the host. Nor is it more than a bound where the thread stands still within operators
+    for as long: it may have had no core (`cpu-contention`), which hits Python and operators alike.
 
 What fixes it
     Nothing automatic: the line is shown. Move the work out of the loop, into a worker, or make it cheaper; what an
@@ -57,7 +58,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         summary=f"{who} {format_ns(gain / measures.step_count)} per step {_doing(measures)}{at}",
         recoverable_ns=gain,
         claims=stalls,
-        confidence=Confidence.BOUND if measures.blind or not _host_is_known(measures) else Confidence.MEASURED,
+        confidence=Confidence.MEASURED if _is_measured(measures) else Confidence.BOUND,
         evidence=[
             Evidence("idle.python", measures.idle["python"].total_ns // measures.step_count, "ns"),
             Evidence("stretches per step", len(stalls) / measures.step_count, "count"),
@@ -101,11 +102,24 @@ def _host_is_known(measures: Measures) -> bool:
     return len(trace.ops) + len(trace.frames) + len(trace.samples) > 0
 
 
+def _is_measured(measures: Measures) -> bool:
+    """Whether the time is surely Python's own."""
+    return not measures.blind and _host_is_known(measures) and not _is_held_up(measures)
+
+
+def _is_held_up(measures: Measures) -> bool:
+    """Whether the thread stands still within operators for as long: no core to run on shows in both."""
+    still, stalls = measures.stands_still & measures.counted, measures.python_stalls & measures.counted
+    return still.total_ns >= stalls.total_ns > 0
+
+
 def _confirm(measures: Measures, named: bool) -> str | None:
     if measures.blind:
         return "a recording of the device's work: it may have been busy meanwhile"
     if not _host_is_known(measures):
         return "a recording with operators: torch.profiler, nsys profile --pytorch=autograd-nvtx, or a live run"
+    if _is_held_up(measures):
+        return "a run with a core to spare: the thread stands still within operators for longer than it is in Python"
     return None if named else "a live run (diagnose run) samples the stack and names the line"
 
 

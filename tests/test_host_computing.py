@@ -7,7 +7,7 @@ import pytest
 from diagnose import plugins
 from diagnose.engine import diagnose
 from diagnose.measure import Measures
-from diagnose.rule import Trace, drawn
+from diagnose.rule import Confidence, Trace, drawn
 
 MS = 1_000_000
 OPS = {"n": "aten::normal_", "o": "aten::mm"}
@@ -80,3 +80,23 @@ def test_once_is_no_habit() -> None:
     assert Measures(once).host_computing.by_op == {}
     assert Measures(trace(DRAWS, repeat=3)).step_count == 2
     assert Measures(trace(DRAWS, repeat=3)).host_computing.by_op == {}
+
+
+HELD_UP = """
+    host: xxxxxxol ol      ol   yyyyyyol ol      ol
+    gpu :         kk k       kkk        kk k       kkk
+    step:                      |                     |
+"""
+"""An operator that issues nothing for 6 ms, another one each time, and then 6 ms of Python."""
+
+
+def test_python_of_a_thread_that_stands_still_in_operators_as_well_is_a_bound() -> None:
+    """No core to run on shows in both, and who had it is not recorded."""
+
+    def confidence(picture: str) -> Confidence:
+        trace = drawn(picture, repeat=4, ops={"x": "aten::view", "y": "aten::empty"})
+        findings = diagnose([trace], plugins.load_rules()).findings
+        return next(one for one in findings if one.rule == "python-stall").confidence
+
+    assert confidence(HELD_UP) is Confidence.BOUND
+    assert confidence(HELD_UP.replace("xxxxxx", " " * 6).replace("yyyyyy", " " * 6)) is Confidence.MEASURED
