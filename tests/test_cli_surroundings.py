@@ -216,3 +216,18 @@ def test_a_disk_that_fails_is_told_and_not_taken_for_a_terminal_that_went_away(
     monkeypatch.setattr("diagnose.cli._abandon_stdout", lambda: None)
     assert main(["explain"]) == 2
     assert "Input/output error; the storage fails" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("words", "command"), [(["run", "t.py"], "run"), (["run", "--fix", "t.py"], "fix")])
+def test_a_run_that_goes_on_to_fixes_is_told_as_one_that_fixes(
+    words: list[str], command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def watching(_args: object, name: str) -> object:
+        asked.append(name)
+        raise UsageError("no further")
+
+    monkeypatch.setattr("diagnose.cli.watching.watching", watching)
+    assert main(words) == 2
+    assert asked == [command]

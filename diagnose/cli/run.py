@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     from diagnose.cli.findings import failed
     from diagnose.cli.watching import fixing_of, watching
 
-    watched = watching(args, "run")
+    watched = watching(args, "fix" if args.fix else "run")
     code = watched.carry_out(fixing_of(args) if args.fix else None, args.plain, args.json)
     diagnosis = watched.state.diagnosis
     return code or (failed(diagnosis, args.fail_on) if diagnosis else 0)
