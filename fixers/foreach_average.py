@@ -11,8 +11,9 @@ Why it helps
 
 Fix safety
     Rounding: the same mean, in another order of operations. Left alone: loops that do more (conditions, buffers, whole
-    numbers), factors that do not sum to one, and programs that let two models share a tensor by `a.data = b.data` where
-    each turn puts a new tensor in the place of the average. Weights of another number format than their average's do
+    numbers), factors that do not sum to one, names of the loop that are read behind it, and programs that let tensors
+    share memory (`a.data = b.data`, `kept = [p.data for p in …]`) where each turn puts a new tensor in the place of the
+    average. Weights of another number format than their average's do
     not go through lists: the trial then says so.
 """
 
