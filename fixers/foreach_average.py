@@ -41,8 +41,8 @@ from diagnose.fixer import (
 
 _PART = r"\w[\w.\[\]\"']*"
 _SHARES = re.compile(
-    rf"\.data\s*=\s*{_PART}[ \t]*(?:#.*)?$|"  # model.w.data = ema.w
-    rf"=\s*{_PART}\.(?:data|detach\(\))[ \t]*(?:#.*)?$|"  # kept[name] = w.data
+    rf"\.data\s*=\s*{_PART}[ \t]*(?:#.*)?\r?$|"  # model.w.data = ema.w
+    rf"=\s*{_PART}\.(?:data|detach\(\))[ \t]*(?:#.*)?\r?$|"  # kept[name] = w.data
     rf"\bappend\({_PART}\.(?:data|detach\(\))\)|"
     r"\.(?:data|detach\(\))\s+for\b|\bassign\s*=\s*True",  # [w.data for w in weights]
     re.MULTILINE,
