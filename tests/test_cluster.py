@@ -225,7 +225,7 @@ def test_a_scheduler_without_workers_is_said(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_without_dask_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(EnvironmentLacks, match=r"pip install 'diagnose-train\[cluster\]'"), workers_of(Cluster()):
+    with pytest.raises(EnvironmentLacks, match=r"pip install 'dask\[distributed\]'"), workers_of(Cluster()):
         pass
 
 
