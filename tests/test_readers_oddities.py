@@ -185,6 +185,24 @@ class TestFolders:
         with pytest.raises(NotATrace, match="none of the 1 files"):
             open_traces([tmp_path])
 
+    def test_a_folder_without_anything(self, tmp_path: Path) -> None:
+        with pytest.raises(NotATrace, match="no file in this folder"):
+            open_traces([tmp_path])
+
+    def test_a_folder_whose_recordings_lie_in_folders_of_their_own_names_some(self, tmp_path: Path) -> None:
+        document = json.dumps({"traceEvents": [complete("cpu_op", "aten::mm", 0, 2)]})
+        written(tmp_path, 'title = "one, two, three"', "index.toml")
+        for name in ("a", "b", "c", "d"):
+            (tmp_path / name).mkdir()
+            written(tmp_path / name, document, "trace.json")
+        with pytest.raises(InputError, match=r"4 of its folders hold some: name one \(a, b, c, …\)"):
+            open_traces([tmp_path])
+        assert len(open_traces([tmp_path / "a"])) == 1
+
+    def test_a_table_of_settings_is_no_table_of_commas(self, tmp_path: Path) -> None:
+        with pytest.raises(NotATrace, match="plain text"):
+            open_traces([written(tmp_path, 'title = "one, two, three"\nranks = 1\n', "index.toml")])
+
 
 def test_a_format_is_found_by_its_module() -> None:
     assert torch_profiler.READER in formats()

@@ -20,6 +20,7 @@ from diagnose.trace import Trace
 from diagnose.trace.cache import is_kept, remembered
 from diagnose.trace.readers.blocks import read_head
 from diagnose.trace.readers.companions import with_companions
+from diagnose.trace.readers.folders import recordings_below, recordings_in
 from diagnose.trace.readers.foreign import explain
 from diagnose.trace.readers.parallel import Progress, is_large, no_progress, read_ahead
 from diagnose.trace.readers.parts import Given, Part, gathered
@@ -107,7 +108,10 @@ def _given(group: Sequence[Path]) -> Given:
         return Given(((path,),))
     if is_run_folder(path):
         return Given(tuple((folder,) for folder in recorded_ranks(path)))
-    return Given(tuple(map(tuple, _given_together(_recordings_in(path)))), path)
+    elsewhere = recordings_below(path, _is_readable)
+    if elsewhere is not None:
+        raise InputError(path, elsewhere)
+    return Given(tuple(map(tuple, _given_together(recordings_in(path)))), path)
 
 
 def _files(given: Sequence[Given]) -> Iterator[Path]:
@@ -137,6 +141,13 @@ def _reader_of(path: Path) -> Reader:
     raise NotATrace(path, explain(head, path.suffix))
 
 
+def _is_readable(path: Path) -> bool:
+    try:
+        return bool(_reader_of(path))
+    except (DiagnoseError, OSError):
+        return False  # opening it by itself says why
+
+
 def _given_together(paths: Sequence[Path]) -> list[list[Path]]:
     """The paths, with files side by side whose format spreads one recording over several."""
     groups: dict[object, list[Path]] = {}
@@ -158,13 +169,3 @@ def _read_together(paths: Sequence[Path]) -> list[Trace]:
     if reader.read_together is None:
         raise NotATrace(paths[0], "is not what it was when it was looked at first; try again")
     return reader.read_together(paths)
-
-
-def _files_in(folder: Path) -> list[Path]:
-    return [path for path in sorted(folder.iterdir()) if not path.name.startswith(".") and path.is_file()]
-
-
-def _recordings_in(folder: Path) -> list[Path]:
-    # Some profilers put the files of each host into a folder of its own.
-    below = [path for path in sorted(folder.iterdir()) if path.is_dir() and not path.name.startswith(".")]
-    return _files_in(folder) or [path for host in below for path in _files_in(host)]

@@ -42,7 +42,8 @@ def _matches(pattern: bytes) -> Callable[[bytes], bool]:
 def _is_comma_separated(head: bytes) -> bool:
     first, *rest = head.split(b"\n", 2)
     alike = not rest or not rest[0].strip() or rest[0].count(b",") >= first.count(b",")  # prose has commas, too
-    return first.count(b",") >= 2 and alike and _is_text(first) and not first.lstrip().startswith((b"{", b"["))
+    is_table = first.count(b",") >= 2 and not first.lstrip().startswith((b"{", b"[")) and b' = "' not in first
+    return is_table and alike and _is_text(first)
 
 
 def _is_text(head: bytes) -> bool:

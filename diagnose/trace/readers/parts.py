@@ -72,6 +72,8 @@ def _of_folder(
             results += made(part)
         except DiagnoseError as error:
             left_out.append(str(error))
+    if not parts:
+        raise NotATrace(folder, "there is no file in this folder")
     if not results:
         why = f"; for example {left_out[0]}" if left_out else ""
         raise NotATrace(folder, f"none of the {len(left_out)} files in this folder is a trace that can be read{why}")
