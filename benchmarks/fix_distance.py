@@ -245,7 +245,9 @@ def _distance(
         (twin if twin.exists() else patient.folder / "expert.py").read_text(),
         tuple(finding.rule for finding in diagnosis.findings),
         recording is None,
-        boldest=max((catalogue.fixers[name].gate for name in gates), key=list(Gate).index, default=Gate.BITWISE),
+        boldest=max(
+            (catalogue.fixers[name].gate for name in gates), key=lambda gate: gate.boldness, default=Gate.BITWISE
+        ),
     )
     return _ran(distance, folder, script, fixed) if run else distance
 

@@ -71,7 +71,7 @@ class Final:
         """The stack without the one fix without which the numbers hold; the boldest promise is suspected first."""
         if len(stack.kept) < 2:
             return None
-        boldness = [list(Gate).index(kept.fixer.gate) for kept in stack.kept]
+        boldness = [kept.fixer.gate.boldness for kept in stack.kept]
         for at in sorted(range(len(stack.kept)), key=lambda at: (boldness[at], at), reverse=True):
             kept = stack.kept[at]
             name = kept.fixer.name

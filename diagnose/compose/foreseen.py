@@ -13,6 +13,7 @@ from collections.abc import Collection, Sequence
 
 from diagnose.compose.candidates import Candidate, candidates, followed
 from diagnose.compose.contracts import excluded_by
+from diagnose.compose.journal import listed
 from diagnose.compose.proposals import next_up
 from diagnose.compose.stack import Stack
 from diagnose.compose.together import Bundle, Gathering
@@ -28,7 +29,6 @@ LEAST_SHARE = 0.0025
 blind to what else fixes do: of 77 ms that it foresaw of a GPT of 385 ms on an H200, trials left 41."""
 MOST_LINES = 16
 """That an edit may write: a saving of less than a percent is not worth more to review."""
-_BOLDNESS = list(Gate)
 
 
 def with_foreseen(
@@ -89,9 +89,8 @@ def _with_one(bundle: Bundle, base: Stack, own: Sequence[Candidate]) -> Bundle |
 def in_words(findings: Sequence[Finding], gone: Collection[str]) -> str:
     """Why a fix rides along."""
     rules = " and ".join(dict.fromkeys(finding.rule for finding in findings))
-    rest = " and ".join(filter(None, [", ".join(sorted(gone)[:-1]), *sorted(gone)[-1:]]))
     are = "is" if len(gone) == 1 else "are"
-    return f"{rules} would be {format_share(_share(findings))} of the step once {rest} {are} gone"
+    return f"{rules} would be {format_share(_share(findings))} of the step once {listed(sorted(gone))} {are} gone"
 
 
 def _completes(fixer: Fixer, bundle: Bundle) -> bool:
@@ -100,8 +99,8 @@ def _completes(fixer: Fixer, bundle: Bundle) -> bool:
 
 def _allowed(bundle: Bundle) -> frozenset[Gate]:
     """No bolder promise than the others make."""
-    boldest = max(_BOLDNESS.index(fixer.gate) for fixer in bundle.fixers)
-    return frozenset(_BOLDNESS[: boldest + 1])
+    boldest = max(fixer.gate.boldness for fixer in bundle.fixers)
+    return frozenset(gate for gate in Gate if gate.boldness <= boldest)
 
 
 def _written(before: Stack, after: Stack) -> int:

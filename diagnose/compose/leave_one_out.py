@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from diagnose.compose.budget import Budget
-from diagnose.compose.journal import Journal
+from diagnose.compose.journal import Journal, listed
 from diagnose.compose.stack import Kept, Stack
 from diagnose.compose.trials import Trials
 from diagnose.model import Decision, Verdict
@@ -79,7 +79,7 @@ class LeaveOneOut:
                 continue
             stays, its = ("stays", "its") if len(names) == 1 else ("stay", "their")
             word = f"the word of {its} trial with others" if joint else f"{its} own trial's word"
-            self.journal.warn(f"no {CHECK} of {_list(names)}, which {stays} on {word}: {late[names[0]]}")
+            self.journal.warn(f"no {CHECK} of {listed(names)}, which {stays} on {word}: {late[names[0]]}")
 
     def _needed(self, stack: Stack, rest: Stack, name: str, left: Program, patched: Program) -> bool:
         """Try the stack against the same without one fix; what cannot be told leaves the fix where it is."""
@@ -112,12 +112,12 @@ class LeaveOneOut:
                 fixer=name,
                 setting=dict(kept.setting),
                 predicted_ns=None,
-                summary=f"{CHECK}: {_list(rest.names) or 'the original'} without it against all together",
+                summary=f"{CHECK}: {listed(rest.names) or 'the original'} without it against all together",
                 diff=patch.diff({**rest.texts}, {**stack.texts}, stack.program.root),
                 where=list(kept.where),
             )
         )
-        asked = f"is {name} still needed beside {_list(rest.names)}?" if rest.names else f"does {name} hold by itself?"
+        asked = f"is {name} still needed beside {listed(rest.names)}?" if rest.names else f"does {name} hold by itself?"
         self.journal.phase(CHECK, asked)
 
 
@@ -161,13 +161,9 @@ def _with_figures(before: Verdict, found: Verdict) -> Verdict:
 
 
 def _since(names: tuple[str, ...]) -> str:
-    return _list(names) if len(names) <= _FEW else f"{len(names)} further fixes"
+    return listed(names) if len(names) <= _FEW else f"{len(names)} further fixes"
 
 
 def _others(names: tuple[str, ...]) -> str:
     """All of them where they are few: a stack of eight would name seven in each of its verdicts."""
-    return _list(names) if len(names) <= _FEW else f"the {len(names)} other kept fixes"
-
-
-def _list(names: tuple[str, ...]) -> str:
-    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+    return listed(names) if len(names) <= _FEW else f"the {len(names)} other kept fixes"

@@ -143,7 +143,7 @@ class Stack:
         if not isinstance(more, Edits):
             return made
         summary = made.summary if more.summary == made.summary else f"{made.summary}; {more.summary}"
-        boldest = max((made.gate or fixer.gate, more.gate or fixer.gate), key=list(Gate).index)
+        boldest = max((made.gate or fixer.gate, more.gate or fixer.gate), key=lambda gate: gate.boldness)
         return Edits({**made.files, **more.files}, summary, boldest)
 
     def with_fix(

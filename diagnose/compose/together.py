@@ -175,7 +175,7 @@ def as_one(fixers: Sequence[Fixer]) -> Fixer:
     return Fixer(
         TOGETHER,
         lambda _request: None,
-        max((fixer.gate for fixer in fixers), key=list(Gate).index),
+        max((fixer.gate for fixer in fixers), key=lambda gate: gate.boldness),
         _mechanism(fixers),
         # No number format explains what a fix changes that changes the training by something else.
         rounds_to=None if unexplained else next((name for name in _COARSEST_FIRST if name in formats), None),

@@ -21,8 +21,6 @@ from diagnose.session import PatchAccepted
 from diagnose.trial.knobs import is_scale
 from diagnose.units import format_share
 
-_BOLDNESS = list(Gate)
-
 
 @dataclass(frozen=True)
 class Tuning:
@@ -108,6 +106,6 @@ def _others(kept: Kept, allow: Collection[Gate]) -> list[Mapping[str, Scalar]]:
         if not isinstance(answer, Edits) or dict(setting) == dict(kept.setting):
             continue
         promise = answer.gate or kept.fixer.gate
-        if promise in allow and _BOLDNESS.index(promise) <= _BOLDNESS.index(kept.fixer.gate):
+        if promise in allow and promise.boldness <= kept.fixer.gate.boldness:
             found.append(setting)
     return found

@@ -19,6 +19,11 @@ class Gate(enum.StrEnum):
     TRAINING = "training"
     """Changes the training itself; tried only when the user allows it."""
 
+    @property
+    def boldness(self) -> int:
+        """How little is promised: the most exact promise has the least."""
+        return list(Gate).index(self)
+
 
 class Decision(enum.StrEnum):
     """How a trial ended."""
