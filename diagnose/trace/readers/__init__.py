@@ -108,10 +108,10 @@ def _given(group: Sequence[Path]) -> Given:
         return Given(((path,),))
     if is_run_folder(path):
         return Given(tuple((folder,) for folder in recorded_ranks(path)))
-    elsewhere = recordings_below(path, _is_readable)
-    if elsewhere is not None:
+    recordings = recordings_in(path)
+    if not any(map(_known, recordings)) and (elsewhere := recordings_below(path, _known)):
         raise InputError(path, elsewhere)
-    return Given(tuple(map(tuple, _given_together(recordings_in(path)))), path)
+    return Given(tuple(map(tuple, _given_together(recordings))), path)
 
 
 def _files(given: Sequence[Given]) -> Iterator[Path]:
@@ -141,11 +141,11 @@ def _reader_of(path: Path) -> Reader:
     raise NotATrace(path, explain(head, path.suffix))
 
 
-def _is_readable(path: Path) -> bool:
+def _known(path: Path) -> Reader | None:
     try:
-        return bool(_reader_of(path))
+        return _reader_of(path)
     except (DiagnoseError, OSError):
-        return False  # opening it by itself says why
+        return None  # opening it by itself says why
 
 
 def _given_together(paths: Sequence[Path]) -> list[list[Path]]:
@@ -154,10 +154,7 @@ def _given_together(paths: Sequence[Path]) -> list[list[Path]]:
     for number, path in enumerate(paths):
         shared: object = number
         if len(paths) > 1 and path.is_file():
-            try:
-                reader = _reader_of(path)
-            except (DiagnoseError, OSError):
-                reader = None  # opening it by itself says why
+            reader = _known(path)
             shared = reader if reader is not None and reader.read_together is not None else number
         groups.setdefault(shared, []).append(path)
     return list(groups.values())

@@ -18,13 +18,11 @@ def recordings_in(folder: Path) -> list[Path]:
     return _files_in(folder) or [path for host in _folders_in(folder) for path in _files_in(host)]
 
 
-def recordings_below(folder: Path, readable: Callable[[Path], bool]) -> str | None:
-    """Words about recordings in folders of their own, of several jobs or runs; None where the folder's files are some.
+def recordings_below(folder: Path, readable: Callable[[Path], object]) -> str | None:
+    """Words about recordings in folders of their own, of several jobs or runs; None where there are none.
 
     `readable` tells a recording from any other file.
     """
-    if any(map(readable, islice(recordings_in(folder), _LOOKED_AT))):
-        return None
     found = [one.name for one in _folders_in(folder) if is_run_folder(one) or _holds_some(one, readable)]
     if not found:
         return None
@@ -33,7 +31,7 @@ def recordings_below(folder: Path, readable: Callable[[Path], bool]) -> str | No
     return f"no recording lies in it, but {many} some: name one ({names})"
 
 
-def _holds_some(folder: Path, readable: Callable[[Path], bool]) -> bool:
+def _holds_some(folder: Path, readable: Callable[[Path], object]) -> bool:
     return any(map(readable, islice(_files_in(folder), _LOOKED_AT)))
 
 
