@@ -167,6 +167,16 @@ async def test_quitting_while_the_program_runs_asks_first() -> None:
     assert app.return_value == 0, "the code that the work returned after it was cancelled"
 
 
+async def left_at_once(pilot: Pilot[int], app: DiagnoseApp) -> None:
+    """The work is asked to end, and the screen left without waiting for it."""
+    await pilot.press("q")
+    await settled(pilot, lambda: asked(app))
+    await pilot.press("y")
+    await settled(pilot, lambda: not asked(app))
+    await pilot.press("q")
+    await settled(pilot, lambda: app.return_value is not None)
+
+
 @driven
 async def test_work_that_does_not_end_is_left_by_asking_twice() -> None:
     release = threading.Event()
@@ -177,12 +187,7 @@ async def test_work_that_does_not_end_is_left_by_asking_twice() -> None:
 
     app = DiagnoseApp(Feed(), work, cancel=lambda: None)
     async with app.run_test() as pilot:
-        await pilot.press("q")
-        await settled(pilot, lambda: asked(app))
-        await pilot.press("y")
-        await settled(pilot, lambda: not asked(app))
-        await pilot.press("q")
-        await settled(pilot, lambda: app.return_value is not None)
+        await left_at_once(pilot, app)
     release.set()
     assert app.return_value == INTERRUPTED
 
@@ -199,12 +204,7 @@ async def test_work_that_was_asked_to_end_may_clear_away_once_the_screen_is_gone
 
     app = DiagnoseApp(Feed(), work, cancel=asked_to.set)
     async with app.run_test() as pilot:
-        await pilot.press("q")
-        await settled(pilot, lambda: asked(app))
-        await pilot.press("y")
-        await settled(pilot, lambda: not asked(app))
-        await pilot.press("q")
-        await settled(pilot, lambda: app.return_value is not None)
+        await left_at_once(pilot, app)
     app.let_work_end(0)
     assert not cleared.is_set()
     release.set()
