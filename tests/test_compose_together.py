@@ -468,6 +468,20 @@ def test_a_finding_that_two_of_them_treat_is_promised_once(tmp_path: Path) -> No
     assert bundle.prediction is Confidence.MEASURED
 
 
+def test_limits_of_many_fixes_add_up_to_none(tmp_path: Path) -> None:
+    """What one leaves of a step is less for the next to shorten, or more: together they may save more than the sum."""
+    (tmp_path / "train.py").write_text(SOURCE)
+    program = Program.parse(["train.py"], cwd=tmp_path)
+    limited = replace(finding("b", 3, "narrow-model"), confidence=Confidence.BOUND)
+    findings = (finding("a", 9, "faster-loader"), limited)
+    diagnosis = Diagnosis(1, (), 1, None, Steps(4, 20_000_000), Nothing(), findings)
+    catalogue = Catalogue({}, {one.name: one for one in (LOADER, MODEL)})
+    stack = Stack.of(program, knowledge(program, diagnosis, [Trace("run")]))
+    bundle = gather(stack, list(candidates.candidates(program, findings, catalogue)), WITHOUT_ASKING)
+    assert bundle.predicted_ns == 12_000_000
+    assert bundle.prediction is Confidence.HINT
+
+
 def test_all_of_them_promise_what_the_boldest_does() -> None:
     calls = Fixer("calls", lambda _: None, Gate.BITWISE, "sync_calls")
     waits = Fixer("waits", lambda _: None, Gate.BITWISE, "idle.input")

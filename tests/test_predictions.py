@@ -29,6 +29,14 @@ def test_a_bound_is_wrong_only_where_more_came_of_it() -> None:
     assert compared(replace(BOUND, predicted_ns=4 * MS)) == "at most 4.00 ms; measured 5.00 ms: 20 % too low"
 
 
+def test_a_rough_estimate_is_off_either_way() -> None:
+    rough = replace(MEASURED, prediction=Confidence.HINT)
+    assert compared(rough) == "about 8.00 ms; measured 5.00 ms: 60 % too high"
+    assert summed_up([rough, BOUND]) == (
+        "Rough estimates were off by 60 % of what was measured; 1 of 1 predicted upper limits held."
+    )
+
+
 @pytest.mark.parametrize(
     "verdict",
     [

@@ -113,4 +113,4 @@ def _no_time(outcome: Outcome) -> str:
     promised = {finding.rule: finding.recoverable_ns for one in outcome.no_time for finding in one.findings}
     names = [one.fixer.name for one in outcome.no_time]
     few = ", ".join(names[:_FEW]) + (f" and {len(names) - _FEW} more" if len(names) > _FEW else "")
-    return f"; no time for {few}, predicted to save {format_ns(sum(promised.values()))} of a step at most"
+    return f"; no time for {few}, predicted to save about {format_ns(sum(promised.values()))} of a step"

@@ -82,8 +82,9 @@ class Bundle:
 
     @property
     def prediction(self) -> Confidence:
-        """What the sum rests on."""
-        return least_sure(member.proposal.prediction for member in self.members)
+        """What the sum rests on. Fixes that work together save more than the limits of each: a sum of those is none."""
+        least = least_sure(member.proposal.prediction for member in self.members)
+        return Confidence.HINT if least is Confidence.BOUND else least
 
 
 def gather(
