@@ -36,8 +36,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import checkpoint_bench  # first: it sets what torch reads when it is imported
 import torch
-from checkpoint_bench import TINY, Bench, Shape, Turns, whole_blocks  # first: it sets what torch reads when imported
+from checkpoint_bench import TINY, Bench, Turns, whole_blocks
 
 from diagnose.memory import Chain, Plan, cheapest, cheapest_split
 from diagnose.units import format_bytes
@@ -70,7 +71,7 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     if args.tiny:
         torch.set_num_threads(1)  # more would only wait for each other
-    bench = Bench(TINY if args.tiny else Shape(), args.device)
+    bench = Bench(TINY if args.tiny else checkpoint_bench.Shape(), args.device)
     known = bench.measured_blocks()
     chain = known.chain if bench.on_device else without_allocator(known.chain)
     count = len(chain.blocks)
