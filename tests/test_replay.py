@@ -134,6 +134,26 @@ def test_work_that_begins_when_another_stream_ends_waited_for_it() -> None:
     assert scaled_ns(measures, without) == 3 * 30_000
 
 
+def test_a_host_may_wait_for_an_event_amid_a_stream() -> None:
+    """As DistributedDataParallel does that times its own first steps, and each hundredth: the optimizer follows."""
+    measures = Measures(
+        drawn(
+            """
+            host  : lololol sssssso  o
+            gpu   :  kkk       KKKxxxx
+            gpu 20:     ccccccc
+            step  :                   |
+            """,
+            repeat=4,
+            kernels={"K": "copy_out", "x": "optimizer"},
+            unit_ns=100_000,
+        )
+    )
+    without = np.where(measures.trace.device.stream == 20, 0.0, 1.0)
+    # What the event follows begins when its launch returns, in the 6th column instead of the 12th.
+    assert scaled_ns(measures, without) == 3 * 600_000
+
+
 def test_work_that_found_the_device_full_began_when_others_left_room() -> None:
     measures = measured("""
         host  : lolol         ss

@@ -128,7 +128,8 @@ def _targets(trace: Trace, launches: Launches, ends: Int64) -> Int64:
     """Per waiting call the device work it waits for: of what was launched before, what ended last before it returned.
 
     A call that waits for a whole stream cannot return before the last work launched to it: streams whose last work
-    ended in time are asked first, and only if there is none, single pieces of work.
+    ended in time are asked first. Single pieces of work are if there is none, or if it ended too long before the call
+    returned to be what it waited for: an event lies between two pieces on a stream that has more to do.
     """
     device = trace.device
     starts, returns = trace.calls.start_ns[ends], trace.calls.end_ns[ends] + CLOCK_SLACK_NS
@@ -151,4 +152,5 @@ def _targets(trace: Trace, launches: Launches, ends: Int64) -> Int64:
         row = by_end[np.maximum(place, 0)]
         hit = (place >= 0) & (launches.start_ns[row] <= starts) & (device.end_ns[row] > single_finish)
         single[hit], single_finish[hit] = row[hit], device.end_ns[row][hit]
-    return np.where((target == MISSING) | (finish < starts) & (single_finish > starts), single, target)
+    too_early = (finish < returns - REFILL_NS) & (single_finish >= returns - REFILL_NS)
+    return np.where((target == MISSING) | (finish < starts) & (single_finish > starts) | too_early, single, target)
