@@ -4,20 +4,26 @@
     python benchmarks/graph_rewriter.py --seconds 200 compiled compiled-diagnose     # these two alone
     python benchmarks/graph_rewriter.py --tiny --out build   # the same at toy size on a CPU: shows that it works
 
-Forward and backward of one model with the same weights and the same tokens, each way in a process of its own: the
-median and quartiles of a step's time, the most memory allocated in the steps after the first, the loss, and what the
-backend says that it did. Writes `graph_rewriter.json` and `graph_rewriter.md` below `--out`.
+Forward and backward of one model with one batch of tokens, all ways in one process: the median and quartiles of a
+step's time, the most memory allocated in the steps after the first, the loss, and what the backend says that it did.
+What compiles has its turn first. A few steps of each are timed as soon as it has run, and said; then all take turns
+while there is time. Of first steps those of later ways are shorter: Inductor's caches hold what earlier ones compiled.
+
+Each figure goes to `graph_rewriter.jsonl` below `--out` as soon as it is known: whoever ends this early has what was
+measured. `graph_rewriter.md` is the table. A way that takes the process with it costs itself alone.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import quantiles
 from typing import Any
@@ -27,13 +33,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 WAYS: dict[str, dict[str, Any] | None] = {
-    "eager": None,
-    "eager-diagnose": {"backend": "diagnose", "options": {"inner": "eager"}},
     "compiled": {"backend": "inductor"},
     "compiled-diagnose": {"backend": "diagnose"},
+    "eager": None,
+    "eager-diagnose": {"backend": "diagnose", "options": {"inner": "eager"}},
     "compiled-all-sites": {"backend": "diagnose", "options": {"rewrite": "all"}},
 }
 WARM_UP = 4
+STEPS = 5
+"""Of a turn."""
+MOST, MOST_TINY = 60, 10
+"""Steps of a way that are timed."""
+LEFT_S = 5.0
+"""Kept of the time to end in order."""
 
 
 @dataclass(frozen=True)
@@ -120,26 +132,26 @@ class Model(nn.Module):
 
 
 def main() -> int:
-    """Run each way in a child, within the time given, and print the table last."""
+    """Run the ways in a child, within the time given, and print the table last."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("ways", nargs="*", choices=[*WAYS, []], help="default: all")
-    parser.add_argument("--seconds", type=float, default=240.0, help="no way is begun after four fifths of these")
+    parser.add_argument("--seconds", type=float, default=240.0, help="end within this time")
     parser.add_argument("--tiny", action="store_true", help="toy size, on a CPU too")
     parser.add_argument("--out", type=Path, default=Path("build/graph_rewriter"))
-    parser.add_argument("--way", choices=WAYS, help="run this one here and print what it gave")
+    parser.add_argument("--here", action="store_true", help="run them in this process, and write figures alone")
     asked = parser.parse_args()
-    if asked.way:
-        print(json.dumps(measured(WAYS[asked.way], TINY if asked.tiny else Size(), asked.seconds)))
+    ways = asked.ways or list(WAYS)
+    figures = asked.out / "graph_rewriter.jsonl"
+    ends = time.monotonic() + asked.seconds
+    if asked.here:
+        measure(ways, *((TINY, MOST_TINY) if asked.tiny else (Size(), MOST)), ends, figures)
         return 0
     if not asked.tiny and not torch.cuda.is_available():
         print("no CUDA or ROCm device: nothing measured (--tiny runs on a CPU)", file=sys.stderr)
         return 0
     asked.out.mkdir(parents=True, exist_ok=True)
-    begun, rows = time.monotonic(), {}
-    for way in asked.ways or WAYS:
-        left = asked.seconds - (time.monotonic() - begun)
-        rows[way] = in_a_child(way, asked.tiny, left) if left > asked.seconds / 5 else {"problem": "no time left"}
-        (asked.out / "graph_rewriter.json").write_text(json.dumps(rows, indent=1))
+    figures.write_text("")
+    rows = in_children(ways, asked.tiny, asked.out, ends)
     said = [f"{way}:\n{row['said']}" for way, row in rows.items() if row.get("said")]
     table = "\n".join([header(asked.tiny), *(line(way, row) for way, row in rows.items())])
     (asked.out / "graph_rewriter.md").write_text("\n\n".join([table, *said]) + "\n")
@@ -147,21 +159,51 @@ def main() -> int:
     return 0
 
 
-def in_a_child(way: str, tiny: bool, seconds: float) -> dict[str, Any]:
-    """What a way gave, or why it gave nothing."""
-    command = [sys.executable, __file__, "--way", way, "--seconds", str(seconds / 6), *(["--tiny"] if tiny else [])]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
-    except subprocess.TimeoutExpired:
-        return {"problem": f"not done after {seconds:.0f} s"}
-    if done.returncode != 0:
-        return {"problem": (done.stderr.strip().splitlines() or ["no word"])[-1]}
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+def in_children(ways: Sequence[str], tiny: bool, out: Path, ends: float) -> dict[str, dict[str, Any]]:
+    """What each way gave. Where one ended the process, a new one goes on behind it."""
+    left = list(ways)
+    while left and (seconds := ends - time.monotonic()) > 0:
+        ended = in_a_child(left, tiny, out, seconds)
+        rows = read(out / "graph_rewriter.jsonl")
+        if not ended:
+            break
+        at = next((place for place, way in enumerate(left) if "done" not in rows.get(way, {})), len(left))
+        if at < len(left):
+            note(out / "graph_rewriter.jsonl", left[at], {"problem": ended})
+        left = left[at + 1 :]
+    rows = read(out / "graph_rewriter.jsonl")
+    return {way: rows.get(way, {"problem": "no time left"}) for way in ways}
 
 
-def measured(compile_options: dict[str, Any] | None, size: Size, seconds: float) -> dict[str, Any]:
-    """Time and memory of forward and backward."""
+def in_a_child(ways: Sequence[str], tiny: bool, out: Path, seconds: float) -> str:
+    """Why a child ended before its time; empty where it did not."""
+    command = [sys.executable, __file__, *ways, "--here", "--seconds", str(seconds - LEFT_S), "--out", str(out)]
+    with (out / "graph_rewriter.log").open("a+") as log:
+        child = subprocess.Popen([*command, *(["--tiny"] if tiny else [])], stderr=log, start_new_session=True)
+        try:
+            if child.wait(timeout=seconds) == 0:
+                return ""
+        except subprocess.TimeoutExpired:
+            return ""
+        finally:
+            if child.poll() is None:
+                os.killpg(child.pid, signal.SIGKILL)  # Inductor's workers, too
+                child.wait()
+        log.seek(0)
+        return (log.read().strip().splitlines() or [f"ended with {child.returncode}"])[-1]
+
+
+@dataclass
+class Way:
+    """One way, and what its steps took so far."""
+
+    name: str
+    run: Callable[..., Tensor]
+    times_ms: list[float] = field(default_factory=list)
+
+
+def measure(names: Sequence[str], size: Size, most: int, ends: float, figures: Path) -> None:
+    """First steps and a few timed ones of each way; then turns of all."""
     import diagnose.graph  # registers the backend where the package is not installed
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -169,32 +211,72 @@ def measured(compile_options: dict[str, Any] | None, size: Size, seconds: float)
     with torch.device(device):
         model: nn.Module = Model(size).to(torch.bfloat16)
         tokens, targets = torch.randint(0, size.vocabulary, (2, size.sequences, size.tokens))
-    run: Callable[..., Tensor] = model if compile_options is None else torch.compile(model, **compile_options)
+    ways: list[Way] = []
+    for name in names:
+        if ways and time.monotonic() > ends:
+            break
+        options, graphs = WAYS[name], len(diagnose.graph.report().graphs)
+        way = Way(name, model if options is None else torch.compile(model, **options))
+        note(figures, name, {"begun": True})
+        try:
+            begin(way, model, (tokens, targets), figures)
+        except Exception as error:  # noqa: BLE001 a way that cannot run is a result, and stops no other
+            note(figures, name, {"problem": f"{type(error).__name__}: {error}".splitlines()[0], "done": True})
+            model.zero_grad(set_to_none=True)
+            continue
+        if said := diagnose.graph.report().graphs[graphs:]:
+            note(figures, name, {"said": "\n".join(map(str, said))})
+        ways.append(way)
+    round_s = 0.0
+    while ways and len(ways[0].times_ms) < most and time.monotonic() + round_s < ends:
+        begun = time.monotonic()
+        for way in ways:
+            turn(way, model, (tokens, targets), figures)
+        ways.reverse()
+        round_s = time.monotonic() - begun
+
+
+def begin(way: Way, model: nn.Module, batch: tuple[Tensor, Tensor], figures: Path) -> None:
+    """The first steps of a way, its peak, and the first of its turns; each figure is noted when it is there."""
     begun = time.monotonic()
-    losses = [step(run, model, tokens, targets)]
-    first_seconds = time.monotonic() - begun
+    loss = step(way.run, model, *batch)
+    note(figures, way.name, {"first_step_s": round(time.monotonic() - begun, 1), "loss": loss})
     for _ in range(WARM_UP - 1):
-        losses.append(step(run, model, tokens, targets))
-    norm = float(torch.stack([part.grad.float().norm() for part in model.parameters() if part.grad is not None]).norm())
-    if device == "cuda":
+        step(way.run, model, *batch)
+    norms = [part.grad.float().norm() for part in model.parameters() if part.grad is not None]
+    if batch[0].is_cuda:
         torch.cuda.reset_peak_memory_stats()
-    times_ms: list[float] = []
-    begun = time.monotonic()
-    while len(times_ms) < 5 or (time.monotonic() - begun < seconds and len(times_ms) < 60):
+    turn(way, model, batch, figures)
+    peak = torch.cuda.max_memory_allocated() if batch[0].is_cuda else None
+    note(figures, way.name, {"gradient_norm": float(torch.stack(norms).norm()), "peak_bytes": peak, "done": True})
+
+
+def turn(way: Way, model: nn.Module, batch: tuple[Tensor, Tensor], figures: Path) -> None:
+    """Some steps, each by the clock."""
+    for _ in range(STEPS):
         before = time.perf_counter()
-        step(run, model, tokens, targets)
-        times_ms.append((time.perf_counter() - before) * 1e3)
-    return {
-        "device": torch.cuda.get_device_name() if device == "cuda" else "CPU",
-        "size": asdict(size),
-        "loss": losses[0],
-        "gradient_norm": norm,
-        "first_step_s": round(first_seconds, 1),
-        "quartiles_ms": quantiles(times_ms, n=4),
-        "steps": len(times_ms),
-        "peak_bytes": torch.cuda.max_memory_allocated() if device == "cuda" else None,
-        "said": str(diagnose.graph.report()) if compile_options and compile_options["backend"] == "diagnose" else "",
-    }
+        step(way.run, model, *batch)
+        way.times_ms.append((time.perf_counter() - before) * 1e3)
+    note(figures, way.name, {"quartiles_ms": quantiles(way.times_ms, n=4), "steps": len(way.times_ms)})
+
+
+def note(figures: Path, way: str, known: dict[str, Any]) -> None:
+    """Add what is known of a way."""
+    with figures.open("a") as file:
+        file.write(json.dumps({"way": way, **known}) + "\n")
+    if first := known.get("first_step_s"):
+        print(f"{way}: first step {first} s", flush=True)
+    elif known.get("steps") == STEPS:
+        print(f"{way}: {known['quartiles_ms'][1]:.1f} ms a step, the first {STEPS} timed", flush=True)
+
+
+def read(figures: Path) -> dict[str, dict[str, Any]]:
+    """All that is known of each way."""
+    rows: dict[str, dict[str, Any]] = {}
+    for text in figures.read_text().splitlines():
+        known = json.loads(text)
+        rows.setdefault(known.pop("way"), {}).update(known)
+    return rows
 
 
 def step(run: Callable[..., Tensor], model: nn.Module, tokens: Tensor, targets: Tensor) -> float:
@@ -202,6 +284,8 @@ def step(run: Callable[..., Tensor], model: nn.Module, tokens: Tensor, targets: 
     model.zero_grad(set_to_none=True)
     loss = run(tokens, targets)
     loss.backward()  # type: ignore[no-untyped-call]  # torch's
+    if tokens.is_cuda:
+        torch.cuda.synchronize()
     return float(loss.detach())
 
 
@@ -211,17 +295,23 @@ def header(tiny: bool) -> str:
     return (
         f"{place}, torch {torch.__version__}, bfloat16, {size.layers} blocks of {size.hidden}, "
         f"{size.sequences} × {size.tokens} tokens, {size.vocabulary} classes\n\n"
-        "| way | ms | quartiles | peak GiB | loss | gradient norm | first step, s |\n|---|--:|--:|--:|--:|--:|--:|"
+        "| way | ms | quartiles | steps | peak GiB | loss | gradient norm | first step, s |\n"
+        "|---|--:|--:|--:|--:|--:|--:|--:|"
     )
 
 
 def line(way: str, row: dict[str, Any]) -> str:
-    if "problem" in row:
-        return f"| {way} | {row['problem']} | | | | | |"
+    """What is known, or why nothing is."""
+    if "quartiles_ms" not in row:
+        problem = (
+            row.get("problem") or f"the time ended {'after' if 'first_step_s' in row else 'within'} its first step"
+        )
+        return f"| {way} | {problem} | | | | | | {row.get('first_step_s', '')} |"
     low, middle, high = row["quartiles_ms"]
-    peak = "not measured" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 2**30:.2f}"
+    peak = "not measured" if row.get("peak_bytes") is None else f"{row['peak_bytes'] / 2**30:.2f}"
+    norm = f"{row['gradient_norm']:.5f}" if "gradient_norm" in row else ""
     return (
-        f"| {way} | {middle:.1f} | {low:.1f}–{high:.1f} | {peak} | {row['loss']:.5f} | {row['gradient_norm']:.5f} "
+        f"| {way} | {middle:.1f} | {low:.1f}–{high:.1f} | {row['steps']} | {peak} | {row['loss']:.5f} | {norm} "
         f"| {row['first_step_s']} |"
     )
 
