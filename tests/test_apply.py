@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +14,7 @@ import pytest
 
 from diagnose.cli import apply, revert
 from diagnose.errors import InputError, PatchConflict, UsageError
-from diagnose.program import patch
+from diagnose.program import atomic, patch
 
 Command = Callable[..., int]
 
@@ -125,3 +128,85 @@ def test_a_wrong_call_says_so_in_one_line(words: list[str], error: type[Exceptio
     with pytest.raises(error, match=says) as caught:
         typed(*words)
     assert "\n" not in str(caught.value)
+
+
+def test_a_project_is_named_by_its_folder(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    a_run(here)
+    monkeypatch.chdir(here.parent)
+    assert typed("apply", here.name) == 0
+    assert (here / "train.py").read_bytes() == b"lr = 2\r\n"
+    with pytest.raises(PatchConflict, match="hold this patch already"):
+        typed("apply", here.name)
+    assert typed("revert", here.name) == 0
+    assert (here / "train.py").read_bytes() == b"lr = 1\r\n"
+
+
+def test_below_the_project_the_command_for_it_is_said(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a_run(here)
+    (here / "sub").mkdir()
+    monkeypatch.chdir(here / "sub")
+    with pytest.raises(UsageError, match=f"no run with a patch here .*diagnose apply {here}`"):
+        typed("apply")
+    with pytest.raises(UsageError) as caught:
+        typed("revert")
+    assert "but in" not in str(caught.value)  # nothing is applied there either
+    typed("apply", str(here))
+    assert f"`diagnose revert {here}/.diagnose/runs/one` takes it back" in capsys.readouterr().err
+    with pytest.raises(UsageError, match=f"no patch is applied here .*diagnose revert {here}`"):
+        typed("revert")
+
+
+def test_a_patch_goes_where_its_project_went(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "there").mkdir()
+    project = here / "there" / "project"
+    project.mkdir()
+    (project / "train.py").write_bytes(b"lr = 1\r\n")
+    a_run(project)
+    copied = here / "copied"
+    shutil.copytree(project, copied)
+    monkeypatch.chdir(copied)
+    typed("apply")
+    assert ((copied / "train.py").read_bytes(), (project / "train.py").read_bytes()) == (b"lr = 2\r\n", b"lr = 1\r\n")
+    moved = here / "moved"
+    project.rename(moved)
+    monkeypatch.chdir(moved)
+    typed("apply")
+    assert (moved / "train.py").read_bytes() == b"lr = 2\r\n"
+    typed("revert")
+    assert (moved / "train.py").read_bytes() == b"lr = 1\r\n"
+
+
+def test_a_run_folder_without_its_project_says_where_that_was(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "project").mkdir()
+    (here / "project" / "train.py").write_bytes(b"lr = 1\r\n")
+    run = a_run(here / "project")
+    run.rename(here / "kept")
+    shutil.rmtree(here / "project")
+    monkeypatch.chdir(here)
+    says = (
+        f"{here}/project, where the program was when it was measured, is not there; `git apply {here}/kept/patch.diff`"
+    )
+    with pytest.raises(PatchConflict, match=says):
+        typed("apply", "kept")
+
+
+def full_disk(*_args: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_no_half_of_a_file_stays_beside_it(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        atomic.write_atomic(here / "train.py", b"lr = 2\r\n")
+    assert [each.name for each in here.iterdir()] == ["train.py"]
+    assert (here / "train.py").read_bytes() == b"lr = 1\r\n"
+
+
+def test_what_could_not_be_written_does_not_count_as_applied(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = a_run(here)
+    monkeypatch.setattr(patch, "_put", lambda _path, data: full_disk() if data == b"lr = 2\r\n" else None)
+    with pytest.raises(InputError, match="cannot be written"):
+        typed("apply")
+    assert patch.applied_at(run) is None

@@ -6,6 +6,7 @@ import argparse
 import hashlib
 import json
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 
 from diagnose.cli.streams import result, talk
@@ -52,7 +53,8 @@ def run(args: argparse.Namespace) -> int:
         patch.apply(change, folder)
     result(report(change, folder, written=not args.dry_run, as_json=args.json))
     if not args.dry_run:
-        talk("diagnose: `diagnose revert` takes it back")
+        named_so = "" if folder.is_relative_to(RUNS.parent) else f" {shlex.quote(str(folder))}"
+        talk(f"diagnose: `diagnose revert{named_so}` takes it back")
     return 0
 
 
@@ -91,15 +93,26 @@ def report(change: Patch, folder: Path, *, written: bool, as_json: bool, verb: s
     return "\n".join(f"{verb} {path} (+{added} −{removed})" for path, (added, removed) in counts.items())
 
 
-def run_folders() -> list[Path]:
-    """All folders below the working directory that keep a patch, newest first."""
-    found = [*RUNS.glob(f"*/{patch.MANIFEST}"), *FOREIGN.glob(f"*/{patch.MANIFEST}")]
+def run_folders(project: Path = Path()) -> list[Path]:
+    """All folders of a project that keep a patch, newest first; without a name those of the working directory."""
+    found = [found for kept in (RUNS, FOREIGN) for found in (project / kept).glob(f"*/{patch.MANIFEST}")]
     return [manifest.parent for manifest in sorted(found, key=lambda path: path.stat().st_mtime_ns, reverse=True)]
 
 
-def run_folder(name: str) -> Path | None:
-    """The run folder that a word of the command line means: a path, or a name below `.diagnose`."""
+def named(name: str) -> Path | None:
+    """The folder that a word of the command line means: a path, or the name of a run below `.diagnose`."""
     return next((folder for folder in (Path(name), RUNS / name, FOREIGN / name) if folder.is_dir()), None)
+
+
+def is_project(folder: Path) -> bool:
+    """Whether a folder is none of a run, but one where programs were run."""
+    return not (folder / patch.MANIFEST).exists() and (folder / RUNS.parent).is_dir()
+
+
+def elsewhere(command: str, kept: Callable[[Path], list[Path]]) -> str:
+    """For where nothing is kept: the command for the nearest folder around this one that keeps something."""
+    above = next((folder for folder in Path.cwd().parents if kept(folder)), None)
+    return f" (but in {above}: `diagnose {command} {shlex.quote(str(above))}`)" if above else ""
 
 
 def keep(folder: Path, change: Patch) -> None:
@@ -113,12 +126,15 @@ def keep(folder: Path, change: Patch) -> None:
 
 def _chosen(name: str | None) -> tuple[Path, Patch]:
     if name is None:
-        runs = [folder for folder in run_folders() if folder.parent.name == RUNS.name]
+        runs = _runs(Path())
         if not runs:
-            raise UsageError("there is no run with a patch here; `diagnose fix SCRIPT` makes one")
+            near = elsewhere("apply", _runs)
+            raise UsageError(f"there is no run with a patch here{near}; `diagnose fix SCRIPT` makes one")
         return runs[0], patch.load(runs[0])
-    folder = run_folder(name)
+    folder = named(name)
     if folder is not None:
+        runs = _runs(folder) if is_project(folder) else []
+        folder = runs[0] if runs else folder
         return folder, patch.load(folder)
     try:
         data = Path(name).read_bytes()
@@ -127,16 +143,24 @@ def _chosen(name: str | None) -> tuple[Path, Patch]:
     return FOREIGN / hashlib.sha256(data).hexdigest()[:12], _foreign(data, name)
 
 
+def _runs(project: Path) -> list[Path]:
+    return [folder for folder in run_folders(project) if folder.parent.name == RUNS.name]
+
+
 def _explained(error: PatchConflict, folder: Path, change: Patch) -> PatchConflict:
     """The same with the way out: which patch of ours stands in the way, or how to merge with what the user edited."""
     paths = {change.root / each.path for each in change.changes}
-    for other in run_folders():
+    for other in run_folders(folder.parent.parent.parent):
         if other.resolve() == folder.resolve() or patch.applied_at(other) is None:
             continue
         applied = patch.load(other)
         if paths & {applied.root / each.path for each in applied.changes}:
-            what = f"the patch of {other.name} is in these files; `diagnose revert {other.name}` takes it back first"
+            way = shlex.quote(other.name if other.is_relative_to(RUNS.parent) else str(other))
+            what = f"the patch of {other.name} is in these files; `diagnose revert {way}` takes it back first"
             return PatchConflict(f"nothing was written: {what}")
+    if not change.root.is_dir():
+        diff = shlex.quote(str((folder / patch.DIFF).resolve()))
+        return PatchConflict(f"{error}; `git apply {diff}` writes the patch where the program is now")
     if "changed since" in str(error) and (folder / patch.DIFF).exists():
         return PatchConflict(f"{error}, or merge it with your edit: {by_hand(folder, change)}")
     return error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from diagnose.cli.apply import by_hand, report, run_folder, run_folders
+from diagnose.cli.apply import by_hand, elsewhere, is_project, named, report, run_folders
 from diagnose.cli.streams import result
 from diagnose.errors import PatchConflict, UsageError
 from diagnose.program import patch
@@ -37,14 +37,22 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _chosen(name: str | None) -> Path:
-    if name is not None:
-        folder = run_folder(name)
-        if folder is None:
-            raise UsageError(f"{name}: no such run; name a folder below .diagnose/runs")
-        if patch.applied_at(folder) is None:
-            raise UsageError(f"{name}: its patch is not applied")
-        return folder
-    applied = [(when, folder) for folder in run_folders() if (when := patch.applied_at(folder)) is not None]
-    if not applied:
-        raise UsageError("no patch is applied here; `diagnose apply` would write one")
-    return max(applied)[1]
+    if name is None:
+        applied = _applied(Path())
+        if not applied:
+            near = elsewhere("revert", _applied)
+            raise UsageError(f"no patch is applied here{near}; `diagnose apply` would write one")
+        return applied[0]
+    folder = named(name)
+    if folder is None:
+        raise UsageError(f"{name}: no such run; name a folder below .diagnose/runs")
+    applied = _applied(folder) if is_project(folder) else [folder]
+    if not applied or patch.applied_at(applied[0]) is None:
+        raise UsageError(f"{name}: its patch is not applied")
+    return applied[0]
+
+
+def _applied(project: Path) -> list[Path]:
+    """The folders of a project whose patch is in the user's files, the last one first."""
+    found = [(when, folder) for folder in run_folders(project) if (when := patch.applied_at(folder)) is not None]
+    return [folder for _when, folder in sorted(found, reverse=True)]

@@ -77,6 +77,8 @@ def without(folder: Path, whole: Patch, left_out: Collection[str], fixers: Mappi
     that goes.
     """
     stored = _read(folder)
+    if Path(stored.root) != whole.root:
+        raise InputError(folder, f"was measured in {stored.root}; where the program was moved to, it is all or nothing")
     everything = _built(folder, stored, (), fixers)
     made = {change.path: change.after for change in everything.patch.changes}
     if made != {change.path: change.after for change in whole.changes}:

@@ -1,7 +1,8 @@
 """A patch to the user's files: made from edited texts, kept beside the run, applied and taken back byte for byte.
 
 patch.diff       what `git apply` accepts, from the root of the user's files
-patch.json       {"root", "files": [{"path", "before", "after"}]}: sha256 of each side, null for a file that is not
+patch.json       {"root", "root_from_here", "files": [{"path", "before", "after"}]}: sha256 of each side, null for a
+                 file that is not; the root as a path, and as seen from the run folder, should both have been moved
 originals/       the bytes before; a patch that only this folder knows can be taken back without git
 applied.json     there while the patch is in the user's files, or is being written
 """
@@ -128,6 +129,7 @@ def store(patch: Patch, folder: Path) -> None:
     patch = Patch(patch.root, tuple(change for change in patch.changes if change.before != change.after))
     manifest = {
         "root": str(patch.root),
+        "root_from_here": os.path.relpath(patch.root.resolve(), folder.resolve()),
         "files": [
             {"path": change.path, "before": _sha256(change.before), "after": _sha256(change.after)}
             for change in patch.changes
@@ -147,7 +149,6 @@ def load(folder: Path) -> Patch:
         raise InputError(folder, "holds no patch: that run kept no fix")
     try:
         content = json.loads(manifest)
-        root = Path(content["root"])
         rows = [(str(row["path"]), row["before"], row["after"]) for row in content["files"]]
         by_path = {file.path: file for file in parse_diff(data, folder / DIFF)} if rows else {}
         changes = []
@@ -159,9 +160,23 @@ def load(folder: Path) -> Patch:
                     folder, f"{path}: the kept patch does not match its own record; run `diagnose fix` again"
                 )
             changes.append(Change(path, before, after))
+        return Patch(_root(folder, content, changes), tuple(changes))
     except (ValueError, KeyError, TypeError, PatchConflict) as error:
         raise InputError(folder / MANIFEST, f"is damaged ({error}); run `diagnose fix` again") from error
-    return Patch(root, tuple(changes))
+
+
+def _root(folder: Path, manifest: dict[str, object], changes: list[Change]) -> Path:
+    """Where the files lie now: beside the run folder, as it was when the patch was made, also where both were moved or
+    copied together; else at the path that was noted."""
+    noted = Path(str(manifest["root"]))
+    seen = manifest.get("root_from_here")  # runs of earlier versions do not say
+    if not isinstance(seen, str):
+        return noted
+    beside = (folder.resolve() / seen).resolve()
+    if beside == noted.resolve() or not beside.is_dir():
+        return noted
+    there = all((beside / change.path).exists() for change in changes if change.before is not None)
+    return beside if there else noted
 
 
 def applied_at(folder: Path) -> int | None:
@@ -177,6 +192,8 @@ def check(patch: Patch) -> None:
     changed = [change.path for change in patch.changes if _read(patch.root / change.path) != change.before]
     if not changed:
         return
+    if not patch.root.is_dir():
+        raise PatchConflict(f"{patch.root}, where the program was when it was measured, is not there")
     if all(_read(patch.root / change.path) == change.after for change in patch.changes):
         raise PatchConflict("the files hold this patch already; `diagnose revert` takes it back")
     raise PatchConflict(
@@ -192,7 +209,11 @@ def apply(patch: Patch, folder: Path) -> None:
     check(patch)
     # Kept first: should the machine stop between two files, `revert` finds each as it was or as it shall be.
     write_atomic(folder / APPLIED, json.dumps({"root": str(patch.root)}).encode())
-    _write_all(patch.root, [(change.path, change.before, change.after) for change in patch.changes])
+    try:
+        _write_all(patch.root, [(change.path, change.before, change.after) for change in patch.changes])
+    except InputError:  # all files are as before
+        (folder / APPLIED).unlink(missing_ok=True)
+        raise
 
 
 def revert(patch: Patch, folder: Path) -> None:
