@@ -5,10 +5,14 @@ from __future__ import annotations
 import argparse
 from contextlib import nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from diagnose.cli.ranks import add_calibration_option
 from diagnose.cli.streams import result, talk
-from diagnose.errors import UsageError
+from diagnose.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    from diagnose.trace import Trace
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -21,7 +25,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "telemetry and kernel counters may lie beside them. Several files, or a folder of them, are the ranks of one "
         "job.",
     )
-    parser.add_argument("paths", metavar="PATH", nargs="+", type=Path, help="a trace, a folder of traces, a run folder")
+    parser.add_argument("paths", metavar="PATH", nargs="+", type=Path, help="a trace, a folder of traces, a run")
     parser.add_argument("--json", action="store_true", help="print the diagnosis as one JSON object")
     parser.add_argument("--fail-on", choices=("high", "medium", "low"), help="exit 1 when a finding is this severe")
     add_calibration_option(parser)
@@ -42,11 +46,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Read, diagnose, print."""
     from diagnose.cli.findings import failed, print_diagnosis
-    from diagnose.cli.reading import show_progress
     from diagnose.engine import diagnose
     from diagnose.measure.calibrated import with_calibrations
     from diagnose.plugins import load_rules
-    from diagnose.trace.readers import open_traces
     from diagnose.trace.readers.limits import lifted
 
     catalogue = load_rules(args.rules)
@@ -54,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
         talk(f"diagnose: {problem.module} was left out: {problem.message}")
     if args.on is None:
         with lifted() if args.any_size else nullcontext():
-            traces = open_traces(args.paths, show_progress)
+            traces = _opened(args.paths)
             if args.calibration is not None:
                 traces = with_calibrations(traces, args.calibration)
             diagnosis = diagnose(traces, catalogue)
@@ -68,3 +70,38 @@ def run(args: argparse.Namespace) -> int:
         diagnosis = diagnose_on(parse(args.on), args.paths, catalogue, args.rules)
     result(print_diagnosis(diagnosis, as_json=args.json))
     return failed(diagnosis, args.fail_on)
+
+
+def _opened(paths: list[Path]) -> list[Trace]:
+    """The recordings; where a path is none, of the run that it names, or of the latest one of that project."""
+    from diagnose.cli.reading import show_progress
+    from diagnose.cli.subject import run_of
+    from diagnose.trace.readers import open_traces
+
+    try:
+        return open_traces(paths, show_progress)
+    except InputError as error:
+        try:
+            runs = [run_of(path) or path for path in paths]
+        except InputError:  # neither a file nor a run
+            raise error from None
+        if runs == paths:
+            raise _without_recording(paths) or error from None
+    for path, run in zip(paths, runs, strict=True):
+        if run != path:
+            talk(f"diagnose: {path} is no recording; this reads {run}")
+    try:
+        return open_traces(runs, show_progress)
+    except InputError as error:
+        raise _without_recording(runs) or error from None
+
+
+def _without_recording(runs: list[Path]) -> InputError | None:
+    """What is wrong where a program was run and ended before anything of it was recorded."""
+    from diagnose.session import JOURNAL
+    from diagnose.trace.readers.run_folder import is_run_folder
+
+    for run in runs:
+        if (run / JOURNAL).is_file() and not is_run_folder(run):
+            return InputError(run, f"nothing was recorded in this run; `diagnose report {run}` says how it ended")
+    return None
