@@ -9,10 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diagnose.measure.bucket_plan import BucketPlan, pieces, plans
-from diagnose.measure.gradient_buckets import GradientBucket
+from diagnose.measure import Measures
+from diagnose.measure.bucket_plan import BucketPlan, bucket_plans, earliest_end_ns, least_exposed_ns, plans
+from diagnose.measure.gradient_buckets import GradientBucket, gradient_buckets
+from diagnose.measure.gradient_pieces import evenly, gradient_pieces, whole
 from diagnose.measure.planned import as_evidence, planned
 from diagnose.model import Confidence, Finding, Severity
+from diagnose.trace import Collective
+from diagnose.trace.drawn import drawn
 from diagnose.trace.schema import Float64, Int64
 
 MB = 1 << 20
@@ -33,9 +37,9 @@ def end_of(sizes: list[int], ready: list[int], cuts: tuple[int, ...]) -> float:
 
 
 @given(st.lists(st.tuples(st.integers(1, 64), st.integers(0, 2_000)), min_size=1, max_size=7))
-def test_no_cut_ends_earlier_than_the_plan(drawn: list[tuple[int, int]]) -> None:
-    sizes = [size * MB for size, _ in drawn]
-    ready = np.cumsum([after * 1_000 for _, after in drawn]).tolist()
+def test_no_cut_ends_earlier_than_the_plan(pieces: list[tuple[int, int]]) -> None:
+    sizes = [size * MB for size, _ in pieces]
+    ready = np.cumsum([after * 1_000 for _, after in pieces]).tolist()
     best = min(
         end_of(sizes, ready, cuts)
         for count in range(min(6, len(sizes)))
@@ -44,6 +48,15 @@ def test_no_cut_ends_earlier_than_the_plan(drawn: list[tuple[int, int]]) -> None
     found = plans(np.array(sizes), np.array(ready), time_of)
     assert found[0].end_ns == pytest.approx(best, abs=1)
     assert all(sum(plan.size_bytes) == sum(sizes) for plan in found)
+
+
+@given(st.lists(st.tuples(st.integers(1, 64), st.integers(0, 2_000)), min_size=1, max_size=30))
+def test_no_plan_ends_before_what_is_ready_last_can_be_reduced(pieces: list[tuple[int, int]]) -> None:
+    sizes = np.array([size * MB for size, _ in pieces])
+    ready = np.cumsum([after * 1_000 for _, after in pieces])
+    least = earliest_end_ns(sizes, ready, time_of)
+    assert all(plan.end_ns >= least - 1 for plan in plans(sizes, ready, time_of))
+    assert least >= ready[-1] + time_of(sizes[-1:])[0] - 1
 
 
 def test_what_nothing_hides_is_cut_small() -> None:
@@ -75,11 +88,73 @@ def bucket(size_bytes: int, ready_ns: int) -> GradientBucket:
 
 
 def test_pieces_add_up_and_become_ready_within_their_bucket() -> None:
-    sizes, ready = pieces([bucket(MB, 1_000), bucket(25 * MB, 9_000), bucket(6 * MB, 8_000)])
+    sizes, ready = evenly([bucket(MB, 1_000), bucket(25 * MB, 9_000), bucket(6 * MB, 8_000)])
     assert sizes.sum() == 32 * MB
     assert (np.diff(ready) >= 0).all()
     assert ready[-1] == 9_000
     assert ready[0] <= 1_000
+
+
+TIED = """
+    gpu   : kkkbbbvvbv       x
+    gpu 20:         ggGGGGGGG
+    op    :    a a   e
+    bwd   :    BBBBBBB
+    opt   :                  O
+"""
+"""Two gradients of 4 MiB in a bucket, and one of 32 that is ready last, as that of a tied embedding is."""
+SHAPES: dict[str, tuple[str, ...]] = {"a": ("[[1024, 1024]]", '["float"]'), "e": ("[[8192, 1024]]", '["float"]')}
+
+
+def measured(shapes: dict[str, tuple[str, ...]]) -> Measures:
+    return Measures(
+        drawn(
+            TIED,
+            repeat=4,
+            kernels={"b": "gemm", "v": "norm_backward", "x": "void multi_tensor_apply_kernel<FusedAdamMathFunctor>"},
+            ops=dict.fromkeys("ae", "torch::autograd::AccumulateGrad"),
+            shapes=shapes,
+            comms={"g": Collective("all_reduce", 8 * MB, 2, "pg"), "G": Collective("all_reduce", 32 * MB, 2, "pg")},
+        )
+    )
+
+
+def test_a_gradient_is_not_cut_where_autograd_names_it() -> None:
+    measures = measured(SHAPES)
+    sizes, ready = gradient_pieces(measures, gradient_buckets(measures))
+    assert (sizes // MB).tolist() == [4, 4, 32]
+    assert ready.tolist() == [3_000_000, 5_000_000, 7_000_000]
+    assert bucket_plans(measures)[0].size_bytes == (8 * MB, 32 * MB)
+
+
+@pytest.mark.parametrize("shapes", [{}, {**SHAPES, "a": ("[[1000, 1024]]", '["float"]')}, {"a": SHAPES["a"]}])
+def test_calls_that_do_not_add_up_to_the_buckets_say_nothing_of_them(shapes: dict[str, tuple[str, ...]]) -> None:
+    measures = measured(shapes)
+    buckets = gradient_buckets(measures)
+    assert [column.tolist() for column in gradient_pieces(measures, buckets)] == [
+        column.tolist() for column in evenly(buckets)
+    ]
+
+
+def test_of_what_is_ready_last_no_buckets_hide_anything() -> None:
+    # 32 MiB take 7 ms from the end of the backward pass on, whatever was sent before. Known only by the bucket it is
+    # in, some of it might have been sent before, and the bound is lower.
+    assert least_exposed_ns(measured(SHAPES)) == 7_000_000
+    unknown = least_exposed_ns(measured({}))
+    assert unknown is not None and 0 < unknown < 6_000_000
+
+
+def test_small_gradients_are_put_together_and_large_ones_stay_alone() -> None:
+    sizes, ready = whole(np.array([1, 1, 1000, 1, 2, 1000, 1]) * 1_000, np.arange(7))
+    assert (sizes // 1_000).tolist() == [2, 1000, 3, 1000, 1]
+    assert ready.tolist() == [1, 2, 4, 5, 6]
+
+
+def test_a_size_lets_no_further_gradient_into_its_bucket() -> None:
+    """1.999 MiB, rounded to 2.00, would take the next gradient in as well; of the last, nothing may be left."""
+    evidence = tuple(as_evidence([round(1.999 * MB), round(0.251 * MB)]))
+    finding = Finding("small-buckets", Severity.HIGH, 0, 1, 0.1, Confidence.BOUND, "as found", evidence)
+    assert planned(finding) == (1.99, 0.26)
 
 
 def test_a_finding_carries_a_plan_in_the_order_of_sending() -> None:

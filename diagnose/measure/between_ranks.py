@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from diagnose.measure import Measures
+from diagnose.measure.bucket_plan import least_exposed_ns
 from diagnose.measure.bus_bandwidth import BusBandwidth, bus_bandwidth
 from diagnose.measure.gradient_buckets import GradientBucket, gradient_buckets
 from diagnose.measure.rank_groups import Bubble, RankGroup, pipeline_bubble, rank_groups
@@ -51,6 +52,8 @@ class BetweenRanks:
     shown: int
     """The row of which buckets and modules are shown: the rank that waits least, so that its times are its own."""
     buckets: tuple[GradientBucket, ...]
+    least_exposed_ns: int | None
+    """What any choice of buckets leaves exposed there, per step; None where that is not known."""
     modules: tuple[ShardedModule, ...]
     bandwidth: tuple[BusBandwidth, ...]
     blocking: Blocking | None
@@ -68,6 +71,7 @@ def between_ranks(measures: Sequence[Measures]) -> BetweenRanks:
         ranks=tuple(_of_rank(one, row if job.matched else None) for one, row in zip(taken, job.waiting, strict=True)),
         shown=shown,
         buckets=gradient_buckets(taken[shown]) if taken else (),
+        least_exposed_ns=least_exposed_ns(taken[shown]) if taken else None,
         modules=sharded_modules(taken[shown]) if taken else (),
         bandwidth=bus_bandwidth(measures, job),
         blocking=blocking_communication(measures, job),

@@ -6,11 +6,14 @@ places at which one may cut, dynamic programming finds the plan of each number o
 collective takes from the compute beside it counts too, as a part of its time.
 
 The first bucket comes out small where the link would wait, and the last one because nothing hides it.
+
+    bucket_plans(measures)[0].size_bytes     # in the order of sending
+    least_exposed_ns(measures)               # what no buckets whatever can hide
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,7 +21,8 @@ import numpy as np
 
 from diagnose.measure.collective_cost import BESIDE
 from diagnose.measure.curves import calibrated_ns, curve_of
-from diagnose.measure.gradient_buckets import GradientBucket, gradient_buckets
+from diagnose.measure.gradient_buckets import gradient_buckets, gradient_rounds
+from diagnose.measure.gradient_pieces import gradient_pieces
 from diagnose.measure.planned import as_evidence
 from diagnose.model import Evidence
 from diagnose.trace.schema import Float64, Int64
@@ -29,8 +33,6 @@ if TYPE_CHECKING:
 TimeOf = Callable[[Int64], Float64]
 """Bytes of messages → what each takes, in ns."""
 
-_PIECES = 64
-"""Places to cut at, about: a parameter is not cut, so that finer ones would not be met anyway."""
 _MOST_BUCKETS = 6
 """Of a plan: more could be no better where so many already keep the link busy, and nobody would read the list."""
 
@@ -92,34 +94,47 @@ def _cut(before: Int64, used: int, upto: int, ends: Int64) -> tuple[int, ...]:
     return tuple(reversed(sizes))
 
 
-def pieces(buckets: Sequence[GradientBucket]) -> tuple[Int64, Int64]:
-    """Sizes and ready times of about `_PIECES` pieces: within a bucket, gradients became ready evenly one by one."""
-    total = sum(bucket.size_bytes for bucket in buckets)
-    sizes: list[int] = []
-    ready: list[int] = []
-    since = 0
-    for bucket in buckets:
-        parts = max(1, round(_PIECES * bucket.size_bytes / max(total, 1)))
-        edges = np.linspace(0, bucket.size_bytes, parts + 1).astype(np.int64)
-        sizes += np.diff(edges).tolist()
-        ready += np.linspace(since, max(bucket.ready_ns, since), parts + 1)[1:].astype(np.int64).tolist()
-        since = max(bucket.ready_ns, since)
-    return np.asarray(sizes, np.int64), np.asarray(ready, np.int64)
+def earliest_end_ns(size_bytes: Int64, ready_ns: Int64, time_of: TimeOf) -> int:
+    """When the last gradient is reduced at the earliest, by whatever buckets.
+
+    What is ready only at a moment is sent after it, and by no collectives sooner than by a single one.
+    """
+    ready = np.maximum.accumulate(ready_ns).astype(np.float64)
+    left = np.cumsum(size_bytes[::-1])[::-1]
+    times = np.asarray(time_of(np.asarray(left, np.int64)), np.float64)
+    return round(float((ready + times).max()))
+
+
+def least_exposed_ns(measures: Measures) -> int | None:
+    """What every choice of buckets leaves exposed of this rank's gradients, per step: what is still to be reduced when
+    the backward pass has nothing left to compute. None where sizes or times are unknown."""
+    known, rounds = _gradients(measures), gradient_rounds(measures)
+    if known is None or rounds is None or rounds.passes is None:
+        return None
+    end = earliest_end_ns(*known)
+    return max(end - rounds.computes_ns, 0)
 
 
 def planned_buckets(measures: Measures) -> list[Evidence]:
     """The best plan as evidence of a finding, by which it gets to a fixer; empty where there is none."""
-    found = bucket_plans(measures)
-    return as_evidence(found[0].size_bytes) if found else []
+    found, least = bucket_plans(measures), least_exposed_ns(measures)
+    bound = [] if least is None else [Evidence("exposed by any buckets, at least", least, "ns")]
+    return [*bound, *as_evidence(found[0].size_bytes)] if found else []
 
 
 def bucket_plans(measures: Measures) -> tuple[BucketPlan, ...]:
     """Plans for the gradients of this rank's backward pass, the best first; empty where sizes or times are unknown."""
+    known = _gradients(measures)
+    return () if known is None else tuple(plans(*known, BESIDE))
+
+
+def _gradients(measures: Measures) -> tuple[Int64, Int64, TimeOf] | None:
+    """Sizes and ready times of pieces, and the time of a collective; None where either is unknown."""
     buckets = [bucket for bucket in gradient_buckets(measures) if bucket.kind == "all_reduce"]
     time_of = _time_of(measures)
     if not buckets or time_of is None or min(bucket.size_bytes for bucket in buckets) <= 0:
-        return ()
-    return tuple(plans(*pieces(buckets), time_of, BESIDE))
+        return None
+    return (*gradient_pieces(measures, buckets), time_of)
 
 
 def _time_of(measures: Measures) -> TimeOf | None:

@@ -45,22 +45,60 @@ class GradientBucket:
         return max(self.start_ns - self.ready_ns, 0)
 
 
-def gradient_buckets(measures: Measures) -> tuple[GradientBucket, ...]:
-    """The buckets in the order in which they are sent; of steps with different numbers of them, the usual one."""
-    comm = measures.communication
+@dataclass(frozen=True, eq=False, slots=True)
+class GradientRounds:
+    """The rounds of gradients that have the usual number of collectives, one of each counted step at most."""
+
+    rows: Int64
+    """Round × bucket: rows of `measures.communication`."""
+    passes: Int64 | None
+    """Of `measures.backward_passes`, the one whose gradients they are; None where passes are not known."""
+    begin_ns: Int64
+    """When each backward pass began to compute, and ended."""
+    end_ns: Int64
+
+    @property
+    def computes_ns(self) -> int:
+        """How long the median backward pass computes."""
+        return int(np.median(self.end_ns - self.begin_ns))
+
+    @staticmethod
+    def ready_ns(measures: Measures, issued_ns: Int64) -> Int64:
+        """When the work launched before each moment of the host had ended; the moment itself without a device."""
+        work, launched = _compute_rows(measures)
+        if not len(work):
+            return issued_ns
+        ends = np.maximum.accumulate(measures.trace.device.end_ns[work])
+        last = np.searchsorted(launched, issued_ns, side="right") - 1
+        return np.where(last >= 0, np.maximum(ends[np.maximum(last, 0)], issued_ns), issued_ns)
+
+
+def gradient_rounds(measures: Measures) -> GradientRounds | None:
+    """Of steps with different numbers of collectives, those with the usual number; None without any."""
     rounds = [found for step in range(measures.step_count) if len(found := _last_round(measures, step))]
     if not rounds:
-        return ()
+        return None
     counts, often = np.unique([len(one) for one in rounds], return_counts=True)
     usual = int(counts[often.argmax()])
     rows = np.stack([one for one in rounds if len(one) == usual])
-    begin, end = _computing(measures, rows)
+    comm, passes = measures.communication, measures.backward_passes
+    number = np.maximum(passes.begun_by(comm.issued_ns[rows][:, -1]) - 1, 0) if len(passes) else None
+    return GradientRounds(rows, number, *_computing(measures, rows, number))
+
+
+def gradient_buckets(measures: Measures) -> tuple[GradientBucket, ...]:
+    """The buckets in the order in which they are sent; of steps with different numbers of them, the usual one."""
+    comm = measures.communication
+    rounds = gradient_rounds(measures)
+    if rounds is None:
+        return ()
+    rows, begin, end = rounds.rows, rounds.begin_ns, rounds.end_ns
     start, stop = comm.start_ns[rows], comm.end_ns[rows]
     alone = _alone(start, stop)
     after = np.maximum(alone, end[:, None])
     columns = {
         # What was sent had been ready: kernels beside it on other streams may have begun before and end later.
-        "ready_ns": np.minimum(_ready(measures, comm.issued_ns[rows]), start) - begin[:, None],
+        "ready_ns": np.minimum(rounds.ready_ns(measures, comm.issued_ns[rows]), start) - begin[:, None],
         "start_ns": start - begin[:, None],
         "end_ns": stop - begin[:, None],
         "transfer_ns": np.minimum(comm.transfer_ns[rows], stop - start),
@@ -74,7 +112,7 @@ def gradient_buckets(measures: Measures) -> tuple[GradientBucket, ...]:
             size_bytes=int(np.median(comm.size_bytes[rows[:, place]])),
             **{name: int(values[place]) for name, values in middle.items()},
         )
-        for place in range(usual)
+        for place in range(rows.shape[1])
     )
 
 
@@ -100,14 +138,12 @@ def _last_round(measures: Measures, step: int) -> Int64:
     return np.asarray(mine[np.argsort(comm.issued_ns[mine], kind="stable")], np.int64)
 
 
-def _computing(measures: Measures, rows: Int64) -> tuple[Int64, Int64]:
-    """Per step, when the backward pass whose gradients these are began and ended to compute."""
+def _computing(measures: Measures, rows: Int64, number: Int64 | None) -> tuple[Int64, Int64]:
+    """Per round, when the backward pass of that number began and ended to compute."""
     comm, passes = measures.communication, measures.backward_passes
-    issued = comm.issued_ns[rows]
-    if not len(passes):
+    if number is None:
         begin = comm.start_ns[rows].min(axis=1)
         return begin, begin
-    number = np.maximum(passes.begun_by(issued[:, -1]) - 1, 0)
     begin, end = passes.start_ns[number], passes.end_ns[number]
     if not measures.has_device:
         return begin, end
@@ -119,16 +155,6 @@ def _computing(measures: Measures, rows: Int64) -> tuple[Int64, Int64]:
         return begin, end
     ends = np.maximum.accumulate(device.end_ns[work])
     return device.start_ns[work][first], ends[last]
-
-
-def _ready(measures: Measures, issued_ns: Int64) -> Int64:
-    """When the work launched before each moment had ended; the moment itself without a device."""
-    work, launched = _compute_rows(measures)
-    if not len(work):
-        return issued_ns
-    ends = np.maximum.accumulate(measures.trace.device.end_ns[work])
-    last = np.searchsorted(launched, issued_ns, side="right") - 1
-    return np.where(last >= 0, np.maximum(ends[np.maximum(last, 0)], issued_ns), issued_ns)
 
 
 def _compute_rows(measures: Measures) -> tuple[Int64, Int64]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from math import ceil, floor
 
 from diagnose.model import Evidence, Finding
 
@@ -20,6 +21,12 @@ def as_evidence(sizes: Sequence[int]) -> list[Evidence]:
 
 
 def planned(finding: Finding) -> tuple[float, ...]:
-    """The sizes in MiB, to a hundredth; empty where the finding has no plan."""
+    """The sizes in MiB, to a hundredth; empty where the finding has no plan.
+
+    DistributedDataParallel closes a bucket with the gradient that fills it: rounded up, a size would let in the next
+    one, however large that is. After the last nothing may be left.
+    """
     found = {int(match[1]): float(one.value) for one in finding.evidence if (match := _BUCKET.match(one.measure))}
-    return tuple(max(0.01, round(found[at] / _MB, 2)) for at in sorted(found))
+    hundredths = [found[at] * 100 / _MB for at in sorted(found)]
+    rounded = [*map(floor, hundredths[:-1]), *map(ceil, hundredths[-1:])]
+    return tuple(max(1, size) / 100 for size in rounded)

@@ -48,6 +48,7 @@ def to_json(between: BetweenRanks) -> str:
         "ranks": [msgspec.to_builtins(one) for one in between.ranks],
         "shown": job.table[between.shown].rank if job.table else None,
         "buckets": [msgspec.to_builtins(one) for one in between.buckets],
+        "least_exposed_ns": between.least_exposed_ns,
         "modules": [msgspec.to_builtins(one) for one in between.modules],
         "blocking": None
         if between.blocking is None
@@ -191,7 +192,9 @@ def _buckets(between: BetweenRanks) -> Iterator[str]:
         yield _columns((str(number), size, *map(format_ns, moments)), _BUCKETS)
     yield from _more(len(between.buckets))
     tail = sum(one.tail_ns for one in between.buckets)
-    yield f"  {format_ns(tail)} of them lie after the backward pass, where nothing hides them"
+    least = between.least_exposed_ns
+    bound = "" if least is None else f"; any buckets leave {format_ns(least)} there, at this link's speed"
+    yield f"  {format_ns(tail)} of them lie after the backward pass, where nothing hides them{bound}"
 
 
 _BUCKETS = (4, 11, 10, 10, 10, 10, 10, 10)
