@@ -105,9 +105,11 @@ def _schedule(source: Source, stretch: Stretch, gc: str, every: Scalar) -> list[
     if not every or counter is None or not isinstance(body, cst.IndentedBlock):
         return [insert_before(source, outermost, lines)]
     turn = [f"if {counter} % {every} == 0:", f"{source.module.default_indent}{gc}.collect()"]
+    skips = any(loops_around(source, each)[0] is stretch.loop for each in source.every(cst.Continue, body))
     return [
         insert_before(source, outermost, [*lines, f"{gc}.disable()"]),
-        insert_after(source, body.body[-1], turn),
+        # A turn that goes on to the next one early does not come to the end, and collects, too.
+        insert_before(source, body.body[0], turn) if skips else insert_after(source, body.body[-1], turn),
     ]
 
 
@@ -148,6 +150,15 @@ FIXER = Fixer(
             + "gc.disable()\nfor i, x in enumerate(loader):\n"
             + _STEP
             + "    if i % 100 == 0:\n        gc.collect()\n",
+            request=lambda text: _recorded(text, 100),
+        ),
+        Example(
+            before="import os\nimport torch\n\nfor i, x in enumerate(loader):\n    model(x).sum().backward()\n"
+            "    if (i + 1) % 8:\n        continue\n    optimizer.step()\n",
+            after="import gc\nimport os\nimport torch\n\n"
+            + _FREEZE
+            + "gc.disable()\nfor i, x in enumerate(loader):\n    if i % 100 == 0:\n        gc.collect()\n"
+            "    model(x).sum().backward()\n    if (i + 1) % 8:\n        continue\n    optimizer.step()\n",
             request=lambda text: _recorded(text, 100),
         ),
         Example(
