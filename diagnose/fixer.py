@@ -97,6 +97,7 @@ from diagnose.source.steps.block_calls import (
 )
 from diagnose.source.steps.built import Built, built_model
 from diagnose.source.steps.compiled import Compiled, ModelClass, compilations, is_compiled, model_class
+from diagnose.source.steps.cuda_switch import also_without_cuda
 from diagnose.source.steps.data_parallel import DataParallel, data_parallel, hooked_gradients, wrapper_of
 from diagnose.source.steps.deferred import Deferred, LeftAlone, filled_by, keep_on_device, put_off, read_at_once
 from diagnose.source.steps.device_type import device_type
@@ -196,6 +197,7 @@ __all__ = [
     "accumulation",
     "add_to_shim",
     "after_build",
+    "also_without_cuda",
     "argument",
     "argument_code",
     "asked_elsewhere",

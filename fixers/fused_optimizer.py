@@ -2,9 +2,10 @@
 
 What it changes
     Passes `fused=True` where the program builds its Adam, AdamW, SGD or Adagrad. `foreach` gives way, since the two
-    exclude each other. Where the program has a class of its own that computes what torch's AdamW, Adam or SGD does,
-    torch's takes its place, fused, and the class goes if nothing else uses it. For the Trainer of Hugging Face it is
-    `optim="adamw_torch_fused"`. Of optimizers that have no fused form, `foreach=False` goes.
+    exclude each other. A program that chooses the fused form on CUDA alone chooses it on the CPU as well. Where the
+    program has a class of its own that computes what torch's AdamW, Adam or SGD does, torch's takes its place, fused,
+    and the class goes if nothing else uses it. For the Trainer of Hugging Face it is `optim="adamw_torch_fused"`. Of
+    optimizers that have no fused form, `foreach=False` goes.
 
 Why it helps
     Without it, torch updates parameters with a dozen elementwise operations for each tensor, or for each group of
@@ -22,6 +23,8 @@ Fix safety
 
 from __future__ import annotations
 
+import re
+
 import libcst as cst
 
 from diagnose.fixer import (
@@ -35,7 +38,9 @@ from diagnose.fixer import (
     Site,
     Source,
     Splice,
+    also_without_cuda,
     argument,
+    binding_of,
     call_at,
     example_request,
     has_star,
@@ -51,6 +56,7 @@ _FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 _FOREACH_ONLY = ("Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop")
 _FOREACH_POSITION = {"Adagrad": 6}
 _FORMS = frozenset({"fused", "foreach"})
+_FUSES = re.compile(r"""\bfused=True\b|["']fused["']:\s*True\b""")
 
 
 def rewrite(request: Request) -> Answer:
@@ -146,6 +152,9 @@ def _set_fused(request: Request, site: Site, source: Source, call: cst.Call, kin
         if keyword == "fused" and code == "True":
             return []
         if code is not None and code not in ({literal} if literal else {"True", "False", "None"}) | {"None"}:
+            chosen = also_without_cuda(source, given.value) if keyword == "fused" and given and _on_cpu(site) else None
+            if chosen is not None:
+                return [chosen]
             return f"{where} passes {keyword}={code}: decide there whether fused=True may take its place."
     position = _FOREACH_POSITION.get(kind)
     if position is not None and argument(call, "foreach", position) is not argument(call, "foreach"):
@@ -160,6 +169,9 @@ def _is_sparse(request: Request) -> bool:
 def _over_options(site: Site, source: Source, call: cst.Call) -> list[Splice] | str:
     """`**options`: put ours over them, where the run recorded that nothing in them stands against it."""
     stars = [arg for arg in call.args if arg.star == "**"]
+    chosen = _chosen_on_cpu(site, source, stars[0].value) if len(stars) == 1 else None
+    if chosen is not None:
+        return [chosen]
     recorded = {"fused", "foreach", "differentiable"} <= set(site.arguments)
     against = any(site.arguments.get(name) for name in ("foreach", "differentiable"))
     code = source.code(stars[0].value) if len(stars) == 1 else ""
@@ -168,6 +180,20 @@ def _over_options(site: Site, source: Source, call: cst.Call) -> list[Splice] | 
     if not recorded or against or not code or decides or named or any(arg.star == "*" for arg in call.args):
         return f"{site.file}:{site.line} takes its arguments from elsewhere: put fused=True where they are made."
     return [replace(source, stars[0].value, f'{{**{code}, "fused": True}}')]
+
+
+def _on_cpu(site: Site) -> bool:
+    """Whether all that the optimizer updates lies in the host's memory."""
+    return site.arguments.get("devices") == "cpu"
+
+
+def _chosen_on_cpu(site: Site, source: Source, options: cst.BaseExpression) -> Splice | None:
+    """The edit of `options = dict(fused=True) if … == "cuda" else dict()`, where that is all that chooses."""
+    bound = binding_of(source, options) if isinstance(options, cst.Name) and _on_cpu(site) else None
+    choice = bound.value if bound is not None else None
+    if not isinstance(choice, cst.IfExp) or "fused" in source.code(choice.orelse):
+        return None
+    return also_without_cuda(source, choice) if _FUSES.search(source.code(choice.body)) else None
 
 
 def _binds(source: Source, assign: cst.Assign, code: str) -> bool:

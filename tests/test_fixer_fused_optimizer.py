@@ -217,6 +217,50 @@ optimizer = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.95), **extra_args)
     assert fixed(text, "AdamW(groups", **{**RECORDED, "fused": True}) is None
 
 
+@pytest.mark.parametrize(
+    ("choice", "given", "edited"),
+    [
+        (
+            "use_fused = 'fused' in known and device_type == 'cuda'\n"
+            "extra = dict(fused=True) if use_fused else dict()\nprint(f'using fused: {use_fused}')",
+            "**extra",
+            "use_fused = 'fused' in known\n",
+        ),
+        ('extra = {"fused": True} if device.type == "cuda" else {}', "**extra", 'extra = {"fused": True}\n'),
+        ("use_fused = device == 'cuda' and 'fused' in known", "fused=use_fused", "use_fused = 'fused' in known\n"),
+        (
+            "cuda = device == 'cuda'\nif cuda:\n    model.cuda()",
+            "fused=cuda",
+            "lr=1e-2, fused=True)",
+        ),
+    ],
+)
+def test_a_form_that_is_chosen_on_cuda_alone_is_chosen_on_the_cpu_too(choice: str, given: str, edited: str) -> None:
+    before = f"known = inspect.signature(torch.optim.AdamW).parameters\ndevice_type = device = 'cpu'\n{choice}\n"
+    before = before.replace("device.type", "device_type")
+    text = f"import inspect\nimport torch\n{before}" + TRAINING.format(
+        build=f"torch.optim.AdamW(model.parameters(), lr=1e-2, {given})"
+    )
+    after = text_of(fixed(text, "AdamW(model", **RECORDED, devices="cpu"))
+    assert edited in after
+    assert trained(after) == pytest.approx(trained(text), rel=1e-4, abs=1e-6)
+    assert isinstance(fixed(text, "AdamW(model", **RECORDED, devices="cuda"), Advice), "on CUDA it is fused already"
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        "extra = dict(fused=True) if device == 'cuda' or old else dict()",
+        "extra = dict(fused=True) if chosen(device) else dict()",
+        "extra = dict(fused=True) if device == 'cuda' else dict(fused=False, capturable=True)",
+        "extra = dict(eps=1e-6) if device == 'cuda' else dict(fused=False)",
+    ],
+)
+def test_a_form_that_something_else_chooses_is_left_to_people(choice: str) -> None:
+    text = f"import torch\n{choice}\noptimizer = torch.optim.AdamW(groups, lr=1e-3, **extra)\n"
+    assert isinstance(fixed(text, "AdamW(groups", **RECORDED, devices="cpu"), Advice)
+
+
 def test_without_a_record_the_text_tells_where_optimizers_are_built() -> None:
     text = "import torch\nfrom torch import optim\n\n\ndef main(args):\n    return optim.SGD(parameters, args.lr)\n"
     answer = FIXER.rewrite(example_request("slow-optimizer", text))
