@@ -166,3 +166,13 @@ def test_what_is_no_training_step_is_none(text: str) -> None:
 
 def test_a_model_from_elsewhere_is_not_guessed() -> None:
     assert built("from zoo import model\nfor x in data:\n    loss = model(x)\n    loss.backward()\n") is None
+
+
+def test_a_timer_of_modules_in_a_file_that_called_no_model_is_no_training_step() -> None:
+    timer = "def profile(m, x):\n    for _ in range(3):\n        m(x).sum().backward()\n"
+    sources = {"timing.py": timer, "train.py": FLAT}
+    assert [step.path for step in training_steps(sources)] == ["timing.py", "train.py"]
+    called = [Site("forward", "train.py", 7)]
+    assert [step.path for step in training_steps(sources, called)] == ["train.py"]
+    elsewhere = [Site("forward", "losses.py", 7)]
+    assert len(training_steps(sources, elsewhere)) == 2, "a function of another file calls the model"

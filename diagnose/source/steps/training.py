@@ -73,7 +73,12 @@ def training_steps(sources: Mapping[str, str], sites: Sequence[Site] = ()) -> tu
             continue
         lines = {site.line for site in sites if site.kind == "forward" and site.file == path}
         found += [_step(path, source, call, lines) for call in source.every(cst.Call) if _is_backward(source, call)]
-    return tuple(found)
+    return tuple(_that_ran(found, {site.file for site in sites if site.kind == "forward"}))
+
+
+def _that_ran(found: Sequence[TrainingStep], ran: set[str]) -> Sequence[TrainingStep]:
+    """Without the steps of files in which the run called no model, such as a timer of modules, beside those of one."""
+    return [step for step in found if step.path in ran] or found
 
 
 def _is_backward(source: Source, call: cst.Call) -> bool:
