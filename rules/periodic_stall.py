@@ -11,8 +11,10 @@ Why it costs
 What proves it
     The log of all steps of a live run, else the counted steps of a long recording: lengths far above the median at
     regular distances, three times at least. Where the host had run ahead, it catches up in the steps that follow, which
-    are shorter then: what they save is taken off. Recorded ranges (checkpoints, loader waits, collections, compiling)
-    and stack samples inside the long steps say what happens in them. Steps while the profiler was at work are left out.
+    are shorter then: what they save is taken off. A host that runs ahead for many steps and then reads a loss waits as
+    long as it was ahead: steps shorter than the device's work are taken off, however many they are. Recorded ranges
+    (checkpoints, loader waits, collections, compiling) and stack samples inside the long steps say what happens in
+    them. Steps while the profiler was at work are left out.
 
     Waits for the loader every few steps are bursts of its workers, which is `input-bound`; compiling is `recompiling`.
 
@@ -191,7 +193,12 @@ def _within_counted(measures: Measures, rows: Int64, most_ns: int) -> tuple[Inte
 
 def _stalls(measures: Measures, log: StepTimes) -> Stalls | None:
     known = measures.has_device and measures.step_count
-    return stalls_of(log, int(np.median(measures.busy_ns)) if known else 0)
+    # Work, and what of it has to wait for other work: no host makes that shorter.
+    return stalls_of(log, int(np.median(measures.busy_ns + _waiting_for_work(measures))) if known else 0)
+
+
+def _waiting_for_work(measures: Measures) -> Int64:
+    return measures.per_step(measures.idle_of("dependency"))
 
 
 def _cause(measures: Measures, log: StepTimes, stalls: Stalls) -> tuple[RangeKind | None, str, tuple[str, ...]]:

@@ -11,7 +11,7 @@ from diagnose import plugins
 from diagnose.engine import diagnose
 from diagnose.measure import Measures
 from diagnose.model import Finding, Severity
-from diagnose.rule import Claim, RangeKind, Trace, drawn
+from diagnose.rule import Claim, RangeKind, StepTimes, Trace, drawn, stalls_of
 from diagnose.trace.schema import Ranges, StepLog
 
 MS = 1_000_000
@@ -71,6 +71,36 @@ def test_a_host_that_catches_up_has_lost_nothing() -> None:
     for step in range(20, 120, 20):
         lengths[step] = 1.0
     assert claims(logged(lengths)) == []
+
+
+def ahead(steps: int = 120, extra: float = 0.0) -> list[float]:
+    """Steps of 10 ms of the device under a host that needs 2 ms, until its queue is full, and reads every twentieth."""
+    free = [2.0] * 14 + [10.0] * 5
+    return [*free, 200.0 - sum(free) + extra] * (steps // 20)
+
+
+def times(lengths: list[float], unusable: slice = slice(0)) -> StepTimes:
+    length = (np.array(lengths) * MS).astype(np.int64)
+    ends = np.cumsum(length)
+    usable = np.ones(len(length), np.bool_)
+    usable[unusable] = False
+    return StepTimes(ends - length, ends, usable, live=True)
+
+
+def test_a_host_that_was_ahead_for_many_steps_has_lost_nothing_by_its_wait() -> None:
+    assert stalls_of(times(ahead()), 10 * MS) is None
+
+
+def test_what_a_long_step_costs_beyond_a_wait_for_what_was_ahead_is_told() -> None:
+    stalls = stalls_of(times(ahead(extra=100.0)), 10 * MS)
+    assert stalls is not None
+    assert stalls.period == 20
+    assert stalls.cost_ns.tolist() == [100 * MS] * 6
+
+
+def test_what_was_ahead_is_not_known_where_the_profiler_was_at_work_before_the_next_long_step() -> None:
+    """The long steps whose next ones were seen took as long as the host was ahead: so did the others."""
+    assert stalls_of(times(ahead(steps=80), unusable=slice(42, 48)), 10 * MS) is None
 
 
 def test_the_loader_at_the_start_of_an_epoch_is_named() -> None:

@@ -1,7 +1,7 @@
 """Steps that take much longer than the others: which they are, how regularly they come, and what each costs.
 
     times = step_times(trace, steps)        # of all steps that a live run logged, else of the counted ones
-    stalls_of(times, busy_ns)               # those at regular distances; None where there are none
+    stalls_of(times, device_ns)             # those at regular distances; None where there are none
     exceptional_steps(steps.length_ns)      # those of a recording too short for that
 
 Times are integer nanoseconds.
@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from diagnose.measure.spread import standard_deviation
 from diagnose.measure.steps import StepSpans
@@ -62,7 +63,7 @@ class Stalls:
     rows: Int64
     """The long steps, as rows of the step times."""
     cost_ns: Int64
-    """Per long step, its excess without what the following steps catch up."""
+    """Per long step, its excess without what the steps up to the next one fall short of the usual."""
 
 
 def step_times(trace: Trace, steps: StepSpans) -> StepTimes | None:
@@ -80,15 +81,15 @@ def step_times(trace: Trace, steps: StepSpans) -> StepTimes | None:
     return log if int(log.usable.sum()) >= FEWEST * FEWEST else None
 
 
-def stalls_of(log: StepTimes, busy_ns: int) -> Stalls | None:
+def stalls_of(log: StepTimes, device_ns: int) -> Stalls | None:
     """The steps that stand out at regular distances, with what each costs; None where there are none.
 
-    `busy_ns` is the device's work of a step, 0 where none is known: no step is usually shorter.
+    `device_ns` is what the device needs for a step, 0 where that is not known: no step is usually shorter. A host that
+    runs ahead is done with its step in less, and waits for the device in the long one: that costs nothing.
     """
     length = log.length_ns
     deviation = standard_deviation(length[log.usable])
-    # A host that runs ahead is done with a step long before the device is.
-    usual = max(float(np.median(length[log.usable])), busy_ns)
+    usual = max(float(np.median(length[log.usable])), device_ns)
     above = length - usual
     rows = np.flatnonzero(log.usable & (above > max(LONGER * usual, DEVIATIONS * deviation)))
     period = _period(rows)
@@ -97,17 +98,25 @@ def stalls_of(log: StepTimes, busy_ns: int) -> Stalls | None:
         period = _period(rows)
     if period is None:
         return None
-    short = np.where(log.usable, np.minimum(above, 0), 0)
-    caught_up = np.concatenate(([0.0], np.cumsum(short)))
-    until = np.minimum(np.minimum(rows + 1 + CATCH_UP, np.append(rows[1:], len(length))), len(length))
+    following = np.append(rows[1:], len(length))
+    until = np.minimum(rows + 1 + CATCH_UP, following)
     # Steps vary by chance too: half of them are shorter than the median, normally spread ones by 0.8 σ on average.
     chance = 0.4 * deviation * (until - rows - 1)
-    saved = np.maximum(caught_up[rows + 1] - caught_up[until] - chance, 0)
-    cost = np.maximum(above[rows] - saved, 0).astype(np.int64)
-    # A long step at the very end: nobody saw what was caught up after it.
-    seen = until - rows - 1 >= min(CATCH_UP, period - 1)
+    saved = np.maximum(_sum_between(np.where(log.usable, -np.minimum(above, 0), 0), rows + 1, until) - chance, 0)
+    # No chance makes a step shorter than the device's work: all that is below it was waited for, or will be.
+    ahead = _sum_between(np.where(log.usable, np.maximum(device_ns - length, 0), 0), rows + 1, following)
+    cost = np.maximum(above[rows] - np.maximum(saved, ahead), 0).astype(np.int64)
+    # Where the log ends, or has a gap, before the next long step: nobody saw all that was caught up after this one.
+    enough = np.where(ahead > 0, period - 1, min(CATCH_UP, period - 1))
+    seen = _sum_between(log.usable, rows + 1, np.where(ahead > 0, following, until)) >= enough
     cost = np.where(seen, cost, np.minimum(cost, int(np.median(cost[seen])) if seen.any() else 0))
     return Stalls(period, int(usual), rows, cost) if cost.sum() > 0 else None
+
+
+def _sum_between(values: npt.ArrayLike, starts: Int64, ends: Int64) -> npt.NDArray[np.float64]:
+    """Per pair of rows, the sum of the values from the one up to the other."""
+    running = np.concatenate(([0.0], np.cumsum(np.asarray(values, np.float64))))
+    return running[ends] - running[starts]
 
 
 def _period(rows: Int64) -> int | None:
