@@ -294,6 +294,8 @@ def _warnings(measures: Measures) -> list[str]:
 def _lengthened(measures: Measures) -> Iterator[str]:
     """By how much the profiler lengthened the steps, where it matters."""
     watched, traced = measures.trace.facts.step_ns_watched, _steps(measures).median_ns
+    if measures.replay.ran_ahead:
+        return  # the pace of a host ahead of its device is not that of the steps
     if watched and traced and traced > _OVERHEAD * watched:
         weighs = "causes on the host weigh more here than without it"
         if measures.replay.recording_scale:

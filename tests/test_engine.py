@@ -183,8 +183,13 @@ def test_a_line_that_can_be_read_is_shown(tmp_path: Path) -> None:
 
 
 def test_a_profiler_that_slows_the_steps_is_said() -> None:
-    trace = drawn("gpu : kkkkkkkkkk", facts=Facts(step_ns_watched=5 * MS))
-    assert "2.00 times as long" in " ".join(diagnose([trace], catalogue()).warnings)
+    trace = drawn("gpu : kkkk      \nstep:          |", repeat=4, facts=Facts(step_ns_watched=5 * MS))
+    assert "1.80 times as long" in " ".join(diagnose([trace], catalogue()).warnings)
+
+
+def test_a_host_that_was_ahead_of_its_device_does_not_tell_what_the_profiler_cost() -> None:
+    trace = drawn("gpu : kkkkkkkkkk\nstep:          |", repeat=4, facts=Facts(step_ns_watched=5 * MS))
+    assert "times as long" not in " ".join(diagnose([trace], catalogue()).warnings)
 
 
 def test_a_recording_of_nothing_is_a_diagnosis_of_nothing() -> None:

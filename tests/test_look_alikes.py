@@ -155,13 +155,12 @@ def test_a_recording_without_device_work_leaves_the_device_rules_open() -> None:
     assert not device_rules & {found.rule for found in diagnosis.findings}
 
 
-def test_steps_that_a_profiler_made_longer_are_said_to_be() -> None:
+def test_a_host_ahead_of_a_busy_device_is_no_sign_that_the_profiler_made_steps_longer() -> None:
     (trace,) = open_traces([HEALTHY])
     median = diagnose([trace], plugins.load()).steps.median_ns
     assert median is not None
-    perturbed = replace(trace, facts=replace(trace.facts, step_ns_watched=median // 2))
-    warnings = diagnose([perturbed], plugins.load()).warnings
-    assert any(warning.startswith("the profiler made steps 2.00 times as long") for warning in warnings)
+    ahead = replace(trace, facts=replace(trace.facts, step_ns_watched=median // 2))
+    assert not any("times as long" in warning for warning in diagnose([ahead], plugins.load()).warnings)
 
 
 def test_a_first_and_a_last_step_that_are_cut_change_nothing() -> None:

@@ -67,11 +67,16 @@ def test_what_it_is_may_be_said() -> None:
 
 
 def test_steps_that_nobody_traced_go_before_traced_ones() -> None:
-    runs = [job(1, ALONE, Facts(step_ns_watched=9 * MS)), job(2, TWO, Facts(step_ns_watched=10 * MS))]
+    runs = [job(1, ALONE, Facts(step_ns_watched=10 * MS)), job(2, TWO, Facts(step_ns_watched=11_500_000))]
     scaling = scaling_of(runs)
-    assert scaling.rows[1].efficiency == pytest.approx(0.9)
+    assert scaling.rows[1].efficiency == pytest.approx(10 / 11.5)
     assert "only traced steps" not in render(scaling)
     assert "on 1, 2 ranks only traced steps are known" in render(scaling_of([job(1, ALONE), job(2, TWO)]))
+
+
+def test_the_pace_of_a_host_ahead_of_its_device_is_not_that_of_its_steps() -> None:
+    run = job(1, ALONE, Facts(step_ns_watched=2 * MS))
+    assert (run.step_ns, run.watched) == (10 * MS, False)
 
 
 def test_the_sentence_names_what_takes_the_rest() -> None:

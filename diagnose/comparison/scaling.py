@@ -76,7 +76,11 @@ def run_of(measures: Sequence[Measures]) -> Run:
         raise UsageError(f"no training step was found in {taken[0].trace.source if taken else 'an empty recording'}")
     lengths = [one.steps.length_ns for one in counted]
     slowest = max(lengths, key=usual)
-    watched = [float(one.trace.facts.step_ns_watched) for one in counted if one.trace.facts.step_ns_watched]
+    watched = [
+        float(one.trace.facts.step_ns_watched)
+        for one in counted
+        if one.trace.facts.step_ns_watched and not one.replay.ran_ahead
+    ]
     step_ns = max(watched) if watched else usual(slowest)
     return Run(
         source=counted[0].trace.source,
