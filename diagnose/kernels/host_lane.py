@@ -41,6 +41,11 @@ class HostLane:
             event.record(self._stream)
         return event
 
+    def held_bytes(self) -> int:
+        """What tensors hold of the device."""
+        known = torch.cuda.memory_stats_as_nested_dict(self._device)
+        return int(known["allocated_bytes"]["all"]["current"])
+
     def wait(self, event: torch.cuda.Event) -> None:
         """Let the current stream go on when a copy is there."""
         torch.cuda.current_stream(self._device).wait_event(event)

@@ -4,11 +4,11 @@
     offload_state(optimizer, 0.5)
 
 Between two steps the states of the first parameters, as many as hold that share of the bytes, are on the host. They go
-there when a step is over, beside the next forward pass, and come back when a step begins. Values are those that they
-were, bit for bit. `optimizer.state_dict()` waits for copies that are under way, and can be loaded as ever. It has what
-is away as tensors of the host: a sharded state that ranks gather whole over NCCL has to be moved to the device before.
-Small tensors, and those of groups that are `capturable` or `differentiable`, stay where they are; so does all on the
-CPU.
+there when a step is over, beside the next forward pass, and come back beside the backward pass as far as that has made
+room for them (`state_ahead`), the rest when a step begins. Values are those that they were, bit for bit.
+`optimizer.state_dict()` waits for copies that are under way, and can be loaded as ever. It has what is away as tensors
+of the host: a sharded state that ranks gather whole over NCCL has to be moved to the device before. Small tensors, and
+those of groups that are `capturable` or `differentiable`, stay where they are; so does all on the CPU.
 """
 
 from __future__ import annotations
@@ -16,17 +16,21 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from diagnose.kernels.host_lane import HostLane
+from diagnose.kernels.state_ahead import Ahead
 
 __all__ = ["offload_state"]
 
 SMALLEST_BYTES = 1 << 16
 """A smaller tensor costs more in launches than its memory is worth."""
+MARKS = 16
+"""Parameters at whose gradients it is looked how much may come back: to ask the allocator takes some 10 µs."""
 
 _with_states: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -49,7 +53,7 @@ def offload_state(optimizer: torch.optim.Optimizer, share: float = 1.0) -> None:
     optimizer.register_load_state_dict_pre_hook(states.arrive)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _Away:
     """A tensor of the state that is on the host."""
 
@@ -59,6 +63,15 @@ class _Away:
     device: torch.device
     buffer: Tensor
     event: Any
+    arriving: tuple[Tensor, Any] | None = None
+    """The tensor on the device that is being written, before the step puts it in its place; and when it is there."""
+
+    def load(self, lane: HostLane) -> None:
+        """Begin to bring it back. The host's memory stays as it is until a step comes for it."""
+        if self.arriving is None:
+            size, stride = self.host.size(), self.host.stride()
+            local = torch.empty_strided(size, stride, dtype=self.host.dtype, device=self.device)
+            self.arriving = local, lane.copy(local, self.host)
 
 
 class _States:
@@ -69,14 +82,19 @@ class _States:
         self._away: list[_Away] = []
         self._lanes: dict[torch.device, HostLane] = {}
         self._was_read = False
+        self._ahead: Ahead | None = None
+        self._is_marked = False
 
     def send_away(self, optimizer: torch.optim.Optimizer, _args: Any = None, _kwargs: Any = None) -> None:
         """After a step."""
         found = list(_movable(optimizer))
+        if found and not self._is_marked:
+            self._is_marked = True
+            self._mark(found)
         left = self._share * sum(_size(_local(tensor)) for _, _, tensor in found)
         for parameter, name, tensor in found:
             if left <= 0:
-                return
+                break
             local = _local(tensor)
             left -= _size(local)
             lane = self._lane(local.device)
@@ -85,6 +103,8 @@ class _States:
             event = lane.copy(host, local)
             _put(optimizer, parameter, name, tensor, host)
             self._away.append(_Away(parameter, name, host, local.device, buffer, event))
+        if self._ahead is not None:
+            self._ahead.stepped()
 
     def bring_back(self, optimizer: torch.optim.Optimizer, _args: Any = None, _kwargs: Any = None) -> None:
         """Before a step. What was replaced meanwhile, as by `load_state_dict`, stays as it is.
@@ -93,16 +113,19 @@ class _States:
         last step: a thread may be writing it to a file. Where there is no room for all, the rest is brought back before
         the next step.
         """
+        if self._ahead is not None:
+            self._ahead.stepping(self.on_way_bytes())
         arrived = []
         try:
             while self._away:
                 one = self._away[-1]
                 tensor = optimizer.state.get(one.parameter, {}).get(one.name)
                 if isinstance(tensor, Tensor) and _local(tensor) is one.host:
-                    size, stride = one.host.size(), one.host.stride()
-                    local = torch.empty_strided(size, stride, dtype=one.host.dtype, device=one.device)
                     lane = self._lane(one.device)
-                    arrived.append((lane, lane.copy(local, one.host)))
+                    one.load(lane)
+                    assert one.arriving is not None  # as `load` leaves it
+                    local, event = one.arriving
+                    arrived.append((lane, event))
                     _put(optimizer, one.parameter, one.name, tensor, local)
                     if not self._was_read:
                         lane.give(one.buffer)
@@ -111,6 +134,44 @@ class _States:
         finally:
             for lane, event in arrived:
                 lane.wait(event)
+
+    def bring_some_back(self, place: int, parameter: Tensor) -> None:
+        """In a backward pass, as far as there is room for it already: where that fails, the step does it all."""
+        if self._ahead is None or not self._away or torch.compiler.is_compiling() or _is_capturing(parameter):
+            return
+        on_way = self.on_way_bytes()
+        room = self._ahead.marked(place, parameter.grad, on_way)
+        for one in reversed(self._away):
+            if one.arriving is not None:
+                continue
+            on_way += _size(one.host)
+            if on_way > room:
+                return
+            try:
+                one.load(self._lane(one.device))
+            except torch.OutOfMemoryError:  # the allocator's room is in pieces: it will be no other the next time
+                self._ahead = None
+                return
+
+    def drop(self) -> None:
+        """No step comes for what was brought back: what the host holds is still the state."""
+        for one in self._away:
+            one.arriving = None
+
+    def _mark(self, found: list[tuple[Tensor, str, Tensor]]) -> None:
+        """Look from now on at gradients of some parameters, evenly over all; not where they are on several devices."""
+        devices = {_local(tensor).device for _, _, tensor in found}
+        if len(devices) > 1:
+            return
+        self._ahead = Ahead(self._lane(*devices).held_bytes, self.drop)
+        parameters = [one for one in dict.fromkeys(one for one, _, _ in found) if one.is_leaf and one.requires_grad]
+        for place in sorted({at * (len(parameters) - 1) // (MARKS - 1) for at in range(MARKS)} if parameters else ()):
+            hook = partial(_bring_some_back, weakref.ref(self), place)
+            parameters[place].register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]  # torch's
+
+    def on_way_bytes(self) -> int:
+        """What is on its way back before its step."""
+        return sum(_size(one.host) for one in self._away if one.arriving is not None)
 
     def arrive(self, _optimizer: torch.optim.Optimizer, _loaded: Any = None) -> None:
         """Before somebody reads the state, or loads one that may be what was read before.
@@ -126,6 +187,17 @@ class _States:
         if device not in self._lanes:
             self._lanes[device] = HostLane(device)
         return self._lanes[device]
+
+
+def _bring_some_back(states: weakref.ref[_States], place: int, parameter: Tensor) -> None:
+    """A parameter's hook: it keeps no optimizer alive."""
+    known = states()
+    if known is not None:
+        known.bring_some_back(place, parameter)
+
+
+def _is_capturing(tensor: Tensor) -> bool:
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def _movable(optimizer: torch.optim.Optimizer) -> Iterator[tuple[Tensor, str, Tensor]]:

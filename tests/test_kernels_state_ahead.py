@@ -1,0 +1,428 @@
+"""The state on its way back in the backward pass: no sooner than there is room, never for a step that does not come."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from diagnose.kernels import offload_state, state_on_host
+from diagnose.kernels.state_ahead import PART, Ahead
+
+needs_device = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA or ROCm device")
+
+WIDTH, BLOCKS = 16, 6
+STATE_BYTES = 2 * 4 * WIDTH * WIDTH
+"""Of one parameter: two numbers in float32 for each element."""
+
+
+class Device:
+    """A copy engine that does what it was asked for as late as it may, and the memory of its device.
+
+    What a copy is to write holds nan until it is waited for, so that whoever reads too soon computes with nan.
+    """
+
+    def __init__(self) -> None:
+        self.others_bytes = 0
+        """What the program holds, but for states that were brought back."""
+        self.back_bytes = 0
+        self.most_bytes = 0
+        self.copies_back: list[str] = []
+        self.doing = "nothing"
+        self.room = True
+        self._queue: list[Callable[[], object]] = []
+        self._buffers: dict[int, Tensor] = {}
+
+    def lane(self, _device: torch.device) -> Device:
+        return self
+
+    def take(self, size_bytes: int) -> Tensor:
+        buffer = torch.empty(size_bytes, dtype=torch.uint8)
+        self._buffers[buffer.data_ptr()] = buffer
+        return buffer
+
+    def give(self, buffer: Tensor) -> None:
+        """The next may write it, behind all that was asked for until now."""
+        self._queue.append(lambda: buffer.fill_(255))
+
+    def copy(self, to: Tensor, source: Tensor) -> Arrival:
+        if to.data_ptr() not in self._buffers:
+            if not self.room:
+                raise torch.OutOfMemoryError("none left")
+            self.copies_back.append(self.doing)
+            self.back_bytes += to.nbytes
+            weakref.finalize(to, self._freed, to.nbytes)
+        else:
+            source = source.clone()  # the allocator keeps memory that is still read, and counts it as free
+        to.fill_(float("nan"))
+        self._queue.append(partial(_written, weakref.ref(to), source))
+        self.most_bytes = max(self.most_bytes, self.held_bytes())
+        return Arrival(self, len(self._queue))
+
+    def wait(self, event: Arrival) -> None:
+        event.synchronize()
+
+    def held_bytes(self) -> int:
+        return self.others_bytes + self.back_bytes
+
+    def do_until(self, count: int) -> None:
+        for at in range(count):
+            self._queue[at]()
+            self._queue[at] = lambda: None
+
+    def _freed(self, size_bytes: int) -> None:
+        self.back_bytes -= size_bytes
+
+
+def _written(to: weakref.ref[Tensor], source: Tensor) -> None:
+    """A copy to what may not be wanted any more."""
+    if (wanted := to()) is not None:
+        wanted.copy_(source)
+
+
+class Arrival:
+    """A copy's event."""
+
+    def __init__(self, device: Device, count: int) -> None:
+        self._device, self._count = device, count
+
+    def synchronize(self) -> None:
+        self._device.do_until(self._count)
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Device:
+    """Tensors of the CPU are taken for those of a device."""
+    found = Device()
+    monkeypatch.setattr(state_on_host, "HostLane", found.lane)
+    monkeypatch.setattr(state_on_host, "_is_worth_it", lambda tensor: tensor.numel() > 1)
+    return found
+
+
+class Program:
+    """A training loop that keeps an account of what it would hold on a device.
+
+    Its forward pass keeps a number of bytes for each block, which the backward pass gives back block by block.
+    """
+
+    def __init__(self, device: Device, share: float | None, kept_bytes: int = 4 * STATE_BYTES, **options: Any) -> None:
+        torch.manual_seed(0)
+        self.device, self.kept_bytes = device, kept_bytes
+        self.net = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(BLOCKS)))
+        for weight in self.net.parameters():
+            weight.register_post_accumulate_grad_hook(self._block_is_done)
+        self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=0.1, **options)
+        if share is not None:
+            offload_state(self.optimizer, share)
+        self.random = torch.Generator().manual_seed(1)
+
+    def _block_is_done(self, _: Tensor) -> None:
+        self.device.others_bytes -= self.kept_bytes
+
+    def forward(self) -> Tensor:
+        self.device.doing = "forward"
+        loss: Tensor = self.net(torch.randn(4, WIDTH, generator=self.random)).square().mean()
+        for _ in self.net:
+            self.device.others_bytes += self.kept_bytes
+            self.device.most_bytes = max(self.device.most_bytes, self.device.held_bytes())
+        return loss
+
+    def backward(self, loss: Tensor) -> None:
+        self.device.doing = "backward"
+        loss.backward()  # type: ignore[no-untyped-call]  # torch's
+
+    def step(self) -> None:
+        self.device.doing = "step"
+        self.optimizer.step()
+
+    def train(self, steps: int, micro_steps: int = 1) -> list[Tensor]:
+        for _ in range(steps):
+            self.optimizer.zero_grad()
+            for _ in range(micro_steps):
+                self.backward(self.forward())
+            self.step()
+        return [one.detach().clone() for one in self.net.parameters()]
+
+
+def same(one: list[Tensor], other: list[Tensor]) -> bool:
+    return not any(each.isnan().any() for each in one) and all(map(torch.equal, one, other))
+
+
+@pytest.mark.parametrize("options", [{}, {"fused": True}, {"foreach": True, "amsgrad": True}], ids=str)
+@pytest.mark.parametrize("share", [0.3, 1.0])
+def test_it_comes_back_beside_the_backward_pass_and_changes_no_bit(
+    device: Device, share: float, options: dict[str, Any]
+) -> None:
+    moved = Program(device, share, **options).train(6)
+    assert "backward" in device.copies_back and "forward" not in device.copies_back
+    assert same(moved, Program(Device(), None, **options).train(6))
+
+
+@pytest.mark.parametrize("kept_bytes", [STATE_BYTES // 8, STATE_BYTES, 2 * STATE_BYTES, 16 * STATE_BYTES])
+def test_never_more_is_held_before_the_step_than_without(device: Device, kept_bytes: int) -> None:
+    program = Program(device, 1.0, kept_bytes)
+    for _ in range(5):
+        program.optimizer.zero_grad()
+        device.most_bytes = 0
+        program.backward(program.forward())
+        assert device.most_bytes == BLOCKS * kept_bytes
+        program.step()
+
+
+def test_where_the_backward_pass_leaves_no_room_the_step_brings_it_back(device: Device) -> None:
+    Program(device, 1.0, kept_bytes=0).train(4)
+    assert set(device.copies_back) == {"step"}
+
+
+def test_of_gradients_that_are_accumulated_the_last_pass_brings_it_back(device: Device) -> None:
+    program = Program(device, 1.0)
+    program.train(3, micro_steps=3)
+    device.copies_back.clear()
+    program.optimizer.zero_grad()
+    for micro_step in range(3):
+        loss = program.forward()
+        assert device.back_bytes == 0
+        program.backward(loss)
+        assert bool(device.copies_back) == (micro_step == 2)
+    program.step()
+    plain = Program(Device(), None)
+    plain.train(4, micro_steps=3)
+    assert same(program.train(2, micro_steps=3), plain.train(2, micro_steps=3))
+
+
+def test_fewer_passes_than_ever_are_left_to_the_step(device: Device) -> None:
+    """The last of an epoch may be cut short: nothing tells the second of three from it."""
+    program = Program(device, 1.0)
+    program.train(3, micro_steps=3)
+    device.copies_back.clear()
+    program.train(1, micro_steps=2)
+    assert set(device.copies_back) == {"step"}
+    device.copies_back.clear()
+    program.train(2, micro_steps=3)
+    assert "backward" in device.copies_back, "the step after next knows its passes again"
+
+
+def test_a_step_that_is_left_out_finds_the_memory_empty_at_the_next_forward_pass(device: Device) -> None:
+    program, plain = Program(device, 1.0), Program(Device(), None)
+    program.train(3)
+    plain.train(3)
+    for each in (program, plain):
+        each.optimizer.zero_grad()
+        each.backward(each.forward())
+    assert device.back_bytes > 0
+    program.optimizer.zero_grad()
+    assert device.back_bytes == 0
+    plain.optimizer.zero_grad()
+    assert same(program.train(3), plain.train(3))
+
+
+def test_the_steps_that_a_gradient_scaler_leaves_out_change_no_bit(device: Device) -> None:
+    def trained(program: Program) -> list[Tensor]:
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+        for turn in range(8):
+            program.optimizer.zero_grad()
+            loss = program.forward() * (float("inf") if turn in (3, 4, 6) else 1.0)
+            program.backward(scaler.scale(loss))
+            program.device.doing = "step"
+            scaler.step(program.optimizer)
+            scaler.update()
+        return [one.detach().clone() for one in program.net.parameters()]
+
+    assert same(trained(Program(device, 1.0)), trained(Program(Device(), None)))
+    assert "backward" in device.copies_back
+
+
+def test_who_frees_gradients_after_the_forward_pass_has_the_step_do_it(device: Device) -> None:
+    """Of such a program nothing tells in time that a step was left out."""
+    program = Program(device, 1.0)
+    for _ in range(5):
+        loss = program.forward()
+        program.optimizer.zero_grad()
+        program.backward(loss)
+        program.step()
+    assert set(device.copies_back) == {"step"}
+
+
+def test_who_fills_gradients_with_zeros_has_the_step_do_it(device: Device) -> None:
+    program = Program(device, 1.0)
+    for _ in range(5):
+        program.optimizer.zero_grad(set_to_none=False)
+        program.backward(program.forward())
+        program.step()
+    assert set(device.copies_back) == {"step"}
+
+
+def test_what_finds_no_room_in_the_backward_pass_comes_with_the_step(device: Device) -> None:
+    program, plain = Program(device, 1.0), Program(Device(), None)
+    program.train(3)
+    plain.train(3)
+    for each in (program, plain):
+        each.optimizer.zero_grad()
+        device.room = False
+        each.backward(each.forward())
+        device.room = True
+        each.step()
+    device.copies_back.clear()
+    assert same(program.train(3), plain.train(3))
+    assert set(device.copies_back) == {"step"}, "memory in pieces stays in pieces"
+
+
+def test_a_state_read_or_loaded_while_some_of_it_is_on_its_way_is_whole(device: Device) -> None:
+    def trained(program: Program) -> list[Tensor]:
+        program.train(3)
+        program.optimizer.zero_grad()
+        program.backward(program.forward())
+        read = copy.deepcopy(program.optimizer.state_dict())
+        program.step()
+        program.train(2)
+        program.optimizer.zero_grad()
+        program.backward(program.forward())
+        program.optimizer.load_state_dict(read)
+        program.step()
+        return program.train(2)
+
+    moved = trained(Program(device, 1.0))
+    assert "backward" in device.copies_back
+    assert same(moved, trained(Program(Device(), None)))
+
+
+def test_closures_change_no_bit(device: Device) -> None:
+    def trained(program: Program) -> list[Tensor]:
+        def closure() -> float:
+            program.optimizer.zero_grad()
+            loss = program.forward()
+            program.backward(loss)
+            return float(loss.item())
+
+        for _ in range(3):
+            program.optimizer.step(closure)
+        program.train(3)
+        program.optimizer.step(closure)
+        return program.train(2)
+
+    assert same(trained(Program(device, 0.7)), trained(Program(Device(), None)))
+
+
+@pytest.mark.usefixtures("device")
+def test_models_are_copied_pickled_and_compiled_as_ever() -> None:
+    torch.manual_seed(0)
+    net = nn.Linear(WIDTH, WIDTH)
+    optimizer = torch.optim.AdamW(net.parameters())
+    offload_state(optimizer)
+    compiled = torch.compile(net, backend="eager", fullgraph=True)
+    for _ in range(4):
+        optimizer.zero_grad()
+        compiled(torch.randn(2, WIDTH)).sum().backward()
+        optimizer.step()
+    for other in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        assert torch.equal(other.weight, net.weight)
+        other(torch.randn(2, WIDTH)).sum().backward()
+
+
+def test_the_hooks_keep_no_optimizer_alive(device: Device) -> None:
+    program = Program(device, 1.0)
+    program.train(3)
+    known = weakref.ref(next(iter(program.optimizer._optimizer_step_pre_hooks.values())).__self__)  # type: ignore[attr-defined]
+    del program.optimizer
+    gc.collect()
+    assert known() is None
+    program.backward(program.forward())
+
+
+class Curve:
+    """What a device holds from look to look."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+    def __call__(self) -> int:
+        return self.bytes
+
+
+class Gradient:
+    """Something that ends."""
+
+
+def a_pass(ahead: Ahead, curve: Curve, curve_bytes: list[int], gradient: object) -> list[int]:
+    allowed = []
+    for place, held in enumerate(curve_bytes):
+        curve.bytes = held
+        allowed.append(ahead.marked(place, gradient, 0))
+    return allowed
+
+
+def test_what_is_still_to_come_bounds_what_may_be_on_its_way() -> None:
+    """A large gradient that comes last leaves room for nothing before it."""
+    curve = Curve()
+    ahead = Ahead(curve, lambda: None)
+    for turn, expected in enumerate([[0] * 4, [0, int(PART * 300), int(PART * 300), int(PART * 600)]]):
+        gradient = Gradient()
+        assert a_pass(ahead, curve, [1000, 500, 700, 400], gradient) == expected, f"turn {turn}"
+        ahead.stepping(0)
+        curve.bytes = 100
+        ahead.stepped()
+        del gradient
+
+
+def test_what_the_step_finds_counts_as_well() -> None:
+    curve = Curve()
+    ahead = Ahead(curve, lambda: None)
+    for _ in range(2):
+        gradient = Gradient()
+        allowed = a_pass(ahead, curve, [1000, 500], gradient)
+        curve.bytes = 900  # gradients of what is not looked at
+        ahead.stepping(0)
+        curve.bytes = 100
+        ahead.stepped()
+        del gradient
+    assert allowed == [0, int(PART * 100)]
+
+
+def test_a_pass_that_holds_more_than_the_one_before_is_believed() -> None:
+    curve = Curve()
+    ahead = Ahead(curve, lambda: None)
+    gradient = Gradient()
+    a_pass(ahead, curve, [1000, 200], gradient)
+    ahead.stepping(0)
+    curve.bytes = 100
+    ahead.stepped()
+    del gradient
+    assert a_pass(ahead, curve, [1000, 950], Gradient())[1] <= PART * 50
+
+
+@needs_device
+def test_on_a_device_no_step_holds_more_than_where_the_step_brings_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    def trained() -> tuple[list[Tensor], int, int]:
+        torch.manual_seed(0)
+        net = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(12))).cuda()
+        optimizer = torch.optim.AdamW(net.parameters(), lr=0.1, fused=True)
+        offload_state(optimizer)
+        (states,) = [hook.__self__ for hook in optimizer._optimizer_step_pre_hooks.values()]  # type: ignore[attr-defined]
+        peak = on_way_bytes = 0
+        for turn in range(6):
+            optimizer.zero_grad()
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+            net(torch.randn(8192, 1024, device="cuda")).square().mean().backward()
+            on_way_bytes = states.on_way_bytes()
+            if turn > 1:  # the state is there, and was away before
+                peak = max(peak, torch.cuda.max_memory_allocated())
+            optimizer.step()
+        return [one.detach().cpu() for one in net.parameters()], peak, on_way_bytes
+
+    early, early_peak, early_on_way = trained()
+    gc.collect()
+    torch.cuda.empty_cache()
+    monkeypatch.setattr(state_on_host._States, "bring_some_back", lambda *_: None)
+    late, late_peak, late_on_way = trained()
+    assert same(early, late)
+    assert early_on_way > 0 == late_on_way
+    assert early_peak <= late_peak
