@@ -163,7 +163,7 @@ def _is_backward_in(node: ast.AST) -> bool:
 
 
 def _ours(stdout: str) -> dict[str, Any]:
-    findings = json.loads(stdout)["findings"]
+    findings = json.loads(stdout)["diagnosis"]["findings"]
     first = next(iter(findings), None)
     place = first["where"][0] if first and first["where"] else None
     return {
