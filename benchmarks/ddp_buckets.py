@@ -8,8 +8,9 @@ slow network, and one of 1.3 B with `fully_shard` and gradients accumulated over
 cap of memory in which it does not run as it is (`fsdp_cap.py`). Every configuration runs in turns within one job, there
 and back, so that drift cancels; under the cap each has a job of its own. The median step of the slowest rank counts,
 with its quartiles.
-The plan of buckets is the one that `diagnose` makes from a profile of the default (`diagnose.measure.bucket_plan`). The
-last lines are the tables; `OUT/ddp_buckets.json` holds all figures.
+The plan of buckets is the one that `diagnose` makes from a profile of the default (`diagnose.measure.bucket_plan`). Of
+the default and of the plans, all ranks are recorded as well: what of their communication is exposed, and what any
+buckets would leave exposed. The last lines are the tables; `OUT/ddp_buckets.json` holds all figures.
 """
 
 from __future__ import annotations
@@ -66,6 +67,15 @@ def main() -> None:
             low, high = row.get("quartiles_ms", (row["ms"], row["ms"]))
             spread = f"[{low:.2f}, {high:.2f}]" if low < high else ""
             print(f"  {row['name']:<44}{row['ms']:>9.2f} ms {spread:<20}{row['speedup']:>6.3f} x   {row['note']}")
+        for row in found if isinstance(found, list) else ():
+            if "exposed_ms" in row:
+                print(f"  {row['name']:<44}{_exposed(row)}")
+
+
+def _exposed(row: dict[str, float | None]) -> str:
+    """What a recording of all ranks says, beside the bound."""
+    waiting, least = ("unknown" if row[name] is None else f"{row[name]:.2f} ms" for name in ("waiting_ms", "least_ms"))
+    return f"exposed {row['exposed_ms']:.2f} ms, of it waiting {waiting}; any buckets leave {least}"
 
 
 def _devices() -> int:

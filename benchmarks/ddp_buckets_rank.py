@@ -18,12 +18,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from ddp_trace import exposed, traced
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from diagnose.measure import Measures
 from diagnose.measure.bucket_plan import bucket_plans
+from diagnose.measure.planned import planned_mb
 from diagnose.trace.readers import open_traces
 
 SWEEP_MB = (1, 5, 10, 25, 50, 100, 200, 400)
@@ -86,7 +88,7 @@ SIZES = {
     "ddp-sockets": Sizes(50304, 1024, 1024, 16, 24, 4),
     "fsdp": Sizes(50304, 1024, 2048, 16, 24, 2),
 }
-TINY = Sizes(256, 16, 64, 2, 3, 2)
+TINY = Sizes(256, 16, 192, 2, 4, 2)
 
 
 @dataclass(frozen=True)
@@ -213,37 +215,31 @@ def with_ddp(
     return begin
 
 
-def plan_of(job: Job, begin: Any, folder: Path) -> list[float]:
-    """Sizes in MiB that `diagnose` plans from a profile of the default on rank 0; the same on all ranks."""
-    step, finish = begin()
-    for _ in range(WARM_UP):
-        step()
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    if job.device.type == "cuda":
-        activities.append(torch.profiler.ProfilerActivity.CUDA)
-    path = folder / f"plan-rank{job.rank}.trace.json.gz"
-    with torch.profiler.profile(
-        activities=activities,
-        schedule=torch.profiler.schedule(wait=0, warmup=1, active=3, repeat=1),
-        on_trace_ready=lambda profiler: profiler.export_chrome_trace(str(path)),
-        record_shapes=True,
-    ) as profiler:
-        for _ in range(4):
-            step()
-            profiler.step()
-    job.synchronize()
-    finish()
+def plan_of(job: Job, files: list[Path]) -> list[float]:
+    """Sizes in MiB that `diagnose` plans from recordings of the default, by rank 0's; the same on all ranks."""
     told: list[Any] = [None]
     if job.rank == 0:
-        found = bucket_plans(Measures(open_traces([path])[0]))
-        told = [[round(size / (1 << 20), 2) for size in found[0].size_bytes] if found else []]
+        found = bucket_plans(Measures(open_traces(files[:1])[0]))
+        told = [planned_mb(found[0].size_bytes) if found else []]
     dist.broadcast_object_list(told, src=0, device=job.device)
     return list(told[0])
 
 
-def ddp(job: Job, folder: Path, *, sockets: bool) -> list[Configuration]:
-    model = job.model()
-    plan = plan_of(job, with_ddp(job, model), folder)
+def with_exposed(job: Job, configurations: list[Configuration], folder: Path, part: str) -> dict[str, dict[str, Any]]:
+    """Of the default and of each plan, what a recording of all ranks says is exposed."""
+    found = {}
+    for one in configurations:
+        if one.name.startswith(("default", "planned")):
+            files = traced(job, one.begin, folder, f"{part}-{one.name.replace(' ', '-').replace(',', '')}")
+            if job.rank == 0:
+                found[one.name] = exposed(files)
+            dist.barrier()
+    return found
+
+
+def ddp(job: Job, folder: Path, part: str) -> list[Configuration]:
+    model, sockets = job.model(), part == "ddp-sockets"
+    plan = plan_of(job, traced(job, with_ddp(job, model), folder, f"{part}-plan"))
     view: dict[str, Any] = {"gradient_as_bucket_view": True}
     both = {**view, "static_graph": True}
     found = [
@@ -364,14 +360,15 @@ def main() -> None:
         torch.set_num_threads(1)
     dist.init_process_group("nccl" if on_gpu else "gloo", device_id=device if on_gpu else None)
     job = Job(device, TINY if args.tiny else SIZES[args.part], dist.get_rank())
-    sockets = args.part == "ddp-sockets"
-    configurations = fsdp(job) if args.part == "fsdp" else ddp(job, args.target.parent, sockets=sockets)
+    folder = args.target.parent
+    configurations = fsdp(job) if args.part == "fsdp" else ddp(job, folder, args.part)
     first, *others = configurations
     configurations = [first, *(one for one in others if not args.only or any(part in one.name for part in args.only))]
     seconds = rounds(job, configurations, end_at)
+    said = with_exposed(job, configurations, folder, args.part) if args.part != "fsdp" else {}
     if job.rank == 0:
         against = statistics.median(seconds[configurations[0].name])
-        rows = [_row(one, seconds[one.name], against) for one in configurations]
+        rows = [{**_row(one, seconds[one.name], against), **said.get(one.name, {})} for one in configurations]
         args.target.write_text(json.dumps(rows))
     dist.barrier()
     dist.destroy_process_group()

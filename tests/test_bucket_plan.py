@@ -106,6 +106,14 @@ TIED = """
 SHAPES: dict[str, tuple[str, ...]] = {"a": ("[[1024, 1024]]", '["float"]'), "e": ("[[8192, 1024]]", '["float"]')}
 
 
+LATE = """
+    gpu   : kkkbbbbbb        x
+    gpu 20:          gggggggg
+    bwd   :    BBBBBB
+    opt   :                  O
+"""
+
+
 def measured(shapes: dict[str, tuple[str, ...]]) -> Measures:
     return Measures(
         drawn(
@@ -142,6 +150,15 @@ def test_of_what_is_ready_last_no_buckets_hide_anything() -> None:
     assert least_exposed_ns(measured(SHAPES)) == 7_000_000
     unknown = least_exposed_ns(measured({}))
     assert unknown is not None and 0 < unknown < 6_000_000
+
+
+def test_without_a_time_over_size_the_bound_is_that_of_the_best_rate() -> None:
+    even = {"g": Collective("all_reduce", 32 * MB, 2, "pg")}
+    alone = Measures(drawn(LATE, repeat=4, kernels={"b": "gemm", "x": "optimizer"}, comms=even))
+    assert bucket_plans(alone) == ()
+    least = least_exposed_ns(alone)
+    # Evenly over a backward pass of 6 ms, and 8 to send: what is sent at once leaves 2, and the first piece.
+    assert least is not None and 2_000_000 < least < 2_500_000
 
 
 def test_small_gradients_are_put_together_and_large_ones_stay_alone() -> None:

@@ -107,11 +107,14 @@ def earliest_end_ns(size_bytes: Int64, ready_ns: Int64, time_of: TimeOf) -> int:
 
 def least_exposed_ns(measures: Measures) -> int | None:
     """What every choice of buckets leaves exposed of this rank's gradients, per step: what is still to be reduced when
-    the backward pass has nothing left to compute. None where sizes or times are unknown."""
-    known, rounds = _gradients(measures), gradient_rounds(measures)
-    if known is None or rounds is None or rounds.passes is None:
+    the backward pass has nothing left to compute.
+
+    By the time over size, or where one recording does not tell it by the rate of the fastest. None without sizes.
+    """
+    sizes, rounds = _gradients(measures), gradient_rounds(measures)
+    if sizes is None or rounds is None or rounds.passes is None:
         return None
-    end = earliest_end_ns(*known)
+    end = earliest_end_ns(*sizes, _time_of(measures) or _at_best(measures))
     return max(end - rounds.computes_ns, 0)
 
 
@@ -124,17 +127,15 @@ def planned_buckets(measures: Measures) -> list[Evidence]:
 
 def bucket_plans(measures: Measures) -> tuple[BucketPlan, ...]:
     """Plans for the gradients of this rank's backward pass, the best first; empty where sizes or times are unknown."""
-    known = _gradients(measures)
-    return () if known is None else tuple(plans(*known, BESIDE))
+    sizes, time_of = _gradients(measures), _time_of(measures)
+    return () if sizes is None or time_of is None else tuple(plans(*sizes, time_of, BESIDE))
 
 
-def _gradients(measures: Measures) -> tuple[Int64, Int64, TimeOf] | None:
-    """Sizes and ready times of pieces, and the time of a collective; None where either is unknown."""
+def _gradients(measures: Measures) -> tuple[Int64, Int64] | None:
+    """Sizes and ready times of what is reduced on all ranks; None where sizes are unknown."""
     buckets = [bucket for bucket in gradient_buckets(measures) if bucket.kind == "all_reduce"]
-    time_of = _time_of(measures)
-    if not buckets or time_of is None or min(bucket.size_bytes for bucket in buckets) <= 0:
-        return None
-    return (*gradient_pieces(measures, buckets), time_of)
+    known = buckets and min(bucket.size_bytes for bucket in buckets) > 0
+    return gradient_pieces(measures, buckets) if known else None
 
 
 def _time_of(measures: Measures) -> TimeOf | None:
@@ -147,3 +148,11 @@ def _time_of(measures: Measures) -> TimeOf | None:
         return None
     each, by_byte = cost
     return lambda size: each + by_byte * size.astype(np.float64)
+
+
+def _at_best(measures: Measures) -> TimeOf:
+    """No latency, and the rate of the fastest gradient collective."""
+    comm = measures.communication
+    mine = comm.gradients & (comm.size_bytes > 0)
+    by_byte = float((comm.transfer_ns[mine] / comm.size_bytes[mine]).min())
+    return lambda size: by_byte * size.astype(np.float64)

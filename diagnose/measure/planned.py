@@ -21,12 +21,17 @@ def as_evidence(sizes: Sequence[int]) -> list[Evidence]:
 
 
 def planned(finding: Finding) -> tuple[float, ...]:
-    """The sizes in MiB, to a hundredth; empty where the finding has no plan.
-
-    DistributedDataParallel closes a bucket with the gradient that fills it: rounded up, a size would let in the next
-    one, however large that is. After the last nothing may be left.
-    """
+    """The sizes in MiB; empty where the finding has no plan."""
     found = {int(match[1]): float(one.value) for one in finding.evidence if (match := _BUCKET.match(one.measure))}
-    hundredths = [found[at] * 100 / _MB for at in sorted(found)]
+    return planned_mb([found[at] for at in sorted(found)])
+
+
+def planned_mb(size_bytes: Sequence[float]) -> tuple[float, ...]:
+    """A plan as DistributedDataParallel's list of sizes: in MiB, to a hundredth.
+
+    It closes a bucket with the gradient that fills it: rounded up, a size would let in the next one, however large that
+    is. After the last nothing may be left.
+    """
+    hundredths = [size * 100 / _MB for size in size_bytes]
     rounded = [*map(floor, hundredths[:-1]), *map(ceil, hundredths[-1:])]
     return tuple(max(1, size) / 100 for size in rounded)
