@@ -53,6 +53,7 @@ from diagnose.trace.readers import open_traces
 from diagnose.trial.bench import Halfway, Trial
 from diagnose.trial.control import Control
 from diagnose.trial.duel import OnPair
+from diagnose.trial.estimates import Plan
 from diagnose.trial.knobs import OnSetting
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.trial.solo import SoloRun
@@ -190,13 +191,13 @@ class Believing:
     def steps_alone(self, programs: Sequence[tuple[Program, str]], steps: int) -> list[int | None]:
         return [self.step_alone(program, name, steps) for program, name in programs]
 
-    def trial_ns(self, fixer: Fixer, settings: int, saved_ns: int = 0) -> int:
+    def trial_ns(self, plan: Plan) -> int:
         return 0
 
     def check_ns(self) -> int:
         return 0
 
-    def final_ns(self, *, held: bool = False) -> int:
+    def final_ns(self, *, held: bool = False, runs: int | None = None) -> int:
         return 0
 
 

@@ -31,6 +31,7 @@ from diagnose.trace import Trace
 from diagnose.trial.bench import Halfway, Trial
 from diagnose.trial.control import Control
 from diagnose.trial.duel import OnPair
+from diagnose.trial.estimates import Plan
 from diagnose.trial.knobs import OnSetting
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.trial.solo import SoloRun
@@ -168,13 +169,14 @@ class FakeBench:
         dies = next((self.alone_by_text[key] for key in self.alone_by_text if key in self.copies[program.root]), None)
         return SoloRun(failure=Ruling(dies, "as it ended")) if dies is not None else SoloRun(12_000_000, 3 << 30)
 
-    def trial_ns(self, fixer: Fixer, settings: int, saved_ns: int = 0) -> int:
-        return settings * self.trial_takes_ns + (self.training_takes_ns if fixer.gate is Gate.TRAINING else 0)
+    def trial_ns(self, plan: Plan) -> int:
+        more_ns = self.training_takes_ns if plan.fixer.gate is Gate.TRAINING else 0
+        return plan.settings * self.trial_takes_ns + more_ns
 
     def check_ns(self) -> int:
         return self.check_takes_ns
 
-    def final_ns(self, *, held: bool = False) -> int:
+    def final_ns(self, *, held: bool = False, runs: int | None = None) -> int:
         return self.final_takes_ns
 
     def steps_alone(self, programs: Sequence[tuple[Program, str]], steps: int) -> list[int | None]:

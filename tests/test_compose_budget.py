@@ -15,6 +15,7 @@ from diagnose.compose.trials import Trials
 from diagnose.fixer import Fixer
 from diagnose.model import TOGETHER, Decision, Gate, GateResult
 from diagnose.session import PatchAccepted, fold
+from diagnose.trial.estimates import Plan
 from diagnose.trial.schedule import Deadline
 
 EXACT = fixer("exact", replacing("a", "b"))
@@ -26,16 +27,16 @@ MODEL = fixer("narrow-model", replacing("model = 3", "model = 30"), Gate.TRAININ
 
 
 class Costly:
-    """A trial takes 10 ns, the last runs take 20, the numbers of a whole 50."""
+    """A trial takes 10 ns, each of two last runs 10, the numbers of a whole 50."""
 
-    def trial_ns(self, _fixer: Fixer, _settings: int, _saved_ns: int = 0) -> int:
+    def trial_ns(self, _plan: Plan) -> int:
         return 10
 
     def check_ns(self) -> int:
         return 10
 
-    def final_ns(self, *, held: bool = False) -> int:
-        return 20 if held else 70
+    def final_ns(self, *, held: bool = False, runs: int | None = None) -> int:
+        return 10 * (runs or 2) + (0 if held else 50)
 
 
 def budget(left_ns: int, *kept: Fixer) -> Budget:
@@ -71,10 +72,10 @@ def test_a_gate_that_fell_back_to_rounding_is_no_exact_one() -> None:
 
 
 def test_time_is_set_aside_only_for_what_will_be_asked() -> None:
-    assert budget(30, TRAINS).refused(EXACT) is None
-    assert budget(30, TRAINS).refused(ROUNDS) is not None
-    assert budget(80, TRAINS).refused(ROUNDS) is None
-    assert budget(29, TRAINS).refused(EXACT) is not None
+    assert budget(20, TRAINS).refused(EXACT) is None
+    assert budget(20, TRAINS).refused(ROUNDS) is not None
+    assert budget(70, TRAINS).refused(ROUNDS) is None
+    assert budget(19, TRAINS).refused(EXACT) is not None
 
 
 def test_what_is_left_out_leaves_a_whole_that_nobody_has_looked_at() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from composing import finding, fixer, replacing
@@ -20,13 +21,14 @@ from diagnose.compose.candidates import Candidate, Review
 from diagnose.compose.knowledge import knowledge
 from diagnose.fixer import Fixer
 from diagnose.foresight import Foresight
-from diagnose.model import Accounting, Confidence, Decision, Diagnosis, Finding, Gate, Steps
+from diagnose.model import TOGETHER, Accounting, Confidence, Decision, Diagnosis, Finding, Gate, Steps
 from diagnose.plugins import Catalogue
 from diagnose.program import Program
 from diagnose.session import AnyEvent
 from diagnose.trace import Trace
-from diagnose.trial.bench import Bench
+from diagnose.trial.bench import Bench, Trial
 from diagnose.trial.control import Control
+from diagnose.trial.estimates import Plan
 from diagnose.trial.memory import Memory
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.trial.trajectory import LEAST_SEEDS, LEAST_STEPS
@@ -119,6 +121,8 @@ class Session:
     )
     watched_s: float = 32.0
     """Until the program was diagnosed."""
+    held_gib: int = 40
+    """By the watched program, of its device's memory."""
     events: list[AnyEvent] = field(default_factory=list)
 
     def run(self, schedule: Schedule | None = None) -> Outcome:
@@ -128,8 +132,8 @@ class Session:
         diagnosis = Diagnosis(1, (), 1, None, Steps(4, step_ns), Accounting(), FINDINGS)
         plan, left_ns = schedule or Schedule(), round((self.budget_s - self.watched_s) * NS_PER_S)
         deadline = Deadline.within(left_ns, self.machine.clock)
-        held = 40 * GIB
-        memory = Memory(held, held, 100 * GIB, 140 * GIB, 1 << 20)
+        held, device = self.held_gib * GIB, 140 * GIB
+        memory = Memory(held, held, device - held, device, 1 << 20)
         with simulated(self.machine), Bench(program, self.folder / "trials", plan, deadline, memory=memory) as bench:
             return Composition(
                 program,
@@ -201,7 +205,7 @@ def test_numbers_are_captured_once(seven_minutes: tuple[Session, Outcome]) -> No
 
 def test_what_was_not_tried_is_told_with_what_it_promised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     windows(monkeypatch)
-    outcome = Session(tmp_path, 300).run()
+    outcome = Session(tmp_path, 290).run()
     left = {one.fixer: one for one in outcome.verdicts if one.decision is Decision.NOT_TRIED}
     assert left.keys() == {"pad-vocabulary", "loader-workers", "loader-pin"}
     assert left["pad-vocabulary"].predicted_ns == 7_600_000
@@ -223,11 +227,12 @@ def slow_starts(folder: Path, budget_s: float) -> Session:
     """By a later recording of the same program: processes take longer to start, and fewer fit side by side."""
     machine = Machine(
         step_ms,
-        start_s=18.5,
-        compile_s=lambda text: 18 if "compile()" in text else 0,
-        peak_gib=lambda text: 44 if "attention = 'slow'" in text else 30,
+        start_s=16,
+        compile_s=lambda text: 23 if "compile()" in text else 0,
+        peak_gib=lambda text: 40 if "attention = 'slow'" in text else 19,
+        trace_s=3.5,
     )
-    return Session(folder, budget_s, machine, watched_s=31.8)
+    return Session(folder, budget_s, machine, watched_s=30.4)
 
 
 FORESEEN = Foresight(
@@ -241,7 +246,8 @@ FORESEEN = Foresight(
 
 
 @pytest.mark.parametrize(
-    ("minutes", "foresees", "times"), [(5, True, 2), (7, False, 8.5), (7, True, 10), (10, False, 10), (10, True, 10)]
+    ("minutes", "foresees", "times"),
+    [(5, True, 2), (6, True, 10), (7, False, 8.5), (7, True, 10), (10, False, 10), (10, True, 10)],
 )
 def test_minutes_buy_what_promises_most_first(
     minutes: int, foresees: bool, times: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -258,11 +264,39 @@ def test_minutes_buy_what_promises_most_first(
     assert session.machine.alive == 0
 
 
+@pytest.mark.parametrize(("slow", "foresees"), [(False, False), (False, True), (True, False), (True, True)])
+def test_what_a_first_common_trial_will_take_is_known_before(
+    *, slow: bool, foresees: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No less than it takes, or it would end without its numbers; and not much more, or it would never begin."""
+    windows(monkeypatch)
+    if foresees:
+        monkeypatch.setattr(composition, "foresee", lambda *_: FORESEEN)
+    session = slow_starts(tmp_path, 600) if slow else Session(tmp_path, 600)
+    told: dict[str, int] = {}
+    took: dict[str, int] = {}
+    estimated, tried = Bench.trial_ns, Bench.attempt
+
+    def estimate(bench: Bench, plan: Plan) -> int:
+        return told.setdefault(plan.fixer.name, estimated(bench, plan))
+
+    def attempt(bench: Bench, fixer: Fixer, *given: Any, **more: Any) -> Trial:
+        began_ns = session.machine.now_ns
+        trial = tried(bench, fixer, *given, **more)
+        took.setdefault(fixer.name, session.machine.now_ns - began_ns)
+        return trial
+
+    monkeypatch.setattr(Bench, "trial_ns", estimate)
+    monkeypatch.setattr(Bench, "attempt", attempt)
+    session.run()
+    assert took[TOGETHER] < told[TOGETHER] < 1.25 * took[TOGETHER]
+
+
 def test_a_budget_that_is_used_to_its_end_has_its_last_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both programs start at once and have the same time for it, and the numbers leave them that."""
     windows(monkeypatch)
     monkeypatch.setattr(composition, "foresee", lambda *_: FORESEEN)
-    session = slow_starts(tmp_path, 390)
+    session = slow_starts(tmp_path, 360)
     outcome = session.run()
     assert outcome.final is not None, table(session.machine)
     assert outcome.final.runs == 1

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from diagnose.model import Gate
 from diagnose.trial.comparison import Comparison
-from diagnose.trial.costs import FIRST_COMPILE_NS, Costs
+from diagnose.trial.costs import FIRST_COMPILE_NS, WINDOW_NS, Costs
 from diagnose.trial.schedule import Schedule
 from diagnose.units import NS_PER_MS, NS_PER_S
 from diagnose.verdict import Pair
 
 SCHEDULE = Schedule(pairs=8, generations=2, block_ns=200 * NS_PER_MS, usual_steps=8, drop_steps=2)
 BLOCK_NS = 12 * 20 * NS_PER_MS  # 10 steps fill 200 ms, and 2 are dropped
+WINDOWS_NS = 2 * ((4 + 2) * 20 * NS_PER_MS + WINDOW_NS)
 TURNS_NS = 2 * (5 * NS_PER_S + 10 * BLOCK_NS)
 
 
@@ -32,36 +34,39 @@ def costs(took_ns: int = TURNS_NS) -> Costs:
 
 def test_nothing_is_expected_of_a_session_that_has_measured_nothing() -> None:
     fresh = Costs(SCHEDULE)
-    assert (fresh.trial_ns(4, Gate.ROUNDING, compiles=True), fresh.check_ns(), fresh.final_ns()) == (0, 0, 0)
+    assert (fresh.trial_ns(4, compiles=True), fresh.check_ns(), fresh.final_ns()) == (0, 0, 0)
 
 
-def test_a_trial_takes_its_starts_its_blocks_and_its_captures() -> None:
+def test_a_trial_takes_its_starts_and_its_blocks_and_a_gate_what_the_patched_program_asks_for() -> None:
     known = costs()
     assert known.check_ns() == TURNS_NS
-    assert known.trial_ns(1, Gate.ROUNDING) == TURNS_NS + 10 * NS_PER_S
+    assert known.trial_ns(1) == TURNS_NS + WINDOWS_NS
     known.saw_gate(Gate.ROUNDING, 16 * NS_PER_S, 4)  # with the original's captures, which are there the next time
     known.saw_gate(Gate.ROUNDING, 0, 0)  # all was there already: that tells nothing of the next
-    known.saw_gate(Gate.TRAINING, 60 * NS_PER_S, 7)
-    assert known.trial_ns(1, Gate.ROUNDING) == TURNS_NS + 4 * NS_PER_S
-    assert known.trial_ns(1, Gate.BITWISE) == TURNS_NS + 10 * NS_PER_S
+    assert known.gates_ns == {Gate.ROUNDING: 4 * NS_PER_S}
 
 
 def test_every_further_setting_costs_a_start_and_a_few_pairs() -> None:
     known = costs()
     one_ns = 5 * NS_PER_S + 2 * (1 + SCHEDULE.sweep_pairs) * BLOCK_NS
-    assert known.trial_ns(4, Gate.ROUNDING) - known.trial_ns(1, Gate.ROUNDING) == 3 * one_ns
+    assert known.trial_ns(4) - known.trial_ns(1) == 3 * one_ns
 
 
 def test_compiling_is_guessed_until_it_was_seen() -> None:
     known = costs()
-    assert known.trial_ns(1, Gate.ROUNDING, compiles=True) - known.trial_ns(1, Gate.ROUNDING) == FIRST_COMPILE_NS
+    assert known.trial_ns(1, compiles=True) - known.trial_ns(1) == FIRST_COMPILE_NS
     known.saw(comparison(patched_s=25), TURNS_NS, compiles=True)
-    assert known.trial_ns(1, Gate.ROUNDING, compiles=True) - known.trial_ns(1, Gate.ROUNDING) == 20 * NS_PER_S
+    assert known.trial_ns(1, compiles=True) - known.trial_ns(1) == 20 * NS_PER_S
 
 
 def test_a_comparison_that_took_longer_than_its_parts_makes_the_next_estimate_longer() -> None:
     assert costs(2 * TURNS_NS).check_ns() == 2 * TURNS_NS
     assert costs(TURNS_NS // 2).check_ns() == TURNS_NS
+    traced = comparison()
+    traced.traces = ([Path("before")], [Path("after")])
+    known = Costs(SCHEDULE)
+    known.saw(traced, TURNS_NS + WINDOWS_NS)
+    assert known.check_ns() == TURNS_NS
     stopped = Costs(SCHEDULE)
     stopped.saw(comparison(pairs=4), 10 * TURNS_NS)
     assert stopped.check_ns() == TURNS_NS
@@ -86,6 +91,7 @@ def test_numbers_that_were_held_cost_nothing_in_the_end() -> None:
     assert known.final_ns() == known.last_runs_ns() + 60 * NS_PER_S
     assert known.final_ns(held=True) == known.last_runs_ns()
     assert known.last_runs_ns(1) == known.last_runs_ns() // SCHEDULE.final_runs
+    assert known.final_ns(held=True, runs=1) == known.last_runs_ns(1)
 
 
 def test_trials_on_top_of_a_kept_fix_are_as_short_as_its_program() -> None:

@@ -16,6 +16,7 @@ from diagnose.compose.answers import Answers
 from diagnose.compose.trials import Trials
 from diagnose.fixer import Fixer
 from diagnose.model import Gate, GateResult
+from diagnose.trial.estimates import Plan
 from diagnose.trial.schedule import Deadline
 from diagnose.units import format_ns
 
@@ -62,21 +63,29 @@ class Budget:
             count -= 1
         return replace(ready, variants=tuple(ready.variants[at] for at in spread(len(ready.variants), count))), None
 
-    def refused(self, fixer: Fixer, settings: int = 1, saved_ns: int = 0) -> str | None:
+    def refused(self, fixer: Fixer, settings: int = 1) -> str | None:
         """Why there is no time for a trial of a fix, or for a choice between so many settings; None where there is."""
-        return self._refused(self.bench.trial_ns(fixer, settings, saved_ns), held=self._covers(fixer))
+        return self.refused_plan(Plan(fixer, settings))
+
+    def refused_plan(self, plan: Plan) -> str | None:
+        """Why there is no time for a trial; None where there is.
+
+        One last run is enough after it: what was measured to be faster is worth more than a second look at how much.
+        """
+        return self._refused(self.bench.trial_ns(plan), self.bench.final_ns(held=self._covers(plan.fixer), runs=1))
 
     def refused_check(self) -> str | None:
         """Why there is no time for one more leave-one-out check; None where there is."""
-        return self._refused(self.bench.check_ns(), held=False)  # what is left out leaves another whole
+        # What is left out leaves another whole.
+        return self._refused(self.bench.check_ns(), self.bench.final_ns(held=False))
 
-    def _refused(self, needed_ns: int, *, held: bool) -> str | None:
+    def _refused(self, needed_ns: int, end_ns: int) -> str | None:
         left_ns = self.deadline.left_ns
         if left_ns is None:
             return None
         if left_ns == 0:
             return OUT_OF_BUDGET
-        left_ns = max(0, left_ns - self.bench.final_ns(held=held))
+        left_ns = max(0, left_ns - end_ns)
         if needed_ns <= left_ns:
             return None
         rest = f"only {format_ns(left_ns)}" if left_ns else "no time"

@@ -37,6 +37,7 @@ from diagnose.plugins import Catalogue
 from diagnose.program import Program, patch
 from diagnose.session import FinalMeasured, PatchAccepted
 from diagnose.trial.control import Control
+from diagnose.trial.estimates import Plan
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.verdict import Pair
 
@@ -130,7 +131,7 @@ class Composition:
     def _next(self, queue: Sequence[Candidate]) -> Proposal:
         """What promises most; of each second of its trial, once that is known and the seconds are counted."""
         known = self._deadline.at_ns is not None and self._bench.check_ns() > 0
-        return next_up(queue, (lambda fixer: self._bench.trial_ns(fixer, 1)) if known else None)
+        return next_up(queue, (lambda fixer: self._bench.trial_ns(Plan(fixer))) if known else None)
 
     def _alone(self) -> list[Candidate]:
         """What may have a trial of its own now: not what waits for the trial of its part of a bundle."""
@@ -301,8 +302,7 @@ class Composition:
         return next((way for way in ways if len(way.members) > 1 and not self._refused(way)), None)
 
     def _refused(self, bundle: Bundle) -> bool:
-        saved_ns = bundle.without_training.predicted_ns if bundle.trains else 0
-        return self._budget.refused(as_one(bundle.fixers), saved_ns=saved_ns) is not None
+        return self._budget.refused_plan(bundle.plan) is not None
 
     def _accept_all(self, bundle: Bundle, found: Verdict) -> None:
         """Each is kept for now on the word of their common trial."""

@@ -24,6 +24,7 @@ from diagnose.model import TOGETHER, Confidence, Decision, Gate
 from diagnose.program import Program, patch
 from diagnose.session import TrialStarted
 from diagnose.trial.bench import Halfway, Trial
+from diagnose.trial.estimates import Plan
 
 LEAST = 3
 """Fewer are tried one by one: that says more of each, and takes no longer."""
@@ -73,6 +74,14 @@ class Bundle:
     def fixers(self) -> tuple[Fixer, ...]:
         """Each with the promise of its answer."""
         return tuple(member.variants[0].fixer for member in self.members)
+
+    @property
+    def plan(self) -> Plan:
+        """Of a trial of all of them."""
+        harmless = self.without_training
+        if not self.trains or not harmless.members:
+            return Plan(as_one(self.fixers))
+        return Plan(as_one(self.fixers), part=as_one(harmless.fixers), saved_ns=harmless.predicted_ns)
 
     @property
     def predicted_ns(self) -> int:

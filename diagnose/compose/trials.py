@@ -11,6 +11,7 @@ from diagnose.program import Program
 from diagnose.trial.bench import Halfway, Trial
 from diagnose.trial.control import Control
 from diagnose.trial.duel import OnPair
+from diagnose.trial.estimates import Plan
 from diagnose.trial.knobs import OnSetting
 from diagnose.trial.solo import SoloRun
 
@@ -58,17 +59,15 @@ class Trials(Protocol):
 
     def alone(self, program: Program, name: str) -> SoloRun: ...
 
-    def trial_ns(self, fixer: Fixer, settings: int, saved_ns: int = 0) -> int:
-        """How long a trial of a fix is expected to take, with the choice between its settings and its gate.
-
-        `saved_ns`: by how much the steps of its trajectories are expected to be shorter than those of the newest trial.
-        """
+    def trial_ns(self, plan: Plan) -> int:
+        """How long a trial is expected to take, with the choice between settings and its gate."""
         ...
 
     def check_ns(self) -> int:
         """The same of a leave-one-out check."""
         ...
 
-    def final_ns(self, *, held: bool = False) -> int:
-        """The same of the last runs, and of the gate of the whole stack unless its numbers are `held` already."""
+    def final_ns(self, *, held: bool = False, runs: int | None = None) -> int:
+        """The same of the last runs, all or so many, and of the gate of the whole stack unless its numbers are `held`
+        already."""
         ...

@@ -22,6 +22,7 @@ from diagnose.trial.control import Control, enough, hangs_on_it, joined, seen
 from diagnose.trial.copies import Copies
 from diagnose.trial.costs import Costs
 from diagnose.trial.duel import Duel, OnPair, Starter
+from diagnose.trial.estimates import Estimates, Plan
 from diagnose.trial.gatekeeper import Gatekeeper
 from diagnose.trial.groups import Groups, never
 from diagnose.trial.judging import measured, ruled, settled_by_time
@@ -31,6 +32,7 @@ from diagnose.trial.memory import Memory, at_once, fits_twice, room_ahead, uncro
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.trial.solo import Solo, SoloRun, ruling_on_failure
 from diagnose.trial.startup import Startups
+from diagnose.trial.wanted import Part
 from diagnose.verdict import LEAST_PAIRS, LEAST_SAVING, Pair, Ruling, saved
 
 OnPhase = Callable[[str, str], None]
@@ -93,7 +95,7 @@ class Bench:
         """Whether the control has gone on until it was fine enough for every fix, or has had all its pairs."""
         self._started = 0
         self._startups = Startups()
-        self._baseline: Path | None = None
+        self._baseline: Program | None = None
         self._costs = Costs(schedule)
         self._groups = Groups(cancelled)
         protect = {"module": str(Path(guard.__file__)), "originals": [str(program.root)], "copy": str(folder)}
@@ -223,7 +225,7 @@ class Bench:
         verdict = self._judged(figures, fixer, found, numbers, patched, halfway)
         if verdict.decision is Decision.KEPT:
             self._costs.grew(found)
-            self._baseline = patched.root
+            self._baseline = patched
         return Trial(verdict, found.traces[1])
 
     def leave_out(
@@ -274,22 +276,22 @@ class Bench:
         self._costs.saw_gate(gate, time.monotonic_ns() - began_ns, self._gatekeeper.started - before)
         return found
 
-    def trial_ns(self, fixer: Fixer, settings: int, saved_ns: int = 0) -> int:
-        """How long a trial of a fix is expected to take, with the choice between its settings and its gate.
-
-        `saved_ns`: by how much the steps of its trajectories are expected to be shorter than those of the newest trial.
-        """
+    def trial_ns(self, plan: Plan) -> int:
+        """How long a trial is expected to take, with the choice between settings and its gate."""
+        fixer, baseline = plan.fixer, self._baseline
         # What changes no bit is hardly in what was compiled; anything else may compile all of it anew.
-        compiles = fixer.compiles or (fixer.gate is not Gate.BITWISE and self._baseline in self._copies.compiling)
-        return self._costs.trial_ns(settings, fixer.gate, compiles=compiles, saved_ns=saved_ns)
+        recompiles = baseline is not None and baseline.root in self._copies.compiling
+        compiles = fixer.compiles or (fixer.gate is not Gate.BITWISE and recompiles)
+        return Estimates(self._costs, self._gatekeeper).trial_ns(plan, baseline, compiles=compiles)
 
     def check_ns(self) -> int:
         """The same of a leave-one-out check."""
         return self._costs.check_ns()
 
-    def final_ns(self, *, held: bool = False) -> int:
-        """The same of the last runs, and of the gate of the whole stack unless its numbers are `held` already."""
-        return self._costs.final_ns(held=held)
+    def final_ns(self, *, held: bool = False, runs: int | None = None) -> int:
+        """The same of the last runs, all or so many, and of the gate of the whole stack unless its numbers are `held`
+        already."""
+        return self._costs.final_ns(held=held, runs=runs)
 
     def steps_alone(self, programs: Sequence[tuple[Program, str]], steps: int) -> list[int | None]:
         """The mean step of each program, in ns, with nothing inside but the clock of its steps; `str` is its name.
@@ -316,9 +318,9 @@ class Bench:
             return replace(verdict, decision=early.decision, summary=early.summary)
         first = None
         if halfway is not None:
-            formats = halfway.fixer.rounds_to, fixer.rounds_to
+            part = Part(halfway.program, halfway.fixer.gate, halfway.fixer.rounds_to)
             began_ns, before = time.monotonic_ns(), self._gatekeeper.started
-            self._gatekeeper.foresee(original, halfway.program, patched, halfway.fixer.gate, *formats)
+            self._gatekeeper.foresee(original, part, patched, fixer.rounds_to)
             self._costs.saw_gate(fixer.gate, time.monotonic_ns() - began_ns, self._gatekeeper.started - before)
             first = self._gated(halfway.fixer, original, halfway.program)
             if first.passed is not True:
@@ -340,7 +342,7 @@ class Bench:
     def _duel(self, on_pair: OnPair | None = None) -> Duel:
         """As far as the earlier ones have shown how to run one."""
         limit = self._schedule.next_start_limit_ns(self._startups.longest_ns)
-        deadline = self._deadline.earlier(self._costs.last_runs_ns())  # those have their time
+        deadline = self._deadline.earlier(self._costs.last_runs_ns(1))  # one of those has its time
         needed = None if self._fine else LEAST_SAVING
         return Duel(
             self._schedule,
@@ -365,7 +367,7 @@ class Bench:
         self._costs.saw(found, time.monotonic_ns() - began_ns, compiles=patched.root in self._copies.compiling)
         # What was measured to be faster is not thrown away for the second of two last runs.
         self._gatekeeper.deadline = self._deadline.earlier(self._costs.if_kept(found).last_runs_ns(1))
-        self._baseline = original.root
+        self._baseline = original
         self._startups.saw(found, original, patched)
         if found.pairs:
             self._fits = not found.alternated

@@ -1,4 +1,4 @@
-"""How long the next trial will take, told by those before it. Pure: fed with what was measured, asked for estimates."""
+"""How long turns and last runs will take, told by those before. Pure: fed with measurements, asked for estimates."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass, field, replace
 from diagnose.model import Gate
 from diagnose.trial.comparison import ORIGINAL, PATCHED, Comparison
 from diagnose.trial.schedule import Schedule
-from diagnose.trial.trajectory import LEAST_SEEDS, LEAST_STEPS
+from diagnose.trial.trajectory import LEAST_SEEDS
 from diagnose.units import NS_PER_S
 from diagnose.verdict import LEAST_PAIRS
 
-FIRST_COMPILE_NS = 60 * NS_PER_S
-"""What compiling a training step takes, where this session has not seen it yet: models of a few hundred operators take
-half a minute to a minute and a half with inductor."""
+FIRST_COMPILE_NS = 30 * NS_PER_S
+"""What compiling a training step takes, where this session has not seen it yet: for a GPT of twelve layers inductor
+took 19 to 23 s beside an H200."""
+WINDOW_NS = 4 * NS_PER_S
+"""To write one profiler window, and to begin and end it: seen of a GPT whose window holds some ten thousand events."""
 FINAL_BLOCKS = 5
 """As many steps as this many blocks of a trial are run alone in the end."""
 _MOST_SLACK = 3.0
-_LARGEST_SPEEDUP = 10
-"""More is not counted on, whatever is promised."""
 _OF_ITS_OWN = {Gate.BITWISE: 1, Gate.ROUNDING: 1, Gate.TRAINING: LEAST_SEEDS + 1}
 """Processes that a gate needs of the patched program: its first steps, and a trajectory under each seed."""
 
@@ -62,7 +62,13 @@ class Costs:
             self.ahead = found.ahead
         if len(found.pairs) >= self._clear_pairs and not compiles:
             explained_ns = self._turns_ns(found.generations, len(found.pairs))
+            explained_ns += self._windows_ns if all(found.traces) else 0
             self.slack = min(_MOST_SLACK, max(1.0, took_ns / max(1, explained_ns)))
+
+    @property
+    def first_step_after_ns(self) -> int:
+        """From the start of a process to its first step, which a capture begins with."""
+        return max(0, self.start_ns - self.schedule.warmup_steps * self.step_ns)
 
     def grew(self, found: Comparison) -> None:
         """The patched program of a comparison is what the next trials start from."""
@@ -82,11 +88,8 @@ class Costs:
         if processes:
             self.gates_ns[gate] = took_ns * min(processes, _OF_ITS_OWN[gate]) // processes
 
-    def trial_ns(self, settings: int, gate: Gate, *, compiles: bool = False, saved_ns: int = 0) -> int:
-        """A whole trial: the choice between settings, the turns, the numbers.
-
-        `saved_ns`: by how much a step is expected to be shorter where hundreds are taken for a trajectory.
-        """
+    def trial_ns(self, settings: int, *, compiles: bool = False) -> int:
+        """A trial up to its gate: the choice between settings, and the turns."""
         more_ns = (self.compile_ns or FIRST_COMPILE_NS) if compiles and self.start_ns else 0
         if compiles and self.ahead:
             more_ns += self.start_ns  # what one process has to compile, the next waits for
@@ -94,7 +97,7 @@ class Costs:
         if settings > 1:
             one_ns = self._turns_ns(1, self.schedule.sweep_pairs) + more_ns
             sweep_ns = (settings - 1) * round(self.slack * one_ns)
-        return sweep_ns + self.check_ns() + more_ns + self._gate_ns(gate, saved_ns)
+        return sweep_ns + self.check_ns() + round(self.slack * self._windows_ns) + more_ns
 
     def check_ns(self) -> int:
         """The turns alone, as in a leave-one-out check: as many as a clear answer takes, which most answers are.
@@ -103,9 +106,9 @@ class Costs:
         """
         return round(self.slack * self._turns_ns(self.schedule.generations, self._clear_pairs))
 
-    def final_ns(self, *, held: bool = False) -> int:
-        """The last runs, and before them the numbers of the whole stack, unless those are `held` already."""
-        return self.last_runs_ns() + (0 if held else max(self.gates_ns.values(), default=2 * self.start_ns))
+    def final_ns(self, *, held: bool = False, runs: int | None = None) -> int:
+        """The last runs, all or so many, and before them the numbers of the whole stack, unless those are `held`."""
+        return self.last_runs_ns(runs) + (0 if held else max(self.gates_ns.values(), default=2 * self.start_ns))
 
     def last_runs_ns(self, runs: int | None = None) -> int:
         """The last runs of the original and of the patched program alone; `runs` of each, or all."""
@@ -119,16 +122,15 @@ class Costs:
         """After how many pairs, over all generations, a clear answer is accepted."""
         return min(self.schedule.pairs, self.schedule.generations * self.schedule.screen_pairs)
 
-    def _gate_ns(self, gate: Gate, saved_ns: int) -> int:
-        if gate in self.gates_ns:
-            return self.gates_ns[gate]
-        steps = 2 * LEAST_SEEDS * LEAST_STEPS if gate is Gate.TRAINING else 0
-        step_ns = max(self.step_ns - saved_ns, self.step_ns // _LARGEST_SPEEDUP)
-        return 2 * self.start_ns + steps * step_ns  # of the original and of the patched program
-
     @property
     def _block_ns(self) -> int:
         return (self.schedule.block_steps(self.step_ns) + self.schedule.drops(self.step_ns)) * self.step_ns
+
+    @property
+    def _windows_ns(self) -> int:
+        """A window of each side."""
+        steps = self.schedule.trace_steps + self.schedule.drops(self.step_ns)
+        return 2 * (steps * self.step_ns + WINDOW_NS) if self.start_ns else 0
 
     def _turns_ns(self, generations: int, pairs: int) -> int:
         if self.alternates:

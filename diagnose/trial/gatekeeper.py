@@ -15,10 +15,9 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from diagnose.model import Gate, GateResult
 from diagnose.program import Program
@@ -26,17 +25,13 @@ from diagnose.trial import gates
 from diagnose.trial.arms import Workplace
 from diagnose.trial.captures import Capture, read_capture
 from diagnose.trial.groups import Group
+from diagnose.trial.makespan import Process, makespan_ns
 from diagnose.trial.memory import Memory, died_of_memory, fitting
 from diagnose.trial.schedule import Deadline
-from diagnose.trial.trajectory import LEAST_SEEDS, LEAST_STEPS, Curve, beyond_luck, read_curve, trajectory
+from diagnose.trial.trajectory import LEAST_STEPS, Curve, beyond_luck, read_curve, trajectory
+from diagnose.trial.wanted import SEEDS, Part, Wanted, bits, for_gate, luck, rounding, trajectory_steps
 from diagnose.units import NS_PER_S, format_ns
 
-BITWISE_STEPS = 5
-ROUNDING_STEPS = 2
-SEEDS = LEAST_SEEDS
-MOST_STEPS = 200
-TRAJECTORY_NS = 15 * NS_PER_S
-"""For the steps of one program under all seeds, one after the other, where more than LEAST_STEPS fit into it."""
 UNASKED_NS = 20 * NS_PER_S
 """A trajectory that no fix's promise asks for is taken if the original's steps take no longer than this."""
 _DETERMINISTIC = {"PYTHONHASHSEED": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
@@ -47,28 +42,10 @@ _EAGER = {"TORCHDYNAMO_DISABLE": "1"}
 
 
 @dataclass(frozen=True)
-class _Wanted:
-    """A capture of a program under a recipe; `name` tells the recipes apart."""
-
-    program: Program
-    name: str
-    recipe: Mapping[str, Any]
-
-    @property
-    def key(self) -> tuple[Path, str]:
-        return (self.program.root, self.name)
-
-    @property
-    def of_luck(self) -> bool:
-        """Whether it is one trajectory of several, under the program's own settings."""
-        return self.recipe.get("mode") == "trajectory"
-
-
-@dataclass(frozen=True)
 class _Running:
     """A capture that is being taken."""
 
-    wanted: _Wanted
+    wanted: Wanted
     folder: Path
     group: Group
     began_ns: int = field(default_factory=time.monotonic_ns)
@@ -142,24 +119,19 @@ class Gatekeeper:
             return answer
         return replace(answer, detail=f"{answer.detail}; as captured of a program that it equals bit for bit")
 
-    def foresee(
-        self, original: Program, halfway: Program, patched: Program, promised: Gate, *formats: str | None
-    ) -> None:
-        """Take all that two checks need at once: `halfway` against `original`, then the training of `patched`.
+    def foresee(self, original: Program, part: Part, patched: Program, rounds_to: str | None) -> None:
+        """Take all that two checks need at once: the part against `original`, then the training of `patched`.
 
-        `promised` is the gate of the first; `formats` are those that each of the two rounds to. What cannot be had is
-        told by the checks.
+        What cannot be had is told by the checks.
         """
-        first, second = formats
-        bits = {"steps": BITWISE_STEPS, "values": False}
-        wanted = [_Wanted(program, "bits", bits) for program in (original, halfway) if promised is Gate.BITWISE]
-        if promised is Gate.ROUNDING:
-            wanted += self._for_rounding(original, halfway, first)
-        if second is not None and promised is Gate.ROUNDING:
-            wanted += self._for_rounding(original, patched, second)
-        steps = self._steps = self._steps or self._trajectory_steps()
-        wanted += self._luck([halfway, patched], SEEDS, steps)
-        self._take_all(list({one.key: one for one in wanted if self._key(one) not in self._taken}.values()))
+        wanted = for_gate(Gate.TRAINING, original, patched, rounds_to, self._trajectory_steps(), part)
+        self._take_all([one for one in wanted if self._key(one) not in self._taken])
+
+    def expected_ns(self, wanted: Sequence[Wanted], process: Callable[[Wanted, float], Process]) -> int:
+        """How long it will take to capture what is not there of it; `process` says what to expect of one with a share
+        of the memory that was seen."""
+        missing = [one for one in wanted if self._key(one) not in self._taken]
+        return makespan_ns([process(one, self._share(one)) for one in missing], self.memory)
 
     def _equal(self, gate: Gate, original: Program, patched: Program, rounds_to: str | None) -> GateResult:
         if gate is Gate.BITWISE:
@@ -172,13 +144,13 @@ class Gatekeeper:
         """A failure if the first steps are wrong by far more than rounding to a format explains."""
         try:
             base = self._captured_alike(original, patched, ["values", "float64"]) or original
-            captures = self._captures(*self._for_rounding(base, patched, rounds_to))
+            captures = self._captures(*rounding(base, patched, rounds_to))
         except _NoCaptureError:
             return None  # the trajectory decides
         return gates.gross(*captures)
 
     def _trajectory(self, original: Program, patched: Program, *, asked: bool, fewer: bool) -> GateResult:
-        steps = self._steps = self._steps or self._trajectory_steps()
+        steps = self._trajectory_steps()
         first = [f"seed-{seed}" for seed in range(SEEDS)]
         stands_in = self._captured_alike(original, patched, first) if asked else None
         cost_ns = LEAST_STEPS * SEEDS * max(self.step_ns, 0)
@@ -186,7 +158,7 @@ class Gatekeeper:
             reason = f"{LEAST_STEPS} steps of the original under {SEEDS} seeds would take {format_ns(cost_ns)}"
             return GateResult(Gate.TRAINING, None, f"its trajectory was not compared: {reason}")
         original = stands_in or original
-        missing = [one for one in self._luck([original, patched], SEEDS, steps) if self._key(one) not in self._taken]
+        missing = [one for one in luck([original, patched], SEEDS, steps) if self._key(one) not in self._taken]
         if missing and self.deadline.passed:
             return GateResult(Gate.TRAINING, None, f"the budget left no time for {steps} steps under {SEEDS} seeds")
         curves = self._curves(original, patched, SEEDS, steps)
@@ -197,22 +169,18 @@ class Gatekeeper:
         return answer
 
     def _curves(self, original: Program, patched: Program, seeds: int, steps: int) -> tuple[list[Curve], list[Curve]]:
-        found = self._found(self._luck([original, patched], seeds, steps))
+        found = self._found(luck([original, patched], seeds, steps))
         curves = [curve for curve in found if isinstance(curve, Curve)]
         return curves[:seeds], curves[seeds:]
 
-    @staticmethod
-    def _luck(programs: Sequence[Program], seeds: int, steps: int) -> list[_Wanted]:
-        return [
-            _Wanted(program, f"seed-{seed}", {"mode": "trajectory", "steps": steps, "seed": seed})
-            for program in programs
-            for seed in range(seeds)
-        ]
-
     def _trajectory_steps(self) -> int:
-        if self.step_ns <= 0:
-            return LEAST_STEPS
-        return min(MOST_STEPS, max(LEAST_STEPS, TRAJECTORY_NS // (SEEDS * self.step_ns)))
+        self._steps = self._steps or self.trajectory_steps
+        return self._steps
+
+    @property
+    def trajectory_steps(self) -> int:
+        """Of a trajectory, as it is or would be now."""
+        return self._steps or trajectory_steps(self.step_ns)
 
     def _captured_alike(self, original: Program, patched: Program, names: Sequence[str]) -> Program | None:
         """A program with the numbers of `original` of which all these captures are there already."""
@@ -225,17 +193,15 @@ class Gatekeeper:
 
     def _bitwise(self, original: Program, patched: Program) -> GateResult | None:
         """None where the original does not even equal itself."""
-        recipe = {"steps": BITWISE_STEPS, "values": False}
-        first = _Wanted(original, "bits", recipe)
-        before, after = self._captures(first, _Wanted(patched, "bits", recipe))
+        before, after = self._captures(bits(original), bits(patched))
         answer = gates.bitwise(before, after)
         # Programs that agree need no proof that the original agrees with itself.
-        if answer.passed is False and not gates.repeats(*self._captures(first, replace(first, name="bits-again"))):
+        if answer.passed is False and not gates.repeats(*self._captures(bits(original), bits(original, "bits-again"))):
             return None
         return answer
 
     def _rounding(self, original: Program, patched: Program, rounds_to: str | None, *, fell_back: bool) -> GateResult:
-        wanted = self._for_rounding(original, patched, rounds_to)
+        wanted = rounding(original, patched, rounds_to)
         answer = self._by_reference_of_another(original, patched, wanted)
         if answer is None:
             before, after, reference, *rounded = self._captures(*wanted)
@@ -246,7 +212,7 @@ class Gatekeeper:
         return GateResult(Gate.ROUNDING, answer.passed, detail)
 
     def _by_reference_of_another(
-        self, original: Program, patched: Program, wanted: Sequence[_Wanted]
+        self, original: Program, patched: Program, wanted: Sequence[Wanted]
     ) -> GateResult | None:
         """The gate by the reference of a program that the original has the numbers of; None unless it passes.
 
@@ -265,24 +231,11 @@ class Gatekeeper:
         answer = gates.rounding(before, after, reference, *rounded)
         return answer if answer.passed else None
 
-    @staticmethod
-    def _for_rounding(original: Program, patched: Program, rounds_to: str | None) -> list[_Wanted]:
-        recipe = {"steps": ROUNDING_STEPS, "values": True}
-        exact = {**recipe, "precision": "float64"}
-        wanted = [
-            _Wanted(original, "values", recipe),
-            _Wanted(patched, "values", recipe),
-            _Wanted(original, "float64", exact),
-        ]
-        if rounds_to is not None:
-            wanted.append(_Wanted(original, f"float64-{rounds_to}", {**exact, "rounds_to": rounds_to}))
-        return wanted
-
-    def _captures(self, *wanted: _Wanted) -> list[Capture]:
+    def _captures(self, *wanted: Wanted) -> list[Capture]:
         """What is wanted, in that order. Raises _NoCaptureError for the first that cannot be had."""
         return [capture for capture in self._found(wanted) if isinstance(capture, Capture)]
 
-    def _found(self, wanted: Sequence[_Wanted]) -> list[Capture | Curve]:
+    def _found(self, wanted: Sequence[Wanted]) -> list[Capture | Curve]:
         self._take_all([one for one in wanted if self._key(one) not in self._taken])
         found = []
         for one in wanted:
@@ -294,7 +247,7 @@ class Gatekeeper:
             found.append(taken)
         return found
 
-    def _key(self, wanted: _Wanted) -> tuple[Path, str]:
+    def _key(self, wanted: Wanted) -> tuple[Path, str]:
         """Of the capture itself, or of the same one of a program with the same bits where there is that."""
         if wanted.key in self._taken:
             return wanted.key
@@ -304,21 +257,21 @@ class Gatekeeper:
                 return path, name
         return wanted.key
 
-    def _share(self, wanted: _Wanted) -> float:
+    def _share(self, wanted: Wanted) -> float:
         """Of the memory that was seen: a reference is in float64, and what is taken down lies on the host."""
         on_host = self.memory.device_bytes is None
-        share = 2.0 if "precision" in wanted.recipe or (on_host and not wanted.of_luck) else 1.3
+        share = 2.0 if wanted.exact or (on_host and not wanted.of_luck) else 1.3
         peak = self.peaks.get(wanted.program.root)
         return share * peak / self.memory.peak_bytes if peak and self.memory.peak_bytes else share
 
-    def _take_all(self, missing: Sequence[_Wanted]) -> None:
+    def _take_all(self, missing: Sequence[Wanted]) -> None:
         """Run captures as they fit side by side; one that lacked memory there is run again alone."""
         self._take(missing)
         for one in missing if len(missing) > 1 else ():
             if self._taken[one.key] == _LACK:
                 self._take([one])
 
-    def _take(self, some: Sequence[_Wanted]) -> None:
+    def _take(self, some: Sequence[Wanted]) -> None:
         """Whenever one has ended, the first that fits beside the others takes its place."""
         waiting = list(some)
         running: list[_Running] = []
@@ -346,18 +299,18 @@ class Gatekeeper:
                 return (ended or running)[0]
             running[0].group.rest()
 
-    def _start(self, wanted: _Wanted, stack: contextlib.ExitStack) -> tuple[Path, Group]:
+    def _start(self, wanted: Wanted, stack: contextlib.ExitStack) -> tuple[Path, Group]:
         place, program = self.workplace, wanted.program
         self.started += 1
         folder = place.folder / f"capture-{self.started}-{re.sub(r'[^a-z0-9-]', '-', wanted.name)}"
         settings = {} if wanted.of_luck else _DETERMINISTIC
-        if "precision" in wanted.recipe:
+        if wanted.exact:
             settings = settings | _EAGER
         group = place.start(program, {"mode": "capture", "seed": 0, **wanted.recipe}, folder, _PATIENT, settings)
         stack.callback(group.end)
         return folder, group
 
-    def _finish(self, wanted: _Wanted, folder: Path, group: Group) -> Capture | Curve | str:
+    def _finish(self, wanted: Wanted, folder: Path, group: Group) -> Capture | Curve | str:
         """The capture, or why there is none."""
         returncode = group.wait(0)
         words = group.last_words(4)

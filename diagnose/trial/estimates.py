@@ -1,0 +1,70 @@
+"""How long the next trial will take: its turns as those before it (costs.py), its numbers by what a gate needs.
+
+A look at numbers of a kind that was taken before takes as long again. Of one that was not, the processes are counted
+that it needs, each with a start and steps as trials have seen them, and put side by side as far as there is memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from diagnose.fixer import Fixer
+from diagnose.model import Gate
+from diagnose.program import Program
+from diagnose.trial.costs import Costs
+from diagnose.trial.gatekeeper import Gatekeeper
+from diagnose.trial.makespan import Process
+from diagnose.trial.wanted import Part, Wanted, for_gate
+
+_COMING, _HALFWAY = Path("coming"), Path("halfway")
+"""In the place of copies that have not been made."""
+_EXACT_STEPS = 2
+"""A step in float64, operator by operator, takes so many of the program's own where matrix units know that format."""
+_LARGEST_SPEEDUP = 10
+"""More is not counted on, whatever is promised."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A trial that might be begun."""
+
+    fixer: Fixer
+    settings: int = 1
+    part: Fixer | None = None
+    """Of many fixes that are tried at once, what does not change the training, where something does."""
+    saved_ns: int = 0
+    """By how much the steps of its trajectories are expected to be shorter than those of the newest trial."""
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """What is expected of trials on one bench."""
+
+    costs: Costs
+    gatekeeper: Gatekeeper
+
+    def trial_ns(self, plan: Plan, baseline: Program | None, *, compiles: bool) -> int:
+        """With the choice between settings and the gate; `baseline` is the program that the fix is put on."""
+        seen_ns = self.costs.gates_ns.get(plan.fixer.gate) if plan.part is None else None
+        numbers_ns = seen_ns if seen_ns is not None else self._numbers_ns(plan, baseline)
+        return self.costs.trial_ns(plan.settings, compiles=compiles) + numbers_ns
+
+    def _numbers_ns(self, plan: Plan, baseline: Program | None) -> int:
+        """Of a gate of which none was looked at yet; nothing where nothing has run."""
+        if baseline is None or not self.costs.start_ns:
+            return 0
+        coming, part = replace(baseline, root=_COMING), None
+        if plan.part is not None:
+            part = Part(replace(baseline, root=_HALFWAY), plan.part.gate, plan.part.rounds_to)
+        rounds_to = None if plan.fixer.fewer_parameters and plan.fixer.gate is Gate.TRAINING else plan.fixer.rounds_to
+        steps = self.gatekeeper.trajectory_steps
+        wanted = for_gate(plan.fixer.gate, baseline, coming, rounds_to, steps, part)
+        step_ns = self.costs.step_ns
+        later_ns = max(step_ns - plan.saved_ns, step_ns // _LARGEST_SPEEDUP)
+
+        def process(one: Wanted, share: float) -> Process:
+            each_ns = _EXACT_STEPS * step_ns if one.exact else later_ns if one.of_luck else step_ns
+            return Process(share, self.costs.first_step_after_ns, int(one.recipe["steps"]) * each_ns)
+
+        return self.gatekeeper.expected_ns(wanted, process)
