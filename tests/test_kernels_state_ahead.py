@@ -118,7 +118,7 @@ class Program:
         self.device, self.kept_bytes = device, kept_bytes
         self.net = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(BLOCKS)))
         for weight in self.net.parameters():
-            weight.register_post_accumulate_grad_hook(self._block_is_done)
+            weight.register_post_accumulate_grad_hook(self._block_is_done)  # type: ignore[no-untyped-call]  # torch's
         self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=0.1, **options)
         if share is not None:
             offload_state(self.optimizer, share)
