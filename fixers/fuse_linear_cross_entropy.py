@@ -9,7 +9,8 @@ What it changes
 Why it helps
     Of N rows and V classes the logits are N × V numbers, held several times over: by the layer, in single precision by
     the loss, and as their gradient. With a vocabulary of 128 thousand that is more than the rest of many models.
-    In chunks a small part exists at a time. The products are the same ones.
+    In chunks a small part exists at a time. The products are the same ones, but over a vocabulary of odd size: there
+    they are cut at the last multiple of 128, and the few columns that are left are a product of their own.
 
 Fix safety
     Rounding: sums in another order, in float32. The program then imports `diagnose.kernels`, which needs torch, and
@@ -92,6 +93,8 @@ def rewrite(request: Request) -> Answer:
         return Edits(
             request.edited(edits), f"never hold all logits: {_OPERATOR} of diagnose.kernels, which it then needs"
         )
+    if request.finding.rule == "misaligned-matmul":
+        return None  # `pad-vocabulary` remains
     if reasons:
         return Advice(f"{_BY_HAND} Not by us: {reasons[0]}")
     return Advice(_IN_GRAPH) if request.finding.rule == "unfused-loss" and not compilations(request.sources) else None

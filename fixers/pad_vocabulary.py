@@ -118,6 +118,8 @@ FIXER = Fixer(
     gate=Gate.ROUNDING,
     mechanism="compute",
     order=50,
+    conflicts=("fuse-linear-cross-entropy",),
+    after=("fuse-linear-cross-entropy",),
     examples=(
         Example(
             before=_MODEL.format(bias="False", rest="        return self.head(x)\n"),

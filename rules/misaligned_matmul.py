@@ -18,7 +18,9 @@ What proves it
     only, for when `fp32-matmul` is treated.
 
 What fixes it
-    Round the size up to a multiple of 64: `pad-vocabulary`.
+    Round the size up to a multiple of 64: `pad-vocabulary`. Where the product is that of an output layer whose scores
+    go into a cross entropy and nowhere else, one operator for both cuts the columns at a multiple of 128 itself, and
+    holds the scores of a part of the rows at a time: `fuse-linear-cross-entropy`, which is asked first.
 
 Thresholds
     SLOW 0.7: unaligned products that reach this part of the aligned rate are left alone: sizes alone make as much of a
@@ -284,4 +286,11 @@ _SILENT = (
     drawn(_NAMED.format("w"), repeat=4, kernels=_KERNELS),
 )
 
-RULE = Rule("misaligned-matmul", check, fixers=("pad-vocabulary",), fires=_FIRES, silent=_SILENT, nearness=25)
+RULE = Rule(
+    "misaligned-matmul",
+    check,
+    fixers=("fuse-linear-cross-entropy", "pad-vocabulary"),
+    fires=_FIRES,
+    silent=_SILENT,
+    nearness=25,
+)

@@ -112,6 +112,16 @@ def test_what_is_bold_long_or_in_the_way_does_not(
     assert "# pin" not in common(made)
 
 
+def test_what_compiles_rides_along_where_something_compiles_anyway(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    foreseen = (small("pageable", 0.02, "loader-pin"),)
+    compiled = replace(MODEL, order=60)
+    made, _ = stage(tmp_path, monkeypatch, foreseen, replace(PIN, order=65), trying=(LOADER, ITEM, compiled))
+    made.run()
+    assert "# pin" in common(made)
+
+
 def test_a_rounding_fix_does_not_ride_with_bitwise_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     foreseen = (small("pageable", 0.02, "loader-pin"),)
     exact = replace(MODEL, gate=Gate.BITWISE)

@@ -326,6 +326,12 @@ def test_a_line_written_again_with_more_in_it_is_not_taken_back() -> None:
     assert not takes_back(now, now, {"a.py": ""})  # nobody had written it
 
 
+def test_a_line_that_was_only_indented_may_still_be_written_anew() -> None:
+    before, now = {"a.py": "loss = f(x)\n"}, {"a.py": "with autocast():\n    loss = f(x)\n"}
+    assert not takes_back(before, now, {"a.py": "with autocast():\n    loss = model(x)\n"})
+    assert takes_back(before, now, {"a.py": "loss = model(x)\n"})  # the `with` was written
+
+
 def with_knob(tmp_path: Path) -> Stage:
     def workers(request: Request) -> Edits:
         text = request.sources[next(iter(request.sources))]

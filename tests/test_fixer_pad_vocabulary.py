@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 import torch
 
+from diagnose.compose.contracts import conflict, goes_first
 from diagnose.fixer import Edits, example_request
 from diagnose.plugins import load
 
-FIXER = load().fixers["pad-vocabulary"]
+FIXERS = load().fixers
+FIXER = FIXERS["pad-vocabulary"]
 
 TIED = """
 import torch
@@ -128,6 +130,12 @@ def test_loss_and_gradients_and_initial_values_stay(text: str) -> None:
         torch.testing.assert_close(after[name], value, rtol=1e-9, atol=1e-12) if ".float()" not in text else (
             torch.testing.assert_close(after[name], value)
         )
+
+
+def test_an_operator_that_takes_scores_and_loss_together_goes_first_and_leaves_nothing_to_pad() -> None:
+    fused = FIXERS["fuse-linear-cross-entropy"]
+    assert goes_first(FIXER, [FIXER, fused]) is fused
+    assert conflict(FIXER, fused)
 
 
 def test_generation_keeps_its_product_for_one_position() -> None:

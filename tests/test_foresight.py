@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from diagnose.compose.candidates import candidates
+from diagnose.compose.foreseen import with_foreseen
+from diagnose.compose.knowledge import Known
+from diagnose.compose.stack import Stack
+from diagnose.compose.together import gather
 from diagnose.engine import diagnose
 from diagnose.foresight import foresee
-from diagnose.model import Confidence
+from diagnose.model import Confidence, Finding, Gate
 from diagnose.plugins import Catalogue, load
+from diagnose.program import Program
 from diagnose.trace import Trace
 from diagnose.trace.drawn import drawn
 from diagnose.trace.readers import open_traces
 
-NAIVE = Path(__file__).parent.parent / "sample_traces" / "h200_naive_gpt"
+ROOT = Path(__file__).parent.parent
+NAIVE = ROOT / "sample_traces" / "h200_naive_gpt"
+PROGRAM = ROOT / "benchmarks" / "sickbay" / "naive_gpt" / "train.py"
 _KERNELS = {"x": "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x256_8x4_nt_align1>(Params)"}
 _STEP = """
     host: i.
@@ -51,7 +60,7 @@ def test_it_is_foreseen_where_tensor_cores_will_take_the_products(catalogue: Cat
     trace = products(50257)
     found = foresee(trace, catalogue, {"fp32-matmul"})
     (hidden,) = [finding for finding in found.findings if finding.rule == "misaligned-matmul"]
-    assert hidden.fixers == ("pad-vocabulary",)
+    assert hidden.fixers == ("fuse-linear-cross-entropy", "pad-vocabulary")
     assert hidden.confidence is Confidence.HINT
     assert hidden.share == pytest.approx(0.5, abs=0.05)  # the product is all of the step, and half of it would be left
     before_ns = diagnose([trace], catalogue).steps.mean_ns
@@ -81,7 +90,35 @@ def test_a_copy_that_waited_unseen_weighs_in_what_is_left_of_a_real_step(catalog
     assert gone.isdisjoint(foreseen)
     assert diagnosis.steps.mean_ns is not None
     assert found.step_ns < diagnosis.steps.mean_ns / 4
-    assert {"pageable-copies", "input-bound", "misaligned-matmul"} <= foreseen.keys()
+    assert {"pageable-copies", "input-bound", "misaligned-matmul", "unfused-loss"} <= foreseen.keys()
     for finding in found.findings:
         assert finding.share == pytest.approx(finding.recoverable_ns / found.step_ns, rel=0.01)
     assert found.findings == tuple(sorted(found.findings, key=lambda one: -one.recoverable_ns))
+
+
+def test_output_layer_and_loss_of_a_real_program_are_taken_together_in_its_first_common_trial(
+    catalogue: Catalogue,
+) -> None:
+    """Not padded: the operator that takes both cuts an odd vocabulary itself, and what pads would be in its way."""
+    (trace,) = open_traces([NAIVE])
+    program = Program.parse([str(PROGRAM)])
+    file = str(PROGRAM)
+    sites = tuple(replace(site, file=file) for site in trace.sites)
+    stack = Stack.of(program, Known({file: PROGRAM.read_text()}, sites, trace.facts, (trace,)))
+
+    def here(found: tuple[Finding, ...]) -> list[Finding]:
+        places = [tuple(replace(place, file=file) for place in one.where) for one in found]
+        return [replace(one, where=where) for one, where in zip(found, places, strict=True)]
+
+    queue = list(candidates(program, here(diagnose([trace], catalogue).findings), catalogue))
+    bundle = gather(stack, queue, frozenset(Gate))
+    assert {"autocast-bf16", "compile-model"} <= set(bundle.names)
+    foresight = foresee(trace, catalogue, bundle.rules)
+    foresight = replace(foresight, findings=tuple(here(foresight.findings)))
+    grown = with_foreseen(bundle, stack, foresight, program, catalogue, [one.fixer for one in queue])
+    assert {"fuse-linear-cross-entropy", "loader-workers", "nonblocking-copies"} <= grown.foreseen
+    assert "pad-vocabulary" not in grown.names
+    written = grown.stack.texts[file]
+    assert "                loss = model(inputs, targets=targets)\n" in written  # under autocast
+    assert "loss = model(inputs, targets=targets)" in grown.harmless.texts[file]
+    compile(written, file, "exec")

@@ -2,9 +2,9 @@
 
 Such a fix has no trial of its own, which would find nothing in a step that is still slow. It rides along in the common
 trial of those whose savings bring it to light, where it costs no time: only fixes of few lines that bring no compiler
-and promise no less of the numbers than what is tried anyway. What changes the training rides along only to complete
-another that does (`Fixer.completes`), where the training is judged in any case. Whether it was worth its lines is asked
-in the end, as of all the others.
+where there is none, and promise no less of the numbers than what is tried anyway. What changes the training rides along
+only to complete another that does (`Fixer.completes`), where the training is judged in any case. Whether it was worth
+its lines is asked in the end, as of all the others.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ def _with_one(bundle: Bundle, base: Stack, own: Sequence[Candidate]) -> Bundle |
     """The bundle with one more fix in it, also without what changes the training; None where that has no place."""
     fixer, completes = own[0].fixer, _completes(own[0].fixer, bundle)
     trains = fixer.gate is Gate.TRAINING
-    if fixer.compiles or (trains and not completes) or fixer.gate not in _allowed(bundle):
+    brings_compiler = fixer.compiles and not any(one.compiles for one in bundle.fixers)
+    if brings_compiler or (trains and not completes) or fixer.gate not in _allowed(bundle):
         return None
     whole = Gathering(base, _allowed(bundle), bundle.stack, bundle.members)
     whole.put_on(own, trains=trains, foreseen=True)

@@ -24,16 +24,19 @@ def takes_back(before: Mapping[str, str], now: Mapping[str, str], after: Mapping
 def _rewritten(before: str, now: str, after: str) -> Iterator[tuple[str, set[str]]]:
     """Lines of `now` that are neither in `before` nor in `after`, each with the words that stand in its place."""
     lines, following = now.splitlines(), after.splitlines()
-    written = {
-        at
-        for kind, _, _, begin, end in _opcodes(before.splitlines(), lines)
-        if kind != "equal"
-        for at in range(begin, end)
-    }
+    written = set(_written(before.splitlines(), lines))
     for kind, begin, end, to, until in _opcodes(lines, following):
         if kind in ("replace", "delete"):
             words = {word for line in following[to:until] for word in _WORDS.findall(line)}
             yield from ((lines[at], words) for at in range(begin, end) if at in written)
+
+
+def _written(original: list[str], lines: list[str]) -> Iterator[int]:
+    """Which of the lines are new; one that was indented, as under a `with`, is not."""
+    for kind, start, stop, begin, end in _opcodes(original, lines):
+        if kind != "equal":
+            there = {line.strip() for line in original[start:stop]}
+            yield from (at for at in range(begin, end) if lines[at].strip() not in there)
 
 
 def _opcodes(one: list[str], other: list[str]) -> Sequence[tuple[str, int, int, int, int]]:
