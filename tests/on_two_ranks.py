@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from watching import LIMIT_S
+
 ROOT = Path(__file__).parents[1]
-LIMIT_S = 240
 
 _HARNESS = """
 import json, os, sys, torch, torch.distributed as dist

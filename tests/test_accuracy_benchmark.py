@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from watching import LIMIT_S
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -27,7 +28,7 @@ each_program = pytest.mark.parametrize("program", PROGRAMS, ids=[program.name fo
 
 def accuracy(*words: object) -> str:
     command = [sys.executable, str(ROOT / "benchmarks" / "accuracy.py"), *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=1000, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

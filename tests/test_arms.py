@@ -17,13 +17,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from watching import LIMIT_S, left_of
+from watching import LIMIT_NS, LIMIT_S, left_of
 
 from diagnose.program import Program
 from diagnose.trial.arms import Arm, ArmFailed, Trouble, Workplace
 from diagnose.trial.groups import Groups
-
-LIMIT_NS = LIMIT_S * 10**9
 
 PUPPET = """
 import json, os, socket, subprocess, sys, time
@@ -202,7 +200,7 @@ project, room = Path(sys.argv[1]), Path(sys.argv[2])
 program = copy_program(Program.parse(["train.py", "normal"], cwd=project), room / "copy")
 with Groups() as groups:
     arm = Arm(Workplace(groups, room / "arms", sys.executable, lambda _: dict(os.environ)), program, "arm", 5)
-    arm.ready(240 * 10**9)
+    arm.ready(int(sys.argv[3]))
     print(program.cwd, flush=True)
     sys.stdin.read()
 """
@@ -217,7 +215,7 @@ def test_killing_the_controller_leaves_no_process_and_the_users_tree_as_it_was(t
     before = tree_hash(project)
     here = str(Path(__file__).parent.parent)
     controller = subprocess.Popen(
-        [sys.executable, "-c", CONTROLLER, str(project), str(tmp_path / "room")],
+        [sys.executable, "-c", CONTROLLER, str(project), str(tmp_path / "room"), str(LIMIT_NS)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": here},

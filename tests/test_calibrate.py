@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from watching import LIMIT_S
 
 from diagnose.calibration.record import (
     KINDS,
@@ -223,7 +224,7 @@ def diagnose(*words: str, into: Path, **settings: str) -> subprocess.CompletedPr
     hidden = {"CUDA_VISIBLE_DEVICES": "", "DIAGNOSE_CALIBRATIONS": str(into), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "diagnose", "calibrate", *words]
     return subprocess.run(
-        command, env={**os.environ, **hidden, **settings}, capture_output=True, text=True, timeout=240, check=False
+        command, env={**os.environ, **hidden, **settings}, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from watching import LIMIT_S
 
 from diagnose.memory import Block, Chain, Plan
 
@@ -98,7 +99,9 @@ def test_the_interval_covers_the_median_and_leaves_out_the_ends_of_many_rounds(b
 def test_at_toy_size_it_ends_with_a_line_for_each_plan(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     script = [sys.executable, str(BENCHMARKS / "checkpoint_plan.py"), "--tiny", "--device", "cpu", "--seconds", "1"]
-    done = subprocess.run([*script, "--out", str(tmp_path)], capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        [*script, "--out", str(tmp_path)], capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
     assert done.returncode == 0, done.stderr
     record = json.loads((tmp_path / "checkpoint_plan.json").read_text())
     assert [line.split(":")[0] for line in done.stdout.splitlines() if line.startswith("cap ")] == [

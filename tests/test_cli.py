@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from watching import LIMIT_S
 
 from diagnose.cli import main
 
@@ -39,7 +40,7 @@ TRACE = {
 def diagnose(*words: str, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "diagnose", *words]
     environ = {**os.environ, "PYTHONPATH": PYTHONPATH, **(env or {})}
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, timeout=300, env=environ)
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, timeout=LIMIT_S, env=environ)
 
 
 @pytest.fixture

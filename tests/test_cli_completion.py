@@ -6,6 +6,7 @@ import shutil
 import subprocess
 
 import pytest
+from watching import LIMIT_S
 
 from diagnose.cli import COMMANDS, command_parsers, main
 from diagnose.plugins import load
@@ -27,7 +28,7 @@ _diagnose
 printf '%s\\n' "${{COMPREPLY[@]}}"
 """
     told = subprocess.run(
-        ["bash", "--norc", "-c", asked, "bash", *words], capture_output=True, text=True, check=True, timeout=30
+        ["bash", "--norc", "-c", asked, "bash", *words], capture_output=True, text=True, check=True, timeout=LIMIT_S
     )
     assert told.stderr == ""
     return told.stdout.split()

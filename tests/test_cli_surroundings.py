@@ -74,7 +74,7 @@ def test_a_full_disk_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
             stderr=subprocess.PIPE,
             text=True,
             check=False,
-            timeout=120,
+            timeout=LIMIT_S,
             cwd=tmp_path,
             env={**os.environ, "PYTHONPATH": PYTHONPATH},
         )

@@ -10,6 +10,7 @@ import libcst as cst
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from watching import LIMIT_S
 
 from diagnose.errors import InputError
 from diagnose.program.source import decode_source, read_source
@@ -135,7 +136,7 @@ def test_what_formatters_wrote_they_leave_as_it_is() -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=30,
+        timeout=LIMIT_S,
     )
     assert done.stdout == broken
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from watching import LIMIT_S
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHONPATH = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
@@ -61,7 +62,9 @@ main()
 def diagnose(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "diagnose", *words]
     environ = {**os.environ, "PYTHONPATH": PYTHONPATH}
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=1000, env=environ)
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=False, timeout=LIMIT_S, env=environ
+    )
 
 
 def digests(folder: Path) -> dict[str, str]:

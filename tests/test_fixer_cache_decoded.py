@@ -15,6 +15,7 @@ import numpy
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
+from watching import LIMIT_S
 
 from diagnose.fixer import Advice, Edits, Site, example_request
 from diagnose.plugins import load
@@ -139,7 +140,7 @@ def printed(folder: Path, files: dict[str, str]) -> list[str]:
     for name, text in files.items():
         (folder / name).write_text(text)
     done = subprocess.run(
-        [sys.executable, "train.py"], cwd=folder, capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "train.py"], cwd=folder, capture_output=True, text=True, check=False, timeout=LIMIT_S
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from watching import LIMIT_S
 
 from diagnose.fixer import Edits, Site, example_request
 from diagnose.plugins import load
@@ -152,5 +153,5 @@ def test_a_format_that_the_program_chooses_is_changed_there(tmp_path: Path) -> N
     assert patched == text.replace("torch.contiguous_format", "torch.channels_last")
     (tmp_path / "train.py").write_text(patched)
     command = [sys.executable, "train.py", "--tiny", "--steps", "2"]
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=120, check=True, text=True)
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=LIMIT_S, check=True, text=True)
     assert "loss" in run.stdout

@@ -12,6 +12,7 @@ import pytest
 import rewriting
 import torch
 from rewriting import FIXERS, imported
+from watching import LIMIT_S
 
 from diagnose.fixer import Advice, Edits, Request, example_request
 
@@ -352,7 +353,7 @@ def test_the_program_needs_nothing_of_this_package_but_the_kernels() -> None:
         "import sys, json, torch; before = set(sys.modules); from diagnose.kernels import linear_cross_entropy;"
         "print(json.dumps(sorted({name.split('.')[0] for name in set(sys.modules) - before})))"
     )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT_S, check=True)
     assert set(json.loads(told.stdout)) - sys.stdlib_module_names <= {"diagnose", "triton"}
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from watching import LIMIT_S
 
 from diagnose.fixer import Advice, Answer, Edits, Facts, Fixer, Site, example_request
 from diagnose.model import Scalar
@@ -142,7 +143,12 @@ def printed(text: str, folder: Path, name: str, *words: str) -> list[float]:
     program.write_text(text)
     variables = {**os.environ, "TORCHDYNAMO_DISABLE": "1", "OMP_NUM_THREADS": "1"}
     ran = subprocess.run(
-        [sys.executable, str(program), *words], capture_output=True, text=True, timeout=300, env=variables, check=False
+        [sys.executable, str(program), *words],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        env=variables,
+        check=False,
     )
     assert ran.returncode == 0, ran.stderr
     return [float(loss) for loss in re.findall(r"loss\s+([\d.]+)", ran.stdout)]

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from watching import LIMIT_S
 
 from diagnose.fixer import Advice, Answer, Edits, Facts, Request, Site, example_request
 from diagnose.model import Place, Scalar
@@ -286,7 +287,7 @@ def test_steps_are_found_between_evaluations_and_checkpoints(tmp_path: Path) -> 
         capture_output=True,
         text=True,
         check=False,
-        timeout=200,
+        timeout=LIMIT_S,
         env={**os.environ, "PYTHONPATH": python_path, "OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stderr

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from watching import LIMIT_S
 
 from diagnose.fixer import Advice, Answer, Edits, Facts, Finding, Request, Site
 from diagnose.model import Confidence, Place, Scalar, Severity
@@ -360,7 +361,7 @@ def run(folder: Path, files: Mapping[str, str]) -> str:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=LIMIT_S,
         check=True,
         env=environment,
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from watching import BARE, PROGRAMS, QUICK, run
+from watching import BARE, LIMIT_S, PROGRAMS, QUICK, run
 
 from diagnose.collect import environment
 from diagnose.collect.inside.ownership import Ownership
@@ -312,7 +312,7 @@ def losses(folder: Path, name: str, text: str, *words: str) -> list[float]:
     (folder / name).write_text(text)
     variables = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, name, *words]
-    done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=LIMIT_S)
     assert done.returncode == 0, done.stderr[-2000:]
     found = [float(line.split()[-1]) for line in done.stdout.splitlines() if line.startswith("loss ")]
     assert found
@@ -405,7 +405,7 @@ def recorded_of(folder: Path, name: str, text: str, *words: str) -> list[Any]:
     (folder / name).write_text(text)
     variables = environment(QUICK.to_json(folder / "run"), {**BARE, "OMP_NUM_THREADS": "1"})
     subprocess.run(
-        [sys.executable, name, *words], cwd=folder, env=variables, capture_output=True, timeout=200, check=True
+        [sys.executable, name, *words], cwd=folder, env=variables, capture_output=True, timeout=LIMIT_S, check=True
     )
     return [json.loads(line) for line in (folder / "run" / "rank0" / "sites.jsonl").read_text().splitlines()]
 

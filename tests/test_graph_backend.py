@@ -17,6 +17,7 @@ import torch
 from graph_models import Llama, batch, compile_all, fresh, new_graphs, rewritten
 from torch import Tensor
 from torch.nn import functional
+from watching import LIMIT_S
 
 from diagnose import graph
 
@@ -113,7 +114,7 @@ def test_torch_finds_the_backend_where_the_package_is_installed(tmp_path: Path) 
         text=True,
         env=environment,
         cwd=tmp_path,
-        timeout=240,
+        timeout=LIMIT_S,
         check=False,
     )
     assert answer.returncode == 0, answer.stderr
@@ -124,6 +125,6 @@ def test_it_is_light_in_a_users_process() -> None:
     heavy = ("textual", "libcst", "rich", "msgspec", "torch._inductor.compile_fx")
     code = f"import sys, torch, diagnose.graph; print([name for name in {heavy} if name in sys.modules])"
     answer = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=240, check=True
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=LIMIT_S, check=True
     )
     assert answer.stdout.strip() == "[]"

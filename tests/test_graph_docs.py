@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from watching import LIMIT_S
+
 from diagnose.graph.options import OURS
 from diagnose.graph.patterns import PATTERNS
 
@@ -25,7 +27,7 @@ def test_the_example_prints_what_is_shown(tmp_path: Path) -> None:
         text=True,
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""},
-        timeout=240,
+        timeout=LIMIT_S,
         check=False,
     )
     assert answer.returncode == 0, answer.stderr

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from watching import LIMIT_S
 
 from diagnose.measure import Measures
 from diagnose.trace import Trace
@@ -22,7 +23,7 @@ COPIES = 3
 
 def run(script: str, *arguments: object, check: bool = True) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(ROOT / "benchmarks" / script), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=check)
+    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=check)
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from watching import LIMIT_S
 
 from diagnose.collect import Recipe
 from diagnose.collect.launch import Outcome
@@ -41,7 +42,9 @@ def run(
     (folder / "train.py").write_text(program)
     command = [sys.executable, "-m", "diagnose", "run", *options, "train.py", *words]
     environ = {**os.environ, "PYTHONPATH": PYTHONPATH}
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300, env=environ)
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=False, timeout=LIMIT_S, env=environ
+    )
 
 
 def test_a_run_ends_in_a_diagnosis_on_stdout_and_a_run_folder(tmp_path: Path) -> None:

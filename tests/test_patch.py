@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from watching import LIMIT_S
 
 from diagnose.errors import InputError, PatchConflict
 from diagnose.program import patch
@@ -16,7 +17,7 @@ from diagnose.program.patch import Change, Patch
 
 
 def git(root: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(["git", "-C", str(root), *words], capture_output=True, timeout=30, check=False)
+    return subprocess.run(["git", "-C", str(root), *words], capture_output=True, timeout=LIMIT_S, check=False)
 
 
 @pytest.fixture

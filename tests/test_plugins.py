@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from watching import LIMIT_S
 
 from diagnose import plugins
 from diagnose.cli import main
@@ -35,7 +36,7 @@ def test_analyzing_imports_nothing_that_only_fixing_needs() -> None:
         f"code = main(['analyze', {str(ROOT / 'sample_traces' / 'cpu_demo')!r}]); "
         "print(sorted({'libcst', 'torch', 'textual', 'plotly'} & set(sys.modules)), file=sys.stderr); sys.exit(code)"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=LIMIT_S, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[-1] == "[]"
     assert done.stdout

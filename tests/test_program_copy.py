@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from watching import LIMIT_S
 
 from diagnose.program import Program
 from diagnose.program import copy as copying
@@ -32,7 +33,7 @@ def project(tmp_path: Path) -> Path:
 
 def output(program: Program) -> str:
     done = subprocess.run(
-        program.command(sys.executable), cwd=program.cwd, capture_output=True, text=True, timeout=60, check=False
+        program.command(sys.executable), cwd=program.cwd, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -136,7 +137,7 @@ def guarded(program: Program, line: str, originals: list[Path], folder: Path) ->
         f"guard.install()\n{line}\n"
     )
     return subprocess.run(
-        [sys.executable, "-c", script], cwd=program.cwd, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", script], cwd=program.cwd, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
 
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from watching import LIMIT_S
 
 from diagnose import plugins
 from diagnose.engine import Examination, examine
@@ -53,7 +54,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "--standalone",
         "train.py",
     ]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     (found,) = (folder / ".diagnose" / "runs").iterdir()
     return found

@@ -17,7 +17,7 @@ import psutil
 import pytest
 import torch
 import torch.distributed as distributed
-from watching import LIGHT_TORCH
+from watching import LIGHT_TORCH, LIMIT_NS, LIMIT_S
 
 from diagnose.collect.inside.meeting import Place
 from diagnose.collect.inside.same_files import digest_of
@@ -32,7 +32,6 @@ from diagnose.trial.last_words import code_of_rank, of_the_program
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.units import NS_PER_S
 
-LIMIT_NS = 240 * NS_PER_S
 TORCHRUN = str(Path(sysconfig.get_path("scripts")) / "torchrun")
 
 TRAIN = f"""
@@ -84,7 +83,7 @@ def resting(arm: Arm) -> dict[str, bool]:
     """Whether the launcher, and each of its ranks, is stopped."""
     launcher = psutil.Process(arm._group.pid)
     trainers = [child for child in launcher.children(recursive=True) if "train.py" in " ".join(child.cmdline())]
-    deadline = time.monotonic() + LIMIT_NS / NS_PER_S
+    deadline = time.monotonic() + LIMIT_S
     while any(each.status() != psutil.STATUS_STOPPED for each in trainers) and time.monotonic() < deadline:
         os.sched_yield()
     assert len(trainers) == 2
@@ -201,17 +200,15 @@ def test_the_digest_tells_files_apart_and_notices_one_that_is_missing(tmp_path: 
     assert len(set(digests)) == 4
 
 
-def schedule() -> Schedule:
-    return replace(Schedule.quick(), pairs=4, block_ns=20_000_000, stall_limit_ns=6 * NS_PER_S)
-
-
 def fixer(gate: Gate = Gate.BITWISE) -> Fixer:
     return Fixer("candidate", lambda _request: None, gate, "exposed_comm")
 
 
-def attempt(tmp_path: Path, edited: str) -> tuple[Decision, str]:
+def attempt(tmp_path: Path, edited: str, patience_ns: int = LIMIT_NS) -> tuple[Decision, str]:
+    """How a trial of two ranks ends; `patience_ns`: how long a block may say nothing."""
     program = ranks(tmp_path / "project")
-    with Bench(program, tmp_path / "bench", schedule(), Deadline(), environment=environment()) as bench:
+    schedule = replace(Schedule.quick(), pairs=4, block_ns=20_000_000, stall_limit_ns=patience_ns)
+    with Bench(program, tmp_path / "bench", schedule, Deadline(), environment=environment()) as bench:
         original = bench.copy({}, "original")
         patched = bench.copy({str(program.root / "train.py"): edited}, "patched")
         verdict = bench.attempt(fixer(), original, patched).verdict
@@ -222,7 +219,7 @@ def test_a_rank_that_waits_for_the_others_forever_is_ended_and_reported(tmp_path
     stuck = TRAIN.replace(
         "    optimizer.step()", "    if step == 6 and rank: dist.recv(torch.zeros(1), 0)\n    optimizer.step()"
     )
-    decision, summary = attempt(tmp_path, stuck)
+    decision, summary = attempt(tmp_path, stuck, patience_ns=6 * NS_PER_S)
     assert decision is Decision.FAILED
     assert summary.startswith("hung")
 

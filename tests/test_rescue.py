@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from composing import SOURCE, Stage, finding, fixer, replacing
+from watching import LIMIT_S
 
 from diagnose.compose import WITHOUT_ASKING, Outcome
 from diagnose.compose.knowledge import knowledge
@@ -130,7 +131,7 @@ def test_a_program_that_runs_out_of_memory_runs_after_fix(tmp_path: Path) -> Non
     def ran(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, *words]
         return subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=1000, check=False
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
         )
 
     before = ran("train.py", "2")

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from watching import LIMIT_S
 
 from diagnose.fixer import Advice, Edits, Facts, Site, example_request
 from diagnose.plugins import load
@@ -39,8 +40,8 @@ def test_a_new_file_is_in_the_diff_as_git_writes_it(folder: Path) -> None:
     made = patch.make(edits(folder), folder)
     assert "new file mode 100644\n--- /dev/null\n+++ b/diagnose_fixes.py\n" in made.text
     (folder / "fix.diff").write_bytes(made.diff_bytes())
-    subprocess.run(["git", "init", "-q"], cwd=folder, check=True, timeout=30)
-    subprocess.run(["git", "apply", "fix.diff"], cwd=folder, check=True, timeout=30)
+    subprocess.run(["git", "init", "-q"], cwd=folder, check=True, timeout=LIMIT_S)
+    subprocess.run(["git", "apply", "fix.diff"], cwd=folder, check=True, timeout=LIMIT_S)
     assert (folder / "diagnose_fixes.py").read_text() == edits(folder)[str(folder / "diagnose_fixes.py")]
 
 
@@ -166,7 +167,12 @@ def test_a_loader_of_a_library_gets_workers_through_the_file(tmp_path: Path) -> 
             (tmp_path / name).mkdir(exist_ok=True)
             (tmp_path / name / path).write_text(text)
         done = subprocess.run(
-            [sys.executable, "train.py"], cwd=tmp_path / name, capture_output=True, text=True, timeout=100, check=True
+            [sys.executable, "train.py"],
+            cwd=tmp_path / name,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=True,
         )
         told.append(done.stdout.split(" ", 2))
     before, after = told

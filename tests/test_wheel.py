@@ -10,6 +10,7 @@ from importlib.metadata import PathDistribution
 from pathlib import Path
 
 import pytest
+from watching import LIMIT_S
 
 pytest.importorskip("setuptools", minversion="77", reason="the backend of the build, which `.[dev]` brings along")
 
@@ -27,7 +28,7 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     command = [sys.executable, "-W", "ignore", "-c", BUILD, str(target)]
-    built = subprocess.run(command, cwd=source, capture_output=True, text=True, check=False, timeout=300)
+    built = subprocess.run(command, cwd=source, capture_output=True, text=True, check=False, timeout=LIMIT_S)
     assert built.returncode == 0, built.stderr
     (wheel,) = target.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
@@ -39,7 +40,7 @@ def run(unpacked: Path, code: str) -> str:
     """What the unpacked program says where neither the checkout nor its folder is on the path."""
     code = f"import sys; sys.path.insert(0, {str(unpacked)!r})\n{code}"
     command = [sys.executable, "-I", "-c", code]
-    done = subprocess.run(command, cwd=unpacked, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(command, cwd=unpacked, capture_output=True, text=True, check=False, timeout=LIMIT_S)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
