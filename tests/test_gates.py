@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from watching import LIGHT_TORCH, LIMIT_NS
 
 from diagnose.model import Gate, GateResult
 from diagnose.program import Program
@@ -19,10 +20,8 @@ from diagnose.trial.gatekeeper import Gatekeeper
 from diagnose.trial.groups import Groups
 from diagnose.trial.state import states_differ
 
-LIMIT_NS = 120 * 10**9
-
-PROGRAM = """
-import torch
+PROGRAM = f"""
+{LIGHT_TORCH}
 from torch import nn
 from torch.nn import functional as F
 

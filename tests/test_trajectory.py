@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from watching import LIGHT_TORCH, LIMIT_NS
 
 from diagnose.model import Gate, GateResult
 from diagnose.program import Program
@@ -122,9 +123,9 @@ def test_memory_that_grows_only_in_the_patched_program_fails() -> None:
     assert trajectory(held, jumps).passed is True
 
 
-PROGRAM = """
+PROGRAM = f"""
 import sys
-import torch
+{LIGHT_TORCH}
 from torch import nn
 from torch.nn import functional as F
 
@@ -164,7 +165,7 @@ def check(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Check]:
 
     with Groups() as groups:
         workplace = Workplace(groups, room / "work", sys.executable, lambda _: {**os.environ, "OMP_NUM_THREADS": "1"})
-        keeper = Gatekeeper(workplace, 120 * NS_PER_S, memory=Memory(host_bytes=1 << 28), step_ns=NS_PER_MS)
+        keeper = Gatekeeper(workplace, LIMIT_NS, memory=Memory(host_bytes=1 << 28), step_ns=NS_PER_MS)
 
         def run(old: str, new: str, rounds_to: str | None = None, program: str = PROGRAM) -> GateResult:
             assert old in program
