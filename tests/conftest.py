@@ -15,6 +15,11 @@ settings.register_profile(
 )
 settings.load_profile("house")
 
+# The programs that tests start, hundreds of them, load what the first of them has compiled.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+gc.disable()  # until all is collected: nothing of it is garbage
+
 # A test reads what it says that it reads, and leaves nothing in the home of whoever runs it.
 os.environ["DIAGNOSE_CACHE"] = "off"
 os.environ["DIAGNOSE_CALIBRATIONS"] = "off"
@@ -33,6 +38,7 @@ def pytest_collection_finish() -> None:
     """What the tests are made of stays until the end: no garbage collection need walk over it again and again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
