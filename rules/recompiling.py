@@ -11,7 +11,8 @@ Why it costs
 What proves it
     Compilations as the compiler reports them on a live run or in the recording, else stack samples inside the compiler,
     as far as the device idles in them (on a CPU-only run, the training thread). First calls compile, and that is
-    how it should be: without a log of the steps before, compilations which cease are no finding.
+    how it should be: without a log of the steps before, compilations which cease are no finding. What is found in a
+    profile alone is a bound: the profiler slows the compiler, too, and was seen to make it take twice as long.
 
     Compilations after the first steps, but outside the recorded ones, are told by the log of steps: what the average
     step is longer than the usual one, as far as it compiles. Without a longer step they are a hint without a figure.
@@ -76,7 +77,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         f"steps{_guards(measures)}",
         recoverable_ns=gain,
         claims=idle,
-        confidence=Confidence.BOUND if measures.blind else Confidence.MEASURED,
+        confidence=Confidence.MEASURED if _watched(measures) and not measures.blind else Confidence.BOUND,
         evidence=[
             Evidence("idle.compile", idle.total_ns // steps, "ns"),
             Evidence("steps that compile", affected / steps, "share"),
