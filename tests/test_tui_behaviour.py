@@ -7,6 +7,7 @@ import functools
 import signal
 import threading
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import journals
@@ -17,11 +18,12 @@ from textual.widgets import ContentSwitcher
 from watching import LIMIT_S
 
 from diagnose.errors import ProgramFailed
-from diagnose.model import Diagnosis
-from diagnose.session import AnyEvent, ProgramOutput, State, fold
+from diagnose.model import Diagnosis, Place
+from diagnose.session import AnyEvent, DiagnosisMade, ProgramOutput, State, fold
 from diagnose.tui.app import DiagnoseApp
+from diagnose.tui.choices import Choices
 from diagnose.tui.feed import Feed
-from diagnose.tui.findings import FindingsPane
+from diagnose.tui.findings import FindingsPane, detail
 from diagnose.tui.fixes import FixesPane
 from diagnose.tui.header import INTERRUPTED
 from diagnose.tui.lines import Lines
@@ -323,3 +325,34 @@ def test_a_picture_is_an_svg_of_what_the_keys_lead_to() -> None:
     drawn = picture(fold(journals.fixed()), None, ["4"], (80, 30), tinygpt.SOURCES.get)
     assert drawn.startswith("<svg")
     assert "num_workers=4" in drawn
+
+
+@driven
+async def test_of_many_findings_each_keeps_to_its_line_beside_the_bar() -> None:
+    (diagnosis,) = (event for event in journals.diagnosed() if isinstance(event, DiagnosisMade))
+    first = diagnosis.diagnosis.findings[0]
+    far = Place(file=f"/srv/{'folder/' * 20}train.py", line=7)
+    many = tuple(replace(first, rule=f"rule-{index}", where=(far,)) for index in range(40))
+    events = [*journals.diagnosed(), DiagnosisMade(diagnosis=replace(diagnosis.diagnosis, findings=many))]
+    app = view(events)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("2")
+        listed = app.query_one("#finding-list", Choices)
+        assert listed.show_vertical_scrollbar
+        rows = ["".join(segment.text for segment in listed.render_line(row)) for row in range(listed.size.height)]
+        assert [row.split()[2] for row in rows] == [f"rule-{index}" for index in range(len(rows))]
+        await pilot.press("G")
+        assert listed.highlighted == listed.option_count - 1
+        await pilot.press("g")
+        assert listed.highlighted == 0
+
+
+def test_what_would_be_tried_and_what_would_confirm_it_are_told_whole() -> None:
+    (diagnosis,) = (event for event in journals.diagnosed() if isinstance(event, DiagnosisMade))
+    fixers = tuple(f"fixer-number-{index}" for index in range(9))
+    finding = replace(diagnosis.diagnosis.findings[0], fixers=fixers, confirm=f"{'words ' * 30}end")
+    lines = [line.plain for line in detail(finding, None, 78, tinygpt.SOURCES.get, lambda _rule: "")]
+    said = " ".join(" ".join(lines).split())
+    assert ", ".join(fixers) in said
+    assert f"{'words ' * 30}end" in said
+    assert max(map(len, lines)) <= 78

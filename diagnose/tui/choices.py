@@ -18,6 +18,8 @@ class Choices(OptionList):
         Binding("enter", "select", "Details", key_display="⏎"),
         Binding("j", "cursor_down", show=False),
         Binding("k", "cursor_up", show=False),
+        Binding("g", "first", show=False),
+        Binding("G,shift+g", "last", show=False),
     ]
 
     def __init__(self, id: str | None = None) -> None:

@@ -28,6 +28,7 @@ from diagnose.units import format_bytes, format_share
 
 Explain = Callable[[str], str]
 _PLACES = 3
+_NAMES = 12  # columns
 
 
 class FindingsPane(Container):
@@ -89,7 +90,7 @@ class FindingsPane(Container):
     def _entries(self, diagnosis: Diagnosis) -> list[tuple[str, Text]]:
         root = self.state.started.cwd if self.state.started else None
         beside = self.app.size.width >= _SIDE_BY_SIDE
-        width = self.size.width
+        width = self.size.width - (len(diagnosis.findings) + 2 > _SCROLLS_FROM)  # the bar takes a column
         lines = (_entry(finding) if beside else finding_line(finding, root, width) for finding in diagnosis.findings)
         return [(str(index), line) for index, line in enumerate(lines)]
 
@@ -122,6 +123,7 @@ class FindingsPane(Container):
 _UNSURE = "cannot-tell"
 _MEMORY = "memory"
 _SIDE_BY_SIDE = 100  # columns; as the breakpoint of the application
+_SCROLLS_FROM = 6  # entries, below that width; as the height of the list
 
 
 def _entry(finding: Finding) -> Text:
@@ -140,9 +142,9 @@ def detail(finding: Finding, root: str | None, width: int, read: ReadSource, exp
     lines = [head, *(styled(line) for line in wrap(sentence(finding.summary), width)), Text()]
     lines.append(styled("gives back  ", MUTED).append(gain(finding), "bold"))
     if finding.fixers:
-        lines.append(styled("would try   ", MUTED).append(", ".join(finding.fixers)))
+        lines += _named("would try", ", ".join(finding.fixers), width)
     if finding.confirm:
-        lines.append(styled("to confirm  ", MUTED).append(clipped(finding.confirm, width - 12)))
+        lines += _named("to confirm", finding.confirm, width)
     for index, where in enumerate(finding.where[:_PLACES]):
         spot = styled(clipped_path(place(where, root), width), "bold underline")
         beside = [f"in {where.function}"] if where.function else []
@@ -157,6 +159,12 @@ def detail(finding: Finding, root: str | None, width: int, read: ReadSource, exp
     if words:
         lines += [Text(), *_explanation(words, width)]
     return lines
+
+
+def _named(name: str, words: str, width: int) -> list[Text]:
+    """A name, and beside it words in as many lines as they take."""
+    first, *more = wrap(words, width - _NAMES)
+    return [styled(f"{name:<{_NAMES}}", MUTED).append(first), *(styled(" " * _NAMES + line) for line in more)]
 
 
 def _shown_before(where: Place, earlier: Sequence[Place]) -> bool:
