@@ -155,3 +155,18 @@ def test_steps_of_which_nothing_was_recorded_are_not_followed_by_a_list_of_all_r
     said = text.render(blank)
     assert "some-rule" not in said
     assert "! it ended early" in said
+
+
+def test_one_fix_is_no_several() -> None:
+    one = replace(DIAGNOSIS, findings=(replace(FINDING, fixers=("a",)),))
+    state = State(started=RUN, diagnosis=one, ended=ENDED)
+    assert next_command(state) == ("diagnose fix train.py --big", "tries a on a copy and measures it")
+
+
+def test_after_a_dry_run_there_is_only_a_next_step_where_there_is_something_to_try() -> None:
+    dry = RunStarted(command="fix", program="train.py --big", cwd="/home/user", version="0.1.0", dry=True)
+    advice = Verdict("b", Decision.ADVICE, "do it by hand")
+    would = Verdict("a", Decision.NOT_TRIED, "change this", diff="-x\n+y\n")
+    assert next_command(State(started=dry, diagnosis=DIAGNOSIS, verdicts=(advice,), ended=ENDED)) is None
+    said = next_command(State(started=dry, diagnosis=DIAGNOSIS, verdicts=(would, advice), ended=ENDED))
+    assert said == ("diagnose fix train.py --big", "tries it on a copy of your files and measures it")

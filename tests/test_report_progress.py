@@ -6,7 +6,16 @@ import journals
 
 from diagnose.model import Accounting, Confidence, Decision, Diagnosis, Finding, Severity, Steps, Verdict
 from diagnose.report.progress import Progress
-from diagnose.session import AnyEvent, DiagnosisMade, PhaseChanged, StepsSeen, TrialStarted, VerdictReached, fold
+from diagnose.session import (
+    AnyEvent,
+    DiagnosisMade,
+    PhaseChanged,
+    RunStarted,
+    StepsSeen,
+    TrialStarted,
+    VerdictReached,
+    fold,
+)
 from diagnose.units import NS_PER_MS, NS_PER_S
 
 
@@ -111,3 +120,12 @@ def test_a_whole_run_tells_its_story_in_few_lines() -> None:
     assert told[-1] == "final: 60.1 ms → 23.1 ms per step, each program alone, without diagnose"
     assert len(told) < 50
     assert all("\n" not in line for line in told)
+
+
+def test_a_dry_run_tells_what_it_would_try() -> None:
+    verdict = Verdict("allow-tf32", Decision.NOT_TRIED, "allow TF32 for matrix products")
+    started = RunStarted(command="fix", program="train.py", cwd="/", version="1", pid=1, dry=True)
+    assert lines([started, VerdictReached(verdict=verdict)])[1:] == [
+        "would try allow-tf32: allow TF32 for matrix products"
+    ]
+    assert lines([VerdictReached(verdict=verdict)]) == ["– allow-tf32: not tried: allow TF32 for matrix products"]

@@ -89,7 +89,7 @@ Cannot tell   from this recording; what it would take
       fp32-matmul
 
 Next   diagnose fix SCRIPT
-       tries loader-workers on a copy and measures each
+       tries loader-workers on a copy and measures it
 """
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from diagnose.errors import ProgramFailed
+from diagnose.model import Decision
 from diagnose.report.phrases import cut_short, found_without_edits, is_quiet
 from diagnose.report.tried import is_dry, not_allowed, out_of_time, undecided
 from diagnose.session import State
@@ -30,7 +31,10 @@ def _fixing(state: State) -> Iterator[tuple[str, str]]:
         return
     program = state.started.program
     if is_dry(state):
-        yield f"diagnose fix {program}", "tries them on copies of your files and measures each"
+        promised = sum(verdict.decision is not Decision.ADVICE for verdict in state.verdicts)
+        if promised:
+            them, each = ("them on copies", "each") if promised > 1 else ("it on a copy", "it")
+            yield f"diagnose fix {program}", f"tries {them} of your files and measures {each}"
         return
     if state.ended is None:
         return
@@ -52,7 +56,10 @@ def _beginning(state: State) -> Iterator[tuple[str, str]]:
         return  # what the program says of its failure comes first; want of memory is something that fixes are for
     if fixers := list(dict.fromkeys(name for finding in diagnosis.findings for name in finding.fixers)):
         program = state.started.program if state.started and state.started.command != "analyze" else "SCRIPT"
-        yield f"diagnose fix {program}", f"tries {_named(fixers)} on a copy and measures each"
+        yield (
+            f"diagnose fix {program}",
+            f"tries {_named(fixers)} on a copy and measures {'each' if len(fixers) > 1 else 'it'}",
+        )
 
 
 def _named(fixers: Sequence[str]) -> str:

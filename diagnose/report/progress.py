@@ -45,6 +45,7 @@ class Progress:
         self._pairs = 0
         self._phase = PhaseChanged(at_ns=0, phase="")
         self._diagnosed: str | None = None
+        self._dry = False
 
     def __call__(self, event: AnyEvent) -> str | None:
         """The line that tells of `event`; None when it is not worth one, or too soon after the last of its kind."""
@@ -55,6 +56,10 @@ class Progress:
         if isinstance(event, DiagnosisMade):
             before, self._diagnosed = self._diagnosed, _diagnosed(event)
             return self._diagnosed if self._diagnosed != before else None
+        if isinstance(event, RunStarted):
+            self._dry = event.dry
+        if isinstance(event, VerdictReached) and self._dry and event.verdict.decision is Decision.NOT_TRIED:
+            return f"would try {event.verdict.fixer}: {event.verdict.summary}"
         if isinstance(event, TrialStarted):
             self._pairs = 0
         if isinstance(event, TrialBlock):
