@@ -119,13 +119,12 @@ class _StepCount:
 
 
 def _shortcomings(steps: _StepCount, recipe: Recipe, outcome: launch.Outcome) -> tuple[str, ...]:
+    failed = outcome.returncode and not (outcome.stopped or outcome.interrupted)
+    how = f"the program failed with {how_it_ended(outcome.returncode)}" if failed else "the program ended"
     if steps.traced:
-        return ()
-    if not outcome.ranks and outcome.returncode and not (outcome.stopped or outcome.interrupted):
-        return (
-            f"the program failed with {how_it_ended(outcome.returncode)} before its first training step: what it says "
-            "above is what to mend first",
-        )
+        return (f"{how} after {steps.most} steps: what is said here is of its steps until then",) if failed else ()
+    if not outcome.ranks and failed:
+        return (f"{how} before its first training step: what it says above is what to mend first",)
     if not outcome.ranks and (outcome.stopped or outcome.interrupted):
         return (
             "the program was interrupted before its first training step had ended: let it go on for longer; if it had "
@@ -137,7 +136,7 @@ def _shortcomings(steps: _StepCount, recipe: Recipe, outcome: launch.Outcome) ->
             "process that imports torch; name the script that trains, or put its launcher after --",
         )
     return (
-        f"the program ended after {steps.most} steps, before {recipe.steps} steady ones could be traced: what follows "
+        f"{how} after {steps.most} steps, before {recipe.steps} steady ones could be traced: what follows "
         f"rests on the step log and samples alone; let it run for longer, or lower --warmup (now {recipe.warmup})",
     )
 
