@@ -30,7 +30,7 @@ from diagnose.report.progress import Progress
 from diagnose.report.vocabulary import how_it_ended
 from diagnose.session import AnyEvent, RunEnded, RunStarted, Session, State, Warned
 from diagnose.trial.schedule import Schedule
-from diagnose.units import parse_duration_ns
+from diagnose.units import format_ns, parse_duration_ns
 
 INTERRUPTED = 130
 PAGE = "report.html"
@@ -100,9 +100,8 @@ class Watching:
             return
         page = self.session.write(PAGE, formats()["html"].render(self.state))
         if page.is_relative_to(Path.cwd()):  # else it goes with the folder that it is in
-            talk(
-                f"kept in {page.parent.relative_to(Path.cwd())}: {PAGE} is a page, `diagnose view` shows the run again"
-            )
+            talk(f"kept in {page.parent.relative_to(Path.cwd())}: {PAGE} is a page")
+            talk("`diagnose view` shows the run again")
 
     def _answer(self, as_json: bool) -> str:
         if as_json:
@@ -220,6 +219,8 @@ def fixing_of(args: argparse.Namespace) -> Fixing:
         budget_ns = parse_duration_ns(args.budget) if args.budget else None
     except ValueError as error:
         raise UsageError(f"--budget: {error}") from error
+    if budget_ns is not None and not args.budget.strip()[-1].isalpha():
+        talk(f"diagnose: --budget {args.budget} is taken as {format_ns(budget_ns)}; write {args.budget}m for minutes")
     return Fixing(
         budget_ns,
         getattr(args, "allow", None) == "training",
