@@ -10,6 +10,7 @@ whose training was held to the original's asks for a look at that training again
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from diagnose.compose.answers import Answers
@@ -73,6 +74,12 @@ class Budget:
         One last run is enough after it: what was measured to be faster is worth more than a second look at how much.
         """
         return self._refused(self.bench.trial_ns(plan), self.bench.final_ns(held=self._covers(plan.fixer), runs=1))
+
+    def has_time_for_each(self, fixers: Sequence[Fixer]) -> bool:
+        """Whether each of these can have a trial of its own, one after the other."""
+        left_ns = self.deadline.left_ns
+        needed_ns = sum(self.bench.trial_ns(Plan(fixer)) for fixer in fixers)
+        return left_ns is None or needed_ns + self.bench.final_ns(held=True, runs=1) <= left_ns
 
     def refused_check(self) -> str | None:
         """Why there is no time for one more leave-one-out check; None where there is."""

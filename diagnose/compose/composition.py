@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from diagnose.compose.affordable import affordable, better_apart
 from diagnose.compose.alone import Alone
 from diagnose.compose.answers import Answers, Variant, ask
 from diagnose.compose.budget import OUT_OF_BUDGET, Budget
@@ -101,6 +102,8 @@ class Composition:
         """What must not stand beside a kept fix, with the stack that it was asked of."""
         self._groups: list[frozenset[str]] = []
         """Parts of a bundle that broke down, still to be tried: the next one last."""
+        self._part = False
+        """Whether the bundle that is due is one of them."""
 
     def run(self) -> Outcome:
         """Try everything that is worth it and allowed, then judge what was kept as a whole."""
@@ -152,7 +155,9 @@ class Composition:
             for one in self._queue
             if one.fixer.name not in self._apart and (group is None or one.fixer.name in group)
         ]
-        least = LEAST if group is None else 2
+        self._part = group is not None
+        # Where time is short, two may have to go together: how long a trial takes is known after the control.
+        least = LEAST if group is None and self._deadline.at_ns is None else 2
         if len({one.fixer.name for one in some}) >= least:
             self._journal.phase("looking at what each fix would change")
             found = gather(self._stack, some, self._allow, lambda _fixer: self._bench.go_on())
@@ -271,11 +276,12 @@ class Composition:
         self, bundle: Bundle, original: Program, baseline: Program, control: Control | None
     ) -> Program | None:
         """One trial of many fixes; the new baseline if they hold. Where they break down, halves of them come next."""
-        affordable = self._affordable(bundle) if control is not None else None
-        if affordable is None:
+        apart = control is None or (not self._part and better_apart(bundle, self._budget))
+        found = None if apart else affordable(bundle, self._stack, self._queue, self._allow, self._budget)
+        if found is None:
             self._apart.update(bundle.names)  # each says for itself why it is not tried
             return None
-        bundle = self._with_foreseen(affordable)
+        bundle = self._with_foreseen(found)
         whole = as_one(bundle.fixers)
         patched = self._copy(bundle.stack, "together")
         harmless = self._copy(bundle.harmless, "harmless") if bundle.trains else None
@@ -289,20 +295,6 @@ class Composition:
         if not groups:
             self._apart.update(bundle.names)
         return None
-
-    def _affordable(self, bundle: Bundle) -> Bundle | None:
-        """As much of a bundle as there is time for, the most first; None where that is too little for a common trial.
-
-        Trajectories take longest. Beside kept fixes, what changes no bit needs no more than its own gate.
-        """
-        ways = [bundle, bundle.without_training]
-        if self._stack.kept:
-            wanted = [one for one in self._queue if one.fixer.name in bundle.names]
-            ways.append(gather(self._stack, wanted, self._allow & {Gate.BITWISE}))
-        return next((way for way in ways if len(way.members) > 1 and not self._refused(way)), None)
-
-    def _refused(self, bundle: Bundle) -> bool:
-        return self._budget.refused_plan(bundle.plan) is not None
 
     def _accept_all(self, bundle: Bundle, found: Verdict) -> None:
         """Each is kept for now on the word of their common trial."""

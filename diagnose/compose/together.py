@@ -27,7 +27,7 @@ from diagnose.trial.bench import Halfway, Trial
 from diagnose.trial.estimates import Plan
 
 LEAST = 3
-"""Fewer are tried one by one: that says more of each, and takes no longer."""
+"""Fewer are tried one by one, if there is time for that: it says more of each."""
 _BY_TIME = frozenset({Decision.NO_CHANGE, Decision.SLOWER, Decision.UNEXPLAINED})
 _COARSEST_FIRST = ("bf16", "fp16", "tf32")
 
