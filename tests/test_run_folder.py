@@ -228,6 +228,8 @@ def test_a_run_folder_in_which_nothing_was_recorded(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "owned"),
     [
+        ("/home/u/src/diagnose/collect/inside/steps.py", False),
+        ("/home/u/diagnose/train.py", True),
         ("/home/u/train.py", True),
         ("/home/u/pkg/model.py", True),
         ("/home/u/.venv/lib/python3.11/site-packages/torch/nn/modules.py", False),

@@ -248,11 +248,13 @@ class RankRecords:
 _Line = TypeVar("_Line", bound=Struct)
 
 _INSTALLED = re.compile(r"[/\\](?:site-packages|dist-packages|lib[/\\]python\d(?:\.\d+)?)[/\\]", re.IGNORECASE)
+_OURS = re.compile(r"[/\\]diagnose[/\\](?:collect[/\\]inside|kernels)[/\\]")
+"""What of this package runs in training processes, wherever it was installed from."""
 
 
 @dataclass(frozen=True)
 class Ownership:
-    """Which files are the user's own: below one of his roots, and neither installed nor the standard library."""
+    """Which files are the user's own: below one of his roots, and neither installed, nor of Python, nor ours."""
 
     roots: tuple[PurePath, ...] = ()
 
@@ -262,7 +264,7 @@ class Ownership:
         return cls(tuple(PurePath(root) for root in value if isinstance(root, str)) if isinstance(value, list) else ())
 
     def __call__(self, file: str) -> bool:
-        if not file or file.startswith("<") or _INSTALLED.search(file):
+        if not file or file.startswith("<") or _INSTALLED.search(file) or _OURS.search(file):
             return False
         path = PurePath(file)
         return not self.roots or not path.is_absolute() or any(path.is_relative_to(root) for root in self.roots)
