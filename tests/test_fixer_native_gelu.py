@@ -60,3 +60,14 @@ def test_the_same_numbers_come_out(name: str) -> None:
     assert wanted in patched
     for one, other in zip(results(text, function), results(patched, function), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    "bound", ["self.scale = self.scale * 2.0", "self.scale = self.other\n        self.other = self.scale"]
+)
+def test_what_a_class_binds_to_itself_is_no_constant(bound: str) -> None:
+    text = (
+        "import torch\n\nclass Act(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        f"        {bound}\n\n    def forward(self, x):\n        return self.scale * x * (1.0 + torch.erf(x))\n"
+    )
+    assert FIXER.rewrite(example_request("unfused-pointwise", text)) is None

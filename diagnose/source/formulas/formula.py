@@ -202,8 +202,13 @@ def integer(node: cst.BaseExpression | None) -> int | None:
     return int(node.value, 0) if isinstance(node, cst.Integer) and node.value.isdecimal() else None
 
 
-def constant(source: Source, node: cst.BaseExpression | None) -> float | None:
-    """The value of an expression of numbers, functions of `math` and constants bound once in the file."""
+def constant(
+    source: Source, node: cst.BaseExpression | None, followed: tuple[cst.BaseExpression, ...] = ()
+) -> float | None:
+    """The value of an expression of numbers, functions of `math` and constants bound once in the file.
+
+    `followed` are the values of names on the way to this one: what is bound to itself, `self.n = self.n * 2`, has none.
+    """
     if isinstance(node, cst.Integer | cst.Float):
         return float(node.evaluated_value)
     if node is None:
@@ -212,25 +217,24 @@ def constant(source: Source, node: cst.BaseExpression | None) -> float | None:
         known = next((_CONSTANTS[name] for name in source.names(node) if name in _CONSTANTS), None)
         if known is not None:
             return known
-    if isinstance(node, cst.Attribute):
-        value = member(source, node)
-        return constant(source, value) if value is not None else None
-    if isinstance(node, cst.Name):
-        return _bound_constant(source, node)
+    if isinstance(node, cst.Attribute | cst.Name):
+        value = member(source, node) if isinstance(node, cst.Attribute) else _bound(source, node)
+        if value is None or any(value is each for each in followed):
+            return None
+        return constant(source, value, (*followed, value))
     made = _written(source, node)
-    return _computed(source, made) if made is not None else None
+    return _computed(source, made, followed) if made is not None else None
 
 
-def _bound_constant(source: Source, node: cst.Name) -> float | None:
+def _bound(source: Source, node: cst.Name) -> cst.BaseExpression | None:
+    """The expression that a name was given."""
     found = reaching(source, statement_of(source, node), node.value)
     if found.bound is Bound.OUTER:
         found = in_module(source, node.value) or found
-    if found.bound is not Bound.ASSIGNED or not isinstance(found.value, cst.BaseExpression):
-        return None
-    return constant(source, found.value)
+    return found.value if found.bound is Bound.ASSIGNED and isinstance(found.value, cst.BaseExpression) else None
 
 
-def _computed(source: Source, made: Operation) -> float | None:
+def _computed(source: Source, made: Operation, followed: tuple[cst.BaseExpression, ...]) -> float | None:
     if made.name in {"float", "tensor", "FloatTensor"} and made.operands:
         first = made.operands[0]
         if isinstance(first, cst.SimpleString):
@@ -241,8 +245,8 @@ def _computed(source: Source, made: Operation) -> float | None:
                 return None
         if isinstance(first, cst.List | cst.Tuple) and len(first.elements) == 1:
             first = first.elements[0].value
-        return constant(source, first)
-    values = [constant(source, operand) for operand in made.operands]
+        return constant(source, first, followed)
+    values = [constant(source, operand, followed) for operand in made.operands]
     numbers = [value for value in values if value is not None]
     if len(numbers) != len(values) or made.name not in _ARITHMETIC:
         return None
