@@ -176,3 +176,45 @@ def test_a_timer_of_modules_in_a_file_that_called_no_model_is_no_training_step()
     assert [step.path for step in training_steps(sources, called)] == ["train.py"]
     elsewhere = [Site("forward", "losses.py", 7)]
     assert len(training_steps(sources, elsewhere)) == 2, "a function of another file calls the model"
+
+
+HELPER = """
+def update(loss, optimizer):
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+def backward(total_loss, scaler):
+    if scaler is not None:
+        scaler.scale(total_loss).backward()
+    else:
+        total_loss.backward()
+"""
+GIVES_ITS_LOSS = """
+from helpers import backward, update
+
+model = Net()
+for x, y in loader:
+    out = model(x)
+    loss = criterion(out, y)
+    {call}
+"""
+
+
+@pytest.mark.parametrize("call", ["update(loss, optimizer)", "backward(total_loss=loss, scaler=None)"])
+def test_a_loss_that_is_handed_to_a_function_is_followed_back_to_who_computes_it(call: str) -> None:
+    sources = {"train.py": GIVES_ITS_LOSS.format(call=call), "helpers.py": HELPER}
+    steps = [step for step in training_steps(sources) if step.path == "train.py"]
+    assert {step.model for step in steps} == {"model"}
+    step = steps[0]
+    assert (step.loss, step.batch, step.source.code(step.backward)) == ("loss", ("x", "y"), call)
+    built = built_model(step, sources)
+    assert built is not None and built.source.code(built.statement) == "model = Net()"
+
+
+def test_a_function_that_nobody_gives_a_loss_of_a_model_stays_a_step_without_one() -> None:
+    steps = training_steps(
+        {"helpers.py": HELPER, "train.py": "from helpers import backward\nbackward(penalty, None)\n"}
+    )
+    assert {(step.path, step.model) for step in steps} == {("helpers.py", None)}

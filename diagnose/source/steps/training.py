@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from diagnose.model import Site
+from diagnose.source.arguments import argument
+from diagnose.source.edit import call_name
 from diagnose.source.flow import Loop, Scope, loops_around, scope_of, within
 from diagnose.source.syntax import Source, parse
 
@@ -46,6 +48,7 @@ class TrainingStep:
     loop: Loop | None = field(repr=False)
     """The innermost loop around it in its scope; None where a caller loops."""
     backward: cst.Call = field(repr=False)
+    """The call of `backward`, or of a function of the program's that is given the loss and calls it."""
     loss: str | None
     """The variable that the gradients are of, or `self.loss`."""
     forward: tuple[cst.Call, ...] = field(repr=False)
@@ -72,7 +75,11 @@ def training_steps(sources: Mapping[str, str], sites: Sequence[Site] = ()) -> tu
         if source is None:
             continue
         lines = {site.line for site in sites if site.kind == "forward" and site.file == path}
-        found += [_step(path, source, call, lines) for call in source.every(cst.Call) if _is_backward(source, call)]
+        for call in source.every(cst.Call):
+            if _is_backward(source, call):
+                step = _step(path, source, call, lines)
+                found += [step] if step.forward else _of_callers(step, sources, sites) or [step]
+    found = list({id(step.backward): step for step in found}.values())
     return tuple(_that_ran(found, {site.file for site in sites if site.kind == "forward"}))
 
 
@@ -81,20 +88,46 @@ def _that_ran(found: Sequence[TrainingStep], ran: set[str]) -> Sequence[Training
     return [step for step in found if step.path in ran] or found
 
 
+def _of_callers(step: TrainingStep, sources: Mapping[str, str], sites: Sequence[Site]) -> list[TrainingStep]:
+    """The steps of those who hand their loss to a function that calls `backward` on it: `update(loss, optimizer)`."""
+    helper = step.scope
+    given = helper.params.params if isinstance(helper, cst.FunctionDef) and step.loop is None else ()
+    names = [param.name.value for param in given]
+    if not isinstance(helper, cst.FunctionDef) or step.loss not in names:
+        return []
+    position = names.index(step.loss) - (names[0] in {"self", "cls"})
+    found: list[TrainingStep] = []
+    for path, text in sources.items():
+        source = parse(text) if helper.name.value in text else None
+        lines = {site.line for site in sites if site.kind == "forward" and site.file == path}
+        for call in source.every(cst.Call) if source is not None else ():
+            loss = argument(call, step.loss, position) if call_name(call) == helper.name.value else None
+            if source is not None and loss is not None:
+                found.append(_step(path, source, call, lines, loss.value))
+    return [each for each in found if each.forward]
+
+
 def _is_backward(source: Source, call: cst.Call) -> bool:
     if not isinstance(call.func, cst.Attribute) or call.func.attr.value not in _BACKWARD:
         return False
     # A function's own derivative, and the gradients that a custom operator computes, are no steps.
     around = source.inside(call, cst.FunctionDef)
-    return around is None or around.name.value not in {"backward", "setup_context"}
+    if around is None or around.name.value not in {"backward", "setup_context"}:
+        return True
+    given = [param.name.value for param in around.params.params]
+    custom = bool(around.decorators) or given[:1] in (["ctx"], ["context"])
+    return around.name.value == "backward" and not custom
 
 
-def _step(path: str, source: Source, backward: cst.Call, lines: set[int]) -> TrainingStep:
+def _step(
+    path: str, source: Source, backward: cst.Call, lines: set[int], given: cst.BaseExpression | None = None
+) -> TrainingStep:
+    """The step around a backward pass, or around the call of a function that makes it for the loss that it is given."""
     scope = scope_of(source, backward)
     loops = loops_around(source, backward)
     loop = loops[0] if loops else None
     turn = loop.body if loop is not None else _body(scope)
-    loss = _loss(backward)
+    loss = given if given is not None else _loss(backward)
     reaching = _reaching(source, turn, loss, backward)
     forward = _forward(source, reaching, lines)
     name = _callee(source, _trained(source, forward)) if forward else None
