@@ -13,6 +13,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from typing import TextIO
 
 import diagnose
 from diagnose.cli.lettering import speak
@@ -67,24 +68,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         run = importlib.import_module(f"diagnose.cli.{args.command}").run
         return int(run(args))
     except DiagnoseError as error:
-        talk(f"diagnose: {error}")
+        _last_word(f"diagnose: {error}")
         return error.exit_code
     except KeyboardInterrupt:
-        talk("diagnose: interrupted")
+        _last_word("diagnose: interrupted")
         return INTERRUPTED
     except BrokenPipeError:
         # The reader of stdout went away (`diagnose … | head`): nothing is left to say, to anyone.
-        _abandon_stdout()
+        _abandon(sys.stdout)
         return 0
     except OSError as error:
         if error.errno == errno.EIO and terminal_is_lost():
-            _abandon_stdout()
+            _abandon(sys.stdout)
             return INTERRUPTED
         if error.errno not in _OUTSIDE:
             raise
-        _abandon_stdout()
+        _abandon(sys.stdout)
         where = f"{error.filename}: " if error.filename else ""
-        talk(f"diagnose: {where}{error.strerror}; {_OUTSIDE[error.errno]}")
+        _last_word(f"diagnose: {where}{error.strerror}; {_OUTSIDE[error.errno]}")
         return DiagnoseError.exit_code
 
 
@@ -100,10 +101,18 @@ _OUTSIDE = {
 """What the machine refuses at a place where nobody expects it, and what its user can do. Other errors are ours."""
 
 
-def _abandon_stdout() -> None:
-    """What is left in the buffer of stdout goes nowhere: at exit, flushing it would fail a second time."""
+def _last_word(text: str) -> None:
+    """Say how it ended; where stderr's reader went away, too (`2>&1 | head`), the exit code says it alone."""
     try:
-        descriptor = sys.stdout.fileno()
+        talk(text)
+    except BrokenPipeError:
+        _abandon(sys.stderr)
+
+
+def _abandon(stream: TextIO) -> None:
+    """What is left in its buffer goes nowhere: at exit, flushing it would fail a second time."""
+    try:
+        descriptor = stream.fileno()
     except (OSError, ValueError):  # it is no file, as where something catches what is printed
         return
     os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
