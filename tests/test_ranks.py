@@ -305,3 +305,29 @@ def test_of_few_collectives_a_wrong_shift_may_fit_by_chance_and_the_clocks_decid
     (group,) = match_sequences(sequences)
     assert (group.rows[:, 0] == group.rows[:, 1]).all()
     assert abs(group.offset_ns[1]) < 5_000_000
+
+
+def test_collectives_of_one_step_are_matched_where_a_live_run_counted_steps() -> None:
+    """Two ranks on a busy processor, recorded from the same step on: shifted by three, the ends lie closer together."""
+    ends = (
+        np.array([45070, 75863, 111529, 141555, 167795, 231822]) * 1000,
+        np.array([39397, 79789, 117805, 127258, 159289, 220276]) * 1000,
+    )
+    zeros = np.zeros(6, np.int64)
+
+    def shift(*first_steps: int | None) -> int:
+        sequences = [
+            {
+                (False, "host"): CollectiveSequence(
+                    np.arange(6), end - 1000, end, zeros, zeros - 1, None if step is None else step + np.arange(6)
+                )
+            }
+            for end, step in zip(ends, first_steps, strict=True)
+        ]
+        (group,) = match_sequences(sequences)
+        both = (group.rows >= 0).all(axis=1)
+        return int((group.rows[both, 0] - group.rows[both, 1])[0])
+
+    assert shift(61, 61) == 0
+    assert shift(61, 62) == 1
+    assert shift(None, 61) == shift(None, None) == shift(61, 99) == -3, "by the ends alone"

@@ -113,6 +113,8 @@ class CollectiveSequence:
     """A number for the kernel's name, the same on every rank."""
     kind: npt.NDArray[np.int64]
     """A number for the kind of collective; -1 where the recording does not say."""
+    step: Int64 | None = None
+    """The step of the training that each began in, where a live run counted them from the first on."""
 
 
 Key = tuple[bool, str]
@@ -148,7 +150,9 @@ def _on_host(trace: Trace) -> dict[Key, CollectiveSequence]:
         return {}
     ranges, numbers = trace.ranges, np.array([_number(name) for name in trace.names], np.int64)
     unknown = np.full(len(rows), MISSING, np.int64)
-    queued = CollectiveSequence(rows, ranges.start_ns[rows], ranges.end_ns[rows], numbers[ranges.name[rows]], unknown)
+    start, counted = ranges.start_ns[rows], np.sort(trace.step_log.end_ns)
+    step = np.searchsorted(counted, start) if len(counted) else None
+    queued = CollectiveSequence(rows, start, ranges.end_ns[rows], numbers[ranges.name[rows]], unknown, step)
     return {(False, "host"): queued}
 
 
@@ -204,11 +208,12 @@ def _matched(key: Key, members: Sequence[int], sequences: Sequence[CollectiveSeq
 def _shift(whole: CollectiveSequence, one: CollectiveSequence) -> int | None:
     """At which collective of `whole` the other sequence begins; None where the kinds agree nowhere.
 
-    Of several shifts that leave about as little spread (regular jobs) the one counts that puts the clocks closest;
-    where they are further apart than the recording is long, the one with the most in common.
+    Those count at which both were in the same step of the training, if there are any. Of several shifts that leave
+    about as little spread (regular jobs) the one counts that puts the clocks closest; where they are further apart than
+    the recording is long, the one with the most in common.
     """
     count, least = len(one.rows), max(1, round(_SMALLEST_OVERLAP * len(one.rows)))
-    candidates = []
+    candidates, in_step = [], []
     for shift in range(-min(count - least, _LONGEST_SHIFT), min(len(whole.rows) - least, _LONGEST_SHIFT) + 1):
         ours = slice(max(0, shift), min(len(whole.rows), shift + count))
         theirs = slice(max(0, -shift), max(0, -shift) + ours.stop - ours.start)
@@ -221,6 +226,9 @@ def _shift(whole: CollectiveSequence, one: CollectiveSequence) -> int | None:
         spread = int(np.median(apart) + _MEAN_WEIGHT * np.mean(apart)) // NS_PER_US
         unrelated = abs(offset) > whole.end_ns[-1] - whole.end_ns[0]
         candidates.append((spread, count - len(difference) if unrelated else 0, abs(int(offset)), shift))
+        if whole.step is not None and one.step is not None and np.median(one.step[theirs] - whole.step[ours]) == 0:
+            in_step.append(candidates[-1])
+    candidates = in_step or candidates
     least = min(candidates, default=(0,))[0]
     alike = [one for one in candidates if one[0] <= _AS_LITTLE * least]
     return min(alike, key=lambda one: one[1:])[-1] if alike else None
