@@ -117,6 +117,7 @@ def agreed(job: Job, found: object) -> Any:
 
 
 def main() -> None:
+    """Train in one way for the time given, and write what it took."""
     parser = argparse.ArgumentParser()
     parser.add_argument("way")
     parser.add_argument("target", type=Path)
@@ -125,28 +126,42 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true")
     args = parser.parse_args()
     end_at = time.monotonic() + args.seconds
-    on_gpu = torch.cuda.is_available() and not args.tiny
+    job = joined(args.tiny, args.plan.get("cap_bytes", 0))
+    plan = dict(args.plan)
+    if "sites" in plan:
+        sites = [Site(**site) for site in plan["sites"]]
+        plan |= agreed(job, planned(sites, plan.get("cap_bytes", 0), job.sizes.layers))
+    training = Training(job, args.way, plan)
+    told: dict[str, Any] = {"said": said(args.way, plan)}
+    if not args.plan and args.way == "defaults":
+        found = measured(training)
+        told["plan"] = {"sites": [{name: getattr(site, name) for name in site.__slots__} for site in found]}
+    told |= timed(job, training, end_at)
+    if job.rank == 0:
+        args.target.write_text(json.dumps(told))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def joined(tiny: bool, cap_bytes: int) -> Job:
+    """This rank in its job, with the allocator limited to the cap; 0: to nothing."""
+    on_gpu = torch.cuda.is_available() and not tiny
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
     if on_gpu:
         torch.cuda.set_device(device)
-        if args.plan.get("cap_bytes"):
+        if cap_bytes:
             total = torch.cuda.get_device_properties(device).total_memory
-            torch.cuda.set_per_process_memory_fraction(args.plan["cap_bytes"] / total)
+            torch.cuda.set_per_process_memory_fraction(cap_bytes / total)
     else:
         torch.set_num_threads(1)
     # CPUOffloadPolicy reduces what lies on the host.
     dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", device_id=device if on_gpu else None)
-    job = Job(device, TINY if args.tiny else SIZES["fsdp"], dist.get_rank())
-    plan = dict(args.plan)
-    if "sites" in plan:
-        plan |= agreed(
-            job, planned([Site(**site) for site in plan["sites"]], plan.get("cap_bytes", 0), job.sizes.layers)
-        )
-    training = Training(job, args.way, plan)
-    told: dict[str, Any] = {}
-    if not args.plan and args.way == "defaults":
-        sites = measured(training)
-        told["plan"] = {"sites": [{name: getattr(site, name) for name in site.__slots__} for site in sites]}
+    return Job(device, TINY if tiny else SIZES["fsdp"], dist.get_rank())
+
+
+def timed(job: Job, training: Training, end_at: float) -> dict[str, Any]:
+    """The median step of the slowest rank, in ms, the highest peak of a rank in bytes, and the first losses."""
+    on_gpu = job.device.type == "cuda"
     for _ in range(WARM_UP):
         training.step()
     if on_gpu:
@@ -160,20 +175,18 @@ def main() -> None:
         job.synchronize()
         times.append(job.slowest(time.perf_counter() - began))
     peak = job.slowest(float(torch.cuda.max_memory_reserved() if on_gpu else 0))
-    said = {
-        "checkpoints": f"{len(plan.get('again', ()))} blocks computed again, {len(plan.get('keeping', ()))} in part",
-        "state on the host": f"{plan.get('share', 0):.1%} of the state",
-    }.get(args.way, "as torch does it")
-    told |= {
+    return {
         "ms": 1e3 * statistics.median(times),
         "peak_bytes": int(peak),
-        "said": said,
         "losses": training.losses[: WARM_UP + 1],
     }
-    if job.rank == 0:
-        args.target.write_text(json.dumps(told))
-    dist.barrier()
-    dist.destroy_process_group()
+
+
+def said(way: str, plan: dict[str, Any]) -> str:
+    """What a way does, for people."""
+    if way == "checkpoints":
+        return f"{len(plan.get('again', ()))} blocks computed again, {len(plan.get('keeping', ()))} in part"
+    return f"{plan.get('share', 0):.1%} of the state" if way == "state on the host" else "as torch does it"
 
 
 if __name__ == "__main__":
