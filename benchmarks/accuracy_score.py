@@ -12,7 +12,7 @@ from pathlib import Path, PurePath
 from accuracy_programs import Program
 
 from diagnose.engine import diagnose
-from diagnose.model import Diagnosis, Finding, Severity
+from diagnose.model import Confidence, Diagnosis, Finding, Severity
 from diagnose.plugins import Catalogue, load_rules
 from diagnose.trace.readers import open_traces
 
@@ -90,10 +90,15 @@ def _answer(folder: Path, program: Program, view: str, catalogue: Catalogue) -> 
         said_line=f"{PurePath(said.file).name}:{said.line}" if said else None,
         others=tuple(found.rule for found in findings if found.severity in _WEIGHTY and found.rule not in accepted),
         false=None if healthy is None else _weighty(healthy),
-        predicted_ns=finding.recoverable_ns if finding else None,
+        predicted_ns=None if finding is None else predicted_ns(finding),
         measured_ns=_saving_ns(folder, program.work_ratio),
         step_ns=_step_ns(folder / ("train" if program.ailment else "healthy")),
     )
+
+
+def predicted_ns(finding: Finding) -> int | None:
+    """The saving that is predicted. A hint says that it is not known, which is no prediction of nothing."""
+    return None if finding.confidence is Confidence.HINT else finding.recoverable_ns
 
 
 def _diagnosis(recording: Path, catalogue: Catalogue) -> Diagnosis | None:

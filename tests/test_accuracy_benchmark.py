@@ -7,11 +7,14 @@ import gzip
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from watching import LIMIT_S
+
+from diagnose.model import Confidence, Finding, Severity
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -20,7 +23,7 @@ from accuracy_markdown import markdown  # noqa: E402
 from accuracy_pack import pack, unpack  # noqa: E402
 from accuracy_programs import Program, programs  # noqa: E402
 from accuracy_record import visible_devices  # noqa: E402
-from accuracy_score import Answer, table  # noqa: E402
+from accuracy_score import Answer, predicted_ns, table  # noqa: E402
 
 PROGRAMS = programs()
 each_program = pytest.mark.parametrize("program", PROGRAMS, ids=[program.name for program in PROGRAMS])
@@ -160,3 +163,9 @@ def contents(folder: Path) -> dict[str, bytes]:
         str(path.relative_to(folder)): gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         for path in files
     }
+
+
+def test_a_finding_whose_cost_is_not_known_predicts_nothing() -> None:
+    found = Finding("leaking-memory", Severity.NOTE, None, 0, 0.0, Confidence.HINT, "it grows")
+    assert predicted_ns(found) is None
+    assert predicted_ns(replace(found, confidence=Confidence.BOUND)) == 0
