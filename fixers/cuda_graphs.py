@@ -112,6 +112,8 @@ def _compiled(request: Request, present: Sequence[Compiled]) -> Answer:
 
 
 def _why_not(request: Request, step: TrainingStep, built: Built | None) -> str | None:
+    if step.source.code(step.forward[0].func) != step.model:
+        return "The model is called in a function of its own."
     if built is None or built.scope is not step.scope or "." in built.name:
         return "The model is not built where it is trained."
     if len(built.assigned) != 1:

@@ -218,3 +218,51 @@ def test_a_function_that_nobody_gives_a_loss_of_a_model_stays_a_step_without_one
         {"helpers.py": HELPER, "train.py": "from helpers import backward\nbackward(penalty, None)\n"}
     )
     assert {(step.path, step.model) for step in steps} == {("helpers.py", None)}
+
+
+METHOD = """
+class Trainer:
+    def __init__(self, net):
+        self.net = net
+
+    def loss_of(self, batch):
+        with torch.no_grad():
+            goal = self.teacher_net(batch["x"])
+        return self.criterion(self.net(batch["x"]), goal)
+
+    def fit(self, loader):
+        for batch in loader:
+            loss = self.loss_of(batch) / 2
+            loss.backward()
+            self.optimizer.step()
+
+
+net = Net()
+Trainer(net).fit(loader)
+"""
+FUNCTION = """
+def loss_of(x, y):
+    return F.cross_entropy(model(x), y)
+
+
+model = Net()
+for x, y in loader:
+    loss_of(x, y).backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "call", "model"),
+    [(METHOD, "self.loss_of(batch)", "self.net"), (FUNCTION, "loss_of(x, y)", "model")],
+)
+def test_the_model_is_found_in_the_function_that_computes_the_loss(text: str, call: str, model: str) -> None:
+    step = only(text)
+    assert (codes(step, step.forward), step.model) == ([call], model)
+    built = built_model(step, {"train.py": text})
+    assert built is not None and built.source.code(built.statement).endswith("= Net()")
+
+
+def test_a_model_that_is_the_functions_own_is_not_the_steps() -> None:
+    text = FUNCTION.replace("def loss_of(x, y):", "def loss_of(x, y):\n    model = choose()")
+    assert only(text).model is None

@@ -66,6 +66,8 @@ def moved_inputs(step: TrainingStep) -> Iterator[cst.Call]:
     """The calls `images = images.to(device)`, by which the model's first argument comes to the device in a step."""
     source = step.source
     for forward in step.forward:
+        if source.code(forward.func) != step.model:
+            continue  # a function with the model in it: which of its arguments are images is its own affair
         if not forward.args or not isinstance(forward.args[0].value, cst.Name):
             continue
         name = forward.args[0].value.value

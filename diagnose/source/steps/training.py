@@ -17,24 +17,15 @@ from diagnose.model import Site
 from diagnose.source.arguments import argument
 from diagnose.source.edit import call_name
 from diagnose.source.flow import Loop, Scope, loops_around, scope_of, within
+from diagnose.source.steps.model_calls import model_calls
 from diagnose.source.syntax import Source, parse
 
-__all__ = ["TrainingStep", "is_model", "training_steps"]
+__all__ = ["TrainingStep", "training_steps"]
 
 _BACKWARD = frozenset({"backward", "manual_backward"})
 _WRAPS_LOSS = frozenset({"scale", "scale_loss"})
 _CLIPS = frozenset({"clip_grad_norm_", "clip_grad_value_"})
 _NO_OPTIMIZER = re.compile(r"sched|prof|warmup|timer|meter|logger|bar\b|ema|tracker", re.IGNORECASE)
-_MODEL = re.compile(
-    r"(^|[._])(\w*model|\w*net|net_?[A-Z]|network|ddp\w*|engine|encoder|decoder|gpt|vit|lstm|rnn|mlp|transformer|student)$",
-    re.IGNORECASE,
-)
-_NO_MODEL = re.compile(
-    r"^(torch|F|nn|np|math|functional|loss\w*|criterion)\b|(^|\.)(criterion|loss_fn|loss_func|loss)$"
-)
-_OF_MODULES = frozenset({"parameters", "named_parameters", "train", "eval", "state_dict", "zero_grad", "modules"})
-
-_NO_GRADIENTS = re.compile(r"\bno_grad\(|\binference_mode\(")
 
 
 @dataclass(frozen=True)
@@ -52,7 +43,7 @@ class TrainingStep:
     loss: str | None
     """The variable that the gradients are of, or `self.loss`."""
     forward: tuple[cst.Call, ...] = field(repr=False)
-    """Calls of the model, or of a function that takes it, whose values reach the loss; in the order of the text."""
+    """Calls of the model, or of a function that takes it or calls it, whose values reach the loss, as they stand."""
     model: str | None
     """The code of what is called there: `model`, `self.model`."""
     optimizer_steps: tuple[cst.Call, ...] = field(repr=False)
@@ -129,8 +120,7 @@ def _step(
     turn = loop.body if loop is not None else _body(scope)
     loss = given if given is not None else _loss(backward)
     reaching = _reaching(source, turn, loss, backward)
-    forward = _forward(source, reaching, lines)
-    name = _callee(source, _trained(source, forward)) if forward else None
+    forward, name = model_calls(source, reaching, lines)
     whole: cst.CSTNode = loops[-1] if loops else scope
     calls = list(source.every(cst.Call, whole))
     return TrainingStep(
@@ -223,57 +213,6 @@ def _names_in(source: Source, node: cst.CSTNode) -> set[str]:
             elif each.value != "self" and not (isinstance(parent, cst.Arg) and parent.keyword is each):
                 names.add(each.value)
     return names
-
-
-def _forward(source: Source, reaching: Sequence[cst.BaseExpression], lines: set[int]) -> list[cst.Call]:
-    calls = [call for value in reaching for call in source.every(cst.Call, value)]
-    calls.sort(key=lambda call: source.span(call)[0])
-    recorded = [call for call in calls if lines.intersection(range(*_lines(source, call)))]
-    direct = [call for call in recorded if not _NO_MODEL.search(source.code(call.func))] or [
-        call for call in calls if is_model(source, source.code(call.func))
-    ]
-    if direct:
-        return _surest(source, direct)
-    # A function of the user's gets the model: what happens in it is a part of the forward pass.
-    return [call for call in calls if any(is_model(source, source.code(arg.value)) for arg in call.args)][:1]
-
-
-def _lines(source: Source, node: cst.CSTNode) -> tuple[int, int]:
-    first, last = source.lines_of(node)
-    return first, last + 1
-
-
-def _surest(source: Source, calls: list[cst.Call]) -> list[cst.Call]:
-    """Those whose callee the text treats as a module, where there are such: a line may hold other calls beside."""
-    names = {source.code(call.func) for call in calls}
-    certain = {name for name in names if is_model(source, name)} or names
-    return [call for call in calls if source.code(call.func) in certain]
-
-
-def _trained(source: Source, calls: Sequence[cst.Call]) -> cst.Call:
-    """The first call that gradients go through: that of a teacher comes under `no_grad`."""
-    return next((call for call in calls if not _without_gradients(source, call)), calls[0])
-
-
-def _without_gradients(source: Source, call: cst.Call) -> bool:
-    items = (item for above in source.ancestors(call) if isinstance(above, cst.With) for item in above.items)
-    return any(_NO_GRADIENTS.search(source.code(item.item)) for item in items)
-
-
-def is_model(source: Source, code: str) -> bool:
-    """Whether the text treats a name as a module: it asks for its parameters or mode, or calls it a model."""
-    if not re.fullmatch(r"[A-Za-z_][\w.]*", code) or _NO_MODEL.search(code):
-        return False
-    asked = re.findall(rf"(?<![\w.]){re.escape(code)}\.(?:module\.)?(\w+)\(", source.text)
-    return not _OF_MODULES.isdisjoint(asked) or _MODEL.search(code) is not None
-
-
-def _callee(source: Source, call: cst.Call) -> str:
-    code = source.code(call.func)
-    if is_model(source, code) or not call.args:
-        return code
-    given = [source.code(arg.value) for arg in call.args if is_model(source, source.code(arg.value))]
-    return given[0] if given else code
 
 
 def _method(call: cst.Call) -> str:

@@ -12,7 +12,7 @@ from diagnose.source.flow import scope_of
 from diagnose.source.formulas.formula import integer
 from diagnose.source.formulas.output_loss import Output
 from diagnose.source.reaching import names_in
-from diagnose.source.steps.training import is_model
+from diagnose.source.steps.model_calls import is_model
 from diagnose.source.syntax import Source, parse
 
 __all__ = ["reader_of"]
