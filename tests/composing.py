@@ -64,6 +64,10 @@ class FakeBench:
     """More, where a fix changes the training."""
     check_takes_ns: int = 0
     final_takes_ns: int = 0
+    numbers_take_ns: int = 0
+    """Of a whole that is not held, before the last runs."""
+    on_check: Callable[[], None] = lambda: None
+    """Called when a leave-one-out check runs."""
     numbers: list[str] = field(default_factory=list)
     """Per attempt, the text of the program whose numbers the patched one was held against."""
     halfway: list[str | None] = field(default_factory=list)
@@ -142,6 +146,7 @@ class FakeBench:
         on_pair: OnPair | None = None,
         shown: GateResult | None = None,
     ) -> Trial:
+        self.on_check()
         self.checks.append((fixer.name, self.copies[without.root], self.copies[stack.root]))
         self.shown.append(shown)
         if on_pair is not None:
@@ -177,7 +182,7 @@ class FakeBench:
         return self.check_takes_ns
 
     def final_ns(self, *, held: bool = False, runs: int | None = None) -> int:
-        return self.final_takes_ns
+        return self.final_takes_ns + (0 if held else self.numbers_take_ns)
 
     def steps_alone(self, programs: Sequence[tuple[Program, str]], steps: int) -> list[int | None]:
         return [20_000_000 if self.copies[program.root] == SOURCE else 10_000_000 for program, _ in programs]

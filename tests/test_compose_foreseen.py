@@ -73,6 +73,35 @@ def test_what_will_weigh_rides_along_and_says_why(tmp_path: Path, monkeypatch: p
     assert first.prediction is Confidence.HINT
 
 
+TRIFLES = (
+    PIN,
+    fixer("defer-log", replacing("import torch\n", "import torch\nlog = 1\n")),
+)
+
+
+@pytest.mark.parametrize("needed", [False, True])
+def test_what_is_too_small_for_a_check_of_its_own_has_one_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, needed: bool
+) -> None:
+    """One by one each would be found to give nothing, and what they give together would be lost."""
+    small_ones = (small("pageable", 0.006, "loader-pin"), small("logs", 0.007, "defer-log"))
+    made, _ = stage(tmp_path, monkeypatch, small_ones, *TRIFLES)
+    made.bench.left_out = {} if needed else {TOGETHER: Decision.NO_CHANGE}
+    verdicts = {one.fixer: one for one in made.run().verdicts}
+    first, without, whole = made.bench.checks[0]
+    assert first == TOGETHER
+    assert "# pin" in whole
+    assert "log = 1" in whole
+    assert "# pin" not in without
+    assert "log = 1" not in without
+    assert not {"loader-pin", "defer-log"} & {name for name, _, _ in made.bench.checks}
+    for name in ("loader-pin", "defer-log"):
+        assert verdicts[name].decision is (Decision.KEPT if needed else Decision.NO_CHANGE)
+        assert "loader-pin and defer-log" in verdicts[name].summary or "defer-log and loader-pin" in (
+            verdicts[name].summary
+        )
+
+
 def test_it_is_left_out_first_and_goes_where_it_gives_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made, _ = stage(tmp_path, monkeypatch, (small("pageable", 0.02, "loader-pin"),), PIN)
     made.bench.left_out = {"loader-pin": Decision.NO_CHANGE}

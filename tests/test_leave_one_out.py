@@ -203,6 +203,37 @@ def test_a_stack_whose_numbers_could_not_be_checked_is_kept_with_a_warning(tmp_p
     assert warning == "the numbers of all kept fixes together could not be checked: as gated"
 
 
+def test_nothing_is_taken_out_that_leaves_no_time_for_the_numbers_of_the_others(tmp_path: Path) -> None:
+    made = stage(tmp_path, [LOADER, ITEM], {"faster-loader": Decision.NO_CHANGE})
+    now = [0]
+    made.budget = Deadline(at_ns=100, clock=lambda: now[0])
+    made.bench.final_takes_ns, made.bench.numbers_take_ns = 10, 40
+    made.bench.on_check = lambda: now.__setitem__(0, 51)  # it took longer than was expected
+    outcome = made.run()
+    assert [verdict.decision for verdict in outcome.verdicts] == [Decision.KEPT, Decision.KEPT]
+    assert outcome.verdicts[0].summary == "as told; leave-one-out check: as checked"
+    (warning,) = [event.message for event in made.events if isinstance(event, Warned)]
+    assert warning.startswith("faster-loader stays, though the leave-one-out check says as checked: the budget leaves")
+    assert made.bench.gates[-1][2] == applied(SOURCE, LOADER, ITEM)
+
+
+def test_a_drop_is_taken_back_where_the_numbers_of_the_others_could_not_be_checked(tmp_path: Path) -> None:
+    made = stage(tmp_path, [LOADER, ITEM], {"faster-loader": Decision.NO_CHANGE})
+    made.bench.gate_by_text = {"loader = 1\nloss = 20": None}
+    outcome = made.run()
+    assert [verdict.decision for verdict in outcome.verdicts] == [Decision.KEPT, Decision.KEPT]
+    assert outcome.verdicts[0].summary.startswith(
+        "kept: without it the numbers of the others could not be checked (as gated), with it they hold; no longer"
+    )
+    assert outcome.patch is not None
+    assert outcome.patch.changes[0].after == applied(SOURCE, LOADER, ITEM).encode()
+    assert outcome.final is not None
+    assert outcome.final.gate is not None
+    assert outcome.final.gate.passed
+    accepted = [event.fixers for event in made.events if isinstance(event, PatchAccepted)]
+    assert accepted[-1] == ["faster-loader", "no-item"]
+
+
 def test_a_check_is_announced_before_it_runs(tmp_path: Path) -> None:
     made = stage(tmp_path, [LOADER, ITEM])
     made.run()

@@ -86,6 +86,14 @@ class Budget:
         # What is left out leaves another whole.
         return self._refused(self.bench.check_ns(), self.bench.final_ns(held=False))
 
+    def refused_drop(self) -> str | None:
+        """Why there is no time to hold the numbers of the others against the original's without a fix that is kept;
+        None where there is, or where those of the whole are to be looked at anyway."""
+        if not self.held:
+            return None
+        needed_ns = self.bench.final_ns(held=False, runs=1) - self.bench.final_ns(held=True, runs=1)
+        return self._refused(needed_ns, self.bench.final_ns(held=True, runs=1))
+
     def _refused(self, needed_ns: int, end_ns: int) -> str | None:
         left_ns = self.deadline.left_ns
         if left_ns is None:

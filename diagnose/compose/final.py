@@ -39,14 +39,14 @@ class Final:
     ) -> tuple[Stack, Program, GateResult] | None:
         """What of the stack keeps, as a whole, the promise of the boldest of it; None where nothing does.
 
-        What is not kept is told. Where the whole could not be checked, what came on top of `sound`, of which the
-        numbers were held before, goes; without that it is told, and it stays.
+        What is not kept is told. Where the whole could not be checked, it goes back to `sound`, of which the numbers
+        were held before: what came on top goes, and what was taken out stays. Without that it is told, and kept.
         """
         self.journal.phase(
             "checking the numbers of all kept fixes together", f"{_whole(stack).gate.value}, against the original"
         )
         found = self._gate(stack, original, patched)
-        if found.passed is None and sound is not None and set(sound.names) < set(stack.names):
+        if found.passed is None and sound is not None and sound.texts != stack.texts:
             self._fall_back(stack, sound, found)
             return self.judge(sound, original, self.copy(sound, "sound"))
         if found.passed is None:
@@ -98,6 +98,11 @@ class Final:
                 summary = f"not kept: beside {', '.join(sound.names)} its numbers could not be checked: {found.detail}"
                 before = self.journal.verdict_on(name)
                 self.journal.tell(replace(before, decision=Decision.UNVERIFIED, summary=summary, gate=found))
+        for name in sound.names:
+            if name not in stack.names:
+                before = self.journal.verdict_on(name)
+                why = f"without it the numbers of the others could not be checked ({found.detail}), with it they hold"
+                self.journal.tell(replace(before, decision=Decision.KEPT, summary=f"kept: {why}; {before.summary}"))
         self.journal.record(PatchAccepted(diff=sound.patch.text, fixers=list(sound.names)))
 
     def _blame(self, name: str, rest: Stack, found: GateResult) -> None:

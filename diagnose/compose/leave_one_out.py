@@ -5,20 +5,26 @@ earlier one is a line of the user's source for nothing. So the stack is run agai
 one, whose own trial was just that. Of fixes that were tried at once this is the trial of each: those that promised
 least go first, since they are the likeliest to be there for nothing. Where only one of them is left, it is tried
 against the original: what they gave together was not its own.
+
+What rode along for less than a trial can show is asked of all at once: one by one each of them would be found to give
+nothing, and all that they give together would be lost. A fix goes only where there is time to hold the numbers of the
+others against the original's without it; the numbers with it are known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from diagnose.compose.budget import Budget
 from diagnose.compose.journal import Journal, listed
 from diagnose.compose.stack import Kept, Stack
+from diagnose.compose.together import as_one
 from diagnose.compose.trials import Trials
 from diagnose.model import Decision, Verdict
 from diagnose.program import Program, patch
 from diagnose.session import PatchAccepted, TrialStarted
+from diagnose.verdict import LEAST_SAVING
 
 CHECK = "leave-one-out check"
 _FEW = 3
@@ -40,7 +46,8 @@ class LeaveOneOut:
 
         What others build on is asked once those are gone.
         """
-        names = _order(stack)
+        stack, patched, asked = self._trifles(stack, patched)
+        names = [name for name in _order(stack) if name not in asked]
         late: dict[str, str] = {}
         while names:
             before, blocked = stack.names, []
@@ -56,12 +63,54 @@ class LeaveOneOut:
                     continue
                 left = self.copy(rest, f"without-{name}")
                 if not self._needed(stack, rest, name, left, patched):
-                    stack, patched = rest, left
-                    self.budget.changed()
-                    self.journal.record(PatchAccepted(diff=stack.patch.text, fixers=list(stack.names)))
+                    stack, patched = self._drop(rest, left)
             names = blocked if stack.names != before else []
         self._warn_of(late, stack)
         return stack, patched
+
+    def _trifles(self, stack: Stack, patched: Program) -> tuple[Stack, Program, tuple[str, ...]]:
+        """What is left once all that is too small for a check of its own had one together, and who that was."""
+        names = tuple(kept.fixer.name for kept in stack.kept if kept.foreseen and kept.promised_share < LEAST_SAVING)
+        rest: Stack | None = stack
+        for name in reversed(names):
+            rest = rest and rest.without(name)
+        if len(names) < 2 or rest is None or self.budget.refused_check() is not None:
+            return stack, patched, ()
+        kept = [stack.kept[stack.names.index(name)] for name in names]
+        left = self.copy(rest, f"without-{names[0]}-and-{len(names) - 1}-more")
+        self._start(stack, rest, kept)
+        shown = self.journal.verdict_on(names[0]).gate
+        fixer = as_one([one.fixer for one in kept])
+        found = self.bench.leave_out(fixer, left, patched, self.journal.telling(names[0]), shown).verdict
+        goes = found.decision in _NOT_NEEDED and self._may_go(names, found)
+        for name in names:
+            self._tell_of_one_of(names, name, found, rest, goes=goes)
+        return (*(self._drop(rest, left) if goes else (stack, patched)), names)
+
+    def _tell_of_one_of(self, names: tuple[str, ...], name: str, found: Verdict, rest: Stack, *, goes: bool) -> None:
+        """The last word on one of those that were left out at once."""
+        before, those = self.journal.verdict_on(name), listed(names)
+        if goes:
+            said = f"{those} are not needed beside {_others(rest.names)} ({CHECK} of all at once): {found.summary}"
+            self.journal.tell(replace(_with_figures(before, found), decision=found.decision, summary=said))
+            return
+        needed = f"needed beside {_others(rest.names)}, " if found.decision is Decision.KEPT else ""
+        said = f"{CHECK} of {those} at once: {needed}{found.summary}"
+        self.journal.tell(replace(before, summary=f"{before.summary}; {said}"))
+
+    def _drop(self, rest: Stack, left: Program) -> tuple[Stack, Program]:
+        """What is left is the stack now."""
+        self.budget.changed()
+        self.journal.record(PatchAccepted(diff=rest.patch.text, fixers=list(rest.names)))
+        return rest, left
+
+    def _may_go(self, names: tuple[str, ...], found: Verdict) -> bool:
+        """Whether there is time to look at the numbers of what is left; told where there is not."""
+        refused = self.budget.refused_drop()
+        if refused is not None:
+            stay = "stays" if len(names) == 1 else "stay"
+            self.journal.warn(f"{listed(names)} {stay}, though the {CHECK} says {found.summary}: {refused}")
+        return refused is None
 
     def _asks(self, stack: Stack, name: str) -> bool:
         """Whether there is something to check."""
@@ -84,11 +133,14 @@ class LeaveOneOut:
     def _needed(self, stack: Stack, rest: Stack, name: str, left: Program, patched: Program) -> bool:
         """Try the stack against the same without one fix; what cannot be told leaves the fix where it is."""
         kept = stack.kept[stack.names.index(name)]
-        self._start(stack, rest, kept)
+        self._start(stack, rest, [kept])
         before = self.journal.verdict_on(name)
         shown = before.gate if kept.together else None
         found = self.bench.leave_out(kept.fixer, left, patched, self.journal.telling(name), shown).verdict
         if found.decision in _NOT_NEEDED:
+            if not self._may_go((name,), found):
+                self.journal.tell(replace(before, summary=f"{before.summary}; {CHECK}: {found.summary}"))
+                return True
             since = () if kept.together else stack.names[stack.names.index(name) + 1 :]
             self.journal.tell(_dropped(before, found, since, rest.names))
             return False
@@ -105,20 +157,22 @@ class LeaveOneOut:
         self.journal.tell(replace(before, summary=f"{before.summary}; {said}"))
         return True
 
-    def _start(self, stack: Stack, rest: Stack, kept: Kept) -> None:
-        name = kept.fixer.name
+    def _start(self, stack: Stack, rest: Stack, out: Sequence[Kept]) -> None:
+        """Tell of a check that leaves these out; the first of them stands for all."""
+        names = listed([kept.fixer.name for kept in out])
+        it, are = ("it", "is") if len(out) == 1 else ("them", "are")
         self.journal.record(
             TrialStarted(
-                fixer=name,
-                setting=dict(kept.setting),
+                fixer=out[0].fixer.name,
+                setting=dict(out[0].setting),
                 predicted_ns=None,
-                summary=f"{CHECK}: {listed(rest.names) or 'the original'} without it against all together",
+                summary=f"{CHECK}: {listed(rest.names) or 'the original'} without {it} against all together",
                 diff=patch.diff({**rest.texts}, {**stack.texts}, stack.program.root),
-                where=list(kept.where),
+                where=list(dict.fromkeys(place for kept in out for place in kept.where)),
             )
         )
-        asked = f"is {name} still needed beside {listed(rest.names)}?" if rest.names else f"does {name} hold by itself?"
-        self.journal.phase(CHECK, asked)
+        beside = f"{are} {names} still needed beside {listed(rest.names)}?"
+        self.journal.phase(CHECK, beside if rest.names else f"does {names} hold by itself?")
 
 
 def _order(stack: Stack) -> list[str]:

@@ -40,6 +40,11 @@ class Kept:
         """Per step, by its findings."""
         return sum(finding.recoverable_ns for finding in self.findings)
 
+    @property
+    def promised_share(self) -> float:
+        """Of the step that its findings were found in, or foreseen of."""
+        return sum(finding.share for finding in self.findings)
+
 
 @dataclass(frozen=True)
 class Stack:
