@@ -20,7 +20,7 @@ from diagnose.collect.inside.announcement import AHEAD, WINDOW_AT, Announcement,
 from diagnose.collect.traced_ranks import SLOWEST, Slowest, is_traced
 from diagnose.engine import diagnose
 from diagnose.plugins import load_rules
-from diagnose.session import StepsSeen, read
+from diagnose.session import JOURNAL, StepsSeen, read
 from diagnose.trace.drawn import drawn
 from diagnose.trace.readers import open_traces
 from diagnose.trace.schema import StepLog
@@ -144,6 +144,14 @@ def test_jobs_of_different_sizes_are_refused(tmp_path: Path, capsys: pytest.Capt
 def test_a_run_that_nobody_named_may_be_any(tmp_path: Path) -> None:
     runs = [host(tmp_path / "a", 0, {"run": "none"}), host(tmp_path / "b", 1, {"run": "none"})]
     assert main(["gather", *map(str, runs), "-o", str(tmp_path / "both")]) == 0
+
+
+def test_a_project_stands_for_its_latest_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number, name in enumerate(("a", "b")):
+        (host(tmp_path / name / ".diagnose" / "runs" / "first", number) / JOURNAL).touch()
+    assert main(["gather", str(tmp_path / "a"), str(tmp_path / "b"), "-o", str(tmp_path / "both")]) == 0
+    assert sorted(path.name for path in (tmp_path / "both").glob("rank*")) == ["rank0", "rank1"]
+    assert str(tmp_path / "b" / ".diagnose" / "runs" / "first") in capsys.readouterr().err
 
 
 def test_a_missing_rank_is_named_and_the_others_are_gathered(

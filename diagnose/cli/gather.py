@@ -32,14 +32,14 @@ def run(args: argparse.Namespace) -> int:
     from diagnose.observe import DIAGNOSIS
     from diagnose.plugins import load_rules
     from diagnose.report import contract
-    from diagnose.session import RUNS, DiagnosisMade, Session
+    from diagnose.session import DiagnosisMade, Session
     from diagnose.session.gathering import check, gather, given, missing
     from diagnose.trace.readers import open_traces
     from diagnose.units import format_ns
 
     if len(args.runs) < 2:
         raise UsageError("name the run folders of at least two hosts")
-    folders = [given(path if path.exists() else RUNS / path) for path in args.runs]
+    folders = [given(_folder(path)) for path in args.runs]
     check(folders)
     gather(folders, args.output)
     for one in folders:
@@ -62,3 +62,13 @@ def run(args: argparse.Namespace) -> int:
     session.close()
     result(print_diagnosis(diagnosis, as_json=args.json))
     return 0
+
+
+def _folder(path: Path) -> Path:
+    """The run folder that is meant: this one, one of that name, or the latest of the project in a folder."""
+    from diagnose.session import RUNS, latest
+
+    if not path.exists():
+        return RUNS / path
+    holds_ranks = any(path.glob("rank[0-9]*")) if path.is_dir() else False
+    return path if holds_ranks else latest(path) or path
