@@ -13,7 +13,9 @@ _BYTE_UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "
 _FLOP_UNITS = ((10**18, "E"), (10**15, "P"), (10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
 _SPACE = re.compile(r"[\t\n\v\f\r\u2028\u2029]+")
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
-_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ns|us|µs|ms|s|m|min|h)?\s*")
+_NUMBER = r"\s*(\d+(?:\.\d+)?)\s*"
+_DURATION_PART = re.compile(_NUMBER + r"(ns|us|µs|ms|s|min|m|h)\s*")
+_DURATION = re.compile(rf"{_NUMBER}|(?:{_DURATION_PART.pattern})+")
 _DURATION_NS = {"ns": 1, "us": NS_PER_US, "µs": NS_PER_US, "ms": NS_PER_MS, "s": NS_PER_S}
 _DURATION_NS |= {"m": 60 * NS_PER_S, "min": 60 * NS_PER_S, "h": 3600 * NS_PER_S}
 
@@ -70,11 +72,11 @@ def printable(text: str) -> str:
 
 
 def parse_duration_ns(text: str) -> int:
-    """`10m`, `90s`, `1.5 h`, `250ms` as nanoseconds; a bare number means seconds. Raises ValueError."""
-    match = _DURATION.fullmatch(text)
-    if match is None:
+    """`10m`, `90s`, `1.5 h`, `1m30s`, `250ms` as nanoseconds; a bare number means seconds. Raises ValueError."""
+    if _DURATION.fullmatch(text) is None:
         raise ValueError(f"{text!r} is not a duration; write for example 90s, 10m or 1h")
-    return round(float(match[1]) * _DURATION_NS[match[2] or "s"])
+    parts = _DURATION_PART.findall(text) or [(text, "s")]
+    return sum(round(float(number) * _DURATION_NS[unit]) for number, unit in parts)
 
 
 def _three_digits(number: float) -> str:

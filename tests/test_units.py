@@ -57,10 +57,24 @@ def test_sizes_and_other_units() -> None:
 
 @pytest.mark.parametrize(
     ("text", "nanoseconds"),
-    [("90", 90 * 10**9), ("90s", 90 * 10**9), ("10m", 600 * 10**9), ("1.5 h", 5400 * 10**9), ("250ms", 250 * 10**6)],
+    [
+        ("90", 90 * 10**9),
+        ("90s", 90 * 10**9),
+        ("10m", 600 * 10**9),
+        ("1.5 h", 5400 * 10**9),
+        ("250ms", 250 * 10**6),
+        ("6m20s", 380 * 10**9),
+        ("1h 5min", 3900 * 10**9),
+    ],
 )
 def test_durations_are_read_as_people_write_them(text: str, nanoseconds: int) -> None:
     assert parse_duration_ns(text) == nanoseconds
+
+
+@pytest.mark.parametrize("text", ["6m20", "20 6m", "m", "", "1.5.5s", "-3s"])
+def test_parts_without_a_unit_are_no_duration(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a duration"):
+        parse_duration_ns(text)
 
 
 @given(st.text())
