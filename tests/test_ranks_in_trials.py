@@ -252,7 +252,15 @@ def test_words_and_exit_code_of_the_rank_that_failed() -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("torchrun --nproc-per-node 2 t.py", "torchrun --nproc-per-node 2 t.py"),
+        ("torchrun --nproc-per-node 2 t.py", "torchrun --standalone --nproc-per-node 2 t.py"),
+        ("torchrun --nnodes=1 --nproc-per-node 2 t.py", "torchrun --standalone --nnodes=1 --nproc-per-node 2 t.py"),
+        ("torchrun --nnodes 1:1 t.py", "torchrun --standalone --nnodes 1:1 t.py"),
+        ("torchrun --nnodes 2 --node-rank 0 t.py", "torchrun --nnodes 2 --node-rank 0 t.py"),
+        ("torchrun --nnodes=1:4 t.py", "torchrun --nnodes=1:4 t.py"),
+        ("torchrun --standalone t.py", "torchrun --standalone t.py"),
+        ("torchrun --rdzv-backend c10d t.py", "torchrun --rdzv-backend c10d t.py"),
+        ("python -m torch.distributed.run t.py", "python -m torch.distributed.run --standalone t.py"),
+        ("python3 -u -m torch.distributed.launch t.py", "python3 -u -m torch.distributed.launch --standalone t.py"),
         ("torchrun --master_port 29501 t.py", "torchrun --master_port 7 t.py"),
         ("torchrun --master-port=29501 t.py", "torchrun --master-port=7 t.py"),
         ("torchrun --rdzv-endpoint=localhost:29400 t.py", "torchrun --rdzv-endpoint=localhost:7 t.py"),
@@ -265,6 +273,11 @@ def test_words_and_exit_code_of_the_rank_that_failed() -> None:
 )
 def test_launchers_get_a_port_of_their_own(words: str, expected: str) -> None:
     assert with_own_port(words.split(), {}, 7)[0] == expected.split()
+
+
+def test_a_launcher_that_the_environment_tells_where_to_meet_is_left_alone() -> None:
+    words = ["torchrun", "t.py"]
+    assert with_own_port(words, {"PET_RDZV_BACKEND": "c10d"}, 7)[0] == words
 
 
 def test_a_port_that_the_environment_names_is_replaced() -> None:

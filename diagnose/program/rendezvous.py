@@ -1,7 +1,7 @@
 """Where the ranks of a launched program meet: copies that live at the same time must not meet at the same port.
 
-`torchrun` on one host takes a free port by itself; the others, and all that are told a port, take a fixed one, and the
-second copy would fail with "address already in use".
+Every launcher takes a fixed port, and the second copy would fail with "address already in use". Of torch's own those
+after 2.11 take a free one where there is one host and nothing else is said; earlier ones do with `--standalone`.
 
 A port that was merely found free may be another's by the time that a launcher, seconds later, listens at it. So ports
 are held from the choice to the end of the copy: bound, not listening, and with SO_REUSEADDR, as the stores of torch
@@ -25,6 +25,11 @@ PORT_VARIABLES = ("MASTER_PORT", "MAIN_PROCESS_PORT")
 _FLAG = re.compile(r"--(?:master|main_process|main-process)[-_]port")
 _ENDPOINT = re.compile(r"--rdzv[-_]endpoint")
 _HERE = re.compile(r"(localhost|127\.0\.0\.1|0\.0\.0\.0|\[?::1\]?):\d+")
+_MEETS = re.compile(r"--(?:standalone|rdzv[-_]\w+|node[-_]rank)")
+"""With any of these torch's own launcher was told where ranks meet, or that there are more hosts."""
+_HOSTS = re.compile(r"--nnodes")
+_ONE_HOST = frozenset({"1", "1:1"})
+_OWN = frozenset({"torchrun", "torch.distributed.run", "torch.distributed.launch"})
 _ASKED = {"accelerate": "--main_process_port", "deepspeed": "--master_port"}
 """Launchers that take a fixed port where none is given, and the flag that gives one."""
 
@@ -59,4 +64,16 @@ def with_own_port(words: Sequence[str], environment: Mapping[str, str], port: in
         # accelerate has a word of its own before the flags: `accelerate launch`.
         at = launcher + (2 if found[launcher + 1 : launcher + 2] == ["launch"] else 1)
         found[at:at] = [_ASKED[PurePath(found[launcher]).name], str(port)]
+    own = next((at for at, word in enumerate(found[:4]) if PurePath(word).name in _OWN), None)
+    if own is not None and not told and not _meets_elsewhere(found[own + 1 :], environment):
+        found.insert(own + 1, "--standalone")
     return found, {**environment, **{name: str(port) for name in PORT_VARIABLES if name in environment}}
+
+
+def _meets_elsewhere(words: Sequence[str], environment: Mapping[str, str]) -> bool:
+    """Whether torch's own launcher was told where to meet; words of the program that look like it count as such."""
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        flag, equals, value = word.partition("=")
+        if _MEETS.fullmatch(flag) or (_HOSTS.fullmatch(flag) and (value if equals else following) not in _ONE_HOST):
+            return True
+    return any(name.startswith("PET_") for name in environment)  # each stands for a flag
