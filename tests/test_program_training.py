@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from diagnose.model import Site
+from diagnose.source.edit import splice
+from diagnose.source.steps.after_build import after_build
 from diagnose.source.steps.built import built_model
 from diagnose.source.steps.training import TrainingStep, training_steps
 
@@ -220,6 +222,7 @@ def test_a_function_that_nobody_gives_a_loss_of_a_model_stays_a_step_without_one
     assert {(step.path, step.model) for step in steps} == {("helpers.py", None)}
 
 
+LOOP = "for x, y in loader:\n    loss = criterion(model(x), y)\n    loss.backward()\n    optimizer.step()\n"
 METHOD = """
 class Trainer:
     def __init__(self, net):
@@ -266,3 +269,22 @@ def test_the_model_is_found_in_the_function_that_computes_the_loss(text: str, ca
 def test_a_model_that_is_the_functions_own_is_not_the_steps() -> None:
     text = FUNCTION.replace("def loss_of(x, y):", "def loss_of(x, y):\n    model = choose()")
     assert only(text).model is None
+
+
+@pytest.mark.parametrize(
+    "converted", ["    if sync:\n        model = convert(model)\n", "    model = model.to(rank)\n", ""]
+)
+def test_lines_for_a_built_model_run_whether_it_is_wrapped_or_not(converted: str) -> None:
+    text = "model, transform = create(args)\nif distributed:\n" + converted + "    model = DDP(model)\n" + LOOP
+    step = only(text)
+    built = built_model(step, {"train.py": text})
+    assert built is not None
+    after = splice(text, [after_build(built, ["prepare(model)"])])
+    assert after.startswith("model, transform = create(args)\nprepare(model)\nif distributed:\n")
+
+
+def test_lines_for_a_model_that_is_built_and_wrapped_in_one_branch_stand_between() -> None:
+    text = "if distributed:\n    model = create(args)\n    model = DDP(model)\n" + LOOP
+    built = built_model(only(text), {"train.py": text})
+    assert built is not None
+    assert "create(args)\n    prepare(model)\n    model = DDP" in splice(text, [after_build(built, ["prepare(model)"])])

@@ -9,7 +9,7 @@ import libcst as cst
 from diagnose.source.edit import call_name, insert_after, insert_before
 from diagnose.source.flow import within
 from diagnose.source.steps.built import Built
-from diagnose.source.syntax import Splice
+from diagnose.source.syntax import Source, Splice
 
 __all__ = ["after_build"]
 
@@ -29,10 +29,14 @@ def after_build(built: Built, lines: Sequence[str], *, filled: bool = False) -> 
     builds = [each for each in built.assigned if wraps is None or source.span(each)[0] < source.span(wraps)[0]]
     if not builds:
         return insert_before(source, source.statement(built.assigned[0]) or built.assigned[0], lines)
-    after = _outer(built, builds[-1])
-    if wraps is not None and (after is wraps or within(source, wraps, after)):
-        after = source.statement(builds[-1]) or after
+    ways = [each for each in (_outer(built, one) for one in reversed(builds)) if not _holds(source, each, wraps)]
+    after = ways[0] if ways else source.statement(builds[-1]) or builds[-1]
     return insert_after(source, _last_filling(built, after) if filled else after, lines)
+
+
+def _holds(source: Source, statement: cst.CSTNode, wraps: cst.CSTNode | None) -> bool:
+    """Whether the model is wrapped within a statement: what comes after that comes too late."""
+    return wraps is not None and (statement is wraps or within(source, wraps, statement))
 
 
 def _last_filling(built: Built, after: cst.CSTNode) -> cst.CSTNode:
