@@ -12,7 +12,7 @@ demo: $(VENV)/ready-to-run ## find, fix and re-measure a slow program that ships
 	$(BIN)/diagnose demo
 
 test: $(VENV)/ready-to-test ## run the tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/ready-to-test ## check style
 	$(BIN)/ruff check .

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 from collections import Counter
+from functools import cache
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -32,6 +35,16 @@ TALLY = "recording"
 def nothing_new(monkeypatch: pytest.MonkeyPatch) -> None:
     """The patched arms of a composition leave no windows that could be read, unless a test says what is found there."""
     monkeypatch.setattr("diagnose.compose.candidates.open_traces", lambda _paths: [])
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that start programs go first: they take longest, and the last file should keep one worker alone briefly."""
+    items.sort(key=lambda item: not _starts_programs(item.path))
+
+
+@cache
+def _starts_programs(path: Path) -> bool:
+    return re.search(r"^(import subprocess|from (watching|on_two_ranks) import)", path.read_text(), re.M) is not None
 
 
 def pytest_collection_finish() -> None:
