@@ -109,7 +109,9 @@ from diagnose.source.steps.loaders import Loader, LoadersFound, find_loaders
 from diagnose.source.steps.micro_steps import LastMicroStep, last_micro_step
 from diagnose.source.steps.microbatch import MicroBatch, microbatch
 from diagnose.source.steps.model_methods import called_methods
+from diagnose.source.steps.moved_values import is_constant, is_variable, is_whole_batch
 from diagnose.source.steps.output_in_step import LossOfStep, losses_of_steps
+from diagnose.source.steps.overwritten import is_overwritten
 from diagnose.source.steps.own_moves import OwnMove, own_moves
 from diagnose.source.steps.parameter_loops import ParameterLoop, parameter_loops
 from diagnose.source.steps.pending import puts_off
@@ -255,11 +257,15 @@ __all__ = [
     "is_after",
     "is_append",
     "is_compiled",
+    "is_constant",
     "is_occasional",
+    "is_overwritten",
     "is_read",
     "is_shim",
     "is_unchanging",
+    "is_variable",
     "is_watching_hook",
+    "is_whole_batch",
     "is_written_to",
     "keep_on_device",
     "known_optimizer",

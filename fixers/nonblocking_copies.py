@@ -19,7 +19,6 @@ Fix safety
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -46,6 +45,10 @@ from diagnose.fixer import (
     example_request,
     insert_after,
     insert_before,
+    is_constant,
+    is_overwritten,
+    is_variable,
+    is_whole_batch,
     own_moves,
     replace,
     set_keywords,
@@ -62,12 +65,6 @@ class _Plan:
     """Statements that were seen to already."""
 
 
-_PINS = re.compile(
-    r"\btorch\.(?:empty|zeros|ones|full|rand|randn)\w*\([^\n]*(?:\bpin_memory\s*=\s*True|\)\.pin_memory\(\))"
-)
-"""How a program pins buffers of its own, which a generator may fill again while it hands one out."""
-
-
 def rewrite(request: Request) -> Answer:
     """Make every copy of a batch to the device one that nobody waits for."""
     if request.facts.device_name is None:
@@ -76,12 +73,12 @@ def rewrite(request: Request) -> Answer:
     code = EveryStep(request.sources, request.finding.where)
     found = list(_of_tensors(transfers(code), own_moves(code.sources), plan))
     named = {(place.file, place.line) for place in request.finding.where}
-    fed = [each for each in found if each.origin is Origin.LOADER and each.waits and not _is_whole_batch(each)]
+    fed = [each for each in found if each.origin is Origin.LOADER and each.waits and not is_whole_batch(each)]
     if fed and _loader_is_pinned(request, plan):
         for each in fed:
             _do_not_wait(plan, each)
     for each in found:
-        if each.origin in (Origin.KEPT, Origin.MADE) and each.waits is not None and not _is_constant(each):
+        if each.origin in (Origin.KEPT, Origin.MADE) and each.waits is not None and not is_constant(each):
             _pin(plan, each, [other for other in found if other is not each])
         elif each.origin is Origin.UNKNOWN and each.waits and (each.path, _line(each)) in named:
             plan.reasons.append(f"{_where(each)} copies a tensor whose origin is not clear: pin it and do not wait.")
@@ -99,57 +96,18 @@ def _of_tensors(found: Iterable[Transfer], moves: Sequence[OwnMove], plan: _Plan
             within(transfer.source, transfer.call, each.method) for each in unable if each.source is transfer.source
         ):
             continue
-        if unable and transfer.origin is Origin.LOADER and _is_variable(transfer):
+        if unable and transfer.origin is Origin.LOADER and is_variable(transfer):
             plan.reasons.append(
                 f"{_where(transfer)} may move a `{unable[0].name}`, which the program defines: give it a `pin_memory` "
                 "method, which the loader calls, and let its `to` take non_blocking."
             )
             continue
-        if transfer.origin is Origin.LOADER and _is_overwritten(transfer):
+        if transfer.origin is Origin.LOADER and is_overwritten(transfer):
             plan.reasons.append(
                 f"{_where(transfer)} copies memory that the host writes to later, without a wait too early."
             )
             continue
         yield transfer
-
-
-def _is_overwritten(transfer: Transfer) -> bool:
-    """Whether the host may write to what is copied while it is: behind the copy, or in a buffer that the file pins."""
-    source, code = transfer.source, transfer.source.code(transfer.moved)
-    if _PINS.search(source.text) and re.search(r"\byield\b", source.text):
-        return True
-    statement = source.statement(transfer.call)
-    if statement is None or any(source.code(each.target) == code for each in source.every(cst.AssignTarget, statement)):
-        return False  # from here on the name is the copy's
-    function = source.inside(transfer.call, cst.FunctionDef)
-    return any(
-        source.code(written) == code
-        and source.span(written)[0] > source.span(transfer.call)[1]
-        and source.inside(written, cst.FunctionDef) is function
-        for written in _written(source)
-    )
-
-
-def _written(source: Source) -> Iterator[cst.BaseExpression]:
-    """What is written in place: `x.add_(1)`, `x[0] = 1`, `x += 1`."""
-    for call in source.every(cst.Call):
-        method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
-        if isinstance(call.func, cst.Attribute) and method.endswith("_") and not method.endswith("__"):
-            yield call.func.value
-    for assign in source.every(cst.AssignTarget):
-        if isinstance(assign.target, cst.Subscript):
-            yield assign.target.value
-    for update in source.every(cst.AugAssign):
-        yield update.target.value if isinstance(update.target, cst.Subscript) else update.target
-
-
-def _is_variable(transfer: Transfer) -> bool:
-    """Whether what is moved has a name of its own, and is not one value of many: `v` in `for k, v in t.items()`."""
-    if not isinstance(transfer.moved, cst.Name):
-        return False
-    inner = (each for each in transfer.source.ancestors(transfer.moved) if isinstance(each, cst.BaseComp))
-    targets = (name for each in inner for name in transfer.source.every(cst.Name, each.for_in.target))
-    return all(name.value != transfer.moved.value for name in targets)
 
 
 def _line(transfer: Transfer) -> int:
@@ -176,38 +134,6 @@ def _loader_is_pinned(request: Request, plan: _Plan) -> bool:
     if not loaders.loaders:
         plan.reasons.append("Batches come from a loader that is not torch's: see that it hands them out pinned first.")
     return bool(loaders.loaders)
-
-
-def _is_whole_batch(transfer: Transfer) -> bool:
-    """Whether what is moved is a dictionary or an object, whose `to` may take no `non_blocking`."""
-    source, moved = transfer.source, transfer.moved
-    if not isinstance(moved, cst.Name):
-        return False
-    for node in source.every(cst.Name):
-        if node.value != moved.value:
-            continue
-        parent = source.parent(node)
-        if isinstance(parent, cst.Arg) and parent.star == "**":
-            return True
-        keys = parent.slice if isinstance(parent, cst.Subscript) and parent.value is node else ()
-        if any(isinstance(each, cst.SimpleString) for part in keys for each in source.walk(part)):
-            return True
-    return False
-
-
-def _is_constant(transfer: Transfer) -> bool:
-    """Whether a tensor is the same in every step: it need not be copied at all."""
-    made = transfer.made_by
-    if transfer.origin is Origin.KEPT or made is None:
-        return False
-    names = {name.value for name in transfer.source.every(cst.Name, made)}
-    return isinstance(made, cst.Call) and not names - {"torch", "np", "numpy", *_called(transfer.source, made)}
-
-
-def _called(source: Source, node: cst.CSTNode) -> set[str]:
-    attributes = {each.attr.value for each in source.every(cst.Attribute, node)}
-    keywords = {each.keyword.value for each in source.every(cst.Arg, node) if each.keyword is not None}
-    return attributes | keywords
 
 
 def _do_not_wait(plan: _Plan, transfer: Transfer) -> None:
