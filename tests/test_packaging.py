@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -27,6 +28,23 @@ def test_every_package_of_the_checkout_is_listed() -> None:
 def test_a_program_that_ships_as_data_is_listed_as_data() -> None:
     data = PYPROJECT["tool"]["setuptools"]["package-data"]
     assert {pattern.split("/")[0] for pattern in data["diagnose.cli"]} == SHIPPED_AS_DATA
+
+
+def test_the_archive_of_sources_holds_what_the_tests_read() -> None:
+    manifest = (ROOT / "MANIFEST.in").read_text().splitlines()
+    told = {word for line in manifest if line.startswith(("graft ", "include ")) for word in line.split()[1:]}
+    named = {
+        name for path in (ROOT / "tests").glob("*.py") for name in re.findall(r'ROOT / "([\w.]+)"', path.read_text())
+    }
+    read = {name for name in named if (ROOT / name).exists()}
+    assert {"benchmarks", "docs", "CONTRIBUTING.md"} <= read
+    assert read <= told | {
+        "MANIFEST.in",
+        "README.md",
+        "LICENSE",
+        "pyproject.toml",
+        "diagnose",
+    }  # setuptools brings these by itself
 
 
 def test_the_version_is_stated_once() -> None:
