@@ -64,6 +64,14 @@ def test_the_smallest_promise_is_checked_first(tmp_path: Path) -> None:
     assert [name for name, _, _ in made.bench.checks] == ["narrow-model", "no-item", "faster-loader"]
 
 
+def test_what_shares_its_ailment_with_most_others_is_checked_before_smaller_promises(tmp_path: Path) -> None:
+    findings = [finding("shared", 9, "faster-loader", "no-item"), finding("own", 2, "narrow-model")]
+    decided = dict.fromkeys((TOGETHER, "faster-loader", "no-item", "narrow-model"), Decision.KEPT)
+    made = Stage(tmp_path, (LOADER, ITEM, MODEL), findings, decided)
+    made.run()
+    assert [name for name, _, _ in made.bench.checks] == ["faster-loader", "no-item", "narrow-model"]
+
+
 def test_each_of_them_has_a_verdict_with_its_own_figures_and_the_gate_of_all(tmp_path: Path) -> None:
     made = stage(tmp_path, LOADER, ITEM, MODEL)
     verdicts = made.run().verdicts

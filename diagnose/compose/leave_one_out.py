@@ -2,9 +2,9 @@
 
 A fix was measured on top of what had been kept before. What came later may cure the same ailment better, and then the
 earlier one is a line of the user's source for nothing. So the stack is run against itself without each fix but the last
-one, whose own trial was just that. Of fixes that were tried at once this is the trial of each: those that promised
-least go first, since they are the likeliest to be there for nothing. Where only one of them is left, it is tried
-against the original: what they gave together was not its own.
+one, whose own trial was just that. Of fixes that were tried at once this is the trial of each. Those go first that are
+the likeliest to be there for nothing: that share their ailment with most others, and promised least. Where only one of
+them is left, it is tried against the original: what they gave together was not its own.
 
 What rode along for less than a trial can show is asked of all at once: one by one each of them would be found to give
 nothing, and all that they give together would be lost. A fix goes only where there is time to hold the numbers of the
@@ -13,6 +13,7 @@ others against the original's without it; the numbers with it are known.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -176,8 +177,16 @@ class LeaveOneOut:
 
 
 def _order(stack: Stack) -> list[str]:
-    """Those without a trial of their own, the smallest promise first; then the others, but for the last."""
-    together = sorted((kept for kept in stack.kept if kept.together), key=lambda kept: kept.promised_ns)
+    """Those without a trial of their own, then the others, but for the last.
+
+    Of those, the ones whose findings most others treat too come first, and of these the smallest promise.
+    """
+    cures = Counter(rule for kept in stack.kept for rule in {finding.rule for finding in kept.findings})
+
+    def needless(kept: Kept) -> tuple[int, int]:
+        return -min((cures[finding.rule] for finding in kept.findings), default=0), kept.promised_ns
+
+    together = sorted((kept for kept in stack.kept if kept.together), key=needless)
     alone = [kept for kept in stack.kept[:-1] if not kept.together]
     return [kept.fixer.name for kept in (*together, *alone)]
 
