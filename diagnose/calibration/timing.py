@@ -45,7 +45,7 @@ class Plan:
 
 
 def block_times_ns(work: Callable[[], object], device: torch.device, plan: Plan) -> list[int]:
-    """Per block, the mean time of its repetitions."""
+    """Per block of the plan, the mean time of its repetitions, in ns: by events on a GPU, by the clock on a CPU."""
     return _on_device(work, plan) if device.type == "cuda" else _on_host(work, plan)
 
 
@@ -58,7 +58,7 @@ def once_ns(work: Callable[[], object], device: torch.device, agree: Agree = int
 
 
 def point(size_bytes: int, times_ns: list[int]) -> Point:
-    """The median with its quartiles."""
+    """A point of a curve over sizes: the median of the times of blocks, at least 1 ns, and their quartiles."""
     low, middle, high = np.percentile(times_ns, (25, 50, 75))
     return Point(size_bytes, max(round(middle), 1), round(low), round(high))
 

@@ -37,12 +37,12 @@ class Kept:
 
     @property
     def promised_ns(self) -> int:
-        """Per step, by its findings."""
+        """What its findings say a step would lose, in ns, summed."""
         return sum(finding.recoverable_ns for finding in self.findings)
 
     @property
     def promised_share(self) -> float:
-        """Of the step that its findings were found in, or foreseen of."""
+        """The same as a part of the step that they were found in, or are foreseen of."""
         return sum(finding.share for finding in self.findings)
 
 

@@ -15,13 +15,13 @@ _REACH = 8
 
 
 def curve_of(curves: Sequence[CollectiveCurve], kind: str, ranks: int, nodes: int = 1) -> CollectiveCurve | None:
-    """The curve of a kind of collective in a group of so many ranks on so many hosts."""
+    """The curve of a kind of collective in a group of so many ranks on so many hosts; None where none was measured."""
     wanted = (kind, ranks, nodes)
     return next((one for one in curves if (one.kind, one.ranks, one.nodes) == wanted and one.size_bytes), None)
 
 
 def calibrated_ns(curve: CollectiveCurve, size_bytes: Int64) -> Float64:
-    """What each message should take; NaN for unknown sizes and those far beyond the curve."""
+    """What each message of `size_bytes` should take, in ns; NaN for unknown sizes and those far beyond the curve."""
     sizes, times = (np.asarray(one, np.float64) for one in (curve.size_bytes, curve.time_ns))
     wanted = np.maximum(size_bytes, 1).astype(np.float64)
     between = np.exp(np.interp(np.log(wanted), np.log(sizes), np.log(np.maximum(times, 1))))

@@ -26,12 +26,14 @@ class KeptArm:
         return self
 
     def ready(self, limit_ns: int) -> Ready:
+        """As of an arm; asked again, what it said the first time."""
         assert self._arm is not None  # `start` comes first
         if self._ready is None:
             self._ready = self._arm.ready(limit_ns)
         return self._ready
 
     def run(self, steps: int, drop: int, limit_ns: int) -> Block:
+        """As of an arm. One that fails (ArmFailed) is ended, so that the next duel starts another."""
         assert self._arm is not None  # `start` comes first
         try:
             return self._arm.run(steps, drop, limit_ns)
@@ -40,6 +42,7 @@ class KeptArm:
             raise
 
     def trace(self, steps: int, drop: int, limit_ns: int) -> list[Path]:
+        """As of an arm."""
         assert self._arm is not None  # `start` comes first
         return self._arm.trace(steps, drop, limit_ns)
 
@@ -49,6 +52,7 @@ class KeptArm:
             self.end()
 
     def end(self) -> None:
+        """End its program; nothing where none lives."""
         arm, self._arm, self._ready = self._arm, None, None
         if arm is not None:
             arm.close()

@@ -91,13 +91,13 @@ def process(module: str, job: Any, results: int) -> Iterator[Child]:
 
 
 def serve(module: str, job: str, files: str) -> None:
-    """What a process does."""
+    """Carry out a job: the `serve` of a reader's `module` does it; `job` and `files`, where its answers go, are JSON."""
     __import__(module)
     sys.modules[module].serve(json.loads(job), json.loads(files))
 
 
 def hand_back(file: int, pieces: Iterable[bytes | memoryview]) -> None:
-    """Write a result."""
+    """Write the pieces of a result into an open `file`, which stays open for the process that asked for it."""
     with open(file, "wb", closefd=False) as out:
         out.writelines(pieces)
 
