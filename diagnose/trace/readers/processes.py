@@ -91,7 +91,7 @@ def process(module: str, job: Any, results: int) -> Iterator[Child]:
 
 
 def serve(module: str, job: str, files: str) -> None:
-    """Carry out a job: the `serve` of a reader's `module` does it; `job` and `files`, where its answers go, are JSON."""
+    """Carry out a job with the `serve` of a reader's `module`; `job` and `files`, where its answers go, are JSON."""
     __import__(module)
     sys.modules[module].serve(json.loads(job), json.loads(files))
 
