@@ -27,6 +27,7 @@ CALL = StackFrame(f"{TORCH}/nn/modules/module.py", 1790, "_call_impl", owned=Fal
 MAIN = StackFrame("train.py", 40, "main")
 STACKS = {
     "linear": (StackFrame("model.py", 7, "forward"), CALL, MAIN),
+    "head": (StackFrame("model.py", 9, "forward"), CALL, MAIN),
     "loss": (StackFrame(f"{TORCH}/nn/functional.py", 3462, "cross_entropy", owned=False), MAIN),
     "batch": (MAIN,),
     "begins": (StackFrame(f"{TORCH}/autograd/__init__.py", 231, "_make_grads", owned=False), MAIN),
@@ -83,7 +84,7 @@ class Training:
 
     def trace(self, **more: Any) -> Trace:
         known = {"memory": history(self.events, stack=self.stacks), "blocks": blocks(self.held)}
-        return Trace(source="", stacks=tuple(STACKS.values()), **{**known, **more})
+        return Trace(source="", **{"stacks": tuple(STACKS.values()), **known, **more})
 
     def step(self, collected: int | None = None) -> None:
         """Batch, two layers, the loss, the backward pass, the optimizer; an output may be `collected` for good."""
@@ -192,6 +193,51 @@ def test_sizes_of_logits_that_are_known_otherwise() -> None:
     run.take(4, 1, "begins")
     found = sizes(memory_peak(run.trace(), 0, np.asarray([8 * MIB])))
     assert found["logits"] == 16
+
+
+def test_layers_half_as_large_as_logits_are_activations() -> None:
+    """More of them than the loss asks for come from one line; the head's output is one."""
+    run = Training()
+    for address in (10, 11, 12):
+        run.take(address, 32, "linear")
+    run.take(13, 64, "head")
+    run.take(14, 64, "loss")
+    run.take(15, 1, "begins")
+    found = sizes(memory_peak(run.trace(), 0, NONE))
+    assert (found["activations"], found["logits"]) == (96, 128)
+
+
+def test_layers_half_as_large_as_logits_are_told_without_a_history_too() -> None:
+    run = Training()
+    run.held = {10: 32 * MIB, 11: 32 * MIB, 12: 32 * MIB, 13: 64 * MIB, 14: 64 * MIB}
+    stacks = [NAMES.index(name) for name in ("linear", "linear", "linear", "head", "loss")]
+    found = sizes(memory_peak(run.trace(blocks=blocks(run.held, stack=stacks)), 0, NONE))
+    assert (found["activations"], found["logits"]) == (96, 128)
+
+
+@pytest.mark.parametrize(("built", "left"), [("built", 64), (None, 0)])
+def test_what_steps_left_while_nobody_noted_is_told_by_its_size(built: str | None, left: int) -> None:
+    """Only where the model's own was noted, and of no size of its own."""
+    run = Training()
+    run.held = {10: 32 * MIB, 11: 32 * MIB, 12: 32 * MIB, 13: 5 * MIB, 14: 5 * MIB, 15: 7 * MIB}
+    stacks = [NAMES.index(name) if name else -1 for name in ("linear", None, None, built, None, None)]
+    found = sizes(memory_peak(run.trace(blocks=blocks(run.held, stack=stacks)), 0, NONE))
+    assert found.get("left by earlier steps", 0) == left
+    assert found["activations"] == 32
+    assert found["other"] == sum((5, 5, 7)) - (5 if built else 0) + 64 - left
+
+
+def test_the_watcher_of_a_run_is_no_line_of_the_programs() -> None:
+    """It stands around calls of the program's, in a folder that need not be one of installed packages."""
+    watched = (StackFrame("/home/me/diagnose/diagnose/collect/inside/blocks.py", 92, "watched"), *STACKS["linear"])
+    run = Training()
+    run.take(2, 8, "linear")
+    run.take(3, 1, "begins")
+    stacks = tuple(watched if name == "linear" else stack for name, stack in STACKS.items())
+    peak = memory_peak(run.trace(stacks=stacks), 0, NONE)
+    assert peak is not None
+    (layer,) = [part for part in peak.parts if part.category == "activations"]
+    assert layer.place is not None and layer.place.file == "model.py"
 
 
 def test_the_moment_without_room_goes_before_the_most_that_was_held() -> None:

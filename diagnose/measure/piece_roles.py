@@ -14,6 +14,7 @@
     before        never, asked in a forward pass    what an earlier step left behind
     before        in the optimizer                  optimizer state, which this optimizer makes anew
     before        in the backward pass              an activation
+    before        never, nobody noted who asked     by its size: what earlier steps left behind of a forward pass
 
 What is none of these, or has no history that shows it, is `other`.
 """
@@ -66,8 +67,8 @@ _LASTING: Mapping[TrainingPhase, int] = MappingProxyType(
 _MODULES = "torch/nn/modules/"
 _BUILDERS = frozenset({"_apply", "__init__", "reset_parameters"})
 _LOSSES = frozenset({"cross_entropy", "log_softmax", "nll_loss", "linear_cross_entropy", "logsumexp"})
-_LARGE_LOGITS_BYTES = 1 << 20
-"""What a loss asks for below this is no matter."""
+_LARGE_BYTES = 1 << 20
+"""What a loss asks for below this is no matter, nor is what steps leave behind."""
 _MOST_STATES = 2
 """Pieces of optimizer state per parameter of its size that are taken for such: Adam has two."""
 
@@ -90,6 +91,7 @@ def roles(trace: Trace, held: Pieces, phases: Phases, logits_bytes: Int64) -> UI
     if not held.events or not phases.phase.any():
         found[unknown & _logits(trace, held, logits_bytes)] = LOGITS
         found[unknown & built] = PARAMETERS
+        found[before & _unnoticed(found, held)] = LEFT
         return found
     born = np.zeros(len(held), np.uint8)
     born[seen] = phases.phase[held.taken[seen]]
@@ -114,6 +116,7 @@ def roles(trace: Trace, held: Pieces, phases: Phases, logits_bytes: Int64) -> UI
     found[before & (died == TrainingPhase.OPTIMIZER)] = STATE
     found[before & (died == TrainingPhase.BACKWARD)] = ACTIVATIONS
     _tell_by_size(found, held, before & ~gone)
+    found[before & ~gone & _unnoticed(found, held)] = LEFT
     return found
 
 
@@ -154,11 +157,37 @@ def _is_of_loss(stack: tuple[StackFrame, ...]) -> bool:
 
 
 def _logits(trace: Trace, held: Pieces, logits_bytes: Int64) -> Bool:
-    """What a loss asked for, and all that is as large as the largest of it, or in half or twice its precision."""
-    asked = _of_stacks(trace, held, _is_of_loss) & (held.size_bytes >= _LARGE_LOGITS_BYTES)
+    """What a loss asked for, and what is as large as the largest of it, or in half or twice its precision.
+
+    Of the latter only as many from one line as the loss asked for: layers that happen to be of that size are more.
+    """
+    asked = _of_stacks(trace, held, _is_of_loss) & (held.size_bytes >= _LARGE_BYTES)
     largest = int(held.size_bytes[asked].max(initial=0))
     sizes = np.union1d(logits_bytes, [largest // 2, largest, 2 * largest] if largest else np.empty(0, np.int64))
-    return np.asarray(asked | np.isin(held.size_bytes, sizes[sizes >= _LARGE_LOGITS_BYTES]), np.bool_)
+    alike = np.isin(held.size_bytes, sizes[sizes >= _LARGE_BYTES])
+    if asked.any():
+        alike &= (held.stack == MISSING) | (_count_of_like(held) <= _count_of_like(held)[asked].max())
+    return np.asarray(asked | alike, np.bool_)
+
+
+def _unnoticed(found: UInt8, held: Pieces) -> Bool:
+    """What was taken while nobody noted who asks, by its size what a forward pass takes, and nothing of the model's.
+
+    Only where the model's own was noted: from then on there were steps, and what they took and is held is left behind.
+    """
+    passing, model = (held.size_bytes[np.isin(found, of)] for of in ((ACTIVATIONS, LOGITS), (PARAMETERS, GRADIENTS)))
+    asked = found[held.stack != MISSING]
+    alike = np.isin(held.size_bytes, passing[passing >= _LARGE_BYTES]) & ~np.isin(held.size_bytes, model)
+    unknown = (found == OTHER) & (held.stack == MISSING)
+    return np.asarray(unknown & alike & bool((asked == PARAMETERS).any()), np.bool_)
+
+
+def _count_of_like(held: Pieces) -> Int64:
+    """Per piece how many of its size the same place of the program asked for."""
+    _, group, counts = np.unique(
+        np.stack((held.stack.astype(np.int64), held.size_bytes)), axis=1, return_inverse=True, return_counts=True
+    )
+    return np.asarray(counts[group.reshape(-1)], np.int64)
 
 
 def _tell_by_size(found: UInt8, held: Pieces, unknown: Bool) -> None:

@@ -23,7 +23,10 @@ _FEWEST_SAMPLES = 5
 _MOST_PLACES = 5
 _SMALLEST_SHARE = 0.05
 _FRAME = re.compile(r"^(?P<file>.+\.py)\((?P<line>\d+)\): (?P<function>.+)$")
-_INSTALLED = re.compile(r"site-packages/|dist-packages/|^<|/lib/python3|/lib64/python3|torchinductor_\w*/")
+_INSTALLED = re.compile(
+    r"site-packages/|dist-packages/|^<|/lib/python3|/lib64/python3|torchinductor_\w*/"
+    r"|/diagnose/(?:collect/inside|graph|kernels)/"  # around or within the calls of a watched program
+)
 _LIBRARIES = frozenset(
     {
         "PIL", "accelerate", "cv2", "datasets", "deepspeed", "diffusers", "einops", "lightning", "numpy", "pandas",
