@@ -69,6 +69,35 @@ class Trainer:
 """
 
 
+METHOD = f"""{TOP}
+class Trainer:
+    def loss_of(self, batch):
+        images, labels = batch{{key}}
+        images = images.to(self.device)
+        labels = labels.to(self.device)
+        return criterion(self.model(images), labels)
+
+    def fit(self, data):
+        for batch in DataLoader(data, batch_size=8):
+            self.loss_of(batch).backward()
+            self.optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("key", ["", '["pair"]'])
+def test_a_batch_that_a_method_is_given_and_takes_apart_is_one_of_the_loaders(key: str) -> None:
+    text = METHOD.replace("{key}", key)
+    after = edited(answer("nonblocking-copies", "pageable-copies", text, naming(text, ".to(")))
+    assert "images = images.to(self.device, non_blocking=True)" in after
+    assert "labels = labels.to(self.device, non_blocking=True)" in after
+    assert "DataLoader(data, batch_size=8, pin_memory=True)" in after
+
+
+def test_what_a_method_takes_of_its_own_object_is_no_batch() -> None:
+    text = METHOD.replace("batch{key}", "self.pair")
+    assert isinstance(answer("nonblocking-copies", "pageable-copies", text, naming(text, ".to(")), Advice)
+
+
 def test_the_next_of_an_endless_loader_is_copied_without_waiting_and_the_model_is_no_batch() -> None:
     after = edited(answer("nonblocking-copies", "pageable-copies", TRAINER, naming(TRAINER, ".to(")))
     assert "next(self.batches).to(self.device, non_blocking=True)" in after

@@ -134,7 +134,8 @@ def _origin(stretch: Stretch, moved: cst.BaseExpression) -> tuple[Origin, cst.Ba
     value = _bound_to(source, seen, root.value)
     if seen.bound is Bound.OUTER and (bound := binding_of(source, root)) is not None:
         value = bound.value
-    if seen.bound is Bound.PARAMETER or (isinstance(value, cst.Call) and call_name(value) == "next"):
+    drawn = isinstance(value, cst.Call) and call_name(value) == "next"
+    if seen.bound is Bound.PARAMETER or drawn or _is_part_of_given(source, value):
         return Origin.LOADER, None
     made = made_on_host(source, value) if value is not None else None
     if value is None or made is None:
@@ -146,6 +147,14 @@ def _origin(stretch: Stretch, moved: cst.BaseExpression) -> tuple[Origin, cst.Ba
     if not _is_only_read(source, source.inside(value, cst.FunctionDef) or source.module, root.value):
         return Origin.UNKNOWN, None
     return (Origin.KEPT if _is_view(source, moved) else Origin.MADE), made
+
+
+def _is_part_of_given(source: Source, value: cst.BaseExpression | None) -> bool:
+    """Whether a value is a part of what the function is given: `x, y = batch`, `x = batch["image"]`."""
+    root = _root(value) if value is not None else None
+    if not isinstance(root, cst.Name) or root.value == "self":
+        return False
+    return reaching(source, statement_of(source, root), root.value).bound is Bound.PARAMETER
 
 
 def _root(node: cst.BaseExpression) -> cst.BaseExpression:
