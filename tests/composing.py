@@ -245,3 +245,18 @@ class Stage:
 
 LOADER = fixer("faster-loader", replacing("loader = 1", "loader = 10"))
 ITEM = fixer("no-item", replacing("loss = 2", "loss = 20"))
+MODEL = fixer("narrow-model", replacing("model = 3", "model = 30"), Gate.ROUNDING, rounds_to="tf32")
+TORCH_AGAIN = fixer("torch-again", replacing("import torch\n", "import torch  # again\n"))
+ALL = SOURCE.replace("= 1", "= 10").replace("= 2", "= 20").replace("= 3", "= 30")
+
+
+def together(folder: Path, *fixers: Fixer, decisions: Mapping[str, Decision] | None = None, **more: object) -> Stage:
+    """A finding for each fixer, in falling weight; all together are kept, unless said otherwise."""
+    findings = [finding(f"rule {one.name}", 9 - at, one.name) for at, one in enumerate(fixers)]
+    decided = {TOGETHER: Decision.KEPT, **{one.name: Decision.KEPT for one in fixers}, **(decisions or {})}
+    return Stage(folder, fixers, findings, decided, **more)  # type: ignore[arg-type]
+
+
+def kept_text(outcome: Outcome) -> str:
+    assert outcome.patch is not None
+    return (outcome.patch.changes[0].after or b"").decode()

@@ -2,41 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from composing import ITEM, LOADER, SOURCE, Stage, finding, fixer, replacing
+from composing import ALL, ITEM, LOADER, MODEL, SOURCE, Stage, finding, fixer, replacing, together
 
-from diagnose.compose import WITHOUT_ASKING, Outcome, candidates, composition
+from diagnose.compose import WITHOUT_ASKING, candidates, composition
 from diagnose.compose.knowledge import knowledge
 from diagnose.compose.overlap import takes_back
 from diagnose.compose.stack import Stack
 from diagnose.compose.together import as_one, gather
-from diagnose.compose.tuning import outcome
-from diagnose.fixer import Advice, Answer, Edits, Fixer, Request
-from diagnose.model import TOGETHER, Confidence, Decision, Diagnosis, Evidence, Gate, Interval, Scalar, Steps
+from diagnose.fixer import Advice, Edits, Fixer, Request
+from diagnose.model import TOGETHER, Confidence, Decision, Diagnosis, Evidence, Gate, Steps
 from diagnose.model import Accounting as Nothing
 from diagnose.plugins import Catalogue
 from diagnose.program import Program
-from diagnose.session import FinalMeasured, TrialStarted, fold
+from diagnose.session import fold
 from diagnose.trace import Trace
 from diagnose.trial.schedule import Deadline
 
 pytestmark = pytest.mark.usefixtures("nothing_new")
 
-MODEL = fixer("narrow-model", replacing("model = 3", "model = 30"), Gate.ROUNDING, rounds_to="tf32")
-LOADER_ELSEWHERE = fixer("torch-again", replacing("import torch\n", "import torch  # again\n"))
 IMPORT = fixer("more-imports", replacing("import torch\n", "import os\nimport torch\n"))
-ALL = SOURCE.replace("= 1", "= 10").replace("= 2", "= 20").replace("= 3", "= 30")
-
-
-def stage(folder: Path, *fixers: Fixer, decisions: Mapping[str, Decision] | None = None, **more: object) -> Stage:
-    """A finding for each fixer, in falling weight; all together are kept, unless said otherwise."""
-    findings = [finding(f"rule {one.name}", 9 - at, one.name) for at, one in enumerate(fixers)]
-    decided = {TOGETHER: Decision.KEPT, **{one.name: Decision.KEPT for one in fixers}, **(decisions or {})}
-    return Stage(folder, fixers, findings, decided, **more)  # type: ignore[arg-type]
 
 
 def attempts(made: Stage) -> list[str]:
@@ -44,7 +33,7 @@ def attempts(made: Stage) -> list[str]:
 
 
 def test_three_fixes_have_one_trial_and_each_is_then_left_out(tmp_path: Path) -> None:
-    made = stage(tmp_path, LOADER, ITEM, MODEL)
+    made = together(tmp_path, LOADER, ITEM, MODEL)
     outcome = made.run()
     assert made.bench.attempts == [(TOGETHER, SOURCE, ALL)]
     without = {name: text for name, text, _ in made.bench.checks}
@@ -58,55 +47,6 @@ def test_three_fixes_have_one_trial_and_each_is_then_left_out(tmp_path: Path) ->
     assert outcome.patch.changes[0].after == ALL.encode()
 
 
-def test_the_smallest_promise_is_checked_first(tmp_path: Path) -> None:
-    made = stage(tmp_path, LOADER, ITEM, MODEL)
-    made.run()
-    assert [name for name, _, _ in made.bench.checks] == ["narrow-model", "no-item", "faster-loader"]
-
-
-def test_what_shares_its_ailment_with_most_others_is_checked_before_smaller_promises(tmp_path: Path) -> None:
-    findings = [finding("shared", 9, "faster-loader", "no-item"), finding("own", 2, "narrow-model")]
-    decided = dict.fromkeys((TOGETHER, "faster-loader", "no-item", "narrow-model"), Decision.KEPT)
-    made = Stage(tmp_path, (LOADER, ITEM, MODEL), findings, decided)
-    made.run()
-    assert [name for name, _, _ in made.bench.checks] == ["faster-loader", "no-item", "narrow-model"]
-
-
-def test_each_of_them_has_a_verdict_with_its_own_figures_and_the_gate_of_all(tmp_path: Path) -> None:
-    made = stage(tmp_path, LOADER, ITEM, MODEL)
-    verdicts = made.run().verdicts
-    assert [verdict.fixer for verdict in verdicts] == ["faster-loader", "no-item", "narrow-model"]
-    for verdict in verdicts:
-        assert verdict.decision is Decision.KEPT
-        assert verdict.saving is not None
-        assert verdict.saving.estimate == 0.001  # that of the check
-        assert verdict.predicted_ns is None  # nobody predicted what it gives beside the others
-        assert verdict.gate is not None
-        assert verdict.gate.gate is Gate.ROUNDING
-        assert "needed beside" in verdict.summary
-        assert verdict.diff
-    assert [shown is not None and shown.passed for shown in made.bench.shown] == [True] * 3
-
-
-def test_the_last_that_is_left_of_them_is_tried_against_the_original(tmp_path: Path) -> None:
-    made = stage(tmp_path, LOADER, ITEM, MODEL)
-    made.bench.left_out = {"no-item": Decision.NO_CHANGE, "narrow-model": Decision.NO_CHANGE}
-    done = made.run()
-    assert made.bench.checks[-1] == ("faster-loader", SOURCE, SOURCE.replace("= 1", "= 10"))
-    (kept,) = [verdict for verdict in done.verdicts if verdict.decision is Decision.KEPT]
-    assert kept.saving is not None
-    assert "what is left of them by itself" in kept.summary
-
-
-def test_where_none_of_them_holds_by_itself_none_is_kept(tmp_path: Path) -> None:
-    made = stage(tmp_path, LOADER, ITEM, MODEL)
-    made.bench.left_out = dict.fromkeys(("faster-loader", "no-item", "narrow-model"), Decision.NO_CHANGE)
-    assert made.run().patch is None
-    patched = fold(made.events).patch
-    assert patched is not None
-    assert patched.fixers == []
-
-
 def test_advice_names_lines_of_the_users_own_file(tmp_path: Path) -> None:
     longer = fixer("longer", replacing("loader = 1\n", "# more\n# lines\nloader = 10\n"))
 
@@ -116,77 +56,21 @@ def test_advice_names_lines_of_the_users_own_file(tmp_path: Path) -> None:
         return Advice(f"{path}:{line} is yours to change")
 
     advises = fixer("by-hand", by_hand, Gate.TRAINING)
-    made = stage(tmp_path, longer, ITEM, MODEL, advises)
+    made = together(tmp_path, longer, ITEM, MODEL, advises)
     made.findings = [*made.findings[:3], finding("rule by-hand", 1, "by-hand", line=4)]
     (told,) = [verdict for verdict in made.run().verdicts if verdict.decision is Decision.ADVICE]
     assert told.summary == "train.py:4 is yours to change"
     assert [(place.line, place.code) for place in told.where] == [(4, "model = 3")]
 
 
-def test_while_a_fix_is_left_out_the_check_is_what_goes_on(tmp_path: Path) -> None:
-    made = stage(tmp_path, LOADER, ITEM, MODEL)
-    made.run()
-    checks = [at for at, event in enumerate(made.events) if isinstance(event, TrialStarted) and not event.predicted_ns]
-    assert len(checks) == 3
-    for at in checks:
-        phase = fold(made.events[: at + 2]).phase
-        assert phase is not None
-        assert phase.phase == "leave-one-out check"
-
-
-def test_what_is_not_needed_beside_the_others_goes_out_again(tmp_path: Path) -> None:
-    made = stage(tmp_path, LOADER, ITEM, MODEL)
-    made.bench.left_out = {"no-item": Decision.NO_CHANGE}
-    outcome = made.run()
-    assert outcome.patch is not None
-    assert outcome.patch.changes[0].after == ALL.replace("= 20", "= 2").encode()
-    (dropped,) = [verdict for verdict in outcome.verdicts if verdict.decision is not Decision.KEPT]
-    assert (dropped.fixer, dropped.decision) == ("no-item", Decision.NO_CHANGE)
-    assert "not needed beside" in dropped.summary
-
-
-def test_what_another_builds_on_is_left_out_once_that_one_is_gone(tmp_path: Path) -> None:
-    """Else it would stay on the word of a common trial that others may have won."""
-    more = fixer("more-of-it", _only_after_loader, after=("faster-loader",))
-    made = stage(tmp_path, more, LOADER, ITEM)
-    made.bench.left_out = {"more-of-it": Decision.NO_CHANGE, "faster-loader": Decision.SLOWER}
-    outcome = made.run()
-    assert [name for name, _, _ in made.bench.checks] == ["no-item", "more-of-it", "faster-loader"]
-    item = SOURCE.replace("= 2", "= 20")
-    assert made.bench.checks[-1] == ("faster-loader", item, item.replace("= 1", "= 10"))
-    assert outcome.patch is not None
-    assert outcome.patch.changes[0].after == item.encode()
-
-
-def _only_after_loader(request: Request) -> Answer:
-    (path,) = request.sources
-    text = request.sources[path]
-    return Edits({path: text.replace("= 10\n", "= 10  # more\n")}, "more") if "= 10\n" in text else None
-
-
-def test_a_gain_that_no_mechanism_explains_goes_out_too(tmp_path: Path) -> None:
-    made = stage(tmp_path, LOADER, ITEM, MODEL)
-    made.bench.left_out = {"no-item": Decision.UNEXPLAINED}
-    assert made.run().verdicts[1].decision is Decision.UNEXPLAINED
-
-
-def test_where_no_time_is_left_for_a_check_the_common_trial_stands_and_is_said_to(tmp_path: Path) -> None:
-    made = stage(tmp_path, LOADER, ITEM, MODEL, budget=Deadline(100, lambda: 0))
-    made.bench.trial_takes_ns, made.bench.check_takes_ns = 50, 200
-    outcome = made.run()
-    assert made.bench.checks == []
-    assert all("together gave" in verdict.summary and verdict.saving is None for verdict in outcome.verdicts)
-    assert "stay on the word of their trial with others" in fold(made.events).warnings[0]
-
-
 def test_two_fixes_are_tried_one_by_one(tmp_path: Path) -> None:
-    made = stage(tmp_path, LOADER, ITEM)
+    made = together(tmp_path, LOADER, ITEM)
     made.run()
     assert attempts(made) == ["faster-loader", "no-item"]
 
 
 def test_where_all_break_down_halves_are_tried_and_the_culprit_is_found(tmp_path: Path) -> None:
-    made = stage(tmp_path, LOADER, ITEM, MODEL, IMPORT)
+    made = together(tmp_path, LOADER, ITEM, MODEL, IMPORT)
     made.bench.by_text = {"model = 30": Decision.CHANGES_NUMBERS}
     outcome = made.run()
     assert attempts(made) == [TOGETHER, TOGETHER, TOGETHER, "narrow-model", "more-imports"]
@@ -205,7 +89,7 @@ def test_a_single_of_one_half_has_its_trial_before_the_half_still_to_come(
         return Edits({path: f"{text}end = 5\n" for path, text in request.sources.items()}, "one more line")
 
     last = fixer("one-more-line", add_line)
-    made = stage(tmp_path, LOADER, ITEM, MODEL, IMPORT, last)
+    made = together(tmp_path, LOADER, ITEM, MODEL, IMPORT, last)
     made.bench.by_text = {"model = 30": Decision.CHANGES_NUMBERS, "import os": Decision.CHANGES_NUMBERS}
 
     def promise_more(queue: Sequence[candidates.Candidate], *_: object) -> candidates.Review:
@@ -221,7 +105,7 @@ def test_a_single_of_one_half_has_its_trial_before_the_half_still_to_come(
 
 def test_a_plan_waits_until_what_it_rests_on_is_measured(tmp_path: Path) -> None:
     planned = fixer("buckets", replacing("import torch", "import torch  # planned"), after=("no-item",))
-    made = stage(tmp_path, planned, LOADER, ITEM, MODEL)
+    made = together(tmp_path, planned, LOADER, ITEM, MODEL)
     sizes = (Evidence("planned bucket 1 of 1", 1 << 20, "bytes"),)
     made.findings = [replace(made.findings[0], evidence=sizes), *made.findings[1:]]
     made.run()
@@ -230,13 +114,13 @@ def test_a_plan_waits_until_what_it_rests_on_is_measured(tmp_path: Path) -> None
 
 
 def test_where_all_change_nothing_each_has_a_trial(tmp_path: Path) -> None:
-    made = stage(tmp_path, LOADER, ITEM, MODEL, decisions={TOGETHER: Decision.NO_CHANGE})
+    made = together(tmp_path, LOADER, ITEM, MODEL, decisions={TOGETHER: Decision.NO_CHANGE})
     made.run()
     assert attempts(made) == [TOGETHER, "faster-loader", "no-item", "narrow-model"]
 
 
 def test_where_there_is_no_time_for_all_each_says_for_itself_why_it_is_not_tried(tmp_path: Path) -> None:
-    made = stage(tmp_path, LOADER, ITEM, MODEL, budget=Deadline(100, lambda: 0))
+    made = together(tmp_path, LOADER, ITEM, MODEL, budget=Deadline(100, lambda: 0))
     made.bench.trial_takes_ns = 200
     outcome = made.run()
     assert made.bench.attempts == []
@@ -248,28 +132,28 @@ BOLD_TOO = ALL.replace("import torch", "import torch  # bf16")
 
 
 def test_what_changes_the_training_is_tried_with_the_others_and_judged_against_them(tmp_path: Path) -> None:
-    made = stage(tmp_path, BOLD, LOADER, ITEM, MODEL, allow=frozenset(Gate))
+    made = together(tmp_path, BOLD, LOADER, ITEM, MODEL, allow=frozenset(Gate))
     made.run()
     assert made.bench.attempts == [(TOGETHER, SOURCE, BOLD_TOO)]
     assert made.bench.halfway == [ALL]
 
 
 def test_where_it_was_not_allowed_it_is_not_among_them(tmp_path: Path) -> None:
-    made = stage(tmp_path, BOLD, LOADER, ITEM, MODEL)
+    made = together(tmp_path, BOLD, LOADER, ITEM, MODEL)
     made.run()
     assert made.bench.attempts == [(TOGETHER, SOURCE, ALL)]
     assert made.bench.halfway == [None]
 
 
 def test_where_all_with_what_changes_the_training_break_down_the_others_come_first(tmp_path: Path) -> None:
-    made = stage(tmp_path, BOLD, LOADER, ITEM, MODEL, allow=frozenset(Gate))
+    made = together(tmp_path, BOLD, LOADER, ITEM, MODEL, allow=frozenset(Gate))
     made.bench.by_text = {"# bf16": Decision.CHANGES_NUMBERS}
     made.run()
     assert made.bench.attempts[1:] == [(TOGETHER, SOURCE, ALL), ("bfloat16", ALL, BOLD_TOO)]
 
 
 def test_where_there_is_no_time_for_a_trajectory_the_others_are_tried_without_it(tmp_path: Path) -> None:
-    made = stage(tmp_path, BOLD, LOADER, ITEM, MODEL, allow=frozenset(Gate), budget=Deadline(100, lambda: 0))
+    made = together(tmp_path, BOLD, LOADER, ITEM, MODEL, allow=frozenset(Gate), budget=Deadline(100, lambda: 0))
     made.bench.training_takes_ns = 200
     found = made.run()
     assert made.bench.attempts == [(TOGETHER, SOURCE, ALL)]
@@ -279,14 +163,14 @@ def test_where_there_is_no_time_for_a_trajectory_the_others_are_tried_without_it
 
 
 def test_a_text_that_was_copied_before_is_not_copied_again(tmp_path: Path) -> None:
-    made = stage(tmp_path, LOADER, ITEM, MODEL)
+    made = together(tmp_path, LOADER, ITEM, MODEL)
     made.run()
     texts = [text for root, text in made.bench.copies.items() if root.name != "twin"]
     assert len(texts) == len(set(texts))
 
 
 def test_what_mends_the_end_of_a_run_has_a_trial_of_its_own(tmp_path: Path) -> None:
-    made = stage(tmp_path, LOADER, ITEM, MODEL, IMPORT)
+    made = together(tmp_path, LOADER, ITEM, MODEL, IMPORT)
     deadly = finding("leak", 1, "more-imports")
     made.findings = [*made.findings[:3], replace(deadly, ends_run=True)]
     made.run()
@@ -297,7 +181,7 @@ def test_a_fixer_that_fails_when_asked_hides_no_other(tmp_path: Path) -> None:
     def fails(_request: Request) -> Edits:
         raise KeyError("mine")
 
-    made = stage(tmp_path, LOADER, fixer("broken", fails), ITEM, MODEL)
+    made = together(tmp_path, LOADER, fixer("broken", fails), ITEM, MODEL)
     outcome = made.run()
     assert attempts(made) == [TOGETHER]
     (failed,) = [verdict for verdict in outcome.verdicts if verdict.decision is Decision.FAILED]
@@ -306,7 +190,7 @@ def test_a_fixer_that_fails_when_asked_hides_no_other(tmp_path: Path) -> None:
 
 def test_of_two_that_exclude_each_other_the_greater_promise_is_in(tmp_path: Path) -> None:
     rival = fixer("rival", replacing("import torch", "import torch  # rival"), conflicts=("faster-loader",))
-    made = stage(tmp_path, LOADER, ITEM, MODEL, rival)
+    made = together(tmp_path, LOADER, ITEM, MODEL, rival)
     outcome = made.run()
     assert made.bench.attempts == [(TOGETHER, SOURCE, ALL)]
     (told,) = [verdict for verdict in outcome.verdicts if verdict.fixer == "rival"]
@@ -319,7 +203,7 @@ def test_of_two_cures_of_one_place_the_second_waits_for_what_the_first_leaves(tm
         text = request.sources[path]
         return Edits({path: text.replace("model = 3\n", "model = 4\n").replace("model = 30\n", "model = 4\n")}, "")
 
-    made = stage(tmp_path, LOADER, ITEM, MODEL, fixer("other-model", rewrite))
+    made = together(tmp_path, LOADER, ITEM, MODEL, fixer("other-model", rewrite))
     made.bench.decisions = {**made.bench.decisions, "other-model": Decision.NO_CHANGE}
     made.run()
     assert made.bench.attempts[0] == (TOGETHER, SOURCE, ALL)
@@ -340,123 +224,8 @@ def test_a_line_that_was_only_indented_may_still_be_written_anew() -> None:
     assert takes_back(before, now, {"a.py": "loss = model(x)\n"})  # the `with` was written
 
 
-def with_knob(tmp_path: Path) -> Stage:
-    def workers(request: Request) -> Edits:
-        text = request.sources[next(iter(request.sources))]
-        return Edits({next(iter(request.sources)): text.replace("loader = 1\n", f"loader = {_number(request)}\n")}, "")
-
-    knob = fixer("workers", workers, settings=lambda _request: ({"count": 2}, {"count": 4}))
-    made = stage(tmp_path, ITEM, knob, MODEL)
-    made.bench.best_setting = 1
-    return made
-
-
-def kept_text(outcome: Outcome) -> str:
-    assert outcome.patch is not None
-    return (outcome.patch.changes[0].after or b"").decode()
-
-
-def test_knobs_are_set_on_the_program_with_all_of_them(tmp_path: Path) -> None:
-    made = with_knob(tmp_path)
-    outcome = made.run()
-    assert made.bench.attempts[0][2] == ALL.replace("loader = 10", "loader = 2")
-    assert made.bench.scales == [True]
-    assert kept_text(outcome) == ALL.replace("loader = 10", "loader = 4")
-    (told,) = [verdict for verdict in outcome.verdicts if verdict.fixer == "workers"]
-    assert told.setting == {"count": 4}
-    assert "+loader = 4" in told.diff
-
-
-def test_what_a_setting_takes_beside_another_is_told_without_a_sign() -> None:
-    longer = Interval(-0.058, -0.1, 0.0)
-    assert outcome({"n": 8}, {"n": 4}, longer) == "n=8: 5.8 % more time per step than with n=4"
-    assert outcome({"n": 8}, {"n": 4}, replace(longer, estimate=0.5)) == "n=8: 50 % less time per step than with n=4"
-    assert outcome({"n": 8}, {"n": 4}, None) == "n=8: gave no answer"
-
-
-@pytest.mark.parametrize("passes", [False, None])
-def test_a_setting_that_does_not_keep_the_numbers_is_not_taken(tmp_path: Path, passes: bool | None) -> None:
-    made = with_knob(tmp_path)
-    made.bench.gate_by_text = {"loader = 4": passes}
-    outcome = made.run()
-    assert kept_text(outcome) == ALL.replace("loader = 10", "loader = 2")
-    assert "workers stays at count=2: count=4 is faster, but the numbers" in fold(made.events).warnings[0]
-
-
-def test_a_setting_that_was_measured_beside_nothing_is_not_taken(tmp_path: Path) -> None:
-    made = with_knob(tmp_path)
-    made.bench.sweep_fails = True
-    assert kept_text(made.run()) == ALL.replace("loader = 10", "loader = 2")
-
-
-def test_a_setting_that_promises_less_is_not_tried(tmp_path: Path) -> None:
-    def workers(request: Request) -> Edits:
-        (path,) = request.sources
-        text = request.sources[path].replace("loader = 1\n", f"loader = {_number(request)}\n")
-        return Edits({path: text}, "", Gate.ROUNDING if _number(request) == 4 else Gate.BITWISE)
-
-    knob = fixer("workers", workers, settings=lambda _request: ({"count": 2}, {"count": 4}))
-    made = stage(tmp_path, ITEM, knob, LOADER_ELSEWHERE)
-    made.bench.best_setting = 1
-    made.run()
-    assert made.bench.scales == []
-
-
-def test_where_one_of_them_changes_the_numbers_of_the_whole_it_alone_goes(tmp_path: Path) -> None:
-    made = stage(tmp_path, LOADER, ITEM, MODEL)
-    made.bench.gate_by_text = {"loss = 20": False}
-    outcome = made.run()
-    assert kept_text(outcome) == ALL.replace("loss = 20", "loss = 2")
-    assert {verdict.fixer: verdict.decision for verdict in outcome.verdicts} == {
-        "faster-loader": Decision.KEPT,
-        "no-item": Decision.CHANGES_NUMBERS,
-        "narrow-model": Decision.KEPT,
-    }
-    assert "beside faster-loader, narrow-model it changes the numbers" in outcome.verdicts[1].summary
-    patched = fold(made.events).patch
-    assert patched is not None
-    assert patched.fixers == ["faster-loader", "narrow-model"]
-
-
-def test_the_boldest_promise_is_suspected_first(tmp_path: Path) -> None:
-    made = stage(tmp_path, LOADER, ITEM, MODEL)
-    made.bench.gate_by_text = {"loss = 20": False}
-    made.run()
-    assert [text for _, _, text, _ in made.bench.gates] == [
-        ALL,
-        ALL.replace("= 30", "= 3"),
-        ALL.replace("= 20", "= 2"),
-    ]
-
-
-def test_where_no_single_one_is_to_blame_none_is_kept(tmp_path: Path) -> None:
-    made = stage(tmp_path, LOADER, ITEM, MODEL)
-    made.bench.gate_passes = False
-    outcome = made.run()
-    assert outcome.patch is None
-    assert {verdict.decision for verdict in outcome.verdicts} == {Decision.CHANGES_NUMBERS}
-
-
-def test_what_a_needless_fix_had_excluded_has_its_turn_after_all(tmp_path: Path) -> None:
-    rival = fixer("rival", replacing("loader = 1\n", "loader = 7\n"), conflicts=("faster-loader",))
-    made = stage(tmp_path, LOADER, ITEM, MODEL, rival)
-    made.bench.left_out = {"faster-loader": Decision.NO_CHANGE}
-    outcome = made.run()
-    without = ALL.replace("loader = 10", "loader = 1")
-    assert made.bench.attempts[1:] == [("rival", without, ALL.replace("loader = 10", "loader = 7"))]
-    assert kept_text(outcome) == ALL.replace("loader = 10", "loader = 7")
-    assert [verdict.decision for verdict in outcome.verdicts if verdict.fixer == "rival"] == [Decision.KEPT]
-
-
-def test_figures_of_the_check_are_no_measure_of_how_fixes_add_up(tmp_path: Path) -> None:
-    made = stage(tmp_path, LOADER, ITEM, MODEL)
-    made.run()
-    (final,) = [event for event in made.events if isinstance(event, FinalMeasured)]
-    assert final.interaction is None
-
-
 def test_the_screen_shows_the_common_trial_beside_those_of_each(tmp_path: Path) -> None:
-    made = stage(tmp_path, LOADER, ITEM, MODEL)
+    made = together(tmp_path, LOADER, ITEM, MODEL)
     made.run()
     state = fold(made.events)
     common, *others = state.trials
@@ -507,7 +276,3 @@ def test_all_of_them_promise_what_the_boldest_does() -> None:
     assert (one.gate, one.order, one.mechanism) == (Gate.ROUNDING, 60, "idle+compute")
     assert as_one([calls, MODEL]).rounds_to == "tf32"
     assert as_one([MODEL, Fixer("batch", lambda _: None, Gate.TRAINING, "compute")]).rounds_to is None
-
-
-def _number(request: Request) -> Scalar:
-    return request.setting["count"]

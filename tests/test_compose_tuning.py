@@ -1,0 +1,77 @@
+"""Knobs of fixes that were tried at once, set on the program with all of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from composing import ALL, ITEM, MODEL, TORCH_AGAIN, Stage, fixer, kept_text, together
+
+from diagnose.compose.tuning import outcome
+from diagnose.fixer import Edits, Request
+from diagnose.model import Gate, Interval, Scalar
+from diagnose.session import fold
+
+pytestmark = pytest.mark.usefixtures("nothing_new")
+
+
+def with_knob(tmp_path: Path) -> Stage:
+    def workers(request: Request) -> Edits:
+        text = request.sources[next(iter(request.sources))]
+        return Edits({next(iter(request.sources)): text.replace("loader = 1\n", f"loader = {_number(request)}\n")}, "")
+
+    knob = fixer("workers", workers, settings=lambda _request: ({"count": 2}, {"count": 4}))
+    made = together(tmp_path, ITEM, knob, MODEL)
+    made.bench.best_setting = 1
+    return made
+
+
+def test_knobs_are_set_on_the_program_with_all_of_them(tmp_path: Path) -> None:
+    made = with_knob(tmp_path)
+    outcome = made.run()
+    assert made.bench.attempts[0][2] == ALL.replace("loader = 10", "loader = 2")
+    assert made.bench.scales == [True]
+    assert kept_text(outcome) == ALL.replace("loader = 10", "loader = 4")
+    (told,) = [verdict for verdict in outcome.verdicts if verdict.fixer == "workers"]
+    assert told.setting == {"count": 4}
+    assert "+loader = 4" in told.diff
+
+
+def test_what_a_setting_takes_beside_another_is_told_without_a_sign() -> None:
+    longer = Interval(-0.058, -0.1, 0.0)
+    assert outcome({"n": 8}, {"n": 4}, longer) == "n=8: 5.8 % more time per step than with n=4"
+    assert outcome({"n": 8}, {"n": 4}, replace(longer, estimate=0.5)) == "n=8: 50 % less time per step than with n=4"
+    assert outcome({"n": 8}, {"n": 4}, None) == "n=8: gave no answer"
+
+
+@pytest.mark.parametrize("passes", [False, None])
+def test_a_setting_that_does_not_keep_the_numbers_is_not_taken(tmp_path: Path, passes: bool | None) -> None:
+    made = with_knob(tmp_path)
+    made.bench.gate_by_text = {"loader = 4": passes}
+    outcome = made.run()
+    assert kept_text(outcome) == ALL.replace("loader = 10", "loader = 2")
+    assert "workers stays at count=2: count=4 is faster, but the numbers" in fold(made.events).warnings[0]
+
+
+def test_a_setting_that_was_measured_beside_nothing_is_not_taken(tmp_path: Path) -> None:
+    made = with_knob(tmp_path)
+    made.bench.sweep_fails = True
+    assert kept_text(made.run()) == ALL.replace("loader = 10", "loader = 2")
+
+
+def test_a_setting_that_promises_less_is_not_tried(tmp_path: Path) -> None:
+    def workers(request: Request) -> Edits:
+        (path,) = request.sources
+        text = request.sources[path].replace("loader = 1\n", f"loader = {_number(request)}\n")
+        return Edits({path: text}, "", Gate.ROUNDING if _number(request) == 4 else Gate.BITWISE)
+
+    knob = fixer("workers", workers, settings=lambda _request: ({"count": 2}, {"count": 4}))
+    made = together(tmp_path, ITEM, knob, TORCH_AGAIN)
+    made.bench.best_setting = 1
+    made.run()
+    assert made.bench.scales == []
+
+
+def _number(request: Request) -> Scalar:
+    return request.setting["count"]
