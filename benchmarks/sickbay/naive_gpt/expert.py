@@ -101,7 +101,7 @@ def main() -> None:
     torch.set_float32_matmul_precision("high")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     on_gpu = device.type == "cuda"
-    dataset = Tokens(64 * args.batch, args.length, 50257)
+    dataset = Tokens(64 * args.batch, args.length, min(50257, args.vocabulary))  # padded words are never drawn
     loader = DataLoader(
         dataset,
         batch_size=args.batch,
