@@ -35,7 +35,7 @@ def rewrite(request: Request) -> Answer:
         request.sources,
         request.sites,
         f"from {_MODULE} import default_hooks",
-        "{name}.register_comm_hook(None, default_hooks.bf16_compress_hook)",
+        "{name}.register_comm_hook({group}, default_hooks.bf16_compress_hook)",
     )
     return Edits(request.edited(hook), "send gradients in bfloat16") if hook else None
 
@@ -68,6 +68,19 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 model = DistributedDataParallel(model, device_ids=[rank])
 model.register_comm_hook(None, default_hooks.bf16_compress_hook)
+optimizer = torch.optim.AdamW(model.parameters())
+""",
+            _recorded,
+        ),
+        # Without its group, the hook would add up the gradients of other stages of a pipeline.
+        Example(
+            _BEFORE.replace("[rank])", "[rank], process_group=replicas)"),
+            """import torch
+from torch.nn.parallel import DistributedDataParallel
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+model = DistributedDataParallel(model, device_ids=[rank], process_group=replicas)
+model.register_comm_hook(model.process_group, default_hooks.bf16_compress_hook)
 optimizer = torch.optim.AdamW(model.parameters())
 """,
             _recorded,

@@ -44,12 +44,12 @@ def settings(_request: Request) -> Sequence[Mapping[str, Scalar]]:
 def rewrite(request: Request) -> Answer:
     """Register the hook after the wrapper is made."""
     rank = request.setting.get("rank", _RANKS[0])
-    state = f"powerSGD_hook.PowerSGDState(None, matrix_approximation_rank={rank}, start_powerSGD_iter={_STARTS_AT})"
+    options = f"matrix_approximation_rank={rank}, start_powerSGD_iter={_STARTS_AT}"
     hook = hooked_gradients(
         request.sources,
         request.sites,
         f"from {_MODULE} import powerSGD_hook",
-        f"power_sgd = {state}",
+        f"power_sgd = powerSGD_hook.PowerSGDState({{group}}, {options})",
         "{name}.register_comm_hook(power_sgd, powerSGD_hook.powerSGD_hook)",
     )
     return Edits(request.edited(hook), f"send gradients as products of rank {rank}") if hook else None
@@ -81,6 +81,17 @@ from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 
 model = DistributedDataParallel(model)
 power_sgd = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=4, start_powerSGD_iter=10)
+model.register_comm_hook(power_sgd, powerSGD_hook.powerSGD_hook)
+""",
+            _recorded,
+        ),
+        Example(
+            _BEFORE.replace("(model)", "(model, **options)"),
+            """from torch.nn.parallel import DistributedDataParallel
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+
+model = DistributedDataParallel(model, **options)
+power_sgd = powerSGD_hook.PowerSGDState(model.process_group, matrix_approximation_rank=4, start_powerSGD_iter=10)
 model.register_comm_hook(power_sgd, powerSGD_hook.powerSGD_hook)
 """,
             _recorded,

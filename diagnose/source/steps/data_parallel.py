@@ -24,6 +24,9 @@ _TELL = frozenset({"DistributedDataParallelKwargs", "DDPStrategy"})
 _LIBRARIES = frozenset({"torch", "accelerate", "lightning", "pytorch_lightning"})
 """Where these come from; other packages have wrappers of the same names, which know other options."""
 _SITE = "DistributedDataParallel"
+_GROUPS = ("process_group", "device_mesh")
+_BEFORE_GROUP = 5
+"""Arguments of DistributedDataParallel before the group, by place."""
 _HAS_HOOK = re.compile(r"register_comm_hook|comm_hook\s*=")
 _HALF = re.compile(r"\.(?:bfloat16|half)\(\)|\.to\(\s*(?:dtype=)?torch\.(?:bfloat16|float16)")
 
@@ -52,6 +55,12 @@ class DataParallel:
     def open(self) -> bool:
         """Whether options come from a mapping that only the running program knows."""
         return has_star(self.call)
+
+    @property
+    def may_be_of_a_group(self) -> bool:
+        """Whether it may reduce over other ranks than all of the job: over one stage of a pipeline, say."""
+        by_place = sum(arg.keyword is None for arg in self.call.args) > _BEFORE_GROUP
+        return self.open or by_place or any(self.given(option) is not None for option in _GROUPS)
 
     @property
     def name(self) -> str | None:
@@ -121,7 +130,8 @@ def _site(recorded: Mapping[tuple[str, int], Site], path: str, source: Source, c
 def hooked_gradients(
     sources: Mapping[str, str], sites: Sequence[Site], imported: str, *lines: str
 ) -> list[tuple[str, list[Splice]]]:
-    """Lines after the one wrapper of a program, with `{name}` in them for what it is called, and an import for them.
+    """Lines after the one wrapper of a program, and an import for them. In them `{name}` is what it is called, `{group}`
+    its group of ranks, None for all of the job.
 
     Empty where the wrapper has a hook already, has gradients of half precision, has no name, or shares its line with
     the question whether there is one.
@@ -135,7 +145,8 @@ def hooked_gradients(
     alone = isinstance(statement, cst.SimpleStatementLine) and len(statement.body) == 1
     if one.name is None or statement is None or not alone or anchor is None or _HALF.search(source.text):
         return []
-    added = insert_after(source, statement, [line.format(name=one.name) for line in lines])
+    group = f"{one.name}.process_group" if one.may_be_of_a_group else "None"
+    added = insert_after(source, statement, [line.format(name=one.name, group=group) for line in lines])
     return [(one.path, [insert_after(source, anchor, [imported]), added])]
 
 
