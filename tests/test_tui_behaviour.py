@@ -29,6 +29,7 @@ from diagnose.tui.header import INTERRUPTED
 from diagnose.tui.lines import Lines
 from diagnose.tui.picture import picture
 from diagnose.tui.quit import ConfirmQuit
+from diagnose.tui.tab import Tab
 
 Tell = Callable[[AnyEvent], None]
 
@@ -356,3 +357,18 @@ def test_what_would_be_tried_and_what_would_confirm_it_are_told_whole() -> None:
     assert ", ".join(fixers) in said
     assert f"{'words ' * 30}end" in said
     assert max(map(len, lines)) <= 78
+
+
+@driven
+async def test_a_tab_at_the_front_fits_though_nothing_tells_it_of_its_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Tab, "on_resize", lambda _tab: None)  # as where Textual sends it none
+    app = view(journals.diagnosed())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("2")
+        await pilot.pause()
+        listed = app.query_one("#finding-list", Choices)
+        first = "".join(segment.text for segment in listed.render_line(0))
+        assert first.split()[:3] == ["▲", "high", "input-bound"]
+        assert first.rstrip().endswith("train.py:27")

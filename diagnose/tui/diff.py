@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from rich.text import Text
 from textual.app import ComposeResult
-from textual.containers import Container
-from textual.reactive import reactive
 
 from diagnose.report.styled import styled
 from diagnose.report.vocabulary import ACCENT, GOOD
@@ -15,6 +13,7 @@ from diagnose.tui.diff_lines import diff_lines
 from diagnose.tui.fixes import fixes_of
 from diagnose.tui.lines import Lines
 from diagnose.tui.panel import Panel
+from diagnose.tui.tab import Tab
 from diagnose.tui.theme import FAINT
 
 
@@ -44,13 +43,11 @@ class DiffTitle(Panel):
         return [line, Text()]
 
 
-class DiffPane(Container):
+class DiffPane(Tab):
     """The tab."""
 
-    state: reactive[State] = reactive(State, always_update=True)
-
     def __init__(self) -> None:
-        super().__init__(id="diff")
+        super().__init__("diff")
         self._drawn: tuple[str, int] | None = None
 
     def compose(self) -> ComposeResult:
@@ -60,13 +57,10 @@ class DiffPane(Container):
     def watch_state(self) -> None:
         """Draw it anew where it changed."""
         if self.is_mounted:
-            self._fill()
+            self.fill()
 
-    def on_resize(self) -> None:
-        """Another width, other lines."""
-        self._fill()
-
-    def _fill(self) -> None:
+    def fill(self) -> None:
+        """Draw it."""
         diff, _ = shown_diff(self.state)
         width = max(self.size.width - 1, 20)
         if self._drawn == (diff, width):

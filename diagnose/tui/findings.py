@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
-from textual.containers import Container
-from textual.reactive import reactive
 from textual.widgets import OptionList
 
 from diagnose.model import Diagnosis, Finding, Place
@@ -23,6 +21,7 @@ from diagnose.tui.choices import Choices
 from diagnose.tui.code import AROUND, ReadSource, context, read_source
 from diagnose.tui.finding_line import cost, finding_line
 from diagnose.tui.lines import Lines
+from diagnose.tui.tab import Tab
 from diagnose.tui.theme import FAINT
 from diagnose.units import format_bytes, format_share
 
@@ -31,13 +30,11 @@ _PLACES = 3
 _NAMES = 12  # columns
 
 
-class FindingsPane(Container):
+class FindingsPane(Tab):
     """The tab: a list, and the details of the entry under its cursor."""
 
-    state: reactive[State] = reactive(State, always_update=True)
-
     def __init__(self, read: ReadSource = read_source, explain: Explain = lambda _rule: "") -> None:
-        super().__init__(id="findings")
+        super().__init__("findings")
         self._read = read
         self._explain = explain
 
@@ -48,11 +45,7 @@ class FindingsPane(Container):
     def watch_state(self, before: State, state: State) -> None:
         """Only a new diagnosis changes anything here."""
         if self.is_mounted and (before.diagnosis is not state.diagnosis or not self._drawn()):
-            self._fill()
-
-    def on_resize(self) -> None:
-        """Another width, other lines."""
-        self._fill()
+            self.fill()
 
     @on(OptionList.OptionHighlighted, "#finding-list")
     def _moved(self) -> None:
@@ -74,7 +67,8 @@ class FindingsPane(Container):
     def _drawn(self) -> bool:
         return self.query_one(Choices).option_count > 0
 
-    def _fill(self) -> None:
+    def fill(self) -> None:
+        """Draw it."""
         diagnosis = self.state.diagnosis
         entries = self._entries(diagnosis) if diagnosis else []
         if diagnosis is not None and diagnosis.memory is not None:

@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
-from textual.containers import Container
-from textual.reactive import reactive
 from textual.widgets import OptionList
 
 from diagnose.model import Decision, Interval, Verdict
@@ -22,6 +20,7 @@ from diagnose.tui.chart import Scale, interval_line
 from diagnose.tui.choices import Choices
 from diagnose.tui.lines import Lines
 from diagnose.tui.panel import Panel
+from diagnose.tui.tab import Tab
 from diagnose.tui.theme import FAINT
 from diagnose.tui.trial import trial_lines
 from diagnose.units import format_share
@@ -133,13 +132,11 @@ def _axis(scale: Scale) -> Text:
     return styled("".join(cells), FAINT)
 
 
-class FixesPane(Container):
+class FixesPane(Tab):
     """The tab."""
 
-    state: reactive[State] = reactive(State, always_update=True)
-
     def __init__(self) -> None:
-        super().__init__(id="fixes")
+        super().__init__("fixes")
         self._followed: str | None = None
 
     def compose(self) -> ComposeResult:
@@ -150,11 +147,7 @@ class FixesPane(Container):
     def watch_state(self) -> None:
         """Trials move with every pair of blocks."""
         if self.is_mounted:
-            self._fill()
-
-    def on_resize(self) -> None:
-        """Another width, other lines."""
-        self._fill()
+            self.fill()
 
     @on(OptionList.OptionHighlighted, "#fix-list")
     def _moved(self) -> None:
@@ -170,7 +163,8 @@ class FixesPane(Container):
         key = self.query_one(Choices).key
         return next((fix for fix in fixes_of(self.state) if fix.key == key), None)
 
-    def _fill(self) -> None:
+    def fill(self) -> None:
+        """Draw it."""
         choices = self.query_one(Choices)
         fixes = fixes_of(self.state)
         moved = choices.key is not None and choices.key != self._followed

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from rich.text import Text
 from textual.app import ComposeResult
-from textual.containers import Container
-from textual.reactive import reactive
 
 from diagnose.report.styled import styled
-from diagnose.session import State
 from diagnose.tui.lines import Lines
+from diagnose.tui.tab import Tab
 from diagnose.tui.theme import FAINT
 
 _TAB = 8
@@ -28,13 +26,11 @@ def _line(line: str) -> Text:
     return Text.from_ansi(rewritten.expandtabs(_TAB))
 
 
-class OutputPane(Container):
+class OutputPane(Tab):
     """The tab. It is drawn only while it is seen: a program may print a great deal."""
 
-    state: reactive[State] = reactive(State, always_update=True)
-
     def __init__(self) -> None:
-        super().__init__(id="output")
+        super().__init__("output")
         self._drawn: str | None = None
 
     def compose(self) -> ComposeResult:
@@ -45,9 +41,10 @@ class OutputPane(Container):
         if self.is_mounted and self.display:
             self.fill()
 
-    def on_show(self) -> None:
-        """It came to the front."""
-        self.fill()
+    def fit(self) -> None:
+        """Draw what came while it was not seen."""
+        if self.display:
+            self.fill()
 
     def fill(self) -> None:
         """Show all of the output that is kept."""

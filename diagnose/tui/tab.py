@@ -1,0 +1,41 @@
+"""A tab: its lines are made for the size that it has on the screen, and made anew when it gets another."""
+
+from __future__ import annotations
+
+from textual.containers import Container
+from textual.geometry import Size
+from textual.reactive import reactive
+
+from diagnose.session import State
+
+
+class Tab(Container):
+    """One of the screen's tabs; each says in `fill` what it shows.
+
+    Textual tells a container of its size by events that may fail to come where it is brought to the front: whether they
+    do depends on who asks for the layout first. The signal that a layout was made always comes.
+    """
+
+    state: reactive[State] = reactive(State, always_update=True)
+
+    def __init__(self, id: str) -> None:
+        super().__init__(id=id)
+        self._laid_out: Size | None = None
+
+    def on_mount(self) -> None:
+        """Listen for layouts."""
+        self.screen.screen_layout_refresh_signal.subscribe(self, lambda _screen: self.fit())
+
+    def on_resize(self) -> None:
+        """Another size, other lines."""
+        self.fit()
+
+    def fit(self) -> None:
+        """Draw it anew if it is seen, and in another size than it was drawn for."""
+        if self.display and self.size and self.size != self._laid_out:
+            self._laid_out = self.size
+            self.fill()
+
+    def fill(self) -> None:
+        """Draw it."""
+        raise NotImplementedError
