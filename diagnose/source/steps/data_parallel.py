@@ -130,8 +130,8 @@ def _site(recorded: Mapping[tuple[str, int], Site], path: str, source: Source, c
 def hooked_gradients(
     sources: Mapping[str, str], sites: Sequence[Site], imported: str, *lines: str
 ) -> list[tuple[str, list[Splice]]]:
-    """Lines after the one wrapper of a program, and an import for them. In them `{name}` is what it is called, `{group}`
-    its group of ranks, None for all of the job.
+    """Lines after the one wrapper of a program, and an import for them. In them `{name}` is what it is called, and
+    `{group}` its group of ranks, None for all of the job.
 
     Empty where the wrapper has a hook already, has gradients of half precision, has no name, or shares its line with
     the question whether there is one.
