@@ -104,6 +104,7 @@ from diagnose.source.steps.device_type import device_type
 from diagnose.source.steps.every_step import EveryStep, Stretch, batch_loops, counter_of, is_occasional
 from diagnose.source.steps.forward_region import ForwardRegion, forward_region
 from diagnose.source.steps.images import conv_classes, convolves_first, moved_inputs, uses_convolutions
+from diagnose.source.steps.kept_averages import KeptAverage, kept_averages
 from diagnose.source.steps.lightning import lightning_models, logged_reads
 from diagnose.source.steps.loaders import Loader, LoadersFound, find_loaders
 from diagnose.source.steps.micro_steps import LastMicroStep, last_micro_step
@@ -155,6 +156,7 @@ __all__ = [
     "Gate",
     "GatedUnit",
     "Keeping",
+    "KeptAverage",
     "LastMicroStep",
     "LeftAlone",
     "Line",
@@ -268,6 +270,7 @@ __all__ = [
     "is_whole_batch",
     "is_written_to",
     "keep_on_device",
+    "kept_averages",
     "known_optimizer",
     "laid_out",
     "last_micro_step",

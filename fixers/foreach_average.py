@@ -3,7 +3,8 @@
 What it changes
     A loop that goes through two models and mixes each weight of one into the other (`e = decay * e + (1 - decay) * p`,
     in one of its many spellings) gives way to one `torch._foreach_lerp_` over both lists, as torch's own
-    `torch.optim.swa_utils` does it.
+    `torch.optim.swa_utils` does it. Where a dictionary keeps the averages and gets a new tensor for each, it gets those
+    of one `torch._foreach_lerp`.
 
 Why it helps
     Two or three launches for each of hundreds of weights cost the host milliseconds in every step, and the device has
@@ -29,12 +30,15 @@ from diagnose.fixer import (
     Example,
     Fixer,
     Gate,
+    KeptAverage,
     MovingAverage,
     Request,
     Source,
     Splice,
     ensure_import,
     example_request,
+    free_name,
+    kept_averages,
     moving_averages,
     parse,
 )
@@ -56,9 +60,12 @@ def rewrite(request: Request) -> Answer:
     edits: list[tuple[str, list[Splice]]] = []
     for path, text in request.sources.items():
         source = parse(text) if "for " in text and ("mul" in text or "lerp" in text or "*" in text) else None
-        for average in moving_averages(source) if source is not None else ():
-            if source is not None and not (average.anew and shares):
+        if source is None:
+            continue
+        for average in moving_averages(source):
+            if not (average.anew and shares):
                 edits.append((path, _edit(source, average)))
+        edits += [(path, _edit_kept(source, kept)) for kept in kept_averages(source)]
     files = request.edited(edits)
     return Edits(files, "update the average of the weights in a few launches") if files else None
 
@@ -66,13 +73,33 @@ def rewrite(request: Request) -> Answer:
 def _edit(source: Source, average: MovingAverage) -> list[Splice]:
     torch, imports = ensure_import(source, "torch")
     call = f"{torch}._foreach_lerp_({average.averages}, {average.values}, {average.weight})"
-    start, end = source.span(average.loop)
+    return [*imports, _in_place_of(source, average.loop, [call], torch)]
+
+
+def _edit_kept(source: Source, average: KeptAverage) -> list[Splice]:
+    """New tensors for the dictionary, as the loop made them: others may hold the old ones."""
+    torch, imports = ensure_import(source, "torch")
+    learned, averages = free_name(source, "learned"), free_name(source, "averages")
+    key, kept = average.key, average.kept
+    chosen = f" if {average.condition}" if average.condition is not None else ""
+    lines = [
+        f"{learned} = {{{key}: {average.value} for {key}, {average.value} in {average.over}{chosen}}}",
+        f"{averages} = [{kept}[{key}] for {key} in {learned}]",
+        f"{averages} = {torch}._foreach_lerp({averages}, list({learned}.values()), {average.weight})",
+        f"{kept}.update(zip({learned}, {averages}))",
+    ]
+    return [*imports, _in_place_of(source, average.loop, lines, torch)]
+
+
+def _in_place_of(source: Source, loop: cst.For, code: list[str], torch: str) -> Splice:
+    """Statements instead of a loop, with its comments, where no gradients are recorded."""
+    start, end = source.span(loop)
     end = start + len(source.text[start:end].rstrip())
     said = [line.strip() for line in source.text[start:end].splitlines() if line.strip().startswith("#")]
-    lines = [*said, call]
-    if not _without_gradients(source, average.loop):
+    lines = [*said, *code]
+    if not _without_gradients(source, loop):
         lines = [f"with {torch}.no_grad():", *(source.module.default_indent + line for line in lines)]
-    return [*imports, Splice(start, end, (source.newline + source.indent(average.loop)).join(lines))]
+    return Splice(start, end, (source.newline + source.indent(loop)).join(lines))
 
 
 def _without_gradients(source: Source, node: cst.CSTNode) -> bool:
@@ -134,6 +161,16 @@ FIXER = Fixer(
             "    torch._foreach_lerp_([averaged[name] for name, _ in model.named_parameters()], "
             "list(model.parameters()), 1 - decay)\n",
         ),
+        _updated(
+            "    for n, p in model.named_parameters():\n        if p.requires_grad:\n"
+            "            new = (1.0 - decay) * p.data + decay * kept[n]\n            kept[n] = new.clone()\n",
+            "learned = {n: p for n, p in model.named_parameters() if p.requires_grad}\n"
+            "    averages = [kept[n] for n in learned]\n"
+            "    averages = torch._foreach_lerp(averages, list(learned.values()), 1.0 - decay)\n"
+            "    kept.update(zip(learned, averages))\n",
+            _TOP + "kept = {n: p.clone() for n, p in model.named_parameters()}\n\n\n@torch.no_grad()\n" + _DEF,
+        ),
+        _left_alone("    for n, p in model.named_parameters():\n        ema[n] = decay * ema[n] + (1 - decay) * p\n"),
         _left_alone(_EP + "        if p.requires_grad:\n            e.mul_(decay).add_(p, alpha=1 - decay)\n"),
         _left_alone(_EP + "        e.mul_(decay).add_(p, alpha=decay)\n"),
         _left_alone(_EP.replace("parameters()", "state_dict().values()") + "        e.lerp_(p, 1 - decay)\n"),

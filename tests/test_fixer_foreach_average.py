@@ -146,3 +146,89 @@ def test_what_a_list_would_average_otherwise_is_left_alone(text: str) -> None:
 )
 def test_another_binding_of_a_name_of_the_loop_does_not_keep_it(more: str) -> None:
     assert isinstance(FIXER.rewrite(example_request("launch-bound", _ANEW + more)), Edits)
+
+
+TIED = """
+import copy
+import torch
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.BatchNorm1d(6), torch.nn.Linear(6, 6))
+model[2].weight = model[0].weight
+{define}
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(5):
+    model(torch.randn(4, 6)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    {call}
+"""
+SHADOW = """
+class EMA:
+    def __init__(self, model, decay):
+        self.model, self.decay, self.shadow = model, decay, {}
+        for name, param in model.named_parameters():
+            if param.requires_grad:
+                self.shadow[name] = param.data.clone()
+
+    def update(self):
+        for name, param in self.model.named_parameters():
+            if param.requires_grad:
+                assert name in self.shadow
+                new_average = (1.0 - self.decay) * param.data + self.decay * self.shadow[name]
+                self.shadow[name] = new_average.clone()
+
+
+average = EMA(model, 0.9)
+kept = average.shadow
+"""
+OF_STATE = """
+kept = copy.deepcopy(model.state_dict())
+
+
+@torch.no_grad()
+def update():
+    for k, v in model.state_dict().items():
+        if v.dtype.is_floating_point:
+            kept[k] = kept[k] * 0.99 + v * 0.01
+"""
+
+
+@pytest.mark.parametrize(("define", "call"), [(SHADOW, "average.update()"), (OF_STATE, "update()")])
+def test_averages_in_a_dictionary_are_the_same_up_to_rounding(define: str, call: str) -> None:
+    before = TIED.format(define=define, call=call)
+    answer = FIXER.rewrite(example_request("launch-bound", before))
+    assert isinstance(answer, Edits)
+    after = answer.files["train.py"]
+    assert "torch._foreach_lerp(" in after
+    ends: list[dict[str, Any]] = []
+    for text in (before, after, TIED.format(define=define, call="pass")):
+        names: dict[str, Any] = {}
+        exec(compile(text, "train.py", "exec", dont_inherit=True), names)
+        ends.append(names["kept"])
+    was, now, start = ends
+    assert list(was) == list(now)
+    for name, tensor in was.items():
+        torch.testing.assert_close(now[name], tensor, rtol=1e-6, atol=1e-7)
+        assert not now[name].requires_grad
+    assert any(not torch.equal(now[name], start[name]) for name in now)
+
+
+@pytest.mark.parametrize(
+    ("is_", "was"),
+    [
+        ("if v.is_floating_point():\n            assert v.isfinite().all()", "if v.dtype.is_floating_point:"),
+        ("if k in kept:", "if v.dtype.is_floating_point:"),
+        ("def update(kept):", "def update():"),
+        ("kept = copy.deepcopy(model)", "kept = copy.deepcopy(model.state_dict())"),
+        ("v * 0.02", "v * 0.01"),
+        ("kept[k] * 0.99 + v * 0.01\n            print(k)", "kept[k] * 0.99 + v * 0.01"),
+        ("if v.dtype.is_floating_point and v.norm() > 1:", "if v.dtype.is_floating_point:"),
+        ("if v.is_floating_point():\n            count = more()", "if v.dtype.is_floating_point:"),
+        ("if v.is_floating_point():\n            v = v.abs()", "if v.dtype.is_floating_point:"),
+    ],
+)
+def test_a_dictionary_that_may_hold_more_than_averages_is_left_alone(is_: str, was: str) -> None:
+    text = "import copy\nimport torch\n" + OF_STATE
+    assert was in text
+    assert FIXER.rewrite(example_request("launch-bound", text)) is not None
+    assert FIXER.rewrite(example_request("launch-bound", text.replace(was, is_))) is None

@@ -11,13 +11,22 @@ import libcst as cst
 from diagnose.source.arguments import argument
 from diagnose.source.edit import call_name
 from diagnose.source.flow import binds, is_after, uses_of, within
-from diagnose.source.pure import only_computes
+from diagnose.source.formulas.weighted_sum import (
+    Term,
+    bare,
+    is_factor,
+    meant,
+    plain,
+    product,
+    sum_to_one,
+    tensor_of,
+    weighted_sum,
+)
 from diagnose.source.reaching import Bound, reaching, statement_of
 from diagnose.source.syntax import Source
 
-__all__ = ["MovingAverage", "moving_averages"]
+__all__ = ["MovingAverage", "is_used_after", "moving_averages"]
 
-_PLAIN = re.compile(r"\.data\b|\.detach\(\)|\s")
 _BUFFERS = r"(?:state_dict|named_buffers|buffers)\("
 """What may hold counts beside weights: no mean of whole numbers is one."""
 
@@ -36,14 +45,6 @@ class MovingAverage:
     """Each turn puts a new tensor in the place of the average (`e.data = …`), and does not write into it."""
 
 
-@dataclass(frozen=True)
-class _Term:
-    """A factor times one tensor."""
-
-    tensor: str
-    factor: str
-
-
 def moving_averages(source: Source) -> Iterator[MovingAverage]:
     """The loops of a file that do this and nothing else."""
     for loop in source.every(cst.For):
@@ -56,7 +57,7 @@ def moving_averages(source: Source) -> Iterator[MovingAverage]:
         if found is not None:
             kept, value, weight, anew = found
             lists = _lists(source, loop, kept, value)
-            if lists is not None and not _is_used_after(source, loop):
+            if lists is not None and not is_used_after(source, loop):
                 yield MovingAverage(loop, *lists, weight, anew)
 
 
@@ -70,7 +71,7 @@ def _formula(
 ) -> tuple[str, str, str, bool] | None:
     """What is kept, what goes in, its weight, and whether a new tensor takes the place of the old."""
     meanings: dict[str, str] = {}
-    terms: list[_Term] = []
+    terms: list[Term] = []
     kept: str | None = None
     anew = False
     for small in statements:
@@ -80,9 +81,9 @@ def _formula(
                 return None
             continue
         target, expression, fresh = written
-        target = _meant(target, meanings)
+        target = meant(target, meanings)
         if kept is None:
-            kept, terms = target, [_Term(target, "1")]
+            kept, terms = target, [Term(target, "1")]
         if target != kept:
             return None
         anew = anew or fresh
@@ -94,7 +95,7 @@ def _formula(
         return None
     old = next((term for term in terms if term.tensor == kept), None)
     new = next((term for term in terms if term.tensor != kept), None)
-    if old is None or new is None or not _complement(old.factor, new.factor):
+    if old is None or new is None or not sum_to_one(old.factor, new.factor):
         return None
     bound = {name.value for name in source.every(cst.Name, loop.target)} | set(meanings)
     if {*re.findall(r"[A-Za-z_]\w*", new.factor)} & bound:
@@ -106,14 +107,14 @@ def _written(source: Source, small: cst.BaseSmallStatement) -> tuple[str, cst.Ba
     """The tensor that a statement writes to, the expression that says what, and whether a new tensor is put there."""
     if isinstance(small, cst.Assign) and len(small.targets) == 1:
         code = source.code(small.targets[0].target)
-        return (_plain(code), small.value, True) if code.endswith(".data") else None
+        return (plain(code), small.value, True) if code.endswith(".data") else None
     if isinstance(small, cst.Expr) and isinstance(small.value, cst.Call):
         inner: cst.BaseExpression = small.value
         while (
             isinstance(inner, cst.Call) and isinstance(inner.func, cst.Attribute) and inner.func.attr.value[-1] == "_"
         ):
             inner = inner.func.value
-        return (_plain(source.code(inner)), small.value, False) if inner is not small.value else None
+        return (plain(source.code(inner)), small.value, False) if inner is not small.value else None
     return None
 
 
@@ -128,18 +129,18 @@ def _names(source: Source, small: cst.BaseSmallStatement, meanings: dict[str, st
             return False
         pairs = [(left.value, right.value) for left, right in zip(target.elements, value.elements, strict=True)]
     for left, right in pairs:
-        if not isinstance(left, cst.Name) or not re.fullmatch(r"\w+(?:\[\w+\])?", _plain(source.code(right))):
+        if not isinstance(left, cst.Name) or not re.fullmatch(r"\w+(?:\[\w+\])?", plain(source.code(right))):
             return False
-        meanings[left.value] = _meant(_plain(source.code(right)), meanings)
+        meanings[left.value] = meant(plain(source.code(right)), meanings)
     return True
 
 
 def _update(
-    source: Source, node: cst.BaseExpression, kept: str, terms: list[_Term], meanings: dict[str, str]
-) -> list[_Term] | None:
+    source: Source, node: cst.BaseExpression, kept: str, terms: list[Term], meanings: dict[str, str]
+) -> list[Term] | None:
     """The terms of what is kept after `e.mul_(d).add_(p, alpha=w)` and its like, or of a sum of products."""
     if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute) or node.func.attr.value[-1] != "_":
-        return _sum(source, node, meanings) if terms == [_Term(kept, "1")] else None
+        return weighted_sum(source, node, meanings) if terms == [Term(kept, "1")] else None
     base = node.func.value
     if isinstance(base, cst.Call) and isinstance(base.func, cst.Attribute) and base.func.attr.value[-1] == "_":
         before = _update(source, base, kept, terms, meanings)
@@ -150,96 +151,25 @@ def _update(
     if not node.args or any(arg.star for arg in node.args):
         return None
     first = node.args[0].value
-    if method == "copy_" and len(node.args) == 1 and terms == [_Term(kept, "1")]:
-        return _sum(source, first, meanings)
-    if method == "mul_" and len(node.args) == 1 and terms == [_Term(kept, "1")]:
-        return [_Term(kept, _bare(source.code(first)))]
-    if method == "lerp_" and len(node.args) == 2 and terms == [_Term(kept, "1")]:
+    if method == "copy_" and len(node.args) == 1 and terms == [Term(kept, "1")]:
+        return weighted_sum(source, first, meanings)
+    if method == "mul_" and len(node.args) == 1 and terms == [Term(kept, "1")]:
+        return [Term(kept, bare(source.code(first)))]
+    if method == "lerp_" and len(node.args) == 2 and terms == [Term(kept, "1")]:
         weight = argument(node, "weight", 1)
-        if weight is not None and node.args[0].keyword is None and _is_factor(source, weight.value, meanings):
-            code = _bare(source.code(weight.value))
-            return [_Term(kept, f"1 - ({code})"), _Term(_tensor(source, first, meanings), code)]
+        if weight is not None and node.args[0].keyword is None and is_factor(source, weight.value, meanings):
+            code = bare(source.code(weight.value))
+            return [Term(kept, f"1 - ({code})"), Term(tensor_of(source, first, meanings), code)]
     if method == "add_" and len(terms) == 1 and node.args[0].keyword is None:
         alpha = argument(node, "alpha")
-        if len(node.args) == 2 and alpha is not None and _is_factor(source, alpha.value, meanings):
-            return [*terms, _Term(_tensor(source, first, meanings), _bare(source.code(alpha.value)))]
-        added = _product(source, first, meanings) if len(node.args) == 1 else None
+        if len(node.args) == 2 and alpha is not None and is_factor(source, alpha.value, meanings):
+            return [*terms, Term(tensor_of(source, first, meanings), bare(source.code(alpha.value)))]
+        added = product(source, first, meanings) if len(node.args) == 1 else None
         return [*terms, added] if added is not None else None
     return None
 
 
-def _sum(source: Source, node: cst.BaseExpression, meanings: dict[str, str]) -> list[_Term] | None:
-    if not isinstance(node, cst.BinaryOperation) or not isinstance(node.operator, cst.Add):
-        return None
-    terms = [_product(source, side, meanings) for side in (node.left, node.right)]
-    return [term for term in terms if term is not None] if None not in terms else None
-
-
-def _product(source: Source, node: cst.BaseExpression, meanings: dict[str, str]) -> _Term | None:
-    """`p * w` or `w * p`: the tensor is the side that is one of the loop's, or a part of something by such a name."""
-    if not isinstance(node, cst.BinaryOperation) or not isinstance(node.operator, cst.Multiply):
-        return None
-    sides = [(node.left, node.right), (node.right, node.left)]
-    for tensor, factor in sides:
-        code = source.code(tensor)
-        held = _plain(code) in meanings or ".data" in code or ".detach()" in code or isinstance(tensor, cst.Name)
-        number = isinstance(tensor, cst.Float | cst.Integer | cst.BinaryOperation)
-        if held and not number and _is_factor(source, factor, meanings):
-            return _Term(_tensor(source, tensor, meanings), _bare(source.code(factor)))
-    return None
-
-
-def _is_factor(source: Source, node: cst.BaseExpression, meanings: dict[str, str]) -> bool:
-    """Whether an expression may be a number: it holds no tensor of the loop's, and calls nothing that does more."""
-    code = source.code(node)
-    return (
-        ".data" not in code
-        and not any(name.value in meanings for name in source.every(cst.Name, node))
-        and only_computes(source, node, {})
-    )
-
-
-def _tensor(source: Source, node: cst.BaseExpression, meanings: dict[str, str]) -> str:
-    return _meant(_plain(source.code(node)), meanings)
-
-
-def _plain(code: str) -> str:
-    """A tensor's code without `.data` and `.detach()`, which are the same values."""
-    return _PLAIN.sub("", code)
-
-
-def _meant(code: str, meanings: dict[str, str]) -> str:
-    return meanings.get(code, code)
-
-
-def _bare(code: str) -> str:
-    """Without parentheses around all of it."""
-    code = code.strip()
-    while code.startswith("(") and code.endswith(")") and "(" not in code[1:-1]:
-        code = code[1:-1].strip()
-    return code
-
-
-def _complement(old: str, new: str) -> bool:
-    """Whether two factors sum to one."""
-    if _rest_of_one(old) == new or _rest_of_one(new) == old:
-        return True
-    try:
-        return abs(float(old) + float(new) - 1) < 1e-12
-    except ValueError:
-        return False
-
-
-def _rest_of_one(code: str) -> str | None:
-    """`x` of `1 - x`."""
-    node = cst.parse_expression(code)
-    if not isinstance(node, cst.BinaryOperation) or not isinstance(node.operator, cst.Subtract):
-        return None
-    one = isinstance(node.left, cst.Integer | cst.Float) and node.left.evaluated_value == 1
-    return _bare(cst.Module([]).code_for_node(node.right)) if one else None
-
-
-def _is_used_after(source: Source, loop: cst.For) -> bool:
+def is_used_after(source: Source, loop: cst.For) -> bool:
     """Whether what the loop binds is read when it has ended: its last weight, by its name."""
     scope = next((above for above in source.ancestors(loop) if isinstance(above, cst.FunctionDef)), source.module)
     names = {name.value for name in source.every(cst.Name, loop) if binds(source, loop, name.value)}
