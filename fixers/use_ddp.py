@@ -13,8 +13,8 @@ Fix safety
     Rounding: gradients are divided by the number of ranks before the sum, not after it. The weights of the first rank
     are sent to all others once; buffers stay each rank's own, as they were. What one rank runs alone gets the model
     itself, so that no rank waits for another. Left to people, with the lines to write: `nn.DataParallel`, which needs
-    another way to start the program; sums that are not divided; gradients that are clipped or looked at before they are
-    reduced, or accumulated over several backward passes.
+    another way to start the program; sums that are not divided, or are of some of the ranks alone; gradients that are
+    clipped or looked at before they are reduced, or accumulated over several backward passes.
 """
 
 from __future__ import annotations
@@ -136,6 +136,8 @@ def _why_not(
 ) -> str | None:
     if not loop.averages:
         return "it adds gradients up without dividing by the number of ranks, which the wrapper does"
+    if loop.group is not None:
+        return f"it reduces over `{loop.group}`, which the wrapper must be told, as `process_group`"
     if built is None:
         return "the line that builds the model was not found"
     source = loop.source
@@ -296,6 +298,8 @@ FIXER = Fixer(
             _recorded,
         ),
         Example(_BEFORE.replace("        parameter.grad.data /= size\n", ""), None, _recorded),
+        Example(_BEFORE.replace("ReduceOp.SUM)", "ReduceOp.SUM, group=replicas)"), None, _recorded),
+        Example(_BEFORE.replace("ReduceOp.SUM)", "ReduceOp.MAX)"), None, _recorded),
         Example(_BEFORE.replace('    dist.init_process_group("nccl")\n', ""), None, _recorded),
         Example(
             _BEFORE.replace('    dist.init_process_group("nccl")\n', "") + _STARTED_BY,

@@ -39,6 +39,8 @@ class ParameterLoop:
     """The function that does nothing else; None where the loop stands in the training code itself."""
     calls: tuple[cst.Call, ...] = field(repr=False)
     """The calls of that function in the same file."""
+    group: str | None = None
+    """The code of the group of ranks that the collective names; None for all ranks of the job."""
 
     @property
     def line(self) -> str:
@@ -64,13 +66,15 @@ def _parameter_loop(path: str, source: Source, loop: cst.For) -> ParameterLoop |
     if over is None or name is None or loop.orelse is not None or body is None:
         return None
     sent: list[tuple[Literal["all_reduce", "broadcast"], Literal["grad", "weight"]]] = []
-    averages = False
+    averages, group = False, None
     for small in body:
         call = small.value if isinstance(small, cst.Expr) else None
         collective = _collective(source, call, name) if isinstance(call, cst.Call) else None
         if collective is not None:
             sent.append(collective)
             averages |= isinstance(call, cst.Call) and "AVG" in source.code(call)
+            named_group = argument(call, "group", 2) if isinstance(call, cst.Call) else None
+            group = source.code(named_group.value) if named_group is not None else None
         elif _divides(source, small, name):
             averages = True
         elif not isinstance(small, cst.Continue | cst.Pass):
@@ -82,7 +86,8 @@ def _parameter_loop(path: str, source: Source, loop: cst.For) -> ParameterLoop |
         function = None
     named = function.name.value if function is not None else None
     calls = tuple(call for call in source.every(cst.Call) if call_name(call) == named) if named else ()
-    return ParameterLoop(path, source, loop, *sent[0], over["model"], averages, function, calls)
+    group = None if group == "None" else group
+    return ParameterLoop(path, source, loop, *sent[0], over["model"], averages, function, calls, group)
 
 
 def _parameter(loop: cst.For) -> str | None:
@@ -118,11 +123,17 @@ def _collective(
         return None
     given = source.code(call.args[0].value)
     kind = call_name(call)
-    if kind == "all_reduce" and given in {f"{name}.grad", f"{name}.grad.data"}:
+    if kind == "all_reduce" and given in {f"{name}.grad", f"{name}.grad.data"} and _adds_up(source, call):
         return "all_reduce", "grad"
     if kind == "broadcast" and given in {name, f"{name}.data"} and _from_one_rank(call):
         return "broadcast", "weight"
     return None
+
+
+def _adds_up(source: Source, call: cst.Call) -> bool:
+    """Whether it sums or averages, as an all-reduce does unless told otherwise."""
+    operation = argument(call, "op", 1)
+    return operation is None or re.search(r"SUM|AVG", source.code(operation.value)) is not None
 
 
 def _from_one_rank(call: cst.Call) -> bool:
