@@ -142,7 +142,8 @@ def _check_python(path: Path, word: str) -> None:
     if path.suffix == ".ipynb":
         raise InputError(
             word,
-            f"is a notebook; `jupyter nbconvert --to script {word}` writes its cells to {path.stem}.py: name that",
+            f"is a notebook; `jupyter nbconvert --to script {word}` writes its cells to {path.stem}.py: "
+            "take out the lines with get_ipython(), which only notebooks have, and name that",
         )
     if not os.access(path, os.R_OK):
         raise InputError(word, "may not be read by this user; change its permissions (`chmod u+r`) or the user")

@@ -6,6 +6,7 @@ from rich.text import Text
 from textual.app import ComposeResult
 
 from diagnose.report.styled import styled
+from diagnose.report.wrapping import wrap
 from diagnose.tui.lines import Lines
 from diagnose.tui.tab import Tab
 from diagnose.tui.theme import FAINT
@@ -52,5 +53,13 @@ class OutputPane(Tab):
         if output == self._drawn:
             return
         self._drawn = output
-        empty = [styled("No output", "bold"), styled("What the program prints appears here.", FAINT)]
-        self.query_one(Lines).show(output_lines(output) if output else empty)
+        self.query_one(Lines).show(output_lines(output) if output else self._empty())
+
+    def _empty(self) -> list[Text]:
+        over = self.state.ended is not None or self.state.started is None
+        words = (
+            "What a program prints is kept where it runs under this screen; else it goes to the terminal alone."
+            if over
+            else "What the program prints appears here."
+        )
+        return [styled("No output", "bold"), *(styled(line, FAINT) for line in wrap(words, self.size.width - 1))]
