@@ -14,7 +14,7 @@ from typing import Self
 
 from diagnose.errors import ProgramFailed
 from diagnose.fixer import Fixer
-from diagnose.model import Decision, Gate, GateResult, Interval, Verdict
+from diagnose.model import Decision, Gate, GateResult, Verdict
 from diagnose.program import Program, guard
 from diagnose.trial.arms import Arm, ArmFailed, Workplace
 from diagnose.trial.comparison import ORIGINAL, Comparison
@@ -26,10 +26,10 @@ from diagnose.trial.estimates import Estimates, Plan
 from diagnose.trial.gatekeeper import Gatekeeper
 from diagnose.trial.groups import Groups, never
 from diagnose.trial.judging import measured, ruled, settled_by_time
-from diagnose.trial.kept import KeptArm
-from diagnose.trial.knobs import OnSetting, Sweep, YardstickFailed
+from diagnose.trial.knobs import OnSetting, Sweep
 from diagnose.trial.memory import Memory, at_once, fits_twice, room_ahead, uncrowded
 from diagnose.trial.schedule import Deadline, Schedule
+from diagnose.trial.settings import Settings
 from diagnose.trial.solo import Solo, SoloRun, ruling_on_failure
 from diagnose.trial.startup import Startups
 from diagnose.trial.wanted import Part
@@ -167,35 +167,16 @@ class Bench:
 
         The first that runs is the yardstick for the others. Its process is kept from one to the next, resting.
         """
-        kept: dict[int, KeptArm] = {}
-        short = self._schedule.sweep()
-
-        def compare(yardstick: int, number: int, pairs: int) -> Interval | None:
-            for other in kept.keys() - {yardstick}:
-                kept.pop(other).end()
-            arm = kept.setdefault(yardstick, KeptArm(self._starter(candidates[yardstick], "sweep")))
-            # Where two do not fit, a resting one would hold the memory that the other needs.
-            start = self._starter(candidates[yardstick], "sweep") if self._fits is False else arm.start
-            duel = replace(self._duel(), schedule=replace(short, pairs=pairs), resolution=None, trace=False)
-            if self._copies.compiling.intersection((candidates[number].root, candidates[yardstick].root)):
-                duel = replace(duel, start_limit_ns=self._schedule.start_limit_ns)
-            found = duel.run(start, self._starter(candidates[number], "sweep"))
-            if found.crowded and not found.pairs:  # a larger setting may fit alone
-                kept.pop(yardstick).end()
-                alone = (self._starter(candidates[at], "sweep") for at in (yardstick, number))
-                found = replace(duel, fits=False).run(*alone)
-            self._startups.saw(found, candidates[yardstick], candidates[number])
-            if found.failed is not None and found.failed[0] == ORIGINAL:
-                raise YardstickFailed
-            return found.saving if found.failed is None else None
-
+        short, compiling = self._schedule.sweep(), self._copies.compiling
         # With fewer pairs than an interval needs, a run-off would be called for every time.
         most_pairs = self._schedule.pairs // 2 if short.pairs >= LEAST_PAIRS else short.pairs
-        try:
-            return Sweep(len(candidates), scale, compare, on_try, short.pairs, most_pairs).ranking()
-        finally:
-            for arm in kept.values():
-                arm.end()
+
+        def starter(program: Program) -> Starter:
+            return self._starter(program, "sweep")
+
+        settings = Settings(candidates, starter, self._duel, self._schedule, compiling, self._startups)
+        with contextlib.closing(settings):
+            return Sweep(len(candidates), scale, settings.compare, on_try, short.pairs, most_pairs).ranking()
 
     def attempt(
         self,
