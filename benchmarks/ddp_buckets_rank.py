@@ -88,7 +88,8 @@ SIZES = {
     "ddp-sockets": Sizes(50304, 1024, 1024, 16, 24, 4),
     "fsdp": Sizes(50304, 1024, 2048, 16, 24, 2),
 }
-TINY = Sizes(256, 16, 192, 2, 4, 2)
+_TINY_DDP = Sizes(256, 16, 192, 2, 4, 2)
+TINY = {"ddp": _TINY_DDP, "ddp-sockets": _TINY_DDP, "fsdp": Sizes(256, 16, 64, 2, 3, 2)}
 
 
 @dataclass(frozen=True)
@@ -359,7 +360,7 @@ def main() -> None:
     else:
         torch.set_num_threads(1)
     dist.init_process_group("nccl" if on_gpu else "gloo", device_id=device if on_gpu else None)
-    job = Job(device, TINY if args.tiny else SIZES[args.part], dist.get_rank())
+    job = Job(device, (TINY if args.tiny else SIZES)[args.part], dist.get_rank())
     folder = args.target.parent
     configurations = fsdp(job) if args.part == "fsdp" else ddp(job, folder, args.part)
     first, *others = configurations

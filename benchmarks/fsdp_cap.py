@@ -70,7 +70,7 @@ def _job(out: Path, ranks: int, seconds: float, way: str, plan: dict[str, Any], 
     with (out / f"{name}.log").open("wb") as log:
         job = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path}, stdout=log, stderr=log)
         try:
-            code = job.wait(seconds + START_S)
+            code = job.wait(None if tiny else seconds + START_S)  # a CPU is shared
         except subprocess.TimeoutExpired:
             _end(job)
             return "ended by its time limit"

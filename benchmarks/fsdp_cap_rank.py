@@ -156,7 +156,7 @@ def joined(tiny: bool, cap_bytes: int) -> Job:
         torch.set_num_threads(1)
     # CPUOffloadPolicy reduces what lies on the host.
     dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", device_id=device if on_gpu else None)
-    return Job(device, TINY if tiny else SIZES["fsdp"], dist.get_rank())
+    return Job(device, (TINY if tiny else SIZES)["fsdp"], dist.get_rank())
 
 
 def timed(job: Job, training: Training, end_at: float) -> dict[str, Any]:
