@@ -201,14 +201,17 @@ def test_in_one_compiled_graph() -> None:
 @pytest.mark.parametrize("back", [False, True])
 def test_the_operator_keeps_its_promises(interleaved: bool, back: bool) -> None:
     """opcheck: schema, no aliases, no mutation, fake and real shapes alike, autograd registered as it must be."""
-    cos, sin = angles(1, 5, 8, seed=47)
+    cos, sin = (part[:, :, None] for part in angles(1, 5, 8, seed=47))
     q = drawn(2, 4, 5, 8, seed=48).detach().transpose(1, 2).requires_grad_()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.library.opcheck(OPERATORS.rotary, (q, drawn(2, 5, 2, 8, seed=49), cos, sin, interleaved, back))
+        torch.library.opcheck(OPERATORS.rotary, (q, drawn(2, 5, 2, 8, seed=49), cos, sin, 2, interleaved, back))
         # A part of a wider tensor.
         part = drawn(2, 5, 6, 8, seed=50).detach()[:, :, :4].requires_grad_()
-        torch.library.opcheck(OPERATORS.rotary, (part, part[:, :, :1], cos, sin, interleaved, back))
+        torch.library.opcheck(OPERATORS.rotary, (part, part[:, :, :1], cos, sin, 2, interleaved, back))
+        heads_first = drawn(2, 4, 5, 8, seed=54)
+        of_heads = [angle.transpose(1, 2) for angle in (cos, sin)]
+        torch.library.opcheck(OPERATORS.rotary, (heads_first, heads_first[:, :2], *of_heads, 1, interleaved, back))
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -1,6 +1,7 @@
 """Which of its two implementations a kernel runs: Triton's where Triton can reach the device, else plain torch."""
 
 import os
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from importlib.util import find_spec
 from typing import Literal
@@ -31,9 +32,13 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def without_autocast(tensor: torch.Tensor) -> torch.autocast:
-    """A context in which dtypes stay as they are: autocast is still on inside the body of a custom operator."""
-    return torch.autocast(tensor.device.type, enabled=False)
+def without_autocast(tensor: torch.Tensor) -> AbstractContextManager[object]:
+    """A context in which dtypes stay as they are: autocast is still on inside the body of a custom operator.
+
+    To make one of torch's takes as long as two operators: there is none where autocast is off anyway.
+    """
+    kind = tensor.device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
 def cast_for_autocast(tensor: torch.Tensor) -> torch.Tensor:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from diagnose.kernels.left_to_torch import has_tangent
+from diagnose.kernels.left_to_torch import has_tangent, has_tangents
 
 PLAIN = frozenset((torch.Tensor, torch.nn.Parameter, type(None), bool, int, float))
 
@@ -72,7 +72,7 @@ def no_second_derivatives(instead: str) -> str:
 
 def refuse_tangents(args: Sequence[Any]) -> None:
     """Raise where derivatives in forward mode are wanted of an operator."""
-    if any(isinstance(arg, torch.Tensor) and has_tangent(arg) for arg in args):
+    if has_tangents() and any(isinstance(arg, torch.Tensor) and has_tangent(arg) for arg in args):
         raise NotImplementedError(
             "fused kernels have no derivatives in forward mode of what was computed before: let the whole function "
             "run under torch.func.jvp or in the dual level"
@@ -86,7 +86,7 @@ def _wants_gradient(args: tuple[Any, ...]) -> bool:
 def _unwatched(args: tuple[Any, ...]) -> bool:
     return (
         not torch.compiler.is_compiling()
-        and all(type(arg) in PLAIN for arg in args)
+        and PLAIN.issuperset(map(type, args))
         and not torch._C._len_torch_dispatch_stack()
         and not torch._C._len_torch_function_stack()
         and not torch._C._are_functorch_transforms_active()

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-__all__ = ["has_tangent", "is_distributed", "left_to_torch"]
+__all__ = ["has_tangent", "has_tangents", "is_distributed", "left_to_torch"]
 
 WHOLE = frozenset((torch.Tensor, torch.nn.Parameter, type(None)))
 
@@ -22,13 +22,15 @@ def left_to_torch(*tensors: torch.Tensor | None) -> bool:
     """Whether these are within a transform of `torch.func`, have tangents, or are distributed."""
     if torch._C._are_functorch_transforms_active():
         return True
+    if WHOLE.issuperset(map(type, tensors)) and not has_tangents():
+        return False
     given = [tensor for tensor in tensors if tensor is not None]
-    return any(map(is_distributed, given)) or (_has_tangents() and any(map(has_tangent, given)))
+    return any(map(is_distributed, given)) or (has_tangents() and any(map(has_tangent, given)))
 
 
 def has_tangent(tensor: torch.Tensor) -> bool:
     """Whether derivatives in forward mode go along."""
-    if not _has_tangents():
+    if not has_tangents():
         return False
     tangent: torch.Tensor | None = forward_ad.unpack_dual(tensor).tangent  # type: ignore[no-untyped-call]  # torch's
     return tangent is not None
@@ -42,6 +44,6 @@ def is_distributed(tensor: torch.Tensor) -> bool:
     return module is not None and isinstance(tensor, module.DTensor)
 
 
-def _has_tangents() -> bool:
+def has_tangents() -> bool:
     """Whether any tensor has some."""
     return not torch.compiler.is_compiling() and forward_ad._current_level >= 0

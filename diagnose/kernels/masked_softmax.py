@@ -41,10 +41,10 @@ def softmax(
         if mask is not None and mask.dim() > 3:
             mask = mask.expand(*scores.shape[:-3], *mask.shape[-3:]).flatten(0, -4)
     else:
-        rows = scores[(None,) * (4 - scores.dim())]
+        rows = scores if scores.dim() == 4 else scores[(None,) * (4 - scores.dim())]
     whole = left_to_torch(scores, mask)
     shares: torch.Tensor = (_written if whole else _shared)(rows, mask, scale, causal)
-    return shares.reshape(scores.shape)
+    return shares if scores.dim() == 4 else shares.reshape(scores.shape)
 
 
 def _normalise(scores: torch.Tensor, mask: torch.Tensor | None, scale: float, causal: bool) -> torch.Tensor:

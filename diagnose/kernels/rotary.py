@@ -28,28 +28,28 @@ def rotary(
     learned = torch.is_grad_enabled() and (cos.requires_grad or sin.requires_grad)
     if learned or left_to_torch(q, k, cos, sin) or (axis := _axis_of_heads(q, k, cos)) is None:
         return _written(q, cos, sin, interleaved), _written(k, cos, sin, interleaved)
-    heads_last = [_of_four_dimensions(part).transpose(axis, 2) for part in (q, k, cos, sin)]
-    new_q, new_k = _rotated(*heads_last[:2], *(part.squeeze(2) for part in heads_last[2:]), interleaved, False)
-    return new_q.transpose(axis, 2).reshape(q.shape), new_k.transpose(axis, 2).reshape(k.shape)
+    new_q, new_k = _rotated(*map(_of_four_dimensions, (q, k, cos, sin)), axis, interleaved, False)
+    return (new_q, new_k) if q.dim() == 4 else (new_q.reshape(q.shape), new_k.reshape(k.shape))
 
 
 def _rotate(
-    q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool, back: bool
+    q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, axis: int, interleaved: bool, back: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rotate q (A, B, Hq, D) and k (A, B, Hk, D) by angles (A or 1, B or 1, D or D / 2), or back."""
+    """Rotate q and k by angles that broadcast against them, or back; all have four dimensions.
+
+    Heads are along `axis`, 1 or 2, where cos and sin have one. Views are left to the kernel: made here, each would take
+    the host as long as an operator, and made outside, as long again for autograd.
+    """
     new_q, new_k = _output(q), _output(k)
     if runs_triton(q):
         if q.numel() or k.numel():
             # Deferred: imports Triton, which need not be there.
             from diagnose.kernels.gpu import rotary as in_triton
 
-            shape = (*q.shape[:2], cos.shape[2])
             in_triton.rotate(
-                with_unit_stride(q), with_unit_stride(k), cos.expand(shape), sin.expand(shape), new_q, new_k,
-                _sums(q, k), interleaved, back,
-            )  # fmt: skip
+                with_unit_stride(q), with_unit_stride(k), cos, sin, new_q, new_k, _sums(q, k), axis, interleaved, back
+            )
         return new_q, new_k
-    cos, sin = cos.unsqueeze(2), sin.unsqueeze(2)
     if back:
         sin = -_swapped(sin, interleaved) if sin.shape[-1] == q.shape[-1] else -sin
     new_q.copy_(_written(q, cos, sin, interleaved))
@@ -66,13 +66,13 @@ def _(q: torch.Tensor, k: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Te
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:  # noqa: ARG001 torch's
-    _, _, cos, sin, ctx.interleaved, ctx.back = inputs
+    _, _, cos, sin, ctx.axis, ctx.interleaved, ctx.back = inputs
     ctx.save_for_backward(cos, sin)
 
 
 def _backward(ctx: Any, by_q: torch.Tensor, by_k: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    by_q, by_k = _rotated(by_q, by_k, *ctx.saved_tensors, ctx.interleaved, not ctx.back)
-    return by_q, by_k, None, None, None, None
+    by_q, by_k = _rotated(by_q, by_k, *ctx.saved_tensors, ctx.axis, ctx.interleaved, not ctx.back)
+    return by_q, by_k, None, None, None, None, None
 
 
 _rotary.register_autograd(_backward, setup_context=_keep)
@@ -116,7 +116,7 @@ def _axis_of_heads(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor) -> int |
     """The dimension of four that shares its angles, and is the only one in which q and k may differ."""
     if q.dim() > 4:
         return None
-    shapes = [_of_four_dimensions(part).shape for part in (q, k, cos)]
+    shapes = [(1,) * (4 - part.dim()) + part.shape for part in (q, k, cos)]
     fitting = [
         axis
         for axis in (1, 2)
@@ -126,7 +126,7 @@ def _axis_of_heads(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor) -> int |
 
 
 def _of_four_dimensions(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor[(None,) * (4 - tensor.dim())]
+    return tensor if tensor.dim() == 4 else tensor[(None,) * (4 - tensor.dim())]
 
 
 def _sums(q: torch.Tensor, k: torch.Tensor) -> torch.dtype:

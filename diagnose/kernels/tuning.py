@@ -49,7 +49,13 @@ program issues a handful of operators in it."""
 
 Place = tuple[str, tuple[int, ...], torch.dtype, torch.device]
 
+MOST_SETTLED = 4096
+"""Shapes for which an answer is kept as it is."""
+
 _chosen: dict[Place, Config] = {}
+
+_settled: dict[tuple[Any, ...], Config] = {}
+"""What `fused_pays` found, by what it depends on as that is at hand: to derive a place takes as long as an operator."""
 
 
 def bucket(size: int) -> int:
@@ -91,12 +97,17 @@ def fused_pays(
     one's last dimension. Where that is not possible, their size decides, and so in a backward pass, where reentrant
     checkpointing computes again; in compiled code, on the CPU and with `DIAGNOSE_TUNING=off` there is no choice.
     """
-    if torch.compiler.is_compiling():
+    like = inputs[0]
+    assert like is not None, "rows have a first input"
+    if torch.compiler.is_compiling() or like.device.type != "cuda":
         return True
+    shapes = [one if one is None else (one.shape, one.requires_grad) for one in inputs]
+    at_hand = (kernel, torch.is_grad_enabled(), like.dtype, like.device, *shapes)
+    if _counts(like) and (settled := _settled.get(at_hand)) is not None:
+        return not settled.native
     given = [tensor for tensor in inputs if tensor is not None]
-    like = given[0]
     size = sum(tensor.numel() * tensor.element_size() for tensor in given)
-    if like.device.type != "cuda" or not 0 < size <= LARGEST_TRIED_BYTES or _switch() == "off":
+    if not 0 < size <= LARGEST_TRIED_BYTES or _switch() == "off":
         return True
     columns = like.shape[-1]
     wants = tuple(torch.is_grad_enabled() and tensor.requires_grad for tensor in given)
@@ -111,12 +122,18 @@ def fused_pays(
             on_device = found[0][0] >= HOST_BOUND_NS
             _settle(place, (NATIVE, FUSED), [busy if on_device else by_clock for busy, by_clock in found])
         config = _chosen[place]
-    return size > LARGEST_NATIVE_BYTES if config is None else not config.native
+    if config is None:
+        return size > LARGEST_NATIVE_BYTES
+    if len(_settled) >= MOST_SETTLED:  # of shapes that never come again
+        _settled.clear()
+    _settled[at_hand] = config
+    return not config.native
 
 
 def forget() -> None:
     """Forget what this process knows; the file stays."""
     _chosen.clear()
+    _settled.clear()
     _read.cache_clear()
 
 

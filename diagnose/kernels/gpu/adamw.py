@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from diagnose.kernels.gpu.launch import load, on_device_of, store, warps
+from diagnose.kernels.gpu.launch import cdiv, load, on_device_of, store, warps
 
 BLOCK = 2048
 THREADS = 256
@@ -127,7 +127,7 @@ def update(
     for tensors in zip(*lists, strict=True):
         if count := tensors[0].numel():
             rows.append((*(tensor.data_ptr() for tensor in tensors), count, first))
-            counts.append(triton.cdiv(count, BLOCK))
+            counts.append(cdiv(count, BLOCK))
             first += counts[-1]
     if not rows:
         return

@@ -6,7 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
-from diagnose.kernels.gpu.launch import COMPUTE, load, on_device_of, row_start, store, warps
+from diagnose.kernels.gpu.launch import COMPUTE, cdiv, load, on_device_of, row_start, store, warps
+from diagnose.kernels.layout import extent
 from diagnose.kernels.tuning import Config, bucket, choose
 
 Activation = Literal["silu", "gelu", "gelu_tanh"]
@@ -110,13 +111,13 @@ def _differentiate(
 def activate(
     gate: torch.Tensor, up: torch.Tensor, out: torch.Tensor, dtype: torch.dtype, activation: Activation = "silu"
 ) -> None:
-    """Write activation(gate) · up of rows (rows, columns), whose last strides are 1."""
-    rows, columns = gate.shape
+    """Write activation(gate) · up of rows (rows, columns), whose last strides are 1, or of contiguous tensors."""
+    rows, columns = extent(gate, up)
 
     def launch(config: Config) -> None:
-        blocks = triton.cdiv(columns, config.block)
+        blocks = cdiv(columns, config.block)
         forward_kernel[(rows * blocks,)](
-            gate, up, out, *_strides(rows, gate, up), columns, blocks, activation, COMPUTE[dtype],
+            gate, up, out, *_strides(rows, columns, gate, up), columns, blocks, activation, COMPUTE[dtype],
             config.block, num_warps=warps(config.threads, gate.device),
         )  # fmt: skip
 
@@ -134,12 +135,12 @@ def gradients(
     activation: Activation = "silu",
 ) -> None:
     """Write the gradients by gate and up."""
-    rows, columns = gate.shape
+    rows, columns = extent(by_out, gate, up)
 
     def launch(config: Config) -> None:
-        blocks = triton.cdiv(columns, config.block)
+        blocks = cdiv(columns, config.block)
         backward_kernel[(rows * blocks,)](
-            by_out, gate, up, by_gate, by_up, *_strides(rows, by_out, gate, up), columns, blocks,
+            by_out, gate, up, by_gate, by_up, *_strides(rows, columns, by_out, gate, up), columns, blocks,
             activation, COMPUTE[dtype], config.block, num_warps=warps(config.threads, gate.device),
         )  # fmt: skip
 
@@ -147,9 +148,9 @@ def gradients(
         launch(choose(f"{NAMES[activation]} backward", _size(rows, columns), gate, CANDIDATES, launch))
 
 
-def _strides(rows: int, *inputs: torch.Tensor) -> list[int]:
+def _strides(rows: int, columns: int, *inputs: torch.Tensor) -> list[int]:
     """Of the rows of inputs and of an output; zeros for a single row, which Triton knows to keep addresses aligned."""
-    return [tensor.stride(0) if rows > 1 else 0 for tensor in inputs] + [inputs[0].shape[1] if rows > 1 else 0]
+    return [tensor.stride(0) for tensor in inputs] + [columns] if rows > 1 else [0] * (len(inputs) + 1)
 
 
 def _size(rows: int, columns: int) -> tuple[int, int]:

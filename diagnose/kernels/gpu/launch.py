@@ -40,6 +40,16 @@ def on_device_of(tensor: torch.Tensor) -> AbstractContextManager[object]:
     return torch.cuda.device(tensor.device)
 
 
+def cdiv(count: int, size: int) -> int:
+    """The quotient rounded up. Triton's own is one for its language too, and takes the host 3 µs."""
+    return -(-count // size)
+
+
+def next_power_of_2(count: int) -> int:
+    """The least power of two that is no less than a positive number."""
+    return 1 << (count - 1).bit_length()
+
+
 @cache
 def warps(threads: int, device: torch.device) -> int:
     """Wavefronts that hold so many threads: they are 32 wide on some devices, 64 on others."""

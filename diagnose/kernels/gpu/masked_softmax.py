@@ -1,10 +1,12 @@
 """Softmax over rows: a row that fits is held in registers; one that does not is read twice, a block at a time."""
 
+from functools import cache
+
 import torch
 import triton
 import triton.language as tl
 
-from diagnose.kernels.gpu.launch import COMPUTE, on_device_of, row_start, warps
+from diagnose.kernels.gpu.launch import COMPUTE, cdiv, next_power_of_2, on_device_of, row_start, warps
 from diagnose.kernels.tuning import Config, bucket, choose
 
 WIDEST = 16384
@@ -147,7 +149,7 @@ def normalise(
         mask = mask.view(torch.uint8)
 
     def launch(config: Config) -> None:
-        forward_kernel[(triton.cdiv(rows, config.rows),)](
+        forward_kernel[(cdiv(rows, config.rows),)](
             scores, mask, shares, scale, rows, heads, tokens, columns,
             *scores.stride()[:3], *((0, 0, 0, 0) if mask is None else mask.stride()),
             mask is not None, added, causal, turns, COMPUTE[dtype], config.rows, block,
@@ -172,7 +174,7 @@ def gradients(
     rows, (block, turns) = shares.numel() // columns, _blocks(columns)
 
     def launch(config: Config) -> None:
-        backward_kernel[(triton.cdiv(rows, config.rows),)](
+        backward_kernel[(cdiv(rows, config.rows),)](
             by_shares, shares, by_scores, scale, rows, tokens, columns,
             causal, turns, COMPUTE[dtype], config.rows, block,
             num_warps=warps(config.threads, shares.device),
@@ -185,13 +187,14 @@ def gradients(
 
 def _blocks(columns: int) -> tuple[int, int]:
     """The columns that a program handles at a time, and how often."""
-    block = triton.next_power_of_2(columns)
-    return (block, 1) if block <= WIDEST else (BLOCK_OF_WIDER, triton.cdiv(columns, BLOCK_OF_WIDER))
+    block = next_power_of_2(columns)
+    return (block, 1) if block <= WIDEST else (BLOCK_OF_WIDER, cdiv(columns, BLOCK_OF_WIDER))
 
 
-def candidates_of_rows(block: int) -> list[Config]:
+@cache
+def candidates_of_rows(block: int) -> tuple[Config, ...]:
     """16 elements a thread, then 8, then 32."""
-    return list(
+    return tuple(
         dict.fromkeys(
             Config(rows=max(1, tile // block), threads=min(1024, max(128, max(tile, block) // held)))
             for tile in TILES

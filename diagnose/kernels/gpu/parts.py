@@ -1,12 +1,13 @@
 """Gradients by weights: sums over rows, in parts that programs sum up each for itself, and the sum of the parts."""
 
 from collections.abc import Sequence
+from functools import cache
 
 import torch
 import triton
 import triton.language as tl
 
-from diagnose.kernels.gpu.launch import COMPUTE, on_device_of, row_start, warps
+from diagnose.kernels.gpu.launch import COMPUTE, cdiv, next_power_of_2, on_device_of, row_start, warps
 from diagnose.kernels.tuning import Config, bucket
 
 PARTS = (512, 256)
@@ -49,9 +50,9 @@ def sums_of_parts(parts: torch.Tensor, dtypes: Sequence[torch.dtype | None]) -> 
     written = [out for out in outs if out is not None]
     if written and columns > 0:
         # Of a power of two, so that numbers of rows that vary do not compile it again and again.
-        turns = triton.cdiv(triton.next_power_of_2(count), PARTS_AT_ONCE) if count else 0
+        turns = cdiv(next_power_of_2(count), PARTS_AT_ONCE) if count else 0
         with on_device_of(parts):
-            sum_kernel[(triton.cdiv(columns, BLOCK), len(written))](
+            sum_kernel[(cdiv(columns, BLOCK), len(written))](
                 parts if outs[0] is not None else parts[1], written[0], written[-1], count, columns,
                 COMPUTE[parts.dtype], turns, PARTS_AT_ONCE, BLOCK, num_warps=warps(THREADS, parts.device),
             )  # fmt: skip
@@ -63,10 +64,21 @@ def threads_for_row(block: int) -> list[int]:
     return list(dict.fromkeys(min(1024, max(128, block // held)) for held in (16, 8, 32)))
 
 
-def candidates_of_parts(rows: int, block: int) -> list[Config]:
+@cache
+def candidates_of_row(block: int) -> tuple[Config, ...]:
+    """Sizes of a program that holds a row, each with nothing else to choose."""
+    return tuple(Config(threads=threads) for threads in threads_for_row(block))
+
+
+def candidates_of_parts(rows: int, block: int) -> tuple[Config, ...]:
     """How many rows are summed by programs of what size, the likely first.
 
     Numbers of rows are powers of two, the same for all rows of a bucket, as a choice holds for all of them.
     """
+    return _candidates_of_parts(bucket(rows), block)
+
+
+@cache
+def _candidates_of_parts(rows: int, block: int) -> tuple[Config, ...]:
     threads_tried = threads_for_row(block)
-    return [Config(threads=threads, rows=max(1, bucket(rows) // parts)) for parts in PARTS for threads in threads_tried]
+    return tuple(Config(threads=threads, rows=max(1, rows // parts)) for parts in PARTS for threads in threads_tried)

@@ -4,8 +4,8 @@ import torch
 import triton
 import triton.language as tl
 
-from diagnose.kernels.gpu.launch import COMPUTE, on_device_of, row_start, warps
-from diagnose.kernels.gpu.parts import candidates_of_parts, sums_of_parts, threads_for_row
+from diagnose.kernels.gpu.launch import COMPUTE, cdiv, next_power_of_2, on_device_of, row_start, warps
+from diagnose.kernels.gpu.parts import candidates_of_parts, candidates_of_row, sums_of_parts
 from diagnose.kernels.tuning import Config, bucket, choose
 
 
@@ -98,7 +98,7 @@ def add_and_normalise(
 ) -> None:
     """Write sum, normalised sum and 1 / rms of rows (rows, columns), whose last strides are 1."""
     rows, columns = x.shape
-    block = triton.next_power_of_2(columns)
+    block = next_power_of_2(columns)
 
     def launch(config: Config) -> None:
         forward_kernel[(rows,)](
@@ -107,7 +107,7 @@ def add_and_normalise(
             num_warps=warps(config.threads, x.device),
         )  # fmt: skip
 
-    candidates = [Config(threads=threads) for threads in threads_for_row(block)]
+    candidates = candidates_of_row(block)
     with on_device_of(x):
         launch(choose("add_rms_norm", (bucket(rows), columns), x, candidates, launch))
 
@@ -123,10 +123,10 @@ def gradients(
 ) -> torch.Tensor | None:
     """Write the gradient by either addend; return that by the weight."""
     rows, columns = summed.shape
-    block = triton.next_power_of_2(columns)
+    block = next_power_of_2(columns)
 
     def launch(config: Config) -> torch.Tensor | None:
-        parts = triton.cdiv(rows, config.rows)
+        parts = cdiv(rows, config.rows)
         sums = None if weight is None else torch.empty(1, parts, columns, dtype=scales.dtype, device=summed.device)
         backward_kernel[(parts,)](
             by_normed, by_summed, summed, weight, scales, by_inputs, sums, rows, columns,

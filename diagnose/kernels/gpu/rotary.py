@@ -1,10 +1,12 @@
 """Rotary embedding: a program rotates some heads of one token, whose angles it reads once."""
 
+from functools import cache
+
 import torch
 import triton
 import triton.language as tl
 
-from diagnose.kernels.gpu.launch import COMPUTE, on_device_of, row_start, warps
+from diagnose.kernels.gpu.launch import COMPUTE, cdiv, next_power_of_2, on_device_of, row_start, warps
 from diagnose.kernels.tuning import Config, bucket, choose
 
 CANDIDATES = tuple(
@@ -100,23 +102,29 @@ def rotate(
     new_q: torch.Tensor,
     new_k: torch.Tensor,
     dtype: torch.dtype,
+    axis: int,
     interleaved: bool,
     back: bool,
 ) -> None:
-    """Write the rotated q (A, B, Hq, D) and k (A, B, Hk, D), whose last strides are 1, by angles (A, B, D or D / 2)."""
-    first, tokens, q_heads, width = q.shape
-    k_heads = k.shape[2]
-    half = triton.next_power_of_2(width // 2)
+    """Write the rotated q and k, whose last strides are 1; all have four dimensions.
+
+    Heads are along `axis`, 1 or 2; along it cos and sin have one, along the others as many as q or one.
+    """
+    first, tokens, q_heads, width = q.shape[0], q.shape[3 - axis], q.shape[axis], q.shape[3]
+    k_heads = k.shape[axis]
+    whole = cos.shape[3] == width
+    strides = [stride for part in (q, k, new_q, new_k) for stride in _strides(part, axis)]
+    strides += [stride for part in (cos, sin) for stride in _strides_of_angles(part, axis)]
+    half = next_power_of_2(width // 2)
 
     def launch(config: Config) -> None:
         heads = config.block // (2 * half)
-        q_groups = triton.cdiv(q_heads, heads)
-        groups = q_groups + triton.cdiv(k_heads, heads)
+        q_groups = cdiv(q_heads, heads)
+        groups = q_groups + cdiv(k_heads, heads)
         rotary_kernel[(first * tokens * groups,)](
             q, k, cos, sin, new_q, new_k, tokens,
-            *q.stride()[:3], *k.stride()[:3], *new_q.stride()[:3], *new_k.stride()[:3], *cos.stride(), *sin.stride(),
-            q_heads, k_heads, q_groups, groups, width // 2,
-            interleaved, cos.shape[2] == width, back, COMPUTE[dtype], heads, half,
+            *strides, q_heads, k_heads, q_groups, groups, width // 2,
+            interleaved, whole, back, COMPUTE[dtype], heads, half,
             num_warps=warps(config.threads, q.device),
         )  # fmt: skip
 
@@ -125,9 +133,21 @@ def rotate(
         launch(choose("rotary", (bucket(first * tokens), q_heads, k_heads, width), q, candidates, launch))
 
 
-def candidates_of_heads(heads: int, half: int) -> list[Config]:
+def _strides(x: torch.Tensor, axis: int) -> tuple[int, int, int]:
+    """From one sequence, one token and one head to the next."""
+    return x.stride(0), x.stride(3 - axis), x.stride(axis)
+
+
+def _strides_of_angles(x: torch.Tensor, axis: int) -> tuple[int, int, int]:
+    """From one sequence, one token and one angle to the next; 0 where there is one for all."""
+    sequences, tokens = x.shape[0], x.shape[3 - axis]
+    return x.stride(0) if sequences > 1 else 0, x.stride(3 - axis) if tokens > 1 else 0, x.stride(3)
+
+
+@cache
+def candidates_of_heads(heads: int, half: int) -> tuple[Config, ...]:
     """Those that differ: a program holds one head at least, and no more than there are."""
     least = 2 * half
-    most = least * triton.next_power_of_2(heads)
+    most = least * next_power_of_2(heads)
     blocks = ((max(least, min(most, config.block)), config.threads) for config in CANDIDATES)
-    return list(dict.fromkeys(Config(block=block, threads=threads) for block, threads in blocks))
+    return tuple(dict.fromkeys(Config(block=block, threads=threads) for block, threads in blocks))

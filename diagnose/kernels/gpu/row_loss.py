@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from diagnose.kernels.gpu.launch import COMPUTE, on_device_of, row_start, warps
+from diagnose.kernels.gpu.launch import COMPUTE, cdiv, next_power_of_2, on_device_of, row_start, warps
 from diagnose.kernels.tuning import Config, bucket, choose
 
 LOSS_CANDIDATES = tuple(
@@ -171,7 +171,7 @@ def gradients_of_rows(
     def launch(config: Config, rows: int = rows, gradients: torch.Tensor = gradients) -> None:
         aligned = _aligned(logits)
         alike = gradients.stride(0) == logits.stride(0) and gradients.dtype == logits.dtype
-        gradient_kernel[(rows, triton.cdiv(columns + aligned - 1, config.block))](
+        gradient_kernel[(rows, cdiv(columns + aligned - 1, config.block))](
             logits, target, logsumexps, scales, gradients, logits.stride(0), gradients.stride(0), columns,
             first_column, vocabulary, ignore_index, label_smoothing, z_loss, COMPUTE[logsumexps.dtype], aligned, alike,
             config.block, num_warps=warps(config.threads, logits.device),
@@ -198,6 +198,6 @@ def _aligned(logits: torch.Tensor) -> int:
 
 def _fitting(candidates: tuple[Config, ...], columns: int) -> tuple[Config, ...]:
     """Those whose block is not larger than a row needs; of short rows, one that holds a row, or what is aligned."""
-    widest = max(16, triton.next_power_of_2(columns))
+    widest = max(16, next_power_of_2(columns))
     fitting = tuple(config for config in candidates if config.block <= widest)
     return fitting or (Config(block=widest, threads=128),)
