@@ -475,3 +475,13 @@ def test_torchrecs_kernels_do_not_say_what_they_exchange() -> None:
     assert {group.role for one in between.ranks for group in one.groups} == {Role.UNKNOWN}
     assert between.bandwidth == ()  # no sizes were recorded
     assert all(one.bubble is None for one in between.ranks)
+
+
+def test_what_no_buckets_hide_is_said_beside_what_these_leave() -> None:
+    alone = {"g": Collective("all_reduce", 10 * MIB, 2, "pg")}
+    picture = "gpu   : kkbb   xx\ngpu 20:     ggg\nbwd   :   BB\nopt   :        O"
+    between = between_ranks([measured(picture, alone)])
+    assert between.least_exposed_ns is not None
+    assert 0 < between.least_exposed_ns < sum(bucket.tail_ns for bucket in between.buckets)
+    assert "whatever the buckets, at least" in render(between, 200)
+    assert json.loads(to_json(between))["least_exposed_ns"] == between.least_exposed_ns

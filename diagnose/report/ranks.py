@@ -193,7 +193,7 @@ def _buckets(between: BetweenRanks) -> Iterator[str]:
     yield from _more(len(between.buckets))
     tail = sum(one.tail_ns for one in between.buckets)
     least = between.least_exposed_ns
-    bound = "" if least is None else f"; any buckets leave {format_ns(least)} there, at this link's speed"
+    bound = "" if least is None else f"; whatever the buckets, at least {format_ns(least)} do at this link's speed"
     yield f"  {format_ns(tail)} of them lie after the backward pass, where nothing hides them{bound}"
 
 
