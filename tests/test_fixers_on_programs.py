@@ -273,7 +273,7 @@ ONE_OF_TWO = f"from torch.utils.data import DataLoader\n\n{EITHER}loader = DataL
     ("device", "workers", "expected"),
     [
         ("NVIDIA H200", 1, EITHER.replace("'num_workers': 1", "'num_workers': 4")),
-        (None, 0, EITHER.replace("{}", '{"num_workers": 4}')),
+        (None, 0, EITHER.replace("{}", "{'num_workers': 4}")),
     ],
     ids=["on a device", "on the CPU"],
 )

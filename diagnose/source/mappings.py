@@ -180,7 +180,8 @@ def set_keys(layer: Layer, codes: Mapping[str, str]) -> list[Splice]:
     if isinstance(node, cst.Call):
         return set_keywords(source, node, codes)
     elements = [each for each in node.elements if isinstance(each, cst.DictElement)]
-    quote = "'" if elements and source.code(elements[0].key).startswith("'") else '"'
+    like = source.code(elements[0].key) if elements else source.text  # an empty one is written as the rest of the file
+    quote = "'" if like.count("'") > like.count('"') else '"'
     new = [f"{quote}{key}{quote}: {code}" for key, code in codes.items()]
     start, end = source.span(node)
     if not node.elements:
