@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from diagnose.cli import main
@@ -21,7 +22,9 @@ from diagnose.measure import Measures
 from diagnose.model import Accounting, Confidence, Finding, Severity
 from diagnose.plugins import load
 from diagnose.report.comparison import render, to_json
+from diagnose.trace.drawn import drawn
 from diagnose.trace.readers import open_traces
+from diagnose.trace.schema import StepLog
 
 SAMPLES = Path(__file__).parents[1] / "sample_traces"
 NAIVE, EXPERT, CPU = (SAMPLES / name for name in ("h200_naive_gpt", "h200_expert_gpt", "cpu_demo"))
@@ -161,6 +164,14 @@ def test_a_live_run_is_compared_by_the_steps_that_nobody_traced(naive: Portrait)
     assert not naive.traced
     assert len(naive.step_ns) >= 20
     assert sorted(naive.step_ns)[len(naive.step_ns) // 2] < 386 * MS
+
+
+@pytest.mark.parametrize(("length_ms", "traced"), [(2, True), (11, False)])
+def test_the_pace_of_a_host_ahead_of_its_device_is_not_that_of_its_steps(length_ms: int, traced: bool) -> None:
+    trace = drawn("gpu : kkkkkkkkkK\nstep:          |", repeat=4, kernels={"K": "another"})
+    ends = (np.arange(60) - 560) * length_ms * MS
+    trace = replace(trace, step_log=StepLog.build({"end_ns": ends}))
+    assert portrait_of([Measures(trace)], diagnose([trace], load())).traced is traced
 
 
 def test_the_portrait_of_a_run_knows_its_model_and_batch(naive: Portrait) -> None:

@@ -22,6 +22,8 @@ PORTRAIT = 1
 
 _NEAR_WINDOW_STEPS = 6
 """Steps after the traced ones that are not like the others: the profiler stops, waits are sought."""
+_AHEAD = 0.95
+"""Steps shorter than this part of the device's work tell what the host did, which was ahead."""
 _FEWEST_WATCHED = 20
 _KEPT = 400
 """Kernels and operators are kept down to so many: the rest take next to nothing of a step."""
@@ -80,7 +82,10 @@ def portrait_of(ranks: Sequence[Measures], diagnosis: Diagnosis) -> Portrait:
 
 
 def _watched_ns(measures: Measures) -> Int64 | None:
-    """Lengths of the steps of a live run that were watched without being traced, warm-up left out; None if too few."""
+    """Lengths of the steps of a live run that were watched without being traced, warm-up left out.
+
+    None if they are too few, or shorter than the device's work: a host that runs ahead does not tell the pace.
+    """
     ends, steps = measures.trace.step_log.end_ns, measures.steps
     if len(ends) < 2 or len(steps) == 0:
         return None
@@ -90,7 +95,11 @@ def _watched_ns(measures: Measures) -> Int64 | None:
     number = np.arange(len(begins))
     # The warm-up ends where steps were found steady, which is when the window opened: half of what came before it.
     quiet = ((number >= first // 2) & (number < first - 1)) | (number >= last)
-    return lengths[quiet] if np.count_nonzero(quiet) >= _FEWEST_WATCHED else None
+    watched = lengths[quiet]
+    if len(watched) < _FEWEST_WATCHED:
+        return None
+    was_ahead = measures.has_device and np.median(watched) < _AHEAD * np.median(measures.busy_ns)
+    return None if was_ahead else watched
 
 
 def _mean(measures: Measures) -> Accounting:
