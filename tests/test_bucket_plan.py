@@ -161,6 +161,13 @@ def test_without_a_time_over_size_the_bound_is_that_of_the_best_rate() -> None:
     assert least is not None and 2_000_000 < least < 2_500_000
 
 
+def test_sizes_beyond_the_measured_ones_take_as_long_as_the_largest_of_those_at_least() -> None:
+    sizes, ready = np.array([4 * MB, 2 * MB, MB]), np.array([10, 20, 30])
+    beyond = earliest_end_ns(sizes, ready, lambda size: np.where(size <= 3 * MB, size / MB * 1_000.0, np.inf))
+    assert beyond == 20 + 3_000
+    assert earliest_end_ns(sizes, ready, lambda size: np.full(len(size), np.inf)) == 30
+
+
 def test_small_gradients_are_put_together_and_large_ones_stay_alone() -> None:
     sizes, ready = whole(np.array([1, 1, 1000, 1, 2, 1000, 1]) * 1_000, np.arange(7))
     assert (sizes // 1_000).tolist() == [2, 1000, 3, 1000, 1]

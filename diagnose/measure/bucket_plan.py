@@ -97,12 +97,14 @@ def _cut(before: Int64, used: int, upto: int, ends: Int64) -> tuple[int, ...]:
 def earliest_end_ns(size_bytes: Int64, ready_ns: Int64, time_of: TimeOf) -> int:
     """When the last gradient is reduced at the earliest, by whatever buckets.
 
-    What is ready only at a moment is sent after it, and by no collectives sooner than by a single one.
+    What is ready only at a moment is sent after it, and by no collectives sooner than by a single one. `time_of` may
+    be infinite, for sizes that nobody has measured: those take as long as the largest known one below, at least.
     """
     ready = np.maximum.accumulate(ready_ns).astype(np.float64)
     left = np.cumsum(size_bytes[::-1])[::-1]
     times = np.asarray(time_of(np.asarray(left, np.int64)), np.float64)
-    return round(float((ready + times).max()))
+    at_least = np.maximum.accumulate(np.where(np.isfinite(times), times, 0.0)[::-1])[::-1]
+    return round(float((ready + at_least).max()))
 
 
 def least_exposed_ns(measures: Measures) -> int | None:
