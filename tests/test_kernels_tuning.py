@@ -278,6 +278,61 @@ def test_compiled_code_does_not_ask(dynamic: bool) -> None:
     assert torch.allclose(compiled_norm(x, x, weight)[1], x + x)
 
 
+class OfADevice:
+    """What is asked of a tensor that lies on one."""
+
+    dtype, device = torch.bfloat16, torch.device("cuda", 0)
+
+    def __init__(self, *shape: int, requires_grad: bool = True) -> None:
+        self.shape, self.requires_grad = torch.Size(shape), requires_grad
+
+    def numel(self) -> int:
+        return self.shape.numel()
+
+    def element_size(self) -> int:
+        return 2
+
+
+@pytest.mark.usefixtures("device")
+def test_whether_fusing_pays_is_settled_for_what_it_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By shape, gradients and the other inputs; and it counts for nothing where measured choices may not."""
+    tried: list[str] = []
+    times = {"fused": [(2.0, 2.0), (1.0, 1.0)], "torch's own": [(1.0, 1.0), (2.0, 2.0)]}
+
+    def measured(*_: object) -> list[tuple[float, float]]:
+        tried.append("a trial")
+        return times["fused" if len(tried) == 1 else "torch's own"]
+
+    def pays(*inputs: OfADevice | None) -> bool:
+        return fused_pays("a kernel", inputs, measured, measured)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(tuning, "in_a_thread", measured)
+    wide, other = OfADevice(8, 64), OfADevice(8, 64)
+    assert pays(wide, other) and pays(wide, other) and pays(OfADevice(8, 64), OfADevice(8, 64))
+    assert len(tried) == 1
+    assert not pays(OfADevice(8, 128), OfADevice(8, 128)) and not pays(OfADevice(8, 128), OfADevice(8, 128))
+    assert len(tried) == 2, "another width"
+    pays(OfADevice(8, 64, requires_grad=False), OfADevice(8, 64, requires_grad=False))
+    with torch.no_grad():
+        pays(wide, other)
+    assert len(tried) == 3, "the forward pass alone"
+    assert pays(wide, other) and len(tried) == 3
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert not pays(wide, other), "small inputs take torch's own where nothing measured counts"
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.usefixtures("device")
+def test_shapes_that_never_come_again_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "in_a_thread", lambda *_: [(2.0, 2.0), (1.0, 1.0)])
+    monkeypatch.setattr(tuning, "MOST_SETTLED", 3)
+    for rows in range(1, 20):
+        assert fused_pays("a kernel", [OfADevice(rows, 64)], print, print)  # type: ignore[list-item]
+    assert len(tuning._settled) <= 3
+
+
 X, RESIDUAL, WEIGHT, BIAS = (torch.randn(5, 12), torch.randn(5, 12), torch.randn(12), torch.randn(12))
 
 
