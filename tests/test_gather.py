@@ -20,6 +20,7 @@ from diagnose.collect.inside.announcement import AHEAD, WINDOW_AT, Announcement,
 from diagnose.collect.traced_ranks import SLOWEST, Slowest, is_traced
 from diagnose.engine import diagnose
 from diagnose.plugins import load_rules
+from diagnose.program.rendezvous import names_several_hosts
 from diagnose.session import JOURNAL, StepsSeen, read
 from diagnose.trace.drawn import drawn
 from diagnose.trace.readers import open_traces
@@ -152,6 +153,28 @@ def test_a_project_stands_for_its_latest_run(tmp_path: Path, capsys: pytest.Capt
     assert main(["gather", str(tmp_path / "a"), str(tmp_path / "b"), "-o", str(tmp_path / "both")]) == 0
     assert sorted(path.name for path in (tmp_path / "both").glob("rank*")) == ["rank0", "rank1"]
     assert str(tmp_path / "b" / ".diagnose" / "runs" / "first") in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "several"),
+    [
+        ("torchrun --nnodes 2 --node-rank 0 train.py", True),
+        ("python -m torch.distributed.run --nnodes=1:4 train.py", True),
+        ("accelerate launch --num_machines 2 train.py", True),
+        ("torchrun --nnodes 1 --nproc-per-node 8 train.py --num_nodes 2", False),
+        ("torchrun --nnodes=1:1 train.py", False),
+        ("torchrun --nproc-per-node 2 train.py", False),
+    ],
+)
+def test_a_launcher_says_whether_it_waits_for_other_hosts(words: str, several: bool) -> None:
+    assert names_several_hosts(words.split()) is several
+
+
+def test_fixes_are_tried_on_one_host(capsys: pytest.CaptureFixture[str]) -> None:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--node-rank", "0"]
+    for command in (["fix"], ["run", "--fix"]):
+        assert main([*command, "--", *launcher, str(PROGRAMS / "two_hosts.py")]) == 2
+        assert "arms of a trial live on one host" in capsys.readouterr().err
 
 
 def test_a_missing_rank_is_named_and_the_others_are_gathered(

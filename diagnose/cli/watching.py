@@ -25,6 +25,7 @@ from diagnose.model import Gate
 from diagnose.observe import Observation, observe
 from diagnose.plugins import Catalogue, load
 from diagnose.program import Program
+from diagnose.program.rendezvous import names_several_hosts
 from diagnose.report import formats, text
 from diagnose.report.progress import Progress
 from diagnose.report.vocabulary import how_it_ended
@@ -214,7 +215,15 @@ def watching(args: argparse.Namespace, command: str) -> Watching:
 
 
 def fixing_of(args: argparse.Namespace) -> Fixing:
-    """The options of `fix`. Raises UsageError for a budget that is no duration."""
+    """The options of `fix`. Raises UsageError for a budget that is no duration, and for a job on several hosts."""
+    from diagnose.cli.program_words import program_of
+
+    words = program_of(args.words[1:])
+    if words.launcher and names_several_hosts(words.program):
+        raise UsageError(
+            "the arms of a trial live on one host, and this launcher waits for others: try fixes on the ranks of one "
+            "(--nnodes 1); to see all hosts, start `diagnose run` on each, then `diagnose gather`"
+        )
     try:
         budget_ns = parse_duration_ns(args.budget) if args.budget else None
     except ValueError as error:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import PurePath
 
-__all__ = ["held_port", "with_own_port"]
+__all__ = ["held_port", "names_several_hosts", "with_own_port"]
 
 PORT_VARIABLES = ("MASTER_PORT", "MAIN_PROCESS_PORT")
 """By which ranks, or accelerate, are told."""
@@ -28,10 +28,22 @@ _HERE = re.compile(r"(localhost|127\.0\.0\.1|0\.0\.0\.0|\[?::1\]?):\d+")
 _MEETS = re.compile(r"--(?:standalone|rdzv[-_]\w+|node[-_]rank)")
 """With any of these torch's own launcher was told where ranks meet, or that there are more hosts."""
 _HOSTS = re.compile(r"--nnodes")
+_SEVERAL = re.compile(r"--(?:nnodes|num[-_]machines|num[-_]nodes)")
+"""Of torch, accelerate and DeepSpeed. The first of them in a command is the launcher's."""
 _ONE_HOST = frozenset({"1", "1:1"})
 _OWN = frozenset({"torchrun", "torch.distributed.run", "torch.distributed.launch"})
 _ASKED = {"accelerate": "--main_process_port", "deepspeed": "--master_port"}
 """Launchers that take a fixed port where none is given, and the flag that gives one."""
+
+
+def names_several_hosts(words: Sequence[str]) -> bool:
+    """Whether the words of a launcher ask for ranks on more than this host: `--nnodes 2`, `--num_machines=4`."""
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        flag, equals, value = word.partition("=")
+        if _SEVERAL.fullmatch(flag):
+            most = (value if equals else following).rpartition(":")[2]
+            return most.isdecimal() and int(most) > 1
+    return False
 
 
 @contextmanager
