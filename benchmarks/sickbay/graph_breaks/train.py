@@ -29,7 +29,7 @@ class Block(nn.Module):
         logger.debug("queries: %s of %s", tuple(q.shape), q.dtype)
         attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         logger.debug("attended: %s of %s", tuple(attended.shape), attended.dtype)
-        return self.out(attended.transpose(1, 2).reshape(batch, length, width))
+        return self.out(attended.transpose(1, 2).flatten(2))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x + self.attend(self.attention_norm(x))
