@@ -62,6 +62,7 @@ from diagnose.fixer import (
 
 _OPERATOR = "linear_cross_entropy"
 _SHARDED = re.compile(r"\bfully_shard\(|\bFullyShardedDataParallel\b|\bFSDP\(|\bdeepspeed\b|\bparallelize_module\(")
+_SCRIPTED = re.compile(r"\btorch\.jit\b|\bjit\.(?:script|trace)\b")
 _REPLICATED = re.compile(r"\bDataParallel\(")
 _IN_GRAPH = (
     'Output layer and loss are not seen together in these files. `model.compile(backend="diagnose")` finds them in the '
@@ -115,14 +116,16 @@ def _against(request: Request, path: str, source: Source, found: OutputLoss) -> 
 def _handled(request: Request, layer: str) -> str | None:
     """Who else has a hand in the output layer."""
     name = layer.rpartition(".")[2]
-    wraps = re.compile(rf"\.{name}\s*=(?!=)[^\n]*\b(?:DDP|DistributedDataParallel|FSDP|wrap|compile)\(")
+    other = re.compile(rf"(?<!self)\.{name}\s*=(?!=)\s*(?!(?:torch\.)?(?:nn\.)?Linear\()[^\n]*\(")
     if is_adapted(request.sources):
         return "layers are hooked or adapted in this program"
     for text in request.sources.values():
         if _SHARDED.search(text):
             return f"weights are sharded, and {layer} may be a unit of its own"
-        if wraps.search(text):
-            return f"{layer} is wrapped for itself"
+        if other.search(text):
+            return f"{layer} is wrapped for itself, or another one is put in its place"
+        if _SCRIPTED.search(text):
+            return "TorchScript cannot compile the fused operator"
     return None
 
 

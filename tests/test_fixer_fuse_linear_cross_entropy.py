@@ -273,6 +273,23 @@ def test_logits_that_are_needed_stay(before: str, after: str, reason: str) -> No
         ("        return logits\n", "        return logits.softmax(-1)\n", "does not end in its output layer"),
         ("ignore_index=0", "ignore_index=PAD", None),
         ("y.reshape(-1))", "y.reshape(-1)) / 2\n            aux = output.square().mean()", "read for something else"),
+        ("output = model(x)", "output = checkpoint(model, x)", "another function calls the model"),
+        ("output = model(x)", "output = functional_call(model, weights, (x,))", "another function calls the model"),
+        ("    model = Model()", "    model = nn.Sequential(Model(), Scale())", "hands no targets on"),
+        (
+            "    model = Model()",
+            "    model = Model()\n    model.out = Adapted(model.out)",
+            "another one is put in its place",
+        ),
+        ("    model = Model()", "    model = torch.jit.trace(Model(), x)", "TorchScript"),
+        ("    model = Model()", "    model = Model()\n    weight_norm(model.out)", "hooked or adapted"),
+        ("tokens: torch.Tensor)", "tokens: torch.Tensor, /)", "given by position alone"),
+        (
+            "        logits = self.out(h)",
+            "        targets = h * 2\n        logits = self.out(targets)",
+            "another `targets`",
+        ),
+        ("    def forward(", "    @twice\n    def forward(", "is decorated"),
     ],
 )
 def test_a_step_that_needs_logits_keeps_them(before: str, after: str, reason: str | None) -> None:
@@ -282,6 +299,39 @@ def test_a_step_that_needs_logits_keeps_them(before: str, after: str, reason: st
     if reason is not None:
         assert isinstance(answer, Advice)
         assert reason in answer.text
+
+
+NAMED = NANO.replace("return logits, loss", "return {'logits': logits, 'loss': loss}").replace(
+    "logits, loss = model(x, y)", "out = model(x, y)\n        loss = out['loss']"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "reader"),
+    [
+        (NAMED, "        log(out)"),
+        (NAMED, "        seen = getattr(out, 'logits')"),
+        (NANO, "        again = model\n        out = again(x, y)\n        seen = out[0]"),
+        (NANO, "        def accuracy(f):\n            return f(x, y)[0].argmax(-1)\n        accuracy(model)"),
+    ],
+    ids=["given away", "by getattr", "another name", "a parameter"],
+)
+def test_who_reads_logits_by_another_way_is_seen(text: str, reader: str) -> None:
+    assert isinstance(FIXER.rewrite(example_request("unfused-loss", text)), Edits)
+    answer = FIXER.rewrite(
+        example_request(
+            "unfused-loss", text.replace("        loss.backward()", f"{reader}\n        loss.backward()", 1)
+        )
+    )
+    assert isinstance(answer, Advice)
+    assert "may read it" in answer.text
+
+
+def test_a_size_that_is_bound_beside_others_is_known() -> None:
+    text = IN_STEP.replace("class Model", "V, W = 19, 8\n\n\nclass Model").replace(
+        "nn.Linear(8, 19)", "nn.Linear(W, V)"
+    )
+    assert "loss = model(x, targets=y)" in fixed(text.replace("output.reshape(-1, 19)", "output.reshape(-1, V)"))
 
 
 @pytest.mark.parametrize("change", ["logits.div_(2)", "logits = logits / 2", "logits[:, 0] = 0", "x = x * 2"])

@@ -30,7 +30,9 @@ _CHANGES = re.compile(
 )
 
 _ADAPTED = re.compile(
-    r"\b(?:get_peft_model|inject_adapter|quantize_|register_(?:full_)?(?:forward|backward)_(?:pre_)?hook)\b"
+    r"\b(?:get_peft_model|inject_adapter|quantize_|prepare_qat\w*|register_(?:full_)?(?:forward|backward)_(?:pre_)?hook)\b"
+    # Of `torch.nn.utils`: a hook computes the weight before each call of the layer's own `forward`.
+    r"|\b(?:weight_norm|spectral_norm)\(|\bprune\.\w+\("
 )
 
 

@@ -75,7 +75,8 @@ def _is_size(source: Source, size: cst.BaseExpression, laid: Unlaid, product: Ou
         return True
     if isinstance(size, cst.Name):
         found = reaching(source, statement_of(source, size), size.value)
-        if found.bound is Bound.UNPACKED and isinstance(found.value, cst.BaseExpression):
+        written = isinstance(found.value, cst.Tuple)  # `vocab, width = 50257, 768` is as good as two lines
+        if found.bound is Bound.UNPACKED and isinstance(found.value, cst.BaseExpression) and not written:
             shaped = re.fullmatch(r"(\w+)\.(?:shape|size\(\))", source.code(found.value))
             targets = _targets(found.statement)
             return shaped is not None and shaped[1] in names and targets[-1:] == [size.value]

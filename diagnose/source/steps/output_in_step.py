@@ -10,6 +10,7 @@ import libcst as cst
 
 from diagnose.model import Site
 from diagnose.source.bindings import binding_of
+from diagnose.source.edit import call_name
 from diagnose.source.flow import binds, scope_of
 from diagnose.source.formulas.attention import Refused
 from diagnose.source.formulas.cross_entropy import (
@@ -30,6 +31,9 @@ from diagnose.source.steps.training import TrainingStep, training_steps
 from diagnose.source.syntax import Source, parse
 
 __all__ = ["LossOfStep", "OutputForward", "losses_of_steps"]
+
+_COMPUTES_AS_WRITTEN = re.compile(r"\b(?:autocast|custom_fwd|compile|disable|typechecked|jaxtyped|override)\b")
+"""Decorators that hand any parameter on, and the outcome as it is."""
 
 
 @dataclass(frozen=True)
@@ -197,6 +201,8 @@ def _whole(sources: Mapping[str, str], step: TrainingStep, root: cst.Call, taken
     assert isinstance(call, cst.Call)  # one of those of the model
     if taken.loss.refused is not None:
         raise _NotOne(taken.loss.refused)
+    if source.code(call.func) != step.model:
+        raise _NotOne("another function calls the model, and would have to hand the targets on")
     if not taken.loss.portable:
         raise _NotOne("its options have names that the model's file does not know")
     if taken.flat_targets is not taken.laid.flat:
@@ -277,8 +283,10 @@ def _is_own(source: Source, function: cst.FunctionDef, name: str) -> bool:
 def _forward(sources: Mapping[str, str], step: TrainingStep) -> OutputForward:
     built = built_model(step, sources)
     made = model_class(built, sources) if built is not None else None
-    if made is None:
+    if built is None or made is None:
         raise _NotOne("the class of the model is not seen")
+    if any(call_name(call) == "Sequential" for each in built.assigned for call in built.source.every(cst.Call, each)):
+        raise _NotOne(f"{made.name} is a part of a `Sequential`, which hands no targets on")
     source = made.source
     methods = [one for one in made.definition.body.body if isinstance(one, cst.FunctionDef)]
     function = next((one for one in methods if one.name.value == "forward"), None)
@@ -291,9 +299,13 @@ def _forward(sources: Mapping[str, str], step: TrainingStep) -> OutputForward:
     product = output_product(source, behind(source, returns[0].value, steps))
     if product is None or product.layer is None or len(steps) > 1:
         raise _NotOne(f"{made.name} does not end in its output layer")
+    if any(not _COMPUTES_AS_WRITTEN.search(source.code(each.decorator)) for each in function.decorators):
+        raise _NotOne(f"the forward of {made.name} is decorated")
     params = function.params
     if isinstance(params.star_arg, cst.Param) or params.star_kwarg is not None or params.kwonly_params:
         raise _NotOne(f"the forward of {made.name} has parameters that are not named")
-    if any(each.name.value == "targets" for each in params.params):
-        raise _NotOne(f"the forward of {made.name} has a parameter `targets` already")
+    if params.posonly_params or not params.params:
+        raise _NotOne(f"the forward of {made.name} has parameters that are given by position alone")
+    if any(name.value == "targets" for name in source.every(cst.Name, function)):
+        raise _NotOne(f"the forward of {made.name} knows another `targets` already")
     return OutputForward(made.path, source, function, returns[0], product, steps[0][0] if steps else None)

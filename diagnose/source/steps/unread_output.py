@@ -11,7 +11,7 @@ from diagnose.source.edit import call_name
 from diagnose.source.flow import scope_of
 from diagnose.source.formulas.formula import integer
 from diagnose.source.formulas.output_loss import Output
-from diagnose.source.reaching import names_in
+from diagnose.source.reaching import Bound, names_in, reaching, statement_of
 from diagnose.source.steps.model_calls import is_model
 from diagnose.source.syntax import Source, parse
 
@@ -69,7 +69,7 @@ def _reader_of_name(
     """Of a field or a key: who asks for anything of that name."""
     if _has_library(sources):
         return "a library calls the model, and may read it"
-    asks = re.compile(rf"(?<!self)\.{name}\b(?!\()|\[\s*[\"']{name}[\"']\s*\]|\.get\(\s*[\"']{name}[\"']")
+    asks = re.compile(rf"(?<!self)\.{name}\b(?!\()|(?:\[|\.get\(|\bgetattr\([^()\n]*,)\s*[\"']{name}[\"']")
     first, last = source.span(function)
     for file, text in sources.items():
         for found in asks.finditer(text):
@@ -92,7 +92,7 @@ def _taken_apart(
 
 
 def _is_apart(source: Source, node: cst.CSTNode) -> bool:
-    """Whether something with names is unpacked, indexed by a number, or gone through."""
+    """Whether something with names is unpacked, indexed by a number, gone through, or given away as a whole."""
     parent = source.parent(node)
     if isinstance(parent, cst.Subscript) and parent.value is node:
         index = parent.slice[0].slice
@@ -101,9 +101,7 @@ def _is_apart(source: Source, node: cst.CSTNode) -> bool:
         return parent.attr.value in {"values", "items", "to_tuple", "_asdict"}
     if isinstance(parent, cst.Assign):
         return isinstance(parent.targets[0].target, cst.Tuple | cst.List)
-    return isinstance(parent, cst.For | cst.CompFor | cst.StarredElement | cst.StarredDictElement) or (
-        isinstance(parent, cst.Arg) and bool(parent.star)
-    )
+    return isinstance(parent, cst.For | cst.CompFor | cst.StarredElement | cst.StarredDictElement | cst.Arg)
 
 
 def _calls(source: Source, call: cst.Call, function: cst.FunctionDef, output: Output) -> bool:
@@ -113,9 +111,23 @@ def _calls(source: Source, call: cst.Call, function: cst.FunctionDef, output: Ou
     code = source.code(call.func)
     if code in {"self", "super().forward"} or code.endswith(".forward") or is_model(source, code):
         return True
+    if isinstance(call.func, cst.Name):
+        bound = reaching(source, statement_of(source, call), code)
+        if bound.bound is Bound.PARAMETER and _is_indexed(source, call):
+            return True
+        if isinstance(bound.value, cst.Name | cst.Attribute) and is_model(source, source.code(bound.value)):
+            return True
     unpacked = _unpacked(source, call)
     known = any("." in name and not name.startswith("self.") for name in source.names(call.func))
     return unpacked is not None and len(unpacked) == output.length and not known and code not in _defined(source)
+
+
+def _is_indexed(source: Source, call: cst.Call) -> bool:
+    """Whether a part of the outcome is picked by a subscript, right there or later."""
+    parent = source.parent(call)
+    target = parent.targets[0].target if isinstance(parent, cst.Assign) else None
+    whole: list[cst.CSTNode] = [*_readers(source, target)] if isinstance(target, cst.Name) else [call]
+    return any(isinstance(above := source.parent(one), cst.Subscript) and above.value is one for one in whole)
 
 
 def _defined(source: Source) -> set[str]:
