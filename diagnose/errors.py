@@ -8,6 +8,8 @@
     ├── PatchConflict           the user's files changed since the fix was measured
     └── ProgramFailed           exit 3: the user's program ended with an error
 
+Who leaves (`Cancelled`, or Ctrl-C) ends with exit 130.
+
 A message says what happened, where, and what to do next, in one or two sentences.
 """
 
@@ -61,3 +63,5 @@ class ProgramFailed(DiagnoseError):
 
 class Cancelled(Exception):  # it is no error, and none of the family
     """The user left while work was going on: it ends where it is, and takes back what it left lying about."""
+
+    exit_code = 130

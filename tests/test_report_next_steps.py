@@ -20,8 +20,8 @@ from diagnose.model import (
     Verdict,
 )
 from diagnose.report import html, markdown, text
+from diagnose.report.ending import restless
 from diagnose.report.next_steps import next_command, next_commands
-from diagnose.report.phrases import restless
 from diagnose.session import ControlMeasured, PatchAccepted, RunEnded, RunStarted, State
 
 STARTED = RunStarted(command="fix", program="train.py --big", cwd="/home/user", version="0.1.0")
@@ -170,3 +170,33 @@ def test_after_a_dry_run_there_is_only_a_next_step_where_there_is_something_to_t
     assert next_command(State(started=dry, diagnosis=DIAGNOSIS, verdicts=(advice,), ended=ENDED)) is None
     said = next_command(State(started=dry, diagnosis=DIAGNOSIS, verdicts=(would, advice), ended=ENDED))
     assert said == ("diagnose fix train.py --big", "tries it on a copy of your files and measures it")
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "said"),
+    [
+        (
+            (KEPT, LATE),
+            "Interrupted before all that held so far (kept-one) was measured as a whole: there is no patch to",
+        ),
+        ((WIDE, LATE), "Interrupted before a fix was kept: your program stays as it is."),
+    ],
+)
+def test_trials_that_the_user_ended_are_told_as_such_and_tried_again(verdicts: tuple[Verdict, ...], said: str) -> None:
+    ended = RunEnded(returncode=0, exit_code=130, message="interrupted")
+    state = State(started=STARTED, diagnosis=DIAGNOSIS, verdicts=verdicts, patch=PATCH, control=QUIET, ended=ended)
+    for words in (text.render(state), markdown.render(state), html.render(state)):
+        assert said in " ".join(words.split())
+        assert "No fix held" not in words
+        assert "No fix was kept" not in words
+    assert next_commands(state)[0] == (
+        "diagnose fix train.py --big",
+        "tries them again; with --budget 5m it ends within that time by itself",
+    )
+
+
+def test_a_program_that_was_interrupted_before_its_trials_is_no_trial_cut_short() -> None:
+    ended = RunEnded(returncode=0, exit_code=130, message="interrupted")
+    said = text.render(State(started=STARTED, diagnosis=DIAGNOSIS, ended=ended))
+    assert "Interrupted before" not in said
+    assert "Next   diagnose fix train.py --big" in said

@@ -26,7 +26,7 @@ from diagnose.model import (
     Steps,
     Verdict,
 )
-from diagnose.report import formats, markdown, text
+from diagnose.report import formats, html, markdown, text
 from diagnose.session import PatchAccepted, RunEnded, State, TrialStarted, TrialState, fold
 from diagnose.units import format_ns
 
@@ -306,12 +306,13 @@ def test_a_fix_that_is_compared_with_nothing_lets_the_program_run() -> None:
 def test_of_a_run_that_was_interrupted_no_patch_can_be_applied() -> None:
     kept = Verdict("one", Decision.KEPT, "half of the step saved", saving=Interval(0.5, 0.4, 0.6))
     accepted = PatchAccepted(diff="--- a\n+++ b\n", fixers=["one"])
-    state = State(diagnosis=SMALL, verdicts=(kept,), patch=accepted)
-    interrupted = replace(state, ended=RunEnded(returncode=0, exit_code=130, message="interrupted"))
-    for render in (text.render, markdown.render):
-        assert "diagnose apply" in render(state)
-        assert "diagnose apply" not in render(interrupted)
-        assert "there is no patch to apply" in render(interrupted)
+    going_on = State(diagnosis=SMALL, verdicts=(kept,), patch=accepted)
+    interrupted = replace(going_on, ended=RunEnded(returncode=0, exit_code=130, message="interrupted"))
+    for render in (text.render, markdown.render, html.render):
+        assert "diagnose apply" in render(replace(going_on, ended=RunEnded(returncode=0, exit_code=0)))
+        for state in (going_on, interrupted):
+            assert "diagnose apply" not in render(state)
+            assert "there is no patch to apply" in render(state)
 
 
 def test_a_common_trial_that_kept_nothing_is_told_of() -> None:

@@ -18,7 +18,7 @@ from typing import TextIO
 import diagnose
 from diagnose.cli.lettering import speak
 from diagnose.cli.streams import talk, terminal_is_lost
-from diagnose.errors import DiagnoseError, UsageError
+from diagnose.errors import Cancelled, DiagnoseError, UsageError
 
 COMMANDS = (
     "run",
@@ -40,8 +40,6 @@ COMMANDS = (
     "demo",
 )
 """Modules of this package, in the order of `--help`."""
-
-INTERRUPTED = 130
 
 _FIRST_STEPS = (
     "Start with `diagnose run train.py` on a program of yours, `diagnose analyze trace.json.gz` on a recording, or "
@@ -72,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         _last_word("diagnose: interrupted")
-        return INTERRUPTED
+        return Cancelled.exit_code
     except BrokenPipeError:
         # The reader of stdout went away (`diagnose … | head`): nothing is left to say, to anyone.
         _abandon(sys.stdout)
@@ -80,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.errno == errno.EIO and terminal_is_lost():
             _abandon(sys.stdout)
-            return INTERRUPTED
+            return Cancelled.exit_code
         if error.errno not in _OUTSIDE:
             raise
         _abandon(sys.stdout)

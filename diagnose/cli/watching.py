@@ -33,7 +33,7 @@ from diagnose.session import AnyEvent, RunEnded, RunStarted, Session, State, War
 from diagnose.trial.schedule import Schedule
 from diagnose.units import format_ns, parse_duration_ns
 
-INTERRUPTED = 130
+INTERRUPTED = Cancelled.exit_code
 PAGE = "report.html"
 PROGRAM_FAILED = ProgramFailed.exit_code
 

@@ -13,7 +13,18 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from diagnose.model import Accounting, Decision, Diagnosis, Place, Verdict
-from diagnose.report import Report, Subject, as_state, memory, phrases, predictions, side_by_side, step_chart, tried
+from diagnose.report import (
+    Report,
+    Subject,
+    as_state,
+    ending,
+    memory,
+    phrases,
+    predictions,
+    side_by_side,
+    step_chart,
+    tried,
+)
 from diagnose.report.next_steps import next_commands
 from diagnose.report.paths import place
 from diagnose.report.slices import is_recorded, slices
@@ -65,9 +76,10 @@ def _answer(state: State) -> Answer:
         better = state.final.patched_ns <= state.final.original_ns
         kept = sum(verdict.decision is Decision.KEPT for verdict in state.verdicts)
         return Answer("fixed" if better else "worse", named_count(kept, "kept fix", "kept fixes"), phrases.final(state))
-    if said := phrases.nothing_kept(state):
-        why = phrases.restless(state)
-        return Answer("open", "No fix was kept", f"{said} {phrases.sentence(why)}" if why else said)
+    if said := ending.nothing_kept(state):
+        why = ending.restless(state)
+        title = "No fix was kept" if not ending.cut_short(state) else "The trials were cut short"
+        return Answer("open", title, f"{said} {phrases.sentence(why)}" if why else said)
     diagnosis = state.diagnosis
     if diagnosis is None:
         said = state.ended.message if state.ended else ""
@@ -150,6 +162,7 @@ def _template() -> Template:
     environment.globals |= {
         "style": here.joinpath("page.css").read_text(encoding="utf-8"),
         "phrases": phrases,
+        "ending": ending,
         "memory": memory,
         "predictions": predictions,
         "tried": tried,

@@ -6,21 +6,19 @@ from collections.abc import Sequence
 
 from diagnose.model import Decision, Finding, Verdict
 from diagnose.report import Report, Subject, as_state
+from diagnose.report.ending import cut_short, nothing_kept, restless
 from diagnose.report.memory import headline, held, life, title, weighty
 from diagnose.report.next_steps import next_commands
 from diagnose.report.paths import place
 from diagnose.report.phrases import (
     chosen,
-    cut_short,
     evidence,
     final,
     gain,
     identity,
     interplay,
     is_quiet,
-    nothing_kept,
     quiet_news,
-    restless,
     saves,
     sentence,
     together,

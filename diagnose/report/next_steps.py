@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from diagnose.errors import ProgramFailed
 from diagnose.model import Decision
-from diagnose.report.phrases import cut_short, found_without_edits, is_quiet
+from diagnose.report.ending import cut_short, found_without_edits, interrupted
+from diagnose.report.phrases import is_quiet
 from diagnose.report.tried import is_dry, not_allowed, out_of_time, undecided
 from diagnose.session import State
 
@@ -37,6 +38,9 @@ def _fixing(state: State) -> Iterator[tuple[str, str]]:
             yield f"diagnose fix {program}", f"tries {them} of your files and measures {each}"
         return
     if state.ended is None:
+        return
+    if interrupted(state):
+        yield f"diagnose fix {program}", "tries them again; with --budget 5m it ends within that time by itself"
         return
     if late := [verdict.fixer for verdict in out_of_time(state)]:
         yield f"diagnose fix {program}", f"without a --budget has the time for {_named(late)}"

@@ -25,7 +25,6 @@ from diagnose.model import (
 )
 from diagnose.report.predictions import compared
 from diagnose.report.slices import is_recorded, slices
-from diagnose.report.tried import advised, is_dry, measured, told_from_none, undecided, untried
 from diagnose.report.vocabulary import CLASSES, FOUND_BY, class_look, named_count
 from diagnose.session import State
 from diagnose.units import NS_PER_S, format_flops, format_ns, format_share, format_value
@@ -341,53 +340,3 @@ def final(state: State) -> str:
         change = f"{format_ns(abs(before - after))} or {format_share(abs(before - after) / before)} of each step"
         said += f": {before / after:.2f} times the throughput, {change} {'saved' if after <= before else 'lost'}"
     return said
-
-
-def found_without_edits(state: State) -> bool:
-    """Whether fixes were looked for, and no fixer had anything to try or to advise."""
-    if state.started is None or state.started.command != "fix" or state.verdicts:
-        return False
-    ended_well = state.ended is not None and state.ended.exit_code == 0
-    return ended_well and state.diagnosis is not None and not is_quiet(state.diagnosis)
-
-
-def nothing_kept(state: State) -> str:
-    """What a run came to that went on to try fixes and ended without one that holds. Empty for all others."""
-    if found_without_edits(state):
-        return "No fixer has an edit for what was found here: your program stays as it is."
-    if state.ended is None or state.ended.exit_code != 0 or is_dry(state) or not state.verdicts:
-        return ""
-    if state.final is not None or (state.patch is not None and state.patch.diff):
-        return ""
-    unsettled = len(undecided(state))
-    parts = (
-        (len(measured(state.verdicts)) - unsettled, "measured"),
-        (unsettled, "measured on a machine too restless to tell"),
-        (sum(len(alike.verdicts) for alike in untried(state.verdicts)), "not tried"),
-        (len(advised(state.verdicts)), "left to you"),
-    )
-    counts = ", ".join(f"{count} {what}" for count, what in parts if count)
-    return f"No fix was kept ({counts}): your program stays as it is."
-
-
-def restless(state: State) -> str:
-    """Why fixes that were measured are neither kept nor shown to bring nothing. Empty where the machine was quiet."""
-    open_still = undecided(state)
-    if not open_still:
-        return ""
-    names = ", ".join(
-        f"{verdict.fixer} (up to {format_share(min(verdict.saving.high, 1.0))})"
-        for verdict in open_still
-        if verdict.saving is not None
-    )
-    coarsest = max(told_from_none(state, verdict) for verdict in open_still)
-    return (
-        f"Undecided, rather than shown to bring nothing: {names}. Changes of less than ±{format_share(coarsest)} of a "
-        "step could not be told from none here, as beside other programs or where the processor changes its clock; on "
-        "a quiet machine the same command can decide"
-    )
-
-
-def cut_short(state: State) -> bool:
-    """Whether a run ended before its fixes had their last word: there is a diff, and no patch that could be applied."""
-    return state.ended is not None and state.ended.exit_code != 0

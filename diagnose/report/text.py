@@ -12,6 +12,7 @@ from rich.text import Text
 
 from diagnose.model import Decision
 from diagnose.report import Report, Subject, as_state
+from diagnose.report.ending import nothing_kept
 from diagnose.report.memory import headline, memory_lines, title
 from diagnose.report.next_steps import next_commands
 from diagnose.report.phrases import (
@@ -23,7 +24,6 @@ from diagnose.report.phrases import (
     identity,
     is_healthy,
     is_quiet,
-    nothing_kept,
     quiet_news,
     unsure,
 )

@@ -6,15 +6,14 @@ from __future__ import annotations
 from rich.text import Text
 
 from diagnose.model import Verdict
+from diagnose.report.ending import cut_short, nothing_kept, restless
 from diagnose.report.paths import clipped, place
 from diagnose.report.phrases import (
     MINUS,
     chosen,
-    cut_short,
     final,
     interplay,
     particulars,
-    restless,
     saves,
     sentence,
     together,
@@ -183,16 +182,26 @@ def _diff(state: State, width: int) -> list[Text]:
 
 def _result(state: State, width: int) -> list[Text]:
     if state.final is None:
-        tried = measured(state.verdicts)
-        if state.ended is None or not tried or (state.patch is not None and state.patch.diff):
-            return []
-        nothing = styled("  No fix held: your program stays as it is.", "bold")
-        return [heading("Result", "", width), nothing, *_unsettled(state, width)]
+        return _without_result(state, width)
     gained = state.final.patched_ns <= state.final.original_ns
     lines = [heading("Result", state.final.how, width)]
     lines += [styled(f"  {line}", f"bold {GOOD if gained else BAD}") for line in wrap(final(state), width - 2)]
     rests = (f"{named_count(state.final.runs, 'run')} of each", together(state), interplay(state))
     return lines + _muted("; ".join(filter(None, rests)), width) + _unsettled(state, width)
+
+
+def _without_result(state: State, width: int) -> list[Text]:
+    """In the place of figures, what is to be said at the end of a run that has none."""
+    tried = measured(state.verdicts)
+    if state.ended is None or not tried:
+        return []
+    said = "No fix held: your program stays as it is."
+    if cut_short(state):
+        said = nothing_kept(state)
+    elif state.patch is not None and state.patch.diff:
+        return []
+    words = [styled(f"  {line}", "bold") for line in wrap(said, width - 2)]
+    return [heading("Result", "", width), *words, *_unsettled(state, width)]
 
 
 def _unsettled(state: State, width: int) -> list[Text]:

@@ -7,6 +7,7 @@ from textual.events import Click
 from textual.message import Message
 from textual.reactive import reactive
 
+from diagnose.errors import Cancelled
 from diagnose.model import TOGETHER
 from diagnose.report.paths import clipped
 from diagnose.report.styled import styled
@@ -16,7 +17,7 @@ from diagnose.tui.panel import Panel, spread
 from diagnose.tui.theme import FAINT
 from diagnose.units import NS_PER_S
 
-INTERRUPTED = 130
+INTERRUPTED = Cancelled.exit_code
 
 
 def elapsed(state: State, now_ns: int | None) -> str:

@@ -8,9 +8,10 @@ from textual.containers import Vertical
 from textual.reactive import reactive
 
 from diagnose.model import TOGETHER, Decision
+from diagnose.report.ending import nothing_kept
 from diagnose.report.next_steps import next_command
 from diagnose.report.paths import clipped
-from diagnose.report.phrases import arithmetic, final, is_healthy, is_quiet, nothing_kept, quiet_news
+from diagnose.report.phrases import arithmetic, final, is_healthy, is_quiet, quiet_news
 from diagnose.report.slices import bar, legend, slices
 from diagnose.report.styled import styled
 from diagnose.report.tried import measured
