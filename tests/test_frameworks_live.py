@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from watching import BARE, LIMIT_S, PROGRAMS, QUICK, run
+from watching import BARE, LIMIT_S, PROGRAMS, QUICK
 
 from diagnose.collect import environment
 from diagnose.fixer import Edits, Facts, Site, example_request
@@ -49,9 +49,7 @@ def losses(folder: Path, name: str, text: str, *words: str) -> list[float]:
 
 def recorded(folder: Path, name: str, *words: str) -> list[Site]:
     """The sites that a watched run of a program leaves, its own file called by its name alone."""
-    ran = run(folder, name, *words, extra={"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"})
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    own = str(PROGRAMS / name)
+    own = str(folder / name)
     return [
         Site(
             site["kind"],
@@ -61,8 +59,20 @@ def recorded(folder: Path, name: str, *words: str) -> list[Site]:
             site["arguments"],
             site["owned"],
         )
-        for site in ran.lines("sites.jsonl")
+        for site in recorded_of(folder, name, (PROGRAMS / name).read_text(), *words)
     ]
+
+
+def recorded_of(folder: Path, name: str, text: str, *words: str) -> list[Any]:
+    """The raw sites that a watched run of a text leaves; `folder`, a new one, gets what the libraries write there."""
+    folder.mkdir()
+    (folder / name).write_text(text)
+    base = {**BARE, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    variables = environment(QUICK.to_json(folder / "run"), base)
+    command = [sys.executable, name, *words]
+    done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=LIMIT_S)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return [json.loads(line) for line in (folder / "run" / "rank0" / "sites.jsonl").read_text().splitlines()]
 
 
 def patched(
@@ -104,7 +114,7 @@ def test_a_program_of_the_trainer_computes_the_same_after_its_fixes(tmp_path: Pa
     name = "hf_trainer.py"
     sites = recorded(tmp_path / "run", name, "30")
     lines = {site.arguments.get("called_from") for site in sites if site.kind in {"DataLoader", "optimizer"}}
-    assert lines == {f"{PROGRAMS / name}:{line_of(name, 'trainer.train()')}"}
+    assert lines == {f"{tmp_path / 'run' / name}:{line_of(name, 'trainer.train()')}"}
     assert within(
         tmp_path,
         name,
@@ -123,17 +133,6 @@ def test_defaults_of_the_parser_and_files_of_options_reach_the_trainer(tmp_path:
     assert losses(tmp_path / "after", name, text, *OPTIONS) == before
     again = recorded_of(tmp_path / "again", name, text, *OPTIONS)
     assert [site["arguments"]["num_workers"] for site in again if site["kind"] == "DataLoader"][:1] == [2]
-
-
-def recorded_of(folder: Path, name: str, text: str, *words: str) -> list[Any]:
-    """The raw sites of a changed program."""
-    folder.mkdir()
-    (folder / name).write_text(text)
-    variables = environment(QUICK.to_json(folder / "run"), {**BARE, "OMP_NUM_THREADS": "1"})
-    subprocess.run(
-        [sys.executable, name, *words], cwd=folder, env=variables, capture_output=True, timeout=LIMIT_S, check=True
-    )
-    return [json.loads(line) for line in (folder / "run" / "rank0" / "sites.jsonl").read_text().splitlines()]
 
 
 @needs_accelerate
