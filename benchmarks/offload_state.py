@@ -3,10 +3,10 @@
     python benchmarks/offload_state.py --out OUT [--seconds 120] [--device cuda|cpu] [--tiny]
 
 The transformer of `checkpoint_bench.py` with AdamW, all of whose state is kept away: as it is; with
-`diagnose.kernels.offload_state`, whose copies begin in the backward pass; and with the same, where the step alone
-brings the state back. Each way has a model of its own, one after the other and then in reverse order. A line for each:
-the median step with its quartiles, the peak, what was on its way back when the backward pass ended, and whether the
-parameters are those of the program as it is, bit for bit.
+`diagnose.kernels.offload_state(optimizer, ahead=True)`, whose copies begin in the backward pass; and without `ahead`,
+where the step alone brings the state back. Each way has a model of its own, one after the other and then in reverse
+order. A line for each: the median step with its quartiles, the peak, what was on its way back when the backward pass
+ended, and whether the parameters are those of the program as it is, bit for bit.
 """
 
 from __future__ import annotations
@@ -65,10 +65,8 @@ def measure(row: dict[str, Any], bench: Bench, seconds: float, most: int) -> Non
     early_bytes: list[int] = []
     if row["way"] != WAYS[0]:
         optimizer.register_step_pre_hook(lambda *_: early_bytes.append(states.on_way_bytes()))
-        offload_state(optimizer)
+        offload_state(optimizer, ahead=row["way"] == WAYS[1])
         states = list(optimizer._optimizer_step_pre_hooks.values())[-1].__self__  # type: ignore[attr-defined]
-        if row["way"] == WAYS[2]:
-            states.bring_some_back = lambda *_: None
     torch.use_deterministic_algorithms(True)
     for _ in range(WARM_UP):
         bench.step()

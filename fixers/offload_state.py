@@ -6,17 +6,16 @@ What it changes
 Why it helps
     Adam keeps two numbers for each parameter, which nobody reads but the optimizer as it steps: in the forward and the
     backward pass, when memory is fullest, they only lie there. A copy engine takes them to pinned memory of the host
-    beside the next forward pass, and brings them back: in the backward pass, as far as that has made room for them and
-    no more is held than without, the rest for the step. The share is the least with which the peak fits, from what the
-    run measured; where that is not known, several are tried.
+    beside the next forward pass, and brings them back for the step. The share is the least with which the peak fits,
+    from what the run measured; where that is not known, several are tried.
 
 Fix safety
     Bitwise: what comes back is what went. The step waits for the copies: some tens of milliseconds a gigabyte where the
-    bus is slow. The host needs as much memory, pinned. Who accumulates gradients over more passes than ever before has,
-    once, beside them what came back early. The optimizer's `state_dict()` is complete and can be loaded with or without
-    this. Left alone: optimizers that step within a CUDA graph (`capturable`) or a compiled function; programs that
-    offload by themselves, that look into `optimizer.state`, copy the optimizer itself, or gather its sharded state from
-    all ranks; plain SGD, which keeps nothing.
+    bus is slow; who has memory to spare may let them begin in the backward pass, by `ahead=True`. The host needs as
+    much memory, pinned. The optimizer's `state_dict()` is complete and can be loaded with or without this. Left alone:
+    optimizers that step within a CUDA graph (`capturable`) or a compiled function; programs that offload by themselves,
+    that look into `optimizer.state`, copy the optimizer itself, or gather its sharded state from all ranks; plain SGD,
+    which keeps nothing.
 """
 
 from __future__ import annotations

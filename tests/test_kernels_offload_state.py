@@ -44,10 +44,6 @@ class StandIn:
     def wait(self, event: Arrival) -> None:
         event.synchronize()
 
-    def held_bytes(self) -> int:
-        """Always as much: a backward pass makes no room."""
-        return 1000
-
 
 @pytest.fixture
 def moves(monkeypatch: pytest.MonkeyPatch) -> None:

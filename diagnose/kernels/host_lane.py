@@ -41,6 +41,11 @@ class HostLane:
             event.record(self._stream)
         return event
 
+    def current(self) -> int:
+        """Which stream is given work now."""
+        stream: int = torch.cuda.current_stream(self._device).cuda_stream
+        return stream
+
     def held_bytes(self) -> int:
         """What tensors hold of the device."""
         known = torch.cuda.memory_stats_as_nested_dict(self._device)

@@ -39,7 +39,7 @@ class Ahead:
         self._seen: list[tuple[tuple[int, int], int]] = []
         self._learned: list[tuple[tuple[int, int], int]] = []
         self._passes: Counter[int] = Counter()
-        self._most: Counter[int] = Counter()
+        self._most_passes = 0
         self._gradient: weakref.ref[Any] | None = None
         self._ended_early = False
 
@@ -48,11 +48,12 @@ class Ahead:
         if self._gradient is None and gradient is not None:
             self._gradient = weakref.ref(gradient, self._gradients_end)
         self._passes[place] += 1
-        key = (place, self._passes[place])
+        passes = max(self._passes.values())  # some leave this parameter out
+        key = (place, passes)
         held = self._held_bytes() - on_way_bytes
         self._seen.append((key, held))
-        is_last = self._passes[place] == self._most[place]
-        self._most[place] = max(self._most[place], self._passes[place])
+        is_last = passes == self._most_passes
+        self._most_passes = max(self._most_passes, passes)
         places = [at for at, (known, _) in enumerate(self._learned) if known == key]
         if not places or not is_last or not self._ended_early:
             return 0

@@ -4,8 +4,14 @@
     offload_state(optimizer, 0.5)
 
 Between two steps the states of the first parameters, as many as hold that share of the bytes, are on the host. They go
-there when a step is over, beside the next forward pass, and come back beside the backward pass as far as that has made
-room for them (`state_ahead`), the rest when a step begins. Values are those that they were, bit for bit.
+there when a step is over, beside the next forward pass, and come back when a step begins. Values are those that they
+were, bit for bit.
+
+`offload_state(optimizer, ahead=True)` lets them come back beside the backward pass, as far as that has made room for
+them (`state_ahead`), the rest when a step begins. It is for programs that have memory to spare, one optimizer, and
+nothing large to do between the backward pass and the step: what holds more there, as the step of another optimizer
+does, finds the state on the device already. Sharded gradients arrive on a stream of their own: there the step does it.
+
 `optimizer.state_dict()` waits for copies that are under way, and can be loaded as ever. It has what is away as tensors
 of the host: a sharded state that ranks gather whole over NCCL has to be moved to the device before. Small tensors, and
 those of groups that are `capturable` or `differentiable`, stay where they are; so does all on the CPU.
@@ -35,8 +41,10 @@ MARKS = 16
 _with_states: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-def offload_state(optimizer: torch.optim.Optimizer, share: float = 1.0) -> None:
+def offload_state(optimizer: torch.optim.Optimizer, share: float = 1.0, *, ahead: bool = False) -> None:
     """From its next step on, keep this share of the bytes of an optimizer's state on the host between steps.
+
+    With `ahead` it begins to come back while the backward pass still runs, where that has made room.
 
     Raises:
         ValueError: a share that is not between 0 and 1, or an optimizer that was given here before.
@@ -46,7 +54,7 @@ def offload_state(optimizer: torch.optim.Optimizer, share: float = 1.0) -> None:
     if optimizer in _with_states:
         raise ValueError("the state of this optimizer is offloaded already")
     _with_states.add(optimizer)
-    states = _States(share)
+    states = _States(share, ahead)
     optimizer.register_step_pre_hook(states.bring_back)
     optimizer.register_step_post_hook(states.send_away)
     optimizer.register_state_dict_pre_hook(states.arrive)
@@ -77,19 +85,21 @@ class _Away:
 class _States:
     """The tensors of one optimizer; its hooks."""
 
-    def __init__(self, share: float) -> None:
+    def __init__(self, share: float, ahead: bool) -> None:
         self._share = share
+        self._looks_ahead = ahead
         self._away: list[_Away] = []
         self._lanes: dict[torch.device, HostLane] = {}
         self._was_read = False
         self._ahead: Ahead | None = None
-        self._is_marked = False
+        self._stream: int | None = None
+        """The one that steps: memory of another one's is not that which the backward pass has given back."""
 
     def send_away(self, optimizer: torch.optim.Optimizer, _args: Any = None, _kwargs: Any = None) -> None:
         """After a step."""
         found = list(_movable(optimizer))
-        if found and not self._is_marked:
-            self._is_marked = True
+        if found and self._looks_ahead:
+            self._looks_ahead = False
             self._mark(found)
         left = self._share * sum(_size(_local(tensor)) for _, _, tensor in found)
         for parameter, name, tensor in found:
@@ -105,6 +115,7 @@ class _States:
             self._away.append(_Away(parameter, name, host, local.device, buffer, event))
         if self._ahead is not None:
             self._ahead.stepped()
+            self._stream = self._lane(self._away[0].device).current() if self._away else None
 
     def bring_back(self, optimizer: torch.optim.Optimizer, _args: Any = None, _kwargs: Any = None) -> None:
         """Before a step. What was replaced meanwhile, as by `load_state_dict`, stays as it is.
@@ -139,6 +150,8 @@ class _States:
         """In a backward pass, as far as there is room for it already: where that fails, the step does it all."""
         if self._ahead is None or not self._away or torch.compiler.is_compiling() or _is_capturing(parameter):
             return
+        if self._lane(self._away[0].device).current() != self._stream:
+            return
         on_way = self.on_way_bytes()
         room = self._ahead.marked(place, parameter.grad, on_way)
         for one in reversed(self._away):
@@ -151,6 +164,7 @@ class _States:
                 one.load(self._lane(one.device))
             except torch.OutOfMemoryError:  # the allocator's room is in pieces: it will be no other the next time
                 self._ahead = None
+                self.drop()  # the pass may need what was taken before
                 return
 
     def drop(self) -> None:
