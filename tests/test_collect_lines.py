@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,13 @@ import pytest
 from watching import PROGRAMS, QUICK, Ran, run
 
 from diagnose.collect import Recipe
-from diagnose.collect.inside.lines import MOST_MOMENTS, LineLog
+from diagnose.collect.inside import lines as following
+from diagnose.collect.inside.lines import MOST_MOMENTS, LineLog, _put_together
 from diagnose.collect.inside.ownership import Ownership
 from diagnose.measure import Measures
 from diagnose.measure.op_places import places_of_ops
 from diagnose.trace.readers import open_traces
+from diagnose.trace.readers.run_lines import read_lines
 
 PROGRAM = "written_out.py"
 FIXED = Recipe(warmup=3, most_warmup_steps=2)
@@ -128,10 +132,74 @@ def test_python_between_operators_is_found_where_it_runs(tmp_path: Path) -> None
 def test_a_step_with_very_much_python_is_left_alone(tmp_path: Path) -> None:
     ran = run(tmp_path, PROGRAM, "--slow-python", str(MOST_MOMENTS))
     assert ran.returncode == 0
-    record = followed(ran)
-    assert not record["whole"]
-    assert len(record["t"]) <= MOST_MOMENTS + 2
+    assert len(followed(ran)["t"]) <= MOST_MOMENTS + 2
     assert ran.record("window.json")["steps"] == QUICK.steps
+
+
+LOOPS = """
+def work(count):
+    total = 0
+    for one in range(count):
+        total += one
+    last = sum(one * one for one in range(count))
+    return total + last
+"""
+
+
+def stays(folder: Path, monkeypatch: pytest.MonkeyPatch, tick_ns: int) -> tuple[bool, list[tuple[int, int]]]:
+    """Follows `LOOPS` by a clock that ticks whenever it is read: whether to its end, and how long at which line."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(following, "MOST_MOMENTS", 2000)
+    monkeypatch.setattr(following, "MOST_NS", 1 << 62)
+    monkeypatch.setattr(following, "_clock", itertools.count(step=tick_ns).__next__)
+    space: dict[str, Any] = {}
+    exec(compile(LOOPS, str(folder / "loops.py"), "exec"), space)
+    log = LineLog(Ownership())
+    assert log.begin(0)
+    try:
+        space["work"](5_000)
+    finally:
+        log.end()
+    assert sys.gettrace() is None
+    log.save(folder / "lines.json.gz")
+    read = read_lines(folder / "lines.json.gz")
+    lines = [read.stacks[place][0].line if read.stacks[place] else 0 for place in read.places]
+    return log.is_whole, list(zip(lines, np.diff(read.times).tolist(), strict=False))
+
+
+def test_a_long_loop_of_quick_lines_is_followed_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    is_whole, found = stays(tmp_path, monkeypatch, tick_ns=1000)
+    assert is_whole
+    assert len(found) < 2000
+    time_at = {line: sum(length for at, length in found if at == line) for line, _ in found}
+    # Of two moments a turn, of a tick each: those of the expression are one line.
+    assert time_at[4] == pytest.approx(5e6, rel=0.01)
+    assert time_at[5] == pytest.approx(5e6, rel=0.01)
+    assert time_at[6] == pytest.approx(10e6, rel=0.01)
+
+
+def test_lines_that_take_as_long_as_operators_are_not_put_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_whole, found = stays(tmp_path, monkeypatch, tick_ns=20_000)
+    assert not is_whole
+    assert 2000 <= len(found) <= 2002
+    assert {line for line, _ in found} <= {0, 2, 3, 4, 5}
+
+
+def test_what_is_put_together_keeps_its_time_and_its_last_moments() -> None:
+    times = [*range(0, 10 * 129, 10)]
+    places = [7, *[1, 2] * 31, 9, *[3] * 64, 5]
+    assert _put_together(times, places)
+    assert (times, places) == ([0, 10, 320, 630, 640, 1280], [7, 1, 2, 9, 3, 5])
+
+
+def test_nothing_is_put_together_where_an_operator_may_lie_between() -> None:
+    times = [*range(0, 64 * 10, 10), 64 * 10 + 50_000, 64 * 10 + 50_010]
+    places = [1, 2] * 33
+    before = (list(times), list(places))
+    assert not _put_together(times, places)
+    assert (times, places) == before
 
 
 def test_a_debugger_keeps_its_place(tmp_path: Path) -> None:

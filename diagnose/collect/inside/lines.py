@@ -3,7 +3,8 @@
 A profile's stacks name functions, and where an operator stands in one they do not say: `a + b` calls nothing that
 Python would tell of. So the interpreter itself is asked, through `sys.settrace`, at every line of the user's files.
 Other files cost one call for each of their functions. A step that has much Python gets slow by it; after `MOST_NS` or
-`MOST_MOMENTS` it is left alone, and what was seen by then is kept.
+`MOST_MOMENTS` it is left alone, and what was seen by then is kept. A loop that is quick but long has more moments than
+that: they are put together, so that each of its lines keeps its time but not its turns.
 """
 
 from __future__ import annotations
@@ -24,6 +25,12 @@ from .writer import encode
 MOST_NS = 1_000_000_000
 """Beyond the step's usual length, for all that is recorded of it."""
 MOST_MOMENTS = 100_000
+"""That are kept at once."""
+_STRETCH = 64
+"""Moments that are put together, where all of them are at `_FEW_PLACES` and none lasts for `_QUICK_NS`."""
+_FEW_PLACES = 6
+_QUICK_NS = 10_000
+"""Under a profiler an operator takes longer than this: what lies on either side of one is never put together."""
 _NOWHERE = -1
 
 _Trace = Callable[[FrameType, str, Any], Any]
@@ -53,7 +60,7 @@ class LineLog:
             return False
         self._until_ns = _clock() + step_ns + MOST_NS
         self._trace = self._followed()
-        if not _hidden_from_compiler((self._trace, self._usual, LineLog.end, note)):
+        if not _hidden_from_compiler((self._trace, self._usual, _put_together, LineLog.end, note)):
             self._trace = None
             return False
         self._enter_standing(sys._getframe(1))
@@ -116,7 +123,7 @@ class LineLog:
     def _followed(self) -> _Trace:
         """The trace function: local names throughout, for it runs at every line.
 
-        It calls nothing that is written in Python: torch.compile would look at that.
+        What it calls that is written in Python is hidden from torch.compile, which would look at it.
         """
         ids, callers, times, places = self._ids, self._callers, self._times, self._places
         until_ns, most = self._until_ns, MOST_MOMENTS
@@ -136,7 +143,7 @@ class LineLog:
                 else:
                     return arrived
                 times.append(now)
-                if now > until_ns or len(times) > most:
+                if now > until_ns or (len(times) > most and not _put_together(times, places)):
                     self.end(whole=False)
             except Exception as error:  # noqa: BLE001 - it would be raised into the program
                 note(arrived, error)
@@ -170,6 +177,33 @@ class LineLog:
 
         self._usual = arrived
         return called
+
+
+def _put_together(times: list[int], places: list[int]) -> bool:
+    """Make room: of each stretch of a loop one moment a place, as long as all there. False where that is not half.
+
+    The last moments stay as they are: what is called next is called from there.
+    """
+    before, kept_times, kept_places = len(times), [], []
+    whole = max(before - 1, 0) // _STRETCH * _STRETCH
+    for first in range(0, whole, _STRETCH):
+        spent: dict[int, int] = {}
+        is_quick = True
+        for at in range(first, first + _STRETCH):
+            took = times[at + 1] - times[at]
+            is_quick = is_quick and took < _QUICK_NS
+            spent[places[at]] = spent.get(places[at], 0) + took
+        if not is_quick or len(spent) > _FEW_PLACES:
+            kept_times += times[first : first + _STRETCH]
+            kept_places += places[first : first + _STRETCH]
+            continue
+        moment = times[first]
+        for place, took in spent.items():
+            kept_times.append(moment)
+            kept_places.append(place)
+            moment += took
+    times[:whole], places[:whole] = kept_times, kept_places
+    return len(times) <= before // 2
 
 
 def _calls_of_modules() -> frozenset[CodeType]:
