@@ -118,3 +118,11 @@ def test_without_a_followed_step_nothing_is_invented() -> None:
     measures = followed(ALIKE.replace("m      n    e", "              "))
     assert not measures.followed
     assert places_of_ops(measures, op_rows(measures.trace, "aten::mm")) == ()
+
+
+def test_a_line_counts_once_whatever_functions_are_within_it() -> None:
+    within = [StackFrame("train.py", 10, "main.<locals>.<genexpr>"), *lines(11)]
+    around = [StackFrame("train.py", 10, "main"), *lines(11)]
+    measures = followed(ALIKE, m=within, n=around, e=[])
+    (place,) = measures.places(measures.counted)
+    assert (place.line, place.function, place.share) == (10, "main", 1.0)

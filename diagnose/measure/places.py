@@ -138,9 +138,15 @@ def _innermost(trace: Trace, rows: Int64, intervals: Intervals) -> Int64:
 
 
 def _places(lines: Counter[tuple[str, int, str]], total: int) -> tuple[Place, ...]:
-    ranked = sorted(lines.items(), key=lambda entry: (-entry[1], entry[0]))
+    counts: Counter[tuple[str, int]] = Counter()
+    functions: dict[tuple[str, int], str] = {}
+    for (file, line, function), count in lines.items():
+        counts[file, line] += count
+        # Of a line with a generator expression or a lambda: the function that they are written in.
+        functions[file, line] = min(function, functions.get((file, line), function), key=lambda name: (len(name), name))
+    ranked = sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))
     return tuple(
-        Place(file, line, function=function, share=count / total)
-        for (file, line, function), count in ranked[:_MOST_PLACES]
+        Place(file, line, function=functions[file, line], share=count / total)
+        for (file, line), count in ranked[:_MOST_PLACES]
         if count >= _SMALLEST_SHARE * total
     )
