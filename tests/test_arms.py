@@ -11,14 +11,16 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-from watching import LIMIT_NS, LIMIT_S, left_of
+from watching import BARE, LIMIT_NS, LIMIT_S, QUICK, left_of
 
+from diagnose.collect import environment
 from diagnose.program import Program
 from diagnose.trial.arms import Arm, ArmFailed, Trouble, Workplace
 from diagnose.trial.groups import Groups
@@ -32,6 +34,7 @@ if behaviour == "no-steps":
     sys.exit(0)
 sleeper = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
 worker = subprocess.Popen(sleeper, start_new_session=behaviour == "launcher")
+open(json.loads(os.environ["DIAGNOSE_RECIPE"])["room"] + "/listener", "w").close()
 open("worker.pid", "w").write(str(worker.pid))
 link = socket.socket(socket.AF_UNIX)
 link.connect(json.loads(os.environ["DIAGNOSE_RECIPE"])["socket"])
@@ -243,3 +246,25 @@ def test_ending_a_group_kills_what_ignores_a_request_to_end(tmp_path: Path) -> N
         while not (tmp_path / "stubborn.out").read_bytes() and time.monotonic() < deadline:
             os.sched_yield()
         assert group.end() == -signal.SIGKILL
+
+
+def test_what_an_arm_s_workers_leave_in_its_room_goes_with_it(
+    start: StartArm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rooms = tmp_path / "rooms"
+    rooms.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(rooms))
+    arm = start("normal")
+    arm.ready(LIMIT_NS)
+    assert len(list(rooms.glob("*/listener"))) == 1
+    arm.close()
+    assert list(rooms.iterdir()) == []
+
+
+def test_multiprocessing_keeps_its_sockets_in_the_room_of_a_trial(tmp_path: Path) -> None:
+    recipe = {**QUICK.to_json(tmp_path / "run"), "room": str(tmp_path)}
+    asks = "import torch, multiprocessing.util as util; print(util.get_temp_dir())"
+    done = subprocess.run(
+        [sys.executable, "-c", asks], env=environment(recipe, BARE), capture_output=True, text=True, timeout=LIMIT_S
+    )
+    assert done.stdout.split() == [str(tmp_path)], done.stderr

@@ -112,7 +112,8 @@ class Workplace:
         with contextlib.ExitStack() as held:
             ports = [held.enter_context(held_port()) for _ in range(_PORTS)]
             words, variables = with_own_port(program.command(self.python), variables, ports[0])
-            whole = {**self.recipe, "ports": ports, **recipe, "folder": str(folder)}
+            room = held.enter_context(tempfile.TemporaryDirectory(prefix="diagnose-", ignore_cleanup_errors=True))
+            whole = {**self.recipe, "ports": ports, "room": room, **recipe, "folder": str(folder)}
             group = self.groups.start(words, program.cwd, environment(whole, variables), folder / "program")
             group.keep_until_its_end(held.pop_all())
         return group

@@ -39,6 +39,8 @@ def _start() -> None:
 
     recipe = json.loads(os.environ[RECIPE_VARIABLE])
     hub = Hub(recipe)
+    if "room" in recipe:
+        importlib.import_module(".room", __name__).keep_sockets_in(recipe["room"], hub)
     mode = importlib.import_module(f".{recipe['mode']}", __name__)
     mode.start(recipe, hub)
 
