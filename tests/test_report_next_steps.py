@@ -200,3 +200,11 @@ def test_a_program_that_was_interrupted_before_its_trials_is_no_trial_cut_short(
     said = text.render(State(started=STARTED, diagnosis=DIAGNOSIS, ended=ended))
     assert "Interrupted before" not in said
     assert "Next   diagnose fix train.py --big" in said
+
+
+def test_trials_that_an_error_ended_say_which() -> None:
+    ended = RunEnded(returncode=0, exit_code=3, message="an unchanged copy fails: exit code 1\nTraceback …")
+    state = State(started=STARTED, diagnosis=DIAGNOSIS, control=QUIET, ended=ended)
+    said = " ".join(text.render(state).split())
+    assert "Ended by an error before a fix was kept: your program stays as it is. An unchanged copy fails" in said
+    assert "Traceback" not in said

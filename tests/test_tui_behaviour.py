@@ -19,7 +19,7 @@ from watching import LIMIT_S
 
 from diagnose.errors import ProgramFailed
 from diagnose.model import Diagnosis, Place
-from diagnose.session import AnyEvent, DiagnosisMade, ProgramOutput, State, fold
+from diagnose.session import AnyEvent, DiagnosisMade, ProgramOutput, RunEnded, RunStarted, State, fold
 from diagnose.tui.app import DiagnoseApp
 from diagnose.tui.choices import Choices
 from diagnose.tui.feed import Feed
@@ -300,6 +300,24 @@ async def test_output_follows_its_end_and_keeps_what_a_progress_bar_left() -> No
         assert app.state.output.endswith("100 %\n")
         assert "100 %" in app.export_screenshot().replace("&#160;", " ")
         assert "50 %" not in app.export_screenshot().replace("&#160;", " ")
+
+
+@driven
+async def test_of_a_program_that_printed_nothing_the_words_change_when_it_ends_and_with_the_width() -> None:
+    started = RunStarted(command="run", program="train.py", cwd="/home/user", version="0.1.0")
+    feed = Feed(fold([started]))
+    app = DiagnoseApp(feed)
+
+    def seen(words: str) -> bool:
+        return words in app.export_screenshot().replace("&#160;", " ")
+
+    async with app.run_test(size=(120, 30)) as pilot:
+        await pilot.press("5")
+        await settled(pilot, lambda: seen("What the program prints appears here."))
+        feed.accept(RunEnded(returncode=0, exit_code=0))
+        await settled(pilot, lambda: seen("under this screen; else it goes to the terminal alone."))
+        await pilot.resize_terminal(50, 20)
+        await settled(pilot, lambda: seen("What a program prints") and seen("terminal alone."))
 
 
 @pytest.mark.parametrize("size", [(20, 6), (200, 60)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from diagnose.errors import Cancelled
 from diagnose.model import Decision
-from diagnose.report.phrases import is_quiet
+from diagnose.report.phrases import is_quiet, sentence
 from diagnose.report.tried import advised, is_dry, measured, told_from_none, undecided, untried
 from diagnose.session import State
 from diagnose.units import format_share
@@ -45,9 +45,12 @@ def _so_far(state: State) -> str:
         return ""
     how = "Interrupted" if interrupted(state) else "Ended by an error"
     kept = [verdict.fixer for verdict in state.verdicts if verdict.decision is Decision.KEPT]
-    if not kept:
-        return f"{how} before a fix was kept: your program stays as it is."
-    return f"{how} before all that held so far ({', '.join(kept)}) was measured as a whole: there is no patch to apply."
+    said = f"{how} before a fix was kept: your program stays as it is."
+    if kept:
+        held = f"all that held so far ({', '.join(kept)})"
+        said = f"{how} before {held} was measured as a whole: there is no patch to apply."
+    error = state.ended.message.strip() if state.ended is not None and not interrupted(state) else ""
+    return f"{said} {sentence(error.splitlines()[0])}" if error else said
 
 
 def restless(state: State) -> str:

@@ -32,7 +32,7 @@ class OutputPane(Tab):
 
     def __init__(self) -> None:
         super().__init__("output")
-        self._drawn: str | None = None
+        self._drawn: tuple[str, list[Text]] | None = None
 
     def compose(self) -> ComposeResult:
         yield Lines(id="output-lines", follow=True)
@@ -50,10 +50,11 @@ class OutputPane(Tab):
     def fill(self) -> None:
         """Show all of the output that is kept."""
         output = self.state.output
-        if output == self._drawn:
+        drawn = (output, [] if output else self._empty())
+        if drawn == self._drawn:
             return
-        self._drawn = output
-        self.query_one(Lines).show(output_lines(output) if output else self._empty())
+        self._drawn = drawn
+        self.query_one(Lines).show(output_lines(output) if output else drawn[1])
 
     def _empty(self) -> list[Text]:
         over = self.state.ended is not None or self.state.started is None
