@@ -73,6 +73,7 @@ class FakeBench:
     halfway: list[str | None] = field(default_factory=list)
     """Per attempt, the text of the program with all but what changes the training."""
     runs_control: bool = True
+    control_cut_short: bool = False
     left_out: Mapping[str, Decision] = field(default_factory=dict)
     """What the leave-one-out check of a fixer finds; `kept` is the rest."""
     checks: list[tuple[str, str, str]] = field(default_factory=list)

@@ -146,6 +146,17 @@ def test_a_program_too_short_to_measure_gets_no_trial(tmp_path: Path) -> None:
     assert verdict.summary == "the program ends before it could be measured"
 
 
+def test_where_the_control_ran_out_of_time_the_program_is_not_to_blame(tmp_path: Path) -> None:
+    later = Deadline.within(60_000_000_000)  # some is left, for the last runs
+    stage = Stage(tmp_path, [LOADER], [finding("a", 9, "faster-loader")], budget=later)
+    stage.bench.runs_control, stage.bench.control_cut_short = False, True
+    outcome = stage.run()
+    (verdict,) = outcome.verdicts
+    assert verdict.decision is Decision.NOT_TRIED
+    assert verdict.summary == "the budget left no time to measure what this machine can resolve"
+    assert [proposal.fixer.name for proposal in outcome.no_time] == ["faster-loader"]
+
+
 def test_the_chosen_setting_of_a_knob_gets_the_full_trial(tmp_path: Path) -> None:
     def settings(_request: Request) -> list[Mapping[str, Scalar]]:
         return [{"num_workers": 1}, {"num_workers": 2}]

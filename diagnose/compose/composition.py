@@ -44,6 +44,7 @@ from diagnose.verdict import Pair
 
 WITHOUT_ASKING = frozenset({Gate.BITWISE, Gate.ROUNDING})
 """Classes of fixes that are tried unless the user says otherwise."""
+_NO_CONTROL = "the budget left no time to measure what this machine can resolve"
 
 
 @dataclass(frozen=True)
@@ -324,8 +325,9 @@ class Composition:
     ) -> Program | None:
         """One fix, where there is time for it; the new baseline if it holds."""
         if control is None:
+            late = self._deadline.passed or self._bench.control_cut_short
             early = "the program ends before it could be measured"
-            self._give_up(ready, OUT_OF_BUDGET if self._deadline.passed else early, no_time=self._deadline.passed)
+            self._give_up(ready, _NO_CONTROL if late else early, no_time=late)
             return None
         ready, reason = self._budget.affordable(ready)
         if reason is not None:

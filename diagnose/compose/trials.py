@@ -27,6 +27,11 @@ class Trials(Protocol):
     def control(
         self, original: Program, twin: Program, on_pair: OnPair | None = None, promised: float = 0.0
     ) -> Control | None: ...
+    @property
+    def control_cut_short(self) -> bool:
+        """Whether the newest control ended for lack of time, and not with the program."""
+        ...
+
     def choose(self, candidates: Sequence[Program], on_try: OnSetting, *, scale: bool = False) -> list[int]: ...
     def attempt(
         self,

@@ -93,6 +93,8 @@ class Bench:
         self._control_pairs: list[Pair] = []
         self._fine = True
         """Whether the control has gone on until it was fine enough for every fix, or has had all its pairs."""
+        self.control_cut_short = False
+        """Whether the newest control ended for lack of time, and not with the program."""
         self._started = 0
         self._startups = Startups()
         self._baseline: Program | None = None
@@ -142,6 +144,7 @@ class Bench:
             raise _original_failed(found.failed[1])
         self._control_pairs = joined(self._control_pairs, found.pairs)
         self._fine = resolution <= LEAST_SAVING or len(found.pairs) >= self._schedule.pairs
+        self.control_cut_short = found.out_of_time
         if found.pairs:
             self._control = seen(self._control_pairs, found.step_ns, alternated=found.alternated)
         return self._control
