@@ -157,6 +157,8 @@ def _why_not(
         for node in uses_of_model(source, step.scope, step.model or "")
     ):
         return "the loss is computed by more of the model than its forward pass"
+    if step.hands_loss_on:
+        return "a function makes the backward pass, and may look at the gradients before they are reduced"
     if _between(step, reducing):
         return "the program looks at the gradients, or clips them, before it reduces them"
     where = asked_elsewhere(request.sources, built, step)

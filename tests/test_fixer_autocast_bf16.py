@@ -221,6 +221,12 @@ def test_a_library_takes_it_as_its_argument(before: str, after: str) -> None:
     assert after in text_of(fixed(before))
 
 
+GATHERED = (
+    "import torch\n\nfor batch in loader:\n    losses = []\n    for part in batch:\n"
+    "        losses.append(model(part).mean())\n    loss = sum(losses)\n    loss.backward()\n    optimizer.step()\n"
+)
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -232,6 +238,7 @@ def test_a_library_takes_it_as_its_argument(before: str, after: str) -> None:
             "formats of its own",
         ),
         (FLAT + "    print(outputs.detach().numpy())\n", "NumPy"),
+        (GATHERED, "were not found before it"),
         (
             FLAT.replace(
                 "    optimizer.zero", "    loss.backward(retain_graph=True)\n    loss = loss * 2\n    optimizer.zero"

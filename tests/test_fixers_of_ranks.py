@@ -61,6 +61,12 @@ def test_gradients_that_only_one_rank_has_are_never_stepped_with(step: str, why:
     assert why in advised("no-sync", MICRO_STEPS.format(step=step))
 
 
+def test_a_function_that_makes_the_backward_pass_may_step_in_every_turn() -> None:
+    given = MICRO_STEPS.format(step=STEP).replace("loss.backward()", "update(loss)")
+    helper = "def update(loss):\n    loss.backward()\n    first.step()\n\n\n"
+    assert rewritten("no-sync", given.replace("model = DDP", helper + "model = DDP")) is None
+
+
 @pytest.mark.parametrize("leaves", ["continue", "break"])
 def test_a_last_micro_step_that_may_not_come_is_not_waited_for(leaves: str) -> None:
     text = (
@@ -399,3 +405,6 @@ def test_gradients_that_are_looked_at_first_are_reduced_where_they_were() -> Non
         "    for parameter in", "    nn.utils.clip_grad_norm_(net.parameters(), 1.0)\n    for parameter in"
     )
     assert "before it reduces them" in advised("use-ddp", clipped)
+    helper = "def back(loss):\n    loss.backward()\n    nn.utils.clip_grad_norm_(net.parameters(), 1.0)\n\n\n"
+    hidden = BY_HAND.replace("    loss.backward()", "    back(loss)").replace("net = nn.Seq", helper + "net = nn.Seq")
+    assert "may look at the gradients" in advised("use-ddp", hidden)

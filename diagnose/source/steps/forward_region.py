@@ -18,7 +18,10 @@ __all__ = ["ForwardRegion", "forward_region"]
 
 _ENDS_FORWARD = frozenset({"backward", "step", "zero_grad"})
 _CRITERION = re.compile(r"(^|[._])(criterion|loss_fn|loss_func|loss_function|functional|F|nn)\b")
-_NO_VALUE = frozenset({"item", "detach", "to", "cuda", "next", "float", "zeros", "tensor"})
+_NO_VALUE = frozenset(
+    {"item", "detach", "to", "cuda", "next", "float", "zeros", "tensor", "sum", "mean", "stack", "cat"}
+)
+"""What makes no loss, or puts one together of losses that came from elsewhere."""
 
 
 @dataclass(frozen=True)

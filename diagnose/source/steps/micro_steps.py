@@ -28,11 +28,11 @@ class LastMicroStep:
 
 
 def last_micro_step(step: TrainingStep) -> LastMicroStep | str | None:
-    """The condition; why it cannot be asked for at the head of a turn; None where every turn is an optimizer's step."""
+    """The condition; why it cannot be asked for at the head of a turn; None where all turns may be the last."""
     source = step.source
     around = loops_around(source, step.backward)
     inner = around[0] if around else None
-    if inner is None or not step.optimizer_steps:
+    if inner is None or not step.optimizer_steps or step.hands_loss_on:
         return None
     outside = [call for call in step.optimizer_steps if not within(source, call, inner)]
     if len(around) > 1 and len(outside) == len(step.optimizer_steps):

@@ -53,6 +53,11 @@ class TrainingStep:
     """Names that get a new batch in each turn."""
 
     @property
+    def hands_loss_on(self) -> bool:
+        """Whether a function of the program's makes the backward pass, and may do more: clip gradients, or step."""
+        return _method(self.backward) not in _BACKWARD
+
+    @property
     def turn(self) -> cst.BaseSuite | cst.Module:
         """The statements of one step: the body of the loop, or of the scope."""
         return self.loop.body if self.loop is not None else _body(self.scope)
