@@ -56,7 +56,9 @@ _FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 _FOREACH_ONLY = ("Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop")
 _FOREACH_POSITION = {"Adagrad": 6}
 _FORMS = frozenset({"fused", "foreach"})
-_FUSES = re.compile(r"""\bfused=True\b|["']fused["']:\s*True\b""")
+_FUSES = re.compile(r"""dict\(fused=True\)|\{["']fused["']: *True\}""")
+_DOES_NOT = re.compile(r"""dict\(\)|\{\}|dict\(foreach=\w+\)|\{["']foreach["']: *\w+\}""")
+"""Options that choose the form of an optimizer, and nothing else: a rate that goes with them would be another one."""
 
 
 def rewrite(request: Request) -> Answer:
@@ -191,9 +193,9 @@ def _chosen_on_cpu(site: Site, source: Source, options: cst.BaseExpression) -> S
     """The edit of `options = dict(fused=True) if … == "cuda" else dict()`, where that is all that chooses."""
     bound = binding_of(source, options) if isinstance(options, cst.Name) and _on_cpu(site) else None
     choice = bound.value if bound is not None else None
-    if not isinstance(choice, cst.IfExp) or "fused" in source.code(choice.orelse):
+    if not isinstance(choice, cst.IfExp) or not _DOES_NOT.fullmatch(source.code(choice.orelse)):
         return None
-    return also_without_cuda(source, choice) if _FUSES.search(source.code(choice.body)) else None
+    return also_without_cuda(source, choice) if _FUSES.fullmatch(source.code(choice.body)) else None
 
 
 def _binds(source: Source, assign: cst.Assign, code: str) -> bool:

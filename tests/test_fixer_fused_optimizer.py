@@ -254,6 +254,8 @@ def test_a_form_that_is_chosen_on_cuda_alone_is_chosen_on_the_cpu_too(choice: st
         "extra = dict(fused=True) if chosen(device) else dict()",
         "extra = dict(fused=True) if device == 'cuda' else dict(fused=False, capturable=True)",
         "extra = dict(eps=1e-6) if device == 'cuda' else dict(fused=False)",
+        "extra = dict(fused=True) if device == 'cuda' else dict(lr=0.1)",
+        "extra = dict(fused=True, capturable=True) if device == 'cuda' else dict()",
     ],
 )
 def test_a_form_that_something_else_chooses_is_left_to_people(choice: str) -> None:
