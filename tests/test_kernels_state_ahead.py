@@ -6,100 +6,20 @@ import copy
 import gc
 import pickle
 import weakref
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from late_copies import Arrival, Device
 from torch import Tensor, nn
 
 from diagnose.kernels import offload_state, state_on_host
-from diagnose.kernels.state_ahead import PART, Ahead
 
 needs_device = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA or ROCm device")
 
 WIDTH, BLOCKS = 16, 6
 STATE_BYTES = 2 * 4 * WIDTH * WIDTH
 """Of one parameter: two numbers in float32 for each element."""
-
-
-class Device:
-    """A copy engine that does what it was asked for as late as it may, and the memory of its device.
-
-    What a copy is to write holds nan until it is waited for, so that whoever reads too soon computes with nan.
-    """
-
-    def __init__(self) -> None:
-        self.others_bytes = 0
-        """What the program holds, but for states that were brought back."""
-        self.back_bytes = 0
-        self.most_bytes = 0
-        self.copies_back: list[str] = []
-        self.doing = "nothing"
-        self.room = True
-        self.stream = 0
-        self._queue: list[Callable[[], object]] = []
-        self._buffers: dict[int, Tensor] = {}
-
-    def lane(self, _device: torch.device) -> Device:
-        return self
-
-    def take(self, size_bytes: int) -> Tensor:
-        buffer = torch.empty(size_bytes, dtype=torch.uint8)
-        self._buffers[buffer.data_ptr()] = buffer
-        return buffer
-
-    def give(self, buffer: Tensor) -> None:
-        """The next may write it, behind all that was asked for until now."""
-        self._queue.append(lambda: buffer.fill_(255))
-
-    def copy(self, to: Tensor, source: Tensor) -> Arrival:
-        if to.data_ptr() not in self._buffers:
-            if not self.room:
-                raise torch.OutOfMemoryError("none left")
-            self.copies_back.append(self.doing)
-            self.back_bytes += to.nbytes
-            weakref.finalize(to, self._freed, to.nbytes)
-        else:
-            source = source.clone()  # the allocator keeps memory that is still read, and counts it as free
-        to.fill_(float("nan"))
-        self._queue.append(partial(_written, weakref.ref(to), source))
-        self.most_bytes = max(self.most_bytes, self.held_bytes())
-        return Arrival(self, len(self._queue))
-
-    def wait(self, event: Arrival) -> None:
-        event.synchronize()
-
-    def current(self) -> int:
-        return self.stream
-
-    def held_bytes(self) -> int:
-        return self.others_bytes + self.back_bytes
-
-    def do_until(self, count: int) -> None:
-        for at in range(count):
-            self._queue[at]()
-            self._queue[at] = lambda: None
-
-    def _freed(self, size_bytes: int) -> None:
-        self.back_bytes -= size_bytes
-
-
-def _written(to: weakref.ref[Tensor], source: Tensor) -> None:
-    """A copy to what may not be wanted any more."""
-    if (wanted := to()) is not None:
-        wanted.copy_(source)
-
-
-class Arrival:
-    """A copy's event."""
-
-    def __init__(self, device: Device, count: int) -> None:
-        self._device, self._count = device, count
-
-    def synchronize(self) -> None:
-        self._device.do_until(self._count)
 
 
 @pytest.fixture
@@ -387,95 +307,6 @@ def test_the_hooks_keep_no_optimizer_alive(device: Device) -> None:
     gc.collect()
     assert known() is None
     program.backward(program.forward())
-
-
-class Curve:
-    """What a device holds from look to look."""
-
-    def __init__(self) -> None:
-        self.bytes = 0
-
-    def __call__(self) -> int:
-        return self.bytes
-
-
-class Gradient:
-    """Something that ends."""
-
-
-def a_pass(ahead: Ahead, curve: Curve, curve_bytes: list[int], gradient: object) -> list[int]:
-    allowed = []
-    for place, held in enumerate(curve_bytes):
-        curve.bytes = held
-        allowed.append(ahead.marked(place, gradient, 0))
-    return allowed
-
-
-def test_what_is_still_to_come_bounds_what_may_be_on_its_way() -> None:
-    """A large gradient that comes last leaves room for nothing before it."""
-    curve = Curve()
-    ahead = Ahead(curve, lambda: None)
-    for turn, expected in enumerate([[0] * 4, [0, int(PART * 300), int(PART * 300), int(PART * 600)]]):
-        gradient = Gradient()
-        assert a_pass(ahead, curve, [1000, 500, 700, 400], gradient) == expected, f"turn {turn}"
-        ahead.stepping(0)
-        curve.bytes = 100
-        ahead.stepped()
-        del gradient
-
-
-def test_a_parameter_that_some_passes_leave_out_does_not_take_an_early_one_for_the_last() -> None:
-    """An expert that was used in passes 1 and 3 is used in 1 and 2."""
-    curve = Curve()
-    ahead = Ahead(curve, lambda: None)
-    allowed = []
-    for used in ((1, 3), (1, 2), (1, 3)):
-        gradient = Gradient()
-        for one in (1, 2, 3):
-            curve.bytes = 1000
-            ahead.marked(0, gradient, 0)
-            curve.bytes = 200
-            if one in used:
-                allowed.append(ahead.marked(1, gradient, 0))
-        ahead.stepping(0)
-        curve.bytes = 100
-        ahead.stepped()
-        del gradient
-    assert allowed == [0, 0, 0, 0, 0, 0], "the pass before had it at other places"
-    gradient = Gradient()
-    for one in (1, 2, 3):
-        curve.bytes = 1000
-        ahead.marked(0, gradient, 0)
-        curve.bytes = 200
-        if one in (1, 3):
-            allowed.append(ahead.marked(1, gradient, 0))
-    assert allowed[-2:] == [0, int(PART * 800)]
-
-
-def test_what_the_step_finds_counts_as_well() -> None:
-    curve = Curve()
-    ahead = Ahead(curve, lambda: None)
-    for _ in range(2):
-        gradient = Gradient()
-        allowed = a_pass(ahead, curve, [1000, 500], gradient)
-        curve.bytes = 900  # gradients of what is not looked at
-        ahead.stepping(0)
-        curve.bytes = 100
-        ahead.stepped()
-        del gradient
-    assert allowed == [0, int(PART * 100)]
-
-
-def test_a_pass_that_holds_more_than_the_one_before_is_believed() -> None:
-    curve = Curve()
-    ahead = Ahead(curve, lambda: None)
-    gradient = Gradient()
-    a_pass(ahead, curve, [1000, 200], gradient)
-    ahead.stepping(0)
-    curve.bytes = 100
-    ahead.stepped()
-    del gradient
-    assert a_pass(ahead, curve, [1000, 950], Gradient())[1] <= PART * 50
 
 
 @needs_device
