@@ -22,8 +22,8 @@ def left_to_torch(*tensors: torch.Tensor | None) -> bool:
     """Whether these are within a transform of `torch.func`, have tangents, or are distributed."""
     if torch._C._are_functorch_transforms_active():
         return True
-    if WHOLE.issuperset(map(type, tensors)) and not has_tangents():
-        return False
+    if not torch.compiler.is_compiling() and WHOLE.issuperset(map(type, tensors)) and not has_tangents():
+        return False  # as below, sooner
     given = [tensor for tensor in tensors if tensor is not None]
     return any(map(is_distributed, given)) or (has_tangents() and any(map(has_tangent, given)))
 
