@@ -116,18 +116,22 @@ def fused_pays(
     config = _known(place, like) or _known_in_file(place, like, (NATIVE, FUSED))
     if config is None and _may_measure(like) and not _in_backward():
         found = in_a_thread(lambda: ways_ns(inputs, wants, (native, fused)), like.device)
-        if found is None:
-            _chosen[place] = FUSED if size > LARGEST_NATIVE_BYTES else NATIVE  # and it is not tried again
-        else:
-            on_device = found[0][0] >= HOST_BOUND_NS
-            _settle(place, (NATIVE, FUSED), [busy if on_device else by_clock for busy, by_clock in found])
-        config = _chosen[place]
+        config = _faster_way(place, found, size)
     if config is None:
         return size > LARGEST_NATIVE_BYTES
     if len(_settled) >= MOST_SETTLED:  # of shapes that never come again
         _settled.clear()
     _settled[at_hand] = config
     return not config.native
+
+
+def _faster_way(place: Place, found: Sequence[tuple[float, float]] | None, size_bytes: int) -> Config:
+    """For good: what both took, on the device and by the clock, decides; of what could not be tried the size."""
+    if found is None:
+        _chosen[place] = FUSED if size_bytes > LARGEST_NATIVE_BYTES else NATIVE
+        return _chosen[place]
+    on_device = found[0][0] >= HOST_BOUND_NS
+    return _settle(place, (NATIVE, FUSED), [busy if on_device else by_clock for busy, by_clock in found])
 
 
 def forget() -> None:
