@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from watching import LIMIT_S
 
 SCRIPT = Path(__file__).parent.parent / "benchmarks" / "graph_rewriter.py"
 
@@ -100,13 +101,13 @@ def test_a_child_that_is_cut_short_is_ended_and_what_it_noted_stays(
 
 def test_at_toy_size_two_ways_share_a_process_and_a_model(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    command = [sys.executable, str(SCRIPT), "eager", "eager-diagnose", "--tiny", "--seconds", "120"]
+    command = [sys.executable, str(SCRIPT), "eager", "eager-diagnose", "--tiny", "--seconds", str(LIMIT_S)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [*command, "--out", str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=LIMIT_S,
         check=False,
         env=environment,
     )
