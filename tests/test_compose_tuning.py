@@ -4,24 +4,26 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from composing import ALL, ITEM, MODEL, TORCH_AGAIN, Stage, fixer, kept_text, together
+from composing import ALL, ITEM, MODEL, SOURCE, TORCH_AGAIN, Stage, fixer, kept_text, together
 
 from diagnose.compose.tuning import outcome
 from diagnose.fixer import Edits, Request
-from diagnose.model import Gate, Interval, Scalar
+from diagnose.model import Decision, Gate, GateResult, Interval, Scalar
+from diagnose.program import Program
 from diagnose.session import fold
 
 pytestmark = pytest.mark.usefixtures("nothing_new")
 
 
-def with_knob(tmp_path: Path) -> Stage:
+def with_knob(tmp_path: Path, gate: Gate = Gate.BITWISE) -> Stage:
     def workers(request: Request) -> Edits:
         text = request.sources[next(iter(request.sources))]
         return Edits({next(iter(request.sources)): text.replace("loader = 1\n", f"loader = {_number(request)}\n")}, "")
 
-    knob = fixer("workers", workers, settings=lambda _request: ({"count": 2}, {"count": 4}))
+    knob = fixer("workers", workers, gate, settings=lambda _request: ({"count": 2}, {"count": 4}))
     made = together(tmp_path, ITEM, knob, MODEL)
     made.bench.best_setting = 1
     return made
@@ -36,6 +38,32 @@ def test_knobs_are_set_on_the_program_with_all_of_them(tmp_path: Path) -> None:
     (told,) = [verdict for verdict in outcome.verdicts if verdict.fixer == "workers"]
     assert told.setting == {"count": 4}
     assert "+loader = 4" in told.diff
+
+
+def whole_cannot_be_checked(made: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no time for another look at the numbers of the original."""
+    look = made.bench.gate
+
+    def gate(gate: Gate, original: Program, patched: Program, *more: Any, **said: Any) -> GateResult:
+        found = look(gate, original, patched, *more, **said)
+        return replace(found, passed=None) if made.bench.copies[original.root] == SOURCE else found
+
+    monkeypatch.setattr(made.bench, "gate", gate)
+
+
+@pytest.mark.parametrize(("gate", "count"), [(Gate.BITWISE, 4), (Gate.ROUNDING, 2)])
+def test_a_setting_that_rounds_goes_where_the_whole_cannot_be_checked_and_is_not_told_as_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gate: Gate, count: int
+) -> None:
+    made = with_knob(tmp_path, gate)
+    whole_cannot_be_checked(made, monkeypatch)
+    outcome = made.run()
+    assert kept_text(outcome) == ALL.replace("loader = 10", f"loader = {count}")
+    (told,) = [verdict for verdict in outcome.verdicts if verdict.fixer == "workers"]
+    assert told.decision is Decision.KEPT
+    assert told.setting == {"count": count}
+    assert f"+loader = {count}" in told.diff
+    assert ("back at count=2: with count=4 the numbers" in told.summary) is (gate is Gate.ROUNDING)
 
 
 def test_what_a_setting_takes_beside_another_is_told_without_a_sign() -> None:

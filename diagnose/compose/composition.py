@@ -180,6 +180,7 @@ class Composition:
         """Set the knobs, take out what is not needed, try what that had excluded, then judge the whole."""
         tuning = Tuning(self._bench, self._copy, self._journal, self._budget)
         self._stack, patched = tuning.run(self._stack, patched, self._allow)
+        self._sound = self._stack if self._budget.held else self._sound
         check = LeaveOneOut(self._bench, self._copy, self._journal, self._budget)
         self._stack, patched = check.run(self._stack, patched)
         self._queue = self._released()

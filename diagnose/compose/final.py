@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 
 from diagnose.compose.budget import Budget
 from diagnose.compose.journal import Journal
-from diagnose.compose.stack import Stack
+from diagnose.compose.stack import Kept, Stack
 from diagnose.compose.together import as_one
 from diagnose.compose.trials import Trials
+from diagnose.compose.tuning import described
 from diagnose.fixer import Fixer
 from diagnose.model import Decision, Gate, GateResult, Verdict
 from diagnose.program import Program
@@ -98,12 +99,26 @@ class Final:
                 summary = f"not kept: beside {', '.join(sound.names)} its numbers could not be checked: {found.detail}"
                 before = self.journal.verdict_on(name)
                 self.journal.tell(replace(before, decision=Decision.UNVERIFIED, summary=summary, gate=found))
-        for name in sound.names:
-            if name not in stack.names:
-                before = self.journal.verdict_on(name)
+        for kept in sound.kept:
+            name = kept.fixer.name
+            before = self.journal.verdict_on(name)
+            if name in stack.names:
+                self._take_back(kept, stack, sound, found)
+            else:
                 why = f"without it the numbers of the others could not be checked ({found.detail}), with it they hold"
                 self.journal.tell(replace(before, decision=Decision.KEPT, summary=f"kept: {why}; {before.summary}"))
         self.journal.record(PatchAccepted(diff=sound.patch.text, fixers=list(sound.names)))
+
+    def _take_back(self, kept: Kept, stack: Stack, sound: Stack, found: GateResult) -> None:
+        """Tell of a setting that was chosen since, and is not kept."""
+        name, chosen = kept.fixer.name, stack.kept[stack.names.index(kept.fixer.name)].setting
+        if dict(chosen) == dict(kept.setting):
+            return
+        before = self.journal.verdict_on(name)
+        why = f"with {described(chosen)} the numbers of all together could not be checked: {found.detail}"
+        summary = f"{before.summary}; back at {described(kept.setting)}: {why}"
+        diff = sound.change(name)
+        self.journal.tell(replace(before, setting=dict(kept.setting), summary=summary, diff=diff))
 
     def _blame(self, name: str, rest: Stack, found: GateResult) -> None:
         others = ", ".join(rest.names)
