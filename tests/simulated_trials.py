@@ -117,6 +117,9 @@ class SimulatedArm:
 
     def run(self, steps: int, drop: int, limit_ns: int) -> Block:
         assert limit_ns > 0
+        if (steps + drop) * self._step_ns > limit_ns:
+            self._machine.until(self._machine.now_ns + limit_ns, f"{self._what}: blocks")
+            raise ArmFailed(Trouble.HUNG, "no answer in time")
         self._machine.walk(self._step_ns, steps + drop, f"{self._what}: blocks")
         noise = 1 + self._machine.noise * self._machine.luck_of.standard_normal() / np.sqrt(steps)
         return Block(steps, round(steps * self._step_ns * noise), 0, self._machine.memory(self._text))
@@ -175,7 +178,7 @@ def simulated(machine: Machine, cores: int = 16) -> Iterator[None]:
         ends_ns = max(machine.now_ns, capture.first_step_ns) + capture.step_ns * wanted.recipe["steps"]
         if keeper.deadline.at_ns is not None and ends_ns > keeper.deadline.at_ns:
             machine.until(keeper.deadline.at_ns, what)
-            return "the program did not finish its first steps in time"
+            return "the budget left no time to end it"
         machine.until(capture.first_step_ns, what)
         machine.walk(capture.step_ns, wanted.recipe["steps"], what)
         if wanted.of_luck:

@@ -316,6 +316,8 @@ class Gatekeeper:
         words = group.last_words(4)
         group.end()
         capture = read_curve(folder) if wanted.of_luck else read_capture(folder)
+        if returncode is None and self.deadline.passed:
+            return f"the budget left no time to end it ({wanted.name})"
         if returncode is None:
             return f"the program did not finish its first steps in time ({wanted.name})"
         if capture is None or returncode != 0:
