@@ -288,3 +288,10 @@ def test_lines_for_a_model_that_is_built_and_wrapped_in_one_branch_stand_between
     built = built_model(only(text), {"train.py": text})
     assert built is not None
     assert "create(args)\n    prepare(model)\n    model = DDP" in splice(text, [after_build(built, ["prepare(model)"])])
+
+
+def test_lines_for_a_model_do_not_stand_where_its_name_is_none_yet() -> None:
+    text = "model = None\nif distributed:\n    model = create(args)\n    model = DDP(model)\n" + LOOP
+    built = built_model(only(text), {"train.py": text})
+    assert built is not None
+    assert "create(args)\n    prepare(model)\n    model = DDP" in splice(text, [after_build(built, ["prepare(model)"])])

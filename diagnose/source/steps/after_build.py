@@ -26,12 +26,18 @@ def after_build(built: Built, lines: Sequence[str], *, filled: bool = False) -> 
     """
     source = built.source
     wraps = next((each for each in built.assigned if _wraps(built, each)), None)
-    builds = [each for each in built.assigned if wraps is None or source.span(each)[0] < source.span(wraps)[0]]
+    builds = [each for each in built.assigned if not _is_none(each)]
+    builds = [each for each in builds if wraps is None or source.span(each)[0] < source.span(wraps)[0]]
     if not builds:
         return insert_before(source, source.statement(built.assigned[0]) or built.assigned[0], lines)
     ways = [each for each in (_outer(built, one) for one in reversed(builds)) if not _holds(source, each, wraps)]
     after = ways[0] if ways else source.statement(builds[-1]) or builds[-1]
     return insert_after(source, _last_filling(built, after) if filled else after, lines)
+
+
+def _is_none(statement: cst.Assign | cst.AnnAssign) -> bool:
+    """Whether `model = None` only makes the name known."""
+    return statement.value is None or (isinstance(statement.value, cst.Name) and statement.value.value == "None")
 
 
 def _holds(source: Source, statement: cst.CSTNode, wraps: cst.CSTNode | None) -> bool:
