@@ -132,6 +132,7 @@ class Believing:
 
     program: Program
     texts: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    control_cut_short: bool = False
 
     # ruff: noqa: ARG002 - the names are those of the protocol
     def copy(self, texts: Mapping[str, str], name: str) -> Program:
