@@ -163,6 +163,7 @@ def test_a_project_stands_for_its_latest_run(tmp_path: Path, capsys: pytest.Capt
         ("accelerate launch --num_machines 2 train.py", True),
         ("torchrun --nnodes 1 --nproc-per-node 8 train.py --num_nodes 2", False),
         ("torchrun --nnodes=1:1 train.py", False),
+        ("torchrun train.py --num_nodes 2", False),
         ("torchrun --nproc-per-node 2 train.py", False),
     ],
 )

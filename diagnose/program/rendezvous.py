@@ -15,6 +15,7 @@ import re
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import takewhile
 from pathlib import PurePath
 
 __all__ = ["held_port", "names_several_hosts", "with_own_port"]
@@ -29,7 +30,7 @@ _MEETS = re.compile(r"--(?:standalone|rdzv[-_]\w+|node[-_]rank)")
 """With any of these torch's own launcher was told where ranks meet, or that there are more hosts."""
 _HOSTS = re.compile(r"--nnodes")
 _SEVERAL = re.compile(r"--(?:nnodes|num[-_]machines|num[-_]nodes)")
-"""Of torch, accelerate and DeepSpeed. The first of them in a command is the launcher's."""
+"""Of torch, accelerate and DeepSpeed."""
 _ONE_HOST = frozenset({"1", "1:1"})
 _OWN = frozenset({"torchrun", "torch.distributed.run", "torch.distributed.launch"})
 _ASKED = {"accelerate": "--main_process_port", "deepspeed": "--master_port"}
@@ -38,12 +39,18 @@ _ASKED = {"accelerate": "--main_process_port", "deepspeed": "--master_port"}
 
 def names_several_hosts(words: Sequence[str]) -> bool:
     """Whether the words of a launcher ask for ranks on more than this host: `--nnodes 2`, `--num_machines=4`."""
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in _before_script(words):
         flag, equals, value = word.partition("=")
         if _SEVERAL.fullmatch(flag):
             most = (value if equals else following).rpartition(":")[2]
             return most.isdecimal() and int(most) > 1
     return False
+
+
+def _before_script(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """A launcher's own words, each with the next; behind a module's name (`-m`) the program's cannot be told apart."""
+    following = zip(words, [*words[1:], ""], strict=True)
+    return takewhile(lambda pair: not pair[0].endswith(".py"), following)
 
 
 @contextmanager
@@ -58,13 +65,14 @@ def held_port() -> Iterator[int]:
 def with_own_port(words: Sequence[str], environment: Mapping[str, str], port: int) -> tuple[list[str], dict[str, str]]:
     """The command and its environment with `port` in the place of any port of this host that they name."""
     found: list[str] = []
-    before, told = "", False
+    before = ""
+    told = any(_FLAG.fullmatch(word.partition("=")[0]) for word, _ in _before_script(words))
     for word in words:
         flag, equals, value = word.partition("=")
         if _FLAG.fullmatch(flag) and equals:
-            word, told = f"{flag}={port}", True
+            word = f"{flag}={port}"
         elif _FLAG.fullmatch(before):
-            word, told = str(port), True
+            word = str(port)
         elif _ENDPOINT.fullmatch(flag) and _HERE.fullmatch(value):
             word = f"{flag}={value.rpartition(':')[0]}:{port}"
         elif _ENDPOINT.fullmatch(before) and _HERE.fullmatch(word):
@@ -83,8 +91,8 @@ def with_own_port(words: Sequence[str], environment: Mapping[str, str], port: in
 
 
 def _meets_elsewhere(words: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Whether torch's own launcher was told where to meet; words of the program that look like it count as such."""
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    """Whether torch's own launcher was told where to meet."""
+    for word, following in _before_script(words):
         flag, equals, value = word.partition("=")
         if _MEETS.fullmatch(flag) or (_HOSTS.fullmatch(flag) and (value if equals else following) not in _ONE_HOST):
             return True
