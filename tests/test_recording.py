@@ -13,6 +13,7 @@ from diagnose.measure import Measures
 from diagnose.measure.launch import launches_of
 from diagnose.measure.optree import op_tree
 from diagnose.measure.recording import FRAME_NS, LAUNCH_NS, OP_NS, SHAPES_NS, Records, records_of
+from diagnose.measure.replay_overhead import SPREAD, SPREAD_OF_COMPILED, spread_of
 from diagnose.model import Confidence, Severity
 from diagnose.trace import Thread, Trace
 from diagnose.trace.intervals import Intervals
@@ -79,6 +80,14 @@ def test_shapes_and_frames_cost_besides() -> None:
     frames = Frames.build({"start_ns": at(0, 5), "end_ns": at(10, 9), "name": at(0, 0), "thread": at(0, 0)})
     trace = Trace(**{**vars(trace), "frames": frames})
     assert records(trace).between(at(0), at(20 * US)).tolist() == [4 * (OP_NS + SHAPES_NS) + LAUNCH_NS + 2 * FRAME_NS]
+
+
+def test_what_frames_of_compiled_code_cost_is_known_least() -> None:
+    eager = traced(560)
+    one = Frames.build({"start_ns": at(0), "end_ns": at(10), "name": at(0), "thread": at(0)})
+    compiled = replace(eager, names=("triton_poi_fused_0", *eager.names[1:]))
+    assert spread_of(records(eager)) == spread_of(records(compiled)) == spread_of(records(replace(eager, frames=one)))
+    assert spread_of(records(replace(compiled, frames=one))) == SPREAD_OF_COMPILED > SPREAD
 
 
 def test_gaps_between_operators_in_one_tell_how_fast_the_host_is() -> None:

@@ -61,6 +61,8 @@ class Records:
     """One entry more than there are records: what those before it cost together."""
     scale: float
     """How many times as much they cost on this host; 0.0 where the recording does not show it."""
+    has_compiled_frames: bool = False
+    """Whether Python frames are among them, and kernels of compiled code: nobody knows well what those cost."""
 
     def __len__(self) -> int:
         return len(self.begun_ns)
@@ -96,7 +98,7 @@ def records_of(trace: Trace, launches: Launches, nesting: Nesting, threads: set[
     moments = np.concatenate(begun)
     order = np.argsort(moments, kind="stable")  # three sorted parts, which a stable sort merges
     total = np.concatenate(([0], np.cumsum(np.concatenate(cost)[order]))).astype(np.int64)
-    return Records(moments[order], total, _scale(trace, nesting))
+    return Records(moments[order], total, _scale(trace, nesting), len(frames) > 0 and bool(compiled.any()))
 
 
 def _scale(trace: Trace, nesting: Nesting) -> float:

@@ -27,7 +27,7 @@ from diagnose.measure.recording import Records, records_of
 from diagnose.measure.replay_build import replay_graph
 from diagnose.measure.replay_cuts import Cut, changed
 from diagnose.measure.replay_graph import NEVER, NodeKind, ReplayGraph, solved
-from diagnose.measure.replay_overhead import SPREAD, cost_between, part_left, scale_of
+from diagnose.measure.replay_overhead import cost_between, part_left, scale_of, spread_of
 from diagnose.measure.steps import StepSpans
 from diagnose.trace import Trace
 from diagnose.trace.intervals import Intervals
@@ -116,11 +116,11 @@ class Replay:
     @cached_property
     def doubtful_ns(self) -> int:
         """By how much shorter all counted steps together might be yet without the profiler: what its records cost is
-        known to a factor of `SPREAD`, but where a live run told it."""
+        known to a factor (`spread_of`), but where a live run told it."""
         scale = self.recording_scale
         if scale == 0 or self.watched_ns is not None:
             return 0
-        return max(self.base_ns - self._steady(self._solved(Cut(), scale * SPREAD), Cut()), 0)
+        return max(self.base_ns - self._steady(self._solved(Cut(), scale * spread_of(self.records)), Cut()), 0)
 
     @cached_property
     def watched_ns(self) -> int | None:
