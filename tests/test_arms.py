@@ -11,7 +11,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -205,6 +204,7 @@ with Groups() as groups:
     arm = Arm(Workplace(groups, room / "arms", sys.executable, lambda _: dict(os.environ)), program, "arm", 5)
     arm.ready(int(sys.argv[3]))
     print(program.cwd, flush=True)
+    print(groups.room, flush=True)
     sys.stdin.read()
 """
 
@@ -226,15 +226,17 @@ def test_killing_the_controller_leaves_no_process_and_the_users_tree_as_it_was(t
     )
     assert controller.stdout is not None
     assert controller.stdin is not None
-    copy = Path(controller.stdout.readline().strip())
+    copy, sockets = (Path(controller.stdout.readline().strip()) for _ in range(2))
     worker = worker_of(copy)
     family = psutil.Process(controller.pid).children(recursive=True)
     assert stopped(worker)
+    assert list(sockets.glob("*/turns"))
     controller.send_signal(signal.SIGKILL)
     controller.wait()
     controller.stdin.close()
     controller.stdout.close()
     assert left_of([*family, worker]) == []
+    assert not sockets.exists()
     assert tree_hash(project) == before
 
 
@@ -248,17 +250,14 @@ def test_ending_a_group_kills_what_ignores_a_request_to_end(tmp_path: Path) -> N
         assert group.end() == -signal.SIGKILL
 
 
-def test_what_an_arm_s_workers_leave_in_its_room_goes_with_it(
-    start: StartArm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rooms = tmp_path / "rooms"
-    rooms.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(rooms))
-    arm = start("normal")
-    arm.ready(LIMIT_NS)
-    assert len(list(rooms.glob("*/listener"))) == 1
-    arm.close()
-    assert list(rooms.iterdir()) == []
+def test_what_an_arm_s_workers_leave_in_its_room_goes_with_it(tmp_path: Path, project: Path) -> None:
+    with Groups() as groups:
+        place = Workplace(groups, tmp_path / "arms", sys.executable, lambda _: dict(os.environ))
+        with Arm(place, Program.parse(["train.py", "normal"], cwd=project), "arm", warmup_steps=5) as arm:
+            arm.ready(LIMIT_NS)
+            assert len(list(groups.room.glob("*/listener"))) == 1
+        assert list(groups.room.iterdir()) == []
+    assert not groups.room.exists()
 
 
 def test_multiprocessing_keeps_its_sockets_in_the_room_of_a_trial(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import enum
 import json
 import selectors
 import socket
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -112,7 +111,7 @@ class Workplace:
         with contextlib.ExitStack() as held:
             ports = [held.enter_context(held_port()) for _ in range(_PORTS)]
             words, variables = with_own_port(program.command(self.python), variables, ports[0])
-            room = held.enter_context(tempfile.TemporaryDirectory(prefix="diagnose-", ignore_cleanup_errors=True))
+            room = held.enter_context(self.groups.place())
             whole = {**self.recipe, "ports": ports, "room": room, **recipe, "folder": str(folder)}
             group = self.groups.start(words, program.cwd, environment(whole, variables), folder / "program")
             group.keep_until_its_end(held.pop_all())
@@ -127,7 +126,7 @@ class Arm:
         self.folder = workplace.folder / name
         self.folder.mkdir(parents=True, exist_ok=True)
         # A short path of its own: a socket's name may not be longer than about a hundred bytes.
-        self._room = tempfile.TemporaryDirectory(prefix="diagnose-")
+        self._room = workplace.groups.place()
         address = str(Path(self._room.name) / "turns")
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(address)

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -51,9 +52,11 @@ class Groups:
         """`cancelled` is asked while a program is waited for, so that a silent one keeps nobody from leaving."""
         self.cancelled = cancelled
         self._running: list[Group] = []
+        self.room = Path(tempfile.mkdtemp(prefix="diagnose-"))
+        """For sockets, whose names must be short; the warden takes it away, whatever becomes of this process."""
         # -I: neither the user's environment nor a sitecustomize of ours reaches the warden.
         self._warden = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(Path(warden.__file__))],
+            [sys.executable, "-I", "-S", str(Path(warden.__file__)), str(self.room)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -67,6 +70,10 @@ class Groups:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def place(self) -> tempfile.TemporaryDirectory[str]:
+        """A folder of its own for the sockets of one program; what is left in it goes with it."""
+        return tempfile.TemporaryDirectory(dir=self.room, prefix="", ignore_cleanup_errors=True)
 
     def start(self, command: Sequence[str], cwd: Path, environment: Mapping[str, str], output: Path) -> Group:
         """Start `command` as a new group; its streams go to `output`.out and `output`.err."""

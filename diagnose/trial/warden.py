@@ -1,4 +1,4 @@
-"""Outlives a controller that was killed, and ends the process groups it left behind.
+"""Outlives a controller that was killed, ends the process groups it left behind and takes their folder away.
 
 Runs as its own process with the standard library alone. Its standard input is a pipe that only the controller holds:
 lines `+GROUP` and `-GROUP` say what is running; the end of the pipe means that the controller is gone. SIGKILL also
@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import sys
 
 
 def main() -> None:
-    """Follow the list of groups; at the end of the pipe, kill those still on it."""
+    """Follow the list of groups; at the end of the pipe, kill those still on it. The argument is the folder."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     groups: set[int] = set()
@@ -24,6 +25,7 @@ def main() -> None:
     for group in groups:
         with contextlib.suppress(OSError):
             os.killpg(group, signal.SIGKILL)
+    shutil.rmtree(sys.argv[1], ignore_errors=True)
 
 
 if __name__ == "__main__":
