@@ -51,6 +51,19 @@ def test_the_newest_run_is_applied_and_taken_back(here: Path, capsys: pytest.Cap
     assert capsys.readouterr().out == "restored train.py (+1 −1)\n"
 
 
+def test_where_the_latest_run_left_no_patch_it_is_said_whose_is_written(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a_run(here, "one")
+    (here / ".diagnose" / "runs" / "two").mkdir()
+    (here / ".diagnose" / "runs" / "two" / "journal.jsonl").write_text("")
+    assert typed("apply", "--dry-run") == 0
+    assert "the latest run, two, left no patch; this is the one of one" in capsys.readouterr().err
+    a_run(here, "two")
+    assert typed("apply", "--dry-run") == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_a_dry_run_prints_the_diff_and_writes_nothing(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a_run(here)
     assert typed("apply", "one", "--dry-run") == 0

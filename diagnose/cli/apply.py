@@ -13,7 +13,7 @@ from diagnose.cli.streams import result, talk
 from diagnose.errors import InputError, PatchConflict, UsageError
 from diagnose.program import patch
 from diagnose.program.patch import Patch
-from diagnose.session import RUNS
+from diagnose.session import RUNS, latest
 
 FOREIGN = RUNS.parent / "applied"
 """Where patches that come from a diff file are kept, so that they can be taken back."""
@@ -130,6 +130,9 @@ def _chosen(name: str | None) -> tuple[Path, Patch]:
         if not runs:
             near = elsewhere("apply", _runs)
             raise UsageError(f"there is no run with a patch here{near}; `diagnose fix SCRIPT` makes one")
+        newest = latest()
+        if newest is not None and not (newest / patch.MANIFEST).exists():
+            talk(f"diagnose: the latest run, {newest.name}, left no patch; this is the one of {runs[0].name}")
         return runs[0], patch.load(runs[0])
     folder = named(name)
     if folder is not None:
