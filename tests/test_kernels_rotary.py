@@ -197,6 +197,20 @@ def test_in_one_compiled_graph() -> None:
     )
 
 
+def test_in_one_compiled_graph_of_sequences_of_any_length() -> None:
+    @torch.compile(fullgraph=True, backend="aot_eager", dynamic=True)
+    def compiled(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return kernels.rotary(q * 2.0, k * 2.0, cos, sin)
+
+    for tokens in (4, 6):
+        cos, sin = angles(tokens, 8, seed=55)
+        check(
+            lambda q, k, cos=cos, sin=sin: compiled(q, k, cos, sin),
+            lambda q, k, cos=cos, sin=sin: reference(q * 2.0, k * 2.0, cos.double(), sin.double()),
+            [drawn(3, 4, tokens, 8, seed=56), drawn(3, 2, tokens, 8, seed=57)],
+        )
+
+
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("back", [False, True])
 def test_the_operator_keeps_its_promises(interleaved: bool, back: bool) -> None:

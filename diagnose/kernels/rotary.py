@@ -122,7 +122,9 @@ def _axis_of_heads(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor) -> int |
         for axis in (1, 2)
         if shapes[2][axis] == 1 and all(shapes[0][one] == shapes[1][one] for one in range(3) if one != axis)
     ]
-    return max(fitting, key=lambda axis: shapes[0][axis], default=None)
+    if len(fitting) == 2:  # no `max` by a key: where sizes are symbols, compilers do not know it
+        return 1 if shapes[0][1] >= shapes[0][2] else 2
+    return fitting[0] if fitting else None
 
 
 def _of_four_dimensions(tensor: torch.Tensor) -> torch.Tensor:
