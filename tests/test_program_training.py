@@ -215,6 +215,25 @@ def test_a_loss_that_is_handed_to_a_function_is_followed_back_to_who_computes_it
     assert built is not None and built.source.code(built.statement) == "model = Net()"
 
 
+@pytest.mark.parametrize(
+    ("imported", "call"), [("from helpers import update", "update"), ("import helpers", "helpers.update")]
+)
+def test_a_meter_of_the_same_name_makes_no_backward_pass(imported: str, call: str) -> None:
+    text = GIVES_ITS_LOSS.replace("from helpers import backward, update", imported).format(
+        call=f"{call}(loss, optimizer)\n    meter.update(loss, len(x))\n    logs.update(loss=loss.item())"
+    )
+    steps = [step for step in training_steps({"train.py": text, "helpers.py": HELPER}) if step.path == "train.py"]
+    assert [step.source.code(step.backward) for step in steps] == [f"{call}(loss, optimizer)"]
+
+
+@pytest.mark.parametrize("logged", ["loss.item()", "float(loss)", "loss.detach()"])
+def test_a_method_that_is_given_a_number_makes_no_backward_pass(logged: str) -> None:
+    method = "class Engine:\n    def update(self, loss):\n        loss.backward()\n"
+    text = GIVES_ITS_LOSS.format(call=f"engine.update(loss)\n    meter.update({logged})")
+    steps = [step for step in training_steps({"train.py": text, "engine.py": method}) if step.path == "train.py"]
+    assert [step.source.code(step.backward) for step in steps] == ["engine.update(loss)"]
+
+
 def test_a_function_that_nobody_gives_a_loss_of_a_model_stays_a_step_without_one() -> None:
     steps = training_steps(
         {"helpers.py": HELPER, "train.py": "from helpers import backward\nbackward(penalty, None)\n"}

@@ -25,6 +25,8 @@ __all__ = ["TrainingStep", "training_steps"]
 _BACKWARD = frozenset({"backward", "manual_backward"})
 _WRAPS_LOSS = frozenset({"scale", "scale_loss"})
 _CLIPS = frozenset({"clip_grad_norm_", "clip_grad_value_"})
+_NUMBER = re.compile(r"\.(?:item|detach|cpu|numpy|tolist)\(|^float\(")
+"""What has no gradients any more."""
 _NO_OPTIMIZER = re.compile(r"sched|prof|warmup|timer|meter|logger|bar\b|ema|tracker", re.IGNORECASE)
 
 
@@ -98,9 +100,21 @@ def _of_callers(step: TrainingStep, sources: Mapping[str, str], sites: Sequence[
         lines = {site.line for site in sites if site.kind == "forward" and site.file == path}
         for call in source.every(cst.Call) if source is not None else ():
             loss = argument(call, step.loss, position) if call_name(call) == helper.name.value else None
-            if source is not None and loss is not None:
+            if source is None or loss is None or not _may_be(source, call, helper):
+                continue
+            if not _NUMBER.search(source.code(loss.value)):
                 found.append(_step(path, source, call, lines, loss.value))
     return [each for each in found if each.forward]
+
+
+def _may_be(source: Source, call: cst.Call, helper: cst.FunctionDef) -> bool:
+    """Whether a call of that name is of the function, not of a method of the same name: `meter.update(…)`."""
+    is_method = [param.name.value for param in helper.params.params][:1] in (["self"], ["cls"])
+    if is_method or not isinstance(call.func, cst.Attribute):
+        return is_method is isinstance(call.func, cst.Attribute)
+    module = source.code(call.func.value)
+    bound = (alias.asname.name if alias.asname is not None else alias.name for alias in source.every(cst.ImportAlias))
+    return any(source.code(name) == module for name in bound)
 
 
 def _is_backward(source: Source, call: cst.Call) -> bool:
