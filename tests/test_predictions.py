@@ -37,6 +37,12 @@ def test_a_rough_estimate_is_off_either_way() -> None:
     )
 
 
+def test_a_hint_without_a_figure_predicted_nothing() -> None:
+    hint = replace(MEASURED, predicted_ns=0, prediction=Confidence.HINT)
+    assert (error(hint), compared(hint), summed_up([hint])) == (None, "", "")
+    assert summed_up([hint, MEASURED]) == summed_up([MEASURED])
+
+
 @pytest.mark.parametrize(
     "verdict",
     [

@@ -224,7 +224,7 @@ def _fenced(diff: str) -> str:
 
 def _verdict_row(verdict: Verdict) -> tuple[str, ...]:
     look = DECISIONS[verdict.decision]
-    times = ("–" if time is None else format_ns(time) for time in (verdict.predicted_ns, verdict.saving_ns))
+    times = ("–" if time is None else format_ns(time) for time in (verdict.predicted_ns or None, verdict.saving_ns))
     return (verdict.fixer, *times, saves(verdict), f"{look.mark} {look.label}")
 
 

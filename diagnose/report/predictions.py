@@ -15,9 +15,9 @@ def error(verdict: Verdict) -> float | None:
     """By what part of the saving the prediction was too high (above 0) or too low; None where none can be told.
 
     A saving whose interval reaches down to nothing is no yardstick. A bound that is not exceeded is off by nothing that
-    it denied; a hint denies nothing, and is as far off as it is.
+    it denied; a hint denies nothing, and is as far off as it is. One without a figure predicted nothing.
     """
-    if verdict.predicted_ns is None or not verdict.saving_ns or verdict.saving is None or verdict.saving.low <= 0:
+    if not verdict.predicted_ns or not verdict.saving_ns or verdict.saving is None or verdict.saving.low <= 0:
         return None
     off = verdict.predicted_ns / verdict.saving_ns - 1
     return None if _bounds(verdict) and off >= 0 else off
@@ -25,7 +25,7 @@ def error(verdict: Verdict) -> float | None:
 
 def compared(verdict: Verdict) -> str:
     """The prediction of one fix beside what came of it; empty where one of them is missing."""
-    if verdict.predicted_ns is None or verdict.saving_ns is None:
+    if not verdict.predicted_ns or verdict.saving_ns is None:
         return ""
     sure = _HOW_SURE.get(verdict.prediction, "") if verdict.prediction else ""
     came = (
@@ -42,7 +42,7 @@ def compared(verdict: Verdict) -> str:
 
 def summed_up(verdicts: Sequence[Verdict]) -> str:
     """One sentence on all predictions that a trial could check; empty where there are none."""
-    tried = [verdict for verdict in verdicts if verdict.predicted_ns is not None and _told(verdict)]
+    tried = [verdict for verdict in verdicts if verdict.predicted_ns and _told(verdict)]
     figures = [verdict for verdict in tried if not _bounds(verdict) and verdict.prediction is not Confidence.HINT]
     guesses = [verdict for verdict in tried if verdict.prediction is Confidence.HINT]
     limits = [error(verdict) is None for verdict in tried if _bounds(verdict)]

@@ -126,7 +126,8 @@ def _line(event: AnyEvent) -> str | None:
             if event.predicted_ns is None:
                 return None  # a check, and the phase after it says of what
             knobs = f" ({setting(event.setting)})" if event.setting else ""
-            predicted = f", predicted to save {format_ns(event.predicted_ns)} per step"
+            # Of what is only hinted at, nobody knows how much it is.
+            predicted = f", predicted to save {format_ns(event.predicted_ns)} per step" if event.predicted_ns else ""
             what = event.summary if event.fixer == TOGETHER else event.fixer
             return f"trying {what}{knobs}{predicted}"
         case VerdictReached():

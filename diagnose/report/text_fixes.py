@@ -102,7 +102,7 @@ def _table(verdicts: list[Verdict], width: int) -> list[Text]:
         line = styled(f"{look.mark} ", look.colour).append(
             f"{clipped(verdict.fixer, name_width - 1):<{name_width}}", "bold"
         )
-        line.append(f"{_time(verdict.predicted_ns):>{_TIME_WIDTH}}{_time(verdict.saving_ns):>{_TIME_WIDTH}}  ")
+        line.append(f"{_time(verdict.predicted_ns or None):>{_TIME_WIDTH}}{_time(verdict.saving_ns):>{_TIME_WIDTH}}  ")
         line.append(f"{saves(verdict):<{_SAVING_WIDTH}}  ")
         line.append(look.label, f"bold {look.colour}")
         line.truncate(width)

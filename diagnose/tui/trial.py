@@ -72,7 +72,7 @@ def _so_far(trial: TrialState) -> list[tuple[str, str]]:
     said = []
     if trial.started.setting:
         said.append(("setting", setting(trial.started.setting)))
-    if trial.started.predicted_ns is not None:
+    if trial.started.predicted_ns:
         said.append(("prediction", f"{format_ns(trial.started.predicted_ns)} less of each step"))
     if not trial.blocks:
         said.append(("measured", "waiting for the first pair of blocks …"))
