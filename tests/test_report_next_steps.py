@@ -172,6 +172,15 @@ def test_after_a_dry_run_there_is_only_a_next_step_where_there_is_something_to_t
     assert said == ("diagnose fix train.py --big", "tries it on a copy of your files and measures it")
 
 
+def test_after_a_dry_run_what_broke_is_not_promised_and_what_asks_for_a_word_is_named_with_it() -> None:
+    dry = RunStarted(command="fix", program="train.py --big", cwd="/home/user", version="0.1.0", dry=True)
+    asks = Verdict("bold", Decision.NOT_TRIED, f"bfloat16 ({ASKS.summary})", diff="-x\n+y\n")
+    broken = Verdict("c", Decision.FAILED, "the fixer itself failed")
+    assert next_commands(State(started=dry, diagnosis=DIAGNOSIS, verdicts=(asks, broken), ended=ENDED)) == [
+        ("diagnose fix --allow training train.py --big", "tries bold too, which changes the training")
+    ]
+
+
 @pytest.mark.parametrize(
     ("verdicts", "said"),
     [

@@ -31,11 +31,15 @@ def _fixing(state: State) -> Iterator[tuple[str, str]]:
     if state.started is None:
         return
     program = state.started.program
+    asked = [verdict.fixer for verdict in not_allowed(state)]
+    allowing = (f"diagnose fix --allow training {program}", f"tries {_named(asked)} too, which changes the training")
     if is_dry(state):
-        promised = sum(verdict.decision is not Decision.ADVICE for verdict in state.verdicts)
+        promised = sum(verdict.decision is Decision.NOT_TRIED for verdict in state.verdicts) - len(asked)
         if promised:
             them, each = ("them on copies", "each") if promised > 1 else ("it on a copy", "it")
             yield f"diagnose fix {program}", f"tries {them} of your files and measures {each}"
+        if asked:
+            yield allowing
         return
     if state.ended is None:
         return
@@ -44,8 +48,8 @@ def _fixing(state: State) -> Iterator[tuple[str, str]]:
         return
     if late := [verdict.fixer for verdict in out_of_time(state)]:
         yield f"diagnose fix {program}", f"without a --budget has the time for {_named(late)}"
-    if asked := [verdict.fixer for verdict in not_allowed(state)]:
-        yield f"diagnose fix --allow training {program}", f"tries {_named(asked)} too, which changes the training"
+    if asked:
+        yield allowing
     if not late and (open_still := [verdict.fixer for verdict in undecided(state)]):
         yield f"diagnose fix {program}", f"can decide on {_named(open_still)} when the machine is quiet"
 
