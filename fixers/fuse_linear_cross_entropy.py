@@ -15,8 +15,9 @@ Why it helps
 Fix safety
     Rounding: sums in another order, in float32. The program then imports `diagnose.kernels`, which needs torch, and
     Triton to be fast, and nothing else: where it runs, this package has to be installed. Left alone, with advice:
-    logits that somebody reads while training, for an accuracy; class weights; layers that are hooked, wrapped or
-    sharded for themselves, whose own `forward` would no longer be called.
+    logits that somebody reads while training, for an accuracy; class weights; layers that are hooked, wrapped,
+    sharded or replaced for themselves, whose own `forward` would no longer be called; models that are called through
+    another function (`checkpoint(model, x)`), or compiled by TorchScript.
 """
 
 from __future__ import annotations
