@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from diagnose import plugins
 from diagnose.engine import diagnose
@@ -101,6 +102,14 @@ def test_what_a_long_step_costs_beyond_a_wait_for_what_was_ahead_is_told() -> No
 def test_what_was_ahead_is_not_known_where_the_profiler_was_at_work_before_the_next_long_step() -> None:
     """The long steps whose next ones were seen took as long as the host was ahead: so did the others."""
     assert stalls_of(times(ahead(steps=80), unusable=slice(42, 48)), 10 * MS) is None
+
+
+@pytest.mark.parametrize("device_ms", [9.8, 10.0, 10.2, 10.5])
+def test_steps_as_long_as_the_work_that_a_profiler_saw_are_not_ahead_of_it(device_ms: float) -> None:
+    """A checkpoint every 500 steps: a fiftieth of each step would be more than it takes."""
+    stalls = stalls_of(times(every(500, 100.0, steps=3000)), round(device_ms * MS))
+    assert stalls is not None
+    assert (stalls.cost_ns / MS).tolist() == pytest.approx([90.0] * 6, rel=0.06)
 
 
 def test_the_loader_at_the_start_of_an_epoch_is_named() -> None:

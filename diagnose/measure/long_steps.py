@@ -32,6 +32,9 @@ MINORITY = 1 / 3
 """More steps than this are no exceptions, but steps of two kinds."""
 CATCH_UP = 8
 """Steps after a long one in which a host that had run ahead catches up."""
+AHEAD = 0.95
+"""A host that came round in less than this part of the device's work was ahead: clocks of devices vary by as much, and
+so does what a profiler saw of them."""
 WARM_UP = 10
 """Steps that are left out at the beginning, as many as a live run waits before it calls steps steady."""
 
@@ -103,8 +106,9 @@ def stalls_of(log: StepTimes, device_ns: int) -> Stalls | None:
     # Steps vary by chance too: half of them are shorter than the median, normally spread ones by 0.8 σ on average.
     chance = 0.4 * deviation * (until - rows - 1)
     saved = np.maximum(_sum_between(np.where(log.usable, -np.minimum(above, 0), 0), rows + 1, until) - chance, 0)
-    # No chance makes a step shorter than the device's work: all that is below it was waited for, or will be.
-    ahead = _sum_between(np.where(log.usable, np.maximum(device_ns - length, 0), 0), rows + 1, following)
+    # No chance makes a step that much shorter than the device's work: what is below it was waited for, or will be.
+    short_ns = np.where(log.usable & (length < AHEAD * device_ns), device_ns - length, 0)
+    ahead = _sum_between(short_ns, rows + 1, following)
     cost = np.maximum(above[rows] - np.maximum(saved, ahead), 0).astype(np.int64)
     # Where the log ends, or has a gap, before the next long step: nobody saw all that was caught up after this one.
     enough = np.where(ahead > 0, period - 1, min(CATCH_UP, period - 1))
