@@ -23,7 +23,7 @@ from diagnose.model import (
     Steps,
 )
 from diagnose.program import Program, patch
-from diagnose.session import PhaseChanged, fold
+from diagnose.session import PhaseChanged, VerdictReached, fold
 from diagnose.trace import Trace
 from diagnose.trial.schedule import Deadline
 
@@ -96,9 +96,17 @@ def test_advice_is_told_without_a_trial_or_a_control(tmp_path: Path) -> None:
     assert stage.bench.copies == {}
 
 
-def test_a_fixer_with_nothing_to_do_says_nothing(tmp_path: Path) -> None:
+def test_a_fixer_with_nothing_to_change_is_told_of_once_and_promises_nothing(tmp_path: Path) -> None:
+    """A finding names it, and whoever reads that waits to hear of it."""
     idle = fixer("idle", lambda _request: None)
-    assert Stage(tmp_path, [idle], [finding("a", 9, "idle")]).run().verdicts == ()
+    findings = [finding("a", 9, "idle", "no-item"), finding("b", 3, "idle")]
+    stage = Stage(tmp_path, [idle, ITEM], findings, {"no-item": Decision.KEPT})
+    told = {verdict.fixer: verdict for verdict in stage.run().verdicts}
+    assert (told["idle"].decision, told["idle"].predicted_ns) == (Decision.NOT_TRIED, None)
+    assert told["idle"].summary == "there is nothing that it could change in the program as it stands"
+    assert told["no-item"].decision is Decision.KEPT
+    reached = [event.verdict.fixer for event in stage.events if isinstance(event, VerdictReached)]
+    assert reached.count("idle") == 1
 
 
 def test_a_fixer_that_has_no_edit_for_one_finding_is_asked_again_for_the_next(tmp_path: Path) -> None:

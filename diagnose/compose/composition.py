@@ -217,6 +217,8 @@ class Composition:
         if rival is not None:
             self._excluded[fixer.name] = (proposal, self._stack)
         if not found.variants:
+            if not found.advice:
+                self._journal.tell_of_none(fixer.name)
             return None
         if self._next(self._alone()).fixer.name != fixer.name:
             return None  # it treats less than it was proposed for, and others promise more now

@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from diagnose.compose.proposals import Proposal
-from diagnose.model import Interval, Verdict
+from diagnose.model import Decision, Interval, Verdict
 from diagnose.session import AnyEvent, ControlMeasured, PhaseChanged, TrialBlock, VerdictReached, Warned, with_verdict
 from diagnose.trial.control import Control
 from diagnose.trial.duel import OnPair
 from diagnose.verdict import Pair
 
 Record = Callable[[AnyEvent], None]
+NOTHING_TO_CHANGE = "there is nothing that it could change in the program as it stands"
 
 
 class Journal:
@@ -31,6 +32,11 @@ class Journal:
         """A verdict on what was proposed, with what was predicted and where."""
         predicted = replace(verdict, predicted_ns=proposal.predicted_ns, prediction=proposal.prediction)
         self.tell(replace(predicted, where=proposal.where))
+
+    def tell_of_none(self, fixer: str) -> None:
+        """That a finding named it, and that it has neither an edit nor advice; nothing where it was told of before."""
+        if all(verdict.fixer != fixer for verdict in self.verdicts):
+            self.tell(Verdict(fixer, Decision.NOT_TRIED, NOTHING_TO_CHANGE))
 
     def tell_of_control(self, control: Control) -> None:
         """What this machine can resolve."""
