@@ -117,7 +117,9 @@ def _against(request: Request, path: str, source: Source, found: OutputLoss) -> 
 def _handled(request: Request, layer: str) -> str | None:
     """Who else has a hand in the output layer."""
     name = layer.rpartition(".")[2]
-    other = re.compile(rf"(?<!self)\.{name}\s*=(?!=)\s*(?!(?:torch\.)?(?:nn\.)?Linear\()[^\n]*\(")
+    other = re.compile(
+        rf"(?<!self)(?<!args)(?<!cfg)(?<!config)\.{name}\s*=(?!=)\s*(?!(?:torch\.)?(?:nn\.)?Linear\()[^\n]*\("
+    )
     if is_adapted(request.sources):
         return "layers are hooked or adapted in this program"
     for text in request.sources.values():

@@ -327,6 +327,11 @@ def test_who_reads_logits_by_another_way_is_seen(text: str, reader: str) -> None
     assert "may read it" in answer.text
 
 
+def test_an_option_of_the_layers_name_is_no_other_layer() -> None:
+    text = IN_STEP.replace("    model = Model()", "    args.out = Path(args.out)\n    model = Model()")
+    assert "loss = model(x, targets=y)" in fixed(text)
+
+
 def test_a_size_that_is_bound_beside_others_is_known() -> None:
     text = IN_STEP.replace("class Model", "V, W = 19, 8\n\n\nclass Model").replace(
         "nn.Linear(8, 19)", "nn.Linear(W, V)"
