@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diagnose.measure import Measures
+from diagnose.measure import Measures, bucket_plan
 from diagnose.measure.bucket_plan import BucketPlan, bucket_plans, earliest_end_ns, least_exposed_ns, plans
 from diagnose.measure.gradient_buckets import GradientBucket, gradient_buckets
 from diagnose.measure.gradient_pieces import evenly, gradient_pieces, whole
@@ -159,6 +159,20 @@ def test_without_a_time_over_size_the_bound_is_that_of_the_best_rate() -> None:
     least = least_exposed_ns(alone)
     # Evenly over a backward pass of 6 ms, and 8 to send: what is sent at once leaves 2, and the first piece.
     assert least is not None and 2_000_000 < least < 2_500_000
+
+
+def test_of_gradients_that_are_all_sent_after_the_backward_pass_nobody_knows_when_they_were_ready() -> None:
+    two = LATE.replace("gggggggg", "ggggGGGG")
+    half = Collective("all_reduce", 16 * MB, 2, "pg")
+    late = Measures(drawn(two, repeat=4, kernels={"b": "gemm", "x": "optimizer"}, comms={"g": half, "G": half}))
+    assert len(gradient_buckets(late)) == 2
+    assert least_exposed_ns(late) is None
+
+
+def test_the_bound_is_never_more_than_what_the_recorded_buckets_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bucket_plan, "_time_of", lambda _: lambda size: size.astype(np.float64))
+    measures = measured(SHAPES)
+    assert least_exposed_ns(measures) == sum(bucket.tail_ns for bucket in gradient_buckets(measures)) > 0
 
 
 def test_sizes_beyond_the_measured_ones_take_as_long_as_the_largest_of_those_at_least() -> None:

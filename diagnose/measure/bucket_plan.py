@@ -111,13 +111,20 @@ def least_exposed_ns(measures: Measures) -> int | None:
     """What every choice of buckets leaves exposed of this rank's gradients, per step: what is still to be reduced when
     the backward pass has nothing left to compute.
 
-    By the time over size, or where one recording does not tell it by the rate of the fastest. None without sizes.
+    By the time over size, or where one recording does not tell it by the rate of the fastest; never more than the
+    buckets that were recorded. None without sizes, or where several are sent and all after the backward pass: when
+    gradients became ready is not known then.
     """
     sizes, rounds = _gradients(measures), gradient_rounds(measures)
     if sizes is None or rounds is None or rounds.passes is None:
         return None
+    first_ns = measures.communication.issued_ns[rounds.rows].min(axis=1)
+    after_pass = np.median(first_ns - measures.backward_passes.end_ns[rounds.passes]) >= 0
+    if after_pass and rounds.rows.shape[1] > 1:
+        return None
     end = earliest_end_ns(*sizes, _time_of(measures) or _at_best(measures))
-    return max(end - rounds.computes_ns, 0)
+    recorded = sum(bucket.tail_ns for bucket in gradient_buckets(measures))
+    return min(max(end - rounds.computes_ns, 0), recorded)
 
 
 def planned_buckets(measures: Measures) -> list[Evidence]:
