@@ -103,7 +103,7 @@ def test_a_fixer_with_nothing_to_change_is_told_of_once_and_promises_nothing(tmp
     stage = Stage(tmp_path, [idle, ITEM], findings, {"no-item": Decision.KEPT})
     told = {verdict.fixer: verdict for verdict in stage.run().verdicts}
     assert (told["idle"].decision, told["idle"].predicted_ns) == (Decision.NOT_TRIED, None)
-    assert told["idle"].summary == "there is nothing that it could change in the program as it stands"
+    assert told["idle"].summary == "nothing to change in the program as it stands"
     assert told["no-item"].decision is Decision.KEPT
     reached = [event.verdict.fixer for event in stage.events if isinstance(event, VerdictReached)]
     assert reached.count("idle") == 1

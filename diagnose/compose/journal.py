@@ -13,7 +13,7 @@ from diagnose.trial.duel import OnPair
 from diagnose.verdict import Pair
 
 Record = Callable[[AnyEvent], None]
-NOTHING_TO_CHANGE = "there is nothing that it could change in the program as it stands"
+NOTHING_TO_CHANGE = "nothing to change in the program as it stands"
 
 
 class Journal:
