@@ -24,12 +24,13 @@ from diagnose.tui.app import DiagnoseApp
 from diagnose.tui.choices import Choices
 from diagnose.tui.feed import Feed
 from diagnose.tui.findings import FindingsPane, detail
-from diagnose.tui.fixes import FixesPane
+from diagnose.tui.fixes import TRYING, FixesPane
 from diagnose.tui.header import INTERRUPTED
 from diagnose.tui.lines import Lines
 from diagnose.tui.picture import picture
 from diagnose.tui.quit import ConfirmQuit
 from diagnose.tui.tab import Tab
+from diagnose.tui.trial import trial_lines
 
 Tell = Callable[[AnyEvent], None]
 
@@ -390,3 +391,13 @@ async def test_a_tab_at_the_front_fits_though_nothing_tells_it_of_its_size(
         first = "".join(segment.text for segment in listed.render_line(0))
         assert first.split()[:3] == ["▲", "high", "input-bound"]
         assert first.rstrip().endswith("train.py:27")
+
+
+@pytest.mark.parametrize("width", [36, 53, 80])
+def test_details_keep_to_their_width(width: int) -> None:
+    state = fold(journals.trying())
+    assert state.diagnosis is not None
+    said = detail(state.diagnosis.findings[0], None, width, tinygpt.SOURCES.get, lambda _rule: "")
+    (trial,) = [one for one in state.trials if one.verdict is None]
+    drawn = trial_lines(trial, None, TRYING, 0.01, width, None)
+    assert [line.plain for line in (*said, *drawn) if line.cell_len > width] == []

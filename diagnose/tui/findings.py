@@ -134,7 +134,7 @@ def detail(finding: Finding, root: str | None, width: int, read: ReadSource, exp
     if finding.rank is not None:
         head.append(f"  rank {finding.rank}", FAINT)
     lines = [head, *(styled(line) for line in wrap(sentence(finding.summary), width)), Text()]
-    lines.append(styled("gives back  ", MUTED).append(gain(finding), "bold"))
+    lines += _named("gives back", gain(finding), width, "bold")
     if finding.fixers:
         lines += _named("would try", ", ".join(finding.fixers), width)
     if finding.confirm:
@@ -144,7 +144,8 @@ def detail(finding: Finding, root: str | None, width: int, read: ReadSource, exp
         beside = [f"in {where.function}"] if where.function else []
         if where.share is not None and len(finding.where) > 1:
             beside.append(f"{format_share(where.share)} of it")
-        lines += [Text(), spot.append(f"  {', '.join(beside)}", FAINT)]
+        spot.append(f"  {', '.join(beside)}", FAINT).truncate(width, overflow="ellipsis")
+        lines += [Text(), spot]
         around = 0 if _shown_before(where, finding.where[:index]) else AROUND
         lines += context(where, read, width, around)
     if finding.evidence:
@@ -155,10 +156,11 @@ def detail(finding: Finding, root: str | None, width: int, read: ReadSource, exp
     return lines
 
 
-def _named(name: str, words: str, width: int) -> list[Text]:
+def _named(name: str, words: str, width: int, style: str = "") -> list[Text]:
     """A name, and beside it words in as many lines as they take."""
     first, *more = wrap(words, width - _NAMES)
-    return [styled(f"{name:<{_NAMES}}", MUTED).append(first), *(styled(" " * _NAMES + line) for line in more)]
+    beside = [("", line) for line in more]
+    return [styled(f"{one:<{_NAMES}}", MUTED).append(line, style) for one, line in ((name, first), *beside)]
 
 
 def _shown_before(where: Place, earlier: Sequence[Place]) -> bool:

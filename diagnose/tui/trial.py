@@ -104,10 +104,13 @@ def _pairs(blocks: Sequence[TrialBlock], look: Look, resolution: float, width: i
         if block.low is not None and block.saving is not None and block.high is not None
     ]
     if points:
-        title = styled("saving of a step, after each pair", "bold").append(
-            f"   {named_count(len(blocks), 'pair')}, 95 % interval", FAINT
-        )
-        lines += [Text(), title, *narrowing(points, width, _CHART, resolution, look.colour)]
+        title, of = "saving of a step, after each pair", f"{named_count(len(blocks), 'pair')}, 95 % interval"
+        beside = len(title) + 3 + len(of) <= width
+        head = styled(title, "bold")
+        below = [] if beside else [styled(of, FAINT)]
+        if beside:
+            head.append(f"   {of}", FAINT)
+        lines += [Text(), head, *below, *narrowing(points, width, _CHART, resolution, look.colour)]
     return lines
 
 
