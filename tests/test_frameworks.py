@@ -193,7 +193,7 @@ def test_the_trainers_optimizer_has_a_name_for_its_fused_form() -> None:
         (
             "from accelerate import Accelerator\noptions = {}\nif args.half:\n    options['mixed_precision'] = 'fp16'\n"
             "accelerator = Accelerator(gradient_accumulation_steps=2, **options)\n",
-            'options = {"mixed_precision": "bf16"}\n',
+            "options = {'mixed_precision': 'bf16'}\n",
         ),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
@@ -17,6 +18,8 @@ from diagnose.source.syntax import Source, Splice
 __all__ = ["Layer", "clashes", "layers_of", "set_keys"]
 
 _DEEPEST = 4
+_PLAIN_TEXT = re.compile(r"""^"([^"'\\]*)"$""")
+"""Code of a text that reads the same in either quotes."""
 _BY_KEY = ("pop", "popitem", "setdefault", "clear")
 _UNGIVEN: Mapping[str, Scalar] = {
     "num_workers": 0,
@@ -182,7 +185,8 @@ def set_keys(layer: Layer, codes: Mapping[str, str]) -> list[Splice]:
     elements = [each for each in node.elements if isinstance(each, cst.DictElement)]
     like = source.code(elements[0].key) if elements else source.text  # an empty one is written as the rest of the file
     quote = "'" if like.count("'") > like.count('"') else '"'
-    new = [f"{quote}{key}{quote}: {code}" for key, code in codes.items()]
+    quoted = rf"{quote}\1{quote}"
+    new = [f"{quote}{key}{quote}: {_PLAIN_TEXT.sub(quoted, code)}" for key, code in codes.items()]
     start, end = source.span(node)
     if not node.elements:
         return [Splice(end - 1, end - 1, ", ".join(new))]
