@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
 import time
 from collections.abc import Collection, Sequence
@@ -17,13 +16,11 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # before torch make
 
 import torch
 import torch.nn.functional as F
+from probed_blocks import probed
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts, noop_context_fn
 
-from diagnose.collect.inside.blocks import OPERATORS, Blocks
-from diagnose.collect.inside.sites import Sites
 from diagnose.memory import Plan, Recorded, recorded
-from diagnose.model import Site
 
 _TIMED = 2
 
@@ -129,14 +126,7 @@ class Bench:
 
     def measured_blocks(self) -> Recorded:
         """What the probe of a watched run learns in its steps."""
-        sites = Sites()
-        probe = Blocks(sites)
-        probe.install(torch)
-        for index in range(OPERATORS + 1):
-            self.step()
-            probe.step_ended(index)
-        lines = [json.loads(line) for _, text in sites.drain() for line in text.splitlines()]
-        known = recorded([Site(**line) for line in lines])
+        known = recorded(probed(self.step))
         assert known is not None, "the probe found no blocks"
         return known
 

@@ -18,11 +18,10 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from ddp_buckets_rank import MICRO_STEPS, SIZES, TINY, Job
+from probed_blocks import probed
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts, noop_context_fn
 
-from diagnose.collect.inside.blocks import OPERATORS, Blocks
-from diagnose.collect.inside.sites import Sites
 from diagnose.kernels import offload_state
 from diagnose.memory import cheapest, cheapest_split, recorded, state_shares
 from diagnose.model import Site
@@ -78,17 +77,10 @@ def checkpointed(blocks: Any, plan: dict[str, Any]) -> None:
 
 def measured(training: Training) -> list[Site]:
     """What the probe of a watched run learns of the blocks, and the optimizer."""
-    sites = Sites()
-    probe = Blocks(sites)
-    probe.install(torch)
-    for index in range(OPERATORS + 1):
-        training.step()
-        probe.step_ended(index)
-    probe.finish()
-    lines = [json.loads(line) for _, text in sites.drain() for line in text.splitlines()]
+    blocks = probed(training.step)
     local = sum(getattr(one, "_local_tensor", one).numel() for one in training.model.parameters())
     optimizer = Site("optimizer", "", 0, None, {"name": "AdamW", "elements": local})
-    return [*(Site(**line) for line in lines), optimizer]
+    return [*blocks, optimizer]
 
 
 def planned(sites: list[Site], cap_bytes: int, count: int) -> dict[str, Any]:
