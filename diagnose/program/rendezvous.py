@@ -15,7 +15,7 @@ import re
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from pathlib import PurePath
 
 __all__ = ["held_port", "names_several_hosts", "with_own_port"]
@@ -28,7 +28,6 @@ _ENDPOINT = re.compile(r"--rdzv[-_]endpoint")
 _HERE = re.compile(r"(localhost|127\.0\.0\.1|0\.0\.0\.0|\[?::1\]?):\d+")
 _MEETS = re.compile(r"--(?:standalone|rdzv[-_]\w+|node[-_]rank)")
 """With any of these torch's own launcher was told where ranks meet, or that there are more hosts."""
-_HOSTS = re.compile(r"--nnodes")
 _SEVERAL = re.compile(r"--(?:nnodes|num[-_]machines|num[-_]nodes)")
 """Of torch, accelerate and DeepSpeed."""
 _ONE_HOST = frozenset({"1", "1:1"})
@@ -39,18 +38,21 @@ _ASKED = {"accelerate": "--main_process_port", "deepspeed": "--master_port"}
 
 def names_several_hosts(words: Sequence[str]) -> bool:
     """Whether the words of a launcher ask for ranks on more than this host: `--nnodes 2`, `--num_machines=4`."""
-    for word, following in _before_script(words):
-        flag, equals, value = word.partition("=")
+    for flag, value in _own_flags(words):
         if _SEVERAL.fullmatch(flag):
-            most = (value if equals else following).rpartition(":")[2]
+            most = value.rpartition(":")[2]
             return most.isdecimal() and int(most) > 1
     return False
 
 
-def _before_script(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """A launcher's own words, each with the next; behind a module's name (`-m`) the program's cannot be told apart."""
-    following = zip(words, [*words[1:], ""], strict=True)
-    return takewhile(lambda pair: not pair[0].endswith(".py"), following)
+def _own_flags(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """A launcher's own words, each with what it is given: behind `=`, or else the next word.
+
+    Behind a module's name (`-m`) those of the program cannot be told apart.
+    """
+    for word, following in takewhile(lambda pair: not pair[0].endswith(".py"), pairwise([*words, ""])):
+        flag, equals, value = word.partition("=")
+        yield flag, value if equals else following
 
 
 @contextmanager
@@ -66,7 +68,7 @@ def with_own_port(words: Sequence[str], environment: Mapping[str, str], port: in
     """The command and its environment with `port` in the place of any port of this host that they name."""
     found: list[str] = []
     before = ""
-    told = any(_FLAG.fullmatch(word.partition("=")[0]) for word, _ in _before_script(words))
+    told = any(_FLAG.fullmatch(flag) for flag, _ in _own_flags(words))
     for word in words:
         flag, equals, value = word.partition("=")
         if _FLAG.fullmatch(flag) and equals:
@@ -92,8 +94,7 @@ def with_own_port(words: Sequence[str], environment: Mapping[str, str], port: in
 
 def _meets_elsewhere(words: Sequence[str], environment: Mapping[str, str]) -> bool:
     """Whether torch's own launcher was told where to meet."""
-    for word, following in _before_script(words):
-        flag, equals, value = word.partition("=")
-        if _MEETS.fullmatch(flag) or (_HOSTS.fullmatch(flag) and (value if equals else following) not in _ONE_HOST):
-            return True
-    return any(name.startswith("PET_") for name in environment)  # each stands for a flag
+    elsewhere = any(
+        _MEETS.fullmatch(flag) or (flag == "--nnodes" and value not in _ONE_HOST) for flag, value in _own_flags(words)
+    )
+    return elsewhere or any(name.startswith("PET_") for name in environment)  # each stands for a flag
