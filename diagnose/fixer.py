@@ -126,6 +126,7 @@ from diagnose.source.steps.transfers import Origin, Transfer, cuda_test, made_on
 from diagnose.source.steps.unread_output import reader_of
 from diagnose.source.steps.unwrapped import asked_elsewhere, asks_rank, needs_model, uses_of_model
 from diagnose.source.steps.varying import varies
+from diagnose.source.syntax import only_statement
 from diagnose.source.unchanging import is_unchanging, is_written_to, on_device
 from diagnose.source.unwrap import unwrap
 from diagnose.source.values import Setting, number, setting_of
@@ -292,6 +293,7 @@ __all__ = [
     "on_device",
     "on_progress_bar",
     "only_computes",
+    "only_statement",
     "operand",
     "outcome",
     "output_layers",

@@ -40,6 +40,7 @@ from diagnose.fixer import (
     ensure_import,
     example_request,
     norm_loops,
+    only_statement,
     parse,
     remove_argument,
     remove_statements,
@@ -123,9 +124,7 @@ def _clip_after(source: Source, loop: NormLoop) -> cst.Call | None:
     """A later statement of the block that clips the same gradients and drops the norm that it gets."""
     block = list(block_of(source, loop.statements[0]) or ())
     for statement in block[block.index(loop.statements[-1]) + 1 :]:
-        small = (
-            statement.body[0] if isinstance(statement, cst.SimpleStatementLine) and len(statement.body) == 1 else None
-        )
+        small = only_statement(statement)
         call = small.value if isinstance(small, cst.Expr) else None
         if isinstance(call, cst.Call) and call_name(call) == "clip_grad_norm_":
             given = argument(call, "parameters", 0)

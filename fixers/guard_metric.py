@@ -33,6 +33,7 @@ from diagnose.fixer import (
     example_request,
     is_append,
     only_computes,
+    only_statement,
     parse,
     scope_of,
     splice,
@@ -103,7 +104,7 @@ def _only_for(
     functions: dict[str, cst.FunctionDef],
 ) -> str | None:
     """The variable that a statement fills for `readers` (which follow it) alone; None where it must stay."""
-    small = row.body[0] if isinstance(row, cst.SimpleStatementLine) and len(row.body) == 1 else None
+    small = only_statement(row)
     if isinstance(small, cst.Assign) and len(small.targets) == 1 and isinstance(small.targets[0].target, cst.Name):
         name, value = small.targets[0].target.value, small.value
         appended = False

@@ -42,6 +42,7 @@ from diagnose.fixer import (
     ensure_from_import,
     example_request,
     insert_after,
+    only_statement,
     parse,
     recorded,
     state_shares,
@@ -115,7 +116,7 @@ def _edit(request: Request, site: Site, share: float) -> list[Splice] | str:
     if any(_is_on(source, call, site, name) for name in ("capturable", "differentiable")):
         return []
     statement = source.statement(call)
-    small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) and len(statement.body) == 1 else None
+    small = only_statement(statement)
     target = small.targets[0].target if isinstance(small, cst.Assign) and len(small.targets) == 1 else None
     if statement is None or not isinstance(target, cst.Name | cst.Attribute):
         return "no name is given to the optimizer on that line"

@@ -38,6 +38,7 @@ from diagnose.fixer import (
     Splice,
     ensure_import,
     example_request,
+    only_statement,
     parse,
     remove_statements,
     scope_of,
@@ -237,7 +238,7 @@ def _unused_loggers(source: Source, gone: list[cst.BaseSmallStatement]) -> list[
     """`logger = logging.getLogger(…)` at the top of the file, where only what is gone used it."""
     found: list[cst.BaseSmallStatement] = []
     for line in source.module.body:
-        assign = line.body[0] if isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1 else None
+        assign = only_statement(line)
         if not isinstance(assign, cst.Assign) or "logging.getLogger" not in source.code(assign.value):
             continue
         target = assign.targets[0].target

@@ -22,7 +22,7 @@ from libcst.metadata import (
     WhitespaceInclusivePositionProvider,
 )
 
-__all__ = ["Source", "Splice", "parse", "splice"]
+__all__ = ["Source", "Splice", "only_statement", "parse", "splice"]
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _USUAL_LINE, _LONGEST_LINE = 100, 120
@@ -57,6 +57,11 @@ def parse(text: str) -> Source | None:
         return Source(text)
     except (cst.ParserSyntaxError, RecursionError):
         return None
+
+
+def only_statement(line: cst.CSTNode | None) -> cst.BaseSmallStatement | None:
+    """What a line says, where it is one simple statement: not a block, nor `a; b`."""
+    return line.body[0] if isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1 else None
 
 
 class _Tree:

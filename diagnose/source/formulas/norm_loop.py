@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from diagnose.source.syntax import Source
+from diagnose.source.syntax import Source, only_statement
 from diagnose.source.wrapped import block_of
 
 __all__ = ["NormLoop", "clipped_by_hand", "norm_loops"]
@@ -67,7 +67,7 @@ def _total(source: Source, loop: cst.For, name: str) -> str | None:
     lines = _guarded(source, list(loop.body.body), name)
     known: dict[str, str] = {}
     for number, line in enumerate(lines):
-        small = line.body[0] if isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1 else None
+        small = only_statement(line)
         last = number == len(lines) - 1
         if isinstance(small, cst.Assign) and not last:
             assigned = _assigned(source, line)
@@ -95,7 +95,7 @@ def _guarded(source: Source, body: list[cst.CSTNode], name: str) -> list[cst.CST
 
 
 def _assigned(source: Source, statement: cst.CSTNode | None) -> tuple[str, str] | None:
-    small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) and len(statement.body) == 1 else None
+    small = only_statement(statement)
     if not isinstance(small, cst.Assign) or len(small.targets) != 1:
         return None
     return source.code(small.targets[0].target), _compact(source.code(small.value))

@@ -12,7 +12,7 @@ from diagnose.source.edit import call_name, ensure_import, replace
 from diagnose.source.flow import within
 from diagnose.source.formulas.optimizer_formula import KnownOptimizer
 from diagnose.source.remove import remove_statements
-from diagnose.source.syntax import Source, Splice, parse
+from diagnose.source.syntax import Source, Splice, only_statement, parse
 
 __all__ = ["replaced_by_torchs"]
 
@@ -51,7 +51,7 @@ def _imports_for(source: Source, written: cst.ClassDef) -> list[cst.BaseSmallSta
     found: list[cst.BaseSmallStatement] = []
     code = source.code(written)
     for line in source.module.body:
-        small = line.body[0] if isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1 else None
+        small = only_statement(line)
         if not isinstance(small, cst.Import | cst.ImportFrom) or isinstance(small.names, cst.ImportStar):
             continue
         if len(small.names) != 1 or small.names[0].asname is not None:

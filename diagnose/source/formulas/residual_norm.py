@@ -11,7 +11,7 @@ from diagnose.source.arguments import argument
 from diagnose.source.formulas.formula import constant, integer, operation, source_kind
 from diagnose.source.members import members_named
 from diagnose.source.reaching import Bound, reaching, statement_of
-from diagnose.source.syntax import Source
+from diagnose.source.syntax import Source, only_statement
 
 __all__ = ["NormCall", "ResidualNorm", "residual_norms"]
 
@@ -96,7 +96,7 @@ def _of(
 
 def _alias(statement: cst.CSTNode, name: str) -> tuple[cst.SimpleStatementLine, str] | None:
     """`residual = hidden`: the statement and the other name."""
-    small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) and len(statement.body) == 1 else None
+    small = only_statement(statement)
     if not isinstance(small, cst.Assign) or len(small.targets) != 1 or not isinstance(small.value, cst.Name):
         return None
     target = small.targets[0].target

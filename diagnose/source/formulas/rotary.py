@@ -11,7 +11,7 @@ import libcst as cst
 from diagnose.source.formulas.cross_entropy import behind
 from diagnose.source.formulas.formula import Operation, certain, integer, operation
 from diagnose.source.reaching import Bound, names_in, reaching, statement_of
-from diagnose.source.syntax import Source
+from diagnose.source.syntax import Source, only_statement
 
 __all__ = ["RotatedPair", "Rotation", "rotated_pairs"]
 
@@ -68,7 +68,7 @@ def _following(source: Source, block: cst.IndentedBlock | cst.Module) -> Iterato
     """Two assignments, one after the other."""
     last: tuple[cst.SimpleStatementLine, str, Rotation] | None = None
     for row in block.body:
-        small = row.body[0] if isinstance(row, cst.SimpleStatementLine) and len(row.body) == 1 else None
+        small = only_statement(row)
         target = small.targets[0].target if isinstance(small, cst.Assign) and len(small.targets) == 1 else None
         found = _rotation(source, small.value) if isinstance(small, cst.Assign) else None
         if not isinstance(target, cst.Name) or found is None or not isinstance(row, cst.SimpleStatementLine):

@@ -9,7 +9,7 @@ import libcst as cst
 from diagnose.source.edit import call_name, insert_after, insert_before
 from diagnose.source.flow import within
 from diagnose.source.steps.built import Built
-from diagnose.source.syntax import Source, Splice
+from diagnose.source.syntax import Source, Splice, only_statement
 
 __all__ = ["after_build"]
 
@@ -54,7 +54,7 @@ def _last_filling(built: Built, after: cst.CSTNode) -> cst.CSTNode:
     block = source.parent(after)
     siblings = list(block.body) if isinstance(block, cst.IndentedBlock | cst.Module) else []
     for later in siblings[siblings.index(after) + 1 :] if after in siblings else []:  # type: ignore[arg-type]
-        small = later.body[0] if isinstance(later, cst.SimpleStatementLine) and len(later.body) == 1 else None
+        small = only_statement(later)
         call = small.value if isinstance(small, cst.Expr) else None
         if not isinstance(call, cst.Call) or not source.code(call.func).startswith(f"{built.name}."):
             break

@@ -13,7 +13,7 @@ from diagnose.source.edit import call_name
 from diagnose.source.formulas.weighted_sum import sum_to_one, weighted_sum
 from diagnose.source.members import class_of, members_named
 from diagnose.source.steps.averages import is_used_after
-from diagnose.source.syntax import Source
+from diagnose.source.syntax import Source, only_statement
 
 __all__ = ["KeptAverage", "kept_averages"]
 
@@ -97,14 +97,15 @@ def _average(source: Source, lines: Sequence[cst.CSTNode], key: str, value: str)
 
 def _assigned(line: cst.CSTNode) -> tuple[cst.BaseExpression, cst.BaseExpression] | None:
     """Target and value of a line that is one assignment."""
-    small = line.body[0] if isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1 else None
-    plain = isinstance(small, cst.Assign) and len(small.targets) == 1
-    return (small.targets[0].target, small.value) if isinstance(small, cst.Assign) and plain else None
+    small = only_statement(line)
+    if not isinstance(small, cst.Assign) or len(small.targets) != 1:
+        return None
+    return small.targets[0].target, small.value
 
 
 def _asserts(source: Source, line: cst.CSTNode, key: str) -> bool:
     """Whether a line asserts that a name is known: the dictionary says so, too."""
-    small = line.body[0] if isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1 else None
+    small = only_statement(line)
     return isinstance(small, cst.Assert) and source.code(small.test).startswith(f"{key} in ")
 
 
