@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from ddp_trace import exposed, traced
+from rank_ending import leave
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
@@ -371,8 +372,7 @@ def main() -> None:
         against = statistics.median(seconds[configurations[0].name])
         rows = [{**_row(one, seconds[one.name], against), **said.get(one.name, {})} for one in configurations]
         args.target.write_text(json.dumps(rows))
-    dist.barrier()
-    dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from ddp_buckets_rank import MICRO_STEPS, SIZES, TINY, Job
 from probed_blocks import probed
+from rank_ending import leave
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts, noop_context_fn
 
@@ -131,8 +132,7 @@ def main() -> None:
     told |= timed(job, training, end_at)
     if job.rank == 0:
         args.target.write_text(json.dumps(told))
-    dist.barrier()
-    dist.destroy_process_group()
+    leave()
 
 
 def joined(tiny: bool, cap_bytes: int) -> Job:
