@@ -65,6 +65,31 @@ def test_copies_share_a_cache_of_compiled_code_that_is_not_the_users(
     assert caches == {str(tmp_path / "trials" / "compiled")}
 
 
+SWITCHED_OFF = PROGRAM.replace("for step", "if False:\n    model = torch.compile(model)\nfor step")
+
+
+@pytest.mark.parametrize(
+    ("found", "compiles", "changed", "expected"),
+    [
+        (PROGRAM, False, {}, False),
+        (PROGRAM, False, {"train.py": COMPILED}, True),
+        (SWITCHED_OFF, False, {"train.py": SWITCHED_OFF.replace("1e-3", "2e-3")}, False),
+        (SWITCHED_OFF, False, {"train.py": SWITCHED_OFF.replace("if False", "model.compile()\nif False")}, True),
+        (COMPILED, True, {}, True),
+        (PROGRAM, False, {"train.py": PROGRAM, "new.py": "net.compile()"}, True),
+        (PROGRAM, False, {"train.py": PROGRAM + "pattern = re.compile('x')\n"}, False),
+    ],
+    ids=["as found", "a fix", "its own, switched off", "a fix beside it", "its own, seen", "a new file", "a pattern"],
+)
+def test_a_copy_compiles_where_the_run_was_seen_to_or_where_a_fix_wrote_it(
+    found: str, compiles: bool, changed: dict[str, str], expected: bool, tmp_path: Path
+) -> None:
+    program = project(tmp_path)
+    (program.root / "train.py").write_text(found)
+    copies = Copies(program, tmp_path / "trials", os.environ, compiles)
+    assert (copies.make(changed, "one").root in copies.compiling) is expected
+
+
 class FakeHub:
     """As much of a hub as a warm-up needs."""
 

@@ -59,6 +59,15 @@ def test_compiling_is_guessed_until_it_was_seen() -> None:
     assert known.trial_ns(1, compiles=True) - known.trial_ns(1) == 20 * NS_PER_S
 
 
+def test_of_a_program_that_compiles_itself_the_first_start_shows_what_that_takes() -> None:
+    known, found = Costs(SCHEDULE), comparison(original_s=25, patched_s=24)
+    for starts in found.starts_ns:
+        starts.append(7 * NS_PER_S)  # the next generation finds it compiled
+    known.saw(found, TURNS_NS, compiles=True)
+    assert known.start_ns == 7 * NS_PER_S
+    assert known.trial_ns(1, compiles=True) - known.trial_ns(1) == 18 * NS_PER_S
+
+
 def test_a_comparison_that_took_longer_than_its_parts_makes_the_next_estimate_longer() -> None:
     assert costs(2 * TURNS_NS).check_ns() == 2 * TURNS_NS
     assert costs(TURNS_NS // 2).check_ns() == TURNS_NS

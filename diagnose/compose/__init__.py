@@ -68,6 +68,7 @@ def fix(
             on_phase=journal.phase,
             on_control=journal.tell_of_control,
             cancelled=cancelled,
+            compiles=any(site.kind == "compile" for site in known.sites),
         ) as bench:
             if died:
                 outcome = rescue(program, diagnosis, known, catalogue, record, bench, deadline, allow)

@@ -74,8 +74,11 @@ class Bench:
         on_phase: OnPhase = lambda _phase, _detail: None,
         on_control: OnControl = lambda _control: None,
         cancelled: Callable[[], bool] = never,
+        *,
+        compiles: bool = False,
     ) -> None:
-        """`memory` is what one process of the program was seen to hold, where that is known before any trial.
+        """`memory` is what one process of the program was seen to hold, where that is known before any trial;
+        `compiles`: it was seen to compile something.
 
         `on_phase` is told of what takes a while and shows no pairs meanwhile, `on_control` of a control that a verdict
         has asked for. Once `cancelled` says so, whatever waits
@@ -83,7 +86,7 @@ class Bench:
         """
         self._on_phase = on_phase
         self._on_control = on_control
-        self._copies = Copies(program, folder, dict(environment))
+        self._copies = Copies(program, folder, dict(environment), compiles)
         self._schedule = schedule
         self._deadline = deadline
         watched = memory or Memory()
@@ -339,7 +342,8 @@ class Bench:
         )
 
     def _compare(self, duel: Duel, original: Program, patched: Program, name: str) -> Comparison:
-        if patched.root in self._copies.compiling:  # no start so far shows how long it takes to compile
+        compiles = patched.root in self._copies.compiling
+        if compiles:  # no start so far shows how long it takes to compile
             duel = replace(duel, start_limit_ns=self._schedule.start_limit_ns)
         if self._compiles_anew(original, patched):
             self._on_phase("compiling", "which may take minutes; later starts find it done")
@@ -348,7 +352,7 @@ class Bench:
         starters = self._starter(original, f"{name}-original"), self._starter(patched, f"{name}-patched")
         began_ns = time.monotonic_ns()
         found = duel.run(*starters)
-        self._costs.saw(found, time.monotonic_ns() - began_ns, compiles=patched.root in self._copies.compiling)
+        self._costs.saw(found, time.monotonic_ns() - began_ns, compiles=compiles)
         # What was measured to be faster is not thrown away for the second of two last runs.
         self._gatekeeper.deadline = self._deadline.earlier(self._costs.if_kept(found).last_runs_ns(1))
         self._baseline = original

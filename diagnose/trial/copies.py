@@ -10,6 +10,7 @@ from pathlib import Path
 from diagnose.program import Program, patch
 from diagnose.program.copy import copy_environment, copy_program
 from diagnose.program.environment import with_declared
+from diagnose.program.source import read_source
 
 _COMPILES = re.compile(r"(?<!\bre)\.compile\(|make_graphed_callables\(")
 
@@ -22,10 +23,12 @@ class Copies:
     folder: Path
     environment: Mapping[str, str]
     """In which the program itself would run."""
+    compiles: bool = False
+    """Whether the program was seen to compile something as found."""
     edited: dict[Path, list[str]] = field(default_factory=dict)
     """The files with other texts."""
     compiling: set[Path] = field(default_factory=set)
-    """Those whose start compiles something, by what a fix wrote."""
+    """Those whose start compiles something: as the program itself does, or by what a fix wrote."""
     _environments: dict[Path, dict[str, str]] = field(default_factory=dict)
 
     def make(self, texts: Mapping[str, str], name: str) -> Program:
@@ -39,9 +42,15 @@ class Copies:
         environment = copy_environment(self.program, folder, self.environment) | cache
         # A trial imports torch before the program runs, and with it what reads the environment on import.
         self._environments[copied.root] = with_declared(copied, environment)
-        if any(_COMPILES.search(text) for text in texts.values()):
+        if self.compiles or any(self._compiles_more(path, text) for path, text in texts.items()):
             self.compiling.add(copied.root)
         return copied
+
+    def _compiles_more(self, path: str, text: str) -> bool:
+        """Whether a fix wrote a call that compiles; one that was there may be switched off."""
+        found = self.program.root / path
+        before = read_source(found).text if found.exists() else ""
+        return len(_COMPILES.findall(text)) > len(_COMPILES.findall(before))
 
     def environment_of(self, copied: Program) -> dict[str, str]:
         """That of a copy."""

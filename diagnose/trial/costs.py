@@ -49,9 +49,10 @@ class Costs:
         """Learn from a comparison that took `took_ns`."""
         originals, patched = found.starts_ns[ORIGINAL], found.starts_ns[PATCHED]
         if originals:
-            self.start_ns = max(originals)
+            # Of a program that compiles itself, later starts find compiled what the first one compiled.
+            self.start_ns = originals[-1] if compiles else max(originals)
         if compiles and patched:
-            self.compile_ns = max(self.compile_ns, max(patched) - self.start_ns)
+            self.compile_ns = max(self.compile_ns, max([*originals, *patched]) - self.start_ns)
         if found.step_ns > 0:
             self.step_ns = found.step_ns
         self.first_start_ns = self.first_start_ns or self.start_ns
