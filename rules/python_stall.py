@@ -7,6 +7,8 @@ What it finds
     Idle time in which an operator computes on the processor, step after step: random numbers that are drawn there and
     then copied, a batch that is put together or changed by operators on the host.
 
+    Idle time in which the host reads or writes files, step after step: a checkpoint in each, a log that is flushed.
+
 Why it costs
     The device gets its next work only when Python comes round to it: metrics computed in plain Python, logging,
     sleeping, parsing, per-sample loops.
@@ -23,13 +25,15 @@ What proves it
     for as long: it may have had no core (`cpu-contention`), which hits Python and operators alike.
 
 What fixes it
-    Nothing automatic: the line is shown. Move the work out of the loop, into a worker, or make it cheaper; what an
-    operator computes on the processor, the device mostly can (`device=` where the tensor is made).
+    Metrics that few steps show are computed in those alone (`guard-metric`), checkpoints written in the background
+    (`async-checkpoint`). Else the line is shown: move the work out of the loop, into a worker, or make it cheaper; what
+    an operator computes on the processor, the device mostly can (`device=` where the tensor is made).
 
 Thresholds
     REFILL_NS (100 µs): a stretch of Python this long is work of its own; issuing one operator takes 5 to 50 µs.
     An operator computes where it launches nothing and takes more than 1 ms, in three steps of four: once, or now and
     then, it is held up (diagnose/measure/host_computing.py).
+    MOST_STEPS (three in four): files in fewer steps are no part of every step, and `periodic-stall` looks at them.
 """
 
 from __future__ import annotations
@@ -37,7 +41,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import PurePath
 
+import numpy as np
+
 from diagnose.rule import CannotTell, Claim, Confidence, Evidence, Measures, Rule, drawn, format_ns, recoverable_ns
+
+MOST_STEPS = 0.75
 
 
 def check(measures: Measures) -> Iterator[Claim | CannotTell]:
@@ -45,6 +53,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     if measures.step_count == 0:
         return
     yield from _in_operators(measures)
+    yield from _in_files(measures)
     stalls = measures.python_stalls
     gain = recoverable_ns(measures, stalls)
     if gain == 0:
@@ -84,6 +93,31 @@ def _in_operators(measures: Measures) -> Iterator[Claim]:
         evidence=[Evidence(name, time // measures.step_count, "ns") for name, time in computing.by_op.items()][:3],
         where=measures.places(computing.time),
         fixers=(),
+    )
+
+
+def _in_files(measures: Measures) -> Iterator[Claim]:
+    """Files that are read or written in nearly every step, while the device has nothing to do."""
+    files = measures.idle["io"]
+    if np.count_nonzero(measures.per_step(files)) < MOST_STEPS * measures.step_count:
+        return
+    gain = recoverable_ns(measures, files)
+    if gain == 0:
+        return
+    places = measures.places(files)
+    who = "the device idles" if measures.has_device else "the training thread spends"
+    at = f", most of it at {PurePath(places[0].file).name}:{places[0].line}" if places else ""
+    yield Claim(
+        summary=f"{who} {format_ns(gain / measures.step_count)} per step "
+        f"{'while the host reads or writes' if measures.has_device else 'reading or writing'} files{at}",
+        recoverable_ns=gain,
+        claims=files,
+        evidence=[
+            Evidence("idle.io", files.total_ns // measures.step_count, "ns"),
+            Evidence("steps with files", int(np.count_nonzero(measures.per_step(files))), "count"),
+        ],
+        where=places,
+        fixers=("async-checkpoint",),
     )
 
 
@@ -147,6 +181,18 @@ _FIRES = (
         ops={"n": "aten::normal_"},
         frames={"f": "train.py(12): augment"},
     ),
+    # A checkpoint in every step.
+    drawn(
+        """
+        host: ol          ol
+        ckpt:   wwwwwwwwww
+        gpu :   kk          kk
+        line:   xxxxxxxxxx
+        step:                 |
+        """,
+        repeat=4,
+        stacks={"x": [("torch/serialization.py", 800, "save"), ("train.py", 70, "main")]},
+    ),
     # On a CPU alone: the thread is in no operator.
     drawn(
         """
@@ -189,6 +235,17 @@ _SILENT = (
         repeat=4,
         ops={"x": "aten::view", "y": "aten::empty"},
     ),
+    # Checkpoints are written in every step, and the device has work meanwhile.
+    drawn(
+        """
+        host: olol
+        ckpt:     wwwwwwww
+        gpu :   kkkkkkkkkkKKKKKKKKKK
+        step:                       |
+        """,
+        repeat=4,
+        kernels={"K": "other_kernel"},
+    ),
     # The device idles for its batch.
     drawn(
         """
@@ -201,4 +258,6 @@ _SILENT = (
     ),
 )
 
-RULE = Rule("python-stall", check, fixers=("guard-metric",), fires=_FIRES, silent=_SILENT, nearness=40)
+RULE = Rule(
+    "python-stall", check, fixers=("guard-metric", "async-checkpoint"), fires=_FIRES, silent=_SILENT, nearness=40
+)
