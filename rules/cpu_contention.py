@@ -16,7 +16,9 @@ What proves it
     Cores that are all busy are no proof by themselves: workers that use what training leaves over cost nothing.
 
 What fixes it
-    Fewer workers (`loader-workers`), fewer threads in each of them and in training (`set-num-threads`).
+    Fewer workers (`loader-workers`), fewer threads in each of them and in training (`set-num-threads`). Where other
+    programs have the cores, no change of this one helps: end them, or give the run cores of its own (`taskset`, the
+    scheduler's `--cpus-per-task`).
 
 Thresholds
     FEWEST (5) readings: some seconds, so that a burst of other processes is not taken for the rule.
@@ -82,7 +84,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     used = [
         Evidence("cores busy with this run", busy / 100, "count") if busy is not None else None,
         Evidence("cores busy with other processes", others / 100, "count") if others is not None else None,
-        Evidence("loader workers and other children", workers, "count") if workers is not None else None,
+        Evidence("loader workers and other children", round(workers), "count") if workers is not None else None,
         Evidence("cores that it may use", cores, "count") if cores is not None else None,
         Evidence("torch threads", measures.trace.facts.torch_threads or 0, "count"),
     ]
@@ -100,10 +102,19 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         confidence=Confidence.BOUND,
         evidence=[Evidence("ready without a core", share, "share"), *(one for one in used if one is not None)],
         where=loaders,
-        # A run without loader workers can give none up; where no site was recorded, any child may be one.
-        fixers=_FIXERS if loaders or (workers and not measures.trace.sites) else _FIXERS[1:],
+        fixers=_fixers(strangers, bool(loaders or (workers and not measures.trace.sites))),
         confirm="a run with nothing else on these cores" if strangers else "a trial with fewer workers or threads",
     )
+
+
+def _fixers(strangers: bool, has_workers: bool) -> tuple[str, ...]:
+    """What may help: a run without loader workers (of unrecorded sites, any child may be one) can give none up.
+
+    Nor can a run without workers give threads up to strangers: they take what it leaves.
+    """
+    if has_workers:
+        return _FIXERS
+    return () if strangers else _FIXERS[1:]
 
 
 def _rivals(others: float | None, workers: float | None, cores: int | None) -> str:

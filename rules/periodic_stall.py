@@ -88,7 +88,13 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         yield alone
         return
     if log is None:
-        yield CannotTell("periodic-stall", "the lengths of many steps: a live run (diagnose run) logs every step")
+        logged = len(measures.trace.step_log)
+        yield CannotTell(
+            "periodic-stall",
+            f"the lengths of more steps: this run logged {logged}, before which and while tracing few are steady"
+            if logged
+            else "the lengths of many steps: a live run (diagnose run) logs every step",
+        )
         return
     if stalls is None:
         return

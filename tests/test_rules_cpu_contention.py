@@ -31,6 +31,7 @@ def test_strangers_who_use_more_than_the_run_are_named() -> None:
     claim = told(cpu=25, others_cpu=175, workers=0)
     assert claim.summary.endswith("programs that are no part of the run use 1.8 of its 2 cores")
     assert claim.confirm == "a run with nothing else on these cores"
+    assert claim.fixers == ()  # no change of this program frees a core of theirs
 
 
 def test_the_run_s_own_processes_are_named_where_they_use_more() -> None:

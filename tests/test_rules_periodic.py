@@ -12,7 +12,7 @@ from diagnose import plugins
 from diagnose.engine import diagnose
 from diagnose.measure import Measures
 from diagnose.model import Finding, Severity
-from diagnose.rule import Claim, RangeKind, StepTimes, Trace, drawn, stalls_of
+from diagnose.rule import CannotTell, Claim, RangeKind, StepTimes, Trace, drawn, stalls_of
 from diagnose.trace.schema import Ranges, StepLog
 
 MS = 1_000_000
@@ -32,6 +32,12 @@ def every(period: int, long: float, steps: int = 120, usual: float = 10.0) -> li
 
 def claims(trace: Trace) -> list[Claim]:
     return [answer for answer in RULE.check(Measures(trace)) if isinstance(answer, Claim)]
+
+
+def test_a_live_run_with_few_steps_is_not_sent_to_a_live_run() -> None:
+    (answer,) = RULE.check(Measures(logged([10.0] * 12)))
+    assert isinstance(answer, CannotTell)
+    assert answer.needs.startswith("the lengths of more steps: this run logged 12")
 
 
 def finding(trace: Trace) -> Finding | None:
