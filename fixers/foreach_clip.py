@@ -50,6 +50,7 @@ from diagnose.fixer import (
     within,
 )
 
+_OTHER_DEVICES = re.compile(r"\b(?:npu|mps|xpu|hpu|mlu|xla|tpu|cpu)\b")
 _NOT_THE_GRADIENTS = re.compile(r"backward\(|\.grad\b|\.step\(|unscale_|zero_grad|all_reduce")
 
 
@@ -64,7 +65,7 @@ def rewrite(request: Request) -> Answer:
             continue
         for call in source.every(cst.Call):
             given = argument(call, "foreach") if call_name(call) in {"clip_grad_norm_", "get_total_norm"} else None
-            if given is not None and source.code(given.value) == "False":
+            if given is not None and source.code(given.value) == "False" and not _is_for_another_device(source, call):
                 edits.append((path, [remove_argument(source, call, given)]))
                 rounds = True
         for loop in norm_loops(source):
@@ -81,6 +82,12 @@ def rewrite(request: Request) -> Answer:
         return Edits(files, "take the norm of all gradients in a few launches", gate)
     by_hand = "torch.nn.utils.clip_grad_norm_(parameters, largest) gives the norm of all, and waits for none."
     return Advice(f"{'; '.join(reasons)}: {by_hand}") if reasons else None
+
+
+def _is_for_another_device(source: Source, call: cst.Call) -> bool:
+    """Whether a call stands under a condition that names a kind of device on which it runs so."""
+    branches = (above for above in source.ancestors(call) if isinstance(above, cst.If))
+    return any(_OTHER_DEVICES.search(source.code(branch.test)) for branch in branches)
 
 
 def _edit(source: Source, loop: NormLoop) -> tuple[list[Splice], bool] | None:
@@ -151,6 +158,12 @@ def _named(source: Source, loop: NormLoop, call: str, gone: tuple[cst.CSTNode, .
     """The call, and what takes its value: a tensor where it is only shown, a number where it is used."""
     own = (*loop.statements, *gone)
     name = loop.norm or loop.total
+    number = ".item()" if loop.is_number else ""
+    if not loop.total.isidentifier():
+        square = "" if loop.norm else " ** 2"
+        return f"{name} = {call}{number}{square}"
+    if not name.isidentifier():  # an attribute or an entry, which others may read
+        return f"{name} = {call}{number}"
     uses = uses_of(source, scope_of(source, loop.statements[0]), name)
     reads = [use for use in uses.reads if not any(within(source, use, each) for each in own)]
     if loop.norm is not None and loop.norm != loop.total:

@@ -21,6 +21,7 @@ _SQUARE = (
     r"torch\.(?:linalg\.)?(?:vector_)?norm\({p}\.grad(?:,(?:2|2\.0|p=2))?\)\*\*2(?:\.0)?",
     r"\(?{p}\.grad(?:\*\*2|\.pow\(2\)|\.square\(\))\)?\.sum\(\)",
 )
+_NUMBER = re.compile(r"\.item\(\)|\b(?:math|np|numpy)\.sqrt\(")
 _EPSILON = r"(?:1e-0?6|0\.000001)"
 
 
@@ -36,8 +37,8 @@ class NormLoop:
     """The one that holds its root; None where no statement takes it."""
     parameters: str
     """What it loops over: `model.parameters()`."""
-    reads: bool
-    """Whether it reads the device for every parameter."""
+    is_number: bool
+    """Whether what comes out is a number of Python: a tensor was read on the way, or its root taken by `math`."""
 
 
 def norm_loops(source: Source) -> list[NormLoop]:
@@ -59,7 +60,8 @@ def _norm_loop(source: Source, loop: cst.For) -> NormLoop | None:
     root = _assigned(source, block[at + 1]) if at + 1 < len(block) else None
     norm = root[0] if root is not None and _matches(_ROOT, root[1], acc=total) else None
     statements = block[at - 1 : at + 2] if norm is not None else block[at - 1 : at + 1]
-    return NormLoop(tuple(statements), total, norm, source.code(loop.iter), ".item()" in source.code(loop))
+    written = "".join(source.code(each) for each in statements)
+    return NormLoop(tuple(statements), total, norm, source.code(loop.iter), _NUMBER.search(written) is not None)
 
 
 def _total(source: Source, loop: cst.For, name: str) -> str | None:
