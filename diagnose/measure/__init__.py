@@ -24,6 +24,8 @@ from diagnose.measure.communication import Communication, communication_of
 from diagnose.measure.compiled import CompiledRegions, compiled_regions
 from diagnose.measure.exchange import Exchange
 from diagnose.measure.fill import fill_of
+from diagnose.measure.gradient_buckets import GradientBucket, GradientRounds, gradient_buckets, gradient_rounds
+from diagnose.measure.gradient_pieces import gradient_pieces
 from diagnose.measure.host_side import HostSide
 from diagnose.measure.kernels import KernelClass
 from diagnose.measure.late_gradients import LateGradients, late_gradients
@@ -175,6 +177,23 @@ class Measures(HostSide):
     def exchange(self) -> Exchange:
         """The same, with what is wrong with them."""
         return Exchange(self.trace, self.communication)
+
+    @cached_property
+    def gradient_rounds(self) -> GradientRounds | None:
+        """The gradients that each counted step's optimizer waits for; None where none are reduced."""
+        return gradient_rounds(self)
+
+    @cached_property
+    def gradient_buckets(self) -> tuple[GradientBucket, ...]:
+        """The buckets in which they are reduced, in the order of sending."""
+        return gradient_buckets(self)
+
+    @cached_property
+    def gradient_pieces(self) -> tuple[Int64, Int64] | None:
+        """Sizes and ready times of the gradients that all ranks reduce; None where sizes are not recorded."""
+        buckets = [bucket for bucket in self.gradient_buckets if bucket.kind == "all_reduce"]
+        known = buckets and min(bucket.size_bytes for bucket in buckets) > 0
+        return gradient_pieces(self, buckets) if known else None
 
     @cached_property
     def late_gradients(self) -> LateGradients:

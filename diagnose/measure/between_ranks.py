@@ -14,7 +14,7 @@ import numpy as np
 from diagnose.measure import Measures
 from diagnose.measure.bucket_plan import least_exposed_ns
 from diagnose.measure.bus_bandwidth import BusBandwidth, bus_bandwidth
-from diagnose.measure.gradient_buckets import GradientBucket, gradient_buckets
+from diagnose.measure.gradient_buckets import GradientBucket
 from diagnose.measure.rank_groups import Bubble, RankGroup, pipeline_bubble, rank_groups
 from diagnose.measure.ranks import Job, job_of
 from diagnose.measure.replay_across import Blocking, blocking_communication
@@ -70,7 +70,7 @@ def between_ranks(measures: Sequence[Measures]) -> BetweenRanks:
         waits=who_waits(job, taken[0].steps.start_ns, taken[0].steps.end_ns) if taken else (),
         ranks=tuple(_of_rank(one, row if job.matched else None) for one, row in zip(taken, job.waiting, strict=True)),
         shown=shown,
-        buckets=gradient_buckets(taken[shown]) if taken else (),
+        buckets=taken[shown].gradient_buckets if taken else (),
         least_exposed_ns=least_exposed_ns(taken[shown]) if taken else None,
         modules=sharded_modules(taken[shown]) if taken else (),
         bandwidth=bus_bandwidth(measures, job),

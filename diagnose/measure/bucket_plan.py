@@ -21,8 +21,6 @@ import numpy as np
 
 from diagnose.measure.collective_cost import BESIDE
 from diagnose.measure.curves import calibrated_ns, curve_of
-from diagnose.measure.gradient_buckets import gradient_buckets, gradient_rounds
-from diagnose.measure.gradient_pieces import gradient_pieces
 from diagnose.measure.planned import as_evidence
 from diagnose.model import Evidence
 from diagnose.trace.schema import Float64, Int64
@@ -115,7 +113,7 @@ def least_exposed_ns(measures: Measures) -> int | None:
     buckets that were recorded. None without sizes, or where several are sent and all after the backward pass: when
     gradients became ready is not known then.
     """
-    sizes, rounds = _gradients(measures), gradient_rounds(measures)
+    sizes, rounds = measures.gradient_pieces, measures.gradient_rounds
     if sizes is None or rounds is None or rounds.passes is None:
         return None
     first_ns = measures.communication.issued_ns[rounds.rows].min(axis=1)
@@ -123,7 +121,7 @@ def least_exposed_ns(measures: Measures) -> int | None:
     if after_pass and rounds.rows.shape[1] > 1:
         return None
     end = earliest_end_ns(*sizes, _time_of(measures) or _at_best(measures))
-    recorded = sum(bucket.tail_ns for bucket in gradient_buckets(measures))
+    recorded = sum(bucket.tail_ns for bucket in measures.gradient_buckets)
     return min(max(end - rounds.computes_ns, 0), recorded)
 
 
@@ -136,15 +134,8 @@ def planned_buckets(measures: Measures) -> list[Evidence]:
 
 def bucket_plans(measures: Measures) -> tuple[BucketPlan, ...]:
     """Plans for the gradients of this rank's backward pass, the best first; empty where sizes or times are unknown."""
-    sizes, time_of = _gradients(measures), _time_of(measures)
+    sizes, time_of = measures.gradient_pieces, _time_of(measures)
     return () if sizes is None or time_of is None else tuple(plans(*sizes, time_of, BESIDE))
-
-
-def _gradients(measures: Measures) -> tuple[Int64, Int64] | None:
-    """Sizes and ready times of what is reduced on all ranks; None where sizes are unknown."""
-    buckets = [bucket for bucket in gradient_buckets(measures) if bucket.kind == "all_reduce"]
-    known = buckets and min(bucket.size_bytes for bucket in buckets) > 0
-    return gradient_pieces(measures, buckets) if known else None
 
 
 def _time_of(measures: Measures) -> TimeOf | None:

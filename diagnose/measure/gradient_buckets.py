@@ -1,6 +1,6 @@
 """The buckets in which a backward pass reduces its gradients: when each was ready, sent, done, and what of it shows.
 
-    buckets = gradient_buckets(measures)
+    buckets = measures.gradient_buckets
     buckets[0].ready_ns          # after the backward pass began to compute, in the median step
 
 Counted is the last round of gradients of each step, the one that an optimizer step waits for. A bucket is ready when
@@ -88,8 +88,7 @@ def gradient_rounds(measures: Measures) -> GradientRounds | None:
 
 def gradient_buckets(measures: Measures) -> tuple[GradientBucket, ...]:
     """The buckets in the order in which they are sent; of steps with different numbers of them, the usual one."""
-    comm = measures.communication
-    rounds = gradient_rounds(measures)
+    comm, rounds = measures.communication, measures.gradient_rounds
     if rounds is None:
         return ()
     rows, begin, end = rounds.rows, rounds.begin_ns, rounds.end_ns

@@ -1,6 +1,6 @@
 """The gradients that the buckets of a backward pass are made of: the size of each, and when it became ready.
 
-    sizes, ready = gradient_pieces(measures, gradient_buckets(measures))
+    sizes, ready = gradient_pieces(measures, measures.gradient_buckets)
 
 Autograd accumulates one gradient after the other, and DistributedDataParallel fills its buckets in that order: where
 shapes were recorded, each bucket is a row of these calls. Where they do not add up to the buckets (no shapes, several
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from diagnose.measure.gradient_buckets import GradientBucket, gradient_rounds
+from diagnose.measure.gradient_buckets import GradientBucket
 from diagnose.measure.named import named
 from diagnose.measure.shapes import parsed_shapes
 from diagnose.trace.schema import Int64
@@ -68,7 +68,7 @@ def whole(size_bytes: Int64, ready_ns: Int64) -> tuple[Int64, Int64]:
 
 def _of_parameters(measures: Measures, buckets: Sequence[GradientBucket]) -> tuple[Int64, Int64] | None:
     """By autograd's calls; None where they are not the buckets'."""
-    rounds = gradient_rounds(measures)
+    rounds = measures.gradient_rounds
     if rounds is None or rounds.passes is None:
         return None
     trace, ops, passes = measures.trace, measures.trace.ops, measures.backward_passes
