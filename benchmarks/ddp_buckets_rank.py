@@ -9,8 +9,8 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -20,7 +20,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from ddp_trace import exposed, traced
 from rank_ending import leave
-from torch import nn
+from rank_model import GPT, SIZES, TINY, Job
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
@@ -31,104 +31,13 @@ from diagnose.trace.readers import open_traces
 
 SWEEP_MB = (1, 5, 10, 25, 50, 100, 200, 400)
 MICRO_STEPS = 4
+MICRO_STEPS_OF = {"fsdp-8": 8}
+"""Of sharded models, where it is not `MICRO_STEPS`."""
 WARM_UP = 4
 """Steps until the buckets have been put into the order of the gradients."""
 FEWEST = 4
-
-
-class Block(nn.Module):
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
-        self.qkv = nn.Linear(width, 3 * width)
-        self.out = nn.Linear(width, width)
-        self.up = nn.Linear(width, 4 * width)
-        self.down = nn.Linear(4 * width, width)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        batch, length, width = x.shape
-        qkv = self.qkv(self.norms[0](x)).view(batch, length, 3, self.heads, width // self.heads)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)
-        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
-        x = x + self.out(attended.reshape(batch, length, width))
-        after: torch.Tensor = x + self.down(F.gelu(self.up(self.norms[1](x))))
-        return after
-
-
-class GPT(nn.Module):
-    def __init__(self, vocabulary: int, length: int, width: int, heads: int, layers: int) -> None:
-        super().__init__()
-        self.token = nn.Embedding(vocabulary, width)
-        self.position = nn.Embedding(length, width)
-        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
-        self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, vocabulary, bias=False)
-        self.head.weight = self.token.weight
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        x = self.token(tokens) + self.position.weight[: tokens.shape[1]]
-        for block in self.blocks:
-            x = block(x)
-        logits: torch.Tensor = self.head(self.norm(x))
-        return logits
-
-
-@dataclass(frozen=True)
-class Sizes:
-    vocabulary: int
-    length: int
-    width: int
-    heads: int
-    layers: int
-    batch: int
-
-
-SIZES = {
-    "ddp": Sizes(50304, 1024, 1024, 16, 24, 4),
-    "ddp-sockets": Sizes(50304, 1024, 1024, 16, 24, 4),
-    "fsdp": Sizes(50304, 1024, 2048, 16, 24, 2),
-}
-_TINY_DDP = Sizes(256, 16, 192, 2, 4, 2)
-TINY = {"ddp": _TINY_DDP, "ddp-sockets": _TINY_DDP, "fsdp": Sizes(256, 16, 64, 2, 3, 2)}
-
-
-@dataclass(frozen=True)
-class Job:
-    """What all configurations share."""
-
-    device: torch.device
-    sizes: Sizes
-    rank: int
-
-    def model(self) -> GPT:
-        torch.manual_seed(0)
-        of = self.sizes
-        with self.device:
-            return GPT(of.vocabulary, of.length, of.width, of.heads, of.layers)
-
-    def batches(self) -> Iterator[torch.Tensor]:
-        generator = torch.Generator(self.device).manual_seed(1 + self.rank)
-        of = self.sizes
-        shape = (8, of.batch, of.length + 1)
-        tokens = torch.randint(of.vocabulary, shape, generator=generator, device=self.device)
-        while True:
-            yield from tokens
-
-    def loss(self, model: nn.Module, tokens: torch.Tensor) -> Any:
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.device.type == "cuda"):
-            logits = model(tokens[:, :-1])
-            return F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
-
-    def synchronize(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
-
-    def slowest(self, seconds: float) -> float:
-        """The value of the rank on which it is largest."""
-        value = torch.tensor([seconds], dtype=torch.float64, device=self.device)
-        dist.all_reduce(value, op=dist.ReduceOp.MAX)
-        return float(value)
+ALWAYS = 2
+"""Configurations that have a turn even if the time is over: the default and the foremost plan."""
 
 
 Step = Callable[[], None]
@@ -141,22 +50,31 @@ class Configuration:
     name: str
     begin: Callable[[], tuple[Step, Callable[[], None]]]
     note: str = ""
+    seconds: list[float] = field(default_factory=list)
+    """Its steps so far."""
+    exposed: dict[str, float | None] = field(default_factory=dict)
+    """What a recording of all ranks says."""
 
 
-def rounds(job: Job, configurations: list[Configuration], end_at: float) -> dict[str, list[float]]:
-    """The steps of each in seconds, from turns there and back, as many as there is time for."""
-    found: dict[str, list[float]] = {one.name: [] for one in configurations}
-    forward = True
+def rounds(job: Job, configurations: list[Configuration], end_at: float, tell: Callable[[], None]) -> None:
+    """Give all their turns, there and back, as often as there is time for; `tell` is called after each.
+
+    Once the time is over nobody gets a turn any more: those at the end may be left without one, the first `ALWAYS` not.
+    """
+    forward, turns = True, 0
     while True:
-        left = end_at - time.monotonic()
         began = time.monotonic()
         for place, one in enumerate(configurations if forward else configurations[::-1]):
-            share = max(0.0, end_at - time.monotonic()) / (len(configurations) - place) / (2 if forward else 1)
+            left = end_at - time.monotonic()
+            if job.slowest(float(left <= 0)) and turns >= ALWAYS:
+                return
+            turns += 1
             # All ranks must take as many steps.
-            found[one.name] += _turn(job, one, job.slowest(share))
+            one.seconds += _turn(job, one, job.slowest(left / (len(configurations) - place) / (2 if forward else 1)))
+            tell()
         forward = not forward
-        if not job.slowest(float(left - 2 * (time.monotonic() - began) > 0)) and forward:
-            return found
+        if forward and job.slowest(float(time.monotonic() + 2 * (time.monotonic() - began) > end_at)):
+            return
 
 
 def _turn(job: Job, one: Configuration, seconds: float) -> list[float]:
@@ -227,36 +145,37 @@ def plan_of(job: Job, files: list[Path]) -> list[float]:
     return list(told[0])
 
 
-def with_exposed(job: Job, configurations: list[Configuration], folder: Path, part: str) -> dict[str, dict[str, Any]]:
-    """Of the default and of each plan, what a recording of all ranks says is exposed."""
-    found = {}
-    for one in configurations:
-        if one.name.startswith(("default", "planned")):
-            files = traced(job, one.begin, folder, f"{part}-{one.name.replace(' ', '-').replace(',', '')}")
-            if job.rank == 0:
-                found[one.name] = exposed(files)
-            dist.barrier()
-    return found
+def record(job: Job, one: Configuration, folder: Path, part: str) -> list[Path]:
+    """Record all ranks, for what is exposed; the files."""
+    files = traced(job, one.begin, folder, f"{part}-{one.name.replace(' ', '-').replace(',', '')}")
+    if job.rank == 0:
+        one.exposed = exposed(files)
+    dist.barrier()
+    return files
 
 
 def ddp(job: Job, folder: Path, part: str) -> list[Configuration]:
+    """The default and the plans, both recorded, then all else by how much hangs on it."""
     model, sockets = job.model(), part == "ddp-sockets"
-    plan = plan_of(job, traced(job, with_ddp(job, model), folder, f"{part}-plan"))
+    default = Configuration("default (25 MB)", with_ddp(job, model))
+    plan = plan_of(job, record(job, default, folder, part))
     view: dict[str, Any] = {"gradient_as_bucket_view": True}
     both = {**view, "static_graph": True}
-    found = [
-        Configuration("default (25 MB)", with_ddp(job, model)),
-        Configuration("compute alone (no_sync)", with_ddp(job, model, sync="never")),
-        Configuration("+ gradient_as_bucket_view", with_ddp(job, model, view)),
-        Configuration("+ static_graph", with_ddp(job, model, both)),
+    said = f"buckets of {', '.join(f'{size:g}' for size in plan)} MiB"
+    planned = [
+        Configuration("planned buckets", with_ddp(job, model, {"bucket_cap_mb_list": plan}), said),
+        Configuration(
+            "planned buckets, view, static graph", with_ddp(job, model, {"bucket_cap_mb_list": plan, **both}), said
+        ),
     ]
-    sweep = SWEEP_MB if not sockets else (100, 400)
-    found += [Configuration(f"{size} MB", with_ddp(job, model, {"bucket_cap_mb": size})) for size in sweep]
-    if plan:
-        said = f"buckets of {', '.join(f'{size:g}' for size in plan)} MiB"
-        caps = {"bucket_cap_mb_list": plan}
-        found.append(Configuration("planned buckets", with_ddp(job, model, caps), said))
-        found.append(Configuration("planned buckets, view, static graph", with_ddp(job, model, {**caps, **both}), said))
+    for one in planned if plan else ():
+        record(job, one, folder, part)
+    found = [default, *(planned if plan else ())]
+    if sockets:
+        each = with_ddp(job, model, micro=MICRO_STEPS, sync="each")
+        found.append(Configuration(f"{MICRO_STEPS} micro-steps, reduced in each", each))
+        last = with_ddp(job, model, micro=MICRO_STEPS)
+        found.append(Configuration(f"{MICRO_STEPS} micro-steps, no_sync", last))
 
     def half() -> tuple[Any, Any]:
         return None, default_hooks.bf16_compress_hook
@@ -265,18 +184,21 @@ def ddp(job: Job, folder: Path, part: str) -> list[Configuration]:
         state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=4, start_powerSGD_iter=2)
         return state, powerSGD_hook.powerSGD_hook
 
-    if job.device.type == "cuda":  # torch has this hook for devices only
+    if job.device.type == "cuda":
+        # torch has the one for devices only; the other over gloo sends the parts of several buckets in any order, on
+        # each rank in another.
         found.append(Configuration("bf16 gradients (training)", with_ddp(job, model, hook=half)))
-    found.append(Configuration("PowerSGD of rank 4 (training)", with_ddp(job, model, hook=thin)))
-    if sockets:
-        each = with_ddp(job, model, micro=MICRO_STEPS, sync="each")
-        found.append(Configuration(f"{MICRO_STEPS} micro-steps, reduced in each", each))
-        last = with_ddp(job, model, micro=MICRO_STEPS)
-        found.append(Configuration(f"{MICRO_STEPS} micro-steps, no_sync", last))
-    return found
+        found.append(Configuration("PowerSGD of rank 4 (training)", with_ddp(job, model, hook=thin)))
+    found += [Configuration(f"{size} MB", with_ddp(job, model, {"bucket_cap_mb": size})) for size in SWEEP_MB]
+    return [
+        *found,
+        Configuration("compute alone (no_sync)", with_ddp(job, model, sync="never")),
+        Configuration("+ gradient_as_bucket_view", with_ddp(job, model, view)),
+        Configuration("+ static_graph", with_ddp(job, model, both)),
+    ]
 
 
-def with_fsdp(job: Job, *, keep: bool = False, prefetch: int = 0, accumulate: bool = False) -> Any:
+def with_fsdp(job: Job, micro: int, *, keep: bool = False, prefetch: int = 0, accumulate: bool = False) -> Any:
     """Begins `fully_shard`: parameters kept after the forward pass, prefetched, gradients reduced once a step."""
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -296,15 +218,15 @@ def with_fsdp(job: Job, *, keep: bool = False, prefetch: int = 0, accumulate: bo
         batches = job.batches()
 
         def step() -> None:
-            for number in range(MICRO_STEPS):
+            for number in range(micro):
                 if accumulate:
-                    last = number + 1 == MICRO_STEPS
+                    last = number + 1 == micro
                     model.set_requires_gradient_sync(last)
                     model.set_reshard_after_backward(last)
                 tokens = next(batches)
                 logits = model(tokens[:, :-1])
                 loss: Any = F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
-                (loss / MICRO_STEPS).backward()
+                (loss / micro).backward()
             optimizer.step()
             optimizer.zero_grad()
 
@@ -320,40 +242,47 @@ def with_fsdp(job: Job, *, keep: bool = False, prefetch: int = 0, accumulate: bo
     return begin
 
 
-def fsdp(job: Job) -> list[Configuration]:
+def fsdp(job: Job, micro: int) -> list[Configuration]:
     return [
-        Configuration("fully_shard defaults", with_fsdp(job)),
-        Configuration("+ kept after the forward pass", with_fsdp(job, keep=True)),
-        Configuration("+ two gathered ahead", with_fsdp(job, prefetch=2)),
-        Configuration("+ reduced with the last micro-step alone", with_fsdp(job, accumulate=True)),
-        Configuration("kept, and reduced with the last", with_fsdp(job, keep=True, accumulate=True)),
-        Configuration("all three", with_fsdp(job, keep=True, prefetch=2, accumulate=True)),
+        Configuration("fully_shard defaults", with_fsdp(job, micro)),
+        Configuration("all three", with_fsdp(job, micro, keep=True, prefetch=2, accumulate=True)),
+        Configuration("kept, and reduced with the last", with_fsdp(job, micro, keep=True, accumulate=True)),
+        Configuration("+ kept after the forward pass", with_fsdp(job, micro, keep=True)),
+        Configuration("+ two gathered ahead", with_fsdp(job, micro, prefetch=2)),
+        Configuration("+ reduced with the last micro-step alone", with_fsdp(job, micro, accumulate=True)),
     ]
 
 
-def _row(one: Configuration, seconds: list[float], against: float) -> dict[str, Any]:
-    """Of the table: the median step, the quartiles and the number of them, and its rate as a multiple of `against`."""
-    low, median, high = statistics.quantiles(seconds, n=4) if len(seconds) > 1 else seconds * 3
+def _row(one: Configuration, against: float | None) -> dict[str, Any]:
+    """Of the table: the median step, the quartiles and the number of them, and its rate as a multiple of `against`.
+
+    None for what is not known, of a configuration that has had no turn, all.
+    """
+    row: dict[str, Any] = {"name": one.name, "steps": len(one.seconds), "note": one.note, **one.exposed}
+    if not one.seconds:
+        return {**row, "ms": None, "quartiles_ms": None, "speedup": None}
+    low, median, high = statistics.quantiles(one.seconds, n=4) if len(one.seconds) > 1 else one.seconds * 3
     quartiles = [1e3 * low, 1e3 * high]
-    return {
-        "name": one.name,
-        "ms": 1e3 * median,
-        "quartiles_ms": quartiles,
-        "steps": len(seconds),
-        "speedup": against / median,
-        "note": one.note,
-    }
+    return {**row, "ms": 1e3 * median, "quartiles_ms": quartiles, "speedup": against and against / median}
+
+
+def write(target: Path, configurations: list[Configuration]) -> None:
+    """All that is known so far, whole or not at all."""
+    first = configurations[0].seconds
+    rows = [_row(one, statistics.median(first) if first else None) for one in configurations]
+    new = target.with_suffix(".new")
+    new.write_text(json.dumps(rows))
+    new.replace(target)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("part", choices=list(SIZES))
     parser.add_argument("target", type=Path)
-    parser.add_argument("--seconds", type=float, required=True)
+    parser.add_argument("--until", type=float, required=True, help="on the monotonic clock")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--only", nargs="+", default=[])
     args = parser.parse_args()
-    end_at = time.monotonic() + args.seconds
     on_gpu = torch.cuda.is_available() and not args.tiny
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
     if on_gpu:
@@ -362,16 +291,19 @@ def main() -> None:
         torch.set_num_threads(1)
     dist.init_process_group("nccl" if on_gpu else "gloo", device_id=device if on_gpu else None)
     job = Job(device, (TINY if args.tiny else SIZES)[args.part], dist.get_rank())
-    folder = args.target.parent
-    configurations = fsdp(job) if args.part == "fsdp" else ddp(job, folder, args.part)
+    if args.part in ("fsdp", "fsdp-8"):
+        configurations = fsdp(job, MICRO_STEPS_OF.get(args.part, MICRO_STEPS))
+    else:
+        configurations = ddp(job, args.target.parent, args.part)
     first, *others = configurations
     configurations = [first, *(one for one in others if not args.only or any(part in one.name for part in args.only))]
-    seconds = rounds(job, configurations, end_at)
-    said = with_exposed(job, configurations, folder, args.part) if args.part != "fsdp" else {}
-    if job.rank == 0:
-        against = statistics.median(seconds[configurations[0].name])
-        rows = [{**_row(one, seconds[one.name], against), **said.get(one.name, {})} for one in configurations]
-        args.target.write_text(json.dumps(rows))
+
+    def tell() -> None:
+        if job.rank == 0:
+            write(args.target, configurations)
+
+    tell()
+    rounds(job, configurations, args.until, tell)
     leave()
 
 

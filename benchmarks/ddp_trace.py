@@ -13,7 +13,7 @@ from diagnose.measure.between_ranks import between_ranks
 from diagnose.trace.readers import open_traces
 
 if TYPE_CHECKING:
-    from ddp_buckets_rank import Job
+    from rank_model import Job
 
 SETTLED = 11
 """Steps before a recording: DistributedDataParallel times its first ten, for which the host waits for the device."""
@@ -45,13 +45,17 @@ def traced(job: Job, begin: Any, folder: Path, name: str) -> list[Path]:
 
 
 def exposed(files: list[Path]) -> dict[str, float | None]:
-    """Of the mean rank's step, in ms: communication that nothing hides, what of it is waiting for other ranks, and what
-    any choice of buckets leaves exposed; None where that is not known."""
+    """Of a step, in ms, None where it is not known.
+
+    Of the mean rank, communication that nothing hides, and what of it is waiting for other ranks. Of the rank that
+    waits least, what its gradients leave exposed after the backward pass, and what any choice of buckets does.
+    """
     between = between_ranks([Measures(trace) for trace in open_traces(files)])
     waits = [one.exposed_wait_ns for one in between.ranks]
     return {
         "exposed_ms": 1e-6 * _mean([row.accounting.exposed_comm / max(row.steps, 1) for row in between.job.table]),
         "waiting_ms": None if None in waits else 1e-6 * _mean([wait or 0 for wait in waits]),
+        "tail_ms": 1e-6 * sum(bucket.tail_ns for bucket in between.buckets) if between.buckets else None,
         "least_ms": None if between.least_exposed_ns is None else 1e-6 * between.least_exposed_ns,
     }
 

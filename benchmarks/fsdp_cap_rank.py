@@ -17,9 +17,10 @@ os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from ddp_buckets_rank import MICRO_STEPS, SIZES, TINY, Job
+from ddp_buckets_rank import MICRO_STEPS
 from probed_blocks import probed
 from rank_ending import leave
+from rank_model import SIZES, TINY, Job
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts, noop_context_fn
 
@@ -114,11 +115,10 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("way")
     parser.add_argument("target", type=Path)
-    parser.add_argument("--seconds", type=float, required=True)
+    parser.add_argument("--until", type=float, required=True, help="on the monotonic clock; one step there is always")
     parser.add_argument("--plan", type=json.loads, required=True)
     parser.add_argument("--tiny", action="store_true")
     args = parser.parse_args()
-    end_at = time.monotonic() + args.seconds
     job = joined(args.tiny, args.plan.get("cap_bytes", 0))
     plan = dict(args.plan)
     if "sites" in plan:
@@ -129,7 +129,7 @@ def main() -> None:
     if not args.plan and args.way == "defaults":
         found = measured(training)
         told["plan"] = {"sites": [{name: getattr(site, name) for name in site.__slots__} for site in found]}
-    told |= timed(job, training, end_at)
+    told |= timed(job, training, args.until)
     if job.rank == 0:
         args.target.write_text(json.dumps(told))
     leave()

@@ -1,0 +1,119 @@
+"""Which goals of training on several ranks the rows of a benchmark meet.
+
+    goals("ddp", rows)      # ["plan at least 3 % faster than the default: 42.00 against 46.00 ms, 9.5 % faster: held"]
+
+A row is what `ddp_buckets.py` keeps of a configuration. What was not measured is told as that, and never as missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+Row = dict[str, Any]
+NEAR = 0.10
+"""Of the bound: what exposed communication may lie above it."""
+FASTER_THAN_DEFAULT = 1.03
+SOCKETS_BY_TRAINING, SOCKETS_BY_ACCUMULATION = 1.8, 1.5
+SHARDED, UNDER_A_CAP = 1.28, 3.0
+
+
+def goals(part: str, rows: Sequence[Row]) -> list[str]:
+    """A line for each goal of this part."""
+    return list(_GOALS[part](rows))
+
+
+def _ddp(rows: Sequence[Row]) -> Iterator[str]:
+    yield _as_fast_as_the_sweep(rows)
+    yield _times("plan at least 3 % faster than the default", _fastest(rows, "planned"), rows[0], FASTER_THAN_DEFAULT)
+    yield from _near_the_bound(rows)
+
+
+def _sockets(rows: Sequence[Row]) -> Iterator[str]:
+    yield _as_fast_as_the_sweep(rows)
+    yield from _near_the_bound(rows)
+    name = f"training allowed, {SOCKETS_BY_TRAINING:g} x of the default"
+    yield _times(name, _fastest(rows, "(training)"), rows[0], SOCKETS_BY_TRAINING)
+    last, each = _fastest(rows, "micro-steps, no_sync"), _fastest(rows, "micro-steps, reduced in each")
+    yield _times(f"accumulation, {SOCKETS_BY_ACCUMULATION:g} x of all micro-steps", last, each, SOCKETS_BY_ACCUMULATION)
+
+
+def _fsdp(rows: Sequence[Row]) -> Iterator[str]:
+    yield _times(f"{SHARDED:g} x of fully_shard", _fastest(rows[1:], ""), rows[0], SHARDED)
+
+
+def _cap(rows: Sequence[Row]) -> Iterator[str]:
+    under = [row for row in rows[2:] if " under " in row["name"]]
+    if not under:
+        yield "under a cap: not measured"
+        return
+    default, offloaded, *plans = under
+    fails = default["note"] == "out of memory"
+    yield f"the default does not run under the cap: {default['note'] if fails else 'it ran'}: {_word(fails)}"
+    yield _times(f"{UNDER_A_CAP:g} x of CPUOffloadPolicy", _fastest(plans, ""), offloaded, UNDER_A_CAP)
+
+
+_GOALS: dict[str, Callable[[Sequence[Row]], Iterator[str]]] = {
+    "ddp": _ddp,
+    "ddp-sockets": _sockets,
+    "fsdp": _fsdp,
+    "fsdp-8": _fsdp,
+    "cap": _cap,
+}
+
+
+def _as_fast_as_the_sweep(rows: Sequence[Row]) -> str:
+    name = "plan at least as fast as the best of the sweep"
+    plan = _fastest(rows, "planned")
+    best = min((row for row in rows if row["name"].endswith(" MB") and _known(row)), key=_ms, default=None)
+    if plan is None or best is None:
+        return f"{name}: not measured"
+    slower = _ms(plan) / _ms(best) - 1
+    quartiles = best.get("quartiles_ms")
+    held = slower <= 0
+    same = not held and quartiles is not None and _ms(plan) <= quartiles[1]
+    verdict = "within the quartiles of that, no difference seen" if same else _word(held)
+    return f"{name}: {plan['name']} {_ms(plan):.2f}, {best['name']} {_ms(best):.2f} ms, {_faster(-slower)}: {verdict}"
+
+
+def _near_the_bound(rows: Sequence[Row]) -> Iterator[str]:
+    """What each plan leaves exposed, beside what any buckets leave."""
+    found = [row for row in rows if row["name"].startswith("planned")]
+    if not found:
+        yield "exposed communication beside its bound: not measured, there is no plan"
+    for row in found:
+        name = f"{row['name']}: exposed within {NEAR:.0%} of the bound"
+        tail, least = row.get("tail_ms"), row.get("least_ms")
+        if tail is None or least is None:
+            yield f"{name}: unknown"
+        else:
+            above = "" if least == 0 else f", {tail / least - 1:.1%} above"
+            yield f"{name}: {tail:.2f} ms, of any buckets {least:.2f} ms{above}: {_word(tail <= (1 + NEAR) * least)}"
+
+
+def _times(name: str, row: Row | None, against: Row | None, asked: float) -> str:
+    """Whether `row` is so many times as fast as another."""
+    if row is None or against is None or not _known(against):
+        return f"{name}: not measured"
+    times = _ms(against) / _ms(row)
+    return f"{name}: {row['name']} {_ms(row):.2f} against {_ms(against):.2f} ms, {times:.2f} x: {_word(times >= asked)}"
+
+
+def _fastest(rows: Sequence[Row], part_of_name: str) -> Row | None:
+    return min((row for row in rows if part_of_name in row["name"] and _known(row)), key=_ms, default=None)
+
+
+def _known(row: Row) -> bool:
+    return row["ms"] is not None
+
+
+def _ms(row: Row) -> float:
+    return float(row["ms"])
+
+
+def _word(held: bool) -> str:
+    return "held" if held else "missed"
+
+
+def _faster(by: float) -> str:
+    return f"{by:.1%} faster" if by >= 0 else f"{-by:.1%} slower"

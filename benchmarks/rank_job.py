@@ -1,0 +1,46 @@
+"""Runs the ranks of a benchmark under torchrun, and ends all of them where they take too long."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from diagnose.trial.last_words import of_the_program
+
+ROOT = Path(__file__).resolve().parent.parent
+END_S = 60
+"""torchrun itself waits half of it for ranks that do not end at once."""
+LATE = "ended by its time limit"
+
+
+def run_ranks(
+    words: Sequence[str], ranks: int, log: Path, limit_s: float, variables: Mapping[str, str] | None = None
+) -> str | None:
+    """Run a script on this host's ranks to the end: None if that went well, else `LATE` or the program's last words."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", *words]
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    with log.open("wb") as out:
+        environment = {**os.environ, **(variables or {}), "PYTHONPATH": path}
+        job = subprocess.Popen(command, env=environment, stdout=out, stderr=out)
+        try:
+            code = job.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            end(job)
+            return LATE
+        except BaseException:
+            end(job)
+            raise
+    return f"failed: {of_the_program(log.read_text(errors='replace'))[-600:]}" if code else None
+
+
+def end(job: subprocess.Popen[bytes]) -> None:
+    """Have torchrun end its ranks: they have sessions of their own, and would outlive it if it were killed."""
+    job.terminate()
+    try:
+        job.wait(END_S)
+    except subprocess.TimeoutExpired:
+        job.kill()
+        job.wait()
