@@ -16,7 +16,7 @@ import numpy as np
 from diagnose.measure import Measures
 from diagnose.measure.critical_path import critical_path
 from diagnose.measure.rank_record import RankRecord, record_of
-from diagnose.measure.recoverable import replayed, untraced_ns
+from diagnose.measure.recoverable import replayed, untraced_ns, without
 from diagnose.measure.spread import mean_uncertain_by
 from diagnose.model import Accounting, CannotTell, Confidence, Evidence, Finding, MemoryPeak, Severity, Steps, StepWork
 from diagnose.plugins import Catalogue
@@ -209,8 +209,10 @@ def _doubtful_ns(claim: Claim, measures: Measures) -> int:
     """What of a claim to time in which the device idles may be the profiler's."""
     if claim.recoverable_ns == 0 or not replayed(measures) or measures.replay.doubtful_ns == 0:
         return 0
-    idle = (claim.claims - measures.busy).total_ns
-    return measures.replay.doubtful_ns if idle > claim.claims.total_ns / 2 else 0
+    claims = claim.claims & measures.counted
+    if (claims - measures.busy).total_ns <= claims.total_ns / 2:
+        return 0
+    return measures.replay.doubtful_of(claim.cut if claim.cut is not None else without(measures, claims))
 
 
 def _unreplayed(claim: Claim, measures: Measures) -> bool:

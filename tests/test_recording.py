@@ -13,6 +13,7 @@ from diagnose.measure import Measures
 from diagnose.measure.launch import launches_of
 from diagnose.measure.optree import op_tree
 from diagnose.measure.recording import FRAME_NS, LAUNCH_NS, OP_NS, SHAPES_NS, Records, records_of
+from diagnose.measure.replay import Cut
 from diagnose.measure.replay_overhead import SPREAD, SPREAD_OF_COMPILED, spread_of
 from diagnose.model import Confidence, Severity
 from diagnose.trace import Thread, Trace
@@ -137,3 +138,13 @@ def test_a_host_that_is_ahead_without_its_records_is_healthy() -> None:
     device = trace.device
     busy = replace(trace, device=replace(device, end_ns=device.start_ns + 18 * US))
     assert [one.rule for one in diagnose([busy], plugins.load_rules()).findings if one.severity != Severity.NOTE] == []
+
+
+def test_of_a_claim_is_in_doubt_what_a_faster_host_would_not_lose_to_it() -> None:
+    replay = Measures(traced(560)).replay
+    outer = np.arange(30, dtype=np.int64) * 20 * US
+    nothing, between = Intervals.of(at(), at()), Intervals.of(outer + 10 * US, outer + 20 * US)
+    # A host without work of its own takes no time whatever its records cost: all that these may have cost is in doubt.
+    assert replay.doubtful_of(Cut(host=Intervals.of(at(0), at(600 * US)))) == replay.doubtful_ns > 0
+    assert 0 < replay.doubtful_of(Cut(host=between)) < replay.doubtful_ns
+    assert replay.doubtful_of(Cut(host=nothing)) == 0

@@ -117,10 +117,21 @@ class Replay:
     def doubtful_ns(self) -> int:
         """By how much shorter all counted steps together might be yet without the profiler: what its records cost is
         known to a factor (`spread_of`), but where a live run told it."""
-        scale = self.recording_scale
-        if scale == 0 or self.watched_ns is not None:
+        if self.recording_scale == 0 or self.watched_ns is not None:
             return 0
-        return max(self.base_ns - self._steady(self._solved(Cut(), scale * spread_of(self.records)), Cut()), 0)
+        return max(self.base_ns - self._cheapest_ns(Cut()), 0)
+
+    def doubtful_of(self, cut: Cut) -> int:
+        """By how much less a cut may save for the same reason: a host that is faster besides may hide what it takes
+        out, or wait for it as long."""
+        if self.doubtful_ns == 0:
+            return 0
+        saved_at_least = self.base_ns - self.doubtful_ns - self._cheapest_ns(cut)
+        return min(max(self.saved_ns(cut) - saved_at_least, 0), self.doubtful_ns)
+
+    def _cheapest_ns(self, cut: Cut) -> int:
+        """The length of all steps under a cut if the records cost as much as they may at most."""
+        return self._steady(self._solved(cut, self.recording_scale * spread_of(self.records)), cut)
 
     @cached_property
     def watched_ns(self) -> int | None:
