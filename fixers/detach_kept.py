@@ -43,6 +43,44 @@ from diagnose.fixer import (
     within,
 )
 
+_METHODS = frozenset(
+    [
+        "abs",
+        "argmax",
+        "backward",
+        "cpu",
+        "cuda",
+        "detach",
+        "exp",
+        "flatten",
+        "float",
+        "item",
+        "log",
+        "log_softmax",
+        "max",
+        "mean",
+        "min",
+        "norm",
+        "numpy",
+        "permute",
+        "pow",
+        "reshape",
+        "sigmoid",
+        "size",
+        "softmax",
+        "square",
+        "squeeze",
+        "sum",
+        "t",
+        "to",
+        "tolist",
+        "transpose",
+        "unsqueeze",
+        "view",
+    ]
+)
+"""Methods of tensors that neither numbers nor tuples nor dictionaries have."""
+
 
 def rewrite(request: Request) -> Answer:
     """Cut what training loops collect from its graph."""
@@ -50,7 +88,8 @@ def rewrite(request: Request) -> Answer:
     for step in training_steps(request.sources, request.sites):
         if step.loop is None:
             continue
-        graphs = {step.loss} | {name for call in step.forward for name in _bound(step.source, call)}
+        outcomes = {name for call in step.forward for name in _bound(step.source, call)}
+        graphs = {step.loss} | {name for name in outcomes if _is_tensor(step.source, step.loop, name)}
         for value, kept in _collected(step.source, step.loop, graphs):
             splices = _cut(step.source, step.loop, value, kept)
             edits.append((step.path, splices))
@@ -64,6 +103,20 @@ def _bound(source: Source, call: cst.Call) -> list[str]:
     if not isinstance(assign, cst.Assign):
         return []
     return [name.value for target in assign.targets for name in source.every(cst.Name, target)]
+
+
+def _is_tensor(source: Source, loop: Loop, name: str) -> bool:
+    """Whether a loop uses what a model gave back as only a tensor can be; a model may give back counts and tuples."""
+    for use in source.every(cst.Name, loop):
+        parent = source.parent(use) if use.value == name else None
+        above = source.parent(parent) if parent is not None else None
+        if not isinstance(above, cst.Call):
+            continue
+        if isinstance(parent, cst.Attribute) and parent.value is use and parent.attr.value in _METHODS:
+            return True
+        if isinstance(parent, cst.Arg) and any(each.startswith("torch.") for each in source.names(above.func)):
+            return True
+    return False
 
 
 def _collected(source: Source, loop: Loop, graphs: set[str | None]) -> Iterator[tuple[cst.Name, str]]:

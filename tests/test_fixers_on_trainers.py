@@ -84,3 +84,69 @@ def test_clipping_that_is_spelt_out_for_another_kind_of_device_stays_so() -> Non
         f"import torch\nif device.type == 'npu':\n    {clip.format(', foreach=False')}\nelse:\n    {clip.format('')}\n"
     )
     assert asked("foreach-clip", "host-sync", text) is None
+
+
+@pytest.mark.parametrize(
+    ("outcome", "kept", "edit"),
+    [
+        ("loss, count = self.model(batch)", "seen += count", None),
+        ("loss, hidden = self.model(batch)", "kept.append(hidden)", None),
+        ("loss, hidden = self.model(batch)", "hidden.mean(); kept.append(hidden)", "kept.append(hidden.detach())"),
+        ("loss, hidden = self.model(batch)", "torch.tanh(hidden); kept.append(hidden)", "kept.append(hidden.detach())"),
+        ("loss, count = self.model(batch)", "seen += loss", "seen += loss.detach()"),
+    ],
+)
+def test_only_what_is_surely_a_tensor_is_cut_from_its_graph(outcome: str, kept: str, edit: str | None) -> None:
+    text = (
+        "import torch\n\nclass Trainer:\n    def fit(self, loader):\n        kept, seen = [], 0\n"
+        f"        for batch in loader:\n            {outcome}\n            loss.backward()\n"
+        f"            self.optimizer.step()\n            {kept}\n        return kept, seen\n"
+    )
+    answer = asked("detach-kept", "leaking-memory", text)
+    if edit is None:
+        assert answer is None
+    else:
+        (after,) = [line for line in changed(text, answer) if line.startswith("+")]
+        assert after.endswith(edit)
+
+
+BUILT_LATE = """import torch
+
+
+class Trainer:
+    def __init__(self, args):
+        self.model = check_file(args.model)
+
+    def setup(self):
+        source = self.model
+        self.model = self.get_model(source)
+        self.model = self.model.to(self.device)
+
+    def train(self):
+        for batch in self.loader:
+            loss = self.model(batch)
+            loss.backward()
+            self.optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("first", ["None", "None  # type: torch.nn.Module"])
+def test_a_model_that_is_none_at_first_is_compiled_where_it_is_built(first: str) -> None:
+    text = BUILT_LATE.replace("check_file(args.model)", first).replace("self.get_model(source)", "Net()")
+    answer = asked("compile-model", "launch-bound", text, compile="whole")
+    assert isinstance(answer, Edits)
+    (after,) = answer.files.values()
+    assert "self.model = self.model.to(self.device)\n        self.model.compile()\n" in after
+
+
+def test_an_attribute_that_may_be_the_name_of_a_file_at_first_is_not_compiled() -> None:
+    assert isinstance(asked("compile-model", "launch-bound", BUILT_LATE, compile="whole"), Advice)
+
+
+@pytest.mark.parametrize("built", ["build_model(args)", "Net(args)", "args.model"])
+def test_a_model_that_a_later_method_only_wraps_is_compiled_where_it_is_built(built: str) -> None:
+    text = BUILT_LATE.replace("check_file(args.model)", built).replace("self.get_model(source)", "Wrapped(self.model)")
+    answer = asked("compile-model", "launch-bound", text, compile="whole")
+    assert isinstance(answer, Edits)
+    (after,) = answer.files.values()
+    assert f"self.model = {built}\n        self.model.compile()\n" in after

@@ -104,10 +104,11 @@ def _attribute(
     owner = source.inside(scope, cst.ClassDef)
     if owner is None:
         return None
-    methods = [node for node in source.every(cst.FunctionDef, owner) if _assigned(source, node, name)]
-    if not methods:
+    builds = _building(source, owner, name)
+    if len(builds) != 1:
         return None
-    assigned = _assigned(source, methods[0], name)
+    methods = list(builds)
+    assigned = builds[methods[0]]
     value = assigned[0].value
     moved = all(_moves(source, each, name) for each in assigned[1:])
     if moved and isinstance(value, cst.Name) and value.value in _parameters(methods[0]):
@@ -115,6 +116,36 @@ def _attribute(
         if found is not None:
             return found
     return Built(path, source, methods[0], name, assigned)
+
+
+def _building(
+    source: Source, owner: cst.ClassDef, name: str
+) -> dict[cst.FunctionDef, tuple[cst.Assign | cst.AnnAssign, ...]]:
+    """The methods that give an attribute its first value, with all they give it; the others wrap, move or forget it.
+
+    More than one, where any of them may be the one: a name of a file in `__init__`, and a model made of it later.
+    """
+    methods = {node: _assigned(source, node, name) for node in source.every(cst.FunctionDef, owner)}
+    methods = {node: assigned for node, assigned in methods.items() if assigned}
+    builds = {node: given for node, given in methods.items() if not all(_keeps(source, each, name) for each in given)}
+    early = [node for node in builds if node.name.value == "__init__"]
+    if len(builds) > 1 and early and all(_is_module(each) for each in builds[early[0]]):
+        return {early[0]: builds[early[0]]}
+    return builds or dict(list(methods.items())[:1])
+
+
+def _keeps(source: Source, statement: cst.Assign | cst.AnnAssign, name: str) -> bool:
+    """Whether an attribute is made of what it was before, or given nothing."""
+    value = statement.value
+    if value is None or (isinstance(value, cst.Name) and value.value == "None"):
+        return True
+    return any(source.code(each) == name for each in source.every(cst.Attribute, value))
+
+
+def _is_module(statement: cst.Assign | cst.AnnAssign) -> bool:
+    """Whether a value is evidently a module: a parameter's, or one of a class, which has a capital letter."""
+    value = statement.value
+    return isinstance(value, cst.Name) or (isinstance(value, cst.Call) and call_name(value)[:1].isupper())
 
 
 def _alias(source: Source, assigned: Sequence[cst.Assign | cst.AnnAssign], name: str) -> str | None:
