@@ -17,8 +17,8 @@ import psutil
 from diagnose.collect import Recipe, environment
 
 PROGRAMS = Path(__file__).parent / "programs"
-LIGHT_TORCH = "import gc; gc.disable(); import torch; gc.enable(); gc.freeze()"
-"""The same as `import torch`, a sixth faster: see `programs/light.py`."""
+LIGHT_TORCH = f"import sys; sys.path.append({str(PROGRAMS)!r}); import light, torch; sys.path.pop()"
+"""For programs that lie elsewhere: the same as `import torch` in half the time. See `programs/light.py`."""
 LIMIT_S = 1000
 """So long only a program takes that hangs: a busy machine may be a hundred times slower. Below pytest's own limit."""
 LIMIT_NS = LIMIT_S * 10**9
