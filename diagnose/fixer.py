@@ -49,6 +49,7 @@ from diagnose.source.flow import (
     Uses,
     asks_nothing,
     binds,
+    chosen_by,
     gate,
     is_after,
     is_append,
@@ -98,7 +99,13 @@ from diagnose.source.steps.block_calls import (
 from diagnose.source.steps.built import Built, built_model
 from diagnose.source.steps.compiled import Compiled, ModelClass, compilations, is_compiled, model_class
 from diagnose.source.steps.cuda_switch import also_without_cuda
-from diagnose.source.steps.data_parallel import DataParallel, data_parallel, hooked_gradients, wrapper_of
+from diagnose.source.steps.data_parallel import (
+    DataParallel,
+    carried_by_gloo,
+    data_parallel,
+    hooked_gradients,
+    wrapper_of,
+)
 from diagnose.source.steps.deferred import Deferred, LeftAlone, filled_by, keep_on_device, put_off, read_at_once
 from diagnose.source.steps.device_type import device_type
 from diagnose.source.steps.every_step import EveryStep, Stretch, batch_loops, counter_of, is_occasional
@@ -221,8 +228,10 @@ __all__ = [
     "call_in_place",
     "call_name",
     "called_methods",
+    "carried_by_gloo",
     "changing_samples",
     "checkpointed",
+    "chosen_by",
     "classes_last",
     "clipped_by_hand",
     "comments_above",

@@ -10,18 +10,20 @@ Fix safety
     Training: gradients are rounded to 8 bits of precision before they are added up, divided by the number of ranks
     first. Between devices that are linked well, the conversion costs more than it saves; the trial tells. Left alone:
     programs with a hook of their own, of which there can be only one, and gradients that are in half precision already.
-    The hook needs NCCL.
+    The hook needs NCCL; of gradients that go over gloo there is advice.
 """
 
 from __future__ import annotations
 
 from diagnose.fixer import (
+    Advice,
     Answer,
     Edits,
     Example,
     Fixer,
     Gate,
     Request,
+    carried_by_gloo,
     example_request,
     hooked_gradients,
 )
@@ -37,6 +39,8 @@ def rewrite(request: Request) -> Answer:
         f"from {_MODULE} import default_hooks",
         "{name}.register_comm_hook({group}, default_hooks.bf16_compress_hook)",
     )
+    if hook and carried_by_gloo(request.sources, request.sites):
+        return Advice("these ranks exchange gradients over gloo, and torch's hook for bfloat16 needs NCCL")
     return Edits(request.edited(hook), "send gradients in bfloat16") if hook else None
 
 

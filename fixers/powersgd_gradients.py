@@ -12,7 +12,9 @@ Fix safety
     kept and added to the next (error feedback), which takes memory as large as the gradients. The first
     `start_powerSGD_iter` steps send gradients whole, since those of the beginning approximate badly: 10 here, so that
     the trial sees the hook at work; a tenth of the whole training is usual. Left alone: programs with a hook of their
-    own, and gradients that are in half precision already.
+    own, and gradients that are in half precision already. Over gloo there is advice: the hook goes on from one
+    collective to the next as each ends, so that ranks send those of several buckets in different orders, and hang.
+    NCCL's are ordered where they are sent.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from diagnose.fixer import (
+    Advice,
     Answer,
     Edits,
     Example,
@@ -27,6 +30,7 @@ from diagnose.fixer import (
     Gate,
     Request,
     Scalar,
+    carried_by_gloo,
     example_request,
     hooked_gradients,
 )
@@ -52,6 +56,12 @@ def rewrite(request: Request) -> Answer:
         f"power_sgd = powerSGD_hook.PowerSGDState({{group}}, {options})",
         "{name}.register_comm_hook(power_sgd, powerSGD_hook.powerSGD_hook)",
     )
+    if hook and carried_by_gloo(request.sources, request.sites):
+        return Advice(
+            "these ranks exchange gradients over gloo, where PowerSGD's collectives of several buckets come in another "
+            "order on each rank, and the ranks hang; over NCCL they do not. By hand: a bucket_cap_mb that holds all "
+            "gradients in one bucket, then the hook"
+        )
     return Edits(request.edited(hook), f"send gradients as products of rank {rank}") if hook else None
 
 

@@ -194,6 +194,7 @@ def test_both_ranks_of_torchrun_are_watched_and_trace_the_same_steps(tmp_path: P
         assert len(ran.lines("steps.jsonl", rank)) == 40
     wrapped = next(site for site in ran.lines("sites.jsonl", 1) if site["kind"] == "DistributedDataParallel")
     assert wrapped["line"] == line_of("DistributedDataParallel(torch", PROGRAMS / "two_ranks.py")
+    assert wrapped["arguments"]["backend"] == "gloo"
     assert wrapped["arguments"]["bucket_cap_mb"] == 1
 
 

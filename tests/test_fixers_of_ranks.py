@@ -10,6 +10,7 @@ from on_two_ranks import run_on_two_ranks
 from rewriting import FIXERS, rewritten
 
 from diagnose.fixer import Advice, Edits, Gate, example_request
+from diagnose.model import Site
 
 HEAD = """import torch
 import torch.distributed as dist
@@ -191,6 +192,20 @@ def test_a_program_on_gloo_has_no_settings_of_nccl() -> None:
     setting = {"of": "priority"}
     assert rewritten("nccl-environment", text.format("nccl"), setting) is not None
     assert rewritten("nccl-environment", text.format("gloo"), setting) is None
+
+
+@pytest.mark.parametrize(("name", "why"), [("bf16-gradients", "needs NCCL"), ("powersgd-gradients", "the ranks hang")])
+def test_no_hook_is_registered_that_gloo_cannot_bear(name: str, why: str) -> None:
+    text = HEAD + 'dist.init_process_group("gloo")\nmodel = DDP(build())\n'
+    assert why in advised(name, text)
+    assert rewritten(name, text.replace("gloo", "nccl")) is not None
+    either = text.replace('"gloo"', '"nccl" if on_gpu else "gloo"')
+    assert rewritten(name, either) is not None
+    line = either.splitlines().index("model = DDP(build())") + 1
+    for backend, kind in (("gloo", Advice), ("nccl", Edits)):
+        seen = Site("DistributedDataParallel", "train.py", line, None, {"backend": backend})
+        answer = FIXERS[name].rewrite(example_request("slow-link", either, sites=[seen]))
+        assert isinstance(answer, kind), (backend, answer)
 
 
 BY_HAND = (

@@ -189,7 +189,15 @@ def _ddp(wrapper: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[st
     given.apply_defaults()
     names = ("find_unused_parameters", "gradient_as_bucket_view", "static_graph", "broadcast_buffers", "bucket_cap_mb")
     found = {name: given.arguments.get(name) for name in names}
-    return {**found, "bucket_bytes": getattr(wrapper, "bucket_bytes_cap", None)}
+    return {**found, "bucket_bytes": getattr(wrapper, "bucket_bytes_cap", None), "backend": _backend(wrapper)}
+
+
+def _backend(wrapper: Any) -> str | None:
+    """What carries the gradients of a wrapper: nccl, gloo; None where this torch does not say."""
+    try:
+        return str(wrapper.process_group._get_backend(wrapper.device).name())
+    except (AttributeError, RuntimeError):
+        return None
 
 
 def _data_parallel(wrapper: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> dict[str, Any]:

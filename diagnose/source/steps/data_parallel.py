@@ -16,7 +16,7 @@ from diagnose.source.steps.built import built_model
 from diagnose.source.steps.training import TrainingStep
 from diagnose.source.syntax import Source, Splice, parse
 
-__all__ = ["DataParallel", "data_parallel", "hooked_gradients", "wrapper_of"]
+__all__ = ["DataParallel", "carried_by_gloo", "data_parallel", "hooked_gradients", "wrapper_of"]
 
 _WRAPPERS = frozenset({"DistributedDataParallel", "DDP"})
 _TELL = frozenset({"DistributedDataParallelKwargs", "DDPStrategy"})
@@ -28,6 +28,7 @@ _GROUPS = ("process_group", "device_mesh")
 _BEFORE_GROUP = 5
 """Arguments of DistributedDataParallel before the group, by place."""
 _HAS_HOOK = re.compile(r"register_comm_hook|comm_hook\s*=")
+_GLOO = re.compile(r"""init_process_group\(\s*(?:backend\s*=\s*)?["']gloo["']""")
 _HALF = re.compile(r"\.(?:bfloat16|half)\(\)|\.to\(\s*(?:dtype=)?torch\.(?:bfloat16|float16)")
 
 
@@ -125,6 +126,14 @@ def _is_anothers(source: Source, call: cst.Call) -> bool:
 def _site(recorded: Mapping[tuple[str, int], Site], path: str, source: Source, call: cst.Call) -> Site | None:
     first, last = source.lines_of(call)
     return next((recorded[path, line] for line in range(first, last + 1) if (path, line) in recorded), None)
+
+
+def carried_by_gloo(sources: Mapping[str, str], sites: Sequence[Site] = ()) -> bool:
+    """Whether gradients go over gloo, as the run recorded it; else whether the program names it, and nothing else."""
+    recorded = {one.value("backend") for one in data_parallel(sources, sites) if one.is_wrapper} - {None}
+    if recorded:
+        return "gloo" in recorded
+    return any(_GLOO.search(text) for text in sources.values()) and not any("nccl" in text for text in sources.values())
 
 
 def hooked_gradients(
