@@ -64,7 +64,7 @@ def main() -> None:
             results[f"{part}, cut off"] = problem
         (args.out / "ddp_buckets.json").write_text(json.dumps(results, indent=1))
         print("\n".join(["", *_table(part, ranks, found or [], problem)]), flush=True)
-    print("\ngoals")
+    print("\ngoals" + (", of tiny sizes on a CPU: no measure of anything" if args.tiny else ""))
     for part in args.parts:
         rows = results[part]
         for line in goals(part, rows) if isinstance(rows, list) else [f"not measured: {rows}"]:
