@@ -35,6 +35,7 @@ from diagnose.fixer import (
     Request,
     Source,
     Splice,
+    chosen_by,
     ensure_import,
     example_request,
     insert_after,
@@ -46,6 +47,7 @@ from diagnose.fixer import (
 _FULL = {'"highest"': '"high"', "'highest'": "'high'"}
 _IEEE = {'"ieee"': '"tf32"', "'ieee'": "'tf32'", '"none"': '"tf32"', "'none'": "'tf32'"}
 _DECIDES = re.compile(r"set_float32_matmul_precision|allow_tf32|fp32_precision")
+_REPRODUCIBLE = re.compile(r"determinis|invarian|reproduc", re.IGNORECASE)
 _FIRST_WITH_TENSOR_CORES_FOR_IT = (8, 0)
 
 
@@ -92,19 +94,34 @@ def _by_trainer(request: Request) -> Iterator[Answer]:
 
 
 def _decided(source: Source) -> Splice | bool:
-    """The edit of a line that forbids TF32 in matrix products; True: a line allows it; False: none decides."""
+    """The edit of a line that forbids TF32 in matrix products; True: a line allows it; False: none decides.
+
+    What a line forbids only where the program is asked for the same numbers in every run, it forbids on purpose.
+    """
     for call in source.every(cst.Call):
         if any(name.endswith("torch.set_float32_matmul_precision") for name in source.names(call.func)):
             given = source.code(call.args[0].value) if call.args else ""
+            if given in _FULL and _is_on_purpose(source, call):
+                continue
             return Splice(*source.wide_span(call.args[0].value), _FULL[given]) if given in _FULL else True
     for assign in source.every(cst.Assign):
         target = source.code(assign.targets[0].target)
         given = source.code(assign.value)
+        if given != "True" and _is_on_purpose(source, assign):
+            continue
         if target.endswith("backends.cuda.matmul.allow_tf32"):
             return Splice(*source.wide_span(assign.value), "True") if given == "False" else True
         if target.endswith(("backends.cuda.matmul.fp32_precision", "torch.backends.fp32_precision")):
             return Splice(*source.wide_span(assign.value), _IEEE[given]) if given in _IEEE else True
     return False
+
+
+def _is_on_purpose(source: Source, node: cst.CSTNode) -> bool:
+    """Whether a setting belongs to a mode of the program's: under a condition, in a function about such modes."""
+    function = source.inside(node, cst.FunctionDef)
+    return chosen_by(source, node) is not None or (
+        function is not None and _REPRODUCIBLE.search(source.code(function)) is not None
+    )
 
 
 def _insert(request: Request, newer: bool) -> Answer:

@@ -55,11 +55,11 @@ _BY_HAND = (
 
 def rewrite(request: Request) -> Answer:
     """Turn the program's own choice of format, or make one."""
+    if any("channels_last" in text for text in request.sources.values()):
+        return None
     chosen = _chosen(request)
     if chosen:
         return Edits(chosen, "lay images and weights out channels last")
-    if any("channels_last" in text for text in request.sources.values()):
-        return None
     if not uses_convolutions(request.sources):
         return Advice(_BY_HAND) if request.finding.rule == "layout-transposes" else None
     edits: list[tuple[str, list[Splice]]] = []
@@ -108,7 +108,8 @@ def _is_for_moves(source: Source, node: cst.Attribute) -> bool:
     parent = source.parent(node)
     if isinstance(parent, cst.Arg):
         call = source.parent(parent)
-        return isinstance(call, cst.Call) and source.code(call.func).endswith((".to", ".cuda"))
+        of_a_copy = isinstance(call, cst.Call) and "copy(" in source.code(call.func)  # which is written, not trained
+        return isinstance(call, cst.Call) and not of_a_copy and source.code(call.func).endswith((".to", ".cuda"))
     if not isinstance(parent, cst.Assign) or not isinstance(parent.targets[0].target, cst.Name):
         return False
     name = parent.targets[0].target.value

@@ -16,6 +16,7 @@ Fix safety
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import libcst as cst
@@ -43,41 +44,9 @@ from diagnose.fixer import (
     within,
 )
 
-_METHODS = frozenset(
-    [
-        "abs",
-        "argmax",
-        "backward",
-        "cpu",
-        "cuda",
-        "detach",
-        "exp",
-        "flatten",
-        "float",
-        "item",
-        "log",
-        "log_softmax",
-        "max",
-        "mean",
-        "min",
-        "norm",
-        "numpy",
-        "permute",
-        "pow",
-        "reshape",
-        "sigmoid",
-        "size",
-        "softmax",
-        "square",
-        "squeeze",
-        "sum",
-        "t",
-        "to",
-        "tolist",
-        "transpose",
-        "unsqueeze",
-        "view",
-    ]
+_METHODS = re.compile(
+    r"abs|argmax|backward|cpu|cuda|detach|exp|flatten|float|item|log|log_softmax|max|mean|min|norm|numpy|permute|pow|"
+    r"reshape|sigmoid|size|softmax|square|squeeze|sum|t|to|tolist|transpose|unsqueeze|view"
 )
 """Methods of tensors that neither numbers nor tuples nor dictionaries have."""
 
@@ -112,7 +81,7 @@ def _is_tensor(source: Source, loop: Loop, name: str) -> bool:
         above = source.parent(parent) if parent is not None else None
         if not isinstance(above, cst.Call):
             continue
-        if isinstance(parent, cst.Attribute) and parent.value is use and parent.attr.value in _METHODS:
+        if isinstance(parent, cst.Attribute) and parent.value is use and _METHODS.fullmatch(parent.attr.value):
             return True
         if isinstance(parent, cst.Arg) and any(each.startswith("torch.") for each in source.names(above.func)):
             return True

@@ -14,8 +14,9 @@ Why it helps
 Fix safety
     Bitwise: none of these takes part in what is computed. A program that relied on them to stop at a NaN goes on; the
     checks that are asked without waiting still end the program, with an error of the device and some steps later.
-    Deterministic settings are left alone: they are a choice. So is a switch that comes from the command line, and a
-    profiler whose results are used, both with advice.
+    Deterministic settings are left alone: they are a choice. So is a switch that comes from the command line or stands
+    under a condition, and a profiler whose results are used, with advice; and a hook that raises an error of the
+    program's own, which somebody catches.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from diagnose.fixer import (
     Splice,
     Stretch,
     argument,
+    chosen_by,
     ensure_import,
     example_request,
     is_watching_hook,
@@ -111,22 +113,33 @@ def _settings(plan: _Plan) -> None:
         elif isinstance(statement, cst.WithItem) and any(_PROFILER.search(name) for name in names):
             _profiler(plan, call, statement, line)
         elif _sets_variable(source, call) and isinstance(statement, cst.Expr):
-            plan.statements.append(statement)
-            plan.removed[_variable(source, call) or ""] = None
+            _set(plan, statement, _variable(source, call) or "")
         elif is_watching_hook(source, call) and isinstance(statement, cst.Expr):
             plan.statements.append(statement)
             plan.removed["a hook that looks for NaN or prints"] = None
     for assign in source.every(cst.Assign):
         name = _variable(source, assign.targets[0].target)
         if name is not None and "environ" in source.code(assign.targets[0].target) and _is_on(source, assign.value):
-            plan.statements.append(assign)
-            plan.removed[name] = None
+            _set(plan, assign, name)
+
+
+def _set(plan: _Plan, statement: cst.Expr | cst.Assign, variable: str) -> None:
+    """Note a statement that sets a variable of the environment."""
+    test = chosen_by(plan.source, statement)
+    if test is not None:
+        plan.reasons.append(f"{plan.source.lines_of(statement)[0]} sets {variable} where `{test}`: leave that off.")
+        return
+    plan.statements.append(statement)
+    plan.removed[variable] = None
 
 
 def _switch(plan: _Plan, call: cst.Call, statement: cst.Expr, line: int) -> None:
     mode = argument(call, "mode", 0)
     code = plan.source.code(mode.value) if mode is not None else "False"
-    if code == "True":
+    test = chosen_by(plan.source, statement)
+    if code == "True" and test is not None:
+        plan.reasons.append(f"{line} switches anomaly detection on where `{test}`: leave that off.")
+    elif code == "True":
         plan.statements.append(statement)
         plan.removed["anomaly detection"] = None
     elif code != "False":

@@ -150,3 +150,78 @@ def test_a_model_that_a_later_method_only_wraps_is_compiled_where_it_is_built(bu
     assert isinstance(answer, Edits)
     (after,) = answer.files.values()
     assert f"self.model = {built}\n        self.model.compile()\n" in after
+
+
+LOOP = "for x in loader:\n    loss = model(x).mean()\n{}    loss.backward()\n    optimizer.step()\n"
+
+
+@pytest.mark.parametrize(
+    ("head", "advised"),
+    [
+        ("if args.debug:\n    torch.autograd.set_detect_anomaly(True)\n", "args.debug"),
+        ("if cfg.sync:\n    os.environ['CUDA_LAUNCH_BLOCKING'] = '1'\n", "cfg.sync"),
+        ("if cfg.sync:\n    os.environ.setdefault('CUDA_LAUNCH_BLOCKING', '1')\n", "cfg.sync"),
+    ],
+)
+def test_what_is_switched_on_under_a_condition_is_left_to_it(head: str, advised: str) -> None:
+    text = "import os\nimport torch\n" + head + LOOP.format("")
+    answer = asked("drop-debug", "debug-leftovers", text)
+    assert isinstance(answer, Advice)
+    assert f"`{advised}`" in answer.text
+
+
+def test_a_main_guard_is_no_condition() -> None:
+    text = "import torch\nif __name__ == '__main__':\n    torch.autograd.set_detect_anomaly(True)\n    train()\n"
+    assert changed(text, asked("drop-debug", "debug-leftovers", text)) == ["-torch.autograd.set_detect_anomaly(True)"]
+
+
+HOOK = (
+    "import torch\n\nclass NanError(Exception):\n    pass\n\ndef stop_at_nan(grad):\n    if torch.isnan(grad).any():\n"
+    "        raise {}\n\n"
+) + LOOP.format("    loss.register_hook(stop_at_nan)\n")
+
+
+@pytest.mark.parametrize("error", ["NanError", "NanError('loss')", "errors.Diverged()"])
+def test_a_hook_that_raises_an_error_of_the_programs_own_is_kept(error: str) -> None:
+    assert asked("drop-debug", "debug-leftovers", HOOK.format(error)) is None
+
+
+def test_a_hook_that_only_ends_the_program_goes() -> None:
+    text = HOOK.format("RuntimeError('nan')")
+    assert changed(text, asked("drop-debug", "debug-leftovers", text)) == ["-loss.register_hook(stop_at_nan)"]
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [
+        "def make_deterministic():\n    torch.use_deterministic_algorithms(True)\n"
+        "    torch.backends.cuda.matmul.allow_tf32 = False\n",
+        "if args.exact:\n    torch.backends.cuda.matmul.allow_tf32 = False\n",
+        "if args.exact:\n    torch.set_float32_matmul_precision('highest')\n",
+    ],
+)
+def test_tf32_stays_forbidden_in_a_mode_that_forbids_it(mode: str) -> None:
+    text = "import torch\n\n" + mode + LOOP.format("")
+    lines = changed(text, asked("allow-tf32", "fp32-matmul", text))
+    assert lines == ['+torch.set_float32_matmul_precision("high")']
+
+
+@pytest.mark.parametrize("own", ["deepcopy(model).to(memory_format={})", "model.to(memory_format={})"])
+def test_a_format_is_not_turned_where_the_program_knows_both(own: str) -> None:
+    text = (
+        "import torch\nfrom copy import deepcopy\nmodel = Net()\nif args.channels_last:\n"
+        "    model = model.to(memory_format=torch.channels_last)\n"
+        f"saved = {own.format('torch.contiguous_format')}\n" + LOOP.format("")
+    )
+    assert asked("channels-last", "conv-heuristics", text) is None
+
+
+def test_the_format_of_a_copy_that_is_written_is_not_turned() -> None:
+    text = (
+        "import torch\nfrom copy import deepcopy\n\nclass Net(torch.nn.Module):\n    def __init__(self):\n"
+        "        super().__init__()\n        self.conv = torch.nn.Conv2d(3, 8, 3)\n\n    def forward(self, x):\n"
+        "        return self.conv(x)\n\nmodel = Net()\n" + LOOP.format("") + "saved = deepcopy(model).to("
+        "memory_format=torch.contiguous_format)\n"
+    )
+    lines = changed(text, asked("channels-last", "conv-heuristics", text))
+    assert lines == ["+model.to(memory_format=torch.channels_last)"]

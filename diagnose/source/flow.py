@@ -14,6 +14,7 @@ __all__ = [
     "Uses",
     "asks_nothing",
     "binds",
+    "chosen_by",
     "gate",
     "is_after",
     "is_append",
@@ -222,6 +223,19 @@ def updates(source: Source, node: cst.CSTNode) -> str | None:
                 return None
         elif not isinstance(above, cst.UnaryOperation):
             return None
+        below = above
+    return None
+
+
+def chosen_by(source: Source, node: cst.CSTNode) -> str | None:
+    """The test of the `if` that decides whether a node of a scope runs; None without one. A main guard is none."""
+    scope = scope_of(source, node)
+    below = node
+    for above in source.ancestors(node):
+        if above is scope:
+            return None
+        if isinstance(above, cst.If) and below is not above.test and "__name__" not in source.code(above.test):
+            return source.code(above.test)
         below = above
     return None
 
