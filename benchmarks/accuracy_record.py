@@ -11,6 +11,7 @@ Several children share a device one after another: the next ones import torch me
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -29,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from accuracy_programs import Program
+from rank_job import end
 
 ROOT = Path(__file__).resolve().parent.parent
 CHILD = Path(__file__).resolve().parent / "accuracy_child.py"
@@ -55,7 +57,7 @@ class Task:
 
 
 class Recorder:
-    """Runs tasks in lanes; a lane belongs to a device, or to all of them where programs need several."""
+    """Runs tasks in lanes; a lane belongs to a device, or to as many of them as a program needs."""
 
     def __init__(self, out: Path, device: str, lanes: int, seconds: float = math.inf) -> None:
         self._out = out
@@ -71,9 +73,8 @@ class Recorder:
         todo: queue.SimpleQueue[Task] = queue.SimpleQueue()
         for task in tasks(programs, self._results):
             todo.put(task)
-        several = any(program.gpus > 1 for program in programs)
-        devices = [",".join(self._devices)] if several else self._devices
-        lanes: list[str | None] = [*(devices or ["0"])] * self._lanes if self._device == "cuda" else [None]
+        devices = parted(self._devices or ["0"], max((program.gpus for program in programs), default=1))
+        lanes: list[str | None] = [*devices] * self._lanes if self._device == "cuda" else [None]
         threads = [threading.Thread(target=self._lane, args=(todo, ordinal)) for ordinal in lanes]
         for thread in threads:
             thread.start()
@@ -168,8 +169,9 @@ def finish(command: list[str], cwd: Path, environment: dict[str, str], limit_s: 
             child.wait(timeout=limit_s)
         except subprocess.TimeoutExpired:
             late = f"\nnot done after {limit_s:.0f} s"
-            os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
+            end(child)  # a launcher's ranks are in sessions of their own
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
         if child.returncode == 0:
             return None
         output.seek(0)
@@ -197,6 +199,12 @@ def write_atomically(path: Path, results: dict[str, Any]) -> None:
     new = path.with_suffix(".new")
     new.write_text(json.dumps(results, indent=1))
     new.replace(path)
+
+
+def parted(devices: Sequence[str], each: int) -> list[str]:
+    """Groups of so many devices, without those that are left over; where there are too few, all of them."""
+    count = max(len(devices) // each, 1)
+    return [",".join(devices[each * place : each * (place + 1)]) for place in range(count)]
 
 
 def visible_devices() -> list[str]:

@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 from accuracy_markdown import markdown  # noqa: E402
 from accuracy_pack import pack, unpack  # noqa: E402
 from accuracy_programs import Program, programs  # noqa: E402
-from accuracy_record import visible_devices  # noqa: E402
+from accuracy_record import parted, visible_devices  # noqa: E402
 from accuracy_score import Answer, predicted_ns, table  # noqa: E402
 
 PROGRAMS = programs()
@@ -143,6 +143,14 @@ def test_without_a_device_nobody_waits_for_one(monkeypatch: pytest.MonkeyPatch) 
     assert visible_devices() == []
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,3")
     assert visible_devices() == ["1", "3"]
+
+
+@pytest.mark.parametrize(
+    ("devices", "each", "groups"),
+    [("0 1 2 3", 1, ["0", "1", "2", "3"]), ("0 1 2 3", 2, ["0,1", "2,3"]), ("0 1 2", 2, ["0,1"]), ("0 1", 4, ["0,1"])],
+)
+def test_programs_of_several_ranks_share_the_devices_out(devices: str, each: int, groups: list[str]) -> None:
+    assert parted(devices.split(), each) == groups
 
 
 def answer(**facts: Any) -> Answer:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 import pytest
 from watching import LIMIT_S
 
@@ -242,6 +243,21 @@ def test_two_ranks_measure_every_kind_over_rising_sizes(tmp_path: Path) -> None:
         assert all(point.low_ns <= point.time_ns <= point.high_ns for point in one.points)
         assert one.points[-1].time_ns > one.points[0].time_ns  # 64 MiB take longer than 4 KiB, whatever the machine
     assert found.device.flops_per_s["fp32"] > 1e8 and found.device.copy_bytes_per_s > 1e7
+
+
+def test_ranks_that_are_asked_to_end_do_not_go_on_measuring(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "diagnose", "calibrate", "--ranks", "2", "--time", "600s", "-o", str(tmp_path)]
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
+    streams: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=environment, **streams) as calibrating:
+        assert calibrating.stderr is not None
+        assert any("measuring" in line for line in calibrating.stderr), "the ranks are there"
+        started = psutil.Process(calibrating.pid).children(recursive=True)
+        calibrating.terminate()
+        assert len(started) >= 3, "the launcher and its ranks"
+        _, alive = psutil.wait_procs(started, timeout=LIMIT_S)
+        assert not alive
+        assert calibrating.wait(LIMIT_S) != 0
 
 
 def test_one_device_alone_says_nothing_of_collectives(tmp_path: Path) -> None:

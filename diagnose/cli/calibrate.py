@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -84,7 +85,13 @@ def _start(ranks: int, words: list[str]) -> int:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     # Without this torchrun gives each rank one thread, and says so at length.
     threads = {"OMP_NUM_THREADS": str(max(usable_cores() // ranks, 1)), **os.environ}
-    code = subprocess.run([*launcher, "-m", "diagnose", *words], env=threads, check=False).returncode
+    with subprocess.Popen([*launcher, "-m", "diagnose", *words], env=threads) as job:
+        # The launcher ends its ranks, which would go on measuring without us.
+        before = signal.signal(signal.SIGTERM, lambda number, _frame: job.send_signal(number))
+        try:
+            code = job.wait()
+        finally:
+            signal.signal(signal.SIGTERM, before)
     if code:
         raise ProgramFailed(f"the ranks that measured ended with exit code {code}: see above", code)
     return 0
