@@ -10,6 +10,7 @@ import journals
 import pytest
 
 from diagnose.compose.budget import Budget
+from diagnose.compose.journal import NOTHING_TO_CHANGE
 from diagnose.model import TOGETHER, Confidence, Decision, Gate, GateResult, Interval, Place, Verdict
 from diagnose.report import html, markdown, text, tried
 from diagnose.session import ControlMeasured, PatchAccepted, RunEnded, RunStarted, State, TrialStarted, TrialState, fold
@@ -55,6 +56,18 @@ def test_a_reason_that_fixes_share_is_said_once() -> None:
         assert "slow-one (9.00 ms), slow-two (9.00 ms)" in said
         assert said.count("o difference to build on") == 1
         assert "early, other" in said
+
+
+def test_a_fixer_without_an_edit_is_no_fix_that_was_left_untried() -> None:
+    idle = Verdict("idle", Decision.NOT_TRIED, NOTHING_TO_CHANGE)
+    beside = State(started=STARTED, control=CONTROL, verdicts=(SLOW, idle), ended=ENDED)
+    for render in (text.render, markdown.render, html.render):
+        said = render(beside)
+        assert "Not tried" not in said
+        assert "othing to change in the program as it stands for idle." in said
+    assert "No fix was kept (1 measured, 1 with nothing to change)" in text.render(beside)
+    alone = State(started=STARTED, verdicts=(idle,), diagnosis=fold(journals.diagnosed()).diagnosis, ended=ENDED)
+    assert "No fixer has an edit for what was found here" in text.render(alone)
 
 
 def test_a_reason_of_one_fix_alone_is_said_in_full() -> None:

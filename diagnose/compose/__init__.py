@@ -15,7 +15,7 @@ from pathlib import Path
 
 from diagnose.compose import stored
 from diagnose.compose.composition import WITHOUT_ASKING, Composition, Outcome
-from diagnose.compose.journal import Journal, Record
+from diagnose.compose.journal import NOTHING_TO_CHANGE, Journal, Record
 from diagnose.compose.knowledge import knowledge
 from diagnose.compose.preview import preview
 from diagnose.compose.rescue import rescue
@@ -68,6 +68,7 @@ def fix(
             on_phase=journal.phase,
             on_control=journal.tell_of_control,
             cancelled=cancelled,
+            ranks=max(1, len(traces)),
             compiles=any(site.kind == "compile" for site in known.sites),
         ) as bench:
             if died:
@@ -98,10 +99,11 @@ def dry_run(
 
 def summary(outcome: Outcome) -> str:
     """One line on the whole."""
-    if not outcome.verdicts and not outcome.no_time:
+    edits = [verdict for verdict in outcome.verdicts if verdict.summary != NOTHING_TO_CHANGE]
+    if not edits and not outcome.no_time:
         return "no fixer had anything to try"
-    kept = sum(verdict.decision is Decision.KEPT for verdict in outcome.verdicts)
-    said = f"{kept} of {len(outcome.verdicts)} fixes kept"
+    kept = sum(verdict.decision is Decision.KEPT for verdict in edits)
+    said = f"{kept} of {len(edits)} {'fix' if len(edits) == 1 else 'fixes'} kept"
     if outcome.final is not None:
         said += f", {format_share(1 - outcome.final.patched_ns / outcome.final.original_ns)} of the step saved"
     return said + _no_time(outcome)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from diagnose.errors import Cancelled
 from diagnose.model import Decision
 from diagnose.report.phrases import is_quiet, sentence
-from diagnose.report.tried import advised, is_dry, measured, told_from_none, undecided, untried
+from diagnose.report.tried import advised, is_dry, is_idle, measured, told_from_none, undecided, untried
 from diagnose.session import State
 from diagnose.units import format_share
 
 
 def found_without_edits(state: State) -> bool:
     """Whether fixes were looked for, and no fixer had anything to try or to advise."""
-    if state.started is None or state.started.command != "fix" or state.verdicts:
+    if state.started is None or state.started.command != "fix" or not all(map(is_idle, state.verdicts)):
         return False
     ended_well = state.ended is not None and state.ended.exit_code == 0
     return ended_well and state.diagnosis is not None and not is_quiet(state.diagnosis)
@@ -34,6 +34,7 @@ def nothing_kept(state: State) -> str:
         (unsettled, "measured on a machine too restless to tell"),
         (sum(len(alike.verdicts) for alike in untried(state.verdicts)), "not tried"),
         (len(advised(state.verdicts)), "left to you"),
+        (sum(map(is_idle, state.verdicts)), "with nothing to change"),
     )
     counts = ", ".join(f"{count} {what}" for count, what in parts if count)
     return f"No fix was kept ({counts}): your program stays as it is."

@@ -32,6 +32,7 @@ from diagnose.report.tried import (
     basis,
     dropped,
     fell_apart,
+    idle,
     is_dry,
     kept_alike,
     measured,
@@ -196,7 +197,7 @@ def _untried(state: State) -> list[str]:
         f"- {', '.join(map(promise, alike.verdicts))}: {_inline(sentence(alike.words))}"
         for alike in untried(state.verdicts)
     ]
-    return ["## Not tried", "\n".join(lines)] if lines else []
+    return [*(["## Not tried", "\n".join(lines)] if lines else []), *filter(None, [idle(state.verdicts)])]
 
 
 def _advice(state: State) -> list[str]:

@@ -10,6 +10,7 @@ from statistics import median_low
 
 from diagnose.model import TOGETHER, Decision, Verdict
 from diagnose.report.phrases import gain, interval, is_priced, setting, signed_percent
+from diagnose.report.tried import is_idle
 from diagnose.report.vocabulary import DECISIONS, named_count
 from diagnose.session import (
     AnyEvent,
@@ -147,6 +148,8 @@ def _line(event: AnyEvent) -> str | None:
 def _judged(verdict: Verdict) -> str:
     """A verdict with its figure; what was not measured has its reason instead."""
     look = DECISIONS[verdict.decision]
+    if is_idle(verdict):
+        return f"{look.mark} {verdict.fixer}: {verdict.summary}"
     said = f"{look.mark} {verdict.fixer}: {look.label}"
     if verdict.saving is not None:
         return f"{said}, {interval(verdict.saving)} of a step"

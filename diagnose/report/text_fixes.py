@@ -25,6 +25,7 @@ from diagnose.report.tried import (
     basis,
     dropped,
     fell_apart,
+    idle,
     is_dry,
     kept_alike,
     measured,
@@ -143,14 +144,15 @@ def _dropped(verdicts: tuple[Verdict, ...], words: str, width: int) -> list[Text
 
 def _untried(state: State, width: int) -> list[Text]:
     groups = untried(state.verdicts)
+    without = _muted(idle(state.verdicts), width) if idle(state.verdicts) else []
     if not groups:
-        return []
+        return without
     lines = [heading("Not tried", "with what each was predicted to save of a step", width)]
     for alike in groups:
         first, *rest = wrap(", ".join(map(promise, alike.verdicts)), width - 2)
         lines += [styled("– ", MUTED).append(first), *(styled(f"  {line}") for line in rest)]
         lines += [styled(f"    {line}", MUTED) for line in wrap(sentence(alike.words), width - 4)]
-    return lines
+    return [*lines, *without]
 
 
 def _advice(state: State, width: int) -> list[Text]:

@@ -18,6 +18,8 @@ _SAVED = " of the step saved ("
 _ASKS = "--allow training"
 _LATE = "the budget "
 """How every reason begins that is a lack of time (`diagnose.compose.budget`)."""
+_IDLE = "nothing to change"
+"""How the reason begins of a fixer that a finding names and that has no edit here (`diagnose.compose.journal`)."""
 _RESTLESS = 0.05
 """A machine that tells no smaller changes of a step than this leaves good fixes undecided: most save less."""
 
@@ -36,11 +38,22 @@ def measured(verdicts: Sequence[Verdict]) -> list[Verdict]:
     return sorted(had, key=lambda verdict: verdict.decision is not Decision.KEPT)
 
 
+def is_idle(verdict: Verdict) -> bool:
+    """Whether there was nothing to try: the fixer has no edit for this program."""
+    return verdict.decision is Decision.NOT_TRIED and verdict.summary.startswith(_IDLE)
+
+
+def idle(verdicts: Sequence[Verdict]) -> str:
+    """A sentence on the fixers that a finding names and that have no edit; empty where there are none."""
+    names = [verdict.fixer for verdict in verdicts if is_idle(verdict)]
+    return f"Nothing to change in the program as it stands for {', '.join(names)}." if names else ""
+
+
 def untried(verdicts: Sequence[Verdict]) -> list[Alike]:
-    """What had none, by reason; of one reason alone with what is said of that fix."""
+    """What had an edit and no trial, by reason; of one reason alone with what is said of that fix."""
     groups: dict[str, list[Verdict]] = {}
     for verdict in verdicts:
-        if verdict.decision is Decision.NOT_TRIED:
+        if verdict.decision is Decision.NOT_TRIED and not is_idle(verdict):
             groups.setdefault(_ITS_OWN.sub("", verdict.summary), []).append(verdict)
     return [Alike(words if len(alike) > 1 else alike[0].summary, tuple(alike)) for words, alike in groups.items()]
 

@@ -13,6 +13,7 @@ from diagnose.model import Decision, Interval, Verdict
 from diagnose.report.paths import clipped
 from diagnose.report.phrases import interval
 from diagnose.report.styled import styled
+from diagnose.report.tried import is_idle
 from diagnose.report.vocabulary import ACCENT, DECISIONS, Look
 from diagnose.report.wrapping import wrap
 from diagnose.session import State, TrialState
@@ -23,10 +24,11 @@ from diagnose.tui.panel import Panel
 from diagnose.tui.tab import Tab
 from diagnose.tui.theme import FAINT
 from diagnose.tui.trial import trial_lines
-from diagnose.units import format_share
+from diagnose.units import format_ns, format_share
 
 _NAME, _LONGEST_NAME, _DECISION, _SAVING = 18, 24, 16, 24
 TRYING = Look("trying", "▸", ACCENT)
+NO_EDIT = Look("no edit", "–", FAINT)
 WAITING = Look("to be tried", "·", FAINT)
 
 
@@ -72,7 +74,8 @@ def fixes_of(state: State) -> list[Fix]:
     shown = [trial.verdict for trial in state.trials]
     for number, verdict in enumerate(state.verdicts):
         if not any(verdict is other for other in shown):
-            fixes.append(Fix(f"verdict-{number}", verdict.fixer, DECISIONS[verdict.decision], None, verdict))
+            look = NO_EDIT if is_idle(verdict) else DECISIONS[verdict.decision]
+            fixes.append(Fix(f"verdict-{number}", verdict.fixer, look, None, verdict))
     if state.started is not None and state.started.command == "fix" and state.ended is None and state.diagnosis:
         seen = {fix.name for fix in fixes}
         coming = dict.fromkeys(name for finding in state.diagnosis.findings for name in finding.fixers)
@@ -188,6 +191,8 @@ class FixesPane(Tab):
         line.append(f"{words:<{_DECISION}}", fix.look.colour)
         saving = fix.saving
         if saving is None:
+            if fix.verdict is not None and fix.verdict.predicted_ns:
+                line.append(f"predicted {format_ns(fix.verdict.predicted_ns)}", FAINT)
             return line
         line.append(f"{interval(saving):<{_SAVING}}")
         room = width - len(line)
