@@ -146,6 +146,12 @@ def test_the_diff_reads_as_git_writes_it(tree: Path) -> None:
     )
 
 
+def test_lines_of_the_users_own_files_come_before_files_that_are_new(tree: Path) -> None:
+    (tree / "train.py").write_text("x = 1\n")
+    made = patch.make({"a_new.py": "added = 1\n", "train.py": "x = 2\n"}, tree)
+    assert [change.path for change in made.changes] == ["train.py", "a_new.py"]
+
+
 def test_a_text_that_did_not_change_is_no_change(tree: Path) -> None:
     (tree / "a.py").write_text("x = 1\n")
     assert patch.make({str(tree / "a.py"): "x = 1\n"}, tree).changes == ()

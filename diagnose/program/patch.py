@@ -97,7 +97,8 @@ def make(edits: Mapping[str, str], root: Path, before: Mapping[str, str] | None 
         new = source.encode(text)
         if old != new:
             changes.append(Change(relative, old, new))
-    return Patch(root, tuple(sorted(changes, key=lambda change: change.path)))
+    # What a reviewer looks for comes first: the lines of the user's own files, then files that are new.
+    return Patch(root, tuple(sorted(changes, key=lambda change: (change.before is None, change.path))))
 
 
 def apply_edits(files: Mapping[str, str], *, root: Path, copy: Path) -> list[Path]:
