@@ -7,7 +7,7 @@ from dataclasses import replace
 from rich.cells import cell_len
 
 from diagnose.model import Confidence, Finding, Place, Severity
-from diagnose.tui.finding_line import finding_line
+from diagnose.tui.finding_line import finding_line, place_width
 
 LEAK = Finding(
     "leaking-memory",
@@ -31,6 +31,14 @@ def test_columns_stand_below_each_other_whether_the_cost_is_known_or_not() -> No
     known = replace(LEAK, recoverable_ns=5_000_000, share=0.1, confidence=Confidence.MEASURED)
     lines = [finding_line(one, None, 80).plain for one in (LEAK, known)]
     assert len({line.index("train.py") for line in lines}) == 1
+
+
+def test_what_follows_places_of_different_lengths_stands_in_one_column() -> None:
+    deeper = replace(LEAK, where=(Place("models/vision/net.py", 1234, ""),))
+    nowhere = replace(LEAK, where=())
+    findings = (LEAK, deeper, nowhere)
+    lines = [finding_line(one, None, 120, place_width(findings, None)).plain for one in findings]
+    assert len({line.index("Memory grows") for line in lines}) == 1
 
 
 def test_wide_characters_stay_within_the_line() -> None:

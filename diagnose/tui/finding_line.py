@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.text import Text
 
 from diagnose.model import Finding
@@ -12,6 +14,8 @@ from diagnose.report.vocabulary import SEVERITIES
 from diagnose.tui.theme import FAINT
 from diagnose.units import format_ns, format_share
 
+_PLACE = 32  # columns; a longer place pushes what follows it aside
+
 
 def cost(finding: Finding) -> Text:
     """What it gives back, in two columns: time, and share of a step. Unknown is no zero."""
@@ -20,19 +24,29 @@ def cost(finding: Finding) -> Text:
     return styled(f"{format_ns(finding.recoverable_ns):>8}").append(f" {format_share(finding.share):>6}", FAINT)
 
 
-def finding_line(finding: Finding, root: str | None, width: int) -> Text:
-    """Severity, name, what it gives back, where: in one line of `width` columns."""
+def place_width(findings: Sequence[Finding], root: str | None) -> int:
+    """Columns in which the places of all `findings` have room, so that what follows them stands in one column."""
+    return max((min(len(_spot(finding, root)), _PLACE) for finding in findings), default=0)
+
+
+def finding_line(finding: Finding, root: str | None, width: int, place_width: int = 0) -> Text:
+    """Severity, name, what it gives back, where: in one line of `width` columns, the place in `place_width` of them."""
     look = SEVERITIES[finding.severity]
     line = styled(f"{look.mark} {look.label:<7}", look.colour)
     line.append(f"{clipped(finding.rule, 20):<21}", "bold")
     line.append_text(cost(finding))
     room = width - len(line) - 3
-    spot = place(finding.where[0], root) if finding.where else ""
-    if spot and room >= 8:
-        line.append("   ").append(clipped_path(spot, room))
-        room -= min(len(spot), room) + 3
+    spot = _spot(finding, root)
+    if (spot or place_width) and room >= 8:
+        spot = f"{clipped_path(spot, room):<{min(place_width, room)}}"
+        line.append("   ").append(spot)
+        room -= len(spot) + 3
     if room >= 24:
         line.append("   ").append(clipped(sentence(finding.summary), room), FAINT)
     line.rstrip()
     line.truncate(max(width, 1))
     return line
+
+
+def _spot(finding: Finding, root: str | None) -> str:
+    return place(finding.where[0], root) if finding.where else ""

@@ -19,7 +19,7 @@ from diagnose.report.wrapping import wrap
 from diagnose.session import State
 from diagnose.tui.choices import Choices
 from diagnose.tui.code import AROUND, ReadSource, context, read_source
-from diagnose.tui.finding_line import cost, finding_line
+from diagnose.tui.finding_line import cost, finding_line, place_width
 from diagnose.tui.lines import Lines
 from diagnose.tui.tab import Tab
 from diagnose.tui.theme import FAINT
@@ -85,7 +85,9 @@ class FindingsPane(Tab):
         root = self.state.started.cwd if self.state.started else None
         beside = self.app.size.width >= _SIDE_BY_SIDE
         width = self.size.width - (len(diagnosis.findings) + 2 > _SCROLLS_FROM)  # the bar takes a column
-        lines = (_entry(finding) if beside else finding_line(finding, root, width) for finding in diagnosis.findings)
+        findings = diagnosis.findings
+        spots = place_width(findings, root)
+        lines = (_entry(finding) if beside else finding_line(finding, root, width, spots) for finding in findings)
         return [(str(index), line) for index, line in enumerate(lines)]
 
     def _current(self) -> Finding | None:

@@ -40,7 +40,7 @@ def phase(state: State) -> tuple[str, str, str]:
         code = state.ended.returncode or state.ended.exit_code
         return "✗", f"ended with {how_it_ended(code)}", BAD
     if state.phase is not None:
-        words = f"{state.phase.phase} {state.phase.detail}".strip()
+        words = f"{state.phase.phase}: {state.phase.detail}" if state.phase.detail else state.phase.phase
         return "●", words, ACCENT
     return ("✓", "diagnosed", GOOD) if state.diagnosis else ("●", "starting", ACCENT)
 
@@ -53,14 +53,15 @@ class RunHeader(Panel):
     def draw(self, width: int, height: int | None) -> list[Text]:  # noqa: ARG002 - one line, whatever the height
         state = self.state
         mark, words, colour = phase(state)
-        right = styled(f"{mark} ", colour).append(clipped(words, max(width // 2, 8)))
         since = elapsed(state, self.now_ns)
-        if since:
-            right.append(f"  {since}", "bold")
         left = styled("diagnose", f"bold {ACCENT}")
         name = state.started.program.removeprefix("-- ") if state.started else _source(state)
         if name:
             left.append("  ").append(name, "bold")
+        room = width - len(left) - len(since) - 6  # the mark, and two columns around each
+        right = styled(f"{mark} ", colour).append(clipped(words, max(room, width // 2, 8)))
+        if since:
+            right.append(f"  {since}", "bold")
         return [spread(left, right, width)]
 
 

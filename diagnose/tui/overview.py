@@ -19,7 +19,7 @@ from diagnose.report.vocabulary import ACCENT, BAD, GOOD
 from diagnose.report.wrapping import wrap
 from diagnose.session import State
 from diagnose.tui.choices import Choices
-from diagnose.tui.finding_line import finding_line
+from diagnose.tui.finding_line import finding_line, place_width
 from diagnose.tui.header import INTERRUPTED
 from diagnose.tui.panel import Panel, spread
 from diagnose.tui.ranks import RankPanel, has_ranks
@@ -58,7 +58,8 @@ class FirstFindings(Choices):
         root = self.state.started.cwd if self.state.started else None
         findings = diagnosis.findings if diagnosis else ()
         width = (self.size.width or self.app.size.width - 4) - self.scrollbar_size_vertical
-        self.show([(str(index), finding_line(finding, root, width)) for index, finding in enumerate(findings)])
+        spots = place_width(findings, root)
+        self.show([(str(index), finding_line(finding, root, width, spots)) for index, finding in enumerate(findings)])
         self.display = bool(findings)
 
     def on_resize(self) -> None:
