@@ -24,7 +24,7 @@ from diagnose.rule import Claim, Rule
 from diagnose.settlement import Settled, settled
 from diagnose.trace import Trace
 from diagnose.trace.intervals import Intervals
-from diagnose.units import format_ns, format_share
+from diagnose.units import format_ns, format_share, format_value
 
 SMALLEST_SHARE = 0.005
 """A claim to less of the step than this is no finding: half of the 1 % that a fix must bring to be kept."""
@@ -303,13 +303,12 @@ def _lengthened(measures: Measures) -> Iterator[str]:
         if measures.replay.recording_scale:
             weighs = "savings are predicted without it"
         yield (
-            f"the profiler made steps {traced / watched:.2f} times as long ({format_ns(traced)} against "
+            f"the profiler made steps {format_value(traced / watched, '')} times as long ({format_ns(traced)} against "
             f"{format_ns(watched)}): {weighs}"
         )
     elif not watched and measures.step_count and measures.total_ns > _OVERHEAD * untraced_ns(measures):
-        mean_ns = measures.total_ns / measures.step_count
+        mean_ns, longer = measures.total_ns / measures.step_count, measures.total_ns / untraced_ns(measures)
         yield (
-            f"the profiler made steps about {measures.total_ns / untraced_ns(measures):.2f} times as long "
-            f"({format_ns(mean_ns)}), as its {len(measures.replay.records):,} records usually cost: savings are "
-            "predicted without it"
+            f"the profiler made steps about {format_value(longer, '')} times as long ({format_ns(mean_ns)}), as its "
+            f"{len(measures.replay.records):,} records usually cost: savings are predicted without it"
         )

@@ -73,6 +73,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
             Evidence("stretches per step", len(stalls) / measures.step_count, "count"),
         ],
         where=places,
+        fixers=("guard-metric",),
         confirm=_confirm(measures, bool(places)),
     )
 
