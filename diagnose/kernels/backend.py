@@ -22,9 +22,9 @@ def backend(device: torch.device | str | None = None) -> Literal["triton", "torc
     return "triton" if _reaches(torch.device(device).type) else "torch"
 
 
-def runs_triton(*tensors: torch.Tensor) -> bool:
-    """Whether Triton runs what is asked of these tensors."""
-    return all(_reaches(tensor.device.type) for tensor in tensors)
+def runs_triton(tensor: torch.Tensor) -> bool:
+    """Whether Triton runs what is asked of a tensor and of others on its device."""
+    return _reaches(tensor.device.type)
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:

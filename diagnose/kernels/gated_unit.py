@@ -11,7 +11,7 @@ import torch
 
 from diagnose.kernels.backend import compute_dtype, runs_triton
 from diagnose.kernels.direct import differentiable, direct
-from diagnose.kernels.layout import as_rows
+from diagnose.kernels.layout import as_rows, buffer_like
 from diagnose.kernels.left_to_torch import left_to_torch
 from diagnose.kernels.tuning import fused_pays
 
@@ -102,12 +102,9 @@ _gated = differentiable(_swiglu, _activate, _keep, _backward)
 
 def output_buffer(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     """Of any unit that is gated, contiguous, in the wider of the two types."""
-    return torch.empty(gate.shape, dtype=torch.promote_types(gate.dtype, up.dtype), device=gate.device)
+    return buffer_like(gate, None if gate.dtype == up.dtype else torch.promote_types(gate.dtype, up.dtype))
 
 
 def gradient_buffers(gate: torch.Tensor, up: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Contiguous, whatever the layouts of the inputs."""
-    return (
-        torch.empty(gate.shape, dtype=gate.dtype, device=gate.device),
-        torch.empty(up.shape, dtype=up.dtype, device=up.device),
-    )
+    return buffer_like(gate), buffer_like(up)

@@ -11,6 +11,7 @@ import torch
 
 from diagnose.kernels.backend import compute_dtype
 from diagnose.kernels.direct import differentiable, direct
+from diagnose.kernels.layout import buffer_like
 from diagnose.kernels.left_to_torch import left_to_torch
 from diagnose.kernels.row_loss import (
     LossTerms,
@@ -73,7 +74,7 @@ def _differentiate(
     z_loss: float,
 ) -> torch.Tensor:
     """The gradient by the logits, in memory of its own."""
-    by_logits = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device)
+    by_logits = buffer_like(logits)
     terms = LossTerms(ignore_index, label_smoothing, z_loss)
     write_gradients(logits, target, logsumexps, by_losses, terms, by_logits)
     return by_logits

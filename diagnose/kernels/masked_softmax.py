@@ -14,7 +14,7 @@ import torch
 
 from diagnose.kernels.backend import compute_dtype, runs_triton
 from diagnose.kernels.direct import differentiable, direct
-from diagnose.kernels.layout import with_unit_stride
+from diagnose.kernels.layout import buffer_like, with_unit_stride
 from diagnose.kernels.left_to_torch import left_to_torch
 
 
@@ -49,7 +49,7 @@ def softmax(
 
 def _normalise(scores: torch.Tensor, mask: torch.Tensor | None, scale: float, causal: bool) -> torch.Tensor:
     """The shares of scores (A, B, T, S)."""
-    shares = torch.empty(scores.shape, dtype=scores.dtype, device=scores.device)
+    shares = buffer_like(scores)
     if shares.numel() == 0:
         return shares
     dtype = compute_dtype(scores.dtype)
@@ -81,7 +81,7 @@ _softmax = torch.library.custom_op("diagnose::softmax", _normalise, mutates_args
 
 @_softmax.register_fake
 def _(scores: torch.Tensor, *_: Any) -> torch.Tensor:
-    return torch.empty(scores.shape, dtype=scores.dtype, device=scores.device)
+    return buffer_like(scores)
 
 
 def _differentiate(
@@ -133,8 +133,7 @@ _shared = differentiable(_softmax, _normalise, _keep, _backward)
 
 
 def _gradient_output(shares: torch.Tensor, wide: bool) -> torch.Tensor:
-    dtype = compute_dtype(shares.dtype) if wide else shares.dtype
-    return torch.empty(shares.shape, dtype=dtype, device=shares.device)
+    return buffer_like(shares, compute_dtype(shares.dtype) if wide else None)
 
 
 def _later(scores: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,7 @@ import torch
 
 from diagnose.kernels.backend import compute_dtype, runs_triton, without_autocast
 from diagnose.kernels.direct import differentiable, direct
-from diagnose.kernels.layout import rows_of
+from diagnose.kernels.layout import buffer_like, rows_of
 from diagnose.kernels.left_to_torch import left_to_torch
 from diagnose.kernels.tuning import fused_pays
 
@@ -126,7 +126,7 @@ def _differentiate(
     if summed.numel() == 0:
         by_inputs, by_weight, by_bias = _gradient_outputs(summed, weight, bias)
         return by_inputs, by_weight.zero_(), by_bias.zero_()
-    by_inputs = torch.empty(summed.shape, dtype=summed.dtype, device=summed.device)
+    by_inputs = buffer_like(summed)
     if _in_triton(summed):
         from diagnose.kernels.gpu import residual_layer_norm
 
@@ -206,12 +206,12 @@ _added = differentiable(_add_norm, _add_and_normalise, _keep, _backward)
 def _outputs(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    summed = torch.empty(x.shape, dtype=torch.promote_types(x.dtype, residual.dtype), device=x.device)
+    summed = buffer_like(x, torch.promote_types(x.dtype, residual.dtype))
     dtype = summed.dtype
     for part in (weight, bias):
         dtype = dtype if part is None else torch.promote_types(dtype, part.dtype)
-    means = torch.empty(x.shape[:-1], dtype=compute_dtype(summed.dtype), device=x.device)
-    return torch.empty(x.shape, dtype=dtype, device=x.device), summed, means, torch.empty_like(means)
+    means = x.new_empty(x.shape[:-1], dtype=compute_dtype(summed.dtype))
+    return buffer_like(x, dtype), summed, means, torch.empty_like(means)
 
 
 def _gradient_outputs(
@@ -219,7 +219,7 @@ def _gradient_outputs(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Contiguous, whatever the layouts of the inputs."""
     return (
-        torch.empty(summed.shape, dtype=summed.dtype, device=summed.device),
+        buffer_like(summed),
         summed.new_empty(0) if weight is None else weight.new_empty(weight.shape),
         summed.new_empty(0) if bias is None else bias.new_empty(bias.shape),
     )

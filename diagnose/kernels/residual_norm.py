@@ -14,7 +14,7 @@ import torch
 
 from diagnose.kernels.backend import compute_dtype, runs_triton, without_autocast
 from diagnose.kernels.direct import differentiable, direct
-from diagnose.kernels.layout import rows_of
+from diagnose.kernels.layout import buffer_like, rows_of
 from diagnose.kernels.left_to_torch import left_to_torch
 from diagnose.kernels.tuning import fused_pays
 
@@ -125,7 +125,7 @@ def _differentiate(
     round_before_weight: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The gradient by either addend, and by the weight (empty where there is none)."""
-    by_inputs = torch.empty(summed.shape, dtype=summed.dtype, device=summed.device)
+    by_inputs = buffer_like(summed)
     if summed.numel() == 0:
         return by_inputs, summed.new_empty(0) if weight is None else torch.zeros_like(weight.contiguous())
     if _in_triton(summed):
@@ -201,10 +201,10 @@ _added = differentiable(_add_norm, _add_and_normalise, _keep, _backward)
 def _outputs(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    summed = torch.empty(x.shape, dtype=torch.promote_types(x.dtype, residual.dtype), device=x.device)
+    summed = buffer_like(x, torch.promote_types(x.dtype, residual.dtype))
     dtype = summed.dtype if weight is None else torch.promote_types(summed.dtype, weight.dtype)
-    scales = torch.empty(x.shape[:-1], dtype=compute_dtype(summed.dtype), device=x.device)
-    return torch.empty(x.shape, dtype=dtype, device=x.device), summed, scales
+    scales = x.new_empty(x.shape[:-1], dtype=compute_dtype(summed.dtype))
+    return buffer_like(x, dtype), summed, scales
 
 
 def _in_triton(rows: torch.Tensor) -> bool:

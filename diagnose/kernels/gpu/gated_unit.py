@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from diagnose.kernels.gpu.launch import COMPUTE, cdiv, load, on_device_of, row_start, store, warps
+from diagnose.kernels.gpu.launch import COMPUTE, cdiv, load, on_device_of, row_start, start, store
 from diagnose.kernels.layout import extent
 from diagnose.kernels.tuning import Config, bucket, choose
 
@@ -116,9 +116,10 @@ def activate(
 
     def launch(config: Config) -> None:
         blocks = cdiv(columns, config.block)
-        forward_kernel[(rows * blocks,)](
-            gate, up, out, *_strides(rows, columns, gate, up), columns, blocks, activation, COMPUTE[dtype],
-            config.block, num_warps=warps(config.threads, gate.device),
+        start(
+            forward_kernel, (rows * blocks,), config.threads,
+            (gate, up, out), *_strides(rows, columns, gate, up), columns, blocks,
+            activation, COMPUTE[dtype], config.block,
         )  # fmt: skip
 
     with on_device_of(gate):
@@ -139,9 +140,10 @@ def gradients(
 
     def launch(config: Config) -> None:
         blocks = cdiv(columns, config.block)
-        backward_kernel[(rows * blocks,)](
-            by_out, gate, up, by_gate, by_up, *_strides(rows, columns, by_out, gate, up), columns, blocks,
-            activation, COMPUTE[dtype], config.block, num_warps=warps(config.threads, gate.device),
+        start(
+            backward_kernel, (rows * blocks,), config.threads,
+            (by_out, gate, up, by_gate, by_up), *_strides(rows, columns, by_out, gate, up), columns, blocks,
+            activation, COMPUTE[dtype], config.block,
         )  # fmt: skip
 
     with on_device_of(gate):

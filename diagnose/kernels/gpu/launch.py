@@ -1,13 +1,25 @@
 """What every launch needs: the warps that make up some threads, offsets that do not overflow, dtypes."""
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
+from triton.compiler import CompiledKernel
 
 COMPUTE = {torch.float32: tl.float32, torch.float64: tl.float64}
+
+REMEMBERS = torch.version.hip is None
+"""For AMD's devices Triton also looks at how much memory a tensor lies in: there it is asked each time."""
+
+MOST_KNOWN = 4096
+"""Launches that are remembered."""
+
+_known: dict[tuple[Any, ...], Any] = {}
+"""What Triton compiled, by all that it looks at when it chooses among what it has compiled."""
 
 
 @triton.jit
@@ -31,6 +43,29 @@ def store(start, value, count, MASKED: tl.constexpr, BLOCK: tl.constexpr):
         tl.store(start + lanes, value.to(start.dtype.element_ty), mask=lanes < count)
     else:
         tl.store(start + lanes, value.to(start.dtype.element_ty))
+
+
+def start(kernel: Any, grid: tuple[int, ...], threads: int, tensors: Sequence[torch.Tensor | None], *rest: Any) -> None:
+    """Launch a kernel, whose tensors come first, on a grid of up to two dimensions.
+
+    Triton looks at each argument of each launch, which takes the host as long as an operator of torch's. It tells
+    tensors apart by dtype and by whether they are aligned to 16 bytes, and of numbers less than their values: a launch
+    that differs in none of that needs the same binary.
+    """
+    first = tensors[0]
+    assert first is not None, "the first tensor says which device"
+    seen = [None if one is None else (one.dtype, one.data_ptr() % 16 == 0) for one in tensors]
+    key = (id(kernel), threads, first.get_device(), rest, *seen)
+    compiled = _known.get(key)
+    if compiled is not None:
+        compiled[(*grid, 1, 1)](*tensors, *rest)
+        return
+    compiled = kernel[grid](*tensors, *rest, num_warps=warps(threads, first.device))
+    if not REMEMBERS or not isinstance(compiled, CompiledKernel):  # interpreted
+        return
+    if len(_known) >= MOST_KNOWN:  # of shapes that never come again
+        _known.clear()
+    _known[key] = compiled
 
 
 def on_device_of(tensor: torch.Tensor) -> AbstractContextManager[object]:

@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from diagnose.kernels.gpu.launch import COMPUTE, cdiv, next_power_of_2, on_device_of, row_start, warps
+from diagnose.kernels.gpu.launch import COMPUTE, cdiv, next_power_of_2, on_device_of, row_start, start
 from diagnose.kernels.tuning import Config, bucket, choose
 
 WIDEST = 16384
@@ -149,11 +149,11 @@ def normalise(
         mask = mask.view(torch.uint8)
 
     def launch(config: Config) -> None:
-        forward_kernel[(cdiv(rows, config.rows),)](
-            scores, mask, shares, scale, rows, heads, tokens, columns,
+        start(
+            forward_kernel, (cdiv(rows, config.rows),), config.threads,
+            (scores, mask, shares), scale, rows, heads, tokens, columns,
             *scores.stride()[:3], *((0, 0, 0, 0) if mask is None else mask.stride()),
             mask is not None, added, causal, turns, COMPUTE[dtype], config.rows, block,
-            num_warps=warps(config.threads, scores.device),
         )  # fmt: skip
 
     name = f"softmax{' causal' if causal else ''}{'' if mask is None else ' masked'}"
@@ -174,10 +174,10 @@ def gradients(
     rows, (block, turns) = shares.numel() // columns, _blocks(columns)
 
     def launch(config: Config) -> None:
-        backward_kernel[(cdiv(rows, config.rows),)](
-            by_shares, shares, by_scores, scale, rows, tokens, columns,
+        start(
+            backward_kernel, (cdiv(rows, config.rows),), config.threads,
+            (by_shares, shares, by_scores), scale, rows, tokens, columns,
             causal, turns, COMPUTE[dtype], config.rows, block,
-            num_warps=warps(config.threads, shares.device),
         )  # fmt: skip
 
     name = f"softmax{' causal' if causal else ''} backward"

@@ -7,7 +7,7 @@ import torch
 import triton
 import triton.language as tl
 
-from diagnose.kernels.gpu.launch import COMPUTE, cdiv, next_power_of_2, on_device_of, row_start, warps
+from diagnose.kernels.gpu.launch import COMPUTE, cdiv, next_power_of_2, on_device_of, row_start, start
 from diagnose.kernels.tuning import Config, bucket
 
 PARTS = (512, 256)
@@ -52,9 +52,10 @@ def sums_of_parts(parts: torch.Tensor, dtypes: Sequence[torch.dtype | None]) -> 
         # Of a power of two, so that numbers of rows that vary do not compile it again and again.
         turns = cdiv(next_power_of_2(count), PARTS_AT_ONCE) if count else 0
         with on_device_of(parts):
-            sum_kernel[(cdiv(columns, BLOCK), len(written))](
-                parts if outs[0] is not None else parts[1], written[0], written[-1], count, columns,
-                COMPUTE[parts.dtype], turns, PARTS_AT_ONCE, BLOCK, num_warps=warps(THREADS, parts.device),
+            start(
+                sum_kernel, (cdiv(columns, BLOCK), len(written)), THREADS,
+                (parts if outs[0] is not None else parts[1], written[0], written[-1]), count, columns,
+                COMPUTE[parts.dtype], turns, PARTS_AT_ONCE, BLOCK,
             )  # fmt: skip
     return outs
 

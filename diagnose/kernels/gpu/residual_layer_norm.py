@@ -4,7 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
-from diagnose.kernels.gpu.launch import COMPUTE, cdiv, next_power_of_2, on_device_of, row_start, warps
+from diagnose.kernels.gpu.launch import COMPUTE, cdiv, next_power_of_2, on_device_of, row_start, start
 from diagnose.kernels.gpu.parts import candidates_of_parts, candidates_of_row, sums_of_parts
 from diagnose.kernels.gpu.residual_norm import load_row
 from diagnose.kernels.tuning import Config, bucket, choose
@@ -96,10 +96,10 @@ def add_and_normalise(
     block = next_power_of_2(columns)
 
     def launch(config: Config) -> None:
-        forward_kernel[(rows,)](
-            x, residual, weight, bias, normed, summed, means, scales, x.stride(0), residual.stride(0), columns, eps,
+        start(
+            forward_kernel, (rows,), config.threads,
+            (x, residual, weight, bias, normed, summed, means, scales), x.stride(0), residual.stride(0), columns, eps,
             weight is not None, bias is not None, COMPUTE[scales.dtype], block,
-            num_warps=warps(config.threads, x.device),
         )  # fmt: skip
 
     candidates = candidates_of_row(block)
@@ -125,10 +125,10 @@ def gradients(
     def launch(config: Config) -> list[torch.Tensor | None]:
         parts = cdiv(rows, config.rows)
         sums = torch.empty(2, parts if any(wanted) else 0, columns, dtype=scales.dtype, device=summed.device)
-        backward_kernel[(parts,)](
-            by_normed, by_summed, summed, weight, means, scales, by_inputs, sums, rows, columns, parts,
+        start(
+            backward_kernel, (parts,), config.threads,
+            (by_normed, by_summed, summed, weight, means, scales, by_inputs, sums), rows, columns, parts,
             weight is not None, any(wanted), by_summed is not None, config.rows, COMPUTE[scales.dtype], block,
-            num_warps=warps(config.threads, summed.device),
         )  # fmt: skip
         return sums_of_parts(sums, wanted)
 

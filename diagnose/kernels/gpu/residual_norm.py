@@ -4,7 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
-from diagnose.kernels.gpu.launch import COMPUTE, cdiv, next_power_of_2, on_device_of, row_start, warps
+from diagnose.kernels.gpu.launch import COMPUTE, cdiv, next_power_of_2, on_device_of, row_start, start
 from diagnose.kernels.gpu.parts import candidates_of_parts, candidates_of_row, sums_of_parts
 from diagnose.kernels.tuning import Config, bucket, choose
 
@@ -101,10 +101,10 @@ def add_and_normalise(
     block = next_power_of_2(columns)
 
     def launch(config: Config) -> None:
-        forward_kernel[(rows,)](
-            x, residual, weight, normed, summed, scales, x.stride(0), residual.stride(0), columns,
+        start(
+            forward_kernel, (rows,), config.threads,
+            (x, residual, weight, normed, summed, scales), x.stride(0), residual.stride(0), columns,
             eps, weight is not None, round_first, COMPUTE[scales.dtype], block,
-            num_warps=warps(config.threads, x.device),
         )  # fmt: skip
 
     candidates = candidates_of_row(block)
@@ -128,10 +128,10 @@ def gradients(
     def launch(config: Config) -> torch.Tensor | None:
         parts = cdiv(rows, config.rows)
         sums = None if weight is None else torch.empty(1, parts, columns, dtype=scales.dtype, device=summed.device)
-        backward_kernel[(parts,)](
-            by_normed, by_summed, summed, weight, scales, by_inputs, sums, rows, columns,
+        start(
+            backward_kernel, (parts,), config.threads,
+            (by_normed, by_summed, summed, weight, scales, by_inputs, sums), rows, columns,
             weight is not None, round_first, by_summed is not None, config.rows, COMPUTE[scales.dtype], block,
-            num_warps=warps(config.threads, summed.device),
         )  # fmt: skip
         return None if sums is None or weight is None else sums_of_parts(sums, [weight.dtype])[0]
 

@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from diagnose.kernels.gpu.launch import COMPUTE, cdiv, next_power_of_2, on_device_of, row_start, warps
+from diagnose.kernels.gpu.launch import COMPUTE, cdiv, next_power_of_2, on_device_of, row_start, start
 from diagnose.kernels.tuning import Config, bucket, choose
 
 CANDIDATES = tuple(
@@ -121,11 +121,11 @@ def rotate(
         heads = config.block // (2 * half)
         q_groups = cdiv(q_heads, heads)
         groups = q_groups + cdiv(k_heads, heads)
-        rotary_kernel[(first * tokens * groups,)](
-            q, k, cos, sin, new_q, new_k, tokens,
+        start(
+            rotary_kernel, (first * tokens * groups,), config.threads,
+            (q, k, cos, sin, new_q, new_k), tokens,
             *strides, q_heads, k_heads, q_groups, groups, width // 2,
             interleaved, whole, back, COMPUTE[dtype], heads, half,
-            num_warps=warps(config.threads, q.device),
         )  # fmt: skip
 
     candidates = candidates_of_heads(max(q_heads, k_heads), half)

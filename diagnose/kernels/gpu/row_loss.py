@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from diagnose.kernels.gpu.launch import COMPUTE, cdiv, next_power_of_2, on_device_of, row_start, warps
+from diagnose.kernels.gpu.launch import COMPUTE, cdiv, next_power_of_2, on_device_of, row_start, start
 from diagnose.kernels.tuning import Config, bucket, choose
 
 LOSS_CANDIDATES = tuple(
@@ -144,9 +144,10 @@ def losses_of_rows(
 
     def launch(config: Config) -> None:
         rest = max(1, columns // config.block) * config.block
-        loss_kernel[(rows,)](
-            logits, target, losses, logsumexps, logits.stride(0), ignore_index, columns, label_smoothing, z_loss,
-            COMPUTE[losses.dtype], _aligned(logits), config.block, rest, num_warps=warps(config.threads, logits.device),
+        start(
+            loss_kernel, (rows,), config.threads,
+            (logits, target, losses, logsumexps), logits.stride(0), ignore_index, columns, label_smoothing, z_loss,
+            COMPUTE[losses.dtype], _aligned(logits), config.block, rest,
         )  # fmt: skip
 
     with on_device_of(logits):
@@ -171,10 +172,11 @@ def gradients_of_rows(
     def launch(config: Config, rows: int = rows, gradients: torch.Tensor = gradients) -> None:
         aligned = _aligned(logits)
         alike = gradients.stride(0) == logits.stride(0) and gradients.dtype == logits.dtype
-        gradient_kernel[(rows, cdiv(columns + aligned - 1, config.block))](
-            logits, target, logsumexps, scales, gradients, logits.stride(0), gradients.stride(0), columns,
+        start(
+            gradient_kernel, (rows, cdiv(columns + aligned - 1, config.block)), config.threads,
+            (logits, target, logsumexps, scales, gradients), logits.stride(0), gradients.stride(0), columns,
             first_column, vocabulary, ignore_index, label_smoothing, z_loss, COMPUTE[logsumexps.dtype], aligned, alike,
-            config.block, num_warps=warps(config.threads, logits.device),
+            config.block,
         )  # fmt: skip
 
     def try_out(config: Config) -> None:

@@ -4,7 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
-from diagnose.kernels.gpu.launch import COMPUTE, cdiv, on_device_of, row_start, warps
+from diagnose.kernels.gpu.launch import COMPUTE, cdiv, on_device_of, row_start, start
 
 BLOCK = 4096
 THREADS = 256
@@ -24,7 +24,7 @@ def scale(values: torch.Tensor, factor: torch.Tensor, out: torch.Tensor) -> None
     """Write the contiguous values times the factor (a number of the dtype to multiply in); `out` may be `values`."""
     count = values.numel()
     with on_device_of(values):
-        scale_kernel[(cdiv(count, BLOCK),)](
-            values, factor, out, count, values.data_ptr() == out.data_ptr(), COMPUTE[factor.dtype], BLOCK,
-            num_warps=warps(THREADS, values.device),
+        start(
+            scale_kernel, (cdiv(count, BLOCK),), THREADS,
+            (values, factor, out), count, values.data_ptr() == out.data_ptr(), COMPUTE[factor.dtype], BLOCK,
         )  # fmt: skip
