@@ -237,7 +237,7 @@ def _wrap(step: TrainingStep, done: list[cst.CSTNode]) -> list[Splice] | str:
         return [*imports, *wrapped(source, region.statements, header)]
     loss = free_name(source, "loss")
     code = source.code(region.expression)
-    lines = [header, f"{source.module.default_indent}{loss} = {code}"]
+    lines = [header, f"{source.indentation}{loss} = {code}"]
     return [*imports, insert_before(source, region.backward, lines), replace(source, region.expression, loss)]
 
 

@@ -160,7 +160,7 @@ def _lines(request: Request, built: Built) -> list[str] | Advice:
     if path is None:
         return Advice(f"No list of blocks is found in the model. {_BY_HAND}")
     block = free_name(built.source, "block") if isinstance(built.scope, cst.Module) else "block"
-    indent = built.source.module.default_indent
+    indent = built.source.indentation
     return [f"for {block} in {built.name}.{path}:", f"{indent}{block}.compile({options})"]
 
 

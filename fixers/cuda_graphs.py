@@ -198,7 +198,7 @@ def _captured(request: Request, step: TrainingStep, built: Built) -> Answer:
     sample = ", ".join(samples) + ("," if len(samples) == 1 else "")
     lines = [
         f"if {test}:",
-        f"{source.module.default_indent}{built.name} = {torch}.cuda.make_graphed_callables({built.name}, ({sample}))",
+        f"{source.indentation}{built.name} = {torch}.cuda.make_graphed_callables({built.name}, ({sample}))",
     ]
     edits = request.edited([(built.path, [*imports, after_build(built, lines)])])
     return Edits(edits, "record the model's launches as CUDA graphs, forward and backward")

@@ -98,7 +98,7 @@ def _in_place_of(source: Source, loop: cst.For, code: list[str], torch: str) -> 
     said = [line.strip() for line in source.text[start:end].splitlines() if line.strip().startswith("#")]
     lines = [*said, *code]
     if not _without_gradients(source, loop):
-        lines = [f"with {torch}.no_grad():", *(source.module.default_indent + line for line in lines)]
+        lines = [f"with {torch}.no_grad():", *(source.indentation + line for line in lines)]
     return Splice(start, end, (source.newline + source.indent(loop)).join(lines))
 
 

@@ -64,9 +64,9 @@ def rewrite(request: Request) -> Answer:
     lines = [
         f"{whole} = list({blocks})",
         f"for {place}, {block} in enumerate({whole}):",
-        f"{source.module.default_indent}{block}.set_modules_to_forward_prefetch("
+        f"{source.indentation}{block}.set_modules_to_forward_prefetch("
         f"{whole}[{place} + 1 : {place} + {int(str(ahead)) + 1}])",
-        f"{source.module.default_indent}{block}.set_modules_to_backward_prefetch("
+        f"{source.indentation}{block}.set_modules_to_backward_prefetch("
         f"{whole}[max(0, {place} - {ahead}) : {place}][::-1])",
     ]
     files = request.edited([(inner[0].path, [insert_after(source, statement, lines)])])

@@ -105,7 +105,7 @@ def _around(source: Source, found: ResidualNorm, head: str, options: list[str]) 
     row = f"{source.indent(found.statement)}{head}{source.text[first:last]}, {', '.join(options)})"
     if len(row) <= source.line_limit or "\n" in source.text[first:last]:
         return [*kept, Splice(start, first, head), Splice(last, end, f", {', '.join(options)})")]
-    inner = source.indent(found.statement) + source.module.default_indent
+    inner = source.indent(found.statement) + source.indentation
     lines = "".join(f"{source.newline}{inner}{option}," for option in options)
     tail = f",{lines}{source.newline}{source.indent(found.statement)})"
     return [*kept, Splice(start, first, f"{head}{source.newline}{inner}"), Splice(last, end, tail)]

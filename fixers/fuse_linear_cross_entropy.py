@@ -248,7 +248,7 @@ def _returning(one: LossOfStep) -> list[Splice]:
     arguments = [f"{hidden}.flatten(0, -2)" if one.flat else hidden, product.weight]
     arguments += ["targets.flatten()" if one.flat else "targets"]
     call = f"{name}({', '.join([*arguments, *_bias(product), *_options(one.loss)])})"
-    indent = source.module.default_indent
+    indent = source.indentation
     lines = [*before, "if targets is not None:", f"{indent}return {call}"]
     edits.append(insert_before(source, statement, lines))
     last = forward.function.params.params[-1]

@@ -34,7 +34,6 @@ from diagnose.fixer import (
     Gate,
     Request,
     Scalar,
-    Source,
     Splice,
     Stretch,
     counter_of,
@@ -44,7 +43,6 @@ from diagnose.fixer import (
     insert_before,
     loops_around,
     remove_statements,
-    splice,
 )
 
 _ARRANGED = re.compile(r"\bgc\.(freeze|disable|set_threshold)\(|\bfrom gc import\b")
@@ -70,16 +68,14 @@ def rewrite(request: Request) -> Answer:
         return Advice(
             "The training loop is in no file that we can edit: call gc.collect() and gc.freeze() before it starts."
         )
-    edits: dict[str, list[Splice]] = {}
-    for path, statements in gone.items():
-        edits[path] = remove_statements(code.sources[path], statements, _ABOUT)
-    source = loop.source
-    gc, imports = ensure_import(source, "gc")
     every = request.setting.get("every", 0)
-    edits[loop.path] = [*edits.get(loop.path, []), *imports, *_schedule(source, loop, gc, every)]
-    what = f"collect garbage every {every} steps" if every else "set aside what is alive before training"
+    turns = _within(loop, every)
+    begins = code.beginning(loop)
+    edits = [(path, remove_statements(code.sources[path], statements, _ABOUT)) for path, statements in gone.items()]
+    edits += [(begins.path, _before(begins, bool(turns))), (loop.path, turns)]
+    what = f"collect garbage every {every} steps" if turns else "set aside what is alive before training"
     less = ", and do not collect garbage in every step" if gone else ""
-    return Edits({path: splice(code.sources[path].text, splices) for path, splices in edits.items()}, what + less)
+    return Edits(request.edited(edits), what + less)
 
 
 def _loop(code: EveryStep) -> Stretch | None:
@@ -96,21 +92,25 @@ def _collections(code: EveryStep) -> dict[str, list[cst.Expr]]:
     return found
 
 
-def _schedule(source: Source, stretch: Stretch, gc: str, every: Scalar) -> list[Splice]:
-    assert stretch.loop is not None  # `_loop` chose one
-    outermost = [stretch.loop, *loops_around(source, stretch.loop)][-1]
+def _before(begins: Stretch, by_steps: bool) -> list[Splice]:
+    """What training begins with."""
+    gc, imports = ensure_import(begins.source, "gc")
     lines = [f"{gc}.collect()", f"{gc}.freeze()  # what is alive now stays: collections need not walk over it"]
-    counter = counter_of(source, stretch.loop)
-    body = stretch.loop.body
-    if not every or counter is None or not isinstance(body, cst.IndentedBlock):
-        return [insert_before(source, outermost, lines)]
-    turn = [f"if {counter} % {every} == 0:", f"{source.module.default_indent}{gc}.collect()"]
-    skips = any(loops_around(source, each)[0] is stretch.loop for each in source.every(cst.Continue, body))
-    return [
-        insert_before(source, outermost, [*lines, f"{gc}.disable()"]),
-        # A turn that goes on to the next one early does not come to the end, and collects, too.
-        insert_before(source, body.body[0], turn) if skips else insert_after(source, body.body[-1], turn),
-    ]
+    return [*imports, insert_before(begins.source, begins.body, [*lines, *[f"{gc}.disable()"] * by_steps])]
+
+
+def _within(stretch: Stretch, every: Scalar) -> list[Splice]:
+    """The collection in some of the steps."""
+    source, loop = stretch.source, stretch.loop
+    counter = counter_of(source, loop) if loop is not None else None
+    if not every or loop is None or counter is None or not isinstance(loop.body, cst.IndentedBlock):
+        return []
+    gc, imports = ensure_import(source, "gc")
+    turn = [f"if {counter} % {every} == 0:", f"{source.indentation}{gc}.collect()"]
+    body = loop.body.body
+    skips = any(loops_around(source, each)[0] is loop for each in source.every(cst.Continue, loop.body))
+    # A turn that goes on to the next one early does not come to the end, and collects, too.
+    return [*imports, insert_before(source, body[0], turn) if skips else insert_after(source, body[-1], turn)]
 
 
 def _recorded(text: str, every: int = 0) -> Request:

@@ -140,7 +140,7 @@ def _moved_into(source: Source, run: list[cst.BaseStatement], branch: cst.If) ->
     head = source.line_start(source.span(branch)[0])
     body = source.line_start(source.span(branch.body.body[0])[0]) if branch.body.body else head
     header = source.text[head:body]
-    more = source.module.default_indent
+    more = source.indentation
     splices = [Splice(start, start, header)]
     at = start
     while at < head:

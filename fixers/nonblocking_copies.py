@@ -198,7 +198,7 @@ def _guarded(
         torch, imports = ensure_import(source, "torch")
         test = test.replace("torch", torch, 1)
         plan.edits.append((transfer.path, imports))
-    lines = [f"if {test}:", source.module.default_indent + line]
+    lines = [f"if {test}:", source.indentation + line]
     insert = insert_after if after else insert_before
     plan.edits.append((transfer.path, [insert(source, statement, lines)]))
 

@@ -225,3 +225,60 @@ def test_the_format_of_a_copy_that_is_written_is_not_turned() -> None:
     )
     lines = changed(text, asked("channels-last", "conv-heuristics", text))
     assert lines == ["+model.to(memory_format=torch.channels_last)"]
+
+
+EPOCHS = """import torch
+
+
+class Solver:
+   def train(self):
+      self.model.train()
+      for epoch in range(3):
+         # one pass over the data
+         self.run_epoch(epoch)
+         self.run_epoch(epoch, train=False)
+
+   def run_epoch(self, epoch, train=True):
+      for i, x in enumerate(self.loader):
+         loss = self.model(x).mean()
+         loss.backward()
+         self.optimizer.step()
+"""
+
+
+def test_what_is_alive_is_set_aside_once_before_all_epochs() -> None:
+    answer = asked("gc-schedule", "gc-pause", EPOCHS, every=100)
+    assert isinstance(answer, Edits)
+    (after,) = answer.files.values()
+    assert "      gc.disable()\n      for epoch in range(3):\n" in after
+    assert after.count("gc.freeze()") == 1
+    assert "         if i % 100 == 0:\n            gc.collect()\n" in after, "in the steps of the file's indentation"
+
+
+@pytest.mark.parametrize("loop", ["for _ in range(steps):", "for start in range(0, count, size):"])
+def test_a_variable_that_does_not_count_step_by_step_schedules_nothing(loop: str) -> None:
+    text = EPOCHS.replace("for i, x in enumerate(self.loader):", loop).replace("(x)", "(self.batch())")
+    answer = asked("gc-schedule", "gc-pause", text, every=100)
+    assert [line for line in changed(text, answer) if "gc" in line and "import" not in line] == [
+        "+gc.collect()",
+        "+gc.freeze()  # what is alive now stays: collections need not walk over it",
+    ]
+
+
+def test_the_mode_of_a_model_is_no_call_of_a_function_of_that_name() -> None:
+    text = (
+        "import torch\n\ndef train(loader):\n    for x in loader:\n        loss = model(x).mean()\n"
+        "        loss.backward()\n        optimizer.step()\n\nfor part in parts:\n    model.train()\n"
+    )
+    answer = asked("gc-schedule", "gc-pause", text)
+    assert isinstance(answer, Edits)
+    (after,) = answer.files.values()
+    assert "not walk over it\n    for x in loader:\n" in after
+
+
+def test_a_deeper_first_block_does_not_set_the_indentation_of_new_lines() -> None:
+    text = "import torch\nif odd:\n   x = 1\n" + EPOCHS.replace("   ", "    ")
+    answer = asked("gc-schedule", "gc-pause", text, every=100)
+    assert isinstance(answer, Edits)
+    (after,) = answer.files.values()
+    assert "            if i % 100 == 0:\n                gc.collect()\n" in after

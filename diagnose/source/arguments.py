@@ -162,7 +162,7 @@ def _broken(source: Source, call: cst.Call, new: Sequence[str]) -> list[Splice]:
     start, end = source.span(call)
     line = source.text[source.line_start(start) : start]
     outer = source.newline + line[: len(line) - len(line.lstrip())]
-    inner = outer + source.module.default_indent
+    inner = outer + source.indentation
     added = "".join(f"{inner}{text}," for text in new)
     if not call.args:
         return [Splice(end - 1, end - 1, added + outer)]

@@ -61,7 +61,7 @@ def laid_out(
     if len(before) + len(row) + len(behind) <= source.line_limit and not comments:
         return row
     outer = before[: len(before) - len(before.lstrip())]
-    inner = outer + source.module.default_indent
+    inner = outer + source.indentation
     ends = [f",  {comments[argument]}" if argument in comments else "," for argument in arguments]
     lines = "".join(f"{inner}{argument}{end}{source.newline}" for argument, end in zip(arguments, ends, strict=True))
     return f"{function}({source.newline}{lines}{outer}){after}"

@@ -6,6 +6,7 @@ Whatever an edit does not touch stays as it is by construction: comments, quotes
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -102,6 +103,12 @@ class Source:
     def newline(self) -> str:
         """The line end that most of the file uses."""
         return self.module.default_newline
+
+    @cached_property
+    def indentation(self) -> str:
+        """One level of it, as most blocks have it: LibCST takes the first that it meets for the file's."""
+        levels = Counter(each.indent or self.module.default_indent for each in self.every(cst.IndentedBlock))
+        return levels.most_common(1)[0][0] if levels else self.module.default_indent
 
     @cached_property
     def line_limit(self) -> int:

@@ -34,6 +34,6 @@ def wrapped(source: Source, statements: Sequence[cst.CSTNode], header: str) -> l
     while at <= end and at < len(source.text):
         inside = any(start < at < finish for start, finish in strings)
         if not inside and source.text[at : source.line_end(at)].strip():
-            splices.append(Splice(at, at, source.module.default_indent))
+            splices.append(Splice(at, at, source.indentation))
         at = source.after_line(at)
     return splices

@@ -127,7 +127,7 @@ def within_context(
     if place.loop is None:
 
         def body(block: str, name: str, _number: str, test: str) -> list[str]:
-            return [f"with {context}({test}):", f"{source.module.default_indent}{name} = {block}({name})"]
+            return [f"with {context}({test}):", f"{source.indentation}{name} = {block}({name})"]
 
         return _unrolled(place, chosen, count, body, list(imports))
     statement = source.statement(call)
@@ -204,7 +204,7 @@ def _either(source: Source, call: cst.Call, again: str, test: str) -> list[Splic
     short = before + len(either) <= _WIDEST and "\n" not in either
     if short or not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) > 1:
         return [replace(source, call, either if alone else f"({either})")]
-    indent, step = source.indent(statement), source.module.default_indent
+    indent, step = source.indent(statement), source.indentation
     at, to = source.span(call)
     first = f"{source.text[start:at]}{again}{source.text[to:end]}"
     lines = [f"if {test}:", f"{step}{first}", "else:", f"{step}{source.text[start:end]}"]
@@ -242,7 +242,7 @@ def _unrolled(
     name = source.code(target) if isinstance(target, cst.Name) else _free(source, call, "hidden")
     counts = test or counted
     head = f"for {number}, {block} in enumerate({place.blocks}):" if counts else f"for {block} in {place.blocks}:"
-    below = [f"{source.module.default_indent}{line}" for line in body(block, name, number, test)]
+    below = [f"{source.indentation}{line}" for line in body(block, name, number, test)]
     lines = [*([f"{name} = {given}"] if name != given else []), head, *below]
     if isinstance(target, cst.Name):
         start, end = source.span(statement)

@@ -277,4 +277,4 @@ def _dedented(source: Source, row: cst.CSTNode) -> list[str]:
 
 
 def _indent(source: Source) -> str:
-    return source.module.default_indent
+    return source.indentation

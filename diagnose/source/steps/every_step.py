@@ -121,6 +121,23 @@ class EveryStep:
                     seen.add(call)
                     yield Stretch(path, source, source.module, None), call
 
+    def beginning(self, stretch: Stretch) -> Stretch:
+        """Where training begins: the outermost loop around a loop of steps, in its function or around its calls."""
+        source, loop = stretch.source, stretch.loop
+        around = loops_around(source, loop) if loop is not None else []
+        if around:
+            return Stretch(stretch.path, source, around[-1], around[-1])
+        function = source.inside(loop, cst.FunctionDef) if loop is not None else None
+        if function is None:
+            return stretch
+        callers: dict[cst.CSTNode, Stretch] = {}
+        for path, other in self.sources.items():
+            for call in other.every(cst.Call):
+                loops = loops_around(other, call) if _calls(call, function) else []
+                if loops:
+                    callers[loops[-1]] = Stretch(path, other, loops[-1], loops[-1])
+        return next(iter(callers.values())) if len(callers) == 1 else stretch
+
     def _trained(self) -> list[Stretch]:
         """Loops around a backward pass, and functions that make one without a loop of their own."""
         found: list[Stretch] = []
@@ -169,6 +186,16 @@ class EveryStep:
         ]
 
 
+def _calls(call: cst.Call, function: cst.FunctionDef) -> bool:
+    """Whether a call is of a function by its name, or of a method by `self`: `model.train()` is of neither."""
+    is_method = [param.name.value for param in function.params.params][:1] == ["self"]
+    if call_name(call) != function.name.value:
+        return False
+    if not isinstance(call.func, cst.Attribute):
+        return not is_method
+    return is_method and isinstance(call.func.value, cst.Name) and call.func.value.value == "self"
+
+
 def batch_loop(source: Source, call: cst.Call) -> Loop | None:
     """The loop whose turns are steps: the innermost around a backward pass, or the one around it that updates."""
     loops = loops_around(source, call)
@@ -186,14 +213,15 @@ def batch_loops(source: Source) -> set[Loop]:
 
 
 def counter_of(source: Source, loop: Loop) -> str | None:
-    """The variable that counts the turns of a loop; None where none does."""
+    """The variable that counts the turns of a loop, one by one; None where none does."""
     if isinstance(loop, cst.For):
         target = loop.target
         over = source.code(loop.iter)
         if isinstance(target, cst.Tuple) and "enumerate(" in over and isinstance(target.elements[0].value, cst.Name):
-            return target.elements[0].value.value
+            return _named(target.elements[0].value)
         if isinstance(target, cst.Name) and re.match(r"(\w+\.)*t?range\(|tqdm\((\w+\.)*range\(", over):
-            return target.value
+            ranges = [call for call in source.every(cst.Call, loop.iter) if call_name(call) in {"range", "trange"}]
+            return _named(target) if ranges and len(ranges[0].args) < len(("begin", "end", "step")) else None
     body = loop.body.body if isinstance(loop.body, cst.IndentedBlock) else ()
     for small in (small for line in body if isinstance(line, cst.SimpleStatementLine) for small in line.body):
         if not isinstance(small, cst.AugAssign) or not isinstance(small.operator, cst.AddAssign):
@@ -201,6 +229,11 @@ def counter_of(source: Source, loop: Loop) -> str | None:
         if source.code(small.value) == "1" and isinstance(small.target, cst.Name):
             return small.target.value
     return None
+
+
+def _named(target: cst.Name) -> str | None:
+    """The name, unless it says that nobody reads it."""
+    return target.value if target.value.strip("_") else None
 
 
 def _updates(source: Source, loop: Loop) -> bool:

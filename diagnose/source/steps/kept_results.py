@@ -27,7 +27,7 @@ class Keeping:
 
         `contexts` is what the file calls `create_selective_checkpoint_contexts`.
         """
-        name, step = free_name(source, "keep_results"), source.module.default_indent
+        name, step = free_name(source, "keep_results"), source.indentation
         torch, splices = ensure_import(source, "torch")
         listed = [f"{step * 2}{torch}.ops.{operator}," for operator in self.operators]
         lines = [

@@ -212,7 +212,7 @@ def _flush(source: Source, statement: cst.CSTNode, call: _Call, pending: str, to
     code += source.text[at:end]
     value = next(name for part, name in call.replaced if part is call.read)
     kept = [name for part, name in call.replaced if part is not call.read]
-    indent = source.module.default_indent
+    indent = source.indentation
     if not kept:
         head = f"for {value} in {torch}.stack({pending}).flatten().tolist() if {pending} else []:"
         return [head, f"{indent}{code}", f"{pending}.clear()"]

@@ -90,7 +90,7 @@ def show_less_often(source: Source, statement: cst.Expr, batch: Loop) -> list[Sp
     if not within(source, statement, batch):
         return None
     start, end = source.span(statement)
-    more = source.module.default_indent
+    more = source.indentation
     rows = source.text[start:end].split("\n")
     moved = "\n".join([rows[0], *(more + row if row.strip() else row for row in rows[1:])])
     guard = f"if {count} % {EVERY} == 0:{source.newline}{source.indent(line)}{more}"
