@@ -21,6 +21,9 @@ settings.load_profile("house")
 # The programs that tests start, hundreds of them, load what the first of them has compiled.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# A thread for each core in each of several programs: they would spend as much again waiting for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 gc.disable()  # until all is collected: nothing of it is garbage
 
 # A test reads what it says that it reads, and leaves nothing in the home of whoever runs it.

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from watching import LIMIT_S
+from watching import LIGHT_TORCH, LIMIT_S
 
 from diagnose import plugins
 from diagnose.cli import main
@@ -28,8 +28,8 @@ FIXING = (ROOT / "docs" / "fixing.md").read_text()
 READING = (ROOT / "docs" / "reading.md").read_text()
 RULE_FILE, FIXER_FILE = re.findall(r"```python\n(.*?)```", CONTRIBUTING, re.DOTALL)
 
-PROGRAM = """
-import torch
+PROGRAM = f"""
+{LIGHT_TORCH}
 from torch import nn
 
 torch.set_num_threads(1)

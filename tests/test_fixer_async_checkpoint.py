@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-from watching import LIMIT_S
+from watching import LIGHT_PYTHON, LIMIT_S
 
 from diagnose.fixer import Advice, Edits, example_request
 from diagnose.plugins import load
@@ -98,7 +97,7 @@ def run(folder: Path, files: dict[str, str]) -> tuple[str, dict[str, object]]:
     for name, text in files.items():
         (folder / name).write_text(text)
     done = subprocess.run(
-        [sys.executable, "train.py"], cwd=folder, capture_output=True, text=True, timeout=LIMIT_S, check=True
+        [*LIGHT_PYTHON, "train.py"], cwd=folder, capture_output=True, text=True, timeout=LIMIT_S, check=True
     )
     assert not list(folder.glob("*.unfinished"))
     return done.stdout, {path.name: torch.load(path, weights_only=False) for path in sorted(folder.glob("*.pt"))}
@@ -124,7 +123,7 @@ def test_an_error_of_the_thread_is_raised_after_the_loop(tmp_path: Path) -> None
     files = dict(patched(text).files)
     for name, content in files.items():
         (tmp_path / name).write_text(content)
-    done = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S)
+    done = subprocess.run([*LIGHT_PYTHON, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S)
     assert done.returncode != 0
     assert "absent" in done.stderr
     assert "finish_saving()" in done.stderr

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import random
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -15,7 +14,7 @@ import numpy
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
-from watching import LIMIT_S
+from watching import LIGHT_PYTHON, LIMIT_S
 
 from diagnose.fixer import Advice, Edits, Site, example_request
 from diagnose.plugins import load
@@ -140,7 +139,7 @@ def printed(folder: Path, files: dict[str, str]) -> list[str]:
     for name, text in files.items():
         (folder / name).write_text(text)
     done = subprocess.run(
-        [sys.executable, "train.py"], cwd=folder, capture_output=True, text=True, check=False, timeout=LIMIT_S
+        [*LIGHT_PYTHON, "train.py"], cwd=folder, capture_output=True, text=True, check=False, timeout=LIMIT_S
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from watching import LIMIT_S
+from watching import LIGHT_PYTHON, LIMIT_S
 
 from diagnose.fixer import Edits, Site, example_request
 from diagnose.plugins import load
@@ -152,6 +151,6 @@ def test_a_format_that_the_program_chooses_is_changed_there(tmp_path: Path) -> N
     patched = answer.files["train.py"]
     assert patched == text.replace("torch.contiguous_format", "torch.channels_last")
     (tmp_path / "train.py").write_text(patched)
-    command = [sys.executable, "train.py", "--tiny", "--steps", "2"]
+    command = [*LIGHT_PYTHON, "train.py", "--tiny", "--steps", "2"]
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=LIMIT_S, check=True, text=True)
     assert "loss" in run.stdout

@@ -5,13 +5,12 @@ from __future__ import annotations
 import difflib
 import os
 import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from watching import LIMIT_S
+from watching import LIGHT_PYTHON, LIMIT_S
 
 from diagnose.fixer import Advice, Answer, Edits, Facts, Finding, Request, Site
 from diagnose.model import Confidence, Place, Scalar, Severity
@@ -357,7 +356,7 @@ def run(folder: Path, files: Mapping[str, str]) -> str:
         (folder / name).write_text(text)
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONWARNINGS": "ignore"}
     done = subprocess.run(
-        [sys.executable, "train.py"],
+        [*LIGHT_PYTHON, "train.py"],
         cwd=folder,
         capture_output=True,
         text=True,

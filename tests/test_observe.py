@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from watching import LIMIT_S
+from watching import LIGHT_TORCH, LIMIT_S
 
 from diagnose.collect import Recipe
 from diagnose.collect.launch import Outcome
@@ -17,8 +17,8 @@ from diagnose.observe import _shortcomings, _StepCount
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHONPATH = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-PROGRAM = """
-import sys, torch
+PROGRAM = f"""
+{LIGHT_TORCH}
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from watching import LIMIT_S
+from watching import LIGHT_TORCH, LIMIT_S
 
 from diagnose import plugins
 from diagnose.engine import Examination, examine
@@ -17,8 +17,9 @@ from diagnose.trace.readers import open_traces
 
 pytest.importorskip("torch")
 
-PROGRAM = """
-import torch, torch.distributed as dist
+PROGRAM = f"""
+{LIGHT_TORCH}
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 

@@ -2,6 +2,7 @@
 
 import sys
 
+import light  # noqa: F401 - before torch
 import torch
 
 

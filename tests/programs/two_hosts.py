@@ -2,6 +2,7 @@
 
 import time
 
+import light  # noqa: F401 - before torch
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
