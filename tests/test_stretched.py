@@ -47,3 +47,21 @@ def test_two_steps_are_too_few_to_tell() -> None:
     only_two = marks[: [place for place, letter in enumerate(marks) if letter == "|"][2] + 1]
     first_two = "\n".join([*picture, only_two])
     assert beyond_ms(drawn(first_two, kernels=KERNELS)) is None
+
+
+def test_a_kernel_that_grows_from_step_to_step_has_more_to_do() -> None:
+    growing = """
+        host: olol sssssssolol sssssssssolol sssssssssssolol sssssssssssssolol sssssssssssssss
+        gpu :   kkkkKKKKKK  kkkkkkKKKKKK  kkkkkkkkKKKKKK  kkkkkkkkkkKKKKKK  kkkkkkkkkkkkKKKKKK
+        step:             |             |               |                 |                  |
+    """
+    assert beyond_ms(drawn(growing, kernels=KERNELS)) == []
+
+
+def test_a_step_with_longer_kernels_throughout_has_more_to_do() -> None:
+    longer = """
+        host: olol sssssssolol sssssssolol ssssssssssssssssssolol sssssssolol sssssss
+        gpu :   kkkkKKKKKK  kkkkKKKKKK  kkkkkkkkKKKKKKKKKKKK    kkkkKKKKKK  kkkkKKKKKK
+        step:             |           |                       |           |           |
+    """
+    assert beyond_ms(drawn(longer, kernels=KERNELS)) == []

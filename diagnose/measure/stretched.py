@@ -7,6 +7,10 @@ that each kernel is compared with itself. Steps that are marked are asked for: i
 On a device of one's own the same kernel takes the same time within a few percent; a device that several processes
 share is handed over every few milliseconds, and a kernel on which that falls lasts until it is handed back.
 
+Where no shapes are recorded, the same kernels may have had more to do. Most kernels of a step last longer then, as with
+longer sequences, or one of them has another length in every step, as where results are gathered into a growing tensor.
+A handover is neither: it falls on few kernels of a step, and leaves the same kernel alone in most other steps.
+
 Not compared: collectives (they wait for other ranks), copies and sets, and kernels beside which another ran.
 """
 
@@ -29,6 +33,10 @@ BEYOND_NS = 100_000
 """A handover takes hundreds of microseconds at least; clocks, caches and neighbours on the memory bus do not."""
 TIMES = 1.5
 """And it takes a kernel half as long again, or more."""
+SAME = 1.1
+"""Longer than its shortest by no more than this, a kernel took its own time."""
+MOSTLY = 0.5
+"""That part of the steps, for a kernel, and that part of the kernels, for a step, must have taken its own time."""
 _INFERRED = ("period", "whole trace", "none")
 _OTHERS = (KernelClass.COLLECTIVE, KernelClass.COPY, KernelClass.SET)
 
@@ -43,10 +51,18 @@ def stretched(measures: Measures) -> Int64 | None:
     length = (device.end_ns - device.start_ns)[rows]
     own = length.min(axis=0)
     comparable = ~np.isin(measures.classes[rows], _OTHERS) & _alone(measures)[rows]
-    long = comparable & (length > own + BEYOND_NS) & (length > TIMES * own)
+    long = comparable & (length > own + BEYOND_NS) & (length > TIMES * own) & _elsewhere_alike(length, own, comparable)
     result = np.zeros(len(device), np.int64)
     result[rows] = np.where(long, length - own, 0)
     return result
+
+
+def _elsewhere_alike(length: Int64, own: Int64, comparable: Bool) -> Bool:
+    """Per step and place, whether the kernel took its own time in most steps, and most kernels did in this step."""
+    alike = length <= SAME * own
+    in_steps = (alike | ~comparable).mean(axis=0) >= MOSTLY
+    of_step = (alike & comparable).sum(axis=1) >= MOSTLY * comparable.sum(axis=1)
+    return np.asarray(in_steps[None, :] & of_step[:, None], np.bool_)
 
 
 def _alike(measures: Measures) -> list[Int64]:
