@@ -159,8 +159,18 @@ def test_a_project_stands_for_its_latest_run(tmp_path: Path, capsys: pytest.Capt
     ("words", "several"),
     [
         ("torchrun --nnodes 2 --node-rank 0 train.py", True),
-        ("python -m torch.distributed.run --nnodes=1:4 train.py", True),
+        ("python -m torch.distributed.run --nnodes=2:4 train.py", True),
+        ("python -m torch.distributed.run --nnodes=1:4 train.py", False),
         ("accelerate launch --num_machines 2 train.py", True),
+        ("accelerate launch --multi_gpu train.py", False),
+        ("deepspeed --num_nodes=2 train.py", True),
+        ("deepspeed --num_gpus 4 train.py", False),
+        ("srun -N2 -n 8 python train.py", True),
+        ("srun -N 2 python train.py", True),
+        ("srun --nodes=2-4 python train.py", True),
+        ("srun -N1 -n 4 python train.py", False),
+        ("srun -n 4 python train.py -N 2", False),
+        ("mpirun -np 4 python train.py", False),
         ("torchrun --nnodes 1 --nproc-per-node 8 train.py --num_nodes 2", False),
         ("torchrun --nnodes=1:1 train.py", False),
         ("torchrun train.py --num_nodes 2", False),
@@ -168,7 +178,21 @@ def test_a_project_stands_for_its_latest_run(tmp_path: Path, capsys: pytest.Capt
     ],
 )
 def test_a_launcher_says_whether_it_waits_for_other_hosts(words: str, several: bool) -> None:
-    assert names_several_hosts(words.split()) is several
+    assert names_several_hosts(words.split(), {}) is several
+
+
+@pytest.mark.parametrize(
+    ("words", "variables", "several"),
+    [
+        ("srun python train.py", {"SLURM_NNODES": "2"}, True),
+        ("srun -N1 python train.py", {"SLURM_NNODES": "2"}, False),
+        ("torchrun train.py", {"SLURM_NNODES": "2"}, False),
+        ("torchrun train.py", {"PET_NNODES": "2"}, True),
+        ("torchrun train.py", {"PET_NNODES": "1:2"}, False),
+    ],
+)
+def test_the_environment_says_it_where_the_words_do_not(words: str, variables: dict[str, str], several: bool) -> None:
+    assert names_several_hosts(words.split(), variables) is several
 
 
 def test_fixes_are_tried_on_one_host(capsys: pytest.CaptureFixture[str]) -> None:

@@ -93,7 +93,10 @@ def resting(arm: Arm) -> dict[str, bool]:
     }
 
 
-@pytest.mark.parametrize("words", [(), ("--standalone",), ("--master-port=29571",)])
+ELASTIC = ("--nnodes=1:4", "--rdzv-backend=c10d", "--rdzv-endpoint=head.cluster:29400", "--rdzv-id=7")
+
+
+@pytest.mark.parametrize("words", [(), ("--standalone",), ("--master-port=29571",), ELASTIC])
 def test_two_arms_of_two_ranks_take_turns(place: Workplace, tmp_path: Path, words: tuple[str, ...]) -> None:
     one, other = two_arms(place, ranks(tmp_path / "project", TRAIN, *words))
     with one, other:
@@ -254,13 +257,18 @@ def test_words_and_exit_code_of_the_rank_that_failed() -> None:
     [
         ("torchrun --nproc-per-node 2 t.py", "torchrun --standalone --nproc-per-node 2 t.py"),
         ("torchrun --nnodes=1 --nproc-per-node 2 t.py", "torchrun --standalone --nnodes=1 --nproc-per-node 2 t.py"),
-        ("torchrun --nnodes 1:1 t.py", "torchrun --standalone --nnodes 1:1 t.py"),
+        ("torchrun --nnodes 1:1 t.py", "torchrun --standalone --nnodes 1 t.py"),
         ("torchrun t.py --node-rank 1", "torchrun --standalone t.py --node-rank 1"),
         ("torchrun t.py --master_port 1", "torchrun --standalone t.py --master_port 7"),
         ("srun -n1 torchrun -m trainer --rdzv-id 7", "srun -n1 torchrun -m trainer --rdzv-id 7"),
         ("srun -n1 torchrun -m trainer --lr 7", "srun -n1 torchrun --standalone -m trainer --lr 7"),
         ("torchrun --nnodes 2 --node-rank 0 t.py", "torchrun --nnodes 2 --node-rank 0 t.py"),
-        ("torchrun --nnodes=1:4 t.py", "torchrun --nnodes=1:4 t.py"),
+        ("torchrun --nnodes=1:4 t.py", "torchrun --standalone --nnodes=1 t.py"),
+        (
+            "torchrun --nnodes 1:4 --rdzv-backend c10d --rdzv-endpoint head.cluster:29400 t.py --nnodes 1:4",
+            "torchrun --standalone --nnodes 1 --rdzv-backend c10d --rdzv-endpoint head.cluster:29400 t.py --nnodes 1:4",
+        ),
+        ("torchrun --nnodes=1 --nproc-per-node=gpu t.py", "torchrun --standalone --nnodes=1 --nproc-per-node=gpu t.py"),
         ("torchrun --standalone t.py", "torchrun --standalone t.py"),
         ("torchrun --rdzv-backend c10d t.py", "torchrun --rdzv-backend c10d t.py"),
         ("python -m torch.distributed.run t.py", "python -m torch.distributed.run --standalone t.py"),
@@ -282,6 +290,11 @@ def test_launchers_get_a_port_of_their_own(words: str, expected: str) -> None:
 def test_a_launcher_that_the_environment_tells_where_to_meet_is_left_alone() -> None:
     words = ["torchrun", "t.py"]
     assert with_own_port(words, {"PET_RDZV_BACKEND": "c10d"}, 7)[0] == words
+
+
+def test_copies_share_what_slurm_has_allocated() -> None:
+    assert with_own_port(["srun", "-n2", "python", "t.py"], {}, 7)[1] == {"SLURM_OVERLAP": "1"}
+    assert with_own_port(["mpirun", "-n", "2", "python", "t.py"], {}, 7)[1] == {}
 
 
 def test_a_port_that_the_environment_names_is_replaced() -> None:

@@ -206,7 +206,7 @@ def watching(args: argparse.Namespace, command: str) -> Watching:
     """What `run` and `fix` were asked for. Raises UsageError, InputError or EnvironmentLacks."""
     from diagnose.cli.program_words import program_of
 
-    words = program_of(args.words[1:])
+    words = program_of(args.words[1:], args.words[0])
     program = Program.parse(words.program, module=words.module, launcher=words.launcher)
     recipe = Recipe(args.steps, args.warmup, args.stop_after_trace, ranks=args.trace_ranks)
     catalogue = load(args.rules, args.fixers)
@@ -218,8 +218,8 @@ def fixing_of(args: argparse.Namespace) -> Fixing:
     """The options of `fix`. Raises UsageError for a budget that is no duration, and for a job on several hosts."""
     from diagnose.cli.program_words import program_of
 
-    words = program_of(args.words[1:])
-    if words.launcher and names_several_hosts(words.program):
+    words = program_of(args.words[1:], args.words[0])
+    if words.launcher and names_several_hosts(words.program, os.environ):
         raise UsageError(
             "the arms of a trial live on one host, and this launcher waits for others: try fixes on the ranks of one "
             "(--nnodes 1); to see all hosts, start `diagnose run` on each, then `diagnose gather`"
