@@ -35,6 +35,11 @@ def test_a_call_without_a_program_says_what_is_missing(words: str) -> None:
         program_of(words.split())
 
 
+def test_the_example_is_of_the_command_that_was_typed() -> None:
+    with pytest.raises(UsageError, match=r"^a training script is missing; for example `diagnose fix train\.py`$"):
+        program_of([], "fix")
+
+
 @pytest.mark.parametrize("command", ["run", "fix"])
 def test_the_options_that_take_a_value_are_known(command: str) -> None:
     """An option missing from the list would swallow the script's name as its value, or not swallow its own."""

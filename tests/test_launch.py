@@ -169,7 +169,7 @@ def test_a_screen_gets_the_output_of_a_terminal(tmp_path: Path) -> None:
 
 
 def test_a_command_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot start no-such-launcher: No such file"):
+    with pytest.raises(UsageError, match="cannot start no-such-launcher: no command of that name is on the PATH"):
         run(["no-such-launcher", "train.py"], QUICK, tmp_path)
 
 

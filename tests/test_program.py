@@ -127,6 +127,7 @@ def test_files_of_the_users_are_told_from_those_of_environments(project: Path, p
         (["scripts"], False, False, UsageError, "is a folder"),
         (["weights.bin"], False, False, InputError, "is not a Python script"),
         (["notes.txt"], False, False, InputError, "is not a Python script"),
+        (["go.sh"], False, False, InputError, "or start it by its shell: `-- bash go.sh`"),
         (["ls"], False, False, UsageError, "a launcher goes after"),
         (["loose.py"], True, False, UsageError, "is not the name of a module"),
         (["scripts/train.py"], True, False, UsageError, "is not the name of a module"),
@@ -141,6 +142,7 @@ def test_a_wrong_program_is_said_in_one_line(
 ) -> None:
     (project / "weights.bin").write_bytes(b"\x80\x02\x00\xff")
     (project / "notes.txt").write_text("not python at all, as it were\n")
+    (project / "go.sh").write_text("#!/bin/bash\npython train.py\n")
     (project / "loose.py").write_text("")
     with pytest.raises(error, match=says) as caught:
         Program.parse(words, module=module, launcher=launcher, cwd=project)

@@ -58,11 +58,11 @@ def split(words: list[str]) -> Split:
     return Split(words, [])
 
 
-def program_of(words: list[str]) -> Split:
-    """The same, for a command that cannot do without a program. Raises UsageError when there is none."""
+def program_of(words: list[str], command: str = "run") -> Split:
+    """The same, for a `command` that cannot do without a program. Raises UsageError when there is none."""
     found = split(words)
     if not found.program:
         what = {(True, False): "a module after -m", (False, True): "a command after --"}
         missing = what.get((found.module, found.launcher), "a training script")
-        raise UsageError(f"{missing} is missing; for example `diagnose run train.py`")
+        raise UsageError(f"{missing} is missing; for example `diagnose {command} train.py`")
     return found

@@ -77,9 +77,7 @@ def run(
         try:
             program = subprocess.Popen(list(command), env=variables, cwd=cwd, **streams)
         except OSError as error:
-            raise UsageError(
-                f"cannot start {command[0]}: {error.strerror}; check the name and its permissions"
-            ) from error
+            raise UsageError(f"cannot start {command[0]}: {_why_not(command[0], error)}") from error
         signals.child = program
         if on_output is not None:
             cleaning.enter_context(outlived(program.pid, folder))
@@ -93,6 +91,13 @@ def run(
     if stopped:
         _note_the_stop(folder, ranks)
     return Outcome(program.returncode, stopped, signals.interrupted, ranks)
+
+
+def _why_not(name: str, error: OSError) -> str:
+    """Why a command does not start, and what to do about it."""
+    if isinstance(error, FileNotFoundError) and os.sep not in name:
+        return "no command of that name is on the PATH; activate the environment that has it, or name it by its path"
+    return f"{error.strerror}; check the name and its permissions"
 
 
 def _follow(

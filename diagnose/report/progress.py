@@ -8,6 +8,7 @@ from __future__ import annotations
 from itertools import pairwise
 from statistics import median_low
 
+from diagnose.errors import DiagnoseError
 from diagnose.model import TOGETHER, Decision, Verdict
 from diagnose.report.phrases import gain, interval, is_priced, setting, signed_percent
 from diagnose.report.tried import is_idle
@@ -140,7 +141,8 @@ def _line(event: AnyEvent) -> str | None:
         case Warned():
             return f"warning: {event.message}"
         case RunEnded():
-            return event.message or None
+            # An error of the call or the input is said by the command itself, with its name before it.
+            return event.message if event.message and event.exit_code != DiagnoseError.exit_code else None
         case _:
             return None
 
