@@ -147,6 +147,14 @@ def test_a_run_that_nobody_named_may_be_any(tmp_path: Path) -> None:
     assert main(["gather", *map(str, runs), "-o", str(tmp_path / "both")]) == 0
 
 
+def test_a_run_is_named_by_its_journal_or_by_its_name_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (host(tmp_path / "a", 0) / JOURNAL).touch()
+    (host(tmp_path / ".diagnose" / "runs" / "first", 1) / JOURNAL).touch()
+    monkeypatch.chdir(tmp_path)
+    assert main(["gather", str(tmp_path / "a" / JOURNAL), "first", "-o", "both"]) == 0
+    assert sorted(path.name for path in (tmp_path / "both").glob("rank*")) == ["rank0", "rank1"]
+
+
 def test_a_project_stands_for_its_latest_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for number, name in enumerate(("a", "b")):
         (host(tmp_path / name / ".diagnose" / "runs" / "first", number) / JOURNAL).touch()
@@ -217,7 +225,9 @@ def test_what_is_no_run_folder_or_is_there_already_is_refused(
     (tmp_path / "empty").mkdir()
     first = host(tmp_path / "a", 0)
     assert "holds no rank's folder" in refused(capsys, [first, tmp_path / "empty"], tmp_path / "both")
-    assert "no such folder" in refused(capsys, [first, tmp_path / "nowhere"], tmp_path / "both")
+    assert "no run of that name" in refused(capsys, [first, tmp_path / "nowhere"], tmp_path / "both")
+    (tmp_path / "trace.json").touch()
+    assert "is no folder" in refused(capsys, [first, tmp_path / "trace.json"], tmp_path / "both")
     assert "at least two" in refused(capsys, [first], tmp_path / "both")
     assert main(["gather", str(first), str(host(tmp_path / "b", 1)), "-o", str(tmp_path / "a")]) == 2
     assert "is there already" in capsys.readouterr().err

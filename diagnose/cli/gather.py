@@ -6,7 +6,9 @@ import argparse
 from pathlib import Path
 
 from diagnose.cli.streams import result, talk
+from diagnose.cli.subject import run_of
 from diagnose.errors import UsageError
+from diagnose.session import JOURNAL
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -65,10 +67,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _folder(path: Path) -> Path:
-    """The run folder that is meant: this one, one of that name, or the latest of the project in a folder."""
-    from diagnose.session import RUNS, latest
-
-    if not path.exists():
-        return RUNS / path
-    holds_ranks = any(path.glob("rank[0-9]*")) if path.is_dir() else False
-    return path if holds_ranks else latest(path) or path
+    """The run folder that is meant; one without a journal is meant by its own name."""
+    run = run_of(path) or path
+    return run.parent if run.name == JOURNAL else run

@@ -64,7 +64,7 @@ class Given:
 def given(folder: Path) -> Given:
     """What lies in a run folder. Raises InputError where it is none."""
     if not folder.is_dir():
-        raise InputError(folder, "there is no such folder; name run folders as `diagnose run` leaves them")
+        raise InputError(folder, "is no folder; name run folders as `diagnose run` leaves them")
     found = {int(match[1]): path for path in folder.iterdir() if (match := _RANK.fullmatch(path.name))}
     ranks = {rank: path for rank, path in sorted(found.items()) if path.is_dir()}
     if not ranks:
