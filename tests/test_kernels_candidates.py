@@ -23,6 +23,9 @@ MOST = 6
 
 TARGETS = {"sm_90": ("cuda", 90, 32, "cubin"), "gfx942": ("hip", "gfx942", 64, "hsaco")}
 
+SHARED_BYTES = {"cuda": 227 << 10, "hip": 64 << 10}
+"""What a program may have of the memory of a processor: CUDA's programming guide for 9.0, AMD's CDNA3 ISA guide."""
+
 
 @pytest.fixture
 def taken(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +139,9 @@ def built(kernel: Any, target: str, types: dict[str, str], constants: dict[str, 
     signature = types | dict.fromkeys(constants, "constexpr")
     source = ASTSource(kernel, {name: signature[name] for name in kernel.arg_names}, constexprs=constants)
     place = GPUTarget(kind, architecture, width)
-    return binary in triton.compile(source, target=place, options={"num_warps": max(1, threads // width)}).asm
+    found = triton.compile(source, target=place, options={"num_warps": max(1, threads // width)})
+    assert found.metadata.shared <= SHARED_BYTES[kind], "memory that a program's threads share"
+    return binary in found.asm
 
 
 needs_a_compiler = pytest.mark.skipif(INTERPRETED, reason="interpreted kernels are not compiled")
@@ -266,9 +271,10 @@ def test_all_candidates_of_losses_are_built(target: str) -> None:
     back |= dict.fromkeys(("columns", "first_column", "vocabulary"), "i32")
     shared = {"SMOOTHING": 0.0, "Z_LOSS": 0.0, "DTYPE": triton.language.float32, "ALIGNED": 8}
     for config in row_loss.LOSS_CANDIDATES:
-        rest = 128256 // config.block * config.block
-        constants = shared | {"BLOCK": config.block, "COLUMNS": 128256, "REST": rest}
-        assert built(row_loss.loss_kernel, target, rows | {"losses": "*fp32"}, constants, config.threads)
+        whole = 128256 // config.block * config.block
+        constants = shared | {"BLOCK": config.block, "WHOLE": whole, "END": whole + config.block}
+        types = rows | {"losses": "*fp32", "columns": "i32"}
+        assert built(row_loss.loss_kernel, target, types, constants, config.threads)
     for config in row_loss.GRADIENT_CANDIDATES:
         constants = shared | {"BLOCK": config.block, "ALIKE": True}
         assert built(row_loss.gradient_kernel, target, back, constants, config.threads)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ pytest.importorskip("triton")
 from triton.compiler import CompiledKernel
 
 from diagnose.kernels.gpu import launch
+from diagnose.kernels.tuning import Config
 
 KEPT = torch.zeros(64)
 """Memory whose allocation is aligned, as torch's always is."""
@@ -113,3 +116,68 @@ def test_shapes_that_never_come_again_do_not_pile_up(monkeypatch: pytest.MonkeyP
     for length in range(100):
         launch.start(kernel, (1,), 128, (KEPT,), length)
     assert len(launch._known) <= 8
+
+
+@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels are not compiled")
+def test_lengths_that_vary_compile_few_kernels() -> None:
+    """A batch is as long as its longest text: what follows from that is a multiple of 16 or not, and that is all."""
+    from diagnose.kernels.gpu import (
+        gated_unit,
+        masked_softmax,
+        parts,
+        residual_layer_norm,
+        residual_norm,
+        rotary,
+        row_loss,
+    )
+
+    followers = {
+        gated_unit.forward_kernel: {"columns": 768, "blocks": 1},
+        gated_unit.backward_kernel: {"columns": 768, "blocks": 1},
+        residual_norm.backward_kernel: {"rows": 1},
+        residual_layer_norm.backward_kernel: {"rows": 1, "parts": 1},
+        masked_softmax.forward_kernel: {"rows": 12, "tokens": 1, "columns": 1},
+        masked_softmax.backward_kernel: {"rows": 12, "tokens": 1, "columns": 1},
+        rotary.rotary_kernel: {"tokens": 1, "q_stride_0": 768},
+        row_loss.loss_kernel: {"columns": 1, "row_stride": 1},
+        row_loss.gradient_kernel: {"columns": 1, "row_stride": 1, "gradient_stride": 1},
+        parts.sum_kernel: {"count": 1},
+    }
+    for kernel, named in followers.items():
+        told_apart = [one for one in kernel.params if one.name in named and not one.do_not_specialize]
+        kinds = {
+            tuple((number == 1, number % 16 == 0) for number in (named[one.name] * length for one in told_apart))
+            for length in range(2, 49)
+        }
+        assert named.keys() <= {one.name for one in kernel.params}
+        assert len(kinds) <= 2, kernel
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_lengths_that_vary_are_tuned_once_for_each_power_of_two(
+    monkeypatch: pytest.MonkeyPatch, backward: bool
+) -> None:
+    """Of attention that is written out, and of a loss over the tokens of a text, rows are as long as the batch."""
+    from diagnose.kernels.gpu import masked_softmax, row_loss
+
+    asked: dict[str, set[tuple[int, ...]]] = {}
+
+    def choose(kernel: str, shape: tuple[int, ...], _: object, candidates: Sequence[Config], __: object) -> Config:
+        asked.setdefault(kernel, set()).add(shape)
+        return candidates[0]
+
+    for module in (masked_softmax, row_loss):
+        monkeypatch.setattr(module, "choose", choose)
+        monkeypatch.setattr(module, "start", lambda *_: None)
+    for length in (65, 72, 97, 113, 128):
+        scores, logits = torch.randn(2, 3, length, length), torch.randn(4, length)
+        labels, row = torch.zeros(4, dtype=torch.int64), torch.zeros(4)
+        if backward:
+            masked_softmax.gradients(scores, scores, torch.empty_like(scores), 1.0, False, torch.float32)
+            given = logits, labels, row, row, torch.empty_like(logits)
+            row_loss.gradients_of_rows(*given, 0, length, -100, 0.0, 0.0)
+        else:
+            masked_softmax.normalise(scores, None, torch.empty_like(scores), 1.0, False, torch.float32)
+            row_loss.losses_of_rows(logits, labels, row, row, -100, 0.0, 0.0)
+    end = " backward" if backward else ""
+    assert {kernel: len(shapes) for kernel, shapes in asked.items()} == {f"softmax{end}": 2, f"cross_entropy{end}": 1}

@@ -46,7 +46,7 @@ def slope_of_share(x, share, ACTIVATION: tl.constexpr):
     return slope
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["blocks"])
 def forward_kernel(
     gate, up, out, gate_stride, up_stride, out_stride, columns, blocks,
     ACTIVATION: tl.constexpr, DTYPE: tl.constexpr, BLOCK: tl.constexpr,
@@ -74,7 +74,7 @@ def _activate(
     store(out, g * share_of(g, ACTIVATION) * u, count, MASKED, BLOCK)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["blocks"])
 def backward_kernel(
     by_out, gate, up, by_gate, by_up, by_out_stride, gate_stride, up_stride, gradient_stride,
     columns, blocks, ACTIVATION: tl.constexpr, DTYPE: tl.constexpr, BLOCK: tl.constexpr,

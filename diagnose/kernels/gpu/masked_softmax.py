@@ -39,13 +39,13 @@ def scaled(
     kept = inside & (column < part)
     if MASKED:
         if ADDED:
-            value += tl.load(mask + column * mask_stride, mask=inside, other=0.0).to(DTYPE)
+            value += tl.load(mask + row_start(column, mask_stride), mask=inside, other=0.0).to(DTYPE)
         else:
-            kept = kept & (tl.load(mask + column * mask_stride, mask=inside, other=0) != 0)
+            kept = kept & (tl.load(mask + row_start(column, mask_stride), mask=inside, other=0) != 0)
     return tl.where(kept, value, float("-inf"))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "tokens"])
 def forward_kernel(
     scores, mask, shares, scale: tl.float64, rows, heads, tokens, columns, stride_0, stride_1, stride_2,
     mask_stride_0, mask_stride_1, mask_stride_2, mask_stride_3,
@@ -97,7 +97,7 @@ def forward_kernel(
             tl.store(shares + first + column, share.to(shares.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "tokens"])
 def backward_kernel(
     by_shares, shares, by_scores, scale: tl.float64, rows, tokens, columns,
     CAUSAL: tl.constexpr, TURNS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
@@ -158,7 +158,7 @@ def normalise(
 
     name = f"softmax{' causal' if causal else ''}{'' if mask is None else ' masked'}"
     with on_device_of(scores):
-        launch(choose(name, (bucket(rows), columns), scores, candidates_of_rows(block), launch))
+        launch(choose(name, (bucket(rows), bucket(columns)), scores, candidates_of_rows(block), launch))
 
 
 def gradients(
@@ -182,7 +182,7 @@ def gradients(
 
     name = f"softmax{' causal' if causal else ''} backward"
     with on_device_of(shares):
-        launch(choose(name, (bucket(rows), columns), shares, candidates_of_rows(block), launch))
+        launch(choose(name, (bucket(rows), bucket(columns)), shares, candidates_of_rows(block), launch))
 
 
 def _blocks(columns: int) -> tuple[int, int]:

@@ -20,7 +20,7 @@ BLOCK = 32
 THREADS = 256
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def sum_kernel(
     parts, out, second_out, count, columns,
     DTYPE: tl.constexpr, TURNS: tl.constexpr, AT_ONCE: tl.constexpr, BLOCK: tl.constexpr,

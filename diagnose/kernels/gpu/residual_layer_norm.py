@@ -37,7 +37,7 @@ def forward_kernel(
     tl.store(normed + row_start(row, columns) + column, value.to(normed.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "parts"])
 def backward_kernel(
     by_normed, by_summed, summed, weight, means, scales, by_inputs, sums, rows, columns, parts,
     WEIGHTED: tl.constexpr, SUMS_WANTED: tl.constexpr, SUM_USED: tl.constexpr, ROWS_OF_PART: tl.constexpr,

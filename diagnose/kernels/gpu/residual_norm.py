@@ -47,7 +47,7 @@ def load_row(summed, by_normed, by_summed, row, end, columns, SUM_USED: tl.const
     return total, given, direct
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def backward_kernel(
     by_normed, by_summed, summed, weight, scales, by_inputs, by_weight_parts, rows, columns,
     WEIGHTED: tl.constexpr, ROUND_FIRST: tl.constexpr, SUM_USED: tl.constexpr, ROWS_OF_PART: tl.constexpr,

@@ -63,7 +63,7 @@ def rotate_heads(
         tl.store(out + new_rows + place_2, y_2.to(out.dtype.element_ty), mask=here & known)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens"])
 def rotary_kernel(
     q, k, cos, sin, new_q, new_k, tokens,
     q_stride_0, q_stride_1, q_stride_2, k_stride_0, k_stride_1, k_stride_2,

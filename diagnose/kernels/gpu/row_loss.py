@@ -28,8 +28,9 @@ of its own, and logits that were written over could not be read again."""
 
 @triton.jit
 def loss_kernel(
-    logits, target, losses, logsumexps, row_stride, ignore_index, COLUMNS: tl.constexpr, SMOOTHING: tl.constexpr,
-    Z_LOSS: tl.constexpr, DTYPE: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr, REST: tl.constexpr,
+    logits, target, losses, logsumexps, row_stride, columns, ignore_index, SMOOTHING: tl.constexpr,
+    Z_LOSS: tl.constexpr, DTYPE: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr,
+    END: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
     start, before = _window(row, row_stride, ALIGNED)
@@ -38,27 +39,27 @@ def loss_kernel(
     lanes = tl.arange(0, BLOCK)
     # An ignored row is not read.
     column = lanes - before
-    inside = (column >= 0) & (column < COLUMNS) & kept
+    inside = (column >= 0) & (column < columns) & kept
     x = tl.load(logits + start + lanes, mask=inside, other=float("-inf")).to(DTYPE)
     top = tl.max(x, axis=0)
     sums = tl.exp(x - tl.where(top == float("-inf"), 0.0, top))
     totals = tl.where(inside, x, 0.0)
     if kept:
         # Whole blocks have no mask, which would make loads of single elements of them.
-        for first in range(BLOCK, COLUMNS // BLOCK * BLOCK, BLOCK):
+        for first in range(BLOCK, WHOLE, BLOCK):
             x = tl.load(logits + start + first + lanes).to(DTYPE)
             top, sums, totals = _take_in(x, x, top, sums, totals, SMOOTHING)
-        for first in range(REST, COLUMNS + ALIGNED - 1, BLOCK):
-            inside = first + lanes < COLUMNS + before
+        for first in range(WHOLE, END, BLOCK):
+            inside = first + lanes < columns + before
             x = tl.load(logits + start + first + lanes, mask=inside, other=float("-inf")).to(DTYPE)
             top, sums, totals = _take_in(x, tl.where(inside, x, 0.0), top, sums, totals, SMOOTHING)
     logsumexp = tl.where(top == float("-inf"), 0.0, top) + tl.log(tl.where(kept, tl.sum(sums, axis=0), 1.0))
-    known = kept & (label >= 0) & (label < COLUMNS)
+    known = kept & (label >= 0) & (label < columns)
     # A label outside the vocabulary shows as nan; nothing outside the row is read.
     picked = tl.load(logits + start + before + label, mask=known, other=float("nan")).to(DTYPE)
     loss = logsumexp - (1.0 - SMOOTHING) * picked
     if SMOOTHING > 0:
-        loss -= SMOOTHING * (tl.sum(totals, axis=0) / COLUMNS)
+        loss -= SMOOTHING * (tl.sum(totals, axis=0) / columns)
     if Z_LOSS > 0:
         loss += Z_LOSS * logsumexp * logsumexp
     tl.store(losses + row, tl.where(kept, loss, 0.0))
@@ -143,11 +144,13 @@ def losses_of_rows(
     rows, columns = logits.shape
 
     def launch(config: Config) -> None:
-        rest = max(1, columns // config.block) * config.block
+        # In whole blocks: rows whose lengths vary from step to step compile no loop of their own.
+        whole = max(1, columns // config.block) * config.block
+        end = cdiv(columns + _aligned(logits) - 1, config.block) * config.block
         start(
             loss_kernel, (rows,), config.threads,
-            (logits, target, losses, logsumexps), logits.stride(0), ignore_index, columns, label_smoothing, z_loss,
-            COMPUTE[losses.dtype], _aligned(logits), config.block, rest,
+            (logits, target, losses, logsumexps), logits.stride(0), columns, ignore_index,
+            label_smoothing, z_loss, COMPUTE[losses.dtype], _aligned(logits), config.block, whole, end,
         )  # fmt: skip
 
     with on_device_of(logits):
@@ -189,8 +192,8 @@ def gradients_of_rows(
 
 
 def _size(rows: int, columns: int) -> tuple[int, int]:
-    """What the choice depends on: once there are rows for all of a device, not on how many more."""
-    return min(bucket(rows), MANY_ROWS), columns
+    """What the choice depends on: about how long rows are, and, until there are some for all of a device, how many."""
+    return min(bucket(rows), MANY_ROWS), bucket(columns)
 
 
 def _aligned(logits: torch.Tensor) -> int:
