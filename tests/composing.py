@@ -28,11 +28,13 @@ from diagnose.plugins import Catalogue
 from diagnose.program import Program
 from diagnose.session import AnyEvent
 from diagnose.trace import Trace
-from diagnose.trial.bench import Halfway, Trial
+from diagnose.trial.bench import Trial
+from diagnose.trial.beside import Expected
 from diagnose.trial.control import Control
 from diagnose.trial.duel import OnPair
 from diagnose.trial.estimates import Plan
 from diagnose.trial.knobs import OnSetting
+from diagnose.trial.looks import Halfway
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.trial.solo import SoloRun
 from diagnose.verdict import Pair, Ruling
@@ -102,7 +104,12 @@ class FakeBench:
         return Program(self.program.words, "script", root / "train.py", root, root)
 
     def control(
-        self, original: Program, twin: Program, on_pair: OnPair | None = None, promised: float = 0.0
+        self,
+        original: Program,
+        twin: Program,
+        on_pair: OnPair | None = None,
+        promised: float = 0.0,
+        expected: Sequence[Expected] = (),
     ) -> Control | None:
         assert self.copies[original.root] == self.copies[twin.root] == SOURCE
         return Control(Interval(0.0, -0.01, 0.01), 0.01, 8, 2, 20_000_000) if self.runs_control else None

@@ -21,7 +21,7 @@ import pytest
 
 from diagnose.model import Mechanism
 from diagnose.program import Program
-from diagnose.trial import bench, judging, solo
+from diagnose.trial import bench, judging, looks, recorder, solo
 from diagnose.trial.arms import ArmFailed, Block, Ready, Trouble, Workplace
 from diagnose.trial.captures import Capture, Tensor
 from diagnose.trial.gatekeeper import Gatekeeper
@@ -142,6 +142,15 @@ class SimulatedCapture:
     first_step_ns: int
     step_ns: float
 
+    exited = True
+    """Whoever asks waits for it, on the machine's clock."""
+
+    def pause(self) -> None:
+        """Its steps have not begun."""
+
+    def resume(self) -> None:
+        """They begin now."""
+
     def end(self) -> None:
         """It is gone already."""
 
@@ -166,7 +175,7 @@ def simulated(machine: Machine, cores: int = 16) -> Iterator[None]:
     def arm(_place: Workplace, program: Program, name: str, warmup_steps: int) -> SimulatedArm:
         return SimulatedArm(machine, program, name, warmup_steps)
 
-    def begin(keeper: Gatekeeper, wanted: Any, _stack: contextlib.ExitStack) -> tuple[Path, SimulatedCapture]:
+    def begin(keeper: Gatekeeper, wanted: Any) -> tuple[Path, SimulatedCapture]:
         keeper.started += 1
         text = text_of(wanted.program)
         what = "trajectories" if wanted.of_luck else "gates"
@@ -188,7 +197,7 @@ def simulated(machine: Machine, cores: int = 16) -> Iterator[None]:
         values = {(0, *tensor.key): np.ones(1) for tensor in tensors}
         return Capture({(0, *tensor.key): tensor for tensor in tensors}, values)
 
-    def first(_keeper: Gatekeeper, running: Any) -> Any:
+    def first(_keeper: Gatekeeper, running: Any, _end_ns: int) -> Any:
         return min(running, key=lambda one: one.group.first_step_ns)
 
     with pytest.MonkeyPatch.context() as patched:
@@ -196,7 +205,8 @@ def simulated(machine: Machine, cores: int = 16) -> Iterator[None]:
         for module in (bench, solo):
             patched.setattr(module, "Arm", arm)
         patched.setattr(judging, "mechanism", lambda measure, _found: Mechanism(measure, 2, 1, "ns", True))
-        patched.setattr(bench, "time", types.SimpleNamespace(monotonic_ns=machine.clock))
+        for module in (bench, looks, recorder):
+            patched.setattr(module, "time", types.SimpleNamespace(monotonic_ns=machine.clock))
         patched.setattr(Gatekeeper, "_start", begin)
         patched.setattr(Gatekeeper, "_finish", finish)
         patched.setattr(os, "sched_getaffinity", lambda _pid: set(range(cores)))

@@ -229,7 +229,8 @@ def test_what_is_foreseen_is_that_of_what_will_be_tried(tmp_path: Path, monkeypa
     made.budget = Deadline(100, lambda: 0)
     made.bench.training_takes_ns = 200
     made.run()
-    assert asked == [{"rule faster-loader", "rule no-item"}]
+    # Before the control it was asked of all three, too: how much time that leaves is not known then.
+    assert asked[-1] == {"rule faster-loader", "rule no-item"}
     assert "# pin" in common(made)
     told = [event.verdict for event in made.events if isinstance(event, VerdictReached)]
     first = next(one for one in told if one.fixer == "loader-pin")

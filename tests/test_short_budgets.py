@@ -138,7 +138,7 @@ def test_two_go_together_only_where_time_is_short(tmp_path: Path) -> None:
     short, long = tmp_path / "short", tmp_path / "long"
     for folder in (short, long):
         folder.mkdir()
-    assert tried_at_once(Small(short, 20.0, two).run(120)) == {"tf32", "bf16"}
+    assert tried_at_once(Small(short, 20.0, two).run(95)) == {"tf32", "bf16"}
     outcome = Small(long, 20.0, two).run(300)
     assert tried_at_once(outcome) == set()
     assert {one.fixer for one in outcome.verdicts if one.decision is Decision.KEPT} == {"tf32", "bf16"}

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Self, cast
+from typing import cast
 
 import pytest
 
@@ -35,13 +34,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
         def __init__(self, _place: object, _program: object, name: str, _warmup: int) -> None:
             self.began_ns, self.takes_ns = made.now_ns, int(name) * NS_PER_S
 
-        def __enter__(self) -> Self:
-            return self
-
-        def __exit__(
-            self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-        ) -> None:
-            pass
+        def close(self) -> None:
+            """Nothing runs."""
 
         def ready(self, limit_ns: int) -> Ready:
             made.now_ns = max(made.now_ns, self.began_ns + min(limit_ns, self.takes_ns))

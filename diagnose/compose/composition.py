@@ -20,6 +20,7 @@ from diagnose.compose.answers import Answers, Variant, ask
 from diagnose.compose.budget import OUT_OF_BUDGET, Budget
 from diagnose.compose.candidates import Candidate, candidates, followed, review
 from diagnose.compose.contracts import excluded_by
+from diagnose.compose.expected import expected
 from diagnose.compose.final import Final
 from diagnose.compose.foreseen import in_words, with_foreseen
 from diagnose.compose.journal import Journal, Record
@@ -37,6 +38,7 @@ from diagnose.model import TOGETHER, Decision, Diagnosis, Gate, GateResult, Inte
 from diagnose.plugins import Catalogue
 from diagnose.program import Program, patch
 from diagnose.session import FinalMeasured, PatchAccepted
+from diagnose.trial.beside import Expected
 from diagnose.trial.control import Control
 from diagnose.trial.estimates import Plan
 from diagnose.trial.schedule import Deadline, Schedule
@@ -90,11 +92,14 @@ class Composition:
         self._allow = allow
         self._queue = list(candidates(program, diagnosis.findings, catalogue))
         self._stack = Stack.of(program, known)
+        self._step_ns = diagnosis.steps.median_ns or 0
         self._promised = max((one.finding.share for one in self._queue), default=0.0)
         self._done: set[str] = set()
         self._advised: set[str] = set()
         self._copied: dict[frozenset[tuple[str, str]], Program] = {}
         self._no_time: list[Proposal] = []
+        self._foreseen: dict[tuple[str, ...], Bundle] = {}
+        """Bundles with what was foreseen of them, by their names without it."""
         self._looked_ahead = False
         """Whether a common trial has taken along what was foreseen."""
         self._apart: set[str] = set()
@@ -118,7 +123,8 @@ class Composition:
                 continue
             if original is None:
                 original = patched = self._copy(self._stack, "original")
-                control = self._control(original)
+                first = expected(due, self._stack, original, self._copy, self._larger, self._step_ns)
+                control = self._control(original, first)
             patched = self._try(due, original, patched, control)
         if original is None or control is None or not self._stack.kept:
             return Outcome(self._journal.verdicts, None, control)
@@ -169,12 +175,19 @@ class Composition:
 
     def _with_foreseen(self, bundle: Bundle) -> Bundle:
         """The first bundle, with what its savings will bring to light; of a program in which nothing is kept yet."""
-        traces = self._stack.known.traces
-        if self._stack.kept or self._looked_ahead or not traces:
+        if self._stack.kept or self._looked_ahead:
             return bundle
-        self._looked_ahead, waiting = True, [one.fixer for one in self._queue]
-        foresight = foresee(traces[0], self._catalogue, bundle.rules)
-        return with_foreseen(bundle, self._stack, foresight, self._program, self._catalogue, waiting, self._done)
+        self._looked_ahead = True
+        return self._larger(bundle)
+
+    def _larger(self, bundle: Bundle) -> Bundle:
+        """The same, whenever it is asked; what it takes a while to foresee is remembered."""
+        known, names = self._stack.known, bundle.names
+        if known.traces and names not in self._foreseen:
+            found, waiting = foresee(known.traces[0], self._catalogue, bundle.rules), [one.fixer for one in self._queue]
+            whole = with_foreseen(bundle, self._stack, found, self._program, self._catalogue, waiting, self._done)
+            self._foreseen[names] = whole
+        return self._foreseen.get(names, bundle)
 
     def _finish(self, original: Program, patched: Program, control: Control) -> Outcome:
         """Set the knobs, take out what is not needed, try what that had excluded, then judge the whole."""
@@ -261,7 +274,7 @@ class Composition:
                 there = Proposal(fixer, (self._stack.as_found(finding),))
                 self._journal.tell_of(Verdict(fixer.name, Decision.ADVICE, text), there)
 
-    def _control(self, original: Program) -> Control | None:
+    def _control(self, original: Program, first: Sequence[Expected]) -> Control | None:
         what, against = "measuring what this machine can resolve", "original against itself"
         self._journal.phase(what, against)
         twin = self._bench.copy(self._stack.edited, "twin")
@@ -269,7 +282,7 @@ class Composition:
         def goes_on(number: int, _pair: Pair, _so_far: Interval | None) -> None:
             self._journal.phase(what, f"{against}, pair {number + 1}")
 
-        control = self._bench.control(original, twin, goes_on, promised=self._promised)
+        control = self._bench.control(original, twin, goes_on, self._promised, first)
         if control is not None:
             self._journal.tell_of_control(control)
             if control.alternated:

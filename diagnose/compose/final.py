@@ -153,8 +153,8 @@ class Final:
                 if step is not None:
                     found.append(step)
             left_ns = self.budget.deadline.left_ns
-            if began_ns is not None and left_ns is not None and left_ns <= began_ns - left_ns:
-                break  # one more would take as long as this one, or there is no time at all
+            if began_ns is not None and left_ns is not None and left_ns <= max(began_ns - left_ns, self._once_more_ns):
+                break  # one more would take as long as this one or longer, or there is no time at all
         if not befores or not afters:
             self.journal.warn("the last run of the patched program alone did not come to its end")
             return None
@@ -172,6 +172,11 @@ class Final:
         )
         self.journal.record(final)
         return final
+
+    @property
+    def _once_more_ns(self) -> int:
+        """Of a run whose processes have not started while others did."""
+        return self.bench.final_ns(held=True, runs=2) - self.bench.final_ns(held=True, runs=1)
 
     def _interaction(self, stack: Stack, patched_share: float) -> float | None:
         return interaction(patched_share, [self.journal.verdict_on(name) for name in stack.names])

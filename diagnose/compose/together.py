@@ -23,8 +23,9 @@ from diagnose.fixer import Fixer, planned
 from diagnose.model import TOGETHER, Confidence, Decision, Gate
 from diagnose.program import Program, patch
 from diagnose.session import TrialStarted
-from diagnose.trial.bench import Halfway, Trial
+from diagnose.trial.bench import Trial
 from diagnose.trial.estimates import Plan
+from diagnose.trial.looks import Halfway
 
 LEAST = 3
 """Fewer are tried one by one, if there is time for that: it says more of each."""
@@ -80,8 +81,9 @@ class Bundle:
         """Of a trial of all of them."""
         harmless = self.without_training
         if not self.trains or not harmless.members:
-            return Plan(as_one(self.fixers))
-        return Plan(as_one(self.fixers), part=as_one(harmless.fixers), saved_ns=harmless.predicted_ns)
+            return Plan(as_one(self.fixers), names=self.names)
+        part = as_one(harmless.fixers)
+        return Plan(as_one(self.fixers), part=part, saved_ns=harmless.predicted_ns, names=self.names)
 
     @property
     def predicted_ns(self) -> int:

@@ -8,11 +8,13 @@ from typing import Protocol
 from diagnose.fixer import Fixer
 from diagnose.model import Gate, GateResult
 from diagnose.program import Program
-from diagnose.trial.bench import Halfway, Trial
+from diagnose.trial.bench import Trial
+from diagnose.trial.beside import Expected
 from diagnose.trial.control import Control
 from diagnose.trial.duel import OnPair
 from diagnose.trial.estimates import Plan
 from diagnose.trial.knobs import OnSetting
+from diagnose.trial.looks import Halfway
 from diagnose.trial.solo import SoloRun
 
 
@@ -25,7 +27,12 @@ class Trials(Protocol):
 
     def copy(self, texts: Mapping[str, str], name: str) -> Program: ...
     def control(
-        self, original: Program, twin: Program, on_pair: OnPair | None = None, promised: float = 0.0
+        self,
+        original: Program,
+        twin: Program,
+        on_pair: OnPair | None = None,
+        promised: float = 0.0,
+        expected: Sequence[Expected] = (),
     ) -> Control | None: ...
     @property
     def control_cut_short(self) -> bool:

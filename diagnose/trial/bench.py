@@ -16,23 +16,25 @@ from diagnose.errors import ProgramFailed
 from diagnose.fixer import Fixer
 from diagnose.model import Decision, Gate, GateResult, Verdict
 from diagnose.program import Program, guard
+from diagnose.trial.ahead import Ahead, Turn
 from diagnose.trial.arms import Arm, ArmFailed, Workplace
+from diagnose.trial.beside import Beside, Coming, Expected
 from diagnose.trial.comparison import ORIGINAL, Comparison
 from diagnose.trial.control import Control, enough, hangs_on_it, joined, seen
 from diagnose.trial.copies import Copies
 from diagnose.trial.costs import Costs
-from diagnose.trial.duel import Duel, OnPair, Starter
+from diagnose.trial.duel import Duel, LiveArm, OnPair, Starter
 from diagnose.trial.estimates import Estimates, Plan
 from diagnose.trial.gatekeeper import Gatekeeper
-from diagnose.trial.groups import Groups, never
+from diagnose.trial.groups import Groups, never, undisturbed
 from diagnose.trial.judging import measured, ruled, settled_by_time
 from diagnose.trial.knobs import OnSetting, Sweep
+from diagnose.trial.looks import Halfway, Looks
 from diagnose.trial.memory import Memory, at_once, fits_twice, room_ahead, uncrowded
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.trial.settings import Settings
 from diagnose.trial.solo import Solo, SoloRun, ruling_on_failure
 from diagnose.trial.startup import Startups
-from diagnose.trial.wanted import Part
 from diagnose.verdict import LEAST_PAIRS, LEAST_SAVING, Pair, Ruling, saved
 
 OnPhase = Callable[[str, str], None]
@@ -48,15 +50,6 @@ class Trial:
     verdict: Verdict
     traces: Sequence[Path] = ()
     """Profiler windows of the patched program, a rank each."""
-
-
-@dataclass(frozen=True)
-class Halfway:
-    """A program with a part of some fixes in it: all but those that change the training."""
-
-    program: Program
-    fixer: Fixer
-    """Stands for that part: its promise is held against the original's numbers."""
 
 
 class Bench:
@@ -76,9 +69,10 @@ class Bench:
         cancelled: Callable[[], bool] = never,
         *,
         compiles: bool = False,
+        ranks: int = 1,
     ) -> None:
         """`memory` is what one process of the program was seen to hold, where that is known before any trial;
-        `compiles`: it was seen to compile something.
+        `compiles`: it was seen to compile something; `ranks`: of one run of it.
 
         `on_phase` is told of what takes a while and shows no pairs meanwhile, `on_control` of a control that a verdict
         has asked for. Once `cancelled` says so, whatever waits
@@ -92,6 +86,7 @@ class Bench:
         watched = memory or Memory()
         known = fits_twice(watched) if watched.device_bytes is not None else at_once(watched, 2) == 2
         self._fits = True if known else None
+        self._twins: tuple[Program, Program] | None = None
         self._control: Control | None = None
         self._control_pairs: list[Pair] = []
         self._fine = True
@@ -107,9 +102,14 @@ class Bench:
         self._place = Workplace(
             self._groups, folder, python, self._copies.environment_of, {"guard": protect}, self._copies.edited
         )
-        self._solo = Solo(self._place, schedule, deadline)
         self._gatekeeper = Gatekeeper(
             self._place, schedule.start_limit_ns, deadline, watched, compiling=self._copies.compiling
+        )
+        self._ahead = Ahead(self._arm, lambda: time.monotonic_ns())
+        self._beside = Beside(self._ahead, self._gatekeeper, schedule.generations, ranks)
+        self._looks = Looks(self._gatekeeper, self._costs, on_phase)
+        self._solo = Solo(
+            self._place, schedule, deadline, lambda program: self._ahead.take(Turn.LAST_RUN, program.root)
         )
 
     def __enter__(self) -> Self:
@@ -118,6 +118,8 @@ class Bench:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        with undisturbed():
+            self._beside.end()
         self._groups.close()
 
     def go_on(self) -> None:
@@ -129,20 +131,31 @@ class Bench:
         return self._copies.make(texts, name)
 
     def control(
-        self, original: Program, twin: Program, on_pair: OnPair | None = None, promised: float = 0.0
+        self,
+        original: Program,
+        twin: Program,
+        on_pair: OnPair | None = None,
+        promised: float = 0.0,
+        expected: Sequence[Expected] = (),
     ) -> Control | None:
         """Measure what this machine can resolve; None where the program is too short or the time is up.
 
-        `promised` is the largest saving that is predicted, as a share of the step. Raises ProgramFailed where the
-        original does not run in its copy.
+        `promised` is the largest saving that is predicted, as a share of the step; `expected` what may be
+        the next trial, by how much time there is then. Raises ProgramFailed where the original does not run in its
+        copy.
         """
-        self._twins = (original, twin)
-        return self._look_at_control(enough(promised), on_pair)
+        self._twins, self._beside.original = (original, twin), original
+        # What has to be compiled first would keep the control waiting.
+        ready = [one for one in expected if not self._compiles_anew(original, one.patched)]
+        return self._look_at_control(enough(promised), on_pair, self._beside.after_control(ready))
 
-    def _look_at_control(self, resolution: float, on_pair: OnPair | None = None) -> Control | None:
+    def _look_at_control(
+        self, resolution: float, on_pair: OnPair | None = None, coming: Coming | None = None
+    ) -> Control | None:
         """Compare the original with itself until the resolution is reached; the pairs of a coarser look count too."""
         duel = replace(self._duel(on_pair), resolution=None, enough=resolution, trace=False)
-        found = self._compare(duel, *self._twins, "control")
+        assert self._twins is not None  # `control` comes first
+        found = self._compare(duel, *self._twins, "control", coming or Coming())
         if found.failed is not None:
             raise _original_failed(found.failed[1])
         self._control_pairs = joined(self._control_pairs, found.pairs)
@@ -200,19 +213,24 @@ class Bench:
 
         Where the original itself fails, which did run in the control, the fix has no trial and the others go on.
         """
-        found = self._compare(self._duel(on_pair), original, patched, fixer.name)
-        self._look_closer(found)
-        figures = self._startups.beside(measured(fixer, found, self._smallest), original, patched)
         # Trajectories are long: those of the baseline, which is faster, are taken rather than the first original's.
         if numbers is None or (fixer.gate is Gate.TRAINING and halfway is None):
             numbers = original
+        part = halfway.part if halfway is not None else None
+        coming = self._beside.after_trial(fixer, original, patched, numbers, part)
+        found = self._compare(self._duel(on_pair), original, patched, fixer.name, coming)
+        self._look_closer(found)
+        figures = self._startups.beside(measured(fixer, found, self._smallest), original, patched)
         if found.failed is not None and found.failed[0] == ORIGINAL:
             why = ruling_on_failure(found.failed[1]).summary
             return Trial(replace(figures, summary=f"what it was tried against did not run: {why}"))
-        verdict = self._judged(figures, fixer, found, numbers, patched, halfway)
+        verdict = self._looks.judged(figures, fixer, found, numbers, patched, halfway)
+        self._gatekeeper.drop()
         if verdict.decision is Decision.KEPT:
             self._costs.grew(found)
             self._baseline = patched
+        kept = patched if verdict.decision is Decision.KEPT else original
+        self._beside.keep_last(self._beside.last(kept))
         return Trial(verdict, found.traces[1])
 
     def leave_out(
@@ -230,7 +248,8 @@ class Bench:
         needed. Programs that fail here, on either side, make it `failed`.
         """
         duel = replace(self._duel(on_pair), trace=shown is not None, reassures=shown is None)
-        found = self._compare(duel, without, stack, f"{fixer.name}-left-out")
+        coming = Coming(last=self._beside.last(without))
+        found = self._compare(duel, without, stack, f"{fixer.name}-left-out", coming)
         self._look_closer(found)
         verdict = self._startups.beside(measured(fixer, found, self._smallest), without, stack)
         answer = None if found.reassured else settled_by_time(verdict, found)
@@ -258,10 +277,7 @@ class Bench:
         `asked` False: no fix promised it, and it is looked at only where that is cheap. `fewer`: a fix has taken out
         parameters.
         """
-        began_ns, before = time.monotonic_ns(), self._gatekeeper.started
-        found = self._gatekeeper.check(gate, original, patched, rounds_to, asked=asked, fewer=fewer)
-        self._costs.saw_gate(gate, time.monotonic_ns() - began_ns, self._gatekeeper.started - before)
-        return found
+        return self._looks.check(gate, original, patched, rounds_to, asked=asked, fewer=fewer)
 
     def trial_ns(self, plan: Plan) -> int:
         """How long a trial is expected to take, with the choice between settings and its gate."""
@@ -269,7 +285,10 @@ class Bench:
         # What changes no bit is hardly in what was compiled; anything else may compile all of it anew.
         recompiles = baseline is not None and baseline.root in self._copies.compiling
         compiles = fixer.compiles or (fixer.gate is not Gate.BITWISE and recompiles)
-        return Estimates(self._costs, self._gatekeeper).trial_ns(plan, baseline, compiles=compiles)
+        arms = None if baseline is None or self._beside.closed else self._beside.arms(baseline)
+        there = self._beside.there(plan)
+        estimates = Estimates(self._costs, self._gatekeeper)
+        return estimates.trial_ns(plan, baseline, compiles=compiles, beside=arms, there=there)
 
     def check_ns(self) -> int:
         """The same of a leave-one-out check."""
@@ -278,49 +297,20 @@ class Bench:
     def final_ns(self, *, held: bool = False, runs: int | None = None) -> int:
         """The same of the last runs, all or so many, and of the gate of the whole stack unless its numbers are `held`
         already."""
-        return self._costs.final_ns(held=held, runs=runs)
+        return self._costs.final_ns(held=held, runs=runs, started=self._last_starts_early)
 
     def steps_alone(self, programs: Sequence[tuple[Program, str]], steps: int) -> list[int | None]:
         """The mean step of each program, in ns, with nothing inside but the clock of its steps; `str` is its name.
 
         None for one that ends or fails before.
         """
+        self._gatekeeper.drop()
+        self._beside.keep_last([program for program, _ in programs])
         return self._solo.steps(programs, steps, together=bool(self._fits))
 
     def alone(self, program: Program, name: str) -> SoloRun:
         """Whether a program runs for a block of steps after its warm-up, or to its own end if that comes before."""
         return self._solo.run(program, name)
-
-    def _judged(
-        self,
-        verdict: Verdict,
-        fixer: Fixer,
-        found: Comparison,
-        original: Program,
-        patched: Program,
-        halfway: Halfway | None,
-    ) -> Verdict:
-        early = settled_by_time(verdict, found)
-        if early is not None:
-            return replace(verdict, decision=early.decision, summary=early.summary)
-        first = None
-        if halfway is not None:
-            part = Part(halfway.program, halfway.fixer.gate, halfway.fixer.rounds_to)
-            began_ns, before = time.monotonic_ns(), self._gatekeeper.started
-            self._gatekeeper.foresee(original, part, patched, fixer.rounds_to)
-            self._costs.saw_gate(fixer.gate, time.monotonic_ns() - began_ns, self._gatekeeper.started - before)
-            first = self._gated(halfway.fixer, original, halfway.program)
-            if first.passed is not True:
-                return ruled(verdict, fixer, found, first)
-            original = halfway.program
-        gate = self._gated(fixer, original, patched)
-        if first is not None:
-            gate = replace(gate, detail=f"{gate.detail}; without what changes the training, {first.detail}")
-        return ruled(verdict, fixer, found, gate)
-
-    def _gated(self, fixer: Fixer, original: Program, patched: Program) -> GateResult:
-        self._on_phase(f"checking the numbers of {fixer.name}", fixer.gate.value)
-        return self.gate(fixer.gate, original, patched, fixer.rounds_to, fewer=fixer.fewer_parameters)
 
     @property
     def _smallest(self) -> float:
@@ -329,7 +319,8 @@ class Bench:
     def _duel(self, on_pair: OnPair | None = None) -> Duel:
         """As far as the earlier ones have shown how to run one."""
         limit = self._schedule.next_start_limit_ns(self._startups.longest_ns)
-        deadline = self._deadline.earlier(self._costs.last_runs_ns(1))  # one of those has its time
+        # One of the last runs has its time.
+        deadline = self._deadline.earlier(self._costs.last_runs_ns(1, started=self._last_starts_early))
         needed = None if self._fine else LEAST_SAVING
         return Duel(
             self._schedule,
@@ -339,22 +330,30 @@ class Bench:
             fits=self._fits,
             on_pair=on_pair,
             start_limit_ns=limit,
+            rest=self._beside.rest,
+            clear=self._beside.clear,
         )
 
-    def _compare(self, duel: Duel, original: Program, patched: Program, name: str) -> Comparison:
+    def _compare(self, duel: Duel, original: Program, patched: Program, name: str, coming: Coming) -> Comparison:
         compiles = patched.root in self._copies.compiling
         if compiles:  # no start so far shows how long it takes to compile
             duel = replace(duel, start_limit_ns=self._schedule.start_limit_ns)
-        if self._compiles_anew(original, patched):
+        anew = self._compiles_anew(original, patched)
+        if anew:
             self._on_phase("compiling", "which may take minutes; later starts find it done")
-        elif room_ahead(self._gatekeeper.memory, self._gatekeeper.peaks.get(original.root)):
-            duel = replace(duel, ahead=True)
+        ahead = room_ahead(self._gatekeeper.memory, self._gatekeeper.peaks.get(original.root))
+        arms = self._beside.arms(original)[: None if ahead else 2]
+        self._ahead.end(Turn.TRIAL, but=[one.root for one in (original, patched, *coming.trials)])
+        duel = replace(duel, ahead=ahead, compiles=anew, beside=lambda: self._beside.start(arms, coming))
         starters = self._starter(original, f"{name}-original"), self._starter(patched, f"{name}-patched")
-        began_ns = time.monotonic_ns()
-        found = duel.run(*starters)
-        self._costs.saw(found, time.monotonic_ns() - began_ns, compiles=compiles)
+        began_ns, before_ns = time.monotonic_ns(), self._gatekeeper.waited_ns
+        with self._looks.beside():
+            found = duel.run(*starters)
+        took_ns = time.monotonic_ns() - began_ns - (self._gatekeeper.waited_ns - before_ns)
+        self._costs.saw(found, took_ns, compiles=compiles)
         # What was measured to be faster is not thrown away for the second of two last runs.
-        self._gatekeeper.deadline = self._deadline.earlier(self._costs.if_kept(found).last_runs_ns(1))
+        later_ns = self._costs.if_kept(found).last_runs_ns(1, started=self._beside.has_last(coming.last))
+        self._gatekeeper.deadline = self._deadline.earlier(later_ns)
         self._baseline = original
         self._startups.saw(found, original, patched)
         if found.pairs:
@@ -375,11 +374,18 @@ class Bench:
         return cold and not (original.root in compiling and self._startups.knows(original))
 
     def _starter(self, program: Program, name: str) -> Starter:
-        def start(_number: int) -> Arm:
-            self._started += 1  # over all trials: no two processes may share a folder
-            return Arm(self._place, program, f"{self._started}-{name}", self._schedule.warmup_steps)
+        def start(_number: int) -> LiveArm:
+            return self._ahead.take(Turn.TRIAL, program.root) or self._arm(program, name)
 
         return start
+
+    def _arm(self, program: Program, name: str) -> LiveArm:
+        self._started += 1  # over all trials: no two processes may share a folder
+        return Arm(self._place, program, f"{self._started}-{name}", self._schedule.warmup_steps)
+
+    @property
+    def _last_starts_early(self) -> bool:
+        return self._baseline is not None and self._beside.last_starts_early(self._baseline)
 
 
 def _original_failed(failure: ArmFailed) -> ProgramFailed:

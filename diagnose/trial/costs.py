@@ -89,8 +89,8 @@ class Costs:
         if processes:
             self.gates_ns[gate] = took_ns * min(processes, _OF_ITS_OWN[gate]) // processes
 
-    def trial_ns(self, settings: int, *, compiles: bool = False) -> int:
-        """A trial up to its gate: the choice between settings, and the turns."""
+    def trial_ns(self, settings: int, *, compiles: bool = False, started: bool = False) -> int:
+        """A trial up to its gate: the choice between settings, and the turns; `started`: its processes wait for it."""
         more_ns = (self.compile_ns or FIRST_COMPILE_NS) if compiles and self.start_ns else 0
         if compiles and self.ahead:
             more_ns += self.start_ns  # what one process has to compile, the next waits for
@@ -98,7 +98,8 @@ class Costs:
         if settings > 1:
             one_ns = self._turns_ns(1, self.schedule.sweep_pairs) + more_ns
             sweep_ns = (settings - 1) * round(self.slack * one_ns)
-        return sweep_ns + self.check_ns() + round(self.slack * self._windows_ns) + more_ns
+        turns_ns = self.check_ns() + round(self.slack * self._windows_ns) + more_ns
+        return sweep_ns + turns_ns - (round(self.slack * self.start_ns) if started else 0)
 
     def check_ns(self) -> int:
         """The turns alone, as in a leave-one-out check: as many as a clear answer takes, which most answers are.
@@ -107,16 +108,19 @@ class Costs:
         """
         return round(self.slack * self._turns_ns(self.schedule.generations, self._clear_pairs))
 
-    def final_ns(self, *, held: bool = False, runs: int | None = None) -> int:
+    def final_ns(self, *, held: bool = False, runs: int | None = None, started: bool = False) -> int:
         """The last runs, all or so many, and before them the numbers of the whole stack, unless those are `held`."""
-        return self.last_runs_ns(runs) + (0 if held else max(self.gates_ns.values(), default=2 * self.start_ns))
+        numbers_ns = 0 if held else max(self.gates_ns.values(), default=2 * self.start_ns)
+        return self.last_runs_ns(runs, started=started) + numbers_ns
 
-    def last_runs_ns(self, runs: int | None = None) -> int:
-        """The last runs of the original and of the patched program alone; `runs` of each, or all."""
+    def last_runs_ns(self, runs: int | None = None, *, started: bool = False) -> int:
+        """The last runs of the original and of the patched program alone; `runs` of each, or all. `started`: the
+        processes of the first wait for it."""
         starts_ns = self.first_start_ns, self.start_ns
         start_ns = sum(starts_ns) if self.alternates else max(starts_ns)  # where both fit, they start at once
         steps = FINAL_BLOCKS * self.schedule.block_steps(self.first_step_ns) + self.schedule.drops(self.first_step_ns)
-        return (runs or self.schedule.final_runs) * (start_ns + steps * (self.first_step_ns + self.step_ns))
+        whole_ns = (runs or self.schedule.final_runs) * (start_ns + steps * (self.first_step_ns + self.step_ns))
+        return whole_ns - (start_ns if started else 0)
 
     @property
     def _clear_pairs(self) -> int:

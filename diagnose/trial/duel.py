@@ -31,6 +31,10 @@ class LiveArm(Protocol):
     def close(self) -> None: ...
 
 
+def nothing() -> None:
+    """Nothing starts beside a duel, and nothing is waited for."""
+
+
 Starter = Callable[[int], LiveArm]
 """Starts a fresh process of one side; its argument counts the processes, for names of folders."""
 OnPair = Callable[[int, Pair, Interval | None], None]
@@ -55,8 +59,16 @@ class Duel:
     trace: bool = True
     ahead: bool = False
     """Whether there is room for the next generation's processes to start beside the first's, and rest meanwhile."""
+    compiles: bool = False
+    """Whether the patched program compiles what nothing before it has: then others start once that is done."""
     reassures: bool = False
     """The saving was shown before: one generation that shows it again is enough."""
+    beside: Callable[[], None] = nothing
+    """Starts what will be needed later, where there is room: called once, while the first generation starts."""
+    rest: Callable[[], None] = nothing
+    """Waits until nothing of that goes on: called before anything is measured."""
+    clear: Callable[[], bool] = lambda: False
+    """Ends all of that, where memory ran out, and starts no more; whether there was any."""
     start_limit_ns: int | None = None
     """Instead of the schedule's, once it is known how long a start takes."""
 
@@ -75,6 +87,8 @@ class _Run:
         self.started = 0
         self.fits = duel.fits
         self.ahead = duel.ahead and duel.schedule.generations > 1
+        self.roomy = True
+        """Memory has not run out beside what started early."""
         self.coming: dict[int, LiveArm] = {}
         """The arms of the next generation, warmed up."""
         self.held = contextlib.ExitStack()
@@ -93,7 +107,7 @@ class _Run:
     def run_generations(self) -> None:
         most = self.schedule.generations + self.schedule.extra_generations
         for generation in range(most):
-            before, hung, ahead = len(self.found.pairs), self.hung_start, self.ahead
+            before, hung, roomy = len(self.found.pairs), self.hung_start, self.roomy
             if self.fits is False:
                 self.alternate()
             else:
@@ -103,7 +117,7 @@ class _Run:
             )
             if done or self.over or self.found.alternated:
                 break
-            if (self.hung_start and not hung) or (ahead and not self.ahead and len(self.found.pairs) == before):
+            if (self.hung_start and not hung) or (roomy and not self.roomy and len(self.found.pairs) == before):
                 continue
             if len(self.found.pairs) == before and self.fits is not False and not self.shrink():
                 break
@@ -146,8 +160,8 @@ class _Run:
         if self.fits:
             for side in order:
                 arms[side] = self.start(side, stack)
-            if self.ahead and not self.found.pairs:
-                self.coming = {side: self.start(side, self.held) for side in reversed(order)}
+            if not self.duel.compiles:
+                self.start_more(order)
         for side in order:
             if side not in arms:
                 arms[side] = self.start(side, stack)
@@ -159,9 +173,20 @@ class _Run:
                 self.fits = fits_twice(ready.memory)
                 if self.fits is False:
                     return None
+        if self.fits and self.duel.compiles and self.ahead:
+            self.start_more(order)  # what the first has compiled is there for the others
         self.fits = True
         self.ready_ahead()
+        self.duel.rest()
         return arms[ORIGINAL], arms[PATCHED]
+
+    def start_more(self, order: tuple[int, int]) -> None:
+        """The next generation, where there is room, and what else will be needed."""
+        if self.found.pairs:
+            return
+        if self.ahead:
+            self.coming = {side: self.start(side, self.held) for side in reversed(order)}
+        self.duel.beside()
 
     def ready_ahead(self) -> None:
         """Let the next generation warm up before anything is measured; whatever goes wrong, it starts again later."""
@@ -169,7 +194,7 @@ class _Run:
             for side, arm in self.coming.items():
                 self.ready(side, arm)
         except _SideFailed:
-            self.ahead = False
+            self.ahead = self.roomy = False
             self.drop_coming()
 
     def drop_coming(self) -> None:
@@ -305,8 +330,8 @@ class _Run:
         trouble = failure.reason.trouble
         if trouble is Trouble.ENDED:
             self.found.ended_after = failure.reason.steps
-        elif trouble is Trouble.OUT_OF_MEMORY and self.coming:
-            self.ahead = False
+        elif trouble is Trouble.OUT_OF_MEMORY and (self.duel.clear() or self.coming):
+            self.ahead = self.roomy = False
         elif trouble is Trouble.OUT_OF_MEMORY and not self.found.alternated:
             self.fits = False
             self.found.crowded = True

@@ -6,6 +6,7 @@ that it needs, each with a start and steps as trials have seen them, and put sid
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -35,6 +36,13 @@ class Plan:
     """Of many fixes that are tried at once, what does not change the training, where something does."""
     saved_ns: int = 0
     """By how much the steps of its trajectories are expected to be shorter than those of the newest trial."""
+    names: tuple[str, ...] = ()
+    """Of all fixers that are tried at once; where there is one, its own is enough."""
+
+    def is_of(self, other: Plan) -> bool:
+        """Whether both try the same, each with one setting."""
+        mine, others = self.names or (self.fixer.name,), other.names or (other.fixer.name,)
+        return mine == others and self.settings == other.settings == 1
 
 
 @dataclass(frozen=True)
@@ -44,19 +52,37 @@ class Estimates:
     costs: Costs
     gatekeeper: Gatekeeper
 
-    def trial_ns(self, plan: Plan, baseline: Program | None, *, compiles: bool) -> int:
-        """With the choice between settings and the gate; `baseline` is the program that the fix is put on."""
-        seen_ns = self.costs.gates_ns.get(plan.fixer.gate) if plan.part is None else None
-        numbers_ns = seen_ns if seen_ns is not None else self._numbers_ns(plan, baseline)
-        return self.costs.trial_ns(plan.settings, compiles=compiles) + numbers_ns
+    def trial_ns(
+        self,
+        plan: Plan,
+        baseline: Program | None,
+        *,
+        compiles: bool,
+        beside: Sequence[float] | None = None,
+        there: Sequence[Path] | None = None,
+    ) -> int:
+        """With the choice between settings and the gate; `baseline` is the program that the fix is put on.
 
-    def _numbers_ns(self, plan: Plan, baseline: Program | None) -> int:
-        """Of a gate of which none was looked at yet; nothing where nothing has run."""
+        `beside`: of the memory that was seen, what the arms need beside which captures may start. `there`: where the
+        copies with the fix, and with a part of it, lie whose arms wait for this trial already.
+        """
+        numbers_ns = self._numbers_ns(plan, baseline, None if there is not None else beside, there)
+        seen_ns = self.costs.gates_ns.get(plan.fixer.gate) if plan.part is None else None
+        if seen_ns is not None:
+            early = there is not None or (beside is not None and self.gatekeeper.has_room(beside))
+            numbers_ns = max(numbers_ns, seen_ns - (self.costs.first_step_after_ns if early else 0))
+        return self.costs.trial_ns(plan.settings, compiles=compiles, started=there is not None) + numbers_ns
+
+    def _numbers_ns(
+        self, plan: Plan, baseline: Program | None, beside: Sequence[float] | None, there: Sequence[Path] | None
+    ) -> int:
+        """Of all that a gate needs and has not been captured; nothing where nothing has run."""
         if baseline is None or not self.costs.start_ns:
             return 0
-        coming, part = replace(baseline, root=_COMING), None
+        roots = there or (_COMING, _HALFWAY)
+        coming, part = replace(baseline, root=roots[0]), None
         if plan.part is not None:
-            part = Part(replace(baseline, root=_HALFWAY), plan.part.gate, plan.part.rounds_to)
+            part = Part(replace(baseline, root=roots[-1]), plan.part.gate, plan.part.rounds_to)
         rounds_to = None if plan.fixer.fewer_parameters and plan.fixer.gate is Gate.TRAINING else plan.fixer.rounds_to
         steps = self.gatekeeper.trajectory_steps
         wanted = for_gate(plan.fixer.gate, baseline, coming, rounds_to, steps, part)
@@ -67,4 +93,4 @@ class Estimates:
             each_ns = _EXACT_STEPS * step_ns if one.exact else later_ns if one.of_luck else step_ns
             return Process(share, self.costs.first_step_after_ns, int(one.recipe["steps"]) * each_ns)
 
-        return self.gatekeeper.expected_ns(wanted, process)
+        return self.gatekeeper.expected_ns(wanted, process, beside)

@@ -1,4 +1,4 @@
-"""Runs a gate: starts the captures that it needs, each once, as many side by side as fit, and compares them.
+"""Runs a gate: asks for the captures that it needs (recorder.py), all at once, and compares them.
 
 What it costs is bounded: few steps, of which the original's are captured once for all fixes; seeds run side by side
 where memory allows; and a trajectory has no more steps than it takes, or than `TRAJECTORY_NS` holds of them. Where a
@@ -13,71 +13,41 @@ step may err three times as much as the one before, so the whole is held against
 from __future__ import annotations
 
 import contextlib
-import re
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from diagnose.model import Gate, GateResult
 from diagnose.program import Program
 from diagnose.trial import gates
-from diagnose.trial.arms import Workplace
-from diagnose.trial.captures import Capture, read_capture
-from diagnose.trial.groups import Group
-from diagnose.trial.makespan import Process, makespan_ns
-from diagnose.trial.memory import Memory, died_of_memory, fitting
-from diagnose.trial.schedule import Deadline
-from diagnose.trial.trajectory import LEAST_STEPS, Curve, beyond_luck, read_curve, trajectory
-from diagnose.trial.wanted import SEEDS, Part, Wanted, bits, for_gate, luck, rounding, trajectory_steps
+from diagnose.trial.captures import Capture
+from diagnose.trial.recorder import Recorder
+from diagnose.trial.trajectory import LEAST_STEPS, Curve, beyond_luck, trajectory
+from diagnose.trial.wanted import AGAIN, SEEDS, Part, Wanted, bits, for_gate, luck, rounding, trajectory_steps
 from diagnose.units import NS_PER_S, format_ns
 
 UNASKED_NS = 20 * NS_PER_S
 """A trajectory that no fix's promise asks for is taken if the original's steps take no longer than this."""
-_DETERMINISTIC = {"PYTHONHASHSEED": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
-# Captures that share the cores must not spin on them while they wait for their own threads.
-_PATIENT = {"OMP_WAIT_POLICY": "PASSIVE"}
-# The float64 reference is made operator by operator; what is compiled would be out of its reach.
-_EAGER = {"TORCHDYNAMO_DISABLE": "1"}
-
-
-@dataclass(frozen=True)
-class _Running:
-    """A capture that is being taken."""
-
-    wanted: Wanted
-    folder: Path
-    group: Group
-    began_ns: int = field(default_factory=time.monotonic_ns)
 
 
 @dataclass
-class Gatekeeper:
-    """Judges patched programs; what it captured of a program is kept, by the program's root."""
+class Gatekeeper(Recorder):
+    """Judges patched programs by what it records of them."""
 
-    workplace: Workplace
-    limit_ns: int
-    """For one capture, from its start to its end."""
-    deadline: Deadline = field(default_factory=Deadline)
-    memory: Memory = field(default_factory=Memory)
-    """Of one process of the program."""
-    peaks: dict[Path, int] = field(default_factory=dict)
-    """Of programs whose memory a trial has seen, by root, in bytes."""
     step_ns: int = -1
     """Of the slower program, where a trial has measured it."""
     compiling: Collection[Path] = frozenset()
     """Programs whose start compiles something, by root."""
-    _taken: dict[tuple[Path, str], Capture | Curve | str] = field(default_factory=dict)
     _same_numbers: dict[Path, Path] = field(default_factory=dict)
     """Programs that passed a gate against another, of whose numbers theirs are."""
     _same_bits: dict[Path, Path] = field(default_factory=dict)
     """Those of them that did so bit for bit."""
+    _restless: set[Path] = field(default_factory=set)
+    """Programs that gave other bits the second time."""
     _borrowed: bool = False
     """Whether the check that goes on rests on captures of a program with the same bits."""
     _steps: int = 0
     """Of a trajectory: the same for all programs."""
-    started: int = 0
-    """Processes so far."""
 
     def check(
         self,
@@ -97,6 +67,9 @@ class Gatekeeper:
         self._borrowed = False
         try:
             if gate is Gate.TRAINING:
+                self._trajectory_steps()
+                if asked and not self.deadline.passed:
+                    self._take_all(self._missing(self.needed(gate, original, patched, rounds_to, fewer=fewer)))
                 gross = self._gross(original, patched, rounds_to) if rounds_to and not fewer else None
                 return self._told(gross or self._trajectory(original, patched, asked=asked, fewer=fewer))
             answer = self._equal(gate, original, patched, rounds_to)
@@ -124,14 +97,34 @@ class Gatekeeper:
 
         What cannot be had is told by the checks.
         """
-        wanted = for_gate(Gate.TRAINING, original, patched, rounds_to, self._trajectory_steps(), part)
-        self._take_all([one for one in wanted if self._key(one) not in self._taken])
+        self._trajectory_steps()
+        self._take_all(self._missing(self.needed(Gate.TRAINING, original, patched, rounds_to, part)))
 
-    def expected_ns(self, wanted: Sequence[Wanted], process: Callable[[Wanted, float], Process]) -> int:
-        """How long it will take to capture what is not there of it; `process` says what to expect of one with a share
-        of the memory that was seen."""
-        missing = [one for one in wanted if self._key(one) not in self._taken]
-        return makespan_ns([process(one, self._share(one)) for one in missing], self.memory)
+    def needed(
+        self,
+        gate: Gate,
+        original: Program,
+        patched: Program,
+        rounds_to: str | None,
+        part: Part | None = None,
+        *,
+        fewer: bool = False,
+    ) -> list[Wanted]:
+        """What a look at the numbers captures if it passes, with the programs that stand in for the original."""
+        steps, rounds_to = self.trajectory_steps, None if fewer else rounds_to
+        if part is not None or gate is not Gate.TRAINING:
+            return for_gate(gate, original, patched, rounds_to, steps, part)
+        base = self._captured_alike(original, patched, ["values", "float64"]) or original
+        stands_in = self._captured_alike(original, patched, [f"seed-{seed}" for seed in range(SEEDS)]) or original
+        gross = rounding(base, patched, rounds_to) if rounds_to is not None else []
+        return [*gross, *luck([stands_in, patched], SEEDS, steps)]
+
+    def settle_steps(self, step_ns: int) -> None:
+        """All trajectories have the steps that they should have where a step takes so long."""
+        self._steps = self._steps or trajectory_steps(step_ns)
+
+    def _missing(self, wanted: Sequence[Wanted]) -> list[Wanted]:
+        return [one for one in wanted if self._key(one) not in self._taken]
 
     def _equal(self, gate: Gate, original: Program, patched: Program, rounds_to: str | None) -> GateResult:
         if gate is Gate.BITWISE:
@@ -158,8 +151,7 @@ class Gatekeeper:
             reason = f"{LEAST_STEPS} steps of the original under {SEEDS} seeds would take {format_ns(cost_ns)}"
             return GateResult(Gate.TRAINING, None, f"its trajectory was not compared: {reason}")
         original = stands_in or original
-        missing = [one for one in luck([original, patched], SEEDS, steps) if self._key(one) not in self._taken]
-        if missing and self.deadline.passed:
+        if self._missing(luck([original, patched], SEEDS, steps)) and self.deadline.passed:
             return GateResult(Gate.TRAINING, None, f"the budget left no time for {steps} steps under {SEEDS} seeds")
         curves = self._curves(original, patched, SEEDS, steps)
         answer = trajectory(*curves, fewer=fewer)
@@ -193,10 +185,13 @@ class Gatekeeper:
 
     def _bitwise(self, original: Program, patched: Program) -> GateResult | None:
         """None where the original does not even equal itself."""
+        if original.root in self._restless:
+            return None
         before, after = self._captures(bits(original), bits(patched))
         answer = gates.bitwise(before, after)
         # Programs that agree need no proof that the original agrees with itself.
-        if answer.passed is False and not gates.repeats(*self._captures(bits(original), bits(original, "bits-again"))):
+        if answer.passed is False and not gates.repeats(*self._captures(bits(original), bits(original, AGAIN))):
+            self._restless.add(original.root)
             return None
         return answer
 
@@ -236,7 +231,7 @@ class Gatekeeper:
         return [capture for capture in self._found(wanted) if isinstance(capture, Capture)]
 
     def _found(self, wanted: Sequence[Wanted]) -> list[Capture | Curve]:
-        self._take_all([one for one in wanted if self._key(one) not in self._taken])
+        self._take_all(self._missing(wanted))
         found = []
         for one in wanted:
             key = self._key(one)
@@ -257,84 +252,12 @@ class Gatekeeper:
                 return path, name
         return wanted.key
 
-    def _share(self, wanted: Wanted) -> float:
-        """Of the memory that was seen: a reference is in float64, and what is taken down lies on the host."""
-        on_host = self.memory.device_bytes is None
-        share = 2.0 if wanted.exact or (on_host and not wanted.of_luck) else 1.3
-        peak = self.peaks.get(wanted.program.root)
-        return share * peak / self.memory.peak_bytes if peak and self.memory.peak_bytes else share
-
-    def _take_all(self, missing: Sequence[Wanted]) -> None:
-        """Run captures as they fit side by side; one that lacked memory there is run again alone."""
-        self._take(missing)
-        for one in missing if len(missing) > 1 else ():
-            if self._taken[one.key] == _LACK:
-                self._take([one])
-
-    def _take(self, some: Sequence[Wanted]) -> None:
-        """Whenever one has ended, the first that fits beside the others takes its place."""
-        waiting = list(some)
-        running: list[_Running] = []
-        with contextlib.ExitStack() as stack:
-            while waiting or running:
-                if self.deadline.passed:
-                    self._taken |= {one.key: f"the budget left no time for it ({one.name})" for one in waiting}
-                    waiting.clear()
-                for one in list(waiting):
-                    shares = [self._share(other.wanted) for other in running] + [self._share(one)]
-                    if not running or fitting(self.memory, shares) == len(shares):
-                        waiting.remove(one)
-                        running.append(_Running(one, *self._start(one, stack)))
-                if running:
-                    done = self._first_to_end(running)
-                    running.remove(done)
-                    self._taken[done.wanted.key] = self._finish(done.wanted, done.folder, done.group)
-
-    def _first_to_end(self, running: Sequence[_Running]) -> _Running:
-        """The first that ends by itself; the oldest when its time is up."""
-        end_ns = running[0].began_ns + self.limit_ns
-        while True:
-            ended = [one for one in running if one.group.exited]
-            if ended or self.deadline.passed or time.monotonic_ns() >= end_ns:
-                return (ended or running)[0]
-            running[0].group.rest()
-
-    def _start(self, wanted: Wanted, stack: contextlib.ExitStack) -> tuple[Path, Group]:
-        place, program = self.workplace, wanted.program
-        self.started += 1
-        folder = place.folder / f"capture-{self.started}-{re.sub(r'[^a-z0-9-]', '-', wanted.name)}"
-        settings = {} if wanted.of_luck else _DETERMINISTIC
-        if wanted.exact:
-            settings = settings | _EAGER
-        group = place.start(program, {"mode": "capture", "seed": 0, **wanted.recipe}, folder, _PATIENT, settings)
-        stack.callback(group.end)
-        return folder, group
-
-    def _finish(self, wanted: Wanted, folder: Path, group: Group) -> Capture | Curve | str:
-        """The capture, or why there is none."""
-        returncode = group.wait(0)
-        words = group.last_words(4)
-        group.end()
-        capture = read_curve(folder) if wanted.of_luck else read_capture(folder)
-        if returncode is None and self.deadline.passed:
-            return f"the budget left no time to end it ({wanted.name})"
-        if returncode is None:
-            return f"the program did not finish its first steps in time ({wanted.name})"
-        if capture is None or returncode != 0:
-            if died_of_memory(words, returncode):
-                return _LACK
-            return f"the program gave no numbers ({wanted.name}): {words or f'exit code {returncode}'}"
-        return capture
-
 
 def _end(links: Mapping[Path, Path], root: Path) -> Path:
     """Where a chain of programs ends."""
     while root in links:
         root = links[root]
     return root
-
-
-_LACK = "there was too little memory for the program under the gate"
 
 
 class _NoCaptureError(Exception):

@@ -18,6 +18,7 @@ _RESERVED = "allocator.peak_reserved_bytes"
 _USED = "gpu.memory_used_bytes"
 _CONTEXT_BYTES = 1 << 30  # a second process brings a device context and library workspaces of its own
 _CORES_AHEAD = 8
+_STARTS_A_CORE = 1.5
 _SHARES_AHEAD = (1.2, 1.2, 1.4, 1.4)  # of two originals and two patched programs
 
 _LACK = re.compile(
@@ -102,8 +103,11 @@ def at_once(memory: Memory, wanted: int, share: float = 2.0) -> int:
     return fitting(memory, [share] * wanted)
 
 
-def fitting(memory: Memory, shares: Sequence[float]) -> int:
-    """The same for processes that need different shares of what was seen: how many, from the first on."""
+def fitting(memory: Memory, shares: Sequence[float], a_core: float = 1.0) -> int:
+    """The same for processes that need different shares of what was seen: how many, from the first on.
+
+    `a_core`: so many processes may have a core together.
+    """
     if not memory.host_bytes:
         return 1
     host, device = float(psutil.virtual_memory().available), 0.0
@@ -116,7 +120,7 @@ def fitting(memory: Memory, shares: Sequence[float]) -> int:
         host -= share * memory.host_bytes
         if memory.device_bytes is not None:
             device -= share * (memory.reserved_bytes or 0) + _CONTEXT_BYTES
-        if host < 0 or device < 0 or number >= len(os.sched_getaffinity(0)):
+        if host < 0 or device < 0 or number >= a_core * len(os.sched_getaffinity(0)):
             return max(1, number)
     return max(1, len(shares))
 
@@ -128,7 +132,20 @@ def room_ahead(memory: Memory, peak_bytes: int | None) -> bool:
     """
     part = peak_bytes / memory.peak_bytes if peak_bytes and memory.peak_bytes else 1.0
     shares = [part * share for share in _SHARES_AHEAD]
-    return len(os.sched_getaffinity(0)) >= _CORES_AHEAD and fitting(memory, shares) == len(shares)
+    return cores_ahead() and fitting(memory, shares) == len(shares)
+
+
+def cores_ahead() -> bool:
+    """Whether there are cores enough for processes to start beside others, and none to wait longer for it."""
+    return len(os.sched_getaffinity(0)) >= _CORES_AHEAD
+
+
+def room_to_start(memory: Memory, shares: Sequence[float]) -> bool:
+    """Whether all of these may be there at once, most of them only to start early and then to rest.
+
+    Where they are more than the cores, each start takes longer, but all at once take less than one after the other.
+    """
+    return cores_ahead() and fitting(memory, shares, _STARTS_A_CORE) == len(shares)
 
 
 def died_of_memory(last_words: str, returncode: int | None) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from diagnose.model import Decision
 from diagnose.program import Program
 from diagnose.trial.arms import Arm, ArmFailed, Trouble, Workplace
+from diagnose.trial.duel import LiveArm
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.verdict import Ruling
 
@@ -31,6 +32,8 @@ class Solo:
     place: Workplace
     schedule: Schedule
     deadline: Deadline
+    early: Callable[[Program], LiveArm | None] = lambda _program: None
+    """An arm of a program that has started already, where there is one."""
 
     def run(self, program: Program, name: str) -> SoloRun:
         """A block of steps after the warm-up, or all up to the program's own end if that comes before."""
@@ -53,26 +56,29 @@ class Solo:
         for at in range(0, len(programs), at_once):
             with contextlib.ExitStack() as stack:
                 limit_ns = self._start_limit_ns  # counts from the start, which is now
-                started = [
-                    stack.enter_context(Arm(self.place, program, name, self.schedule.warmup_steps))
-                    for program, name in programs[at : at + at_once]
-                ]
+                started: list[LiveArm] = []
+                for program, name in programs[at : at + at_once]:
+                    started.append(self._start(program, name))
+                    stack.callback(started[-1].close)
                 waiting = [(arm, self._ready(arm, limit_ns)) for arm in started]
                 found += [self._step_ns(arm, step_ns, steps) for arm, step_ns in waiting]
         return found
+
+    def _start(self, program: Program, name: str) -> LiveArm:
+        return self.early(program) or Arm(self.place, program, name, self.schedule.warmup_steps)
 
     @property
     def _start_limit_ns(self) -> int:
         return self.deadline.limit_ns(self.schedule.start_limit_ns)
 
     @staticmethod
-    def _ready(arm: Arm, limit_ns: int) -> int | None:
+    def _ready(arm: LiveArm, limit_ns: int) -> int | None:
         """The step as the warm-up saw it; None where there was none."""
         with contextlib.suppress(ArmFailed):
             return arm.ready(limit_ns).step_ns
         return None
 
-    def _step_ns(self, arm: Arm, step_ns: int | None, steps: int) -> int | None:
+    def _step_ns(self, arm: LiveArm, step_ns: int | None, steps: int) -> int | None:
         if step_ns is None:
             return None
         limit = self.schedule.block_limit_ns(steps, step_ns)

@@ -16,6 +16,8 @@ BITWISE_STEPS = 5
 ROUNDING_STEPS = 2
 SEEDS = LEAST_SEEDS
 MOST_STEPS = 200
+AGAIN = "bits-again"
+"""Of a program whose bits were captured before: whether it gives the same."""
 TRAJECTORY_NS = 15 * NS_PER_S
 """For the steps of one program under all seeds, one after the other, where more than LEAST_STEPS fit into it."""
 
@@ -37,6 +39,11 @@ class Wanted:
     def of_luck(self) -> bool:
         """Whether it is one trajectory of several, under the program's own settings."""
         return self.recipe.get("mode") == "trajectory"
+
+    @property
+    def rests(self) -> bool:
+        """Whether one that was begun early is to stand still first: it takes long, or may not be needed."""
+        return self.of_luck or self.name == AGAIN
 
     @property
     def exact(self) -> bool:

@@ -1,0 +1,107 @@
+"""Arms that start before it is their turn, beside others that start anyway, and rest until then.
+
+To start a program takes longer than to measure it where steps are short, and starts go on side by side. So whatever is
+known to be needed next starts with what is needed now: the arms of the first trial with those of the control, those of
+the last runs with those of a trial. All of them rest before anything is measured. One that is not ready in about the
+time that the others took is ended, and has its start when it is its turn, as if this had not been tried.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from diagnose.program import Program
+from diagnose.trial.arms import ArmFailed, Block, Ready
+from diagnose.trial.duel import LiveArm
+from diagnose.units import NS_PER_S
+
+_LONGER = 1.5
+"""A process that starts early may take this many times as long as those beside it, and `_MORE_NS`."""
+_MORE_NS = 2 * NS_PER_S
+
+
+class Turn(enum.StrEnum):
+    """What an arm waits for."""
+
+    TRIAL = "trial"
+    LAST_RUN = "last run"
+
+
+class EarlyArm:
+    """An arm that says again what it said when it was ready."""
+
+    def __init__(self, arm: LiveArm, began_ns: int, share: float) -> None:
+        """`share` of the memory that was seen of the program is what it may hold."""
+        self.began_ns = began_ns
+        self.share = share
+        self._arm = arm
+        self._ready: Ready | None = None
+
+    def ready(self, limit_ns: int) -> Ready:
+        """As of an arm."""
+        if self._ready is None:
+            self._ready = self._arm.ready(limit_ns)
+        return self._ready
+
+    def run(self, steps: int, drop: int, limit_ns: int) -> Block:
+        """As of an arm."""
+        return self._arm.run(steps, drop, limit_ns)
+
+    def trace(self, steps: int, drop: int, limit_ns: int) -> list[Path]:
+        """As of an arm."""
+        return self._arm.trace(steps, drop, limit_ns)
+
+    def close(self) -> None:
+        """As of an arm."""
+        self._arm.close()
+
+
+@dataclass
+class Ahead:
+    """The arms of one bench that wait for their turn."""
+
+    make: Callable[[Program, str], LiveArm]
+    """Starts a program; `str` goes into the names of its files."""
+    clock: Callable[[], int]
+    _waiting: dict[tuple[Turn, Path], list[EarlyArm]] = field(default_factory=dict)
+
+    @property
+    def shares(self) -> list[float]:
+        """Of the memory that was seen of the program, what those hold that wait."""
+        return [arm.share for arms in self._waiting.values() for arm in arms]
+
+    def count(self, turn: Turn, root: Path) -> int:
+        """How many arms of a program wait for this."""
+        return len(self._waiting.get((turn, root), ()))
+
+    def start(self, turn: Turn, program: Program, share: float) -> None:
+        """Start one more."""
+        arm = EarlyArm(self.make(program, f"early-{turn.replace(' ', '-')}"), self.clock(), share)
+        self._waiting.setdefault((turn, program.root), []).append(arm)
+
+    def rest(self) -> None:
+        """Wait until all are ready and rest; those that take too long, or fail, are ended."""
+        now_ns = self.clock()
+        for arms in self._waiting.values():
+            for arm in list(arms):
+                try:
+                    arm.ready(round(_LONGER * (now_ns - arm.began_ns)) + _MORE_NS)
+                except ArmFailed:
+                    arms.remove(arm)
+                    arm.close()
+
+    def take(self, turn: Turn, root: Path) -> EarlyArm | None:
+        """One whose turn has come; from now on it is the caller's."""
+        arms = self._waiting.get((turn, root))
+        return arms.pop(0) if arms else None
+
+    def end(self, turn: Turn, but: Collection[Path] = ()) -> None:
+        """End what waits for this, but for these programs."""
+        with contextlib.ExitStack() as ending:
+            for key in [key for key in self._waiting if key[0] is turn and key[1] not in but]:
+                for arm in self._waiting.pop(key):
+                    ending.callback(arm.close)
