@@ -102,7 +102,7 @@ def rewrite(request: Request) -> Answer:
         lines = _lines(request, built)
         if isinstance(lines, Advice):
             return lines
-        edits.append((built.path, [after_build(built, lines)]))
+        edits.append((built.path, [after_build(built, lines, filled=True)]))
     how = "each block of the model" if request.setting.get("compile") == "blocks" else "the model"
     mode = " and record its launches as CUDA graphs" if request.setting.get("mode") == "reduce-overhead" else ""
     return Edits(request.edited(edits), f"compile {how}{mode}")
@@ -267,7 +267,7 @@ FIXER = Fixer(
         ),
         _compiled(
             _GPT + "model = GPT(4)\nmodel.to('cuda')\n" + _LOOP,
-            _GPT + "model = GPT(4)\nfor block in model.transformer.h:\n    block.compile()\nmodel.to('cuda')\n" + _LOOP,
+            _GPT + "model = GPT(4)\nmodel.to('cuda')\nfor block in model.transformer.h:\n    block.compile()\n" + _LOOP,
             compile="blocks",
         ),
         _compiled(

@@ -99,7 +99,7 @@ def _added(request: Request) -> Answer:
     for built in models.values():
         (backend,), imports = ensure_from_import(built.source, "diagnose.graph", ["backend"])
         line = f'{built.name}.compile(backend={backend}, options={{"inner": "eager"}})'
-        edits.append((built.path, [*imports, after_build(built, [line])]))
+        edits.append((built.path, [*imports, after_build(built, [line], filled=True)]))
     done = f"rewrite the model's graph with fused operators, otherwise run as it is; {_INSTALLED}"
     return Edits(request.edited(edits), done) if edits else None
 

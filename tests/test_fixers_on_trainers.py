@@ -5,9 +5,10 @@ from __future__ import annotations
 import difflib
 from dataclasses import replace
 
+import libcst as cst
 import pytest
 
-from diagnose.fixer import Advice, Answer, Edits, Request, Site, example_request
+from diagnose.fixer import Advice, Answer, Edits, Request, Site, example_request, parse, set_keywords, splice
 from diagnose.model import Place, Scalar
 from diagnose.plugins import load
 
@@ -282,3 +283,54 @@ def test_a_deeper_first_block_does_not_set_the_indentation_of_new_lines() -> Non
     assert isinstance(answer, Edits)
     (after,) = answer.files.values()
     assert "            if i % 100 == 0:\n                gc.collect()\n" in after
+
+
+ENGINE = """import torch
+
+
+class Scaler:
+    def __call__(self, loss, optimizer, update=True):
+        self.scaler.scale(loss).backward()
+        if update:
+            self.scaler.step(optimizer)
+
+
+def train_one_epoch(model, loader, optimizer, loss_scaler):
+    for i, x in enumerate(loader):
+        loss = model(x).mean()
+        loss_scaler(loss, optimizer)
+        meter(loss)
+
+
+model = Net()
+model.to(device)
+scale_loss = Scaler()
+{}
+for epoch in range(3):
+    train_one_epoch(model, loader, optimizer, loss_scaler)
+"""
+
+
+@pytest.mark.parametrize("made", ["loss_scaler = Scaler()", "loss_scaler: Scaler = Scaler()"])
+def test_a_loss_that_is_handed_to_an_object_which_is_called_is_followed(made: str) -> None:
+    text = ENGINE.format(made)
+    answer = asked("compile-model", "launch-bound", text, compile="whole")
+    assert isinstance(answer, Edits)
+    (after,) = answer.files.values()
+    assert "model.to(device)\nmodel.compile()\n" in after, "after what is done to the model as it is built"
+    scheduled = asked("gc-schedule", "gc-pause", text, every=100)
+    assert "+if i % 100 == 0:" in changed(text, scheduled)
+
+
+def test_an_object_that_is_not_of_the_class_makes_no_step() -> None:
+    text = ENGINE.format("loss_scaler = Meter()")
+    assert isinstance(asked("compile-model", "launch-bound", text, compile="whole"), Advice)
+
+
+def test_an_argument_below_one_with_a_line_of_its_own_gets_one_too() -> None:
+    text = "loader = DataLoader(\n    dataset, sampler=sampler,\n    drop_last=True,\n)\n"
+    source = parse(text)
+    assert source is not None
+    (call,) = source.every(cst.Call)
+    edited = splice(text, set_keywords(source, call, {"pin_memory": "True"}))
+    assert edited == text.replace("drop_last=True,\n", "drop_last=True,\n    pin_memory=True,\n")

@@ -97,9 +97,18 @@ def _own_lines(source: Source, call: cst.Call) -> bool:
     return all(not source.text[source.line_start(start) : start].strip() for start in starts)
 
 
+def _ends_in_own_line(source: Source, call: cst.Call) -> bool:
+    """Whether the last argument has a line for itself, with the comma that says that more may follow."""
+    last = call.args[-1]
+    start, comma_end = _arg_span(source, last)[0], _comma_end(source, last)
+    if comma_end is None or source.span(call)[1] - 1 <= source.line_end(comma_end):
+        return False
+    return not source.text[source.line_start(start) : start].strip()
+
+
 def _with(source: Source, call: cst.Call, new: Sequence[str], growth: int) -> list[Splice]:
     """New arguments at the end of a call that grows by `growth` characters through other edits."""
-    if call.args and _own_lines(source, call):
+    if call.args and (_own_lines(source, call) or _ends_in_own_line(source, call)):
         return _on_lines(source, call, new)
     row = _in_row(source, call, new)
     first, last = source.lines_of(call)

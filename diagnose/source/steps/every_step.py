@@ -11,6 +11,7 @@ from typing import TypeVar
 import libcst as cst
 
 from diagnose.model import Place
+from diagnose.source.called import called_as
 from diagnose.source.edit import call_name
 from diagnose.source.flow import Loop, loops_around
 from diagnose.source.syntax import Source, parse
@@ -155,9 +156,10 @@ class EveryStep:
         if function is None or depth >= _DEEPEST:
             return []
         found = [Stretch(path, source, function, None)]
+        names = called_as(source, function, self.sources.values())
         for other_path, other in self.sources.items():
             for use in other.every(cst.Call):
-                if call_name(use) == function.name.value and other.inside(use, cst.FunctionDef) is not function:
+                if call_name(use) in names and other.inside(use, cst.FunctionDef) is not function:
                     found += self._around(other_path, other, use, depth + 1)
         return found
 

@@ -15,6 +15,7 @@ import libcst as cst
 
 from diagnose.model import Site
 from diagnose.source.arguments import argument
+from diagnose.source.called import called_as
 from diagnose.source.edit import call_name
 from diagnose.source.flow import Loop, Scope, loops_around, scope_of, within
 from diagnose.source.steps.model_calls import model_calls
@@ -90,16 +91,17 @@ def _of_callers(step: TrainingStep, sources: Mapping[str, str], sites: Sequence[
     """The steps of those who hand their loss to a function that calls `backward` on it: `update(loss, optimizer)`."""
     helper = step.scope
     given = helper.params.params if isinstance(helper, cst.FunctionDef) and step.loop is None else ()
-    names = [param.name.value for param in given]
-    if not isinstance(helper, cst.FunctionDef) or step.loss not in names:
+    parameters = [param.name.value for param in given]
+    if not isinstance(helper, cst.FunctionDef) or step.loss not in parameters:
         return []
-    position = names.index(step.loss) - (names[0] in {"self", "cls"})
+    position = parameters.index(step.loss) - (parameters[0] in {"self", "cls"})
     found: list[TrainingStep] = []
-    for path, text in sources.items():
-        source = parse(text) if helper.name.value in text else None
+    parsed = {path: parse(text) for path, text in sources.items()}
+    names = called_as(step.source, helper, [each for each in parsed.values() if each is not None])
+    for path, source in parsed.items():
         lines = {site.line for site in sites if site.kind == "forward" and site.file == path}
         for call in source.every(cst.Call) if source is not None else ():
-            loss = argument(call, step.loss, position) if call_name(call) == helper.name.value else None
+            loss = argument(call, step.loss, position) if call_name(call) in names else None
             if source is None or loss is None or not _may_be(source, call, helper):
                 continue
             if not _NUMBER.search(source.code(loss.value)):
@@ -109,6 +111,8 @@ def _of_callers(step: TrainingStep, sources: Mapping[str, str], sites: Sequence[
 
 def _may_be(source: Source, call: cst.Call, helper: cst.FunctionDef) -> bool:
     """Whether a call of that name is of the function, not of a method of the same name: `meter.update(…)`."""
+    if helper.name.value == "__call__":
+        return True  # of an instance, which goes by many names
     is_method = [param.name.value for param in helper.params.params][:1] in (["self"], ["cls"])
     if is_method or not isinstance(call.func, cst.Attribute):
         return is_method is isinstance(call.func, cst.Attribute)
