@@ -65,7 +65,7 @@ from diagnose.model import (
 from diagnose.trace import Collective, StackFrame, Trace
 from diagnose.trace.drawn import drawn
 from diagnose.trace.intervals import Intervals
-from diagnose.trace.schema import Bool, CopyDirection, Counters, Int64, Memory, RangeKind, StepLog, WorkKind
+from diagnose.trace.schema import Bool, CopyDirection, Counters, Float64, Int64, Memory, RangeKind, StepLog, WorkKind
 from diagnose.units import format_bytes, format_ns, format_share
 
 __all__ = [
@@ -88,6 +88,7 @@ __all__ = [
     "Evidence",
     "Facts",
     "Finding",
+    "Float64",
     "Int64",
     "Intervals",
     "Job",

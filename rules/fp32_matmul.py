@@ -1,25 +1,29 @@
-"""Matrix products in plain fp32 on a device whose tensor cores would take them.
+"""Matrix products in plain fp32, or in fp64, on a device whose tensor cores would take them in fewer bits.
 
 What it finds
     Matrix products and convolutions that ran on the ordinary fp32 units (`sgemm`, `simt`, `scudnn` kernels), on a
-    device with tensor cores for TF32 or bf16.
+    device with tensor cores for TF32 or bf16; and those in fp64, on whatever units: NumPy's arrays are in fp64, and a
+    model or a loss that meets them is soon, too.
 
 Why it costs
     Tensor cores multiply TF32 several times as fast as the ordinary units multiply fp32, and bf16 twice that again.
-    PyTorch keeps fp32 products in full fp32 unless it is told otherwise (`highest`).
+    PyTorch keeps fp32 products in full fp32 unless it is told otherwise (`highest`). Double precision is at most as
+    fast as fp32, on cards for graphics 32 or 64 times slower, and moves twice the bytes.
 
 What proves it
-    The time of kernels whose names say fp32 without tensor cores. A name that says nothing is not counted, and products
-    of a matrix and a vector are left out: they wait for memory, not for arithmetic. The recoverable time is an upper
-    bound: that time × (1 − fp32 rate / tensor-core rate) by the vendor's figures; small products gain less.
+    The time of kernels whose names say fp32 without tensor cores, or fp64. A name that says nothing is not counted, and
+    products of a matrix and a vector are left out: they wait for memory, not for arithmetic. The recoverable time is an
+    upper bound: that time × (1 − its rate / tensor-core rate) by the vendor's figures; small products gain less.
 
 What fixes it
-    `torch.set_float32_matmul_precision("high")` (`allow-tf32`); autocast to bf16 (`autocast-bf16`).
+    `torch.set_float32_matmul_precision("high")` (`allow-tf32`); autocast to bf16 (`autocast-bf16`). Neither touches
+    fp64: convert where the numbers come from (`torch.from_numpy(a).float()`).
 
 Thresholds
     RATES: dense tensor-core rate over fp32 rate, from the vendors' data sheets (H100 SXM: TF32 495 and fp32 67 TFLOP/s;
     A100: 156 and 19.5; MI300X: 654 and 163). GeForce and RTX cards of the Ampere and Ada generations multiply TF32 no
-    faster than fp32, but bf16 twice as fast.
+    faster than fp32, but bf16 twice as fast. Fp32 rate over fp64 rate from the same sheets, the faster fp64 units
+    counted (H100 SXM: 67 and 67 TFLOP/s; V100: 15.7 and 7.8; T4: 1/32, GeForce since Ampere: 1/64 of fp32).
 """
 
 from __future__ import annotations
@@ -36,6 +40,8 @@ from diagnose.rule import (
     Confidence,
     Evidence,
     Facts,
+    Float64,
+    Int64,
     KernelClass,
     Measures,
     Rule,
@@ -44,6 +50,7 @@ from diagnose.rule import (
     format_share,
     gained_ns,
     matmul_format,
+    places_of_ops,
     sped_up,
 )
 
@@ -54,76 +61,103 @@ class Rate:
 
     tf32: float
     bf16: float
+    over_fp64: float = 1.0
+    """How much faster than fp64 it multiplies fp32."""
 
 
 # First match wins. Devices before Ampere have no TF32; those without tensor cores are absent and stay unknown.
 RATES: tuple[tuple[re.Pattern[str], Rate], ...] = (
-    (re.compile(r"\bG?B[23]00\b"), Rate(14.0, 28.0)),
+    (re.compile(r"\bG?B[23]00\b"), Rate(14.0, 28.0, 2.0)),
     (re.compile(r"\b(G?H100|H200|H800|GH200|H20)\b"), Rate(7.4, 14.8)),
     (re.compile(r"\bA(100|800|30)\b"), Rate(8.0, 16.0)),
-    (re.compile(r"\bRTX (PRO )?[3456]0\d0|\bRTX A\d{4}|\bRTX \d{4} Ada|\b(L40|A40|A10G?|A16|A2)\b"), Rate(1.0, 2.0)),
-    (re.compile(r"\bL40S\b|\bL4\b"), Rate(2.0, 4.0)),
-    (re.compile(r"\b(V100|T4|TITAN V|TITAN RTX|RTX 20\d0|Quadro RTX)\b"), Rate(1.0, 1.0)),
+    (re.compile(r"\bRTX (PRO )?[3456]0\d0|\bRTX A\d{4}|\bRTX \d{4} Ada"), Rate(1.0, 2.0, 64.0)),
+    (re.compile(r"\b(L40|A40|A10G?|A16|A2)\b"), Rate(1.0, 2.0, 64.0)),
+    (re.compile(r"\bL40S\b|\bL4\b"), Rate(2.0, 4.0, 64.0)),
+    (re.compile(r"\b(V100|TITAN V)\b"), Rate(1.0, 1.0, 2.0)),
+    (re.compile(r"\b(T4|TITAN RTX|RTX 20\d0|Quadro RTX)\b"), Rate(1.0, 1.0, 32.0)),
     (re.compile(r"MI3\d\d", re.I), Rate(4.0, 8.0)),
     (re.compile(r"MI2\d\d", re.I), Rate(1.0, 4.0)),
     (re.compile(r"MI100", re.I), Rate(1.0, 4.0)),
 )  # fmt: skip
-_BY_CAPABILITY = {(8, 0): Rate(8.0, 16.0), (9, 0): Rate(7.4, 14.8), (10, 0): Rate(14.0, 28.0)}
+_BY_CAPABILITY = {(8, 0): Rate(8.0, 16.0), (9, 0): Rate(7.4, 14.8), (10, 0): Rate(14.0, 28.0, 2.0)}
 _MEMORY_BOUND = re.compile(r"gemv|gemmk1|dot_kernel|splitK?_?reduce|reduce_1Block", re.I)
 
 
 def check(measures: Measures) -> Iterator[Claim | CannotTell]:
-    """Time of fp32 products that tensor cores would take."""
+    """Time of fp32 and fp64 products that tensor cores would take."""
     if not measures.has_device:
         yield CannotTell("fp32-matmul", "a recording of the device's work")
         return
-    rows = measures.rows_within_steps(_plain_fp32(measures))
+    double = _products_in(measures, "fp64")
+    rows = measures.rows_within_steps(double | _products_in(measures, "fp32"))
     if len(rows) == 0:
         return
     rate = _rate(measures)
     if rate is None:
         yield CannotTell("fp32-matmul", "which device this is: its tensor cores are unknown")
         return
-    facts = measures.trace.facts
-    allowed = facts.matmul_precision in ("high", "medium")
+    allowed = measures.trace.facts.matmul_precision in ("high", "medium")
     gain = max(rate.bf16 if allowed or rate.tf32 <= 1 else rate.tf32, 1.0)
-    if gain <= 1:
+    left = np.where(double[rows], 1 / (gain * rate.over_fp64), 1 / gain)
+    rows, left = rows[left < 1], left[left < 1]
+    if len(rows) == 0:
         return
+    lengths = (measures.trace.device.end_ns - measures.trace.device.start_ns)[rows]
+    in_double = bool(lengths[double[rows]].sum() > lengths[~double[rows]].sum())
+    yield from _claim(measures, rows, left, in_double=in_double, allowed=allowed)
+
+
+def _claim(measures: Measures, rows: Int64, left: Float64, *, in_double: bool, allowed: bool) -> Iterator[Claim]:
+    """What of the time of these products is `left` by tensor cores; most of it is in fp64, or in fp32."""
+    lengths = (measures.trace.device.end_ns - measures.trace.device.start_ns)[rows]
     time = measures.time_of(rows)
-    cut = sped_up(measures, rows, 1 / gain)
-    gained = gained_ns(measures, cut, int(time.total_ns * (1 - 1 / gain)))
+    cut = sped_up(measures, rows, left)
+    part = 1 - float((lengths * left).sum()) / max(int(lengths.sum()), 1)
+    gained = gained_ns(measures, cut, int(time.total_ns * part))
     if gained == 0:
         return
     products = measures.rows_within_steps(np.isin(measures.classes, (KernelClass.MATMUL, KernelClass.CONVOLUTION)))
-    fixers = ("autocast-bf16",) if allowed or rate.tf32 <= 1 else ("allow-tf32", "autocast-bf16")
-    state = f"; TF32 is allowed ({facts.matmul_precision}), these kernels do not use it" if allowed else ""
+    what, form = ("double precision (fp64)", "fp64") if in_double else ("plain fp32", "fp32")
+    state = f"; TF32 is allowed ({measures.trace.facts.matmul_precision}), these kernels do not use it"
     yield Claim(
         summary=f"{format_ns(time.total_ns / measures.step_count)} per step ({format_share(measures.share(time))}) go "
-        f"to matrix products in plain fp32 on {_device(measures)}, whose tensor cores are up to {gain:.3g} times as "
-        f"fast{state}",
+        f"to matrix products in {what} on {_device(measures)}, whose tensor cores are up to "
+        f"{1 / float(left.min()):.3g} times as fast{state if allowed and not in_double else ''}",
         recoverable_ns=gained,
         claims=time,
         cut=cut,
         confidence=Confidence.BOUND,
         evidence=[
-            Evidence("fp32 products", time.total_ns // measures.step_count, "ns", tuple(rows[:5].tolist())),
-            Evidence("fp32 products per step", len(rows) / measures.step_count, "count"),
+            Evidence(f"{form} products", time.total_ns // measures.step_count, "ns", tuple(rows[:5].tolist())),
+            Evidence(f"{form} products per step", len(rows) / measures.step_count, "count"),
             Evidence("share of all products", time.total_ns / max(measures.time_of(products).total_ns, 1), "share"),
-            Evidence("tensor cores over fp32, data sheet", gain, "×"),
+            Evidence(f"tensor cores over {form}, data sheet", 1 / float(left.min()), "×"),
         ],
-        fixers=fixers,
-        confirm="a trial: products of this program's sizes may gain less than the data sheet says",
+        where=places_of_ops(measures, measures.op_of_work[rows]) if in_double else (),
+        fixers=_fixers(measures, in_double=in_double, allowed=allowed),
+        confirm="whether double precision is meant: arrays of NumPy bring it in unasked"
+        if in_double
+        else "a trial: products of this program's sizes may gain less than the data sheet says",
     )
 
 
-def _plain_fp32(measures: Measures) -> np.typing.NDArray[np.bool_]:
-    """Rows of products known to have run in fp32 on the ordinary units."""
+def _fixers(measures: Measures, *, in_double: bool, allowed: bool) -> tuple[str, ...]:
+    """Neither autocast nor TF32 takes products in fp64."""
+    if in_double:
+        return ()
+    rate = _rate(measures)
+    return ("autocast-bf16",) if allowed or (rate is not None and rate.tf32 <= 1) else ("allow-tf32", "autocast-bf16")
 
-    def is_plain(name: str) -> bool:
+
+def _products_in(measures: Measures, dtype: str) -> np.typing.NDArray[np.bool_]:
+    """Rows of products known to have run in fp64, or in fp32 on the ordinary units."""
+
+    def is_one(name: str) -> bool:
         form = matmul_format(name)
-        return form.dtype == "fp32" and form.tensor_cores is False and not _MEMORY_BOUND.search(name)
+        plain = form.tensor_cores is False or dtype == "fp64"
+        return form.dtype == dtype and plain and not _MEMORY_BOUND.search(name)
 
-    by_name = np.array([*map(is_plain, measures.trace.names), False], np.bool_)
+    by_name = np.array([*map(is_one, measures.trace.names), False], np.bool_)
     product = np.isin(measures.classes, (KernelClass.MATMUL, KernelClass.CONVOLUTION))
     return np.asarray(by_name[measures.trace.device.name] & product, np.bool_)
 
@@ -156,6 +190,10 @@ _FIRES = (
         kernels={"k": "ampere_scudnn_128x64_relu_medium_nn_v1"},
         device_names=("NVIDIA A100-SXM4-80GB",),
     ),
+    # In fp64, on tensor cores that have it, and on a card that hardly has any.
+    drawn(_STEP, repeat=4, kernels={"k": "void cutlass::Kernel2<cutlass_80_tensorop_d884gemm_64x64_16x4_nt_align1>"}),
+    drawn(_STEP, repeat=4, kernels={"k": "volta_dgemm_64x64_tn"}, device_names=("NVIDIA GeForce RTX 4090",)),
+    drawn(_STEP, repeat=4, kernels={"k": "volta_dgemm_64x64_tn"}, device_names=("Tesla V100-SXM2-16GB",)),
     # The card multiplies TF32 no faster, but bf16 twice as fast.
     drawn(_STEP, repeat=4, kernels=_SGEMM, device_names=("NVIDIA GeForce RTX 4090",)),
 )
