@@ -1,4 +1,4 @@
-"""What starts before its turn: arms that rest, captures that are there when a gate asks, and all of it only with room."""
+"""What starts before its turn: arms that rest, captures that are there when a gate asks; all of it only with room."""
 
 from __future__ import annotations
 
@@ -22,6 +22,9 @@ from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.units import NS_PER_S
 
 ROOMY = Memory(4 * GIB, 4 * GIB, 136 * GIB, 140 * GIB, 1 << 20)
+
+
+# ruff: noqa: ARG002 - the names are those of an arm
 
 
 @dataclass

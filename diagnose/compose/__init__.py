@@ -14,9 +14,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from diagnose.compose import stored
-from diagnose.compose.composition import WITHOUT_ASKING, Composition, Outcome
+from diagnose.compose.composition import WITHOUT_ASKING, Composition
 from diagnose.compose.journal import NOTHING_TO_CHANGE, Journal, Record
 from diagnose.compose.knowledge import knowledge
+from diagnose.compose.outcome import Outcome
 from diagnose.compose.preview import preview
 from diagnose.compose.rescue import rescue
 from diagnose.model import Decision, Diagnosis, Gate, Verdict

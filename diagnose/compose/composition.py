@@ -11,7 +11,7 @@ original alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from diagnose.compose.affordable import affordable, better_apart
@@ -26,6 +26,7 @@ from diagnose.compose.foreseen import in_words, with_foreseen
 from diagnose.compose.journal import Journal, Record
 from diagnose.compose.knowledge import Known
 from diagnose.compose.leave_one_out import LeaveOneOut
+from diagnose.compose.outcome import Outcome
 from diagnose.compose.preview import NOT_ALLOWED
 from diagnose.compose.proposals import Proposal, next_up
 from diagnose.compose.stack import Stack
@@ -36,8 +37,8 @@ from diagnose.fixer import Edits, Fixer
 from diagnose.foresight import foresee
 from diagnose.model import TOGETHER, Decision, Diagnosis, Gate, GateResult, Interval, Verdict
 from diagnose.plugins import Catalogue
-from diagnose.program import Program, patch
-from diagnose.session import FinalMeasured, PatchAccepted
+from diagnose.program import Program
+from diagnose.session import PatchAccepted
 from diagnose.trial.beside import Expected
 from diagnose.trial.control import Control
 from diagnose.trial.estimates import Plan
@@ -47,22 +48,6 @@ from diagnose.verdict import Pair
 WITHOUT_ASKING = frozenset({Gate.BITWISE, Gate.ROUNDING})
 """Classes of fixes that are tried unless the user says otherwise."""
 _NO_CONTROL = "the budget left no time to measure what this machine can resolve"
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What came of it."""
-
-    verdicts: tuple[Verdict, ...]
-    """The last word on each fix."""
-    patch: patch.Patch | None
-    """All kept fixes together; None when none was kept."""
-    control: Control | None = None
-    final: FinalMeasured | None = None
-    stack: Stack | None = None
-    """What the patch is made of."""
-    no_time: tuple[Proposal, ...] = ()
-    """What the budget left no time for."""
 
 
 class Composition:

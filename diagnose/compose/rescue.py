@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from diagnose.compose.answers import Answers, Variant, ask
 from diagnose.compose.budget import OUT_OF_BUDGET
 from diagnose.compose.candidates import Candidate, candidates
-from diagnose.compose.composition import WITHOUT_ASKING, Outcome
+from diagnose.compose.composition import WITHOUT_ASKING
 from diagnose.compose.journal import Journal, Record
 from diagnose.compose.knowledge import Known
+from diagnose.compose.outcome import Outcome
 from diagnose.compose.preview import NOT_ALLOWED
 from diagnose.compose.proposals import Proposal
 from diagnose.compose.stack import Stack

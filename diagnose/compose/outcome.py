@@ -1,0 +1,28 @@
+"""What came of trying fixes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from diagnose.compose.proposals import Proposal
+from diagnose.compose.stack import Stack
+from diagnose.model import Verdict
+from diagnose.program import patch
+from diagnose.session import FinalMeasured
+from diagnose.trial.control import Control
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of it."""
+
+    verdicts: tuple[Verdict, ...]
+    """The last word on each fix."""
+    patch: patch.Patch | None
+    """All kept fixes together; None when none was kept."""
+    control: Control | None = None
+    final: FinalMeasured | None = None
+    stack: Stack | None = None
+    """What the patch is made of."""
+    no_time: tuple[Proposal, ...] = ()
+    """What the budget left no time for."""
