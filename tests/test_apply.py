@@ -15,6 +15,7 @@ import pytest
 from diagnose.cli import apply, revert
 from diagnose.errors import InputError, PatchConflict, UsageError
 from diagnose.program import atomic, patch
+from diagnose.session import RunStarted, Session
 
 Command = Callable[..., int]
 
@@ -223,3 +224,10 @@ def test_what_could_not_be_written_does_not_count_as_applied(here: Path, monkeyp
     with pytest.raises(InputError, match="cannot be written"):
         typed("apply")
     assert patch.applied_at(run) is None
+
+
+def test_what_was_applied_has_the_text_for_a_pull_request(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = a_run(here)
+    Session(folder).record(RunStarted(command="fix", program="train.py", cwd=str(here), version="0.1.0"))
+    typed("apply")
+    assert "`diagnose report --format markdown` has the text for a pull request" in capsys.readouterr().err

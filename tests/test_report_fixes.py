@@ -11,8 +11,9 @@ import pytest
 
 from diagnose.compose.budget import Budget
 from diagnose.compose.journal import NOTHING_TO_CHANGE
-from diagnose.model import TOGETHER, Confidence, Decision, Gate, GateResult, Interval, Place, Verdict
-from diagnose.report import html, markdown, text, tried
+from diagnose.model import TOGETHER, Confidence, Decision, Gate, GateResult, Interval, Mechanism, Place, Verdict
+from diagnose.report import github, html, markdown, text, tried
+from diagnose.report.phrases import particulars
 from diagnose.session import ControlMeasured, PatchAccepted, RunEnded, RunStarted, State, TrialStarted, TrialState, fold
 
 if TYPE_CHECKING:
@@ -68,6 +69,29 @@ def test_a_fixer_without_an_edit_is_no_fix_that_was_left_untried() -> None:
     assert "No fix was kept (1 measured, 1 with nothing to change)" in text.render(beside)
     alone = State(started=STARTED, verdicts=(idle,), diagnosis=fold(journals.diagnosed()).diagnosis, ended=ENDED)
     assert "No fixer has an edit for what was found here" in text.render(alone)
+
+
+def test_what_is_equal_bit_for_bit_is_said_so_once_and_measures_have_words() -> None:
+    equal = GateResult(Gate.BITWISE, True, "5 losses and gradients are equal bit for bit")
+    moved = Mechanism("compute+idle.launch", 2_000_000, 1_000_000, "ns", True)
+    said = dict(particulars(replace(KEPT, gate=equal, mechanism=moved)))
+    assert said["numbers"] == "bit for bit equal: 5 losses and gradients"
+    assert said["mechanism"] == "compute and idle, kernel launch moved: 2.00 ms → 1.00 ms"
+
+
+def test_annotations_of_a_pull_request_leave_out_what_had_no_edit() -> None:
+    idle = Verdict("idle", Decision.NOT_TRIED, NOTHING_TO_CHANGE)
+    said = github.render(State(started=STARTED, verdicts=(KEPT, idle), ended=ENDED))
+    assert "late%3A kept" in said
+    assert "idle" not in said
+
+
+def test_a_reviewer_reads_what_was_changed_before_what_could_not_be_told() -> None:
+    found = fold(journals.diagnosed()).diagnosis
+    assert found is not None
+    diagnosis = replace(found, warnings=("noisy",))
+    said = markdown.render(replace(ALL, diagnosis=diagnosis))
+    assert said.index("## Fixes tried") < said.index("## Warnings") < said.index("**Next:**")
 
 
 def test_a_reason_of_one_fix_alone_is_said_in_full() -> None:

@@ -136,6 +136,10 @@ def test_a_run_on_a_cpu_alone_does_not_list_every_rule_about_devices() -> None:
     live = State(started=STARTED, diagnosis=diagnosis, facts={0: Facts()})
     said = " ".join(text.render(live).split())
     assert "a device at work: this run used the CPU alone, and 2 rules ask of one" in said
+    for render in (markdown.render, html.render):
+        same = render(live)
+        assert "a device at work: this run used the CPU alone, and 2 rules ask of one" in same
+        assert "a recording of the device" not in same
     assert "rule-0" not in said
     assert "a thing other" in said
     unseen = replace(live, facts={0: Facts(device_name="NVIDIA H200")})

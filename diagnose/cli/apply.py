@@ -13,7 +13,7 @@ from diagnose.cli.streams import result, talk
 from diagnose.errors import InputError, PatchConflict, UsageError
 from diagnose.program import patch
 from diagnose.program.patch import Patch
-from diagnose.session import RUNS, latest
+from diagnose.session import JOURNAL, RUNS, latest
 
 FOREIGN = RUNS.parent / "applied"
 """Where patches that come from a diff file are kept, so that they can be taken back."""
@@ -54,7 +54,11 @@ def run(args: argparse.Namespace) -> int:
     result(report(change, folder, written=not args.dry_run, as_json=args.json))
     if not args.dry_run:
         named_so = "" if folder.is_relative_to(RUNS.parent) else f" {shlex.quote(str(folder))}"
-        talk(f"diagnose: `diagnose revert{named_so}` takes it back")
+        talk(f"`diagnose revert{named_so}` takes it back")
+        if (folder / JOURNAL).exists():
+            newest = latest()
+            which = "" if newest is not None and folder.samefile(newest) else f" {shlex.quote(str(folder))}"
+            talk(f"`diagnose report{which} --format markdown` has the text for a pull request")
     return 0
 
 

@@ -10,6 +10,7 @@ from diagnose.model import Finding, Severity, Verdict
 from diagnose.report import Report, Subject, as_state
 from diagnose.report.paths import shown
 from diagnose.report.phrases import gain
+from diagnose.report.tried import is_idle
 
 _COMMANDS = {Severity.HIGH: "error", Severity.MEDIUM: "warning"}
 
@@ -24,7 +25,7 @@ def render(subject: Subject) -> str:
         commands = ["::notice title=diagnose::nothing was found that slows this run"]
     else:
         commands = [_command(finding, root) for finding in state.diagnosis.findings]
-    commands += [_fix(verdict) for verdict in state.verdicts]
+    commands += [_fix(verdict) for verdict in state.verdicts if not is_idle(verdict)]
     return "".join(f"{command}\n" for command in commands)
 
 

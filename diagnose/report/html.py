@@ -28,6 +28,7 @@ from diagnose.report import (
 from diagnose.report.next_steps import next_commands
 from diagnose.report.paths import place
 from diagnose.report.slices import is_recorded, slices
+from diagnose.report.unsure import unsure
 from diagnose.report.vocabulary import DECISIONS, SEVERITIES, named_count
 from diagnose.report.warned import said_once
 from diagnose.session import State
@@ -166,6 +167,7 @@ def _template() -> Template:
         "memory": memory,
         "predictions": predictions,
         "tried": tried,
+        "unsure": unsure,
         "slices": slices,
         "place": place,
         "diff_class": _diff_class,

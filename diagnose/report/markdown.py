@@ -22,7 +22,6 @@ from diagnose.report.phrases import (
     saves,
     sentence,
     together,
-    unsure,
 )
 from diagnose.report.phrases import particulars as verdict_particulars
 from diagnose.report.predictions import summed_up
@@ -41,6 +40,7 @@ from diagnose.report.tried import (
     rows,
     untried,
 )
+from diagnose.report.unsure import unsure
 from diagnose.report.vocabulary import DECISIONS, SEVERITIES, named_count
 from diagnose.report.warned import said_once
 from diagnose.session import State
@@ -56,8 +56,9 @@ def render(subject: Subject) -> str:
         blocks.append(f"**{final(state)}**")
     elif said := nothing_kept(state):
         blocks += [f"**{said}**", _inline(sentence(restless(state)))]
-    blocks += [*_accounting(state), *_findings(state), *_memory(state), *_cannot_tell(state), *_warnings(state)]
-    blocks += _fixes(state)
+    blocks += [*_accounting(state), *_findings(state), *_memory(state), *_fixes(state)]
+    # What was changed and what it brought comes first where somebody reviews it.
+    blocks += [*_cannot_tell(state), *_warnings(state)]
     for number, (command, effect) in enumerate(next_commands(state)):
         blocks.append(f"**{'Then' if number else 'Next'}:** `{command}` {effect}.")
     return "\n\n".join(block for block in blocks if block) + "\n"
@@ -129,8 +130,8 @@ def _memory(state: State) -> list[str]:
 def _cannot_tell(state: State) -> list[str]:
     if state.diagnosis is None or not state.diagnosis.cannot_tell:
         return []
-    rows = [(rules, needs) for needs, rules in unsure(state.diagnosis).items()]
-    return ["## Cannot tell", _table(("rules", "what it would take"), rows)]
+    rows = [(needs, rules) for needs, rules in unsure(state).items()]
+    return ["## Cannot tell", _table(("what it would take", "rules"), rows)]
 
 
 def _warnings(state: State) -> list[str]:

@@ -167,14 +167,6 @@ def awaited(diagnosis: Diagnosis) -> str:
     return f"Its critical path, what the end of a step waits for back to its beginning: {', '.join(parts)}."
 
 
-def unsure(diagnosis: Diagnosis) -> dict[str, str]:
-    """What rules would have needed to decide, and the names of those that lacked it, in one text: `a-rule, b-rule`."""
-    lacking: dict[str, list[str]] = {}
-    for answer in diagnosis.cannot_tell:
-        lacking.setdefault(answer.needs, []).append(answer.rule)
-    return {needs: ", ".join(rules) for needs, rules in lacking.items()}
-
-
 def is_priced(finding: Finding) -> bool:
     """Whether it is known what it costs: a hint of no time is no finding of none."""
     return finding.confidence is not Confidence.HINT or finding.recoverable_ns > 0
@@ -199,6 +191,8 @@ def evidence(item: Evidence) -> str:
 
 def measure(name: str) -> str:
     """A measure's name for people: `idle.input` is idle time, waiting for input."""
+    if "+" in name:
+        return " and ".join(map(measure, name.split("+")))
     kind, _, cause = name.partition(".")
     if kind == "idle" and cause:
         return f"idle, {class_look(cause).label}"
@@ -260,7 +254,7 @@ def numbers(verdict: Verdict) -> str:
 def together(state: State) -> str:
     """What the numerics gate found of all kept fixes together. Empty where it was not asked."""
     gate = state.final.gate if state.final else None
-    return f"numbers {_equality(gate)}: {gate.detail}" if gate else ""
+    return f"numbers {_equal(gate)}" if gate else ""
 
 
 def interplay(state: State) -> str:
@@ -291,6 +285,12 @@ def _equality(gate: GateResult) -> str:
     return GATES[gate.gate] if gate.passed else f"not {GATES[gate.gate]}"
 
 
+def _equal(gate: GateResult) -> str:
+    """The same with what was compared, and each word once."""
+    detail = gate.detail.removesuffix(" are equal bit for bit") if gate.passed else gate.detail
+    return f"{_equality(gate)}: {detail}"
+
+
 def particulars(verdict: Verdict) -> list[tuple[str, str]]:
     """All that a verdict rests on, as names and sentences."""
     said = []
@@ -303,7 +303,7 @@ def particulars(verdict: Verdict) -> list[tuple[str, str]]:
     if verdict.resolution is not None:
         said.append(("resolution", f"±{format_share(verdict.resolution)} of a step: the original against itself"))
     if verdict.gate is not None:
-        said.append(("numbers", f"{numbers(verdict)}: {verdict.gate.detail}"))
+        said.append(("numbers", _equal(verdict.gate)))
     if verdict.mechanism is not None:
         said.append(("mechanism", _mechanism(verdict.mechanism)))
     if start := startup(verdict):

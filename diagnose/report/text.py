@@ -6,8 +6,6 @@ and what that gave, and the next command to type. It means the same without colo
 
 from __future__ import annotations
 
-import re
-
 from rich.text import Text
 
 from diagnose.model import Decision
@@ -16,22 +14,20 @@ from diagnose.report.ending import nothing_kept
 from diagnose.report.memory import headline, memory_lines, title
 from diagnose.report.next_steps import next_commands
 from diagnose.report.phrases import (
-    CPU_ONLY,
     arithmetic,
     awaited,
-    device,
     final,
     identity,
     is_healthy,
     is_quiet,
     quiet_news,
-    unsure,
 )
 from diagnose.report.side_by_side import spread_words, traced_lines
 from diagnose.report.slices import bar, is_recorded, legend, slices
 from diagnose.report.styled import heading, printed, styled
 from diagnose.report.text_findings import finding_lines
 from diagnose.report.text_fixes import fix_lines
+from diagnose.report.unsure import unsure
 from diagnose.report.vocabulary import BAD, CLASSES, GOOD, MUTED, named_count
 from diagnose.report.warned import said_once
 from diagnose.report.wrapping import wrap
@@ -42,7 +38,6 @@ WIDTH = 80
 NARROWEST = 40
 _MOST_RANKS = 16
 _COMMAND = CLASSES["compute"].colour
-_OF_DEVICES = re.compile(r"device's work|of the device\b")
 _OF_MEMORY = frozenset(
     {"memory-pressure", "leaking-memory", "fragmented-memory", "over-checkpointing", "allocator-churn", "small-batch"}
 )
@@ -182,18 +177,9 @@ def _cannot_tell(state: State, width: int) -> list[Text]:
     ):
         return []  # where no work was recorded at all, the warnings say why, and a list of all rules says nothing more
     lines = [heading("Cannot tell", "from this recording; what it would take", width)]
-    on_cpu_alone = device(state) == CPU_ONLY
-    about_devices = [one.rule for one in diagnosis.cannot_tell if on_cpu_alone and _OF_DEVICES.search(one.needs)]
-    if about_devices:
-        said = (
-            f"a device at work: this run used the CPU alone, and {named_count(len(about_devices), 'rule')} ask of one"
-        )
-        lines += paragraph(said, width, indent=2)
-    for needs, rules in unsure(diagnosis).items():
-        if on_cpu_alone and _OF_DEVICES.search(needs):
-            continue
+    for needs, rules in unsure(state).items():
         lines += paragraph(needs, width, indent=2)
-        lines += paragraph(rules, width, indent=6, style=MUTED)
+        lines += paragraph(rules, width, indent=6, style=MUTED) if rules else []
     return lines
 
 

@@ -12,8 +12,9 @@ from textual.widgets import OptionList
 from diagnose.model import Diagnosis, Finding, Place
 from diagnose.report.memory import headline, memory_lines, title
 from diagnose.report.paths import clipped, clipped_path, place
-from diagnose.report.phrases import gain, is_healthy, measure, sentence, unsure, value
+from diagnose.report.phrases import gain, is_healthy, measure, sentence, value
 from diagnose.report.styled import styled
+from diagnose.report.unsure import unsure
 from diagnose.report.vocabulary import GOOD, MUTED, SEVERITIES
 from diagnose.report.wrapping import wrap
 from diagnose.session import State
@@ -106,7 +107,7 @@ class FindingsPane(Tab):
             about = [styled(line, FAINT) for line in wrap(headline(peak), width)]
             lines = [styled(title(peak), "bold"), *about, Text(), *memory_lines(peak, root, width)]
         elif diagnosis is not None:
-            lines = _without_finding(diagnosis, width)
+            lines = _without_finding(self.state, diagnosis, width)
         else:
             lines = [
                 styled("No findings yet.", "bold"),
@@ -196,15 +197,15 @@ def _explanation(words: str, width: int) -> list[Text]:
     return lines[:-1]
 
 
-def _without_finding(diagnosis: Diagnosis, width: int) -> list[Text]:
+def _without_finding(state: State, diagnosis: Diagnosis, width: int) -> list[Text]:
     lines = []
     if is_healthy(diagnosis) and not diagnosis.findings:
         lines += [styled("✓ Nothing was found that costs time.", f"bold {GOOD}"), Text()]
     if diagnosis.cannot_tell:
         lines += [styled("Rules that could not decide on this recording", "bold"), Text()]
-    for needs, rules in unsure(diagnosis).items():
-        lines += [styled(line) for line in wrap(rules, width)]
-        lines += [
-            styled(f"  {line}", FAINT) for line in wrap(f"{'need' if ',' in rules else 'needs'} {needs}", width - 2)
-        ]
+    for needs, rules in unsure(state).items():
+        lines += [styled(line) for line in wrap(rules or needs, width)]
+        if rules:
+            said = f"{'need' if ',' in rules else 'needs'} {needs}"
+            lines += [styled(f"  {line}", FAINT) for line in wrap(said, width - 2)]
     return lines

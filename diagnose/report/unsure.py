@@ -1,0 +1,31 @@
+"""What rules would have needed to decide, with the rules that lacked it."""
+
+from __future__ import annotations
+
+import re
+
+from diagnose.report.phrases import CPU_ONLY, device
+from diagnose.report.vocabulary import named_count
+from diagnose.session import State
+
+_OF_DEVICES = re.compile(r"device's work|of the device\b")
+
+
+def unsure(state: State) -> dict[str, str]:
+    """What was lacking, and the names of the rules that lacked it in one text: `a-rule, b-rule`.
+
+    All that a run on the CPU alone lacks for want of a device is one thing, whose rules are counted and not named:
+    nothing can be done about it.
+    """
+    lacking: dict[str, list[str]] = {}
+    for answer in state.diagnosis.cannot_tell if state.diagnosis else ():
+        lacking.setdefault(answer.needs, []).append(answer.rule)
+    about_devices: list[str] = []
+    if device(state) == CPU_ONLY:
+        for needs in [needs for needs in lacking if _OF_DEVICES.search(needs)]:
+            about_devices += lacking.pop(needs)
+    said = {needs: ", ".join(rules) for needs, rules in lacking.items()}
+    if about_devices:
+        count = named_count(len(about_devices), "rule")
+        said = {f"a device at work: this run used the CPU alone, and {count} ask of one": "", **said}
+    return said
