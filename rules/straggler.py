@@ -33,7 +33,8 @@ Thresholds
     the cost of records is known (diagnose/measure/replay_overhead.py). Two recordings of a balanced program on two
     H200, bound by its host only while it is profiled, have one rank late by 0.9 and 1.4 times that cost: not the same.
     A rank that computes on the processor, and longer than the others, is not named where nobody recorded how long it
-    waited for a core: of a balanced job on a busy host, either may be last in all of four steps.
+    waited for a core: of a balanced job on a busy host, either may be last in all of four steps. Where it is recorded
+    that the ranks did wait for cores, what the rank gives back is a bound.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from statistics import median
 from diagnose.rule import (
     Accounting,
     CannotTell,
+    Confidence,
     Evidence,
     Finding,
     Job,
@@ -64,6 +66,9 @@ _REASON = 0.25
 ALIKE = 0.02
 RECORDED = 0.5
 RECORDED_OF_TWO = 1.6
+
+_OF_THE_HOST = "cpu-contention"
+"""What all ranks of a host share: no reason for one to be later than others that find the same."""
 
 _WORK = frozenset({"compute", "exposed_copy", "dependency"})
 """Classes of time in which the device works or waits for itself; all others are the host's."""
@@ -145,10 +150,16 @@ def _claim(job: Job, late: Lateness, findings: Sequence[Sequence[Finding]]) -> J
     excess = _excess(job, late.member)
     does = max(excess, key=lambda name: excess[name], default=None)
     why = f"{reason.rule} on rank {late.rank}" if reason else ""
+    times = _times_as_much(job, late.member)
     if does is not None and excess[does] >= _REASON * cost:
         more = f"it {_DOES.get(does, 'does something else')}, {format_ns(excess[does])} per step more than the others"
+        if does == "compute" and times is not None and times > 1 + ALIKE:
+            more += f", with {times:.3g} times their arithmetic"
         why = f"{more} ({why})" if why else more
-    times = _times_as_much(job, late.member)
+    doubtful = does in _ON_A_CORE and reason is None and (times is None or times <= 1 + ALIKE)
+    doubtful = doubtful and any(one.rule == _OF_THE_HOST for one in findings[late.member])
+    if doubtful:
+        why += "; the ranks wait for cores, and whether it has more to do is not recorded"
     uneven = times > 1 + ALIKE if times is not None else reason is None
     more_work = min(max(excess.get("compute", 0), 0), cost) if uneven else 0
     back = cost - more_work // len(job.table)
@@ -174,6 +185,7 @@ def _claim(job: Job, late: Lateness, findings: Sequence[Sequence[Finding]]) -> J
         member=late.member,
         recoverable_ns=back,
         share=late.share * back / max(cost, 1),
+        confidence=Confidence.BOUND if doubtful else Confidence.MEASURED,
         evidence=evidence,
         where=reason.where if reason else (),
         fixers=reason.fixers if reason else (),
@@ -190,6 +202,8 @@ def _own_finding(job: Job, late: Lateness, findings: Sequence[Sequence[Finding]]
             for member, of_rank in enumerate(findings)
             if member != late.member and member < len(job.table)
         ]
+        if finding.rule == _OF_THE_HOST and median(theirs) > 0:
+            continue
         more = finding.recoverable_ns - median(theirs)
         if more >= most:
             best, most = finding, more

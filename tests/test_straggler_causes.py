@@ -10,7 +10,7 @@ import pytest
 from diagnose import plugins
 from diagnose.digest import digest_of
 from diagnose.engine import diagnose, diagnose_digests
-from diagnose.model import CannotTell, Diagnosis, Finding
+from diagnose.model import CannotTell, Confidence, Diagnosis, Finding
 from diagnose.trace import Collective, Trace
 from diagnose.trace.drawn import drawn
 
@@ -111,6 +111,7 @@ def test_the_shape_of_its_work() -> None:
     ranks = [rank(0, early, **shaped(2048)), rank(1, late, **shaped(6144))]
     (found,) = [one for one in diagnose(ranks, CATALOGUE).findings if one.rule == "straggler"]
     assert found.rank == 1 and "dealt out evenly" in found.summary
+    assert "per step more than the others, with 3 times their arithmetic" in found.summary
     assert found.recoverable_ns == pytest.approx(4 * MS, rel=0.15)
 
 
@@ -195,3 +196,37 @@ def test_a_rank_that_is_late_in_too_few_steps_is_left_open() -> None:
         assert {one.rule for one in diagnosis.findings} & {"straggler"} == expected
         needs = [one.needs for one in diagnosis.cannot_tell if one.rule == "straggler"]
         assert [text.startswith("more steps: the others wait for rank 1") for text in needs] == [True] * (not expected)
+
+
+# What the cores of a busy host may have done
+
+LATE_BY_PYTHON = """
+    host  : l.....l.....l.l.
+    gpu   :  kk    bb     xx
+    gpu 20:              gg
+    bwd   :         BBBB
+    opt   :                O
+"""
+IN_TIME = """
+    host  : l.l.l.l.ssssssss
+    gpu   :  kkbb         xx
+    gpu 20:      gggggggggg
+    bwd   :   BB
+    opt   :                O
+"""
+
+
+@pytest.mark.parametrize("queued", [[60.0, 60.0], [0.0, 60.0]])
+def test_cores_that_all_ranks_wait_for_make_none_of_them_late(queued: list[float]) -> None:
+    """Where the others wait for none, it is the reason; where they do too, nobody knows whether it has more to do."""
+    pictures = (IN_TIME, LATE_BY_PYTHON)
+    ranks = [
+        rank(number, picture, counted={"host.queued": [percent] * 8})
+        for number, (picture, percent) in enumerate(zip(pictures, queued, strict=True))
+    ]
+    (found,) = [one for one in diagnose(ranks, CATALOGUE).findings if one.rule == "straggler"]
+    assert found.rank == 1 and "it runs Python" in found.summary
+    alone = queued[0] == 0
+    assert ("(cpu-contention on rank 1)" in found.summary) is alone
+    assert ("the ranks wait for cores, and whether it has more to do is not recorded" in found.summary) is not alone
+    assert found.confidence is (Confidence.MEASURED if alone else Confidence.BOUND)
