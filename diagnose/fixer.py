@@ -8,7 +8,7 @@ Shared tests run them all.
 
 from __future__ import annotations
 
-from diagnose.fixing import Advice, Answer, Edits, Example, Fixer, Request, example_request
+from diagnose.fixing import Advice, Answer, Edits, Example, Fixer, Request, example_request, lines_with
 from diagnose.measure.planned import planned
 from diagnose.measure.unsharding import to_keep
 from diagnose.memory import (
@@ -134,10 +134,11 @@ from diagnose.source.steps.unread_output import reader_of
 from diagnose.source.steps.unwrapped import asked_elsewhere, asks_rank, needs_model, uses_of_model
 from diagnose.source.steps.varying import varies
 from diagnose.source.syntax import only_statement
-from diagnose.source.unchanging import is_unchanging, is_written_to, on_device
+from diagnose.source.unchanging import is_unchanging, on_device
 from diagnose.source.unwrap import unwrap
 from diagnose.source.values import Setting, number, setting_of
 from diagnose.source.wrapped import block_of, wrapped
+from diagnose.source.written import is_written
 
 __all__ = [
     "STEADY_UPDATES",
@@ -278,7 +279,7 @@ __all__ = [
     "is_variable",
     "is_watching_hook",
     "is_whole_batch",
-    "is_written_to",
+    "is_written",
     "keep_on_device",
     "kept_averages",
     "known_optimizer",
@@ -286,6 +287,7 @@ __all__ = [
     "last_micro_step",
     "leaf",
     "lightning_models",
+    "lines_with",
     "log_branch",
     "logged_reads",
     "loops_around",

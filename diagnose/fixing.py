@@ -117,6 +117,11 @@ def example_request(
     return Request(finding, {"train.py": text}, sites, facts or Facts(), setting or {}, "train.py", home="")
 
 
+def lines_with(text: str, code: str) -> list[int]:
+    """The numbers of an example's lines that have this code."""
+    return [number for number, line in enumerate(text.splitlines(), 1) if code in line]
+
+
 _COMPILING = frozenset({6, 9})
 """Of an order class, the tens: compilation, graph capture."""
 

@@ -41,6 +41,7 @@ from diagnose.fixer import (
     changing_samples,
     example_request,
     import_from_shim,
+    lines_with,
     parse,
     splice,
 )
@@ -255,7 +256,7 @@ def _is_made_again(request: Request, loader: Loader) -> bool:
 
 
 def _recorded(text: str, **arguments: Scalar) -> Request:
-    line = next(number for number, line in enumerate(text.splitlines(), 1) if "DataLoader(" in line)
+    line = lines_with(text, "DataLoader(")[0]
     site = Site("DataLoader", "train.py", line, arguments={"num_workers": 2, "shuffle": True, **arguments})
     return example_request("input-bound", text, sites=[site])
 

@@ -34,6 +34,7 @@ from diagnose.fixer import (
     ensure_import,
     example_request,
     insert_before,
+    lines_with,
     parse,
 )
 
@@ -106,7 +107,7 @@ def _is_loss(source: Source, line: int) -> bool:
 
 
 def _recorded(text: str) -> Request:
-    lines = [number for number, line in enumerate(text.splitlines(), 1) if "# here" in line]
+    lines = lines_with(text, "# here")
     return example_request("unfused-loss", text, lines=lines)
 
 

@@ -51,6 +51,7 @@ from diagnose.fixer import (
     gate,
     is_read,
     keep_on_device,
+    lines_with,
     logged_reads,
     loops_around,
     on_progress_bar,
@@ -191,7 +192,7 @@ def _program(before_loop: str, in_step: str, after: str = "") -> str:
 
 
 def _recorded(text: str) -> Request:
-    lines = [number for number, line in enumerate(text.splitlines(), 1) if ".item()" in line]
+    lines = lines_with(text, ".item()")
     return example_request("host-sync", text, lines=lines)
 
 

@@ -45,6 +45,7 @@ from diagnose.fixer import (
     example_request,
     has_star,
     known_optimizer,
+    lines_with,
     parse,
     remove_argument,
     replace,
@@ -246,7 +247,7 @@ def _in_place_of_own(
 
 
 def _recorded(text: str) -> Request:
-    line = next(number for number, line in enumerate(text.splitlines(), 1) if "model.parameters()" in line)
+    line = lines_with(text, "model.parameters()")[0]
     return example_request("slow-optimizer", text, sites=[Site("optimizer", "train.py", line)])
 
 

@@ -32,6 +32,7 @@ from diagnose.fixer import (
     Site,
     Splice,
     example_request,
+    lines_with,
 )
 
 
@@ -62,7 +63,7 @@ def rewrite(request: Request) -> Answer:
 
 
 def _recorded(text: str, cuda: bool = True, **arguments: Scalar) -> Request:
-    line = next(number for number, line in enumerate(text.splitlines(), 1) if "DataLoader(" in line)
+    line = lines_with(text, "DataLoader(")[0]
     site = Site("DataLoader", "train.py", line, arguments={"pin_memory": "memory=True" in text, **arguments})
     facts = Facts(device_name="NVIDIA H200" if cuda else None)
     return example_request("pageable-copies", text, sites=[site], facts=facts)

@@ -31,6 +31,7 @@ from diagnose.fixer import (
     Site,
     Splice,
     example_request,
+    lines_with,
 )
 
 _USUAL = 2
@@ -74,7 +75,7 @@ def _code(loader: Loader, wanted: int) -> str:
 
 
 def _recorded(text: str, workers: int = 2, **arguments: Scalar) -> Request:
-    line = next(number for number, line in enumerate(text.splitlines(), 1) if "DataLoader(" in line)
+    line = lines_with(text, "DataLoader(")[0]
     ahead = 4 if "4" in text else 2  # what a run of the example's outcome records
     site = Site(
         "DataLoader", "train.py", line, arguments={"num_workers": workers, "prefetch_factor": ahead, **arguments}

@@ -42,6 +42,7 @@ from diagnose.fixer import (
     add_to_shim,
     example_request,
     import_for_effect,
+    lines_with,
     parse,
     splice,
 )
@@ -162,7 +163,7 @@ def _guard_note(request: Request) -> str:
 
 
 def _recorded(text: str, cuda: bool = False, workers: int = 0, **arguments: Scalar) -> Request:
-    line = next(number for number, line in enumerate(text.splitlines(), 1) if "DataLoader(" in line)
+    line = lines_with(text, "DataLoader(")[0]
     workers = 2 if "2" in text else workers  # what a run of the example's outcome records
     site = Site("DataLoader", "train.py", line, arguments={"num_workers": workers, **arguments})
     facts = Facts(cpu_count=4, device_name="NVIDIA H200" if cuda else None)

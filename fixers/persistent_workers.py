@@ -31,6 +31,7 @@ from diagnose.fixer import (
     Site,
     Splice,
     example_request,
+    lines_with,
 )
 
 _CHANGES = re.compile(r"(?:dataset|data|ds|trainset|train_set)\w*\.(?:set_epoch\(|(?!self)\w+\s*=[^=])")
@@ -66,7 +67,7 @@ def _why_not(request: Request, loader: Loader) -> str | None:
 
 
 def _recorded(text: str, workers: int = 2) -> Request:
-    line = next(number for number, line in enumerate(text.splitlines(), 1) if "DataLoader(" in line)
+    line = lines_with(text, "DataLoader(")[0]
     persistent = "workers=True" in text or "workers > 0" in text or "s': True" in text
     arguments = {"num_workers": workers, "persistent_workers": persistent}
     site = Site("DataLoader", "train.py", line, arguments=arguments)

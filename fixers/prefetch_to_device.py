@@ -45,6 +45,7 @@ from diagnose.fixer import (
     ensure_import,
     example_request,
     free_name,
+    lines_with,
     replace,
     top_of_program,
     training_steps,
@@ -212,7 +213,7 @@ def _class(text: str, path: str, name: str, request: Request) -> list[Splice]:
 
 
 def _recorded(text: str) -> Request:
-    line = next(number for number, line in enumerate(text.splitlines(), 1) if "DataLoader(" in line)
+    line = lines_with(text, "DataLoader(")[0]
     site = Site("DataLoader", "train.py", line, arguments={"pin_memory": "pin_memory=True" in text})
     return example_request("exposed-copies", text, sites=[site], facts=Facts(device_name="NVIDIA H200"))
 

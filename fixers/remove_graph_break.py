@@ -38,6 +38,7 @@ from diagnose.fixer import (
     Splice,
     ensure_import,
     example_request,
+    lines_with,
     only_statement,
     parse,
     remove_statements,
@@ -273,7 +274,7 @@ _REASON: dict[str, Scalar] = {"reason": "Failed to trace builtin operator", "ski
 
 
 def _recorded(text: str) -> Request:
-    lines = [number for number, line in enumerate(text.splitlines(), 1) if "# here" in line]
+    lines = lines_with(text, "# here")
     sites = [Site("graph_break", "train.py", line, arguments=_REASON) for line in lines]
     return example_request("graph-breaks", text, sites=sites, lines=lines)
 

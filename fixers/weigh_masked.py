@@ -42,6 +42,7 @@ from diagnose.fixer import (
     has_star,
     in_place,
     insert_before,
+    lines_with,
     operand,
     parse,
     scope_of,
@@ -252,7 +253,7 @@ def _labelled(source: Source, found: _Masked) -> str:
 
 
 def _recorded(text: str) -> Request:
-    lines = [number for number, line in enumerate(text.splitlines(), 1) if "mask]" in line]
+    lines = lines_with(text, "mask]")
     return example_request("host-sync", text, lines=lines)
 
 

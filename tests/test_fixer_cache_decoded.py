@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 from watching import LIGHT_PYTHON, LIMIT_S
 
-from diagnose.fixer import Advice, Edits, Site, example_request
+from diagnose.fixer import Advice, Edits, Site, example_request, lines_with
 from diagnose.plugins import load
 
 FIXER = load().fixers["cache-decoded"]
@@ -128,7 +128,7 @@ for number in range(3):
 
 
 def fixed(text: str) -> Edits:
-    line = next(number for number, line in enumerate(text.splitlines(), 1) if "DataLoader(" in line)
+    line = lines_with(text, "DataLoader(")[0]
     site = Site("DataLoader", "train.py", line, arguments={"shuffle": True, "collate_fn": "default_collate"})
     answer = FIXER.rewrite(example_request("input-bound", text, sites=[site]))
     assert isinstance(answer, Edits), answer

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.fixer import Advice, Edits, Example, example_request
+from diagnose.fixer import Advice, Edits, Example, example_request, lines_with
 from diagnose.plugins import load
 
 torch = pytest.importorskip("torch")
@@ -37,7 +37,7 @@ def test_the_log_and_the_training_are_the_same_bit_for_bit(example: Example) -> 
 
 
 def fixed(text: str) -> Edits | Advice | None:
-    lines = [number for number, line in enumerate(text.splitlines(), 1) if ".item()" in line]
+    lines = lines_with(text, ".item()")
     return FIXER.rewrite(example_request("host-sync", text, lines=lines))
 
 
@@ -173,7 +173,7 @@ def test_a_progress_bar_is_told_every_tenth_loss() -> None:
 
 def test_a_progress_bar_that_formats_a_tensor_by_itself_is_told_every_tenth() -> None:
     text = BAR.replace("loss=loss.item()", "loss=loss")
-    line = next(number for number, line in enumerate(text.splitlines(), 1) if "loss=loss" in line)
+    line = lines_with(text, "loss=loss")[0]
     assert fixed(text) is None  # nothing says that the bar waits
     answer = FIXER.rewrite(example_request("host-sync", text, lines=[line]))
     assert isinstance(answer, Edits)
