@@ -27,7 +27,7 @@ Fix safety
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import libcst as cst
 
@@ -65,6 +65,10 @@ from diagnose.fixer import (
 _ALL = "all"
 _OF_THE_BATCH = re.compile(r"BatchNorm|batch_norm")
 _KEPT_STATISTICS = "its blocks keep running statistics (BatchNorm), which a second forward pass would move again"
+_NOTHING_KEPT = (
+    "The model's blocks keep nothing for the backward pass but what they return: they are frozen, or run without "
+    "gradients. To compute them again would save no memory; what holds it lies elsewhere."
+)
 _BY_HAND = (
     "Have blocks of the model computed again in the backward pass, "
     "`x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)`, as many as memory asks for."
@@ -105,7 +109,9 @@ def rewrite(request: Request) -> Answer:
     if not isinstance(wanted, str):
         return None
     owned = _plannable(request)
-    return _by_plan(request, owned, wanted) if owned is not None else _by_source(request)
+    if owned is None:
+        return _by_source(request)
+    return _by_plan(request, owned, wanted) if owned.saving else Advice(_NOTHING_KEPT)
 
 
 def _plannable(request: Request) -> Recorded | None:
@@ -117,7 +123,7 @@ def _plannable(request: Request) -> Recorded | None:
 
 
 def _by_plan(request: Request, known: Recorded, wanted: str) -> Answer:
-    again = frozenset(range(len(known.chain.blocks))) if wanted == _ALL else read_plan(wanted)
+    again = frozenset(known.saving) if wanted == _ALL else read_plan(wanted)
     edits: list[tuple[str, list[Splice]]] = []
     for line in known.lines:
         turns = known.of_line(line, again)
@@ -141,7 +147,15 @@ def _by_plan(request: Request, known: Recorded, wanted: str) -> Answer:
     which = "all blocks" if number == count else f"{number} of {count} blocks"
     if request.setting.get("operators"):
         which += ", in part,"
+    elif not _fits(request, known, again):
+        which += " (by what was recorded not enough alone)"
     return Edits(request.edited(edits), f"compute {which} again in the backward pass instead of keeping them")
+
+
+def _fits(request: Request, known: Recorded, again: Collection[int]) -> bool:
+    """Whether a step holds no more than the process may take, as far as that is known."""
+    limit = known.limit_bytes or request.facts.device_memory_bytes
+    return limit is None or not known.whole or known.chain.peak_bytes(again) <= limit
 
 
 def _keeping(request: Request, known: Recorded, line: Line) -> Keeping | None:

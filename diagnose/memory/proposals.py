@@ -109,15 +109,14 @@ def _guessed(known: Recorded, limit_bytes: int, sites: Sequence[Site]) -> list[t
     held = known.held_bytes + gradient_bytes(sites) + state_bytes(sites)
     most = held + sum(block.kept_bytes for block in known.chain.blocks)
     least = 0
-    for block in known.chain.blocks:
+    for place in known.saving:
         if most <= _BUDGETS[0] * limit_bytes:
             break
-        most -= block.saved_bytes
+        most -= known.chain.blocks[place].saved_bytes
         least += 1
     return _parts(known, least)
 
 
 def _parts(known: Recorded, least: int) -> list[tuple[int, ...]]:
-    count = len(known.chain.blocks)
-    numbers = [max(1, round(share * count)) for share in _PARTS]
-    return [tuple(range(number)) for number in numbers if number >= least] or [tuple(range(count))]
+    numbers = [max(1, round(share * len(known.saving))) for share in _PARTS]
+    return [known.saving[:number] for number in numbers if number >= least] or [known.saving]

@@ -68,6 +68,11 @@ class Recorded:
     whole: bool = True
     """Whether peaks of a whole step are known; False where the program ended in the first, or has no allocator."""
 
+    @property
+    def saving(self) -> tuple[int, ...]:
+        """The blocks that keep more than what they return: not those that are frozen, or run without gradients."""
+        return tuple(place for place, block in enumerate(self.chain.blocks) if block.saved_bytes > 0)
+
     def of_line(self, line: Line, again: Iterable[int]) -> tuple[int, ...]:
         """Which turns of a line's loop a plan computes again, counted from 0."""
         chosen = frozenset(again)
