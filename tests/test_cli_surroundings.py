@@ -179,7 +179,13 @@ def test_a_run_keeps_its_report_as_a_page_and_says_where(
 
 @pytest.mark.parametrize(
     ("returncode", "said"),
-    [(2, "exit code 2"), (-11, "signal 11 (SIGSEGV)"), (-9, "memory runs out"), (-99, "signal 99")],
+    [
+        (2, "exit code 2"),
+        (-11, "signal 11 (SIGSEGV)"),
+        (-9, "memory runs out"),
+        (137, "exit code 137, which stands for signal 9 (SIGKILL"),
+        (-99, "signal 99"),
+    ],
 )
 def test_how_a_program_failed_is_told_by_name(returncode: int, said: str) -> None:
     assert said in how_it_ended(returncode)

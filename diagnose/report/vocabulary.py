@@ -101,6 +101,8 @@ def named_count(count: int, noun: str, several: str | None = None) -> str:
 
 def how_it_ended(returncode: int) -> str:
     """`exit code 2`, `signal 11 (SIGSEGV)`; a kill, which no program sends itself, with who else does."""
+    if returncode == 128 + signal.SIGKILL:  # what shells and containers make of it
+        return f"exit code {returncode}, which stands for {how_it_ended(-signal.SIGKILL)}"
     if returncode >= 0:
         return f"exit code {returncode}"
     number = -returncode
