@@ -45,11 +45,16 @@ from diagnose.rule import (
     shortened,
 )
 
+MANY = 8
+
 
 def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     """Gradient collectives that latency makes long."""
     comm, exchange = measures.communication, measures.exchange
     rows = exchange.waste == Waste.SMALL
+    unsized = int((comm.gradients & (comm.size_bytes < 0)).sum())
+    if unsized >= MANY * max(measures.step_count, 1):
+        yield CannotTell("small-buckets", "the sizes of the collectives, as newer torch.profiler tells")
     cost = exchange.cost_of_size
     if not rows.any() or cost is None or exchange.merged_share is None:
         return

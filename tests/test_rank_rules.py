@@ -348,3 +348,22 @@ def test_a_rule_on_jobs_that_raises_hides_no_other() -> None:
     whole = together(digests, Catalogue({"broken": rule, "straggler": RULES["straggler"]}, {}))
     assert [one.rule for one in whole.joint] == ["straggler"]
     assert whole.failures == ("rule broken failed and was left out: ZeroDivisionError: no ranks",)
+
+
+@pytest.mark.parametrize(("size_bytes", "told"), [(-1, True), (16_000, False)])
+def test_many_collectives_whose_sizes_nobody_recorded_are_not_told_to_be_small(size_bytes: int, told: bool) -> None:
+    measures = Measures(
+        drawn(
+            """
+            gpu   : kkkkbbbb            x
+            gpu 20:      gGgGgGgGgGgGgGg
+            bwd   :     BBBBBBBBBBBBBBBB
+            opt   :                     O
+            """,
+            repeat=4,
+            kernels=MODEL,
+            comms={"g": all_reduce(size_bytes), "G": all_reduce(size_bytes * 2 if size_bytes > 0 else -1)},
+        )
+    )
+    answers = [*RULES["small-buckets"].check(measures)]
+    assert [isinstance(answer, CannotTell) for answer in answers if not isinstance(answer, Claim)] == [True] * told
