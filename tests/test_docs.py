@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,10 @@ from watching import LIGHT_TORCH, LIMIT_S
 
 from diagnose import plugins
 from diagnose.cli import main
-from diagnose.model import Decision, Severity
+from diagnose.model import Decision, Interval, Severity, Verdict
+from diagnose.report import contract
 from diagnose.report.vocabulary import CLASSES
+from diagnose.session import State
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHONPATH = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
@@ -49,6 +52,7 @@ TESTED_ELSEWHERE = {
     "diagnose fix --only allow-tf32,use-sdpa train.py": "tests/test_preview.py",
     "diagnose fix --skip compile-model train.py": "tests/test_preview.py",
     "diagnose fix --allow training train.py": "tests/test_compose.py",
+    "diagnose fix --json --budget 10m train.py": "tests/test_fix.py",
     "diagnose apply": "tests/test_apply.py",
     "diagnose apply --dry-run": "tests/test_apply.py",
     "diagnose apply --only use-sdpa": "tests/test_apply_some.py",
@@ -125,6 +129,16 @@ def test_commands_that_are_tested_elsewhere_are_in_the_docs_and_the_tests_exist(
     assert all((ROOT / path).exists() for path in TESTED_ELSEWHERE.values())
 
 
+def test_the_fields_of_a_run_in_json_are_those_that_the_docs_list() -> None:
+    listed = re.findall(r"^\| (`.*?`) \|", CI, re.MULTILINE)
+    assert [name for cell in listed for name in re.findall("`(.+?)`", cell)] == list(contract.to_object(State()))
+    paragraph = CI.split("A verdict has ")[1].split("\n\n")[0]
+    told = set(re.findall("`(.+?)`", paragraph))
+    names = {field.name for kind in (Verdict, Interval) for field in fields(kind)}
+    assert names <= told
+    assert told - names == {"passed", "null"}
+
+
 def test_make_targets_of_the_docs_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
     targets = [line.split()[1] for line in ALL if line.startswith("make ")]
@@ -163,9 +177,6 @@ def test_the_shares_of_severities_are_the_engine_s() -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    for text in (README, CONTRIBUTING, CI):
-        targets = [target for target in re.findall(r"\]\(([^)]+)\)", text) if "://" not in target]
-        assert [target for target in targets if not (ROOT / target).exists()] == []
-    beside = [target.partition("#")[0] for target in re.findall(r"\]\(([^)]+)\)", FIXING + READING)]
-    assert beside
-    assert [target for target in beside if not (ROOT / "docs" / target).exists()] == []
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))):
+        targets = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())
+        assert [target for target in targets if "://" not in target and not (page.parent / target).exists()] == []
