@@ -160,11 +160,11 @@ def _claim(job: Job, late: Lateness, findings: Sequence[Sequence[Finding]]) -> J
     doubtful = doubtful and any(one.rule == _OF_THE_HOST for one in findings[late.member])
     if doubtful:
         why += "; the ranks wait for cores, and whether it has more to do is not recorded"
-    uneven = times > 1 + ALIKE if times is not None else reason is None
+    uneven = times > 1 + ALIKE if times is not None else reason is None and does == "compute"
     more_work = min(max(excess.get("compute", 0), 0), cost) if uneven else 0
     back = cost - more_work // len(job.table)
     if more_work:
-        why += f"; dealt out evenly, that gives back {format_ns(back)}"
+        why += f"; {'if so, ' if doubtful else ''}dealt out evenly, that gives back {format_ns(back)}"
     row = job.table[late.member]
     others = [one.rank for one in job.table if one is not row and one.rank is not None]
     evidence = [

@@ -202,7 +202,7 @@ def test_a_rank_that_is_late_in_too_few_steps_is_left_open() -> None:
 
 LATE_BY_PYTHON = """
     host  : l.....l.....l.l.
-    gpu   :  kk    bb     xx
+    gpu   :  kkk   bb     xx
     gpu 20:              gg
     bwd   :         BBBB
     opt   :                O
@@ -230,3 +230,4 @@ def test_cores_that_all_ranks_wait_for_make_none_of_them_late(queued: list[float
     assert ("(cpu-contention on rank 1)" in found.summary) is alone
     assert ("the ranks wait for cores, and whether it has more to do is not recorded" in found.summary) is not alone
     assert found.confidence is (Confidence.MEASURED if alone else Confidence.BOUND)
+    assert "dealt out" not in found.summary, "what it computes more is not what makes it late"
