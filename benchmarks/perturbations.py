@@ -5,8 +5,8 @@
         other = perturbation.change(profile)      # a new profile; the events that changed are copies
 
 Each takes an export of torch.profiler, decoded, and leaves it as it is. What a run was like stays; what is known of it,
-or how long all of it took, changes. `is_physical` says that the run itself would have to be another one: predictions
-in time may move then, and rules that know a device's rates may say something else with a reason.
+or how long all of it took, changes. Predictions in time move with the latter, and rules that know a device's rates may
+say something else of another device, with a reason.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ class Perturbation:
 
     name: str
     change: Callable[[Profile], Profile]
-    is_physical: bool = False
 
 
 def _with(profile: Profile, events: list[Event]) -> Profile:
@@ -240,7 +239,7 @@ PERTURBATIONS = (
     Perturbation("kernels renamed", _renamed_kernels),
     Perturbation("device unnamed", _on_device(None)),
     Perturbation("device unheard of", _on_device("NVIDIA Z9000")),
-    Perturbation("twice as long", _stretched(2.0), is_physical=True),
-    Perturbation("half as long", _stretched(0.5), is_physical=True),
-    Perturbation("said to be an A100", _on_device("NVIDIA A100-SXM4-80GB"), is_physical=True),
+    Perturbation("twice as long", _stretched(2.0)),
+    Perturbation("half as long", _stretched(0.5)),
+    Perturbation("said to be an A100", _on_device("NVIDIA A100-SXM4-80GB")),
 )

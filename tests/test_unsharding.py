@@ -32,7 +32,6 @@ def module(name: str, mib: int = 100, again_late_ns: int = 1_000, again: float =
         late_ns=2_000,
         waited_ns=0,
         early_ns=0,
-        reduce_bytes=mib * MIB,
         reduce_ns=4_000,
         reduce_exposed_ns=0,
         again_late_ns=again_late_ns,

@@ -39,11 +39,6 @@ class GradientBucket:
     tail_ns: int
     """Of that, what lies after the backward pass has computed everything."""
 
-    @property
-    def queued_ns(self) -> int:
-        """From ready to sent: how long it waited for collectives before it."""
-        return max(self.start_ns - self.ready_ns, 0)
-
 
 @dataclass(frozen=True, eq=False, slots=True)
 class GradientRounds:

@@ -2,7 +2,6 @@
 
     roofline = measures.roofline
     roofline.fraction            # per operator, of the nearer ceiling: 0.1 could be ten times as fast
-    roofline.by_compute          # which ceiling is the nearer one
     measures.step_work           # operations of a step, per second, and the share of the ceiling
 
 Williams, Waterman, Patterson: Roofline, CACM 52(4), 2009. An operator needs at least its operations over the device's
@@ -55,11 +54,6 @@ class Roofline:
     def fraction(self) -> Float64:
         """How much of the nearer ceiling was reached."""
         return np.asarray(self.least_ns / np.maximum(self.device_ns, 1), np.float64)
-
-    @property
-    def by_compute(self) -> Bool:
-        """Whether arithmetic is the nearer ceiling, not memory."""
-        return np.asarray(self.compute_ns >= self.memory_ns, np.bool_)
 
 
 def roofline_of(trace: Trace, rows: Int64, op_of_work: Int64, work: OpWork, ceilings: Ceilings) -> Roofline:

@@ -44,7 +44,6 @@ class ShardedModule:
     """Of `gather_ns`, what the fastest of the same size does not take: waiting for other ranks."""
     early_ns: int
     """Gathered and not yet unpacked."""
-    reduce_bytes: int
     reduce_ns: int
     reduce_exposed_ns: int
     again_late_ns: int
@@ -140,7 +139,6 @@ def _module(
         late_ns=int(exposed[gathers].sum()) // steps,
         waited_ns=int((comm.duration_ns - comm.transfer_ns)[gathers].sum()) // steps,
         early_ns=early // steps,
-        reduce_bytes=_size(comm.size_bytes[reduces]),
         reduce_ns=int(comm.duration_ns[reduces].sum()) // steps,
         reduce_exposed_ns=int(exposed[reduces].sum()) // steps,
         again_late_ns=int(exposed[again].sum()) // steps,
