@@ -26,6 +26,7 @@ from diagnose.trial.arms import ArmFailed, Block, Ready, Trouble, Workplace
 from diagnose.trial.captures import Capture, Tensor
 from diagnose.trial.gatekeeper import Gatekeeper
 from diagnose.trial.memory import Memory
+from diagnose.trial.schedule import Schedule
 from diagnose.trial.trajectory import Curve
 from diagnose.units import NS_PER_MS, NS_PER_S
 
@@ -95,7 +96,7 @@ class SimulatedArm:
         self._step_ns = machine.step_ms(self._text) * NS_PER_MS * luck
         self._began_ns = machine.now_ns
         self._first_step_ns = machine.begin(self._text, self._what)
-        self._warmup = warmup_steps
+        self._warmup = Schedule(warmup_steps=warmup_steps).warm_up(round(self._step_ns))
         machine.alive += 1
 
     def __enter__(self) -> Self:

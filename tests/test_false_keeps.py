@@ -35,10 +35,10 @@ def program_in(folder: Path) -> Program:
     return Program.parse(["train.py"], cwd=folder)
 
 
-def sessions(folder: Path, promised: float) -> Counter[str]:
+def sessions(folder: Path, promised: float, step_ms: float = 20) -> Counter[str]:
     """Of so many sessions of a control and one trial: fixes kept, those fast enough by themselves, second looks."""
     seen: Counter[str] = Counter()
-    machine = Machine(lambda _text: 20, noise=0.005, luck=0.02)
+    machine = Machine(lambda _text: step_ms, noise=0.005, luck=0.02)
     original, twin, patched = (program_in(folder / name) for name in ("original", "twin", "patched"))
     with simulated(machine):
         for _ in range(SESSIONS):
@@ -68,3 +68,11 @@ def test_of_two_hundred_patches_that_change_nothing_fewer_than_one_in_twenty_is_
     assert seen["fast enough"] > BAR * SESSIONS  # it is the control that tells them from a faster program
     assert seen["kept"] < BAR * SESSIONS
     assert (seen["second looks"] > 0) == (promised > 0)
+
+
+def test_long_steps_take_half_the_pairs_and_no_more_false_keeps(tmp_path: Path) -> None:
+    """A block of them is two steps, whose noise is larger than that of fifteen; luck is that of any process."""
+    seen = sessions(tmp_path, 0.5, step_ms=3000)
+    assert seen["fast enough"] > BAR * SESSIONS
+    assert seen["kept"] < BAR * SESSIONS
+    assert seen["second looks"] > 0

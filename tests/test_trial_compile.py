@@ -13,6 +13,7 @@ import pytest
 from diagnose.collect.inside import turns
 from diagnose.model import Gate
 from diagnose.program import Program
+from diagnose.trial import schedule
 from diagnose.trial.bench import Bench
 from diagnose.trial.copies import Copies
 from diagnose.trial.schedule import Deadline, Schedule
@@ -105,7 +106,7 @@ class FakeHub:
         """No device."""
 
 
-def steps_until_ready(monkeypatch: pytest.MonkeyPatch, compiling: set[int], warmup: int = 5) -> int:
+def steps_until_ready(monkeypatch: pytest.MonkeyPatch, compiling: set[int], warmup: int = 5, step_ns: int = 1) -> int:
     """How many steps the warm-up takes where something is compiled in each of `compiling`."""
     hub: Any = FakeHub()
     taken = turns._Turns("nowhere", warmup, hub)
@@ -115,7 +116,7 @@ def steps_until_ready(monkeypatch: pytest.MonkeyPatch, compiling: set[int], warm
     monkeypatch.setattr(taken, "_wait", lambda: None)
     for step in range(1, 1000):
         taken._compiling.times += step in compiling
-        taken._after_step(step)
+        taken._after_step(step * step_ns)
         if ready:
             return step
     raise AssertionError("never ready")
@@ -126,6 +127,14 @@ def test_a_warm_up_lasts_until_nothing_has_been_compiled_for_three_steps(monkeyp
     assert steps_until_ready(monkeypatch, {1, 2}) == 5
     assert steps_until_ready(monkeypatch, {1, 2, 4}) == 4 + turns.QUIET_STEPS
     assert steps_until_ready(monkeypatch, {1, 4, 6, 7}) == 7 + turns.QUIET_STEPS
+
+
+def test_of_long_steps_three_are_enough_and_what_is_compiled_late_still_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (turns.LONG_STEP_NS, turns.LONG_WARM_UP_STEPS) == (schedule.LONG_STEP_NS, schedule.LONG_WARM_UP_STEPS)
+    assert steps_until_ready(monkeypatch, set(), step_ns=turns.LONG_STEP_NS) == turns.LONG_WARM_UP_STEPS
+    assert steps_until_ready(monkeypatch, set(), step_ns=turns.LONG_STEP_NS - 1) == 5
+    assert steps_until_ready(monkeypatch, {3}, step_ns=turns.LONG_STEP_NS) == 3 + turns.QUIET_STEPS
+    assert steps_until_ready(monkeypatch, set(), warmup=2, step_ns=turns.LONG_STEP_NS) == 2
 
 
 def test_a_program_that_never_stops_compiling_becomes_ready_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

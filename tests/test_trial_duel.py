@@ -353,3 +353,16 @@ def test_too_little_memory_is_recognised_by_its_words_or_by_a_kill_that_was_not_
     assert died_of_memory("RuntimeError: CUDA error: out of memory", 1)
     assert died_of_memory("", -9)
     assert not died_of_memory("ValueError: shapes differ", 1)
+
+
+def test_long_steps_take_half_the_pairs_of_each_generation_where_these_say_enough() -> None:
+    clear = Machine(step_ns=lambda side: 3e9 if side == ORIGINAL else 1.5e9)
+    found = clear.run(Schedule(), resolution=0.01)
+    assert [pair.generation for pair in found.pairs] == [0, 0, 1, 1]
+    assert (found.steps, found.stopped_early) == (2, False)
+    # Those of the control that are not fine enough go on in the last generation, as many as any.
+    rough = iter(range(1000))
+    control = Machine(step_ns=lambda _side: 3e9 * (1 + 0.03 * (next(rough) % 7)))
+    found = control.run(Schedule(), resolution=None)
+    assert len(found.pairs) == Schedule().pairs
+    assert found.generations == Schedule().generations

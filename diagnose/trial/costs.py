@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from diagnose.model import Gate
 from diagnose.trial.comparison import ORIGINAL, PATCHED, Comparison
-from diagnose.trial.schedule import Schedule
+from diagnose.trial.schedule import LONG_STEP_NS, Schedule
 from diagnose.trial.trajectory import LEAST_SEEDS
 from diagnose.units import NS_PER_S
 from diagnose.verdict import LEAST_PAIRS
@@ -69,7 +69,7 @@ class Costs:
     @property
     def first_step_after_ns(self) -> int:
         """From the start of a process to its first step, which a capture begins with."""
-        return max(0, self.start_ns - self.schedule.warmup_steps * self.step_ns)
+        return max(0, self.start_ns - self.schedule.warm_up(self.step_ns) * self.step_ns)
 
     def grew(self, found: Comparison) -> None:
         """The patched program of a comparison is what the next trials start from."""
@@ -125,7 +125,7 @@ class Costs:
     @property
     def _clear_pairs(self) -> int:
         """After how many pairs, over all generations, a clear answer is accepted."""
-        return min(self.schedule.pairs, self.schedule.generations * self.schedule.screen_pairs)
+        return min(self.schedule.pairs, self.schedule.generations * self.schedule.screened_pairs(self.step_ns))
 
     @property
     def _block_ns(self) -> int:
@@ -141,4 +141,5 @@ class Costs:
         if self.alternates:
             return 2 * max(LEAST_PAIRS, self.schedule.pairs // 2) * (self.start_ns + 2 * self._block_ns)
         starts = 1 if self.ahead else generations
-        return starts * self.start_ns + 2 * (generations + pairs) * self._block_ns
+        settling = 1 if self.step_ns >= LONG_STEP_NS else 2 * generations
+        return starts * self.start_ns + (settling + 2 * pairs) * self._block_ns

@@ -16,7 +16,7 @@ from diagnose.model import Interval
 from diagnose.trial.arms import ArmFailed, Block, Ready, Trouble
 from diagnose.trial.comparison import ORIGINAL, PATCHED, Comparison
 from diagnose.trial.memory import fits_twice
-from diagnose.trial.schedule import Deadline, Schedule
+from diagnose.trial.schedule import LONG_STEP_NS, Deadline, Schedule
 from diagnose.verdict import CLEAR_SAVING, LEAST_PAIRS, LEAST_SAVING, Pair, clear, estimate, hopeless, precise
 
 Answer = TypeVar("Answer")
@@ -233,8 +233,13 @@ class _Run:
         return ready
 
     def settle(self, arms: Sequence[LiveArm]) -> None:
-        """One unmeasured block each, undisturbed by the other's start; the original's sets the length of blocks."""
+        """One unmeasured block each, undisturbed by the other's start; the original's sets the length of blocks.
+
+        Where steps are long, that is what it is for: the step that heads each block is enough to recover.
+        """
         for side in (ORIGINAL, PATCHED):
+            if self.found.steps and self.found.step_ns >= LONG_STEP_NS:
+                return
             known = self.schedule.block_steps(self.found.step_ns) if self.found.step_ns > 0 else 0
             steps = self.found.steps or min(self.schedule.least_steps, known or self.schedule.least_steps)
             block = self.block(side, arms[side], steps)
@@ -243,7 +248,11 @@ class _Run:
                 self.found.steps = self.schedule.block_steps(self.found.step_ns)
 
     def take_turns(self, arms: Sequence[LiveArm], generation: int) -> None:
-        for turn in range(self.schedule.pairs_per_generation):
+        long = self.found.step_ns >= LONG_STEP_NS and not self.duel.reassures
+        screened = self.schedule.screened_pairs(self.found.step_ns if long else 0)
+        last = generation + 1 >= self.schedule.generations
+        most = max(self.schedule.pairs_per_generation, self.schedule.pairs - len(self.found.pairs) if long else 0)
+        for turn in range(most):
             if self.over:
                 return
             forward = len(self.found.pairs) % 2 == 0
@@ -251,7 +260,7 @@ class _Run:
             for side in (ORIGINAL, PATCHED) if forward else (PATCHED, ORIGINAL):
                 blocks[side] = self.block(side, arms[side], self.found.steps)
             self.add_pair(generation, blocks)
-            if turn + 1 == self.schedule.screen_pairs and self.settled:
+            if turn + 1 == screened and (self.settled or (long and not last)):
                 self.found.reassured = self.duel.reassures
                 return  # to the next generation, if this is not the last
 

@@ -12,6 +12,12 @@ from diagnose.units import NS_PER_MS, NS_PER_S
 _BLOCKS = 3
 """A block of slow steps may last this many times `block_ns`, before it takes fewer steps."""
 _FEWEST_STEPS = 2
+"""One alone, from one end of the device's work to another, would show all of the host's that goes on beside others."""
+LONG_STEP_NS = NS_PER_S
+"""Beside a step that takes this long the noise of clocks, caches and neighbours is small: what pairs of shorter steps
+say together, half as many pairs of these say. What differs between processes, only more processes tell."""
+LONG_WARM_UP_STEPS = 3
+"""Of such steps: memory and choices of kernels have settled after two, and clocks after seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +91,14 @@ class Schedule:
         room = _BLOCKS * self.block_ns // step_ns
         wanted = max((steps for steps in (self.least_steps, self.usual_steps) if steps <= room), default=_FEWEST_STEPS)
         return min(self.most_steps, max(min(self.least_steps, _FEWEST_STEPS), enough, wanted))
+
+    def screened_pairs(self, step_ns: int) -> int:
+        """Pairs of a generation after which it is asked whether more are needed."""
+        return math.ceil(self.screen_pairs / 2) if step_ns >= LONG_STEP_NS else self.screen_pairs
+
+    def warm_up(self, step_ns: int) -> int:
+        """Steps of a warm-up, where a step takes so long."""
+        return min(LONG_WARM_UP_STEPS, self.warmup_steps) if step_ns >= LONG_STEP_NS else self.warmup_steps
 
     def drops(self, step_ns: int) -> int:
         """Unmeasured steps at the head of a block of a program whose step takes `step_ns`."""

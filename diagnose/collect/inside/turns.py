@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 
 WARM_UP_STEPS = 5
 """Unless the recipe says otherwise: allocator pools, kernel choices and DDP's buckets have settled by then."""
+LONG_STEP_NS = 1_000_000_000
+LONG_WARM_UP_STEPS = 3
+"""Enough of steps that take `LONG_STEP_NS`, as the schedule counts on."""
 QUIET_STEPS = 3
 """In which nothing was compiled: the warm-up lasts until they have been, but no longer than MOST_WARM_UP_STEPS."""
 MOST_WARM_UP_STEPS = 60
@@ -67,6 +70,8 @@ class _Turns:
         self._warming = max(1, warmup)
         self._compiling = Compiling(hub)
         self._compiled = 0
+        self._quiet_from = 0
+        """The step with which enough have passed since something was compiled."""
         self._dropping = 0
         self._wanted = 0
         self._marks: list[int] = []
@@ -136,7 +141,11 @@ class _Turns:
         times = self._compiling.times
         if times != self._compiled and self._steps < MOST_WARM_UP_STEPS:
             self._warming = max(self._warming, QUIET_STEPS)
+            self._quiet_from = self._steps + QUIET_STEPS
         self._compiled = times
+        long = self._steps > 1 and now - self._marks[-2] >= LONG_STEP_NS
+        if long and self._steps >= max(LONG_WARM_UP_STEPS, self._quiet_from):
+            self._warming = 0
         if self._warming:
             return
         self._hub.synchronize()
