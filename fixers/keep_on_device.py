@@ -44,7 +44,7 @@ from diagnose.fixer import (
     free_name,
     insert_before,
     is_unchanging,
-    is_written_to,
+    is_written,
     leaf,
     on_device,
     remove_statements,
@@ -166,7 +166,7 @@ def _to_device(
         target = assign.targets[0].target if isinstance(assign, cst.Assign) and len(assign.targets) == 1 else None
         if isinstance(target, cst.Name) and isinstance(assign, cst.Assign):
             uses = uses_of(source, scope_of(source, call), target.value)
-            if uses.lost or len(uses.assigned) != 1 or is_written_to(source, loop, target.value):
+            if uses.lost or len(uses.assigned) != 1 or is_written(source, target.value, loop):
                 return
             plan.edits.append((path, remove_statements(source, [assign])))
             plan.edits.append((path, [insert_before(source, loop, [source.code(assign)])]))

@@ -10,6 +10,7 @@ import libcst as cst
 
 from diagnose.source.flow import binds
 from diagnose.source.syntax import Source
+from diagnose.source.written import is_written
 
 __all__ = ["Bound", "Definition", "in_module", "names_in", "reaching", "same_value", "statement_of", "unchanged_until"]
 
@@ -118,27 +119,15 @@ def _simple(source: Source, statement: cst.SimpleStatementLine, name: str) -> De
         return Definition(Bound.ASSIGNED, statement, small.value)
     if isinstance(small, cst.AugAssign) and isinstance(small.target, cst.Name):
         return Definition(Bound.UPDATED, statement, small)
-    if isinstance(small, cst.Expr) and isinstance(small.value, cst.Call):
-        return Definition(Bound.MUTATED, statement, small.value)
+    call = small.value if isinstance(small, cst.Expr) else None
+    if isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute) and source.code(call.func.value) == name:
+        return Definition(Bound.MUTATED, statement, call)
     return Definition(Bound.LOST)
 
 
 def _touches(source: Source, below: cst.CSTNode, name: str) -> bool:
     """Whether anything below a node binds a name, or changes in place what it holds."""
-    if binds(source, below, name):
-        return True
-    for call in source.every(cst.Call, below):
-        function = call.func
-        if isinstance(function, cst.Attribute) and isinstance(function.value, cst.Name):
-            method = function.attr.value
-            if function.value.value == name and method.endswith("_") and not method.endswith("__"):
-                return True
-    for target in source.every(cst.Subscript, below):
-        if isinstance(target.value, cst.Name) and target.value.value == name:
-            parent = source.parent(target)
-            if isinstance(parent, cst.AssignTarget) or (isinstance(parent, cst.AugAssign) and parent.target is target):
-                return True
-    return False
+    return binds(source, below, name) or is_written(source, name, below)
 
 
 def statement_of(source: Source, node: cst.CSTNode) -> cst.CSTNode:

@@ -9,8 +9,9 @@ import libcst as cst
 from diagnose.source.edit import call_name
 from diagnose.source.flow import Loop, binds
 from diagnose.source.syntax import Source
+from diagnose.source.written import is_written
 
-__all__ = ["is_unchanging", "is_written_to", "on_device"]
+__all__ = ["is_unchanging", "on_device"]
 
 _DRAWS = re.compile(r"rand|normal|bernoulli|multinomial|dropout|shuffle|permutation|choice|sample")
 _SHAPED = frozenset({"ones", "zeros", "full", "eye"})
@@ -32,7 +33,7 @@ def is_unchanging(source: Source, node: cst.BaseExpression, loop: Loop) -> bool:
             continue
         if isinstance(parent, cst.Arg) and parent.keyword is name:
             continue
-        if binds(source, loop, name.value) or is_written_to(source, loop, name.value):
+        if binds(source, loop, name.value) or is_written(source, name.value, loop):
             return False
     return not any(
         isinstance(each, cst.Attribute) and isinstance(each.value, cst.Name) and each.value.value == "self"
@@ -42,22 +43,6 @@ def is_unchanging(source: Source, node: cst.BaseExpression, loop: Loop) -> bool:
 
 def _is_self(node: cst.Attribute) -> bool:
     return isinstance(node.value, cst.Name) and node.value.value == "self"
-
-
-def is_written_to(source: Source, below: cst.CSTNode, name: str) -> bool:
-    """Whether anything below a node changes what a name holds in place."""
-    for node in source.every(cst.Name, below):
-        parent = source.parent(node) if node.value == name else None
-        above = source.parent(parent) if parent is not None else None
-        if isinstance(parent, cst.AugAssign) and parent.target is node:
-            return True
-        if isinstance(parent, cst.Subscript) and isinstance(above, cst.AssignTarget | cst.AugAssign):
-            return True
-        if isinstance(parent, cst.Attribute) and parent.value is node and re.search(r"[a-z]_$", parent.attr.value):
-            return True
-        if isinstance(parent, cst.Arg) and parent.keyword is not None and parent.keyword.value == "out":
-            return True
-    return False
 
 
 def on_device(source: Source, moved: cst.BaseExpression, device: str) -> str | None:

@@ -11,6 +11,7 @@ from diagnose.source.formulas.formula import Operation, certain, constant, integ
 from diagnose.source.members import member
 from diagnose.source.reaching import Bound, reaching, statement_of
 from diagnose.source.syntax import Source
+from diagnose.source.written import is_written
 
 __all__ = ["Polarity", "causal", "fill_value"]
 
@@ -61,12 +62,7 @@ def causal(
 
 def _is_changed(source: Source, node: cst.BaseExpression) -> bool:
     """Whether the class changes the tensor that it keeps there in place."""
-    around, code = source.inside(node, cst.ClassDef), source.code(node)
-    for target in source.every(cst.AssignTarget, around):
-        if isinstance(target.target, cst.Subscript) and source.code(target.target.value) == code:
-            return True
-    methods = (call.func for call in source.every(cst.Call, around) if isinstance(call.func, cst.Attribute))
-    return any(each.attr.value.endswith("_") and source.code(each.value) == code for each in methods)
+    return is_written(source, source.code(node), source.inside(node, cst.ClassDef))
 
 
 def _through_subscript(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import libcst as cst
 
 from diagnose.source.steps.transfers import Transfer
-from diagnose.source.syntax import Source
+from diagnose.source.written import written_in_place
 
 __all__ = ["is_overwritten"]
 
@@ -31,18 +30,5 @@ def is_overwritten(transfer: Transfer) -> bool:
         source.code(written) == code
         and source.span(written)[0] > source.span(transfer.call)[1]
         and source.inside(written, cst.FunctionDef) is function
-        for written in _written(source)
+        for written in written_in_place(source)
     )
-
-
-def _written(source: Source) -> Iterator[cst.BaseExpression]:
-    """What is written in place: `x.add_(1)`, `x[0] = 1`, `x += 1`."""
-    for call in source.every(cst.Call):
-        method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
-        if isinstance(call.func, cst.Attribute) and method.endswith("_") and not method.endswith("__"):
-            yield call.func.value
-    for assign in source.every(cst.AssignTarget):
-        if isinstance(assign.target, cst.Subscript):
-            yield assign.target.value
-    for update in source.every(cst.AugAssign):
-        yield update.target.value if isinstance(update.target, cst.Subscript) else update.target
