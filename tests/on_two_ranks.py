@@ -10,22 +10,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from watching import LIMIT_S
+from watching import LIGHT_TORCH, LIMIT_S
 
 ROOT = Path(__file__).parents[1]
 
-_HARNESS = """
-import json, os, sys, torch, torch.distributed as dist
+_HARNESS = f"""
+import json, os
+{LIGHT_TORCH}
+import torch.distributed as dist
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
 dist.init_process_group = lambda *_args, **_kwargs: None
 _, programs, names, target = sys.argv
 found = []
 for text in json.load(open(programs)):
-    scope = {"__name__": "__main__"}
+    scope = {{"__name__": "__main__"}}
     exec(compile(text, "train.py", "exec"), scope)
     found.append([scope[name] for name in names.split(",")])
-json.dump(found, open(f"{target}.{dist.get_rank()}", "w"))
+json.dump(found, open(f"{{target}}.{{dist.get_rank()}}", "w"))
 dist.barrier()
 dist.destroy_process_group()
 os._exit(0)  # all is written; see benchmarks/rank_ending.py

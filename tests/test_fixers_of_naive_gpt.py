@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from watching import LIMIT_S
+from watching import LIGHT_PYTHON, LIMIT_S
 
 from diagnose.fixer import Advice, Answer, Edits, Facts, Fixer, Site, example_request
 from diagnose.model import Scalar
@@ -143,7 +142,7 @@ def printed(text: str, folder: Path, name: str, *words: str) -> list[float]:
     program.write_text(text)
     variables = {**os.environ, "TORCHDYNAMO_DISABLE": "1", "OMP_NUM_THREADS": "1"}
     ran = subprocess.run(
-        [sys.executable, str(program), *words],
+        [*LIGHT_PYTHON, str(program), *words],
         capture_output=True,
         text=True,
         timeout=LIMIT_S,

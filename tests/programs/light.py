@@ -16,14 +16,6 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-gc.disable()
-
-import torch  # noqa: E402, F401
-
-gc.enable()
-gc.freeze()
-atexit.register(gc.freeze)
-
 
 class _Unloaded(ModuleType):
     """A module of the compiler that knows what is said where nothing is compiled."""
@@ -56,8 +48,15 @@ _UNLOADED = (
     _EVAL_FRAME,
     _CONFIG,
 )
-for _module in _UNLOADED:
-    sys.modules.setdefault(_module.__name__, _module)
+sys.modules.update((module.__name__, module) for module in _UNLOADED)
+
+gc.disable()
+
+import torch  # noqa: E402, F401
+
+gc.enable()
+gc.freeze()
+atexit.register(gc.freeze)
 
 if __name__ == "__main__":
     del sys.argv[0]
