@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from diagnose.compose.journal import NOTHING_TO_CHANGE
 from diagnose.model import Decision, Verdict
-from diagnose.session import State, TrialStarted, TrialState
+from diagnose.session import PatchAccepted, RunEnded, RunStarted, State, TrialStarted, TrialState
+from diagnose.tui.header import TabStrip
 from diagnose.tui.overview import Outcome
 
 STARTED = TrialStarted(fixer="drop-debug", setting={}, predicted_ns=None, summary="no checks", diff="")
 
 
-def said(state: State) -> str:
+def said(state: State, width: int = 80) -> str:
     panel = Outcome()
     panel.state = state
-    return "\n".join(line.plain for line in panel.draw(80, None))
+    return "\n".join(line.plain for line in panel.draw(width, None))
 
 
 def test_while_the_first_is_tried_none_of_none_is_not_counted() -> None:
@@ -22,3 +24,21 @@ def test_while_the_first_is_tried_none_of_none_is_not_counted() -> None:
 def test_what_was_kept_so_far_is_counted() -> None:
     kept = Verdict("other", Decision.KEPT, "22 % of the step saved")
     assert said(State(trials=(TrialState(STARTED),), verdicts=(kept,))) == "Fixes  1 of 1 kept   ▸ trying drop-debug"
+
+
+def test_what_to_type_next_keeps_to_what_it_does_where_the_rest_has_no_room() -> None:
+    state = State(
+        started=RunStarted(command="fix", program="train.py", cwd="/here", version="0.1.0"),
+        patch=PatchAccepted(diff="+x = 1\n", fixers=["other"]),
+        ended=RunEnded(returncode=0, exit_code=0),
+    )
+    assert said(state, 80).splitlines()[-1] == "Next  diagnose apply  writes this diff to your files"
+    assert said(state, 120).endswith("; `diagnose revert` takes it back byte for byte")
+
+
+def test_a_fixer_without_an_edit_is_no_fix_in_the_tab_s_count() -> None:
+    kept = Verdict("other", Decision.KEPT, "22 % of the step saved")
+    idle = Verdict("idle", Decision.NOT_TRIED, NOTHING_TO_CHANGE)
+    tabs = TabStrip()
+    tabs.state = State(verdicts=(kept, idle), patch=PatchAccepted(diff="+x = 1\n", fixers=["other"]))
+    assert "3 Fixes 1/1" in tabs.draw(80, None)[0].plain

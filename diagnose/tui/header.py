@@ -11,6 +11,7 @@ from diagnose.errors import Cancelled
 from diagnose.model import TOGETHER
 from diagnose.report.paths import clipped
 from diagnose.report.styled import styled
+from diagnose.report.tried import is_idle
 from diagnose.report.vocabulary import ACCENT, BAD, GOOD, how_it_ended
 from diagnose.session import State
 from diagnose.tui.panel import Panel, spread
@@ -115,7 +116,8 @@ _BETWEEN = "   "
 def _counts(state: State) -> dict[str, str]:
     findings = len(state.diagnosis.findings) if state.diagnosis else 0
     kept = len(state.patch.fixers) if state.patch else 0
-    names = {trial.started.fixer for trial in state.trials} | {verdict.fixer for verdict in state.verdicts}
+    judged = {verdict.fixer for verdict in state.verdicts if not is_idle(verdict)}
+    names = {trial.started.fixer for trial in state.trials} | judged
     tried = len(names - {TOGETHER})
     changed = state.patch.diff.splitlines() if state.patch else []
     added = sum(line.startswith("+") and not line.startswith("+++") for line in changed)

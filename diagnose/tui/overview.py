@@ -104,7 +104,9 @@ class Outcome(Panel):
         command = next_command(state)
         if command is not None and state.ended is not None:
             line = styled("Next  ", FAINT).append(command[0], f"bold {ACCENT}")
-            line.append(f"  {command[1]}", FAINT)
+            first, _, rest = command[1].partition("; ")
+            whole = not rest or len(line) + 2 + len(command[1]) <= width
+            line.append(f"  {command[1] if whole else first}", FAINT)
             line.truncate(width, overflow="ellipsis")
             lines.append(line)
         return lines
