@@ -18,7 +18,7 @@ from diagnose.model import Diagnosis, Facts
 from diagnose.plugins import Catalogue
 from diagnose.program import Program
 from diagnose.report import contract
-from diagnose.report.vocabulary import how_it_ended
+from diagnose.report.vocabulary import KILLED, how_it_ended, named_count
 from diagnose.session import (
     AnyEvent,
     CountersRead,
@@ -121,8 +121,11 @@ class _StepCount:
 def _shortcomings(steps: _StepCount, recipe: Recipe, outcome: launch.Outcome) -> tuple[str, ...]:
     failed = outcome.returncode and not (outcome.stopped or outcome.interrupted)
     how = f"the program failed with {how_it_ended(outcome.returncode)}" if failed else "the program ended"
+    # Who is killed cannot write down the last half second.
+    least = "at least " if failed and outcome.returncode in KILLED else ""
+    after = f"{how} after {least}{named_count(steps.most, 'step')}"
     if steps.traced:
-        return (f"{how} after {steps.most} steps: what is said here is of its steps until then",) if failed else ()
+        return (f"{after}: what is said here is of its steps until then",) if failed else ()
     if not outcome.ranks and failed:
         return (f"{how} before its first training step: what it says above is what to mend first",)
     if not outcome.ranks and (outcome.stopped or outcome.interrupted):
@@ -135,9 +138,10 @@ def _shortcomings(steps: _StepCount, recipe: Recipe, outcome: launch.Outcome) ->
             "no training step was seen: nothing called an optimizer's step, a backward pass or a data loader in a "
             "process that imports torch; name the script that trains, or put its launcher after --",
         )
+    sooner = f"lower --warmup (now {recipe.warmup})"
     return (
-        f"{how} after {steps.most} steps, before {recipe.steps} steady ones could be traced: what follows "
-        f"rests on the step log and samples alone; let it run for longer, or lower --warmup (now {recipe.warmup})",
+        f"{after}, before {recipe.steps} steady ones could be traced: what follows rests on the step log and samples "
+        f"alone; {f'to trace sooner, {sooner}' if failed else f'let it run for longer, or {sooner}'}",
     )
 
 

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from watching import PROGRAMS, Ran, run
 
+from diagnose.cli.watching import _judged
+from diagnose.collect.launch import Outcome
 from diagnose.engine import diagnose
 from diagnose.model import Diagnosis, Severity
 from diagnose.plugins import load
@@ -68,6 +72,14 @@ def test_what_would_bring_it_under_is_said_in_bytes_that_are_there(diagnosis: Di
     assert "computed again free up to 390 MiB" in first.confirm
     assert "micro-batch" not in first.confirm  # half of it would free less than was asked for
     assert first.fixers[:1] == ("checkpoint-blocks",) or "checkpoint-blocks" not in load().fixers
+
+
+def test_the_run_says_by_its_name_how_it_ended(died: Ran) -> None:
+    seen: Any = SimpleNamespace(outcome=Outcome(1, False, False, (0,)), traces=open_traces([died.folder]))
+    code, message = _judged(seen, cancelled=False)
+    assert (code, message) == (3, "the program ran out of the device's memory, and ended with exit code 1")
+    seen.traces = []
+    assert _judged(seen, cancelled=False) == (3, "the program failed with exit code 1")
 
 
 def test_what_held_the_memory_is_part_of_every_report(diagnosis: Diagnosis) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from diagnose.collect import Recipe
 from diagnose.collect.launch import Outcome
 from diagnose.collect.progress import StepsEnded, WindowWritten
@@ -33,6 +35,19 @@ def test_a_program_that_fails_later_is_told_beside_what_was_measured() -> None:
 def test_one_that_fails_before_its_trace_is_not_told_to_go_on_alone() -> None:
     (words,) = said(steps(5, traced=False), -11)
     assert words.startswith("the program failed with signal 11 (SIGSEGV) after 5 steps, before 4 steady ones")
+
+
+def test_who_failed_is_not_told_to_run_for_longer() -> None:
+    (failed,), (short,) = said(steps(5, traced=False), 1), said(steps(5, traced=False), 0)
+    assert "for longer" not in failed and "to trace sooner, lower --warmup" in failed
+    assert "let it run for longer, or lower --warmup" in short
+
+
+@pytest.mark.parametrize("returncode", [-9, 137])
+def test_who_is_killed_may_have_come_further(returncode: int) -> None:
+    """The log is written twice a second: the last of it is lost."""
+    (words,) = said(steps(1, traced=False), returncode)
+    assert "SIGKILL" in words and "after at least 1 step, before" in words
 
 
 def test_the_end_that_was_asked_for_is_no_failure() -> None:

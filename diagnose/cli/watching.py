@@ -271,7 +271,10 @@ def _judged(seen: Observation, cancelled: bool) -> tuple[int, str]:
         return INTERRUPTED, "interrupted"
     if outcome.returncode == 0 or outcome.stopped:
         return 0, ""
-    return PROGRAM_FAILED, f"the program failed with {how_it_ended(outcome.returncode)}"
+    how = how_it_ended(outcome.returncode)
+    if _ran_out_of_memory(seen):
+        return PROGRAM_FAILED, f"the program ran out of the device's memory, and ended with {how}"
+    return PROGRAM_FAILED, f"the program failed with {how}"
 
 
 def _ran_out_of_memory(seen: Observation) -> bool:

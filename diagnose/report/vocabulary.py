@@ -99,9 +99,13 @@ def named_count(count: int, noun: str, several: str | None = None) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {several or f'{noun}s'}"
 
 
+KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
+"""What a killed program returns: by itself, and through a shell or a container."""
+
+
 def how_it_ended(returncode: int) -> str:
     """`exit code 2`, `signal 11 (SIGSEGV)`; a kill, which no program sends itself, with who else does."""
-    if returncode == 128 + signal.SIGKILL:  # what shells and containers make of it
+    if returncode == KILLED[1]:
         return f"exit code {returncode}, which stands for {how_it_ended(-signal.SIGKILL)}"
     if returncode >= 0:
         return f"exit code {returncode}"
