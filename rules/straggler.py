@@ -33,7 +33,8 @@ Thresholds
     the cost of records is known (diagnose/measure/replay_overhead.py). Two recordings of a balanced program on two
     H200, bound by its host only while it is profiled, have one rank late by 0.9 and 1.4 times that cost: not the same.
     A rank that computes on the processor, and longer than the others, is not named where nobody recorded how long it
-    waited for a core: of a balanced job on a busy host, either may be last in all of four steps. Where it is recorded
+    waited for a core: of a balanced job on a busy host, either may be last in all of four steps. Nor is it by a finding
+    of its own that explains less than half (_MOST) of what the others wait. Where it is recorded
     that the ranks did wait for cores, what the rank gives back is a bound.
 """
 
@@ -62,6 +63,9 @@ from diagnose.rule import (
 
 _REASON = 0.25
 """A reason explains at least this part of the time for which a rank is late."""
+
+_MOST = 0.5
+"""One that explains less than this leaves open what else made a rank late on a busy host."""
 
 ALIKE = 0.02
 RECORDED = 0.5
@@ -141,7 +145,13 @@ def _may_have_no_core(
     """Whether it computes on the processor, as much as the others for all that is known, and does so longer."""
     cost, times = sum(late.cost_ns) // len(late.cost_ns), _times_as_much(job, late.member)
     longer = next(iter(excess), None) in _ON_A_CORE and (times is None or times <= 1 + ALIKE)
-    return job.table[late.member].cores_unknown and longer and _own_finding(job, late, findings, cost) is None
+    return (
+        job.table[late.member].cores_unknown and longer and _leaves_open(_own_finding(job, late, findings, cost), cost)
+    )
+
+
+def _leaves_open(reason: Finding | None, cost_ns: int) -> bool:
+    return reason is None or reason.recoverable_ns < _MOST * cost_ns
 
 
 def _claim(job: Job, late: Lateness, findings: Sequence[Sequence[Finding]]) -> JobClaim:
@@ -156,7 +166,7 @@ def _claim(job: Job, late: Lateness, findings: Sequence[Sequence[Finding]]) -> J
         if does == "compute" and times is not None and times > 1 + ALIKE:
             more += f", with {times:.3g} times their arithmetic"
         why = f"{more} ({why})" if why else more
-    doubtful = does in _ON_A_CORE and reason is None and (times is None or times <= 1 + ALIKE)
+    doubtful = does in _ON_A_CORE and _leaves_open(reason, cost) and (times is None or times <= 1 + ALIKE)
     doubtful = doubtful and any(one.rule == _OF_THE_HOST for one in findings[late.member])
     if doubtful:
         why += "; the ranks wait for cores, and whether it has more to do is not recorded"

@@ -178,6 +178,22 @@ def test_a_rank_that_computes_longer_on_a_processor_may_have_had_no_core(cores_u
     assert [("waits for a core: some seconds of a live run" in one.needs) for one in doubts] == [True] * cores_unknown
 
 
+@pytest.mark.parametrize(("stands_ms", "named"), [(2, False), (6, True)])
+def test_a_finding_that_explains_little_of_it_rules_no_busy_host_out(stands_ms: int, named: bool) -> None:
+    """Of 9 ms a step for which the other waits, Python takes so many, and computing what is left."""
+    late = f"""
+    host  : {"p" * stands_ms}.l.l.l{"." * (8 - stands_ms)}l.
+    gpu   : {"." * stands_ms}  {"k" * (10 - stands_ms)}bxxg
+    bwd   :            BB
+    opt   :                O
+    """
+    traces = [rank(0, ON_TIME), rank(1, late)]
+    digests = [digest_of(trace, CATALOGUE) for trace in traces]
+    unknown = [replace(one, record=replace(one.record, cores_unknown=True)) for one in digests]
+    diagnosis = diagnose_digests(unknown, CATALOGUE)
+    assert any(one.rule == "straggler" for one in diagnosis.findings) is named
+
+
 def test_a_rank_that_is_late_in_too_few_steps_is_left_open() -> None:
     """Of two ranks one comes last in each step, whoever it is: seen twice, that proves nothing."""
     late = """
