@@ -41,6 +41,8 @@ def test_a_trial_takes_its_starts_and_its_blocks_and_a_gate_what_the_patched_pro
     known = costs()
     assert known.check_ns() == TURNS_NS
     assert known.trial_ns(1) == TURNS_NS + WINDOWS_NS
+    assert known.trial_ns(1, windows=1) == TURNS_NS + WINDOWS_NS // 2  # the program that it is put on has had one
+    assert known.trial_ns(1, started=True) == TURNS_NS + WINDOWS_NS - 5 * NS_PER_S
     known.saw_gate(Gate.ROUNDING, 16 * NS_PER_S, 4)  # with the original's captures, which are there the next time
     known.saw_gate(Gate.ROUNDING, 0, 0)  # all was there already: that tells nothing of the next
     assert known.gates_ns == {Gate.ROUNDING: 4 * NS_PER_S}
@@ -72,7 +74,7 @@ def test_a_comparison_that_took_longer_than_its_parts_makes_the_next_estimate_lo
     assert costs(2 * TURNS_NS).check_ns() == 2 * TURNS_NS
     assert costs(TURNS_NS // 2).check_ns() == TURNS_NS
     traced = comparison()
-    traced.traces = ([Path("before")], [Path("after")])
+    traced.traces, traced.windows = ([Path("before")], [Path("after")]), 2
     known = Costs(SCHEDULE)
     known.saw(traced, TURNS_NS + WINDOWS_NS)
     assert known.check_ns() == TURNS_NS
@@ -101,6 +103,7 @@ def test_numbers_that_were_held_cost_nothing_in_the_end() -> None:
     assert known.final_ns(held=True) == known.last_runs_ns()
     assert known.last_runs_ns(1) == known.last_runs_ns() // SCHEDULE.final_runs
     assert known.final_ns(held=True, runs=1) == known.last_runs_ns(1)
+    assert known.final_ns(held=True, runs=2, started=True) == known.last_runs_ns(2) - 5 * NS_PER_S
 
 
 def test_trials_on_top_of_a_kept_fix_are_as_short_as_its_program() -> None:

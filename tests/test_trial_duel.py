@@ -366,3 +366,11 @@ def test_long_steps_take_half_the_pairs_of_each_generation_where_these_say_enoug
     found = control.run(Schedule(), resolution=None)
     assert len(found.pairs) == Schedule().pairs
     assert found.generations == Schedule().generations
+
+
+def test_a_program_that_has_had_its_window_has_no_other() -> None:
+    machine, known = Machine(), [Path("before")]
+    found = machine.run(window=known)
+    assert found.traces[0] == known
+    assert (len(found.traces[1]), found.windows) == (1, 1)
+    assert Machine().run().windows == 2

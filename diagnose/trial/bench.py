@@ -96,6 +96,8 @@ class Bench:
         self._started = 0
         self._startups = Startups()
         self._baseline: Program | None = None
+        self._windows: dict[Path, Sequence[Path]] = {}
+        """Of programs that have had a profiler window, by root."""
         self._costs = Costs(schedule)
         self._groups = Groups(cancelled)
         protect = {"module": str(Path(guard.__file__)), "originals": [str(program.root)], "copy": str(folder)}
@@ -287,8 +289,9 @@ class Bench:
         compiles = fixer.compiles or (fixer.gate is not Gate.BITWISE and recompiles)
         arms = None if baseline is None or self._beside.closed else self._beside.arms(baseline)
         there = self._beside.there(plan)
+        windows = 1 if baseline is not None and baseline.root in self._windows else 2
         estimates = Estimates(self._costs, self._gatekeeper)
-        return estimates.trial_ns(plan, baseline, compiles=compiles, beside=arms, there=there)
+        return estimates.trial_ns(plan, baseline, compiles=compiles, beside=arms, there=there, windows=windows)
 
     def check_ns(self) -> int:
         """The same of a leave-one-out check."""
@@ -344,13 +347,17 @@ class Bench:
         ahead = room_ahead(self._gatekeeper.memory, self._gatekeeper.peaks.get(original.root))
         arms = self._beside.arms(original)[: None if ahead else 2]
         self._ahead.end(Turn.TRIAL, but=[one.root for one in (original, patched, *coming.trials)])
-        duel = replace(duel, ahead=ahead, compiles=anew, beside=lambda: self._beside.start(arms, coming))
+        window = self._windows.get(original.root, ()) if duel.trace else ()
+        duel = replace(duel, window=window, ahead=ahead, compiles=anew, beside=lambda: self._beside.start(arms, coming))
         starters = self._starter(original, f"{name}-original"), self._starter(patched, f"{name}-patched")
         began_ns, before_ns = time.monotonic_ns(), self._gatekeeper.waited_ns
         with self._looks.beside():
             found = duel.run(*starters)
         took_ns = time.monotonic_ns() - began_ns - (self._gatekeeper.waited_ns - before_ns)
         self._costs.saw(found, took_ns, compiles=compiles)
+        self._windows |= {
+            program.root: paths for program, paths in zip((original, patched), found.traces, strict=True) if paths
+        }
         # What was measured to be faster is not thrown away for the second of two last runs.
         later_ns = self._costs.if_kept(found).last_runs_ns(1, started=self._beside.has_last(coming.last))
         self._gatekeeper.deadline = self._deadline.earlier(later_ns)

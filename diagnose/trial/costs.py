@@ -63,7 +63,7 @@ class Costs:
             self.ahead = found.ahead
         if len(found.pairs) >= self._clear_pairs and not compiles:
             explained_ns = self._turns_ns(found.generations, len(found.pairs))
-            explained_ns += self._windows_ns if all(found.traces) else 0
+            explained_ns += self._windows_ns(found.windows) if all(found.traces) else 0
             self.slack = min(_MOST_SLACK, max(1.0, took_ns / max(1, explained_ns)))
 
     @property
@@ -89,8 +89,11 @@ class Costs:
         if processes:
             self.gates_ns[gate] = took_ns * min(processes, _OF_ITS_OWN[gate]) // processes
 
-    def trial_ns(self, settings: int, *, compiles: bool = False, started: bool = False) -> int:
-        """A trial up to its gate: the choice between settings, and the turns; `started`: its processes wait for it."""
+    def trial_ns(self, settings: int, *, compiles: bool = False, started: bool = False, windows: int = 2) -> int:
+        """A trial up to its gate: the choice between settings, the turns, and so many profiler windows.
+
+        `started`: its processes wait for it.
+        """
         more_ns = (self.compile_ns or FIRST_COMPILE_NS) if compiles and self.start_ns else 0
         if compiles and self.ahead:
             more_ns += self.start_ns  # what one process has to compile, the next waits for
@@ -98,7 +101,7 @@ class Costs:
         if settings > 1:
             one_ns = self._turns_ns(1, self.schedule.sweep_pairs) + more_ns
             sweep_ns = (settings - 1) * round(self.slack * one_ns)
-        turns_ns = self.check_ns() + round(self.slack * self._windows_ns) + more_ns
+        turns_ns = self.check_ns() + round(self.slack * self._windows_ns(windows)) + more_ns
         return sweep_ns + turns_ns - (round(self.slack * self.start_ns) if started else 0)
 
     def check_ns(self) -> int:
@@ -131,11 +134,10 @@ class Costs:
     def _block_ns(self) -> int:
         return (self.schedule.block_steps(self.step_ns) + self.schedule.drops(self.step_ns)) * self.step_ns
 
-    @property
-    def _windows_ns(self) -> int:
-        """A window of each side."""
+    def _windows_ns(self, count: int) -> int:
+        """So many windows, one of each side at most."""
         steps = self.schedule.trace_steps + self.schedule.drops(self.step_ns)
-        return 2 * (steps * self.step_ns + WINDOW_NS) if self.start_ns else 0
+        return count * (steps * self.step_ns + WINDOW_NS) if self.start_ns else 0
 
     def _turns_ns(self, generations: int, pairs: int) -> int:
         if self.alternates:

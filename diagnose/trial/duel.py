@@ -57,6 +57,8 @@ class Duel:
     """Whether both arms fit side by side, where an earlier duel has seen it."""
     on_pair: OnPair | None = None
     trace: bool = True
+    window: Sequence[Path] = ()
+    """Profiler windows of the original from an earlier duel; where there are none, it has one in this."""
     ahead: bool = False
     """Whether there is room for the next generation's processes to start beside the first's, and rest meanwhile."""
     compiles: bool = False
@@ -82,7 +84,7 @@ class _Run:
         self.duel = duel
         self.schedule = duel.schedule
         self.starters = starters
-        self.found = Comparison()
+        self.found = Comparison(traces=(list(duel.window), []))
         self.blocks: tuple[list[Block], list[Block]] = ([], [])
         self.started = 0
         self.fits = duel.fits
@@ -291,7 +293,7 @@ class _Run:
             self.found.step_ns = ready.step_ns
             self.found.steps = 2 * self.schedule.block_steps(ready.step_ns)
         block = self.block(side, arm, self.found.steps)
-        if last and self.duel.trace:
+        if last and self.duel.trace and not self.found.traces[side]:
             self.trace_one(side, arm)
         return block
 
@@ -314,7 +316,8 @@ class _Run:
     def trace_both(self, arms: Sequence[LiveArm]) -> None:
         if self.duel.trace and not self.over and not all(self.found.traces):
             for side in (ORIGINAL, PATCHED):
-                self.trace_one(side, arms[side])
+                if not self.found.traces[side]:
+                    self.trace_one(side, arms[side])
 
     def trace_one(self, side: int, arm: LiveArm) -> None:
         # Writing a trace takes its time: the limit is that of a start.
@@ -322,6 +325,7 @@ class _Run:
         paths = self.call(
             side, lambda: arm.trace(self.schedule.trace_steps, self.schedule.drops(self.found.step_ns), limit)
         )
+        self.found.windows += 1
         before, after = self.found.traces
         self.found.traces = (paths, after) if side == ORIGINAL else (before, paths)
 

@@ -60,8 +60,10 @@ class Estimates:
         compiles: bool,
         beside: Sequence[float] | None = None,
         there: Sequence[Path] | None = None,
+        windows: int = 2,
     ) -> int:
-        """With the choice between settings and the gate; `baseline` is the program that the fix is put on.
+        """With the choice between settings, so many profiler windows and the gate; `baseline` is the program that the
+        fix is put on.
 
         `beside`: of the memory that was seen, what the arms need beside which captures may start. `there`: where the
         copies with the fix, and with a part of it, lie whose arms wait for this trial already.
@@ -71,7 +73,8 @@ class Estimates:
         if seen_ns is not None:
             early = there is not None or (beside is not None and self.gatekeeper.has_room(beside))
             numbers_ns = max(numbers_ns, seen_ns - (self.costs.first_step_after_ns if early else 0))
-        return self.costs.trial_ns(plan.settings, compiles=compiles, started=there is not None) + numbers_ns
+        turns_ns = self.costs.trial_ns(plan.settings, compiles=compiles, started=there is not None, windows=windows)
+        return turns_ns + numbers_ns
 
     def _numbers_ns(
         self, plan: Plan, baseline: Program | None, beside: Sequence[float] | None, there: Sequence[Path] | None
