@@ -12,7 +12,9 @@ What proves it
     The allocator's own figures over steps: readings of a live run, events of torch.profiler (`profile_memory=True`), a
     memory snapshot; on a CPU-only run the process's resident memory. The least that was in use in each step must rise,
     steadily and by about as much each time; what fills up while the run warms up does not. In a plain trace, memory
-    taken from the device in step after step, and none given back.
+    taken from the device in step after step, and none given back. Or a few kernels that take longer in every step than
+    in the step before: they copy or read a tensor to which each step adds, and the time is what they grew by since the
+    first counted step (diagnose/measure/growing_work.py); the longer the run, the more.
 
     Lines: where a live run saw the program collect tensors that have a graph; else where the memory that stays was
     asked for, in the steps of which the allocator's history was recorded.
@@ -55,11 +57,14 @@ from diagnose.rule import (
     drawn,
     format_bytes,
     format_ns,
+    gained_ns,
     growth,
     growth_between,
     kept_by,
     places_by_stack,
+    places_of_ops,
     recoverable_ns,
+    sped_up,
 )
 
 SOON = 100_000
@@ -76,11 +81,13 @@ _MOST_PLACES = 3
 
 
 def check(measures: Measures) -> Iterator[Claim | CannotTell]:
-    """Growth of memory, with the time that taking it costs."""
+    """Growth of memory, with the time that taking it costs, and of the work on what is kept."""
+    working = list(_working(measures))
+    yield from working
     grown = _logged(measures) or _traced(measures) or _recorded(measures)
     takes = measures.has_device and measures.device_allocation.grows
     if grown is None and not takes:
-        if measures.has_device and not len(measures.memory.allocated):
+        if measures.has_device and not len(measures.memory.allocated) and not working:
             yield CannotTell("leaking-memory", _RECORD)
         return
     idle = measures.idle["allocator"]
@@ -100,6 +107,34 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         confirm=None if gain and grown else "more steps: memory must go on growing" + ("" if grown else f"; {_RECORD}"),
         ends_run=grown is not None and measures.memory.capacity_bytes is not None,
         ended_run=grown is not None and any(site.kind == _DIED for site in measures.trace.sites),
+    )
+
+
+def _working(measures: Measures) -> Iterator[Claim]:
+    """Kernels that work on more in each step."""
+    work = measures.growing_work if measures.has_device else None
+    if work is None:
+        return
+    device, cut = measures.trace.device, sped_up(measures, work.rows, work.left)
+    lengths = (device.end_ns - device.start_ns)[work.rows]
+    gain = gained_ns(measures, cut, int((lengths * (1 - work.left)).sum()))
+    if gain == 0:
+        return
+    launcher = int(measures.op_of_work[work.longest])
+    what = measures.trace.ops.name[launcher] if launcher >= 0 else device.name[work.longest]
+    yield Claim(
+        summary=f"what {measures.trace.names[what]} works on grows step by step: from {format_ns(work.first_ns)} in "
+        f"the first counted step to {format_ns(work.last_ns)} in the last",
+        recoverable_ns=gain,
+        claims=measures.time_of(work.rows),
+        cut=cut,
+        evidence=[
+            Evidence("in the first counted step", work.first_ns, "ns"),
+            Evidence("in the last", work.last_ns, "ns", (work.longest,)),
+        ],
+        where=places_of_ops(measures, measures.op_of_work[work.rows]),
+        fixers=(),
+        confirm="more steps: it must go on growing",
     )
 
 
@@ -241,7 +276,18 @@ _RUN = """
     step:             |
     """
 _LOG = StepLog.build({"end_ns": range(12_000_000, 492_000_000, 12_000_000)})
+_CAT = {"K": "void at::native::(anonymous namespace)::CatArrayBatchedCopy<float, unsigned int, 2>"}
+
 _FIRES = (
+    # Each step adds its results to a tensor, and copies all of it to do so.
+    drawn(
+        """
+        host: olol sssssssssolol ssssssssssolol sssssssssssolol ssssssssssssolol sssssssssssss
+        gpu :     kkkkkkkKKK    kkkkkkkKKKK    kkkkkkkKKKKK    kkkkkkkKKKKKK    kkkkkkkKKKKKKK
+        step: |             |              |               |                |                 |
+        """,
+        kernels=_CAT,
+    ),
     # Each step takes memory from the device, and none is ever given back.
     drawn(_STEP, repeat=4, facts=_H200),
     # The same, where the allocator's figures tell how much.
@@ -276,6 +322,15 @@ _FIRES = (
     ),
 )
 _SILENT = (
+    # Sequences grow longer from batch to batch: all kernels do.
+    drawn(
+        """
+        host: olol ssssssolol ssssssssolol ssssssssssolol ssssssssssssolol ssssssssssssss
+        gpu :     kkkKKKK    kkkkKKKKK    kkkkkKKKKKK    kkkkkkKKKKKKK    kkkkkkkKKKKKKKK
+        step: |          |            |              |                |                  |
+        """,
+        kernels=_CAT,
+    ),
     # The first steps fill the allocator; then memory is there.
     drawn(
         """

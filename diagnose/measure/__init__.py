@@ -26,6 +26,7 @@ from diagnose.measure.exchange import Exchange
 from diagnose.measure.fill import fill_of
 from diagnose.measure.gradient_buckets import GradientBucket, GradientRounds, gradient_buckets, gradient_rounds
 from diagnose.measure.gradient_pieces import gradient_pieces
+from diagnose.measure.growing_work import GrowingWork, growing_work
 from diagnose.measure.host_side import HostSide
 from diagnose.measure.kernels import KernelClass
 from diagnose.measure.late_gradients import LateGradients, late_gradients
@@ -149,6 +150,11 @@ class Measures(HostSide):
     def recomputations(self) -> Recomputations:
         """What the backward pass computed a second time."""
         return recomputations(self.trace, self.op_tree)
+
+    @cached_property
+    def growing_work(self) -> GrowingWork | None:
+        """Kernels that take longer in every step than in the step before; None where none do."""
+        return growing_work(self)
 
     @cached_property
     def stretched(self) -> Int64 | None:

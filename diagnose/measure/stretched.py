@@ -44,7 +44,7 @@ _OTHERS = (KernelClass.COLLECTIVE, KernelClass.COPY, KernelClass.SET)
 def stretched(measures: Measures) -> Int64 | None:
     """Per row of device work, nanoseconds beyond what it takes; None where too few steps are alike."""
     device = measures.trace.device
-    steps = _alike(measures)
+    steps = alike_steps(measures)
     if len(steps) < FEWEST_STEPS:
         return None
     rows = np.stack(steps)
@@ -65,8 +65,11 @@ def _elsewhere_alike(length: Int64, own: Int64, comparable: Bool) -> Bool:
     return np.asarray(in_steps[None, :] & of_step[:, None], np.bool_)
 
 
-def _alike(measures: Measures) -> list[Int64]:
-    """The rows of those steps that launched the same work in the same order; of several kinds, the most frequent."""
+def alike_steps(measures: Measures, *, of_shapes: bool = True) -> list[Int64]:
+    """The rows of those steps that launched the same work in the same order; of several kinds, the most frequent.
+
+    `of_shapes`: and launched it from operators with the same shapes, where those are recorded.
+    """
     device, steps = measures.trace.device, measures.steps
     if steps.found_by in _INFERRED:
         return []
@@ -77,7 +80,7 @@ def _alike(measures: Measures) -> list[Int64]:
     parts = np.split(rows, np.flatnonzero(np.diff(step)) + 1) if len(rows) else []
     op, shapes = measures.op_of_work, measures.trace.ops.shapes
     given = np.where(op == MISSING, MISSING, shapes[op]) if len(shapes) else op
-    words = [device.name[part].tobytes() + given[part].tobytes() for part in parts]
+    words = [device.name[part].tobytes() + (given[part].tobytes() if of_shapes else b"") for part in parts]
     if not words:
         return []
     usual, _ = Counter(words).most_common(1)[0]
