@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -133,9 +134,14 @@ ON_DEVICES = HASTY.replace('"gloo"', '"nccl"').replace("seconds=1", "seconds=5")
 ON_DEVICES = ON_DEVICES.replace("torch.set_num_threads(1)", "torch.set_default_device(f'cuda:{dist.get_rank()}')")
 
 
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="NCCL needs a device for each rank: two of them")
-def test_the_watchdog_of_nccl_lets_ranks_rest(place: Workplace, tmp_path: Path) -> None:
-    one, other = two_arms(place, ranks(tmp_path / "project", ON_DEVICES))
+def devices(count: int) -> Any:
+    """So many ranks, where NCCL has a device for each."""
+    return pytest.param(count, marks=pytest.mark.skipif(torch.cuda.device_count() < count, reason="too few devices"))
+
+
+@pytest.mark.parametrize("count", [devices(2), devices(4)])
+def test_the_watchdog_of_nccl_lets_ranks_rest(place: Workplace, tmp_path: Path, count: int) -> None:
+    one, other = two_arms(place, ranks(tmp_path / "project", ON_DEVICES, f"--nproc-per-node={count}"))
     with one, other:
         for arm in (one, other):
             arm.ready(LIMIT_NS)

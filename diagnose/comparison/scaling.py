@@ -105,9 +105,11 @@ def scaling_of(runs: Sequence[Run], kind: str | None = None) -> Scaling:
         raise UsageError(f"name runs on different numbers of ranks; these are on {', '.join(map(str, counts))}")
     found = kind or _kind(ordered)
     if found is None:
+        known = ordered[0].flop and ordered[-1].flop
+        what = "arithmetic" if known else "time to compute (its arithmetic is not recorded)"
         raise UsageError(
-            "the work of a rank neither stays the same nor shrinks with the number of ranks: say --weak (each rank "
-            "does the same work) or --strong (ranks divide the work)"
+            f"a rank's {what} neither stays the same nor shrinks with the number of ranks: say --weak (each rank does "
+            "the same work) or --strong (ranks divide the work)"
         )
     return Scaling(found, kind is None, tuple(_scaled(ordered[0], run, found) for run in ordered))
 
