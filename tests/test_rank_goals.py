@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-PATH = Path(__file__).resolve().parent.parent / "benchmarks" / "rank_goals.py"
+from diagnose.trace import Collective
+from diagnose.trace.drawn import drawn
+
+FOLDER = Path(__file__).resolve().parent.parent / "benchmarks"
 
 
-@pytest.fixture(scope="module")
-def module() -> Iterator[ModuleType]:
-    spec = importlib.util.spec_from_file_location("rank_goals", PATH)
+def loaded(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
     assert spec is not None and spec.loader is not None
     found = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(found)
-    yield found
+    return found
+
+
+@pytest.fixture(scope="module")
+def module() -> ModuleType:
+    return loaded("rank_goals")
 
 
 def row(name: str, ms: float | None, **more: Any) -> dict[str, Any]:
@@ -79,3 +85,46 @@ def test_under_a_cap_the_default_has_to_fail(module: ModuleType) -> None:
     assert times.endswith("600.00 against 6000.00 ms, 10.00 x: held")
     ran, _ = module.goals("cap", [*free, row("defaults under 10.66 GiB", 450.0), *others])
     assert ran.endswith("it ran: missed")
+
+
+IN_TIME = """
+    gpu   : kkkbbbvvbv        x
+    gpu 20:         ggGGGGGGG
+    op    :    a a   e
+    bwd   :    BBBBBBB
+    opt   :                   O
+"""
+"""8 MiB in a bucket, and 32 that are ready with the end of the backward pass: of these 7 ms lie after it."""
+LATER = IN_TIME.replace("        ggGGGGGGG", "         ggGGGGGGG")
+
+
+@pytest.mark.parametrize(
+    ("picture", "tail_ms", "ends"), [(LATER, 8, "14.3% above: missed"), (IN_TIME, 7, "0.0% above: held")]
+)
+def test_of_a_drawing_the_exposed_and_the_bound_are_those_that_are_drawn(
+    module: ModuleType, monkeypatch: pytest.MonkeyPatch, picture: str, tail_ms: int, ends: str
+) -> None:
+    pytest.importorskip("torch")
+    recordings = loaded("ddp_trace")
+    mb = 1 << 20
+    ranks = [
+        drawn(
+            picture,
+            repeat=4,
+            kernels={"b": "gemm", "v": "norm_backward", "x": "void multi_tensor_apply_kernel<FusedAdamMathFunctor>"},
+            ops=dict.fromkeys("ae", "torch::autograd::AccumulateGrad"),
+            shapes={"a": ("[[1024, 1024]]", '["float"]'), "e": ("[[8192, 1024]]", '["float"]')},
+            comms={
+                "g": Collective("all_reduce", 8 * mb, 2, "pg", members=(0, 1)),
+                "G": Collective("all_reduce", 32 * mb, 2, "pg", members=(0, 1)),
+            },
+            rank=rank,
+            world_size=2,
+        )
+        for rank in range(2)
+    ]
+    monkeypatch.setattr(recordings, "open_traces", lambda _files: ranks)
+    found = recordings.exposed([])
+    assert (found["tail_ms"], found["least_ms"], found["waiting_ms"]) == (tail_ms, 7, 0)
+    said = module.goals("ddp", [DEFAULT, row("planned buckets", 42.0, **found)])
+    assert said[-1].endswith(f"{tail_ms:.2f} ms, of any buckets 7.00 ms, {ends}")
