@@ -99,8 +99,14 @@ def test_on_a_restless_machine_what_may_well_help_is_called_undecided() -> None:
         started=STARTED, verdicts=(WIDE,), control=RESTLESS, ended=ENDED, patch=PatchAccepted(diff="", fixers=[])
     )
     said = " ".join(text.render(state).split())
-    assert "No fix was kept (1 measured on a machine too restless to tell)" in said
+    assert "No fix was kept (1 undecided)" in said
     assert "Undecided, rather than shown to bring nothing: loader-workers (up to 70 %)." in said
+    assert "≈ undecided" in markdown.render(state)
+    assert "undecided</span>" in html.render(state)
+    assert "no change" not in said
+    quiet = replace(state, control=QUIET)
+    assert "no change" in text.render(quiet)
+    assert "undecided" not in text.render(quiet)
     assert "Changes of less than ±39 % of a step could not be told from none here" in said
     assert next_commands(state) == [
         ("diagnose fix train.py --big", "can decide on loader-workers when the machine is quiet")

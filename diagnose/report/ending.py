@@ -31,7 +31,7 @@ def nothing_kept(state: State) -> str:
     unsettled = len(undecided(state))
     parts = (
         (len(measured(state.verdicts)) - unsettled, "measured"),
-        (unsettled, "measured on a machine too restless to tell"),
+        (unsettled, "undecided"),
         (sum(len(alike.verdicts) for alike in untried(state.verdicts)), "not tried"),
         (len(advised(state.verdicts)), "left to you"),
         (sum(map(is_idle, state.verdicts)), "with nothing to change"),

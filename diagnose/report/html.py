@@ -29,7 +29,7 @@ from diagnose.report.next_steps import next_commands
 from diagnose.report.paths import place
 from diagnose.report.slices import is_recorded, slices
 from diagnose.report.unsure import unsure
-from diagnose.report.vocabulary import DECISIONS, SEVERITIES, named_count
+from diagnose.report.vocabulary import SEVERITIES, named_count
 from diagnose.report.warned import said_once
 from diagnose.session import State
 from diagnose.units import format_bytes, format_ns, format_share
@@ -176,7 +176,6 @@ def _template() -> Template:
         "format_bytes": format_bytes,
         "format_share": format_share,
         "severities": SEVERITIES,
-        "decisions": DECISIONS,
         "named_count": named_count,
         "chart_width": step_chart.WIDTH,
         "chart_height": step_chart.HEIGHT,

@@ -34,6 +34,7 @@ from diagnose.report.tried import (
     idle,
     is_dry,
     kept_alike,
+    look,
     measured,
     promise,
     remark,
@@ -41,7 +42,7 @@ from diagnose.report.tried import (
     untried,
 )
 from diagnose.report.unsure import unsure
-from diagnose.report.vocabulary import DECISIONS, SEVERITIES, named_count
+from diagnose.report.vocabulary import SEVERITIES, Look, named_count
 from diagnose.report.warned import said_once
 from diagnose.session import State
 from diagnose.units import format_bytes, format_ns, format_share
@@ -171,7 +172,7 @@ def _measured(state: State) -> list[str]:
             "smaller changes cannot be told from none."
         )
     head = ("fix", "predicted per step", "measured per step", "of a step [95 % interval]", "verdict")
-    blocks.append(_table(head, [_verdict_row(verdict) for verdict in rows(state)]))
+    blocks.append(_table(head, [_verdict_row(verdict, look(state, verdict)) for verdict in rows(state)]))
     blocks += [_inline(sentence(said)) for said in fell_apart(state)]
     for alike in kept_alike(tried):
         verdict, *others = alike.verdicts
@@ -224,8 +225,7 @@ def _fenced(diff: str) -> str:
     return f"{fence}diff\n{diff.rstrip()}\n{fence}"
 
 
-def _verdict_row(verdict: Verdict) -> tuple[str, ...]:
-    look = DECISIONS[verdict.decision]
+def _verdict_row(verdict: Verdict, look: Look) -> tuple[str, ...]:
     times = ("–" if time is None else format_ns(time) for time in (verdict.predicted_ns or None, verdict.saving_ns))
     return (verdict.fixer, *times, saves(verdict), f"{look.mark} {look.label}")
 

@@ -28,13 +28,14 @@ from diagnose.report.tried import (
     idle,
     is_dry,
     kept_alike,
+    look,
     measured,
     promise,
     remark,
     rows,
     untried,
 )
-from diagnose.report.vocabulary import BAD, DECISIONS, GOOD, MUTED, named_count
+from diagnose.report.vocabulary import BAD, DECISIONS, GOOD, MUTED, Look, named_count
 from diagnose.report.wrapping import wrap
 from diagnose.session import State
 from diagnose.units import format_ns, format_share
@@ -66,7 +67,7 @@ def _measured(state: State, width: int) -> list[Text]:
         return []
     lines = [heading("Fixes tried", "on copies of your files, against the original", width)]
     lines += _control(state, width)
-    lines += _table(rows(state), width)
+    lines += _table(state, width)
     for said in fell_apart(state):
         lines += [Text(), *_muted(sentence(said), width)]
     for alike in kept_alike(tried):
@@ -75,7 +76,7 @@ def _measured(state: State, width: int) -> list[Text]:
     if outcomes:
         lines.append(Text())
     for alike in outcomes:
-        lines += _dropped(alike.verdicts, alike.words, width)
+        lines += _dropped(alike.verdicts, alike.words, look(state, alike.verdicts[0]), width)
     if predicted := summed_up(tried):
         lines += [Text(), *_muted(predicted, width)]
     return lines
@@ -92,20 +93,21 @@ def _control(state: State, width: int) -> list[Text]:
     )
 
 
-def _table(verdicts: list[Verdict], width: int) -> list[Text]:
+def _table(state: State, width: int) -> list[Text]:
+    verdicts = rows(state)
     name_width = max(width - 2 - _TIME_WIDTH * 2 - _SAVING_WIDTH - _DECISION_WIDTH - 4, 8)
     name_width = min(name_width, max(len(verdict.fixer) for verdict in verdicts) + 2)
     head = f"  {'fix':<{name_width}}{'predicted':>{_TIME_WIDTH}}{'measured':>{_TIME_WIDTH}}"
     head += f"  {'of a step [95 % interval]':<{_SAVING_WIDTH}}  verdict"
     lines = [styled(clipped(head, width), MUTED)]
     for verdict in verdicts:
-        look = DECISIONS[verdict.decision]
-        line = styled(f"{look.mark} ", look.colour).append(
+        shown = look(state, verdict)
+        line = styled(f"{shown.mark} ", shown.colour).append(
             f"{clipped(verdict.fixer, name_width - 1):<{name_width}}", "bold"
         )
         line.append(f"{_time(verdict.predicted_ns or None):>{_TIME_WIDTH}}{_time(verdict.saving_ns):>{_TIME_WIDTH}}  ")
         line.append(f"{saves(verdict):<{_SAVING_WIDTH}}  ")
-        line.append(look.label, f"bold {look.colour}")
+        line.append(shown.label, f"bold {shown.colour}")
         line.truncate(width)
         lines.append(line)
     return lines
@@ -133,9 +135,8 @@ def _kept(verdicts: tuple[Verdict, ...], rests_on: Verdict, width: int, with_res
     return lines
 
 
-def _dropped(verdicts: tuple[Verdict, ...], words: str, width: int) -> list[Text]:
+def _dropped(verdicts: tuple[Verdict, ...], words: str, look: Look, width: int) -> list[Text]:
     """What was measured and not kept needs no more than its reason: the figures stand in the table."""
-    look = DECISIONS[verdicts[0].decision]
     names = ", ".join(map(chosen, verdicts))
     first, *rest = wrap(f"{names}  {look.label}", width - 2)
     lines = [styled(f"{look.mark} ", look.colour).append(first, "bold"), *(styled(f"  {one}", "bold") for one in rest)]

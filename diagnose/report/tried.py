@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from diagnose.model import TOGETHER, Decision, Verdict
+from diagnose.report.vocabulary import DECISIONS, NO_EDIT, UNDECIDED, Look
 from diagnose.session import State
 from diagnose.units import format_ns
 
@@ -149,14 +150,23 @@ def out_of_time(state: State) -> list[Verdict]:
 
 def undecided(state: State) -> list[Verdict]:
     """What may well save something worth having, on a machine too restless to tell: not the same as no change."""
-    return [
-        verdict
-        for verdict in state.verdicts
-        if verdict.decision is Decision.NO_CHANGE
+    return [verdict for verdict in state.verdicts if _is_undecided(state, verdict)]
+
+
+def _is_undecided(state: State, verdict: Verdict) -> bool:
+    return (
+        verdict.decision is Decision.NO_CHANGE
         and verdict.saving is not None
         and verdict.saving.high > _RESTLESS
         and told_from_none(state, verdict) > _RESTLESS
-    ]
+    )
+
+
+def look(state: State, verdict: Verdict) -> Look:
+    """How a verdict of a run is shown: its decision, but for what is undecided, and for a fixer without an edit."""
+    if is_idle(verdict):
+        return NO_EDIT
+    return UNDECIDED if _is_undecided(state, verdict) else DECISIONS[verdict.decision]
 
 
 def told_from_none(state: State, verdict: Verdict) -> float:

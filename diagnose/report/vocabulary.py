@@ -74,6 +74,11 @@ DECISIONS: dict[Decision, Look] = {
     Decision.ADVICE: Look("advice", "→", "#6f9fd8"),
 }
 
+UNDECIDED = Look("undecided", "≈", "#e3a13b")
+"""What may save something worth having, on a machine too restless to tell; to a trial that is no change."""
+NO_EDIT = Look("no edit", "–", "#8a949e")
+"""A fixer that a finding names and that has nothing to change in the program."""
+
 FOUND_BY: dict[str, str] = {
     "optimizer": "between optimizer steps",
     "profiler marks": "by the profiler's marks",

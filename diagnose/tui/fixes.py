@@ -13,8 +13,8 @@ from diagnose.model import Decision, Interval, Verdict
 from diagnose.report.paths import clipped
 from diagnose.report.phrases import interval
 from diagnose.report.styled import styled
-from diagnose.report.tried import is_idle
-from diagnose.report.vocabulary import ACCENT, DECISIONS, Look
+from diagnose.report.tried import look
+from diagnose.report.vocabulary import ACCENT, Look
 from diagnose.report.wrapping import wrap
 from diagnose.session import State, TrialState
 from diagnose.tui.chart import Scale, interval_line
@@ -28,7 +28,6 @@ from diagnose.units import format_ns, format_share
 
 _NAME, _LONGEST_NAME, _DECISION, _SAVING = 18, 24, 16, 24
 TRYING = Look("trying", "▸", ACCENT)
-NO_EDIT = Look("no edit", "–", FAINT)
 WAITING = Look("to be tried", "·", FAINT)
 
 
@@ -63,19 +62,18 @@ def fixes_of(state: State) -> list[Fix]:
     tried: dict[str, Fix] = {}
     for number, trial in enumerate(state.trials):
         name = trial.started.fixer
-        look = DECISIONS[trial.verdict.decision] if trial.verdict else TRYING
+        judged = look(state, trial.verdict) if trial.verdict else TRYING
         before = tried.get(name)
         if before is not None and trial.verdict is not None and trial.verdict.decision is Decision.KEPT:
             # Checked again and still needed: the figures stay those of its own trial, and so do its pairs.
-            tried[name] = replace(before, look=look, verdict=trial.verdict)
+            tried[name] = replace(before, look=judged, verdict=trial.verdict)
         else:
-            tried[name] = Fix(before.key if before else f"trial-{number}", name, look, trial, trial.verdict)
+            tried[name] = Fix(before.key if before else f"trial-{number}", name, judged, trial, trial.verdict)
     fixes = list(tried.values())
     shown = [trial.verdict for trial in state.trials]
     for number, verdict in enumerate(state.verdicts):
         if not any(verdict is other for other in shown):
-            look = NO_EDIT if is_idle(verdict) else DECISIONS[verdict.decision]
-            fixes.append(Fix(f"verdict-{number}", verdict.fixer, look, None, verdict))
+            fixes.append(Fix(f"verdict-{number}", verdict.fixer, look(state, verdict), None, verdict))
     if state.started is not None and state.started.command == "fix" and state.ended is None and state.diagnosis:
         seen = {fix.name for fix in fixes}
         coming = dict.fromkeys(name for finding in state.diagnosis.findings for name in finding.fixers)
