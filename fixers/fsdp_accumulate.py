@@ -24,7 +24,7 @@ from diagnose.fixer import (
     Request,
     example_request,
     forward_region,
-    insert_before,
+    insert_above,
     last_micro_step,
     sharded,
     training_steps,
@@ -44,7 +44,7 @@ def rewrite(request: Request) -> Answer:
         if last is None or isinstance(last, str) or isinstance(region, str) or step.model is None:
             continue
         first = region.statements[0] if region.statements else region.backward
-        added = insert_before(step.source, first, [f"{step.model}.set_reshard_after_backward({last.condition})"])
+        added = insert_above(step.source, first, [f"{step.model}.set_reshard_after_backward({last.condition})"])
         files = request.edited([(step.path, [*last.edits, added])])
         return Edits(files, "keep gathered parameters from one micro-step to the next")
     return None

@@ -35,7 +35,7 @@ from diagnose.fixer import (
     Splice,
     example_request,
     free_name,
-    insert_before,
+    insert_above,
     replace,
     sharded,
 )
@@ -84,7 +84,7 @@ def _grouped(one: Sharded, together: int) -> list[Splice]:
     assert loop is not None  # as was asked before
     whole, place = free_name(source, "blocks"), free_name(source, "place")
     return [
-        insert_before(source, loop, [f"{whole} = list({one.blocks})"]),
+        insert_above(source, loop, [f"{whole} = list({one.blocks})"]),
         replace(source, loop.target, place),
         replace(source, loop.iter, f"range(0, len({whole}), {together})"),
         replace(source, one.call.args[0].value, f"{whole}[{place} : {place} + {together}]"),

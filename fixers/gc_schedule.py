@@ -39,8 +39,8 @@ from diagnose.fixer import (
     counter_of,
     ensure_import,
     example_request,
+    insert_above,
     insert_after,
-    insert_before,
     loops_around,
     remove_statements,
 )
@@ -96,7 +96,7 @@ def _before(begins: Stretch, by_steps: bool) -> list[Splice]:
     """What training begins with."""
     gc, imports = ensure_import(begins.source, "gc")
     lines = [f"{gc}.collect()", f"{gc}.freeze()  # what is alive now stays: collections need not walk over it"]
-    return [*imports, insert_before(begins.source, begins.body, [*lines, *[f"{gc}.disable()"] * by_steps])]
+    return [*imports, insert_above(begins.source, begins.body, [*lines, *[f"{gc}.disable()"] * by_steps])]
 
 
 def _within(stretch: Stretch, every: Scalar) -> list[Splice]:
@@ -110,7 +110,7 @@ def _within(stretch: Stretch, every: Scalar) -> list[Splice]:
     body = loop.body.body
     skips = any(loops_around(source, each)[0] is loop for each in source.every(cst.Continue, loop.body))
     # A turn that goes on to the next one early does not come to the end, and collects, too.
-    return [*imports, insert_before(source, body[0], turn) if skips else insert_after(source, body[-1], turn)]
+    return [*imports, insert_above(source, body[0], turn) if skips else insert_after(source, body[-1], turn)]
 
 
 def _recorded(text: str, every: int = 0) -> Request:

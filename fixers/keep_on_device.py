@@ -42,7 +42,7 @@ from diagnose.fixer import (
     copied,
     example_request,
     free_name,
-    insert_before,
+    insert_above,
     is_unchanging,
     is_written,
     leaf,
@@ -169,14 +169,14 @@ def _to_device(
             if uses.lost or len(uses.assigned) != 1 or is_written(source, target.value, loop):
                 return
             plan.edits.append((path, remove_statements(source, [assign])))
-            plan.edits.append((path, [insert_before(source, loop, [source.code(assign)])]))
+            plan.edits.append((path, [insert_above(source, loop, [source.code(assign)])]))
             plan.said[f"make `{target.value}` once, before the loop"] = None
         else:
             arg = source.parent(call)
             wanted = arg.keyword.value if isinstance(arg, cst.Arg) and arg.keyword is not None else "constant"
             name = free_name(source, wanted)
             lines = [f"{name} = {source.code(call)}"]
-            plan.edits.append((path, [insert_before(source, loop, lines), replace(source, call, name)]))
+            plan.edits.append((path, [insert_above(source, loop, lines), replace(source, call, name)]))
             plan.said[f"make `{source.code(call)}` once, before the loop"] = None
         return
     only = call.args[0] if len(call.args) == 1 else None

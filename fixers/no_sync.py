@@ -38,7 +38,7 @@ from diagnose.fixer import (
     ensure_import,
     example_request,
     forward_region,
-    insert_before,
+    insert_above,
     last_micro_step,
     scope_of,
     sharded,
@@ -127,7 +127,7 @@ def _is_given_the_model(step: TrainingStep) -> bool:
 def _told(step: TrainingStep, region: ForwardRegion, last: str) -> list[Splice]:
     first = region.statements[0] if region.statements else region.backward
     assert block_of(step.source, first) is not None  # or it would be no statement of a region
-    return [insert_before(step.source, first, [f"{step.model}.set_requires_gradient_sync({last})"])]
+    return [insert_above(step.source, first, [f"{step.model}.set_requires_gradient_sync({last})"])]
 
 
 def _recorded(text: str) -> Request:

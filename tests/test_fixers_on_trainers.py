@@ -8,7 +8,18 @@ from dataclasses import replace
 import libcst as cst
 import pytest
 
-from diagnose.fixer import Advice, Answer, Edits, Request, Site, example_request, parse, set_keywords, splice
+from diagnose.fixer import (
+    Advice,
+    Answer,
+    Edits,
+    Request,
+    Site,
+    example_request,
+    insert_above,
+    parse,
+    set_keywords,
+    splice,
+)
 from diagnose.model import Place, Scalar
 from diagnose.plugins import load
 
@@ -334,3 +345,40 @@ def test_an_argument_below_one_with_a_line_of_its_own_gets_one_too() -> None:
     (call,) = source.every(cst.Call)
     edited = splice(text, set_keywords(source, call, {"pin_memory": "True"}))
     assert edited == text.replace("drop_last=True,\n", "drop_last=True,\n    pin_memory=True,\n")
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize(
+    ("above", "after"),
+    [
+        ("# train\n# for long\nfor x in y:\n    pass\n", "start()\n# train\n# for long\nfor x in y:\n    pass\n"),
+        ("x = 1  # one\nfor x in y:\n    pass\n", "x = 1  # one\nstart()\nfor x in y:\n    pass\n"),
+        ("# apart\n\nfor x in y:\n    pass\n", "# apart\n\nstart()\nfor x in y:\n    pass\n"),
+    ],
+)
+def test_new_lines_stand_above_the_comment_that_heads_a_statement(above: str, after: str, newline: str) -> None:
+    text = f"# a licence\nimport torch\n\n{above}".replace("\n", newline)
+    source = parse(text)
+    assert source is not None
+    (loop,) = source.every(cst.For)
+    edited = splice(text, [insert_above(source, loop, ["start()"])])
+    assert edited == f"# a licence\nimport torch\n\n{after}".replace("\n", newline)
+
+
+def test_the_comment_at_the_head_of_a_file_stays_there() -> None:
+    source = parse("# a licence\nimport torch\n")
+    assert source is not None
+    (line,) = source.module.body
+    assert splice(source.text, [insert_above(source, line, ["import gc"])]) == "# a licence\nimport gc\nimport torch\n"
+
+
+def test_a_comment_that_heads_the_first_statement_of_a_turn_stays_with_it() -> None:
+    text = (
+        "import torch\n\n# all batches\nfor i, x in enumerate(loader):\n    # forward\n    loss = model(x).mean()\n"
+        "    loss.backward()\n    if i % 2:\n        continue\n    optimizer.step()\n"
+    )
+    answer = asked("gc-schedule", "gc-pause", text, every=100)
+    assert isinstance(answer, Edits)
+    (after,) = answer.files.values()
+    assert "gc.disable()\n# all batches\nfor i, x" in after
+    assert "        gc.collect()\n    # forward\n    loss = " in after

@@ -5,6 +5,7 @@ Every function returns splices of the text; `splice` makes them. New text follow
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 from collections.abc import Collection, Sequence
@@ -21,6 +22,7 @@ __all__ = [
     "ensure_from_import",
     "ensure_import",
     "free_name",
+    "insert_above",
     "insert_after",
     "insert_before",
     "parse",
@@ -69,6 +71,17 @@ def insert_before(source: Source, statement: cst.CSTNode, lines: Sequence[str]) 
     """Lines of code, each given without indentation, before a statement that begins a line."""
     start, _ = source.span(statement)
     at = source.line_start(start)
+    indent = source.indent(statement)
+    return Splice(at, at, "".join(f"{indent}{line}{source.newline}" for line in lines))
+
+
+def insert_above(source: Source, statement: cst.CSTNode, lines: Sequence[str]) -> Splice:
+    """The same above the comments that head the statement: what they say is said of it, not of the new lines."""
+    at = source.line_start(source.span(statement)[0])
+    if isinstance(statement, cst.SimpleStatementLine | cst.BaseCompoundStatement):
+        above = reversed(getattr(statement, "leading_lines", ()))
+        for _ in itertools.takewhile(lambda line: line.comment is not None and line.indent, above):
+            at = source.line_start(len(source.text[:at].rstrip("\r\n")))
     indent = source.indent(statement)
     return Splice(at, at, "".join(f"{indent}{line}{source.newline}" for line in lines))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from diagnose.source.edit import call_name, free_name, insert_after, insert_before, replace
+from diagnose.source.edit import call_name, free_name, insert_above, insert_after, insert_before, replace
 from diagnose.source.flow import (
     STEADY_UPDATES,
     Loop,
@@ -212,7 +212,7 @@ def read_at_once(plan: Deferred, read: cst.Call, loop: cst.For) -> None:
     begin, finish = source.span(first)
     again = source.text[begin:start] + value + source.text[end:finish]
     flush = [f"for {value} in {plan.torch}.stack({kept}).tolist() if {kept} else []:", f"{_indent(source)}{again}"]
-    plan.splices.append(insert_before(source, loop, [f"{kept} = []"]))
+    plan.splices.append(insert_above(source, loop, [f"{kept} = []"]))
     plan.splices.append(Splice(begin, finish, f"{kept}.append({tensor_of(source, read, 'kept')})"))
     logged = log_branch(source, loop, name) if not others else None
     if logged is None:
@@ -253,7 +253,7 @@ def _read_ahead(plan: Deferred, read: cst.Call, loop: cst.For, name: str) -> boo
         f"{indent}{kept}.append({tensor_of(source, read, 'kept')})",
         f"{kept} = iter({plan.torch}.stack({kept}).flatten().tolist() if {kept} else [])",
     ]
-    plan.splices += [insert_before(source, loop, lines), replace(source, read, f"next({kept})")]
+    plan.splices += [insert_above(source, loop, lines), replace(source, read, f"next({kept})")]
     plan.moved.append(f"`{name}`")
     return True
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from diagnose.source.edit import free_name, insert_after, insert_before
+from diagnose.source.edit import free_name, insert_above, insert_after, insert_before
 from diagnose.source.flow import Loop, asks_nothing, binds, gate, is_after, scope_of, uses_of, within
 from diagnose.source.steps.reads import is_read, tensor_of
 from diagnose.source.syntax import Source, Splice
@@ -65,7 +65,7 @@ def put_off_statement(source: Source, read: cst.Call, batch: Loop, torch: str) -
     entry = f"({', '.join([tensor, *map(source.code, call.kept)])})" if call.kept else tensor
     flush = _flush(source, statement, call, pending, torch)
     splices = [
-        insert_before(source, batch, [f"{pending} = []"]),
+        insert_above(source, batch, [f"{pending} = []"]),
         Splice(*source.span(statement), f"{pending}.append({entry})"),
     ]
     for branch in branches:
