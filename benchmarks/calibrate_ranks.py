@@ -23,7 +23,7 @@ from typing import TextIO
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from rank_job import end  # noqa: E402
+from rank_job import end, leave_on_request  # noqa: E402
 
 from diagnose.calibration.record import KINDS, Calibration, decode  # noqa: E402 - of this checkout
 from diagnose.units import format_ns  # noqa: E402
@@ -45,6 +45,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=90)
     parser.add_argument("--tiny", action="store_true")
     options = parser.parse_args()
+    leave_on_request()
     counts = [int(one) for one in (options.ranks or ("2" if options.tiny else "2,4")).split(",")]
     networks = {"as it is": NETWORKS["as it is"]} if options.tiny else NETWORKS
     each_s = 3.0 if options.tiny else max(options.seconds / (len(counts) * len(networks)) - _START_UP_S, 5)
@@ -98,6 +99,9 @@ def _run(words: list[str], told: TextIO, variables: dict[str, str], limit_s: flo
     except subprocess.TimeoutExpired:
         print(f"diagnose {words[0]}: ended after {limit_s:.0f} s", file=sys.stderr, flush=True)
         end(job)
+    except BaseException:
+        end(job)
+        raise
 
 
 def table(rows: list[tuple[str, Calibration]]) -> str:

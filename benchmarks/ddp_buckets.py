@@ -30,7 +30,7 @@ sys.path.insert(0, str(HERE.parents[1]))
 
 from fsdp_cap import LIMIT_OF_A_CPU_S, capped  # noqa: E402 - found by the line above
 from rank_goals import goals  # noqa: E402
-from rank_job import run_ranks  # noqa: E402
+from rank_job import leave_on_request, run_ranks  # noqa: E402
 
 SOCKETS = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}
 START_S = 120
@@ -49,6 +49,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[], metavar="PART_OF_NAME", help="beside the default, these alone")
     parser.add_argument("--tiny", action="store_true", help="sizes for a CPU")
     args = parser.parse_args()
+    leave_on_request()
     args.out.mkdir(parents=True, exist_ok=True)
     ranks = args.ranks or (2 if args.tiny else min(4, _devices()))
     if ranks < 2:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -34,6 +35,11 @@ def run_ranks(
             end(job)
             raise
     return f"failed: {of_the_program(log.read_text(errors='replace'))[-600:]}" if code else None
+
+
+def leave_on_request() -> None:
+    """Make a request to end an exception, so that ranks are ended first."""
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
 
 
 def end(job: subprocess.Popen[bytes]) -> None:

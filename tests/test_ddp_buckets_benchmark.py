@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 from watching import LIMIT_S
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -46,3 +50,17 @@ def test_what_is_exposed_stands_beside_what_any_buckets_leave(tmp_path: Path) ->
     assert 0 <= default["least_ms"] <= default["tail_ms"]
     told = f"after the backward pass {default['tail_ms']:.2f} ms, any buckets leave {default['least_ms']:.2f} ms"
     assert told in printed
+
+
+def test_a_request_to_end_takes_the_ranks_along(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "benchmarks" / "ddp_buckets.py"), str(tmp_path), "--tiny", "--parts", "fsdp"]
+    with subprocess.Popen([*command, "--seconds", "900"], stdout=subprocess.DEVNULL) as benchmark:
+        deadline = time.monotonic() + LIMIT_S
+        while not (tmp_path / "fsdp.json").exists() and time.monotonic() < deadline:
+            os.sched_yield()
+        started = psutil.Process(benchmark.pid).children(recursive=True)
+        assert len(started) >= 3, "the launcher and its ranks"
+        benchmark.terminate()
+        _, alive = psutil.wait_procs(started, timeout=LIMIT_S)
+        assert not alive
+        assert benchmark.wait(LIMIT_S) == 128 + signal.SIGTERM
