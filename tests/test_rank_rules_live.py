@@ -35,6 +35,7 @@ for step in range(2000):
     for micro_step in range(3):
         model(torch.ones(8, 128)).square().mean().backward()
     optimizer.step()
+del model  # it holds the group, whose threads would outlive it: see benchmarks/rank_ending.py
 dist.destroy_process_group()
 """
 
