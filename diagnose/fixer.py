@@ -115,7 +115,7 @@ from diagnose.source.steps.images import conv_classes, convolves_first, moved_in
 from diagnose.source.steps.kept_averages import KeptAverage, kept_averages
 from diagnose.source.steps.lightning import lightning_models, logged_reads
 from diagnose.source.steps.loaders import Loader, LoadersFound, find_loaders
-from diagnose.source.steps.micro_steps import LastMicroStep, last_micro_step
+from diagnose.source.steps.micro_steps import LastMicroStep, called_micro_step, last_micro_step
 from diagnose.source.steps.microbatch import MicroBatch, microbatch
 from diagnose.source.steps.model_methods import called_methods
 from diagnose.source.steps.moved_values import is_constant, is_variable, is_whole_batch
@@ -230,6 +230,7 @@ __all__ = [
     "call_in_place",
     "call_name",
     "called_methods",
+    "called_micro_step",
     "carried_by_gloo",
     "changing_samples",
     "checkpointed",

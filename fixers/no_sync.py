@@ -1,7 +1,7 @@
 """Reduces accumulated gradients over the ranks once, with the last micro-step.
 
 What it changes
-    Puts forward and backward pass of a micro-step below
+    Puts forward and backward pass of a micro-step, or the call of the method that makes both, below
     `with contextlib.nullcontext() if last else model.no_sync():`; for models sharded with `fully_shard`, a line before
     them, `model.set_requires_gradient_sync(last)`. `last` is the program's own condition for the optimizer's step.
 
@@ -35,6 +35,7 @@ from diagnose.fixer import (
     TrainingStep,
     block_of,
     call_name,
+    called_micro_step,
     ensure_import,
     example_request,
     forward_region,
@@ -58,8 +59,10 @@ def rewrite(request: Request) -> Answer:
     shards = [one for one in sharded(request.sources) if one.loop is None]
     reasons: list[str] = []
     for step in training_steps(request.sources, request.sites):
-        last = last_micro_step(step)
         wrapper = wrapper_of(step, request.sources, request.sites)
+        called = called_micro_step(step) if wrapper is not None else None
+        last = last_micro_step(step) if called is None else last_micro_step(called, adds_only=True)
+        step = called or step
         if last is None or step.model is None or not (wrapper or shards):
             continue
         where = f"{step.path}:{step.source.lines_of(step.backward)[0]}"
@@ -69,7 +72,7 @@ def rewrite(request: Request) -> Answer:
                 f"Not by us: {last}."
             )
             continue
-        region = forward_region(step)
+        region = forward_region(step) if called is None else _whole(called)
         if isinstance(region, str):
             reasons.append(f"{where} reduces in every micro-step: use `{step.model}.no_sync()` but for the last one.")
             continue
@@ -83,6 +86,14 @@ def rewrite(request: Request) -> Answer:
         files = request.edited([(step.path, [*last.edits, *splices])])
         return Edits(files, "reduce gradients over the ranks with the last micro-step alone")
     return Advice(" ".join(reasons)) if reasons else None
+
+
+def _whole(step: TrainingStep) -> ForwardRegion | str:
+    """The statement that calls a micro-step's method, forward and backward pass in one."""
+    statement = step.source.statement(step.backward)
+    if isinstance(statement, cst.SimpleStatementLine) and len(statement.body) == 1:
+        return ForwardRegion((), statement)
+    return "its call shares a line with more"
 
 
 def _may_drop_some(step: TrainingStep, last: LastMicroStep) -> bool:

@@ -382,3 +382,57 @@ def test_a_comment_that_heads_the_first_statement_of_a_turn_stays_with_it() -> N
     (after,) = answer.files.values()
     assert "gc.disable()\n# all batches\nfor i, x" in after
     assert "        gc.collect()\n    # forward\n    loss = " in after
+
+
+MICRO_STEPS = """import contextlib
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+
+class Trainer:
+    def __init__(self, model):
+        self.model = DistributedDataParallel(model)
+
+    def run_batch(self, batch):
+        loss = self.model(batch).mean() / self.every
+        loss.backward()
+        return loss.detach()
+
+    def run_epoch(self):
+        for i, batch in enumerate(self.loader):
+            total = self.run_batch(batch)
+            if (i + 1) % self.every == 0:
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+"""
+
+
+def test_a_micro_step_that_a_method_makes_is_kept_from_the_other_ranks_where_it_is_called() -> None:
+    assert changed(MICRO_STEPS, asked("no-sync", "syncing-every-microstep", MICRO_STEPS)) == [
+        "-total = self.run_batch(batch)",
+        "+with contextlib.nullcontext() if (i + 1) % self.every == 0 else self.model.no_sync():",
+        "+total = self.run_batch(batch)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("        return loss.detach()\n", "        self.optimizer.step()\n"),
+        (
+            "        return loss.detach()\n",
+            "        self.finish()\n\n    def finish(self):\n        self.optimizer.step()\n",
+        ),
+        ("        loss.backward()\n", "        self.optimizer.zero_grad()\n        loss.backward()\n"),
+        ("DistributedDataParallel(model)", "model"),
+        (
+            "    def run_epoch(self):\n",
+            "    def again(self):\n        for x in y:\n            self.run_batch(x)\n"
+            "            self.optimizer.step()\n\n    def run_epoch(self):\n",
+        ),
+    ],
+)
+def test_a_method_that_does_more_or_is_called_in_several_loops_is_left_alone(before: str, after: str) -> None:
+    text = MICRO_STEPS.replace(before, after)
+    assert text != MICRO_STEPS
+    assert not isinstance(asked("no-sync", "syncing-every-microstep", text), Edits)

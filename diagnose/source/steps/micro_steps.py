@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from dataclasses import replace as replaced
 
 import libcst as cst
 
 from diagnose.source.edit import call_name, free_name, replace
-from diagnose.source.flow import Loop, binds, loops_around, within
-from diagnose.source.steps.training import TrainingStep
+from diagnose.source.flow import Loop, binds, loops_around, scope_of, within
+from diagnose.source.steps.training import TrainingStep, is_optimizer_step
 from diagnose.source.syntax import Source, Splice
 
-__all__ = ["LastMicroStep", "last_micro_step"]
+__all__ = ["LastMicroStep", "called_micro_step", "last_micro_step"]
 
 
 @dataclass(frozen=True)
@@ -27,12 +28,50 @@ class LastMicroStep:
     """Whether the last micro-step always comes; False where a loader may end between two steps of the optimizer."""
 
 
-def last_micro_step(step: TrainingStep) -> LastMicroStep | str | None:
-    """The condition; why it cannot be asked for at the head of a turn; None where all turns may be the last."""
+def called_micro_step(step: TrainingStep) -> TrainingStep | None:
+    """A step whose backward pass a method makes for each micro-step, seen from the loop that calls it.
+
+    Its `backward` and `forward` are that call. None where the method does more than add to gradients, or where several
+    loops call it: `self.micro_step(batch)` in a loop whose function makes the optimizer's steps is what is meant.
+    """
+    method, source = step.scope, step.source
+    owner = source.inside(method, cst.ClassDef) if isinstance(method, cst.FunctionDef) else None
+    does_more = step.loop is not None or step.optimizer_steps or step.zero_grads
+    if (
+        owner is None
+        or does_more
+        or not isinstance(method, cst.FunctionDef)
+        or not (step.model or "").startswith("self.")
+    ):
+        return None
+    helpers = {source.code(call.func) for call in source.every(cst.Call, method)}
+    others = (each for each in source.every(cst.FunctionDef, owner) if f"self.{each.name.value}" in helpers)
+    if any(_steps(source, other) for other in others):
+        return None
+    found = []
+    for call in source.every(cst.Call, owner):
+        loops = loops_around(source, call) if source.code(call.func) == f"self.{method.name.value}" else []
+        scope = scope_of(source, call)
+        if loops and _steps(source, scope):
+            clears = tuple(other for other in source.every(cst.Call, scope) if call_name(other) == "zero_grad")
+            seen = replaced(step, scope=scope, loop=loops[0], backward=call, forward=(call,), clips=(), batch=())
+            found.append(replaced(seen, optimizer_steps=_steps(source, scope), zero_grads=clears))
+    return found[0] if len(found) == 1 else None
+
+
+def _steps(source: Source, below: cst.CSTNode) -> tuple[cst.Call, ...]:
+    return tuple(call for call in source.every(cst.Call, below) if is_optimizer_step(source, call))
+
+
+def last_micro_step(step: TrainingStep, *, adds_only: bool = False) -> LastMicroStep | str | None:
+    """The condition; why it cannot be asked for at the head of a turn; None where all turns may be the last.
+
+    `adds_only`: whatever function makes the backward pass is known to do nothing else.
+    """
     source = step.source
     around = loops_around(source, step.backward)
     inner = around[0] if around else None
-    if inner is None or not step.optimizer_steps or step.hands_loss_on:
+    if inner is None or not step.optimizer_steps or (step.hands_loss_on and not adds_only):
         return None
     outside = [call for call in step.optimizer_steps if not within(source, call, inner)]
     if len(around) > 1 and len(outside) == len(step.optimizer_steps):

@@ -21,7 +21,7 @@ from diagnose.source.flow import Loop, Scope, loops_around, scope_of, within
 from diagnose.source.steps.model_calls import model_calls
 from diagnose.source.syntax import Source, parse
 
-__all__ = ["TrainingStep", "training_steps"]
+__all__ = ["TrainingStep", "is_optimizer_step", "training_steps"]
 
 _BACKWARD = frozenset({"backward", "manual_backward"})
 _WRAPS_LOSS = frozenset({"scale", "scale_loss"})
@@ -155,7 +155,7 @@ def _step(
         _variable(source, loss),
         tuple(forward),
         name,
-        tuple(call for call in calls if _is_optimizer_step(source, call)),
+        tuple(call for call in calls if is_optimizer_step(source, call)),
         tuple(call for call in calls if _method(call) == "zero_grad"),
         tuple(call for call in calls if _method(call) in _CLIPS or _plain(call) in _CLIPS),
         _batch(source, loop, turn, forward),
@@ -246,7 +246,7 @@ def _plain(call: cst.Call) -> str:
     return call.func.value if isinstance(call.func, cst.Name) else ""
 
 
-def _is_optimizer_step(source: Source, call: cst.Call) -> bool:
+def is_optimizer_step(source: Source, call: cst.Call) -> bool:
     if _method(call) != "step":
         return False
     assert isinstance(call.func, cst.Attribute)
