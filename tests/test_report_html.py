@@ -176,3 +176,13 @@ class TestStepChart:
 def test_a_diagnosis_alone_is_a_page_too() -> None:
     diagnosis: Diagnosis = tinygpt.gpu_diagnosis()
     assert diagnosis.findings[0].rule in Page(html.render(diagnosis)).text
+
+
+def test_paper_shows_what_a_verdict_rests_on_and_a_narrow_screen_what_was_measured() -> None:
+    page = html.render(FIXED)
+    style = page.split("<style>")[1].split("</style>")[0]
+    on_paper = style.split("@media print")[1]
+    assert re.search(r"details::details-content \{[^}]*content-visibility: visible", on_paper)
+    narrow = style.split("@media (max-width: 34rem)")[1].split("@media print")[0]
+    assert re.search(r"\.lesser \{ display: none; \}", narrow)
+    assert '<th class="figure lesser">predicted</th>' in page
