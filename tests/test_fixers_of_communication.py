@@ -115,6 +115,36 @@ for step in range(4):
 weights = [parameter.sum().item() for parameter in model.parameters()]
 """
 )
+IN_A_METHOD = (
+    HEAD
+    + """
+
+class Trainer:
+    def __init__(self, model):
+        self.model = DistributedDataParallel(model)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.losses, self.every = [], 3
+
+    def micro_step(self, x):
+        loss = self.model(x).square().mean()
+        (loss / self.every).backward()
+        self.losses.append(loss.item())
+
+    def train(self, count):
+        for i in range(count):
+            self.micro_step(torch.randn(4, 8))
+            if (i + 1) % self.every == 0:
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+
+
+trainer = Trainer(nn.Linear(8, 1))
+torch.manual_seed(1 + dist.get_rank())
+trainer.train(12)
+losses = trainer.losses
+weights = [parameter.sum().item() for parameter in trainer.model.parameters()]
+"""
+)
 BY_CONDITION = (
     HEAD
     + """
@@ -194,7 +224,7 @@ weights = [parameter.full_tensor().sum().item() for parameter in model.parameter
 """
 )
 WRAPPED = [program.format(options="") for program in (FLAT, IN_FUNCTIONS, IN_A_CLASS)]
-ACCUMULATED = [COUNTED.format(counter="micro_step"), COUNTED.format(counter="_"), BY_CONDITION]
+ACCUMULATED = [COUNTED.format(counter="micro_step"), COUNTED.format(counter="_"), BY_CONDITION, IN_A_METHOD]
 SHARDS = [SHARDED.format(blocks=blocks) for blocks in ("model", "model.children()", "list(model)")]
 KEPT: list[Mapping[str, Scalar]] = [{"kept": kept, "of": 4} for kept in ("2-3", "1", "0,3")]
 IN_MORE_STEPS = [
@@ -250,11 +280,12 @@ FOUND = ("losses", "weights")
 
 
 def test_fixed_programs_train_as_before_on_every_rank(tmp_path: Path) -> None:
-    all_cases = cases()
-    programs = [text for name, before, setting in all_cases for text in (before, edited(name, before, setting))]
+    pairs = [(name, before, edited(name, before, setting)) for name, before, setting in cases()]
+    programs = list(dict.fromkeys(text for _, *texts in pairs for text in texts))
     for numbers in run_on_two_ranks(programs, tmp_path, FOUND):
-        for place, (name, _, _) in enumerate(all_cases):
-            (losses, weights), (new_losses, new_weights) = numbers[2 * place : 2 * place + 2]
+        found = dict(zip(programs, numbers, strict=True))
+        for name, before, after in pairs:
+            (losses, weights), (new_losses, new_weights) = found[before], found[after]
             exact = {"rel": 0, "abs": 0} if FIXERS[name].gate.value == "bitwise" else {"rel": 1e-5, "abs": 1e-6}
             assert new_losses == pytest.approx(losses, **exact), name
             assert new_weights == pytest.approx(weights, **exact), name
