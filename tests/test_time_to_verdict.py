@@ -205,7 +205,7 @@ def test_numbers_are_captured_once(seven_minutes: tuple[Session, Outcome]) -> No
 
 def test_what_was_not_tried_is_told_with_what_it_promised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     windows(monkeypatch)
-    outcome = Session(tmp_path, 290).run()
+    outcome = Session(tmp_path, 300).run()
     left = {one.fixer: one for one in outcome.verdicts if one.decision is Decision.NOT_TRIED}
     assert left.keys() == {"pad-vocabulary", "loader-workers", "loader-pin"}
     assert left["pad-vocabulary"].predicted_ns == 7_600_000

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from diagnose.model import Gate
 from diagnose.trial.comparison import Comparison
-from diagnose.trial.costs import FIRST_COMPILE_NS, WINDOW_NS, Costs
+from diagnose.trial.costs import FIRST_COMPILE_NS, WARM_SHARE, WINDOW_NS, Costs
 from diagnose.trial.schedule import Schedule
 from diagnose.units import NS_PER_MS, NS_PER_S
 from diagnose.verdict import Pair
@@ -68,6 +68,16 @@ def test_of_a_program_that_compiles_itself_the_first_start_shows_what_that_takes
     known.saw(found, TURNS_NS, compiles=True)
     assert known.start_ns == 7 * NS_PER_S
     assert known.trial_ns(1, compiles=True) - known.trial_ns(1) == 18 * NS_PER_S
+
+
+def test_what_a_start_takes_that_finds_all_compiled_is_guessed_until_it_was_seen() -> None:
+    known, found = costs(), comparison(patched_s=25)
+    assert known.warm_ns == round(WARM_SHARE * FIRST_COMPILE_NS)
+    known.saw(found, TURNS_NS, compiles=True)
+    assert known.warm_ns == round(WARM_SHARE * 20 * NS_PER_S)
+    found.starts_ns[1].append(8 * NS_PER_S)
+    known.saw(found, TURNS_NS, compiles=True)
+    assert known.warm_ns == 3 * NS_PER_S
 
 
 def test_a_comparison_that_took_longer_than_its_parts_makes_the_next_estimate_longer() -> None:

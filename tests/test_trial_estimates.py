@@ -123,3 +123,27 @@ def test_little_memory_makes_a_look_longer() -> None:
 
 def test_nothing_is_expected_where_nothing_has_run() -> None:
     assert estimates(Costs(Schedule())).trial_ns(Plan(fix(Gate.TRAINING)), None, compiles=True) == 0
+
+
+def test_captures_of_what_compiles_start_later_though_all_is_compiled_by_then() -> None:
+    known, plan = costs(), Plan(fix(Gate.BITWISE))
+    plain, compiling = (estimates(known).trial_ns(plan, PROGRAM, compiles=one) for one in (False, True))
+    turns_ns = known.trial_ns(1, compiles=True) - known.trial_ns(1)
+    assert compiling - plain - turns_ns == known.warm_ns
+
+
+def test_captures_that_start_beside_the_arms_take_their_steps_alone() -> None:
+    known, plan = costs(), Plan(fix(Gate.BITWISE))
+    asked = estimates(known)
+    apart = asked.trial_ns(plan, PROGRAM, compiles=False)
+    beside = asked.trial_ns(plan, PROGRAM, compiles=False, beside=[1.2, 1.4, 1.2, 1.4])
+    assert apart - beside == known.first_step_after_ns
+    full = estimates(known, TIGHT).trial_ns(plan, PROGRAM, compiles=False, beside=[1.2, 1.4])
+    assert full == estimates(known, TIGHT).trial_ns(plan, PROGRAM, compiles=False)
+
+
+def test_a_trial_whose_arms_wait_for_it_starts_nothing() -> None:
+    known, plan = costs(), Plan(fix(Gate.BITWISE))
+    apart = estimates(known).trial_ns(plan, PROGRAM, compiles=False)
+    there = estimates(known).trial_ns(plan, PROGRAM, compiles=False, there=(PATCHED.root, PATCHED.root))
+    assert apart - there == known.start_ns

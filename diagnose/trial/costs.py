@@ -14,6 +14,9 @@ from diagnose.verdict import LEAST_PAIRS
 FIRST_COMPILE_NS = 30 * NS_PER_S
 """What compiling a training step takes, where this session has not seen it yet: for a GPT of twelve layers inductor
 took 19 to 23 s beside an H200."""
+WARM_SHARE = 0.25
+"""Of what compiling adds to a start, what a start adds that finds all of it compiled, until this session has seen it:
+the program is traced again, and what was compiled is looked up."""
 WINDOW_NS = 4 * NS_PER_S
 """To write one profiler window, and to begin and end it: seen of a GPT whose window holds some ten thousand events."""
 FINAL_BLOCKS = 5
@@ -36,6 +39,8 @@ class Costs:
     first_step_ns: int = 0
     compile_ns: int = 0
     """By how much the start of a program that compiles was longer, at most."""
+    rewarm_ns: int = 0
+    """The same of a later process, which found everything compiled."""
     gates_ns: dict[Gate, int] = field(default_factory=dict)
     """The numbers of one more patched program, of each kind: what it is held against has been captured by then."""
     alternates: bool = False
@@ -53,6 +58,8 @@ class Costs:
             self.start_ns = originals[-1] if compiles else max(originals)
         if compiles and patched:
             self.compile_ns = max(self.compile_ns, max([*originals, *patched]) - self.start_ns)
+        if compiles and len(patched) > 1:
+            self.rewarm_ns = max(0, patched[-1] - self.start_ns)
         if found.step_ns > 0:
             self.step_ns = found.step_ns
         self.first_start_ns = self.first_start_ns or self.start_ns
@@ -70,6 +77,11 @@ class Costs:
     def first_step_after_ns(self) -> int:
         """From the start of a process to its first step, which a capture begins with."""
         return max(0, self.start_ns - self.schedule.warm_up(self.step_ns) * self.step_ns)
+
+    @property
+    def warm_ns(self) -> int:
+        """By how much the start of a program that compiles is longer where all is compiled already."""
+        return self.rewarm_ns or round(WARM_SHARE * (self.compile_ns or FIRST_COMPILE_NS))
 
     def grew(self, found: Comparison) -> None:
         """The patched program of a comparison is what the next trials start from."""

@@ -69,6 +69,8 @@ class Estimates:
         copies with the fix, and with a part of it, lie whose arms wait for this trial already.
         """
         numbers_ns = self._numbers_ns(plan, baseline, None if there is not None else beside, there)
+        if compiles and numbers_ns:
+            numbers_ns += self.costs.warm_ns  # starts go on side by side
         seen_ns = self.costs.gates_ns.get(plan.fixer.gate) if plan.part is None else None
         if seen_ns is not None:
             early = there is not None or (beside is not None and self.gatekeeper.has_room(beside))
