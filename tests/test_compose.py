@@ -74,7 +74,7 @@ def test_the_journal_tells_control_trial_verdict_patch_and_final_figure(tmp_path
     assert state.patch.diff == outcome.patch.text
     assert state.final is not None
     assert (state.final.original_ns, state.final.patched_ns, state.final.runs) == (20_000_000, 10_000_000, 2)
-    assert compose.summary(outcome) == "1 of 1 fixes kept, 50 % of the step saved"
+    assert compose.summary(outcome) == "1 of 1 fix kept, 50 % of the step saved"
 
 
 def test_where_no_fixer_had_anything_none_of_none_is_not_counted() -> None:
