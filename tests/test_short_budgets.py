@@ -129,6 +129,18 @@ def test_two_minutes_are_enough_for_all_that_an_expert_does(name: str, tmp_path:
     assert small.machine.alive == 0
 
 
+@pytest.mark.parametrize("name", ["a loader", "matrix units, in two steps", "a loop of many parts"])
+def test_what_starts_early_makes_a_minute_and_a_half_enough(name: str, tmp_path: Path) -> None:
+    """One start is waited for in place of four: of the control, the trial, its gate and the last runs."""
+    small = Small(tmp_path, 20.0, PROGRAMS[name])
+    outcome = small.run(95)
+    kept = {one.fixer for one in outcome.verdicts if one.decision is Decision.KEPT}
+    assert kept == {one.name for one in PROGRAMS[name]}, table(small.machine)
+    assert outcome.final is not None
+    assert small.machine.now_ns / NS_PER_S < 95 - WATCHED_S, table(small.machine)
+    assert small.machine.alive == 0
+
+
 def tried_at_once(outcome: Outcome) -> set[str]:
     return {one.fixer for one in outcome.verdicts if "at once" in one.summary}
 

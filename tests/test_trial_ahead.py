@@ -9,6 +9,7 @@ import pytest
 from composing import fixer, replacing
 from simulated_trials import GIB, Machine, simulated, table
 
+from diagnose import verdict
 from diagnose.model import Decision, Gate
 from diagnose.program import Program
 from diagnose.trial.ahead import Ahead, Turn
@@ -20,6 +21,13 @@ from diagnose.trial.estimates import Plan
 from diagnose.trial.memory import Memory
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.units import NS_PER_S
+
+
+@pytest.fixture(autouse=True)
+def fewer_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Than of a real trial: enough for programs that differ by half."""
+    monkeypatch.setattr(verdict, "RESAMPLES", 200)
+
 
 ROOMY = Memory(4 * GIB, 4 * GIB, 136 * GIB, 140 * GIB, 1 << 20)
 
