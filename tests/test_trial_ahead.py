@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 from composing import fixer, replacing
@@ -13,11 +14,12 @@ from diagnose import verdict
 from diagnose.model import Decision, Gate
 from diagnose.program import Program
 from diagnose.trial.ahead import Ahead, Turn
-from diagnose.trial.arms import ArmFailed, Block, Ready, Trouble
+from diagnose.trial.arms import ArmFailed, Block, Ready, Trouble, Workplace
 from diagnose.trial.bench import Bench
-from diagnose.trial.beside import Expected
+from diagnose.trial.beside import Beside, Coming, Expected
 from diagnose.trial.duel import Duel, LiveArm
 from diagnose.trial.estimates import Plan
+from diagnose.trial.gatekeeper import Gatekeeper
 from diagnose.trial.memory import Memory
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.units import NS_PER_S
@@ -225,3 +227,16 @@ def test_where_memory_runs_out_over_what_started_early_that_goes_and_the_arms_st
     assert not found.alternated
     assert len(found.pairs) == 8
     assert (machine.cleared, machine.clock.alive) == (1, 0)
+
+
+def test_that_memory_ran_out_over_it_is_said_once_and_nothing_starts_early_any_more() -> None:
+    ahead, _ = waiting(Clock(), one=1)
+    keeper = Gatekeeper(cast("Workplace", None), 1, memory=ROOMY)
+    told: list[str] = []
+    beside = Beside(ahead, keeper, 2, on_phase=lambda phase, _detail: told.append(phase))
+    assert beside.clear()
+    assert not beside.clear()
+    assert told == ["memory ran out beside what had started early"]
+    assert beside.closed
+    beside.start([], Coming(last=(ONE,)))
+    assert ahead.shares == []

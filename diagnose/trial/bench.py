@@ -108,7 +108,7 @@ class Bench:
             self._place, schedule.start_limit_ns, deadline, watched, compiling=self._copies.compiling
         )
         self._ahead = Ahead(self._arm, lambda: time.monotonic_ns())
-        self._beside = Beside(self._ahead, self._gatekeeper, schedule.generations, ranks)
+        self._beside = Beside(self._ahead, self._gatekeeper, schedule.generations, ranks, on_phase)
         self._looks = Looks(self._gatekeeper, self._costs, on_phase)
         self._solo = Solo(
             self._place, schedule, deadline, lambda program: self._ahead.take(Turn.LAST_RUN, program.root)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,6 +67,8 @@ class Beside:
     generations: int
     ranks: int = 1
     """Of the program. Several cannot rest wherever they are: one may wait for another on the device."""
+    on_phase: Callable[[str, str], None] = lambda _phase, _detail: None
+    """Told where memory ran out."""
     crowded: bool = False
     original: Program | None = None
     """As found: it runs in the end, whatever is kept."""
@@ -132,7 +134,9 @@ class Beside:
     def clear(self) -> bool:
         """End all of it for lack of memory, for good; whether there was any."""
         any_there = bool(self.ahead.shares or self.gatekeeper.shares_begun())
-        self.crowded = self.crowded or any_there
+        if any_there:
+            self.crowded = True
+            self.on_phase("memory ran out beside what had started early", "from now on each starts when it is its turn")
         self.end()
         return any_there
 
