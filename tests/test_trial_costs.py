@@ -84,7 +84,7 @@ def test_a_comparison_that_took_longer_than_its_parts_makes_the_next_estimate_lo
     assert costs(2 * TURNS_NS).check_ns() == 2 * TURNS_NS
     assert costs(TURNS_NS // 2).check_ns() == TURNS_NS
     traced = comparison()
-    traced.traces, traced.windows = ([Path("before")], [Path("after")]), 2
+    traced.traces, traced.windows_taken = ([Path("before")], [Path("after")]), 2
     known = Costs(SCHEDULE)
     known.saw(traced, TURNS_NS + WINDOWS_NS)
     assert known.check_ns() == TURNS_NS

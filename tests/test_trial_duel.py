@@ -372,5 +372,5 @@ def test_a_program_that_has_had_its_window_has_no_other() -> None:
     machine, known = Machine(), [Path("before")]
     found = machine.run(window=known)
     assert found.traces[0] == known
-    assert (len(found.traces[1]), found.windows) == (1, 1)
-    assert Machine().run().windows == 2
+    assert (len(found.traces[1]), found.windows_taken) == (1, 1)
+    assert Machine().run().windows_taken == 2

@@ -31,7 +31,7 @@ class Comparison:
     starts_ns: tuple[list[int], list[int]] = field(default_factory=lambda: ([], []))
     """Of each process in turn: from its start to the end of its warm-up."""
     traces: tuple[list[Path], list[Path]] = field(default_factory=lambda: ([], []))
-    windows: int = 0
+    windows_taken: int = 0
     """How many of those the duel itself has taken."""
     stopped_early: bool = False
     alternated: bool = False

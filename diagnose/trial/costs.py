@@ -70,7 +70,7 @@ class Costs:
             self.ahead = found.ahead
         if len(found.pairs) >= self._clear_pairs and not compiles:
             explained_ns = self._turns_ns(found.generations, len(found.pairs))
-            explained_ns += self._windows_ns(found.windows) if all(found.traces) else 0
+            explained_ns += self._windows_ns(found.windows_taken) if all(found.traces) else 0
             self.slack = min(_MOST_SLACK, max(1.0, took_ns / max(1, explained_ns)))
 
     @property

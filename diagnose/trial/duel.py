@@ -325,7 +325,7 @@ class _Run:
         paths = self.call(
             side, lambda: arm.trace(self.schedule.trace_steps, self.schedule.drops(self.found.step_ns), limit)
         )
-        self.found.windows += 1
+        self.found.windows_taken += 1
         before, after = self.found.traces
         self.found.traces = (paths, after) if side == ORIGINAL else (before, paths)
 
