@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -40,7 +40,6 @@ from diagnose.rule import (
     Confidence,
     Evidence,
     Facts,
-    Float64,
     Int64,
     KernelClass,
     Measures,
@@ -88,65 +87,72 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     if not measures.has_device:
         yield CannotTell("fp32-matmul", "a recording of the device's work")
         return
-    double = _products_in(measures, "fp64")
-    rows = measures.rows_within_steps(double | _products_in(measures, "fp32"))
-    if len(rows) == 0:
+    rows = {dtype: measures.rows_within_steps(_products_in(measures, dtype)) for dtype in ("fp32", "fp64")}
+    if not any(map(len, rows.values())):
         return
     rate = _rate(measures)
     if rate is None:
         yield CannotTell("fp32-matmul", "which device this is: its tensor cores are unknown")
         return
-    allowed = measures.trace.facts.matmul_precision in ("high", "medium")
-    gain = max(rate.bf16 if allowed or rate.tf32 <= 1 else rate.tf32, 1.0)
-    left = np.where(double[rows], 1 / (gain * rate.over_fp64), 1 / gain)
-    rows, left = rows[left < 1], left[left < 1]
-    if len(rows) == 0:
-        return
-    lengths = (measures.trace.device.end_ns - measures.trace.device.start_ns)[rows]
-    in_double = bool(lengths[double[rows]].sum() > lengths[~double[rows]].sum())
-    yield from _claim(measures, rows, left, in_double=in_double, allowed=allowed)
+    if len(rows["fp32"]):
+        yield from _in_fp32(measures, rows["fp32"], rate)
+    if len(rows["fp64"]):
+        yield from _in_fp64(measures, rows["fp64"], rate)
 
 
-def _claim(measures: Measures, rows: Int64, left: Float64, *, in_double: bool, allowed: bool) -> Iterator[Claim]:
-    """What of the time of these products is `left` by tensor cores; most of it is in fp64, or in fp32."""
-    lengths = (measures.trace.device.end_ns - measures.trace.device.start_ns)[rows]
+def _in_fp32(measures: Measures, rows: Int64, rate: Rate) -> Iterator[Claim]:
+    """What tensor cores would save of products on the ordinary fp32 units."""
+    precision = measures.trace.facts.matmul_precision
+    allowed = precision in ("high", "medium")
+    only_bf16 = allowed or rate.tf32 <= 1
+    faster = rate.bf16 if only_bf16 else rate.tf32
+    state = f"; TF32 is allowed ({precision}), these kernels do not use it" if allowed else ""
+    said = f"plain fp32 on {_device(measures)}, whose tensor cores are up to {faster:.3g} times as fast{state}"
+    for claim in _claimed(measures, rows, faster, "fp32", said):
+        yield replace(
+            claim,
+            fixers=("autocast-bf16",) if only_bf16 else ("allow-tf32", "autocast-bf16"),
+            confirm="a trial: products of this program's sizes may gain less than the data sheet says",
+        )
+
+
+def _in_fp64(measures: Measures, rows: Int64, rate: Rate) -> Iterator[Claim]:
+    """What fewer bits would save of products in fp64: neither autocast nor TF32 takes them."""
+    tensor_cores = rate.tf32 if rate.tf32 > 1 else rate.bf16
+    faster = rate.over_fp64 * tensor_cores
+    quicker = "whose tensor cores are" if tensor_cores > 1 else "which multiplies fp32"
+    said = f"double precision (fp64) on {_device(measures)}, {quicker} up to {faster:.3g} times as fast"
+    for claim in _claimed(measures, rows, faster, "fp64", said):
+        yield replace(
+            claim,
+            where=places_of_ops(measures, measures.op_of_work[rows]),
+            fixers=(),
+            confirm="whether double precision is meant: arrays of NumPy bring it in unasked",
+        )
+
+
+def _claimed(measures: Measures, rows: Int64, faster: float, dtype: str, said: str) -> Iterator[Claim]:
+    """These products if they were so many times as fast; nothing where that saves nothing."""
     time = measures.time_of(rows)
-    cut = sped_up(measures, rows, left)
-    part = 1 - float((lengths * left).sum()) / max(int(lengths.sum()), 1)
-    gained = gained_ns(measures, cut, int(time.total_ns * part))
+    cut = sped_up(measures, rows, 1 / faster)
+    gained = gained_ns(measures, cut, int(time.total_ns * (1 - 1 / faster))) if faster > 1 else 0
     if gained == 0:
         return
     products = measures.rows_within_steps(np.isin(measures.classes, (KernelClass.MATMUL, KernelClass.CONVOLUTION)))
-    what, form = ("double precision (fp64)", "fp64") if in_double else ("plain fp32", "fp32")
-    state = f"; TF32 is allowed ({measures.trace.facts.matmul_precision}), these kernels do not use it"
     yield Claim(
         summary=f"{format_ns(time.total_ns / measures.step_count)} per step ({format_share(measures.share(time))}) go "
-        f"to matrix products in {what} on {_device(measures)}, whose tensor cores are up to "
-        f"{1 / float(left.min()):.3g} times as fast{state if allowed and not in_double else ''}",
+        f"to matrix products in {said}",
         recoverable_ns=gained,
         claims=time,
         cut=cut,
         confidence=Confidence.BOUND,
         evidence=[
-            Evidence(f"{form} products", time.total_ns // measures.step_count, "ns", tuple(rows[:5].tolist())),
-            Evidence(f"{form} products per step", len(rows) / measures.step_count, "count"),
+            Evidence(f"{dtype} products", time.total_ns // measures.step_count, "ns", tuple(rows[:5].tolist())),
+            Evidence(f"{dtype} products per step", len(rows) / measures.step_count, "count"),
             Evidence("share of all products", time.total_ns / max(measures.time_of(products).total_ns, 1), "share"),
-            Evidence(f"tensor cores over {form}, data sheet", 1 / float(left.min()), "×"),
+            Evidence(f"fewer bits over {dtype}, data sheet", faster, "×"),
         ],
-        where=places_of_ops(measures, measures.op_of_work[rows]) if in_double else (),
-        fixers=_fixers(measures, in_double=in_double, allowed=allowed),
-        confirm="whether double precision is meant: arrays of NumPy bring it in unasked"
-        if in_double
-        else "a trial: products of this program's sizes may gain less than the data sheet says",
     )
-
-
-def _fixers(measures: Measures, *, in_double: bool, allowed: bool) -> tuple[str, ...]:
-    """Neither autocast nor TF32 takes products in fp64."""
-    if in_double:
-        return ()
-    rate = _rate(measures)
-    return ("autocast-bf16",) if allowed or (rate is not None and rate.tf32 <= 1) else ("allow-tf32", "autocast-bf16")
 
 
 def _products_in(measures: Measures, dtype: str) -> np.typing.NDArray[np.bool_]:
