@@ -9,7 +9,7 @@ import pytest
 
 from diagnose.measure import Measures
 from diagnose.measure.growing_work import growing_work
-from diagnose.rule import Trace, drawn
+from diagnose.rule import CopyDirection, Trace, drawn
 
 KERNELS = {"K": "void at::native::(anonymous namespace)::CatArrayBatchedCopy<float, unsigned int, 2>"}
 GROWING = (3, 4, 5, 6, 7)
@@ -55,3 +55,29 @@ def test_recorded_shapes_that_grow_do_not_hide_it() -> None:
     shapes = np.arange(len(trace.ops), dtype=np.int32)
     sized = replace(trace, texts=tuple(f"[[{size}]]" for size in shapes), ops=replace(trace.ops, shapes=shapes))
     assert growing_work(Measures(sized)) is not None
+
+
+def test_sequences_that_grow_are_no_growth_beside_an_optimizer_that_weighs_more() -> None:
+    host, gpu, marks = "", "", "|"
+    for length in (2, 3, 4, 5, 6):
+        work = "".join(kind * length for kind in "abef") + "O" * 12
+        host += "ololololol " + "s" * len(work)
+        gpu += " " * 10 + work + " "
+        marks += " " * (len(host) - len(marks)) + "|"
+    kernels = {kind: f"{kind}_kernel" for kind in "abefO"}
+    assert growing_work(Measures(drawn(f"host: {host}\ngpu : {gpu}\nstep: {marks}", kernels=kernels))) is None
+
+
+@pytest.mark.parametrize(("sizes", "is_growth"), [((1, 2, 3, 4, 5), False), ((4, 4, 4, 4, 4), True), ((-1,) * 5, True)])
+def test_batches_that_grow_are_told_by_what_is_copied(sizes: tuple[int, ...], *, is_growth: bool) -> None:
+    host, gpu, marks = "", "", "|"
+    for length in GROWING:
+        host += "ocolol " + "s" * (8 + length)
+        gpu += "      H" + "k" * 7 + "K" * length + " "
+        marks += " " * (len(host) - len(marks)) + "|"
+    trace = drawn(f"host: {host}\ngpu : {gpu}\nstep: {marks}", kernels=KERNELS)
+    device = trace.device
+    moved = device.size_bytes.copy()
+    moved[device.direction == CopyDirection.HOST_TO_DEVICE] = sizes
+    sized = replace(trace, device=replace(device, size_bytes=moved))
+    assert (growing_work(Measures(sized)) is not None) == is_growth
