@@ -134,7 +134,8 @@ def _working(measures: Measures) -> Iterator[Claim]:
         ],
         where=places_of_ops(measures, measures.op_of_work[work.rows]),
         fixers=(),
-        confirm="more steps: it must go on growing, and not be meant to (a window that fills, a cache of keys and values)",
+        confirm="more steps: it must go on growing, and not be meant to (a window that fills, a cache of keys and "
+        "values)",
     )
 
 

@@ -69,7 +69,7 @@ class Replay:
         self.trace, self._rows, self._steps, self._main = trace, rows, steps, main
         self._launches = _real(trace, launches)
         self._tree = tree or op_tree(trace, launches)
-        self._lengths: dict[bytes, int] = {}
+        self._lengths: dict[tuple[bytes, float], int] = {}
 
     @cached_property
     def graph(self) -> ReplayGraph:
@@ -131,7 +131,7 @@ class Replay:
 
     def _cheapest_ns(self, cut: Cut) -> int:
         """The length of all steps under a cut if the records cost as much as they may at most."""
-        return self._steady(self._solved(cut, self.recording_scale * spread_of(self.records)), cut)
+        return self._length_ns(cut, spread_of(self.records))
 
     @cached_property
     def watched_ns(self) -> int | None:
@@ -173,11 +173,12 @@ class Replay:
         length = self.base_ns if cut is None else self._length_ns(cut)
         return length / len(self._steps) if len(self._steps) else 0.0
 
-    def _length_ns(self, cut: Cut) -> int:
-        """The length of all steps under a cut. Several rules make the same cuts: each is replayed once."""
-        key = cut.key
+    def _length_ns(self, cut: Cut, times_as_costly: float = 1.0) -> int:
+        """The length of all steps under a cut, if records cost so many times what they are taken to cost. Several rules
+        make the same cuts: each is replayed once."""
+        key = cut.key, times_as_costly
         if key not in self._lengths:
-            self._lengths[key] = self._steady(self.times(cut), cut)
+            self._lengths[key] = self._steady(self._solved(cut, self.recording_scale * times_as_costly), cut)
         return self._lengths[key]
 
     def _solved(self, cut: Cut, recording_scale: float) -> Int64:
