@@ -8,7 +8,7 @@ NS_PER_US = 1_000
 NS_PER_MS = 1_000_000
 NS_PER_S = 1_000_000_000
 
-_TIME_UNITS = ((60 * NS_PER_S, "min"), (NS_PER_S, "s"), (NS_PER_MS, "ms"), (NS_PER_US, "µs"))
+_TIME_UNITS = ((NS_PER_S, "s"), (NS_PER_MS, "ms"), (NS_PER_US, "µs"))
 _BYTE_UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 _FLOP_UNITS = ((10**18, "E"), (10**15, "P"), (10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
 _SPACE = re.compile(r"[\t\n\v\f\r\u2028\u2029]+")
@@ -21,11 +21,24 @@ _DURATION_NS |= {"m": 60 * NS_PER_S, "min": 60 * NS_PER_S, "h": 3600 * NS_PER_S}
 
 
 def format_ns(nanoseconds: float) -> str:
-    """A duration with three significant digits: `24.2 ms`, `1.50 µs`, `7 ns`."""
+    """A duration with three significant digits: `24.2 ms`, `1.50 µs`, `7 ns`; from a minute on `1 min 11 s`, `2 h`."""
+    if abs(nanoseconds) >= 59.95 * NS_PER_S:
+        return format_seconds(nanoseconds / NS_PER_S)
     for size, unit in _TIME_UNITS:
         if abs(nanoseconds) >= size * 0.9995:
             return f"{_three_digits(nanoseconds / size)} {unit}"
     return f"{nanoseconds:.0f} ns"
+
+
+def format_seconds(seconds: float) -> str:
+    """A wait in whole seconds, or from an hour on in whole minutes: `15 s`, `1 min 11 s`, `2 h`, `1 h 5 min`."""
+    minutes, left = divmod(round(abs(seconds)), 60)
+    parts = ((minutes, "min"), (left, "s"))
+    if minutes >= 60:
+        hours, left = divmod(round(abs(seconds) / 60), 60)
+        parts = ((hours, "h"), (left, "min"))
+    sign = "-" if seconds < 0 else ""
+    return sign + (" ".join(f"{count} {unit}" for count, unit in parts if count) or "0 s")
 
 
 def format_bytes(count: float) -> str:

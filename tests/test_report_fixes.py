@@ -51,6 +51,14 @@ def test_the_kept_fix_comes_first_and_what_was_not_tried_is_in_no_table() -> Non
     assert said.count("not measured") == 0
 
 
+def test_steps_of_minutes_stand_in_the_table_as_others_do() -> None:
+    minutes = replace(KEPT, predicted_ns=750_000_000_000, saving_ns=71_000_000_000)
+    head, *table = text.render(replace(ALL, verdicts=(minutes, SLOW))).partition("  fix ")[2].splitlines()[:3]
+    assert all(len(row) <= 80 for row in table)
+    assert "12 min 30 s  1 min 11 s" in table[0]
+    assert {len(row) - len(row.rpartition("  ")[2]) for row in table} == {len("  fix " + head) - len("verdict")}
+
+
 def test_a_reason_that_fixes_share_is_said_once() -> None:
     for said in (text.render(ALL), markdown.render(ALL)):
         assert said.count("he budget leaves 1 s.") == 1

@@ -27,6 +27,13 @@ def test_where_figures_differ_the_first_has_its_own_and_the_others_are_named() -
     ]
 
 
+def test_a_minute_and_a_part_of_one_differ_in_figures_alone() -> None:
+    told = [f"rank {rank}: it took {time} to start" for rank, time in enumerate(("59.0 s", "1 min 2 s", "2 h"))]
+    assert said_once(told) == [
+        "rank 0: it took 59.0 s to start; alike, with figures of their own, ranks 1, 2",
+    ]
+
+
 def test_other_words_are_another_warning() -> None:
     told = ["rank 0: a clock jumped", "rank 1: it ended early", "rank 1: a clock jumped"]
     assert said_once(told) == ["ranks 0, 1: a clock jumped", "rank 1: it ended early"]

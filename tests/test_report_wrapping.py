@@ -19,3 +19,5 @@ def test_a_line_has_no_more_columns_than_asked(words: str) -> None:
 
 def test_a_figure_stays_with_its_unit() -> None:
     assert wrap("the step takes about 24.2 ms", 25) == ["the step takes about", "24.2 ms"]
+    assert wrap("all of it takes about 2 min 30 s", 28) == ["all of it takes about", "2 min 30 s"]
+    assert wrap("all of it takes about 1 h 5 min", 26) == ["all of it takes about", "1 h 5 min"]

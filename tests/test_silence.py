@@ -10,7 +10,7 @@ def told(silence: Silence, *, until_s: int, since_s: int = 0) -> list[str]:
 
 
 def test_a_first_step_that_does_not_come_is_told_ever_more_seldom() -> None:
-    assert told(Silence(0), until_s=130) == ["15 s so far", "30 s so far", "60 s so far", "120 s so far"]
+    assert told(Silence(0), until_s=130) == ["15 s so far", "30 s so far", "1 min so far", "2 min so far"]
 
 
 def test_long_steps_are_told_from_the_last_one_on() -> None:
@@ -23,5 +23,5 @@ def test_long_steps_are_told_from_the_last_one_on() -> None:
 
 def test_a_look_that_comes_late_tells_of_a_wait_once() -> None:
     silence = Silence(0)
-    assert silence.words(200) == "200 s so far"
+    assert silence.words(200) == "3 min 20 s so far"
     assert silence.words(201) is None

@@ -256,7 +256,7 @@ def test_without_time_it_is_unverified_and_nothing_is_started(tmp_path: Path) ->
         unasked = keeper(tmp_path, groups, step_ns=NS_PER_S).check(Gate.TRAINING, program, program, asked=False)
     assert passed.detail == "the budget left no time for 50 steps under 3 seeds"
     assert unasked.detail == (
-        "its trajectory was not compared: 50 steps of the original under 3 seeds would take 2.50 min"
+        "its trajectory was not compared: 50 steps of the original under 3 seeds would take 2 min 30 s"
     )
     assert bits.detail == "the budget left no time for it (bits)"
     assert passed.passed is bits.passed is unasked.passed is None

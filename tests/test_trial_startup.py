@@ -37,7 +37,7 @@ def test_the_first_start_of_each_is_told_since_later_ones_find_everything_compil
     assert verdict.startup_ns == (10 * NS_PER_S, 74 * NS_PER_S)
     assert verdict.pays_after_steps == 1600
     assert startups.longest_ns == 74 * NS_PER_S
-    assert startup(verdict) == "10.0 s → 1.23 min until the end of warm-up, earned back after 1,600 steps"
+    assert startup(verdict) == "10.0 s → 1 min 14 s until the end of warm-up, earned back after 1,600 steps"
 
 
 def test_a_program_that_never_got_ready_has_no_figure() -> None:

@@ -38,6 +38,10 @@ def test_one_hiccup_does_not_flatten_the_others() -> None:
     ]
 
 
+def test_minutes_stand_on_the_axis_as_round_numbers_of_seconds() -> None:
+    assert drawn([Column(140_000 * MS, 0)], 12, 2)[0] == "   150 s┤  ▇"
+
+
 @pytest.mark.parametrize(("value", "top"), [(0, 1), (1, 1), (17, 20), (20, 20), (21, 25), (130, 150), (9_100, 10_000)])
 def test_an_axis_ends_at_a_round_number(value: int, top: int) -> None:
     assert nice_ceiling(value) == top

@@ -21,7 +21,15 @@ from diagnose.units import format_bytes, format_ns, format_share, format_value, 
         (999_400, "999 µs"),
         (999_999, "1.00 ms"),
         (2_000_000_000, "2.00 s"),
-        (90_000_000_000, "1.50 min"),
+        (59_940_000_000, "59.9 s"),
+        (59_960_000_000, "1 min"),
+        (71_000_000_000, "1 min 11 s"),
+        (-90_000_000_000, "-1 min 30 s"),
+        (600_000_000_000, "10 min"),
+        (3_599_600_000_000, "1 h"),
+        (3_930_000_000_000, "1 h 6 min"),
+        (7_199_000_000_000, "2 h"),
+        (100_000_000_000_000, "27 h 47 min"),
         (-1_500_000, "-1.50 ms"),
     ],
 )
@@ -75,6 +83,12 @@ def test_durations_are_read_as_people_write_them(text: str, nanoseconds: int) ->
 def test_parts_without_a_unit_are_no_duration(text: str) -> None:
     with pytest.raises(ValueError, match="is not a duration"):
         parse_duration_ns(text)
+
+
+@given(st.integers(0, 10**16))
+def test_a_duration_can_be_typed_as_it_is_shown(nanoseconds: int) -> None:
+    read = parse_duration_ns(format_ns(nanoseconds))
+    assert read == pytest.approx(nanoseconds, rel=0.0086, abs=0.5)  # half a second of a minute
 
 
 @given(st.text())

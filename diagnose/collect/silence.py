@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from diagnose.units import format_seconds
+
 FIRST_S = 15.0
 """Of silence, before it is told; then whenever it has become twice as long."""
 
@@ -26,4 +28,4 @@ class Silence:
             return None
         while self._tell_after_s <= silent_s:
             self._tell_after_s *= 2
-        return f"{silent_s:.0f} s since the last step" if self._stepped else f"{silent_s:.0f} s so far"
+        return f"{format_seconds(silent_s)} {'since the last step' if self._stepped else 'so far'}"

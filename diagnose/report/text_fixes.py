@@ -95,17 +95,19 @@ def _control(state: State, width: int) -> list[Text]:
 
 def _table(state: State, width: int) -> list[Text]:
     verdicts = rows(state)
-    name_width = max(width - 2 - _TIME_WIDTH * 2 - _SAVING_WIDTH - _DECISION_WIDTH - 4, 8)
+    times = [[_time(verdict.predicted_ns or None), _time(verdict.saving_ns)] for verdict in verdicts]
+    time_width = max(_TIME_WIDTH, *(len(time) + 1 for both in times for time in both))
+    name_width = max(width - 2 - time_width * 2 - _SAVING_WIDTH - _DECISION_WIDTH - 4, 8)
     name_width = min(name_width, max(len(verdict.fixer) for verdict in verdicts) + 2)
-    head = f"  {'fix':<{name_width}}{'predicted':>{_TIME_WIDTH}}{'measured':>{_TIME_WIDTH}}"
-    head += f"  {'of a step [95 % interval]':<{_SAVING_WIDTH}}  verdict"
+    head = f"  {'fix':<{name_width}}{'predicted':>{time_width}}{'measured':>{time_width}}"
+    head += f"  {'of a step [95 % interval]':<{_SAVING_WIDTH + 1}} verdict"
     lines = [styled(clipped(head, width), MUTED)]
-    for verdict in verdicts:
+    for verdict, (predicted, saved) in zip(verdicts, times, strict=True):
         shown = look(state, verdict)
         line = styled(f"{shown.mark} ", shown.colour).append(
             f"{clipped(verdict.fixer, name_width - 1):<{name_width}}", "bold"
         )
-        line.append(f"{_time(verdict.predicted_ns or None):>{_TIME_WIDTH}}{_time(verdict.saving_ns):>{_TIME_WIDTH}}  ")
+        line.append(f"{predicted:>{time_width}}{saved:>{time_width}}  ")
         line.append(f"{saves(verdict):<{_SAVING_WIDTH}}  ")
         line.append(shown.label, f"bold {shown.colour}")
         line.truncate(width)

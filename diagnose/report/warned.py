@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 
 _OF_A_RANK = re.compile(r"rank (\d+): (.*)", re.DOTALL)
-_FIGURE = re.compile(r"\d[\d,.]*(?: ?(?:[nµm]?s|min|[KMGT]iB|B)\b)?")
+_LONG = r"\d+ (?:h \d+ min|h|min \d+ s|min)\b"
+_FIGURE = re.compile(rf"{_LONG}|\d[\d,.]*(?: ?(?:[nµm]?s|min|[KMGT]iB|B)\b)?")
 
 
 def said_once(messages: Iterable[str]) -> list[str]:

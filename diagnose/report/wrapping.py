@@ -10,7 +10,8 @@ _NARROWEST = 20
 _NO_BREAK = "\u00a0"
 _SECOND_HALF = "\u2060"
 """Stands behind a letter that takes two columns while lines are counted out; prose has none of its own."""
-_BETWEEN = re.compile(r"(?<=\d) (?=(?:[nµm]?s|min|[KMGT]iB|B|[kMGTPE]?FLOP|%)(?:\W|$))")
+_UNIT = r"(?<=\d) (?=(?:[nµm]?s|min|h|[KMGT]iB|B|[kMGTPE]?FLOP|%)(?:\W|$))"
+_BETWEEN = re.compile(rf"{_UNIT}|(?<=\d min) (?=\d+ s\b)|(?<=\d h) (?=\d+ min\b)")
 
 
 def wrap(words: str, width: int) -> list[str]:

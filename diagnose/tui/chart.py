@@ -11,7 +11,7 @@ from rich.text import Text
 
 from diagnose.report.styled import styled
 from diagnose.tui.theme import FAINT, INK, LINE, STEP, WAIT, WHISKER
-from diagnose.units import format_ns
+from diagnose.units import NS_PER_S, format_ns
 
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 _AXIS = 8
@@ -81,7 +81,9 @@ def _axis_label(row: int, height: int, top_ns: int) -> Text:
 
 
 def _round_ns(nanoseconds: float) -> str:
-    """An axis label without needless zeros: `100 ms`, `2.5 ms`, `1 s`."""
+    """An axis label without needless zeros, in one unit: `100 ms`, `2.5 ms`, `1 s`, `150 s`."""
+    if nanoseconds >= 59.95 * NS_PER_S:
+        return f"{nanoseconds / NS_PER_S:.0f} s"
     number, unit = format_ns(nanoseconds).split(" ")
     return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {unit}"
 
