@@ -98,6 +98,7 @@ from diagnose.source.steps.block_calls import (
     within_context,
 )
 from diagnose.source.steps.built import Built, built_model
+from diagnose.source.steps.called_micro_step import called_micro_step
 from diagnose.source.steps.compiled import Compiled, ModelClass, compilations, is_compiled, model_class
 from diagnose.source.steps.cuda_switch import also_without_cuda
 from diagnose.source.steps.data_parallel import (
@@ -115,7 +116,7 @@ from diagnose.source.steps.images import conv_classes, convolves_first, moved_in
 from diagnose.source.steps.kept_averages import KeptAverage, kept_averages
 from diagnose.source.steps.lightning import lightning_models, logged_reads
 from diagnose.source.steps.loaders import Loader, LoadersFound, find_loaders
-from diagnose.source.steps.micro_steps import LastMicroStep, called_micro_step, last_micro_step
+from diagnose.source.steps.micro_steps import LastMicroStep, last_micro_step
 from diagnose.source.steps.microbatch import MicroBatch, microbatch
 from diagnose.source.steps.model_methods import called_methods
 from diagnose.source.steps.moved_values import is_constant, is_variable, is_whole_batch

@@ -35,6 +35,7 @@ from diagnose.fixer import (
     Request,
     Source,
     Splice,
+    call_name,
     chosen_by,
     ensure_import,
     example_request,
@@ -117,11 +118,17 @@ def _decided(source: Source) -> Splice | bool:
 
 
 def _is_on_purpose(source: Source, node: cst.CSTNode) -> bool:
-    """Whether a setting belongs to a mode of the program's: under a condition, in a function about such modes."""
+    """Whether a setting belongs to a mode of the program's: under a condition, in a function named after such a mode.
+
+    A function that the program calls in any case is no mode of it.
+    """
+    if chosen_by(source, node) is not None:
+        return True
     function = source.inside(node, cst.FunctionDef)
-    return chosen_by(source, node) is not None or (
-        function is not None and _REPRODUCIBLE.search(source.code(function)) is not None
-    )
+    if function is None or _REPRODUCIBLE.search(function.name.value) is None:
+        return False
+    calls = [call for call in source.every(cst.Call) if call_name(call) == function.name.value]
+    return all(chosen_by(source, call) is not None for call in calls)
 
 
 def _insert(request: Request, newer: bool) -> Answer:

@@ -33,6 +33,7 @@ from diagnose.fixer import (
     Splice,
     Uses,
     asks_nothing,
+    call_name,
     example_request,
     gate,
     is_append,
@@ -49,6 +50,9 @@ _METHODS = re.compile(
     r"reshape|sigmoid|size|softmax|square|squeeze|sum|t|to|tolist|transpose|unsqueeze|view"
 )
 """Methods of tensors that neither numbers nor tuples nor dictionaries have."""
+_TAKES_OTHERS = re.compile(r"\w*(?:stack|cat|tensor|concat\w*|save|load\w*)|is_\w+")
+"""Functions of torch that take lists, numbers or anything."""
+_OF_TENSORS = re.compile(r"torch\.(?:nn\.functional\.|linalg\.|special\.)?\w+")
 
 
 def rewrite(request: Request) -> Answer:
@@ -83,7 +87,8 @@ def _is_tensor(source: Source, loop: Loop, name: str) -> bool:
             continue
         if isinstance(parent, cst.Attribute) and parent.value is use and _METHODS.fullmatch(parent.attr.value):
             return True
-        if isinstance(parent, cst.Arg) and any(each.startswith("torch.") for each in source.names(above.func)):
+        names = source.names(above.func) if isinstance(parent, cst.Arg) else ()
+        if any(_OF_TENSORS.fullmatch(each) for each in names) and not _TAKES_OTHERS.fullmatch(call_name(above)):
             return True
     return False
 

@@ -159,21 +159,25 @@ def _named(source: Source, loop: NormLoop, call: str, gone: tuple[cst.CSTNode, .
     own = (*loop.statements, *gone)
     name = loop.norm or loop.total
     number = ".item()" if loop.is_number else ""
-    if not loop.total.isidentifier():
-        square = "" if loop.norm else " ** 2"
-        return f"{name} = {call}{number}{square}"
+    if loop.norm is not None and loop.norm != loop.total and _is_read(source, loop.total, own):
+        read = number or (".item()" if name.isidentifier() and loop.total.isidentifier() else "")
+        return f"{name} = {call}{read}; {loop.total} = {name} ** 2"
     if not name.isidentifier():  # an attribute or an entry, which others may read
-        return f"{name} = {call}{number}"
+        return f"{name} = {call}{number}{'' if loop.norm else ' ** 2'}"
     uses = uses_of(source, scope_of(source, loop.statements[0]), name)
     reads = [use for use in uses.reads if not any(within(source, use, each) for each in own)]
-    if loop.norm is not None and loop.norm != loop.total:
-        total = uses_of(source, scope_of(source, loop.statements[0]), loop.total)
-        if any(not any(within(source, use, each) for each in own) for use in total.reads):
-            return f"{loop.norm} = {call}.item(); {loop.total} = {loop.norm} ** 2"
     if not reads and uses.lost is None:
         return call
     shown = uses.lost is None and all(_is_shown(source, use) for use in reads)
     return f"{name} = {call}{'' if shown else '.item()'}{'' if loop.norm else ' ** 2'}"
+
+
+def _is_read(source: Source, name: str, own: tuple[cst.CSTNode, ...]) -> bool:
+    """Whether anything but some statements may read a variable; of an attribute or an entry anybody may."""
+    if not name.isidentifier():
+        return True
+    uses = uses_of(source, scope_of(source, own[0]), name)
+    return uses.lost is not None or any(not any(within(source, use, each) for each in own) for use in uses.reads)
 
 
 def _is_shown(source: Source, use: cst.Name) -> bool:

@@ -72,7 +72,8 @@ def rewrite(request: Request) -> Answer:
     turns = _within(loop, every)
     begins = code.beginning(loop)
     edits = [(path, remove_statements(code.sources[path], statements, _ABOUT)) for path, statements in gone.items()]
-    edits += [(begins.path, _before(begins, bool(turns))), (loop.path, turns)]
+    # Where a function ends right above the loop that calls it, both go there: the end of its turn comes first.
+    edits += [(loop.path, turns), (begins.path, _before(begins, bool(turns)))]
     what = f"collect garbage every {every} steps" if turns else "set aside what is alive before training"
     less = ", and do not collect garbage in every step" if gone else ""
     return Edits(request.edited(edits), what + less)

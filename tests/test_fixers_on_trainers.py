@@ -2,47 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
-from dataclasses import replace
-
 import libcst as cst
 import pytest
+from asking import asked, changed
 
-from diagnose.fixer import (
-    Advice,
-    Answer,
-    Edits,
-    Request,
-    Site,
-    example_request,
-    insert_above,
-    parse,
-    set_keywords,
-    splice,
-)
-from diagnose.model import Place, Scalar
-from diagnose.plugins import load
-
-FIXERS = load().fixers
-
-
-def asked(fixer: str, rule: str, text: str, at: str = "", sites: tuple[Site, ...] = (), **setting: Scalar) -> Answer:
-    """The answer of a fixer where a finding names the line with some code."""
-    request: Request = example_request(rule, text, sites=sites, setting=setting)
-    (path,) = request.sources
-    lines = [number for number, line in enumerate(text.splitlines(), 1) if at and at in line]
-    finding = replace(request.finding, where=tuple(Place(path, line) for line in lines))
-    return FIXERS[fixer].rewrite(replace(request, finding=finding))
-
-
-def changed(text: str, answer: Answer) -> list[str]:
-    """The lines that go and come, without their indentation."""
-    assert isinstance(answer, Edits), answer
-    (after,) = answer.files.values()
-    compile(after, "edited", "exec")
-    compared = list(difflib.unified_diff(text.splitlines(), after.splitlines(), n=0, lineterm=""))[2:]
-    return [line[0] + line[1:].strip() for line in compared if not line.startswith("@@") and line[1:].strip()]
-
+from diagnose.fixer import Advice, Edits, insert_above, parse, set_keywords, splice
 
 SOLVER = """import torch
 
@@ -239,63 +203,6 @@ def test_the_format_of_a_copy_that_is_written_is_not_turned() -> None:
     assert lines == ["+model.to(memory_format=torch.channels_last)"]
 
 
-EPOCHS = """import torch
-
-
-class Solver:
-   def train(self):
-      self.model.train()
-      for epoch in range(3):
-         # one pass over the data
-         self.run_epoch(epoch)
-         self.run_epoch(epoch, train=False)
-
-   def run_epoch(self, epoch, train=True):
-      for i, x in enumerate(self.loader):
-         loss = self.model(x).mean()
-         loss.backward()
-         self.optimizer.step()
-"""
-
-
-def test_what_is_alive_is_set_aside_once_before_all_epochs() -> None:
-    answer = asked("gc-schedule", "gc-pause", EPOCHS, every=100)
-    assert isinstance(answer, Edits)
-    (after,) = answer.files.values()
-    assert "      gc.disable()\n      for epoch in range(3):\n" in after
-    assert after.count("gc.freeze()") == 1
-    assert "         if i % 100 == 0:\n            gc.collect()\n" in after, "in the steps of the file's indentation"
-
-
-@pytest.mark.parametrize("loop", ["for _ in range(steps):", "for start in range(0, count, size):"])
-def test_a_variable_that_does_not_count_step_by_step_schedules_nothing(loop: str) -> None:
-    text = EPOCHS.replace("for i, x in enumerate(self.loader):", loop).replace("(x)", "(self.batch())")
-    answer = asked("gc-schedule", "gc-pause", text, every=100)
-    assert [line for line in changed(text, answer) if "gc" in line and "import" not in line] == [
-        "+gc.collect()",
-        "+gc.freeze()  # what is alive now stays: collections need not walk over it",
-    ]
-
-
-def test_the_mode_of_a_model_is_no_call_of_a_function_of_that_name() -> None:
-    text = (
-        "import torch\n\ndef train(loader):\n    for x in loader:\n        loss = model(x).mean()\n"
-        "        loss.backward()\n        optimizer.step()\n\nfor part in parts:\n    model.train()\n"
-    )
-    answer = asked("gc-schedule", "gc-pause", text)
-    assert isinstance(answer, Edits)
-    (after,) = answer.files.values()
-    assert "not walk over it\n    for x in loader:\n" in after
-
-
-def test_a_deeper_first_block_does_not_set_the_indentation_of_new_lines() -> None:
-    text = "import torch\nif odd:\n   x = 1\n" + EPOCHS.replace("   ", "    ")
-    answer = asked("gc-schedule", "gc-pause", text, every=100)
-    assert isinstance(answer, Edits)
-    (after,) = answer.files.values()
-    assert "            if i % 100 == 0:\n                gc.collect()\n" in after
-
-
 ENGINE = """import torch
 
 
@@ -384,55 +291,65 @@ def test_a_comment_that_heads_the_first_statement_of_a_turn_stays_with_it() -> N
     assert "        gc.collect()\n    # forward\n    loss = " in after
 
 
-MICRO_STEPS = """import contextlib
-import torch
-from torch.nn.parallel import DistributedDataParallel
-
-
-class Trainer:
-    def __init__(self, model):
-        self.model = DistributedDataParallel(model)
-
-    def run_batch(self, batch):
-        loss = self.model(batch).mean() / self.every
-        loss.backward()
-        return loss.detach()
-
-    def run_epoch(self):
-        for i, batch in enumerate(self.loader):
-            total = self.run_batch(batch)
-            if (i + 1) % self.every == 0:
-                self.optimizer.step()
-                self.optimizer.zero_grad()
-"""
-
-
-def test_a_micro_step_that_a_method_makes_is_kept_from_the_other_ranks_where_it_is_called() -> None:
-    assert changed(MICRO_STEPS, asked("no-sync", "syncing-every-microstep", MICRO_STEPS)) == [
-        "-total = self.run_batch(batch)",
-        "+with contextlib.nullcontext() if (i + 1) % self.every == 0 else self.model.no_sync():",
-        "+total = self.run_batch(batch)",
-    ]
+@pytest.mark.parametrize(
+    ("use", "is_cut"),
+    [
+        ("torch.cat(hidden)", False),
+        ("torch.save(hidden, 'f')", False),
+        ("torch.is_tensor(hidden)", False),
+        ("torch.distributed.all_gather_object(every, hidden)", False),
+        ("torch.nn.functional.relu(hidden)", True),
+        ("torch.linalg.norm(hidden)", True),
+    ],
+)
+def test_what_a_function_takes_that_takes_more_than_tensors_may_be_none(use: str, is_cut: bool) -> None:
+    text = (
+        "import torch\n\nkept = []\nfor batch in loader:\n    loss, hidden = model(batch)\n    loss.backward()\n"
+        f"    optimizer.step()\n    {use}\n    kept.append(hidden)\n"
+    )
+    assert isinstance(asked("detach-kept", "leaking-memory", text), Edits) is is_cut
 
 
 @pytest.mark.parametrize(
-    ("before", "after"),
+    ("squares", "root", "after"),
     [
-        ("        return loss.detach()\n", "        self.optimizer.step()\n"),
-        (
-            "        return loss.detach()\n",
-            "        self.finish()\n\n    def finish(self):\n        self.optimizer.step()\n",
-        ),
-        ("        loss.backward()\n", "        self.optimizer.zero_grad()\n        loss.backward()\n"),
-        ("DistributedDataParallel(model)", "model"),
-        (
-            "    def run_epoch(self):\n",
-            "    def again(self):\n        for x in y:\n            self.run_batch(x)\n"
-            "            self.optimizer.step()\n\n    def run_epoch(self):\n",
-        ),
+        ("grad_norm", 'losses["grad"] = grad_norm ** 0.5; print(grad_norm)', '; grad_norm = losses["grad"] ** 2'),
+        ("self.squares", "norm = self.squares ** 0.5", "; self.squares = norm ** 2"),
     ],
 )
-def test_a_method_that_does_more_or_is_called_in_several_loops_is_left_alone(before: str, after: str) -> None:
-    text = MICRO_STEPS.replace(before, after)
-    assert text != MICRO_STEPS
-    assert not isinstance(asked("no-sync", "syncing-every-microstep", text), Edits)
+def test_a_sum_of_squares_that_others_read_beside_its_root_is_still_there(squares: str, root: str, after: str) -> None:
+    lines = root.replace("; ", "\n            ")
+    text = SOLVER.replace('losses["grad"] = grad_norm ** 0.5', lines).replace("grad_norm", squares)
+    answer = changed(text, asked("foreach-clip", "host-sync", text))
+    assert next(line for line in answer if line.startswith("+")).endswith(after)
+
+
+def test_a_question_for_the_device_is_no_mode() -> None:
+    text = "import os\nimport torch\nif torch.cuda.is_available():\n    torch.backends.cuda.matmul.allow_tf32 = False\n"
+    assert (
+        changed(text, asked("allow-tf32", "fp32-matmul", text))[-1] == "+torch.backends.cuda.matmul.allow_tf32 = True"
+    )
+    text = text.replace("torch.backends.cuda.matmul.allow_tf32 = False", "os.environ['CUDA_LAUNCH_BLOCKING'] = '1'")
+    assert "-os.environ['CUDA_LAUNCH_BLOCKING'] = '1'" in changed(text, asked("drop-debug", "debug-leftovers", text))
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "def main():\n    # reproducible: see the paper\n    {}\n    train()\n\n\nmain()\n",
+        "def make_deterministic():\n    {}\n\n\nmake_deterministic()\n",
+    ],
+)
+def test_what_every_run_forbids_is_changed_in_its_own_line(head: str) -> None:
+    text = "import torch\n\n\n" + head.format("torch.set_float32_matmul_precision('highest')")
+    assert changed(text, asked("allow-tf32", "fp32-matmul", text)) == [
+        "-torch.set_float32_matmul_precision('highest')",
+        "+torch.set_float32_matmul_precision('high')",
+    ]
+
+
+def test_what_stands_in_an_else_is_advised_with_its_condition() -> None:
+    text = "import torch\nif fast:\n    pass\nelse:\n    torch.autograd.set_detect_anomaly(True)\n"
+    answer = asked("drop-debug", "debug-leftovers", text)
+    assert isinstance(answer, Advice)
+    assert "where `not (fast)`" in answer.text

@@ -21,6 +21,8 @@ from diagnose.source.written import is_written
         "x.data[1:] = 0",
         "x.view(-1).fill_(0)",
         "x.t()[0].copy_(y)",
+        "x.reshape(-1)[0] = 1",
+        "x.numpy()[0] = 1",
         "y, x[0] = y[0], y",
         "torch.add(y, y, out=x)",
         "torch.max(y, 0, out=(x, z))",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import libcst as cst
@@ -30,6 +31,7 @@ STEADY_UPDATES = (cst.AddAssign, cst.SubtractAssign, cst.MultiplyAssign, cst.Div
 """`+=` and its like, which mean the same for a number and for a tensor that holds one."""
 _ARITHMETIC = (cst.Add, cst.Subtract, cst.Multiply, cst.Divide)
 Loop = cst.For | cst.While
+_NO_MODE = re.compile(r"__name__|is_available\(|\b(?:use_|no_)?cuda\b|\bdevice\b")
 
 
 @dataclass(frozen=True)
@@ -228,14 +230,19 @@ def updates(source: Source, node: cst.CSTNode) -> str | None:
 
 
 def chosen_by(source: Source, node: cst.CSTNode) -> str | None:
-    """The test of the `if` that decides whether a node of a scope runs; None without one. A main guard is none."""
+    """The test of the `if` that decides whether a node of a scope runs, `not (…)` of its `else`; None without one.
+
+    A main guard is none, nor is a question for the device: neither is a mode of the program's.
+    """
     scope = scope_of(source, node)
     below = node
     for above in source.ancestors(node):
         if above is scope:
             return None
-        if isinstance(above, cst.If) and below is not above.test and "__name__" not in source.code(above.test):
-            return source.code(above.test)
+        if isinstance(above, cst.If) and below is not above.test:
+            test = source.code(above.test)
+            if _NO_MODE.search(test) is None:
+                return test if below is above.body else f"not ({test})"
         below = above
     return None
 

@@ -10,10 +10,12 @@ from diagnose.source.syntax import Source
 
 __all__ = ["is_written", "written_in_place"]
 
-_SAME_MEMORY = frozenset({"data", "T", "mT"})
+_SAME_MEMORY = frozenset({"data", "T", "mT", "H", "mH", "real", "imag"})
 _VIEWS = frozenset(
-    {"detach", "diagonal", "expand", "narrow", "permute", "select"} | {"squeeze", "t", "transpose", "unsqueeze", "view"}
+    {"detach", "diagonal", "expand", "expand_as", "flatten", "movedim", "narrow", "numpy", "permute", "ravel"}
+    | {"reshape", "select", "squeeze", "swapaxes", "t", "transpose", "unfold", "unsqueeze", "view", "view_as"}
 )
+"""Methods whose results lie in the same memory, or may: `reshape` copies only what it has to."""
 
 
 def is_written(source: Source, code: str, below: cst.CSTNode | None = None) -> bool:

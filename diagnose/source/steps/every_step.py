@@ -134,7 +134,7 @@ class EveryStep:
         callers: dict[cst.CSTNode, Stretch] = {}
         for path, other in self.sources.items():
             for call in other.every(cst.Call):
-                loops = loops_around(other, call) if _calls(call, function) else []
+                loops = loops_around(other, call) if _calls(other, call, function) else []
                 if loops:
                     callers[loops[-1]] = Stretch(path, other, loops[-1], loops[-1])
         return next(iter(callers.values())) if len(callers) == 1 else stretch
@@ -188,14 +188,22 @@ class EveryStep:
         ]
 
 
-def _calls(call: cst.Call, function: cst.FunctionDef) -> bool:
-    """Whether a call is of a function by its name, or of a method by `self`: `model.train()` is of neither."""
+def _calls(source: Source, call: cst.Call, function: cst.FunctionDef) -> bool:
+    """Whether a call is of a function by its name, or of a method by `self`: `model.train()` is of neither.
+
+    Another file or class may have one of that name of its own.
+    """
     is_method = [param.name.value for param in function.params.params][:1] == ["self"]
-    if call_name(call) != function.name.value:
+    if call_name(call) != function.name.value or isinstance(call.func, cst.Attribute) is not is_method:
         return False
-    if not isinstance(call.func, cst.Attribute):
-        return not is_method
-    return is_method and isinstance(call.func.value, cst.Name) and call.func.value.value == "self"
+    if isinstance(call.func, cst.Attribute) and not (
+        isinstance(call.func.value, cst.Name) and call.func.value.value == "self"
+    ):
+        return False
+    around = source.inside(call, cst.ClassDef) if is_method else source.module
+    here = around.body.body if isinstance(around, cst.ClassDef) else source.module.body
+    own = [each for each in here if isinstance(each, cst.FunctionDef) and each.name.value == function.name.value]
+    return not own or any(each is function for each in own)
 
 
 def batch_loop(source: Source, call: cst.Call) -> Loop | None:
@@ -216,14 +224,9 @@ def batch_loops(source: Source) -> set[Loop]:
 
 def counter_of(source: Source, loop: Loop) -> str | None:
     """The variable that counts the turns of a loop, one by one; None where none does."""
-    if isinstance(loop, cst.For):
-        target = loop.target
-        over = source.code(loop.iter)
-        if isinstance(target, cst.Tuple) and "enumerate(" in over and isinstance(target.elements[0].value, cst.Name):
-            return _named(target.elements[0].value)
-        if isinstance(target, cst.Name) and re.match(r"(\w+\.)*t?range\(|tqdm\((\w+\.)*range\(", over):
-            ranges = [call for call in source.every(cst.Call, loop.iter) if call_name(call) in {"range", "trange"}]
-            return _named(target) if ranges and len(ranges[0].args) < len(("begin", "end", "step")) else None
+    target = _target(source, loop) if isinstance(loop, cst.For) else None
+    if target is not None and target.strip("_"):  # a name of nothing else says that nobody reads it
+        return target
     body = loop.body.body if isinstance(loop.body, cst.IndentedBlock) else ()
     for small in (small for line in body if isinstance(line, cst.SimpleStatementLine) for small in line.body):
         if not isinstance(small, cst.AugAssign) or not isinstance(small.operator, cst.AddAssign):
@@ -233,9 +236,15 @@ def counter_of(source: Source, loop: Loop) -> str | None:
     return None
 
 
-def _named(target: cst.Name) -> str | None:
-    """The name, unless it says that nobody reads it."""
-    return target.value if target.value.strip("_") else None
+def _target(source: Source, loop: cst.For) -> str | None:
+    """The variable that `enumerate`, or a range of all numbers, counts with."""
+    target, over = loop.target, source.code(loop.iter)
+    if isinstance(target, cst.Tuple) and "enumerate(" in over and isinstance(target.elements[0].value, cst.Name):
+        return target.elements[0].value.value
+    if isinstance(target, cst.Name) and re.match(r"(\w+\.)*t?range\(|tqdm\((\w+\.)*range\(", over):
+        ranges = [call for call in source.every(cst.Call, loop.iter) if call_name(call) in {"range", "trange"}]
+        return target.value if ranges and len(ranges[0].args) < len(("begin", "end", "step")) else None
+    return None
 
 
 def _updates(source: Source, loop: Loop) -> bool:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from dataclasses import replace as replaced
 
 import libcst as cst
 
 from diagnose.source.edit import call_name, free_name, replace
-from diagnose.source.flow import Loop, binds, loops_around, scope_of, within
-from diagnose.source.steps.training import TrainingStep, is_optimizer_step
+from diagnose.source.flow import Loop, binds, loops_around, within
+from diagnose.source.steps.called_micro_step import own_methods
+from diagnose.source.steps.training import TrainingStep
 from diagnose.source.syntax import Source, Splice
 
-__all__ = ["LastMicroStep", "called_micro_step", "last_micro_step"]
+__all__ = ["LastMicroStep", "last_micro_step"]
 
 
 @dataclass(frozen=True)
@@ -28,41 +27,6 @@ class LastMicroStep:
     """Whether the last micro-step always comes; False where a loader may end between two steps of the optimizer."""
 
 
-def called_micro_step(step: TrainingStep) -> TrainingStep | None:
-    """A step whose backward pass a method makes for each micro-step, seen from the loop that calls it.
-
-    Its `backward` and `forward` are that call. None where the method does more than add to gradients, or where several
-    loops call it: `self.micro_step(batch)` in a loop whose function makes the optimizer's steps is what is meant.
-    """
-    method, source = step.scope, step.source
-    owner = source.inside(method, cst.ClassDef) if isinstance(method, cst.FunctionDef) else None
-    does_more = step.loop is not None or step.optimizer_steps or step.zero_grads
-    if (
-        owner is None
-        or does_more
-        or not isinstance(method, cst.FunctionDef)
-        or not (step.model or "").startswith("self.")
-    ):
-        return None
-    helpers = {source.code(call.func) for call in source.every(cst.Call, method)}
-    others = (each for each in source.every(cst.FunctionDef, owner) if f"self.{each.name.value}" in helpers)
-    if any(_steps(source, other) for other in others):
-        return None
-    found = []
-    for call in source.every(cst.Call, owner):
-        loops = loops_around(source, call) if source.code(call.func) == f"self.{method.name.value}" else []
-        scope = scope_of(source, call)
-        if loops and _steps(source, scope):
-            clears = tuple(other for other in source.every(cst.Call, scope) if call_name(other) == "zero_grad")
-            seen = replaced(step, scope=scope, loop=loops[0], backward=call, forward=(call,), clips=(), batch=())
-            found.append(replaced(seen, optimizer_steps=_steps(source, scope), zero_grads=clears))
-    return found[0] if len(found) == 1 else None
-
-
-def _steps(source: Source, below: cst.CSTNode) -> tuple[cst.Call, ...]:
-    return tuple(call for call in source.every(cst.Call, below) if is_optimizer_step(source, call))
-
-
 def last_micro_step(step: TrainingStep, *, adds_only: bool = False) -> LastMicroStep | str | None:
     """The condition; why it cannot be asked for at the head of a turn; None where all turns may be the last.
 
@@ -74,14 +38,26 @@ def last_micro_step(step: TrainingStep, *, adds_only: bool = False) -> LastMicro
     if inner is None or not step.optimizer_steps or (step.hands_loss_on and not adds_only):
         return None
     outside = [call for call in step.optimizer_steps if not within(source, call, inner)]
+    found: LastMicroStep | str | None = None
     if len(around) > 1 and len(outside) == len(step.optimizer_steps):
-        return _counted(source, inner, around[1])
+        found = _counted(source, inner, around[1])
+    else:
+        branch = _deciding(step, inner)
+        found = _asked_before(step, inner, branch) if branch is not None else None
+    if isinstance(found, LastMicroStep) and not _makes_a_pass(source, step.backward, inner):
+        return "a turn may go without its backward pass"
+    return found
+
+
+def _deciding(step: TrainingStep, loop: Loop) -> cst.If | None:
+    """The `if (i + 1) % count == 0:` within a loop around the optimizer's step."""
+    source = step.source
     for call in step.optimizer_steps:
         for branch in source.ancestors(call):
-            if branch is inner:
+            if branch is loop:
                 break
             if isinstance(branch, cst.If) and _asks_remainder(source, branch.test):
-                return _asked_before(source, inner, branch, step.optimizer_steps)
+                return branch
     return None
 
 
@@ -135,17 +111,47 @@ def _asks_remainder(source: Source, test: cst.BaseExpression) -> bool:
     return any(isinstance(each.operator, cst.Modulo) for each in source.every(cst.BinaryOperation, test))
 
 
-def _asked_before(source: Source, loop: Loop, branch: cst.If, steps: Sequence[cst.Call]) -> LastMicroStep | str:
+def _makes_a_pass(source: Source, backward: cst.Call, loop: Loop) -> bool:
+    """Whether no test decides on a backward pass: of two branches that both make one, either does."""
+    for above in source.ancestors(backward):
+        if above is loop:
+            return True
+        if isinstance(above, cst.If):
+            other = above.orelse.body if isinstance(above.orelse, cst.Else) else None
+            if other is None or "backward(" not in source.code(other) or "backward(" not in source.code(above.body):
+                return False
+    return False
+
+
+def _asked_before(step: TrainingStep, loop: Loop, branch: cst.If) -> LastMicroStep | str:
     """`if (i + 1) % count == 0:`, whose names must be as they are at the head of the turn."""
-    if any(not within(source, call, branch.body) for call in steps):
+    source = step.source
+    if any(not within(source, call, branch.body) for call in step.optimizer_steps):
         return f"the optimizer also steps where `{source.code(branch.test)}` does not hold: ask for each of its steps"
+    if any(within(source, clip, loop) and not within(source, clip, branch) for clip in step.clips):
+        return "gradients are clipped in every turn, as sums over the ranks: clip right before the optimizer's step"
     code = source.code(branch.test)
     asked = {node.value for node in source.every(cst.Name, branch.test)}
-    changed = sorted(name for name in asked if binds(source, loop.body, name))
+    changed = sorted(name for name in asked if binds(source, loop.body, name)) or _set_meanwhile(step, loop, branch)
     if changed or (any(source.every(cst.Call, branch.test)) and not _only_len(source, branch.test)):
         what = f"`{changed[0]}` changes" if changed else "its condition calls something"
         return f"{what} within the turn: ask `{code}` before the forward pass"
     return LastMicroStep(code, always=False)
+
+
+def _set_meanwhile(step: TrainingStep, loop: Loop, branch: cst.If) -> list[str]:
+    """Attributes of a condition that get a value between the forward pass and the condition, also by methods."""
+    source = step.source
+    begin = min(source.span(call)[0] for call in (*step.forward, step.backward))
+    end = source.span(branch)[0]
+    owner = source.inside(loop, cst.ClassDef)
+    between = [call for call in source.every(cst.Call, loop.body) if begin <= source.span(call)[0] < end]
+    methods = own_methods(source, owner, between) if owner is not None else []
+    asked = {source.code(each) for each in source.every(cst.Attribute, branch.test)}
+    nodes = [node for node in source.walk(loop.body) if begin <= source.span(node)[0] < end]
+    nodes += [node for method in methods for node in source.walk(method)]
+    targets = (node.target for node in nodes if isinstance(node, cst.AssignTarget | cst.AugAssign | cst.AnnAssign))
+    return sorted(code for code in map(source.code, targets) if code in asked)
 
 
 def _only_len(source: Source, test: cst.BaseExpression) -> bool:
