@@ -179,6 +179,8 @@ def test_a_project_stands_for_its_latest_run(tmp_path: Path, capsys: pytest.Capt
         ("srun -N1 -n 4 python train.py", False),
         ("srun -n 4 python train.py -N 2", False),
         ("mpirun -np 4 python train.py", False),
+        ("mpirun -n 4 -N 2 python train.py", False),
+        ("torchrun -m package.train --nodes 2", False),
         ("torchrun --nnodes 1 --nproc-per-node 8 train.py --num_nodes 2", False),
         ("torchrun --nnodes=1:1 train.py", False),
         ("torchrun train.py --num_nodes 2", False),
@@ -194,6 +196,7 @@ def test_a_launcher_says_whether_it_waits_for_other_hosts(words: str, several: b
     [
         ("srun python train.py", {"SLURM_NNODES": "2"}, True),
         ("srun -N1 python train.py", {"SLURM_NNODES": "2"}, False),
+        ("srun torchrun --nnodes=1 train.py", {"SLURM_NNODES": "2"}, True),
         ("torchrun train.py", {"SLURM_NNODES": "2"}, False),
         ("torchrun train.py", {"PET_NNODES": "2"}, True),
         ("torchrun train.py", {"PET_NNODES": "1:2"}, False),

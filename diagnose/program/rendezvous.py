@@ -28,8 +28,10 @@ _ENDPOINT = re.compile(r"--rdzv[-_]endpoint")
 _HERE = re.compile(r"(localhost|127\.0\.0\.1|0\.0\.0\.0|\[?::1\]?):\d+")
 _MEETS = re.compile(r"--(?:standalone|rdzv[-_]\w+|node[-_]rank)")
 """With any of these torch's own launcher was told where ranks meet, or that there are more hosts."""
-_HOSTS = re.compile(r"--(?:nnodes|num[-_]machines|num[-_]nodes|nodes)|-N")
-"""Of torch, accelerate, DeepSpeed and Slurm: how many hosts."""
+_HOSTS = re.compile(r"--(?:nnodes|num[-_]machines|num[-_]nodes)")
+"""Of torch, accelerate and DeepSpeed: how many hosts."""
+_HOSTS_OF_SLURM = re.compile(r"--nodes|-N")
+"""The same of `srun` alone: Open MPI's `-N` is a number of ranks on each host."""
 _ATTACHED = re.compile(r"-N(\d.*)")
 _FEWEST = re.compile(r"(\d+)(?:[:-]\d+)?")
 """A number of hosts: `2`, of torch's launcher `1:4`, of Slurm's `1-4`."""
@@ -46,11 +48,13 @@ def names_several_hosts(words: Sequence[str], environment: Mapping[str, str]) ->
 
     `--nnodes 1:4` does not: it goes on with those that are there, and one is enough.
     """
-    asked = [value for flag, value in _own_flags(words) if _HOSTS.fullmatch(flag)]
-    if not asked:
-        variables = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES") if _starts(words, {"srun"}) else ()
-        variables = (*variables, *(("PET_NNODES",) if _starts(words, _OWN) else ()))
-        asked = [environment[name] for name in variables if name in environment][:1]
+    flags = list(_own_flags(words))
+    asked = [value for flag, value in flags if _HOSTS.fullmatch(flag)]
+    if not asked and _starts(words, _OWN):
+        asked = [environment.get("PET_NNODES", "")]
+    if _starts(words, {"srun"}):
+        allocated = [environment[name] for name in ("SLURM_NNODES", "SLURM_JOB_NUM_NODES") if name in environment]
+        asked += [value for flag, value in flags if _HOSTS_OF_SLURM.fullmatch(flag)] or allocated[:1]
     found = [_FEWEST.fullmatch(value) for value in asked]
     return any(fewest is not None and int(fewest[1]) > 1 for fewest in found)
 
