@@ -126,6 +126,11 @@ def gpu_diagnosis() -> Diagnosis:
         idle={"input": 29_400_000, "sync": 11_200_000, "dispatch": 1_500_000, "unknown": 800_000},
     )
     steps = Steps(4, 62_000_000, 62_400_000, 249_600_000, "optimizer")
+    together = Accounting(
+        compute=73_600_000,
+        exposed_copy=3_600_000,
+        idle={"input": 118_400_000, "sync": 44_800_000, "dispatch": 6_000_000, "unknown": 3_200_000},
+    )
     findings = (
         Finding(
             "input-bound",
@@ -183,7 +188,7 @@ def gpu_diagnosis() -> Diagnosis:
             CannotTell("fp32-matmul", "the shapes of the matrix products: record them with record_shapes=True"),
         ),
         ("The profiler itself slows these steps by 3.1 %: 60.1 ms while nobody traced.",),
-        (RankAccounting(0, "rank0", steps, accounting),),
+        (RankAccounting(0, "rank0", steps, together),),
     )
 
 

@@ -28,6 +28,7 @@ from diagnose.report import (
 from diagnose.report.next_steps import next_commands
 from diagnose.report.paths import place
 from diagnose.report.slices import is_recorded, slices
+from diagnose.report.uneven import on_average
 from diagnose.report.unsure import unsure
 from diagnose.report.vocabulary import SEVERITIES, named_count
 from diagnose.report.warned import said_once
@@ -169,6 +170,7 @@ def _template() -> Template:
         "tried": tried,
         "unsure": unsure,
         "slices": slices,
+        "on_average": on_average,
         "place": place,
         "diff_class": _diff_class,
         "spread_words": side_by_side.spread_words,

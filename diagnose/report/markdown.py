@@ -41,6 +41,7 @@ from diagnose.report.tried import (
     rows,
     untried,
 )
+from diagnose.report.uneven import on_average
 from diagnose.report.unsure import unsure
 from diagnose.report.vocabulary import SEVERITIES, Look, named_count
 from diagnose.report.warned import said_once
@@ -73,7 +74,8 @@ def _accounting(state: State) -> list[str]:
         return []
     rows = [(part.look.label, format_ns(part.ns), format_share(part.share)) for part in parts]
     whole = format_ns(state.diagnosis.accounting.total_ns)
-    return [f"## Where a step's {whole} go", _table(("class", "time per step", f"of the {whole} step"), rows)]
+    table = _table(("class", "time per step", f"of the {whole} step"), rows)
+    return [f"## Where a step's {whole} go", table, on_average(state.diagnosis)]
 
 
 def _findings(state: State) -> list[str]:

@@ -27,6 +27,7 @@ from diagnose.report.slices import bar, is_recorded, legend, slices
 from diagnose.report.styled import heading, printed, styled
 from diagnose.report.text_findings import finding_lines
 from diagnose.report.text_fixes import fix_lines
+from diagnose.report.uneven import on_average
 from diagnose.report.unsure import unsure
 from diagnose.report.vocabulary import BAD, CLASSES, GOOD, MUTED, named_count
 from diagnose.report.warned import said_once
@@ -121,6 +122,7 @@ def _accounting(state: State, width: int) -> list[Text]:
         heading(f"Where a step's {whole} go", f"median step{slowest} = 100 %", width),
         bar(parts, width),
         *legend(parts, width),
+        *(paragraph(uneven, width) if (uneven := on_average(state.diagnosis)) else ()),
         *(paragraph(done, width, style=MUTED) if (done := arithmetic(state.diagnosis)) else ()),
         *(paragraph(path, width, style=MUTED) if (path := awaited(state.diagnosis)) else ()),
     ]

@@ -15,6 +15,7 @@ from diagnose.report.phrases import arithmetic, final, is_healthy, is_quiet, qui
 from diagnose.report.slices import bar, legend, slices
 from diagnose.report.styled import styled
 from diagnose.report.tried import measured
+from diagnose.report.uneven import on_average
 from diagnose.report.vocabulary import ACCENT, BAD, GOOD
 from diagnose.report.wrapping import wrap
 from diagnose.session import State
@@ -43,7 +44,9 @@ class AccountingPanel(Panel):
         beside = styled(format_ns(diagnosis.accounting.total_ns), "bold").append(f" median traced step{slowest}", FAINT)
         solid, thick = not self.app.no_color, 2 if self.app.size.height >= _TALL else 1
         done = arithmetic(diagnosis) if thick > 1 else ""
-        said = [styled(line, FAINT) for line in wrap(done, width)] if done else []
+        uneven = on_average(diagnosis)
+        said = [styled(line) for line in wrap(uneven, width)] if uneven else []
+        said += [styled(line, FAINT) for line in wrap(done, width)] if done else []
         return [spread(title, beside, width), *[bar(parts, width, solid)] * thick, *legend(parts, width, solid), *said]
 
 
