@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import itertools
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -11,10 +13,14 @@ import torch
 
 pytest.importorskip("triton")
 
+import triton
+import triton.language as tl
 from triton.compiler import CompiledKernel
 
 from diagnose.kernels.gpu import launch
 from diagnose.kernels.tuning import Config
+
+COMPILED = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels are not compiled")
 
 KEPT = torch.zeros(64)
 """Memory whose allocation is aligned, as torch's always is."""
@@ -37,6 +43,7 @@ class Kernel:
         self.asked: list[tuple[Any, ...]] = []
         self.binaries: list[Binary] = []
         self.interpreted = interpreted
+        self.pre_run_hooks: list[Any] = []
 
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
         def ask(*args: Any, num_warps: int) -> Binary | None:
@@ -76,8 +83,9 @@ def test_the_second_launch_of_a_kind_does_not_ask() -> None:
         (128, (KEPT, None), 1, 0.5),
         (128, (KEPT, None), 1 << 31, 0.5),
         (128, (KEPT, None), 64, 0.25),
+        (128, (KEPT, None), 64.0, 0.5),
     ],
-    ids=["threads", "alignment", "dtype", "a tensor more", "odd", "one", "64 bits", "a constant"],
+    ids=["threads", "alignment", "dtype", "a tensor more", "odd", "one", "64 bits", "a constant", "no whole number"],
 )
 def test_whatever_triton_may_compile_anew_for_is_asked(differing: tuple[Any, ...]) -> None:
     kernel = Kernel()
@@ -103,6 +111,127 @@ def test_devices_of_amd_are_asked_each_time(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(kernel.asked) == 2
 
 
+@pytest.mark.parametrize(
+    ("version", "cuda", "remembered"),
+    [
+        ("3.6.0", "13.0", True),
+        ("3.10.1+git4a2b", "13.0", True),
+        ("3.2.0", "12.4", False),
+        ("3.5.1", "12.8", False),
+        ("3.6.0", None, False),
+        ("unknown", "13.0", False),
+    ],
+)
+def test_only_tritons_that_were_read_are_not_asked(version: str, cuda: str | None, remembered: bool) -> None:
+    """Those before 3.3 hand a compiled kernel no constants: with them the second launch would raise."""
+    assert launch.remembers(version, cuda) is remembered
+
+
+@pytest.mark.parametrize(
+    ("knobs", "name"), [("runtime", "debug"), ("compilation", "instrumentation_mode")], ids=["checks", "a profiler"]
+)
+def test_what_is_switched_on_between_two_launches_is_compiled(
+    knobs: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = Kernel()
+    launch.start(kernel, (1,), 128, (KEPT,), 64)
+    monkeypatch.setattr(getattr(triton.knobs, knobs), name, "on")
+    launch.start(kernel, (1,), 128, (KEPT,), 64)
+    assert len(kernel.asked) == 2
+
+
+def test_what_is_to_run_before_each_launch_does() -> None:
+    kernel = Kernel()
+    kernel.pre_run_hooks = [print]
+    for _ in range(2):
+        launch.start(kernel, (1,), 128, (KEPT,), 64)
+    assert len(kernel.asked) == 2
+
+
+@COMPILED
+def test_what_is_launched_again_is_what_triton_would_have_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By Triton's own word: of launches of all kinds one after the other, equal numbers of other types among them."""
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import make_backend
+    from triton.runtime.jit import create_function_from_signature
+
+    from diagnose.kernels.gpu.masked_softmax import backward_kernel
+
+    backend = make_backend(GPUTarget("cuda", 90, 32))
+    told = create_function_from_signature(backward_kernel.signature, backward_kernel.params, backend)
+    again = []
+
+    class Chosen(Binary):
+        def __init__(self, *args: Any) -> None:
+            self.by = str(told(*args)[1])
+
+        def __getitem__(self, _: tuple[int, ...]) -> Any:
+            return lambda *args: again.append((args, str(told(*args)[1]) == self.by))
+
+    class Chooser(Kernel):
+        def __getitem__(self, _: tuple[int, ...]) -> Any:
+            return lambda *args, **_: Chosen(*args)
+
+    numbers = (0, False, 0.0, 1, True, 1.0, 16, 17, -100, (1 << 31) - 1, 1 << 31, -(1 << 31))
+    constants = (0, False, 0.0, 1, True, 1.0, None, tl.float32, tl.float64, "silu")
+    memory = (KEPT, KEPT[1:], KEPT[4:], KEPT[:0], KEPT.bfloat16(), None)
+    monkeypatch.setattr(launch, "MOST_KNOWN", 1 << 20)
+    chooser = Chooser()
+    for mask, scale, rows, columns, constant in itertools.product(
+        memory, (1, 1.0, 0.5), (3, 3.0, 16, 1, True), numbers, constants
+    ):
+        for first in (KEPT, KEPT[1:]):
+            launch.start(chooser, (1,), 128, (first, mask, KEPT), scale, rows, 4, columns, constant, 1, None, 2, 64)
+    assert len(again) > 1000 and not [args for args, same in again if not same]
+
+
+def test_every_kernel_takes_its_tensors_first_and_is_given_all_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiled kernel knows no names and no defaults."""
+    from diagnose.kernels.gpu import (
+        gated_unit,
+        masked_softmax,
+        parts,
+        residual_layer_norm,
+        residual_norm,
+        rotary,
+        row_loss,
+        scaling,
+    )
+
+    started: dict[str, tuple[Any, tuple[Any, ...], tuple[Any, ...]]] = {}
+
+    def start(kernel: Any, grid: tuple[int, ...], _: int, tensors: tuple[Any, ...], *rest: Any) -> None:
+        assert len(grid) <= 2
+        started[f"{kernel.fn.__module__}.{kernel.fn.__name__}"] = kernel, tensors, rest
+
+    modules = gated_unit, masked_softmax, parts, residual_layer_norm, residual_norm, rotary, row_loss, scaling
+    for module in modules:
+        monkeypatch.setattr(module, "start", start)
+    wide = torch.float32
+    x, row, heads = torch.zeros(4, 32), torch.zeros(4), torch.zeros(2, 3, 4, 8)
+    column, labels = torch.zeros(32), torch.zeros(4, dtype=torch.int64)
+    gated_unit.activate(x, x, x, wide)
+    gated_unit.gradients(x, x, x, x, x, wide)
+    masked_softmax.normalise(heads, None, heads, 1.0, False, wide)
+    masked_softmax.gradients(heads, heads, heads, 1.0, False, wide)
+    residual_layer_norm.add_and_normalise(x, x, column, column, x, x, row, row, 1e-5)
+    residual_layer_norm.gradients(x, x, x, column, column, row, row, x)
+    residual_norm.add_and_normalise(x, x, column, x, x, row, 1e-5, False)
+    residual_norm.gradients(x, x, x, column, row, x, False)
+    rotary.rotate(heads, heads, heads, heads, heads, heads, wide, 1, False, False)
+    row_loss.losses_of_rows(x, labels, row, row, -100, 0.0, 0.0)
+    row_loss.gradients_of_rows(x, labels, row, row, x, 0, 32, -100, 0.0, 0.0)
+    scaling.scale(x, torch.ones(()), x)
+    for name, (kernel, tensors, rest) in started.items():
+        assert all(one is None or isinstance(one, torch.Tensor) for one in tensors), name
+        assert not any(isinstance(one, torch.Tensor) for one in rest), f"{name}: it would be kept for good"
+        parameters = inspect.signature(kernel.fn).parameters.values()
+        assert len(parameters) == len(tensors) + len(rest), name
+        assert all(one.default is one.empty for one in parameters), name
+    kernels = {f"{module.__name__}.{name}" for module in modules for name in vars(module) if name.endswith("_kernel")}
+    assert started.keys() == kernels
+
+
 def test_interpreted_kernels_are_asked_each_time() -> None:
     kernel = Kernel(interpreted=True)
     for _ in range(2):
@@ -118,7 +247,7 @@ def test_shapes_that_never_come_again_do_not_pile_up(monkeypatch: pytest.MonkeyP
     assert len(launch._known) <= 8
 
 
-@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels are not compiled")
+@COMPILED
 def test_lengths_that_vary_compile_few_kernels() -> None:
     """A batch is as long as its longest text: what follows from that is a multiple of 16 or not, and that is all."""
     from diagnose.kernels.gpu import (

@@ -4,6 +4,7 @@ Triton compiles a kernel anew for a number that is 1, and for one that is a mult
 batch and help no load to be aligned are exempt (`do_not_specialize`): lengths that vary would compile for many steps.
 """
 
+import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
@@ -16,13 +17,27 @@ from triton.compiler import CompiledKernel
 
 COMPUTE = {torch.float32: tl.float32, torch.float64: tl.float64}
 
-REMEMBERS = torch.version.hip is None
-"""For AMD's devices Triton also looks at how much memory a tensor lies in: there it is asked each time."""
+FIRST_READ = (3, 6)
+"""Triton from which on a compiled kernel takes the arguments that the kernel takes, and what it is chosen by is known:
+until 3.2 it was handed no constants. Read up to 3.9."""
+
+
+def remembers(version: str, cuda: str | None) -> bool:
+    """Whether launches may be remembered: with this Triton, and a torch for this CUDA.
+
+    For AMD's devices Triton also looks at how much memory a tensor lies in; at what for Intel's is not known here.
+    """
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return cuda is not None and found is not None and (int(found[1]), int(found[2])) >= FIRST_READ
+
+
+REMEMBERS = remembers(triton.__version__, torch.version.cuda)
+"""Elsewhere Triton is asked each time."""
 
 MOST_KNOWN = 4096
 """Launches that are remembered."""
 
-_known: dict[tuple[Any, ...], Any] = {}
+_known: dict[tuple[Any, ...] | None, Any] = {}
 """What Triton compiled, by all that it looks at when it chooses among what it has compiled."""
 
 
@@ -52,24 +67,36 @@ def store(start, value, count, MASKED: tl.constexpr, BLOCK: tl.constexpr):
 def start(kernel: Any, grid: tuple[int, ...], threads: int, tensors: Sequence[torch.Tensor | None], *rest: Any) -> None:
     """Launch a kernel, whose tensors come first, on a grid of up to two dimensions.
 
-    Triton looks at each argument of each launch, which takes the host as long as an operator of torch's. It tells
-    tensors apart by dtype and by whether they are aligned to 16 bytes, and of numbers less than their values: a launch
-    that differs in none of that needs the same binary.
+    Triton looks at each argument of each launch, which takes the host as long as an operator of torch's: what it found
+    for a launch that differs in nothing that it looks at is launched again.
     """
     first = tensors[0]
     assert first is not None, "the first tensor says which device"
-    seen = [None if one is None else (one.dtype, one.data_ptr() % 16 == 0) for one in tensors]
-    key = (id(kernel), threads, first.get_device(), rest, *seen)
+    asked_always = not REMEMBERS or getattr(kernel, "pre_run_hooks", None)
+    key = None if asked_always else _seen((id(kernel), threads, first.get_device()), tensors, rest)
     compiled = _known.get(key)
     if compiled is not None:
         compiled[(*grid, 1, 1)](*tensors, *rest)
         return
     compiled = kernel[grid](*tensors, *rest, num_warps=warps(threads, first.device))
-    if not REMEMBERS or not isinstance(compiled, CompiledKernel):  # interpreted
+    if key is None or not isinstance(compiled, CompiledKernel):  # interpreted
         return
     if len(_known) >= MOST_KNOWN:  # of shapes that never come again
         _known.clear()
     _known[key] = compiled
+
+
+def _seen(
+    place: tuple[int, int, int], tensors: Sequence[torch.Tensor | None], rest: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    """All that Triton chooses a binary by.
+
+    It tells tensors apart by dtype and by whether they are aligned to 16 bytes, and of numbers less than their types
+    and values: 1, 1.0 and True are equal, and yet it compiles for each.
+    """
+    modes = triton.knobs.runtime.debug, triton.knobs.compilation.instrumentation_mode
+    told = [None if one is None else (one.dtype, one.data_ptr() % 16 == 0) for one in tensors]
+    return (place, modes, rest, *map(type, rest), *told)
 
 
 def on_device_of(tensor: torch.Tensor) -> AbstractContextManager[object]:
