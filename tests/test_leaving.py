@@ -36,7 +36,7 @@ if {meets}:
     hello = {{"rank": 0, "world_size": 1, "pid": os.getpid(), "group": os.getpgid(0)}}
     link.sendall(json.dumps({{"hello": hello}}).encode() + b"\\n")
     if {warms_up}:
-        link.sendall(json.dumps({{"ready": {{"steps": 5, "step_ns": 1000}}}}).encode() + b"\\n")
+        link.sendall(json.dumps({{"ready": {{"steps": 5, "step_ns": 1000, "at_ns": 0}}}}).encode() + b"\\n")
         link.recv(1)
 with open({mark!r}, "w") as mark:
     mark.write(str(os.getpid()) + "\\n")

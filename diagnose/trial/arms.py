@@ -155,7 +155,9 @@ class Arm:
         memory = replace(_memory(answers), host_bytes=self._group.host_bytes())
         self._group.pause()
         step_ns = max(int(answer["step_ns"]) for answer in answers)
-        return Ready(int(answers[0]["steps"]), step_ns, memory, time.monotonic_ns() - self._started_ns)
+        # It may have been ready long before anyone asked.
+        ready_ns = max(int(answer["at_ns"]) for answer in answers)
+        return Ready(int(answers[0]["steps"]), step_ns, memory, ready_ns - self._started_ns)
 
     def run(self, steps: int, drop: int, limit_ns: int) -> Block:
         """One turn: wake, run `drop` unmeasured and `steps` measured steps, rest again."""

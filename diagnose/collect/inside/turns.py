@@ -3,7 +3,7 @@
 It speaks with the controller of a trial (`diagnose.trial.arms`) over a Unix socket, a JSON object a line:
 
     →  {"hello":  {"rank", "world_size", "pid", "group", "sources"}} at the first step; a hash of the edited files
-    →  {"ready":  {"steps", "step_ns", "memory": {…}}}               after the warm-up
+    →  {"ready":  {"steps", "step_ns", "at_ns", "memory": {…}}}      after the warm-up, on the clock of all processes
     ←  {"run":    {"steps", "drop"}}     drop unmeasured steps, then measured ones
     →  {"block":  {"total_ns", "steps_ns": […], "input_ns", "memory": {…}}}
     ←  {"trace":  {"steps", "path"}}     the same steps under the profiler
@@ -153,7 +153,8 @@ class _Turns:
         # The later half: the first steps pay for lazy initialisation.
         steady = sorted(steps[len(steps) // 2 :])
         step_ns = steady[(len(steady) - 1) // 2] if steady else -1
-        self._send({"ready": {"steps": self._steps, "step_ns": step_ns, "memory": self._memory()}})
+        ready = {"steps": self._steps, "step_ns": step_ns, "at_ns": time.monotonic_ns(), "memory": self._memory()}
+        self._send({"ready": ready})
         self._wait()
 
     def _begin(self) -> None:
