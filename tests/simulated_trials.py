@@ -146,12 +146,6 @@ class SimulatedCapture:
     exited = True
     """Whoever asks waits for it, on the machine's clock."""
 
-    def pause(self) -> None:
-        """Its steps have not begun."""
-
-    def resume(self) -> None:
-        """They begin now."""
-
     def end(self) -> None:
         """It is gone already."""
 
@@ -201,8 +195,16 @@ def simulated(machine: Machine, cores: int = 16) -> Iterator[None]:
     def first(_keeper: Gatekeeper, running: Any, _end_ns: int) -> Any:
         return min(running, key=lambda one: one.group.first_step_ns)
 
+    def stands(_keeper: Gatekeeper, one: Any, _end_ns: int) -> bool:
+        machine.until(one.group.first_step_ns, "gates")
+        machine.walk(one.group.step_ns, 1, "gates")
+        return True
+
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Gatekeeper, "_first_to_end", first)
+        patched.setattr(Gatekeeper, "_stands", stands)
+        for name in ("_ask_to_stand", "_stop", "_let_go_on"):
+            patched.setattr(Gatekeeper, name, lambda _keeper, _one: None)
         for module in (bench, solo):
             patched.setattr(module, "Arm", arm)
         patched.setattr(judging, "mechanism", lambda measure, _found: Mechanism(measure, 2, 1, "ns", True))

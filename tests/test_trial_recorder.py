@@ -11,8 +11,9 @@ import pytest
 from diagnose.program import Program
 from diagnose.trial.arms import Workplace
 from diagnose.trial.captures import Capture
-from diagnose.trial.memory import Memory
-from diagnose.trial.recorder import Recorder
+from diagnose.trial.makespan import Process as Coming
+from diagnose.trial.memory import Memory, fitting
+from diagnose.trial.recorder import _LACK, Recorder
 from diagnose.trial.wanted import AGAIN, Wanted, bits, luck
 from diagnose.units import NS_PER_S
 
@@ -44,7 +45,10 @@ class Made(Recorder):
 
     fails: list[str] = field(default_factory=list)
     """Captures whose first process gives no numbers."""
+    why: str = "it failed"
     hangs: tuple[str, ...] = ()
+    restless: tuple[str, ...] = ()
+    """Captures that do not get to stand still."""
     processes: dict[str, Process] = field(default_factory=dict)
 
     def _start(self, wanted: Wanted) -> tuple[Path, Any]:
@@ -52,10 +56,22 @@ class Made(Recorder):
         self.processes[wanted.name] = Process(wanted.name not in self.hangs)
         return Path(), self.processes[wanted.name]
 
+    def _ask_to_stand(self, one: Any) -> None:
+        one.group.ask()
+
+    def _stands(self, one: Any, _end_ns: int) -> bool:
+        return one.wanted.name not in self.restless
+
+    def _stop(self, one: Any) -> None:
+        one.group.pause()
+
+    def _let_go_on(self, one: Any) -> None:
+        one.group.resume()
+
     def _finish(self, wanted: Wanted, _folder: Path, _group: Any) -> Capture | str:
         if wanted.name in self.fails:
             self.fails.remove(wanted.name)
-            return "it failed"
+            return self.why
         return Capture({}, {})
 
     def take(self, *some: Wanted) -> list[object]:
@@ -81,7 +97,7 @@ def test_first_steps_are_there_before_anything_is_measured_and_long_captures_sta
     recorder.rest(NS_PER_S)
     assert [recorder.processes[one.name].diary[-1:] for one in (AGAIN_BITS, LONG)] == [["pause"], ["pause"]]
     assert all(isinstance(one, Capture) for one in recorder.take(SHORT, LONG))
-    assert recorder.processes[LONG.name].diary == ["pause", "resume"]
+    assert recorder.processes[LONG.name].diary == ["ask", "pause", "resume"]
     recorder.drop()
     assert recorder.processes[AGAIN_BITS.name].diary[-1] == "end"
     assert recorder.started == 3
@@ -97,6 +113,43 @@ def test_what_is_not_captured_in_time_stands_still_and_goes_on_at_the_gate() -> 
     (taken,) = recorder.take(SHORT)
     assert isinstance(taken, Capture)
     assert recorder.started == 1
+
+
+def test_what_does_not_get_to_stand_still_is_ended_and_taken_at_the_gate() -> None:
+    recorder = made(restless=(LONG.name,))
+    recorder.begin([AGAIN_BITS, LONG], [])
+    recorder.rest(NS_PER_S)
+    assert recorder.processes[LONG.name].diary == ["ask", "end"]
+    assert recorder.processes[AGAIN_BITS.name].diary == ["ask", "pause"]
+    (taken,) = recorder.take(LONG)
+    assert isinstance(taken, Capture)
+    assert recorder.started == 3
+
+
+def test_what_stands_already_is_not_waited_for_again() -> None:
+    recorder = made(hangs=(SHORT.name,))
+    recorder.begin([SHORT], [])
+    recorder.rest(0)
+    before_ns = recorder.waited_ns
+    recorder.rest(100 * NS_PER_S)
+    assert recorder.waited_ns - before_ns < 50 * NS_PER_S
+    assert recorder.processes[SHORT.name].diary == ["ask", "pause"]
+
+
+def test_arms_that_rest_leave_captures_less_memory_and_go_where_it_runs_out() -> None:
+    cleared: list[int] = []
+
+    def make_room() -> bool:
+        cleared.append(recorder.started)
+        return True
+
+    recorder = made(fails=["seed-0"], why=_LACK, resting=lambda: [96.0], make_room=make_room)
+    one, other = luck([ONE], 2, 50)
+    assert all(isinstance(taken, Capture) for taken in recorder.take(one, other))
+    assert cleared == [2]
+    assert recorder.started == 3
+    assert fitting(ROOMY, [1.3, 1.3]) == 2  # but for what rests, both would have run at once
+    assert recorder.expected_ns(luck([ONE], 4, 50)[2:], lambda _one, share: Coming(share, 10, 1)) == 22
 
 
 @pytest.mark.parametrize("one", [SHORT, LONG], ids=["short", "long"])

@@ -31,6 +31,8 @@ thread; `trace.readers.run_folder` reads them into a `Trace`. All times are nano
                      captured step left behind (`inside.state`)
     trajectory.json  {"losses": [loss or null, …], "memory_bytes": […], "optimizers": {step: […]}, "seeds_itself"}: a
                      number a step (`inside.trajectory`)
+    stands           of a capture that began early, while it stands still between two steps (`inside.standing`); it
+                     does so while the run folder has a file `stand`
     end.json         {"reason": "exit" | "exception" | "stopped", "steps": n}
 """
 
@@ -54,6 +56,8 @@ NUMBERS = "numbers.jsonl"
 VALUES = "numbers.f64"
 STATE = "state.json"
 TRAJECTORY = "trajectory.json"
+STAND = "stand"
+STANDS = "stands"
 
 RECIPE_VARIABLE = "DIAGNOSE_RECIPE"
 """Environment variable that holds the recipe as JSON; a process without it is not watched."""

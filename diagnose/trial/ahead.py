@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from diagnose.program import Program
-from diagnose.trial.arms import ArmFailed, Block, Ready
-from diagnose.trial.duel import LiveArm
+from diagnose.trial.arms import ArmFailed, Block, Ready, Trouble
+from diagnose.trial.duel import Answer, LiveArm
 from diagnose.units import NS_PER_S
 
 _LONGER = 1.5
@@ -32,14 +32,19 @@ class Turn(enum.StrEnum):
 
 
 class EarlyArm:
-    """An arm that says again what it said when it was ready."""
+    """An arm that says again what it said when it was ready, and starts anew where its program does not bear the rest.
 
-    def __init__(self, arm: LiveArm, began_ns: int, share: float) -> None:
+    It may be minutes long: connections are closed meanwhile, and time limits of a program's own pass.
+    """
+
+    def __init__(self, make: Callable[[], LiveArm], began_ns: int, share: float) -> None:
         """`share` of the memory that was seen of the program is what it may hold."""
         self.began_ns = began_ns
         self.share = share
-        self._arm = arm
+        self._make = make
+        self._arm = make()
         self._ready: Ready | None = None
+        self._woken = False
 
     def ready(self, limit_ns: int) -> Ready:
         """As of an arm."""
@@ -49,15 +54,34 @@ class EarlyArm:
 
     def run(self, steps: int, drop: int, limit_ns: int) -> Block:
         """As of an arm."""
-        return self._arm.run(steps, drop, limit_ns)
+        return self._turn(lambda arm: arm.run(steps, drop, limit_ns), limit_ns)
 
     def trace(self, steps: int, drop: int, limit_ns: int) -> list[Path]:
         """As of an arm."""
-        return self._arm.trace(steps, drop, limit_ns)
+        return self._turn(lambda arm: arm.trace(steps, drop, limit_ns), limit_ns)
 
     def close(self) -> None:
         """As of an arm."""
         self._arm.close()
+
+    def _turn(self, take: Callable[[LiveArm], Answer], limit_ns: int) -> Answer:
+        first, self._woken = not self._woken, True
+        try:
+            return take(self._arm)
+        except ArmFailed as failure:
+            if not first or self._ready is None or not _of_its_rest(failure, self._ready):
+                raise
+        self._arm.close()
+        self._arm = self._make()
+        self._arm.ready(limit_ns + 2 * self._ready.started_ns)
+        return take(self._arm)
+
+
+def _of_its_rest(failure: ArmFailed, ready: Ready) -> bool:
+    """Whether a program may have failed for having rested: it crashed, or ended of itself before its next step."""
+    if failure.trouble is Trouble.ENDED:
+        return failure.steps is None or failure.steps <= ready.steps + 1
+    return failure.trouble is Trouble.CRASHED
 
 
 @dataclass
@@ -80,16 +104,19 @@ class Ahead:
 
     def start(self, turn: Turn, program: Program, share: float) -> None:
         """Start one more."""
-        arm = EarlyArm(self.make(program, f"early-{turn.replace(' ', '-')}"), self.clock(), share)
+        arm = EarlyArm(lambda: self.make(program, f"early-{turn.replace(' ', '-')}"), self.clock(), share)
         self._waiting.setdefault((turn, program.root), []).append(arm)
 
-    def rest(self) -> None:
-        """Wait until all are ready and rest; those that take too long, or fail, are ended."""
+    def rest(self, left_ns: int | None = None) -> None:
+        """Wait until all are ready and rest; those that take too long, longer than `left_ns`, or fail, are ended."""
         now_ns = self.clock()
         for arms in self._waiting.values():
             for arm in list(arms):
+                limit_ns = round(_LONGER * (now_ns - arm.began_ns)) + _MORE_NS
+                if left_ns is not None:
+                    limit_ns = min(limit_ns, now_ns - arm.began_ns + left_ns)
                 try:
-                    arm.ready(round(_LONGER * (now_ns - arm.began_ns)) + _MORE_NS)
+                    arm.ready(limit_ns)
                 except ArmFailed:
                     arms.remove(arm)
                     arm.close()

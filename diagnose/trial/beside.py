@@ -60,7 +60,7 @@ class Coming:
 
 @dataclass
 class Beside:
-    """Starts it, and remembers whether memory ran out over that."""
+    """Starts it, and remembers whether memory ran out over that, or the program did not bear it."""
 
     ahead: Ahead
     gatekeeper: Gatekeeper
@@ -68,11 +68,15 @@ class Beside:
     ranks: int = 1
     """Of the program. Several cannot rest wherever they are: one may wait for another on the device."""
     on_phase: Callable[[str, str], None] = lambda _phase, _detail: None
-    """Told where memory ran out."""
+    """Told where that was so."""
     crowded: bool = False
     original: Program | None = None
     """As found: it runs in the end, whatever is kept."""
     expected: tuple[Expected, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.gatekeeper.resting = lambda: self.ahead.shares
+        self.gatekeeper.make_room = self.clear
 
     def after_control(self, expected: Sequence[Expected]) -> Coming:
         """What any of these trials of the original will need."""
@@ -128,15 +132,15 @@ class Beside:
 
     def rest(self) -> None:
         """Wait until none of it goes on."""
-        self.ahead.rest()
+        self.ahead.rest(self.gatekeeper.deadline.left_ns)
         self.gatekeeper.rest(_CAPTURED_NS)
 
-    def clear(self) -> bool:
-        """End all of it for lack of memory, for good; whether there was any."""
+    def clear(self, why: str = "memory ran out") -> bool:
+        """End all of it, for good; whether there was any."""
         any_there = bool(self.ahead.shares or self.gatekeeper.shares_begun())
         if any_there:
             self.crowded = True
-            self.on_phase("memory ran out beside what had started early", "from now on each starts when it is its turn")
+            self.on_phase(f"{why} beside what had started early", "from now on each starts when it is its turn")
         self.end()
         return any_there
 

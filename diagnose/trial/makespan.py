@@ -23,15 +23,18 @@ class Process:
     """From there to its end, with nothing beside it."""
 
 
-def makespan_ns(processes: Sequence[Process], memory: Memory) -> int:
-    """Until the last has ended, where whenever one has, the first that fits beside the others takes its place."""
+def makespan_ns(processes: Sequence[Process], memory: Memory, resting: Sequence[float] = ()) -> int:
+    """Until the last has ended, where whenever one has, the first that fits beside the others takes its place.
+
+    `resting`: shares of that memory that others hold meanwhile.
+    """
     waiting = list(processes)
     running: list[tuple[int, Process]] = []
     """Each with the moment of its first step."""
     now_ns = 0
     while waiting or running:
         for one in list(waiting):
-            shares = [other.share for _, other in running] + [one.share]
+            shares = [*resting, *(other.share for _, other in running), one.share]
             if not running or fitting(memory, shares) == len(shares):
                 waiting.remove(one)
                 running.append((now_ns + one.start_ns, one))

@@ -2,7 +2,8 @@
 
 Nothing is timed in a capture, so that several may share a device; never one beside what is timed. Some are begun early,
 beside other processes that start (`begin`): before anything is measured their first steps have been captured, and what
-takes longer stands still until its turn (`rest`). One that lacked memory beside others, or failed there, runs again.
+takes longer stands still between two steps until its turn (`rest`). One that lacked memory beside others, or failed
+there, runs again.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from diagnose.trial.groups import Group
 from diagnose.trial.makespan import Process, makespan_ns
 from diagnose.trial.memory import Memory, died_of_memory, fitting, room_to_start
 from diagnose.trial.schedule import Deadline
+from diagnose.trial.standing import ask_to_stand, let_go_on, stands, stop
 from diagnose.trial.trajectory import Curve, read_curve
 from diagnose.trial.wanted import Wanted
+from diagnose.units import NS_PER_S
 
 _DETERMINISTIC = {"PYTHONHASHSEED": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 # Captures that share the cores must not spin on them while they wait for their own threads.
@@ -28,16 +31,21 @@ _PATIENT = {"OMP_WAIT_POLICY": "PASSIVE"}
 # The float64 reference is made operator by operator; what is compiled would be out of its reach.
 _EAGER = {"TORCHDYNAMO_DISABLE": "1"}
 _LACK = "there was too little memory for the program under the gate"
+_LONGER = 1.5
+"""Until its first step a capture may take this many times as long as what starts beside it, and `_MORE_NS`."""
+_MORE_NS = 2 * NS_PER_S
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Running:
     """A capture that is being taken."""
 
     wanted: Wanted
     folder: Path
     group: Group
-    began_ns: int = field(default_factory=time.monotonic_ns)
+    began_ns: int = field(default_factory=lambda: time.monotonic_ns())
+    stopped: bool = False
+    """It stands still between two steps."""
 
 
 @dataclass
@@ -52,6 +60,10 @@ class Recorder:
     """Of one process of the program."""
     peaks: dict[Path, int] = field(default_factory=dict)
     """Of programs whose memory a trial has seen, by root, in bytes."""
+    resting: Callable[[], Sequence[float]] = tuple
+    """Of the memory that was seen, what others hold that rest."""
+    make_room: Callable[[], bool] = lambda: False
+    """Ends those for lack of memory; whether there were any."""
     waited_ns: int = 0
     """For captures that were begun early, before something was measured."""
     started: int = 0
@@ -63,26 +75,40 @@ class Recorder:
     def begin(self, wanted: Sequence[Wanted], beside: Sequence[float]) -> None:
         """Start what fits beside processes with these shares of the memory that was seen, the first ones first."""
         for one in self._early(wanted, beside):
-            self._begun.append(_Running(one, *self._start(one)))
+            begun = _Running(one, *self._start(one))
+            self._begun.append(begun)
+            if one.rests:  # it would only keep the others waiting
+                self._ask_to_stand(begun)
 
     def rest(self, limit_ns: int) -> None:
-        """Wait for the first steps of what was begun, but no longer than this; what goes on then stands still."""
+        """Wait for the first steps of what was begun, but no longer than this; what goes on then stands still.
+
+        Only between two steps: a process stopped anywhere may hold a lock that others wait for. One that does not get
+        there is ended.
+        """
         began_ns = time.monotonic_ns()
-        going = [one for one in self._begun if not one.wanted.rests]
-        for one in self._begun:
-            if one.wanted.rests:  # it would only keep the others waiting
-                one.group.pause()
+        begun = [one for one in self._begun if not one.stopped]
+        going = [one for one in begun if not one.wanted.rests]
         while going:
             done = self._first_to_end(going, began_ns + limit_ns)
             if not done.group.exited:
                 break
-            going.remove(done)
-            self._begun.remove(done)
+            for some in (going, begun, self._begun):
+                some.remove(done)
             taken = self._finish(done.wanted, done.folder, done.group)
             if not isinstance(taken, str):
                 self._taken[done.wanted.key] = taken
         for one in going:
-            one.group.pause()
+            self._ask_to_stand(one)
+        asked_ns = time.monotonic_ns()
+        for one in begun:
+            first_step_ns = one.began_ns + round(_LONGER * (began_ns - one.began_ns))
+            if self._stands(one, max(first_step_ns, asked_ns) + _MORE_NS):
+                self._stop(one)
+                one.stopped = True
+            else:
+                self._begun.remove(one)
+                one.group.end()
         self.waited_ns += time.monotonic_ns() - began_ns
 
     def drop(self) -> None:
@@ -118,7 +144,7 @@ class Recorder:
         early += [] if beside is None else self._early(missing, beside)
         steps_ns = sum(process(one, self._share(one)).steps_ns for one in early)
         late = [process(one, self._share(one)) for one in missing if one not in early]
-        return steps_ns + makespan_ns(late, self.memory)
+        return steps_ns + makespan_ns(late, self.memory, self.resting())
 
     def _early(self, wanted: Sequence[Wanted], beside: Sequence[float]) -> list[Wanted]:
         """What is not there of it, and fits beside others."""
@@ -144,8 +170,9 @@ class Recorder:
     def _take_all(self, missing: Sequence[Wanted]) -> None:
         """Run captures as they fit side by side; one that lacked memory there is run again alone."""
         self._take(missing)
-        for one in missing if len(missing) > 1 else ():
-            if self._taken[one.key] == _LACK:
+        for one in missing:
+            # Whatever rests holds memory too.
+            if self._taken[one.key] == _LACK and (self.make_room() or len(missing) > 1):
                 self._take([one])
 
     def _take(self, some: Sequence[Wanted]) -> None:
@@ -159,7 +186,8 @@ class Recorder:
                     self._taken |= {one.key: f"the budget left no time for it ({one.name})" for one in waiting}
                     waiting.clear()
                 for one in list(waiting):
-                    shares = [*self.shares_begun(), *(self._share(other.wanted) for other in running), self._share(one)]
+                    beside = [*self.resting(), *self.shares_begun()]
+                    shares = [*beside, *(self._share(other.wanted) for other in running), self._share(one)]
                     if not running or fitting(self.memory, shares) == len(shares):
                         waiting.remove(one)
                         running.append(_Running(one, *self._start(one)))
@@ -179,10 +207,11 @@ class Recorder:
     def _resumed(self, some: Sequence[Wanted]) -> list[_Running]:
         """Those of them that were begun, going on."""
         keys = {one.key for one in some}
-        found = [replace(one, began_ns=time.monotonic_ns()) for one in self._begun if one.wanted.key in keys]
+        now_ns = time.monotonic_ns()
+        found = [replace(one, began_ns=now_ns, stopped=False) for one in self._begun if one.wanted.key in keys]
         self._begun = [one for one in self._begun if one.wanted.key not in keys]
         for one in found:
-            one.group.resume()
+            self._let_go_on(one)
         return found
 
     def _first_to_end(self, running: Sequence[_Running], end_ns: int) -> _Running:
@@ -192,6 +221,23 @@ class Recorder:
             if ended or self.deadline.passed or time.monotonic_ns() >= end_ns:
                 return (ended or running)[0]
             running[0].group.rest()
+
+    def _stands(self, one: _Running, end_ns: int) -> bool:
+        """Wait until it stands still, or has ended."""
+        while not (one.group.exited or stands(one.folder)):
+            if self.deadline.passed or time.monotonic_ns() >= end_ns:
+                return False
+            one.group.rest()
+        return True
+
+    def _ask_to_stand(self, one: _Running) -> None:
+        ask_to_stand(one.folder)
+
+    def _stop(self, one: _Running) -> None:
+        stop(one.group, one.folder)
+
+    def _let_go_on(self, one: _Running) -> None:
+        let_go_on(one.group, one.folder)
 
     def _start(self, wanted: Wanted) -> tuple[Path, Group]:
         place, program = self.workplace, wanted.program

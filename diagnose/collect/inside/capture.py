@@ -34,6 +34,7 @@ from .imports import after_import
 from .meeting import meet_apart
 from .modules import Modules
 from .originals import protect
+from .standing import stand_still
 from .state import State
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ class _Capture:
         if index + 1 >= self._steps:
             self.write()
             leave(0)
+        stand_still(self._hub)
 
     def clear(self) -> None:
         """Steps turned out to be something else than was thought: what was taken down so far is none."""

@@ -23,6 +23,7 @@ from .meeting import meet_apart
 from .optimizers import Optimizers
 from .originals import protect
 from .seeds import Seeds
+from .standing import stand_still
 
 if TYPE_CHECKING:
     from .hub import Hub
@@ -90,6 +91,7 @@ class _Trajectory:
         if index + 1 >= self._steps:
             self.write()
             leave(0)
+        stand_still(self._hub)
 
     def clear(self) -> None:
         """Steps turned out to be something else: none so far."""
