@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
@@ -199,7 +200,7 @@ class Crowded:
     early: bool = True
     cleared: int = 0
 
-    def clear(self) -> bool:
+    def clear(self, _why: str) -> bool:
         had, self.early = self.early, False
         self.cleared += 1
         return had
@@ -227,6 +228,110 @@ def test_where_memory_runs_out_over_what_started_early_that_goes_and_the_arms_st
     assert not found.alternated
     assert len(found.pairs) == 8
     assert (machine.cleared, machine.clock.alive) == (1, 0)
+
+
+@dataclass
+class Wakes(Starting):
+    """An arm that does not bear its rest, unless it is the second of its program."""
+
+    trouble: Trouble = Trouble.CRASHED
+    steps: int | None = None
+    made: int = 0
+
+    def run(self, steps: int, drop: int, limit_ns: int) -> Block:
+        if self.made == 0:
+            raise ArmFailed(self.trouble, "the connection is gone", self.steps)
+        return super().run(steps, drop, limit_ns)
+
+
+def woken(trouble: Trouble, steps: int | None = None) -> tuple[Block | None, Clock, int]:
+    clock, made = Clock(), 0
+
+    def make(_program: Program, _name: str) -> LiveArm:
+        nonlocal made
+        made += 1
+        return Wakes(clock, 10, trouble=trouble, steps=steps, made=made - 1)
+
+    ahead = Ahead(make, lambda: clock.now_ns)
+    ahead.start(Turn.LAST_RUN, ONE, 1.0)
+    clock.now_ns = 10 * NS_PER_S
+    ahead.rest()
+    arm = ahead.take(Turn.LAST_RUN, ONE.root)
+    assert arm is not None
+    with contextlib.closing(arm), contextlib.suppress(ArmFailed):
+        return arm.run(10, 2, NS_PER_S), clock, made
+    return None, clock, made
+
+
+@pytest.mark.parametrize(("trouble", "steps"), [(Trouble.CRASHED, None), (Trouble.ENDED, 5), (Trouble.ENDED, None)])
+def test_a_program_that_does_not_bear_its_rest_starts_anew(trouble: Trouble, steps: int | None) -> None:
+    block, clock, made = woken(trouble, steps)
+    assert block is not None
+    assert (made, clock.alive) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("trouble", "steps"), [(Trouble.OUT_OF_MEMORY, None), (Trouble.HUNG, None), (Trouble.ENDED, 9)]
+)
+def test_what_has_nothing_to_do_with_its_rest_is_told(trouble: Trouble, steps: int | None) -> None:
+    block, clock, made = woken(trouble, steps)
+    assert block is None
+    assert (made, clock.alive) == (1, 0)
+
+
+def test_nothing_that_starts_early_is_waited_for_longer_than_there_is_time() -> None:
+    clock = Clock()
+    ahead, _ = waiting(clock, one=14)
+    clock.now_ns = 10 * NS_PER_S
+    ahead.rest(NS_PER_S)
+    assert clock.now_ns == 11 * NS_PER_S
+    assert clock.alive == 0
+
+
+@dataclass
+class Alone:
+    """A program of which one process at a time may run, as its lock file or its port has it."""
+
+    clock: Clock
+    early: bool = True
+    told: list[str] = field(default_factory=list)
+
+    def clear(self, why: str) -> bool:
+        had, self.early = self.early, False
+        self.told.append(why)
+        return had
+
+    def starter(self, _number: int) -> LiveArm:
+        alone = self
+
+        class Here(Starting):
+            def ready(self, limit_ns: int) -> Ready:
+                if alone.early:
+                    raise ArmFailed(Trouble.CRASHED, "address already in use")
+                return Ready(5, 20_000_000, Memory(), 1)
+
+            def run(self, steps: int, drop: int, limit_ns: int) -> Block:
+                return Block(steps, steps * 20_000_000, 0)
+
+        return Here(self.clock, 1)
+
+
+def test_a_program_that_does_not_start_beside_others_of_it_starts_without_them() -> None:
+    machine = Alone(Clock())
+    control = Duel(Schedule(pairs=8), Deadline(), None, fits=True, clear=machine.clear)
+    found = control.run(machine.starter, machine.starter)
+    assert found.failed is None
+    assert (len(found.pairs), found.generations) == (8, 2)  # what was lost is no generation
+    assert (machine.told, machine.clock.alive) == (["the program did not start"], 0)
+
+
+def test_a_patched_program_that_does_not_start_has_failed() -> None:
+    machine, sound = Alone(Clock()), Alone(Clock(), early=False)
+    found = Duel(Schedule(pairs=8), Deadline(), 0.01, fits=True, clear=machine.clear).run(
+        sound.starter, machine.starter
+    )
+    assert found.failed is not None
+    assert machine.told == []
 
 
 def test_that_memory_ran_out_over_it_is_said_once_and_nothing_starts_early_any_more() -> None:

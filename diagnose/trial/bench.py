@@ -120,9 +120,8 @@ class Bench:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        with undisturbed():
+        with contextlib.closing(self._groups), undisturbed():
             self._beside.end()
-        self._groups.close()
 
     def go_on(self) -> None:
         """Raise Cancelled if the user has left."""
@@ -224,6 +223,7 @@ class Bench:
         self._look_closer(found)
         figures = self._startups.beside(measured(fixer, found, self._smallest), original, patched)
         if found.failed is not None and found.failed[0] == ORIGINAL:
+            self._gatekeeper.drop()
             why = ruling_on_failure(found.failed[1]).summary
             return Trial(replace(figures, summary=f"what it was tried against did not run: {why}"))
         verdict = self._looks.judged(figures, fixer, found, numbers, patched, halfway)

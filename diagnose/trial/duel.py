@@ -69,8 +69,8 @@ class Duel:
     """Starts what will be needed later, where there is room: called once, while the first generation starts."""
     rest: Callable[[], None] = nothing
     """Waits until nothing of that goes on: called before anything is measured."""
-    clear: Callable[[], bool] = lambda: False
-    """Ends all of that, where memory ran out, and starts no more; whether there was any."""
+    clear: Callable[[str], bool] = lambda _why: False
+    """Ends all of that for such a reason, and starts no more; whether there was any."""
     start_limit_ns: int | None = None
     """Instead of the schedule's, once it is known how long a start takes."""
 
@@ -114,7 +114,7 @@ class _Run:
                 self.alternate()
             else:
                 self.generation(generation)
-            done = generation + 1 >= self.schedule.generations and (
+            done = self.found.generations >= self.schedule.generations and (
                 len(self.found.pairs) >= self.schedule.pairs or self.settled
             )
             if done or self.over or self.found.alternated:
@@ -252,7 +252,7 @@ class _Run:
     def take_turns(self, arms: Sequence[LiveArm], generation: int) -> None:
         long = self.found.step_ns >= LONG_STEP_NS and not self.duel.reassures
         screened = self.schedule.screened_pairs(self.found.step_ns if long else 0)
-        last = generation + 1 >= self.schedule.generations
+        last = self.found.generations + 1 >= self.schedule.generations
         most = max(self.schedule.pairs_per_generation, self.schedule.pairs - len(self.found.pairs) if long else 0)
         for turn in range(most):
             if self.over:
@@ -340,10 +340,10 @@ class _Run:
 
     def note(self, failure: _SideFailed) -> None:
         """An early end only closes the generation; a lack of memory beside the other arm is tried again alone."""
-        trouble = failure.reason.trouble
+        trouble, crowd = failure.reason.trouble, self.crowd(failure)
         if trouble is Trouble.ENDED:
             self.found.ended_after = failure.reason.steps
-        elif trouble is Trouble.OUT_OF_MEMORY and (self.duel.clear() or self.coming):
+        elif crowd is not None and (self.duel.clear(crowd) or self.coming):
             self.ahead = self.roomy = False
         elif trouble is Trouble.OUT_OF_MEMORY and not self.found.alternated:
             self.fits = False
@@ -354,6 +354,15 @@ class _Run:
             self.hung_start = True
         else:
             self.found.failed = (failure.side, failure.reason)
+
+    def crowd(self, failure: _SideFailed) -> str | None:
+        """What other processes beside it may have to do with a failure; None where they have nothing."""
+        if failure.reason.trouble is Trouble.OUT_OF_MEMORY:
+            return "memory ran out"
+        runs = failure.side == ORIGINAL or self.duel.resolution is None
+        if runs and failure.starting and failure.reason.trouble is Trouble.CRASHED:
+            return "the program did not start"  # another process of it may have its file, or its port
+        return None
 
     def shrink(self) -> bool:
         """After a generation without a pair: shorter blocks, if they can be."""
