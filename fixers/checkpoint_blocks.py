@@ -66,8 +66,9 @@ _ALL = "all"
 _OF_THE_BATCH = re.compile(r"BatchNorm|batch_norm")
 _KEPT_STATISTICS = "its blocks keep running statistics (BatchNorm), which a second forward pass would move again"
 _NOTHING_KEPT = (
-    "The model's blocks keep nothing for the backward pass but what they return: they are frozen, or run without "
-    "gradients. To compute them again would save no memory; what holds it lies elsewhere."
+    "The model's blocks keep nothing on the device for the backward pass but what they return: they are frozen, run "
+    "without gradients, are computed again already, or leave it on the host. To compute them again would save no "
+    "memory; what holds it lies elsewhere."
 )
 _BY_HAND = (
     "Have blocks of the model computed again in the backward pass, "

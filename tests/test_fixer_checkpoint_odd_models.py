@@ -108,6 +108,9 @@ PARTLY_FROZEN = f"""{HEAD}{LAYERS}        self.blocks[0].requires_grad_(False)
             x = block(x)
         return x
 """
+CHECKPOINTED = LOOP.replace("block(x, scale=0.5)", "checkpoint(block, x, scale=0.5, use_reentrant=False)").replace(
+    "from torch import nn\n", "from torch import nn\nfrom torch.utils.checkpoint import checkpoint\n"
+)
 MODELS = {
     "skips from one half to the other": SKIPS,
     "an encoder that the decoder reads": TWO_INPUTS,
@@ -140,7 +143,24 @@ def test_no_plan_changes_a_bit(program: str) -> None:
 
 def test_blocks_without_gradients_have_nothing_to_give() -> None:
     answer = FIXER.rewrite(_recorded(WITHOUT_GRADIENTS))
-    assert isinstance(answer, Advice) and "keep nothing for the backward pass" in answer.text
+    assert isinstance(answer, Advice) and "keep nothing on the device for the backward pass" in answer.text
+
+
+def test_blocks_that_are_checkpointed_already_are_not_called_frozen() -> None:
+    """Where memory ran out in the first forward pass, nothing was seen to run again."""
+    (site,) = sites_of(CHECKPOINTED)
+    told = {name: value for name, value in site.arguments.items() if not name.startswith("again")}
+    answer = FIXER.rewrite(request_of(CHECKPOINTED, (replace(site, arguments=told),)))
+    assert isinstance(answer, Advice) and "are computed again already" in answer.text
+
+
+def test_what_an_allocator_rounds_up_is_nothing_kept() -> None:
+    """Two frozen blocks return 100,000 bytes, for which a device's allocator takes 100,352."""
+    (site,) = sites_of(LOOP)
+    columns = {"kept_bytes": "100352,100352,400896,400896", "boundary_bytes": "100000,100000,100000,100000"}
+    measured = replace(site, arguments={**site.arguments, **columns, "cast_bytes": "0,0,0,0"})
+    settings = FIXER.settings(request_of(LOOP, (measured,)))
+    assert {setting["again"] for setting in settings} == {"2", "2-3"}
 
 
 def test_frozen_blocks_are_in_no_plan() -> None:

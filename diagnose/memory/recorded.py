@@ -14,7 +14,7 @@ _COLUMNS = ("kept_bytes", "boundary_bytes", "cast_bytes", "forward_ns", "forward
 _OF_CALLS = ("forward_ns", "backward_peak_bytes")
 _AGAIN_PEAK = "again_peak_bytes"
 _NEAR = 0.02
-"""Blocks whose kept bytes differ by no more than this part do the same work."""
+"""Bytes that differ by no more than this part are the same: blocks that keep them do the same work."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,12 @@ class Recorded:
 
     @property
     def saving(self) -> tuple[int, ...]:
-        """The blocks that keep more than what they return: not those that are frozen, or run without gradients."""
-        return tuple(place for place, block in enumerate(self.chain.blocks) if block.saved_bytes > 0)
+        """The blocks that keep more than what they return: not those that are frozen, or run without gradients.
+
+        A device's allocator rounds sizes up, which is no more than that.
+        """
+        blocks = enumerate(self.chain.blocks)
+        return tuple(place for place, block in blocks if block.saved_bytes > _NEAR * block.kept_bytes)
 
     def of_line(self, line: Line, again: Iterable[int]) -> tuple[int, ...]:
         """Which turns of a line's loop a plan computes again, counted from 0."""
