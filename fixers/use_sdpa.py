@@ -61,6 +61,8 @@ _DROPS_NOTHING = re.compile(
 )
 """Models of the library whose attention drops no weights unless told to, and how others are told not to."""
 
+_SHAPES = re.compile(r"#\s*[(\[][^()\[\]]*[)\]]\s*(?:x|@|\*|×|,)\s*[(\[][^()\[\]]*[)\]]\s*[-=]+>\s*([(\[].*[)\]])\s*")
+
 
 def rewrite(request: Request) -> Answer:
     """Replace every attention of the program's files that can be replaced."""
@@ -132,9 +134,18 @@ def _edits(source: Source, found: WrittenAttention, request: Request) -> tuple[l
         before = insert_before(source, statement, [f"{attended} = {row}"])
         comments = comments_above(source, found.product, row)
         splices = [*imports, *comments, before, replace(source, found.product, attended)]
+    if isinstance(statement, cst.SimpleStatementLine):
+        splices += _result_alone(source, statement)
     gone = [statement for statement, _ in found.steps]
     gone += unread_after(source, call.unneeded, [*gone, found.product])
     return [*splices, *take_out(source, gone)], call.drops
+
+
+def _result_alone(source: Source, statement: cst.SimpleStatementLine) -> list[Splice]:
+    """Of a comment `# (B, T, T) x (B, T, C) -> (B, T, C)` about the product that goes, the shape of what comes out."""
+    comment = statement.trailing_whitespace.comment
+    shapes = _SHAPES.fullmatch(comment.value) if comment is not None else None
+    return [replace(source, comment, f"# {shapes[1]}")] if comment is not None and shapes is not None else []
 
 
 def _is_value(source: Source, found: WrittenAttention) -> bool:

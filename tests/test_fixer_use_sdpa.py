@@ -86,7 +86,7 @@ PROGRAMS = {
                 return y
         """,
         "CausalSelfAttention()|[torch.randn(2, 6, 8)]",
-        "y = F.scaled_dot_product_attention(q, k, v, is_causal=True) # (B, nh, T, T)",
+        "y = F.scaled_dot_product_attention(q, k, v, is_causal=True) # (B, nh, T, hs)",
     ),
     "lecture": (
         """
@@ -116,7 +116,7 @@ PROGRAMS = {
                 return out
         """,
         "Head(4)|[torch.randn(2, 6, 8)]",
-        ").squeeze(0) # (B, T, T) @",
+        ").squeeze(0) # (B, T, hs)",
     ),
     "vit": (
         """
