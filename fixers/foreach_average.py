@@ -52,6 +52,8 @@ _SHARES = re.compile(
     re.MULTILINE,
 )
 """Where two models, or a model and what is kept of it, may come to hold one memory."""
+_Replaced = tuple[cst.For, list[str]]
+"""A loop, and the lines that take its place."""
 
 
 def rewrite(request: Request) -> Answer:
@@ -62,44 +64,60 @@ def rewrite(request: Request) -> Answer:
         source = parse(text) if "for " in text and ("mul" in text or "lerp" in text or "*" in text) else None
         if source is None:
             continue
-        for average in moving_averages(source):
-            if not (average.anew and shares):
-                edits.append((path, _edit(source, average)))
-        edits += [(path, _edit_kept(source, kept)) for kept in kept_averages(source)]
+        torch, imports = ensure_import(source, "torch")
+        averages = [each for each in moving_averages(source) if not (each.anew and shares)]
+        found = [(average.loop, [_over_lists(average, torch)]) for average in averages]
+        found += [(kept.loop, _over_dictionary(source, kept, torch)) for kept in kept_averages(source)]
+        splices = [_in_place_of(source, row, torch) for row in _rows(source, found)]
+        edits.append((path, [*imports, *splices] if splices else []))
     files = request.edited(edits)
     return Edits(files, "update the average of the weights in a few launches") if files else None
 
 
-def _edit(source: Source, average: MovingAverage) -> list[Splice]:
-    torch, imports = ensure_import(source, "torch")
-    call = f"{torch}._foreach_lerp_({average.averages}, {average.values}, {average.weight})"
-    return [*imports, _in_place_of(source, average.loop, [call], torch)]
+def _over_lists(average: MovingAverage, torch: str) -> str:
+    return f"{torch}._foreach_lerp_({average.averages}, {average.values}, {average.weight})"
 
 
-def _edit_kept(source: Source, average: KeptAverage) -> list[Splice]:
+def _over_dictionary(source: Source, average: KeptAverage, torch: str) -> list[str]:
     """New tensors for the dictionary, as the loop made them: others may hold the old ones."""
-    torch, imports = ensure_import(source, "torch")
     learned, averages = free_name(source, "learned"), free_name(source, "averages")
     key, kept = average.key, average.kept
     chosen = f" if {average.condition}" if average.condition is not None else ""
-    lines = [
+    return [
         f"{learned} = {{{key}: {average.value} for {key}, {average.value} in {average.over}{chosen}}}",
         f"{averages} = [{kept}[{key}] for {key} in {learned}]",
         f"{averages} = {torch}._foreach_lerp({averages}, list({learned}.values()), {average.weight})",
         f"{kept}.update(zip({learned}, {averages}))",
     ]
-    return [*imports, _in_place_of(source, average.loop, lines, torch)]
 
 
-def _in_place_of(source: Source, loop: cst.For, code: list[str], torch: str) -> Splice:
-    """Statements instead of a loop, with its comments, where no gradients are recorded."""
-    start, end = source.span(loop)
+def _rows(source: Source, found: list[_Replaced]) -> list[list[_Replaced]]:
+    """Loops that follow each other directly, together: one block without gradients does for them."""
+    rows: list[list[_Replaced]] = []
+    for each in sorted(found, key=lambda one: source.span(one[0])[0]):
+        before = rows[-1][-1][0] if rows else None
+        between = source.text[source.span(before)[1] : source.span(each[0])[0]] if before is not None else "-"
+        apart = re.sub(r"#.*", "", between).strip()  # comments stay with what they head
+        if apart or source.indent(before or each[0]) != source.indent(each[0]):
+            rows.append([])
+        rows[-1].append(each)
+    return rows
+
+
+def _in_place_of(source: Source, row: list[_Replaced], torch: str) -> Splice:
+    """Statements instead of loops, with their comments, where no gradients are recorded."""
+    start, end = source.span(row[0][0])[0], source.span(row[-1][0])[1]
     end = start + len(source.text[start:end].rstrip())
-    said = [line.strip() for line in source.text[start:end].splitlines() if line.strip().startswith("#")]
-    lines = [*said, *code]
-    if not _without_gradients(source, loop):
+    lines: list[str] = []
+    at = start
+    for loop, code in row:
+        until = source.span(loop)[1]
+        said = (line.strip() for line in source.text[at:until].splitlines())
+        lines += [line for line in said if line.startswith("#")] + code
+        at = until
+    if not _without_gradients(source, row[0][0]):
         lines = [f"with {torch}.no_grad():", *(source.indentation + line for line in lines)]
-    return Splice(start, end, (source.newline + source.indent(loop)).join(lines))
+    return Splice(start, end, (source.newline + source.indent(row[0][0])).join(lines))
 
 
 def _without_gradients(source: Source, node: cst.CSTNode) -> bool:
@@ -131,6 +149,7 @@ def _left_alone(body: str, more: str = "") -> Example:
 
 
 _EP = _ZIP.format("e, p")
+_UPDATED = "        e.data.mul_(decay).add_(p.data, alpha=1 - decay)\n"
 
 FIXER = Fixer(
     name="foreach-average",
@@ -139,6 +158,12 @@ FIXER = Fixer(
     mechanism="compute+idle.python+idle.dispatch+idle.launch",
     order=50,
     examples=(
+        _updated(
+            _EP + _UPDATED + "    # and the head\n    for e, p in zip(a.parameters(), b.parameters()):\n" + _UPDATED,
+            f"with torch.no_grad():\n        {_AFTER}        # and the head\n"
+            "        torch._foreach_lerp_(list(a.parameters()), list(b.parameters()), 1 - decay)\n",
+            _TOP + _DEF,
+        ),
         _updated(_EP + "        e.mul_(decay).add_(p, alpha=1 - decay)\n"),
         _updated(_EP + "        e.data.mul_(decay)\n        e.data.add_((1 - decay) * p.detach().data)\n"),
         _updated(_EP + "        e.copy_(e * decay + p * (1 - decay))\n"),
