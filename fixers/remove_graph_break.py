@@ -36,6 +36,7 @@ from diagnose.fixer import (
     Site,
     Source,
     Splice,
+    compilations,
     ensure_import,
     example_request,
     lines_with,
@@ -113,7 +114,7 @@ def _plan(source: Source, breaks: dict[int, str]) -> _Plan:
         found = statement is not None and _message(source, statement) is not None
         if statement is not None and not isinstance(statement, cst.FunctionDef):
             scope = scope_of(source, statement)
-            if isinstance(scope, cst.FunctionDef):
+            if isinstance(scope, cst.FunctionDef) and not _compiles(source, scope):
                 functions[id(scope)] = scope
         found = _decorator(plan, line) or found
         if not found and statement is not None:
@@ -129,6 +130,11 @@ def _plan(source: Source, breaks: dict[int, str]) -> _Plan:
             elif kind is not None and not _guarded(source, statement) and statement not in plan.guarded:
                 plan.guarded.append(statement)
     return plan
+
+
+def _compiles(source: Source, function: cst.FunctionDef) -> bool:
+    """Whether a function has something compiled, and so is not compiled itself, whatever lines a finding names."""
+    return any(within(source, found.node, function.body) for found in compilations({"": source.text}))
 
 
 def _with_called(source: Source, functions: dict[int, cst.CSTNode]) -> list[cst.CSTNode]:
@@ -317,6 +323,12 @@ FIXER = Fixer(
         Example("def step(x):\n    if x.sum() > 0:  # here\n        x = x + 1\n    return x\n", None, _recorded),
         Example("def step(x):\n    scale = x.max().item()  # here\n    return x / scale\n", None, _recorded),
         Example("def step(x):\n    print(x)\n    return x\n", None, _recorded),
+        Example(
+            "import torch\n\n\ndef main():\n    net = torch.compile(Net())\n    for x in data:\n"
+            "        print('step')\n        net(x)  # here\n",
+            None,
+            _recorded,
+        ),
         Example("def step(x):\n    return library(x)  # here\n", None, _recorded),
     ),
 )
