@@ -119,7 +119,7 @@ from diagnose.source.steps.loaders import Loader, LoadersFound, find_loaders
 from diagnose.source.steps.micro_steps import LastMicroStep, last_micro_step
 from diagnose.source.steps.microbatch import MicroBatch, microbatch
 from diagnose.source.steps.model_methods import called_methods
-from diagnose.source.steps.moved_values import is_constant, is_variable, is_whole_batch
+from diagnose.source.steps.moved_values import is_constant, is_small, is_variable, is_whole_batch
 from diagnose.source.steps.output_in_step import LossOfStep, losses_of_steps
 from diagnose.source.steps.overwritten import is_overwritten
 from diagnose.source.steps.own_moves import OwnMove, own_moves
@@ -279,6 +279,7 @@ __all__ = [
     "is_overwritten",
     "is_read",
     "is_shim",
+    "is_small",
     "is_unchanging",
     "is_variable",
     "is_watching_hook",

@@ -14,7 +14,7 @@ Fix safety
     Bitwise: the device does the same work in the same order. torch keeps pinned memory from being used again until the
     copy is over. Left alone: tensors that are copied to the host, where reading too early would give wrong numbers;
     buffers of the program's own that it writes to again, since the copy could read the next batch; tensors whose
-    origin is not clear; batches that are no plain tensors. Pinned memory cannot be swapped.
+    origin is not clear; batches that are no plain tensors; single numbers. Pinned memory cannot be swapped.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ from diagnose.fixer import (
     insert_before,
     is_constant,
     is_overwritten,
+    is_small,
     is_variable,
     is_whole_batch,
     own_moves,
@@ -78,7 +79,8 @@ def rewrite(request: Request) -> Answer:
         for each in fed:
             _do_not_wait(plan, each)
     for each in found:
-        if each.origin in (Origin.KEPT, Origin.MADE) and each.waits is not None and not is_constant(each):
+        own = each.origin in (Origin.KEPT, Origin.MADE) and each.waits is not None
+        if own and not is_constant(each) and not is_small(each):
             _pin(plan, each, [other for other in found if other is not each])
         elif each.origin is Origin.UNKNOWN and each.waits and (each.path, _line(each)) in named:
             plan.reasons.append(f"{_where(each)} copies a tensor whose origin is not clear: pin it and do not wait.")
@@ -306,6 +308,8 @@ FIXER = Fixer(
         _left_alone(_OWN + "for x in DataLoader(data):\n    x = x.to(device)\n" + _STEP),
         _left_alone("for x in stream():\n    x = x.to(device)\n" + _STEP),
         _left_alone("for x in DataLoader(data):\n    w = torch.tensor([1.0, 2.0]).cuda()\n" + _STEP),
+        _left_alone("for i in range(9):\n    share = torch.tensor(i / 9).to(device)\n" + _STEP),
+        _left_alone("for i, x in enumerate(data):\n    at = torch.tensor([i, len(data)]).cuda()\n" + _STEP),
         _left_alone("x = torch.rand(9).cuda()\nfor i in range(9):\n" + _STEP),
         _left_alone(
             "for i in range(9):\n    x = torch.from_numpy(data[i])\n    if device_type == 'cuda':\n"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import libcst as cst
 import pytest
-from asking import asked, changed
+from asking import FIXERS, asked, changed
 
-from diagnose.fixer import Advice, Edits, insert_above, parse, set_keywords, splice
+from diagnose.fixer import Advice, Edits, Facts, example_request, insert_above, parse, set_keywords, splice
 
 SOLVER = """import torch
 
@@ -353,3 +353,38 @@ def test_what_stands_in_an_else_is_advised_with_its_condition() -> None:
     answer = asked("drop-debug", "debug-leftovers", text)
     assert isinstance(answer, Advice)
     assert "where `not (fast)`" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("said", "left"),
+    [
+        ("# (B, nh, T, T) x (B, nh, T, hs) -> (B, nh, T, hs)", "# (B, nh, T, hs)"),
+        ("# [B, H, T, T] @ [B, H, T, D] => [B, H, T, D]", "# [B, H, T, D]"),
+        ("# as in the paper", "# as in the paper"),
+        ("# (B, nh, T, hs)", "# (B, nh, T, hs)"),
+    ],
+)
+def test_a_comment_about_the_shapes_of_a_product_that_goes_tells_what_comes_out(said: str, left: str) -> None:
+    text = (
+        "import math\nimport torch.nn.functional as F\n\ndef attend(q, k, v):\n"
+        "    att = (q @ k.transpose(-2, -1)) / math.sqrt(k.size(-1))\n    att = F.softmax(att, dim=-1)\n"
+        f"    y = att @ v  {said}\n    return y\n"
+    )
+    lines = changed(text, asked("use-sdpa", "unfused-attention", text))
+    assert [line for line in lines if line.startswith("+")] == [f"+y = F.scaled_dot_product_attention(q, k, v)  {left}"]
+
+
+def test_a_pattern_that_is_compiled_does_not_make_its_function_one_that_the_compiler_does_not_see() -> None:
+    text = "import re\nimport torch\n\ndef step(x):\n    name = re.compile('x')\n    print(name)\n    return x\n"
+    assert isinstance(asked("remove-graph-break", "graph-breaks", text, "print"), Edits)
+
+
+@pytest.mark.parametrize("made", ["torch.tensor(labels[i])", "torch.tensor([*ids, i])", "torch.tensor(batch)"])
+def test_what_may_be_more_than_a_few_numbers_is_pinned(made: str) -> None:
+    text = (
+        f"import torch\nfor i in range(9):\n    y = {made}.to('cuda')\n    loss = model(y)\n    loss.backward()\n"
+        "    optimizer.step()\n"
+    )
+    request = example_request("pageable-copies", text, facts=Facts(device_name="NVIDIA H200"))
+    answer = FIXERS["nonblocking-copies"].rewrite(request)
+    assert f"+y = {made}.pin_memory().to('cuda', non_blocking=True)" in changed(text, answer)

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import libcst as cst
 
+from diagnose.source.edit import call_name
+from diagnose.source.flow import loops_around
+from diagnose.source.steps.every_step import counter_of
 from diagnose.source.steps.transfers import Origin, Transfer
 from diagnose.source.syntax import Source
 
-__all__ = ["is_constant", "is_variable", "is_whole_batch"]
+__all__ = ["is_constant", "is_small", "is_variable", "is_whole_batch"]
+
+_FEW = 16
+"""Numbers whose copy takes no longer from ordinary memory than it takes to pin them."""
+_ONE_NUMBER = frozenset({"float", "int", "len", "round", "time"})
 
 
 def is_variable(transfer: Transfer) -> bool:
@@ -43,6 +50,33 @@ def is_constant(transfer: Transfer) -> bool:
         return False
     names = {name.value for name in transfer.source.every(cst.Name, made)}
     return isinstance(made, cst.Call) and not names - {"torch", "np", "numpy", *_called(transfer.source, made)}
+
+
+def is_small(transfer: Transfer) -> bool:
+    """Whether a tensor has surely only a few numbers, which are written out: `torch.tensor(step / 100)`."""
+    source, made = transfer.source, transfer.made_by
+    if not isinstance(made, cst.Call) or call_name(made) != "tensor" or not made.args:
+        return False
+    given = made.args[0].value
+    elements = given.elements if isinstance(given, cst.List | cst.Tuple) else ()
+    if elements:
+        few = len(elements) <= _FEW and not any(isinstance(each, cst.StarredElement) for each in elements)
+        return few and all(_is_number(source, each.value) for each in elements)
+    return _is_number(source, given)
+
+
+def _is_number(source: Source, node: cst.BaseExpression) -> bool:
+    """Whether an expression is evidently one number: a literal, what counts turns, and what is computed of them."""
+    if isinstance(node, cst.Integer | cst.Float):
+        return True
+    if isinstance(node, cst.UnaryOperation):
+        return _is_number(source, node.expression)
+    if isinstance(node, cst.BinaryOperation):
+        return _is_number(source, node.left) and _is_number(source, node.right)
+    if isinstance(node, cst.Call):
+        return isinstance(node.func, cst.Name) and node.func.value in _ONE_NUMBER
+    loops = loops_around(source, node)
+    return isinstance(node, cst.Name) and any(counter_of(source, loop) == node.value for loop in loops)
 
 
 def _called(source: Source, node: cst.CSTNode) -> set[str]:
