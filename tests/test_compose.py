@@ -21,6 +21,7 @@ from diagnose.model import (
     Scalar,
     Site,
     Steps,
+    Verdict,
 )
 from diagnose.program import Program, patch
 from diagnose.session import PhaseChanged, VerdictReached, fold
@@ -79,6 +80,13 @@ def test_the_journal_tells_control_trial_verdict_patch_and_final_figure(tmp_path
 
 def test_where_no_fixer_had_anything_none_of_none_is_not_counted() -> None:
     assert compose.summary(compose.Outcome((), None)) == "no fixer had anything to try"
+
+
+def test_advice_is_no_fix_that_was_not_kept() -> None:
+    advice = Verdict("by-hand", Decision.ADVICE, "pass it yourself")
+    lost = Verdict("lost", Decision.SLOWER, "slower")
+    assert compose.summary(compose.Outcome((advice,), None)) == "no fixer had anything to try; 1 left to you"
+    assert compose.summary(compose.Outcome((advice, lost), None)) == "0 of 1 fix kept; 1 left to you"
 
 
 def test_the_predicted_saving_stands_beside_the_measured_one(tmp_path: Path) -> None:

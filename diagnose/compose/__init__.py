@@ -100,14 +100,17 @@ def dry_run(
 
 def summary(outcome: Outcome) -> str:
     """One line on the whole."""
-    edits = [verdict for verdict in outcome.verdicts if verdict.summary != NOTHING_TO_CHANGE]
+    advised = sum(verdict.decision is Decision.ADVICE for verdict in outcome.verdicts)
+    left = f"; {advised} left to you" if advised else ""
+    others = [verdict for verdict in outcome.verdicts if verdict.decision is not Decision.ADVICE]
+    edits = [verdict for verdict in others if verdict.summary != NOTHING_TO_CHANGE]
     if not edits and not outcome.no_time:
-        return "no fixer had anything to try"
+        return f"no fixer had anything to try{left}"
     kept = sum(verdict.decision is Decision.KEPT for verdict in edits)
     said = f"{kept} of {len(edits)} {'fix' if len(edits) == 1 else 'fixes'} kept"
     if outcome.final is not None:
         said += f", {format_share(1 - outcome.final.patched_ns / outcome.final.original_ns)} of the step saved"
-    return said + _no_time(outcome)
+    return said + _no_time(outcome) + left
 
 
 def _no_time(outcome: Outcome) -> str:
