@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -245,15 +247,17 @@ def test_two_ranks_measure_every_kind_over_rising_sizes(tmp_path: Path) -> None:
     assert found.device.flops_per_s["fp32"] > 1e8 and found.device.copy_bytes_per_s > 1e7
 
 
-def test_ranks_that_are_asked_to_end_do_not_go_on_measuring(tmp_path: Path) -> None:
+@pytest.mark.parametrize("request_", [signal.SIGTERM, signal.SIGINT], ids=lambda one: one.name)
+def test_ranks_that_are_asked_to_end_do_not_go_on_measuring(tmp_path: Path, request_: signal.Signals) -> None:
     command = [sys.executable, "-m", "diagnose", "calibrate", "--ranks", "2", "--time", "600s", "-o", str(tmp_path)]
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
     streams: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, env=environment, **streams) as calibrating:
         assert calibrating.stderr is not None
-        assert any("measuring" in line for line in calibrating.stderr), "the ranks are there"
+        said = list(itertools.takewhile(lambda line: "measuring" not in line, calibrating.stderr))
+        assert calibrating.poll() is None, said
         started = psutil.Process(calibrating.pid).children(recursive=True)
-        calibrating.terminate()
+        calibrating.send_signal(request_)
         assert len(started) >= 3, "the launcher and its ranks"
         _, alive = psutil.wait_procs(started, timeout=LIMIT_S)
         assert not alive

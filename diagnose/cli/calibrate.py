@@ -85,13 +85,21 @@ def _start(ranks: int, words: list[str]) -> int:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     # Without this torchrun gives each rank one thread, and says so at length.
     threads = {"OMP_NUM_THREADS": str(max(usable_cores() // ranks, 1)), **os.environ}
-    with subprocess.Popen([*launcher, "-m", "diagnose", *words], env=threads) as job:
-        # The launcher ends its ranks, which would go on measuring without us.
-        before = signal.signal(signal.SIGTERM, lambda number, _frame: job.send_signal(number))
+    # In a session of its own it hears of each request to end once, from here: at a second one it would leave its ranks.
+    with subprocess.Popen([*launcher, "-m", "diagnose", *words], env=threads, start_new_session=True) as job:
+        # What is ignored, as under nohup, stays so.
+        requests = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is signal.SIG_DFL]
+        for one in requests:
+            signal.signal(one, lambda *_: job.terminate())
         try:
             code = job.wait()
+        except KeyboardInterrupt:
+            job.terminate()
+            job.wait()
+            raise
         finally:
-            signal.signal(signal.SIGTERM, before)
+            for one in requests:
+                signal.signal(one, signal.SIG_DFL)
     if code:
         raise ProgramFailed(f"the ranks that measured ended with exit code {code}: see above", code)
     return 0
