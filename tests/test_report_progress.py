@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import journals
 
-from diagnose.model import Accounting, Confidence, Decision, Diagnosis, Finding, Severity, Steps, Verdict
+from diagnose.model import Accounting, Confidence, Decision, Diagnosis, Finding, Interval, Severity, Steps, Verdict
 from diagnose.report.progress import Progress
 from diagnose.session import (
     AnyEvent,
+    ControlMeasured,
     DiagnosisMade,
     PhaseChanged,
     RunStarted,
@@ -120,6 +121,15 @@ def test_a_whole_run_tells_its_story_in_few_lines() -> None:
     assert told[-1] == "final: 60.1 ms → 23.1 ms per step, each program alone, without diagnose"
     assert len(told) < 50
     assert all("\n" not in line for line in told)
+
+
+def test_what_the_machine_was_too_restless_to_tell_is_undecided_here_as_in_the_report() -> None:
+    verdict = Verdict("a-fix", Decision.NO_CHANGE, "no difference to build on", saving=Interval(0.19, -0.21, 0.63))
+    for resolution, said in ((0.18, "undecided"), (0.01, "no change")):
+        control = ControlMeasured(resolution=resolution, pairs=8, generations=2, step_ns=NS_PER_MS)
+        assert (
+            lines([control, VerdictReached(verdict=verdict)])[1] == f"≈ a-fix: {said}, +19.0 % [−21.0, +63.0] of a step"
+        )
 
 
 def test_a_dry_run_tells_what_it_would_try() -> None:

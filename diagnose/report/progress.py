@@ -11,8 +11,8 @@ from statistics import median_low
 from diagnose.errors import DiagnoseError
 from diagnose.model import TOGETHER, Decision, Verdict
 from diagnose.report.phrases import gain, interval, is_priced, setting, signed_percent
-from diagnose.report.tried import is_idle
-from diagnose.report.vocabulary import DECISIONS, named_count
+from diagnose.report.tried import is_idle, look
+from diagnose.report.vocabulary import Look, named_count
 from diagnose.session import (
     AnyEvent,
     ControlMeasured,
@@ -22,6 +22,7 @@ from diagnose.session import (
     PhaseChanged,
     RunEnded,
     RunStarted,
+    State,
     StepsSeen,
     TraceWritten,
     TrialBlock,
@@ -48,6 +49,7 @@ class Progress:
         self._phase = PhaseChanged(at_ns=0, phase="")
         self._diagnosed: str | None = None
         self._dry = False
+        self._known = State()
 
     def __call__(self, event: AnyEvent) -> str | None:
         """The line that tells of `event`; None when it is not worth one, or too soon after the last of its kind."""
@@ -62,6 +64,10 @@ class Progress:
             self._dry = event.dry
         if isinstance(event, VerdictReached) and self._dry and event.verdict.decision is Decision.NOT_TRIED:
             return f"would try {event.verdict.fixer}: {event.verdict.summary}"
+        if isinstance(event, VerdictReached):
+            return _judged(event.verdict, look(self._known, event.verdict))
+        if isinstance(event, ControlMeasured):
+            self._known = State(control=event)
         if isinstance(event, TrialStarted):
             self._pairs = 0
         if isinstance(event, TrialBlock):
@@ -132,8 +138,6 @@ def _line(event: AnyEvent) -> str | None:
             predicted = f", predicted to save {format_ns(event.predicted_ns)} per step" if event.predicted_ns else ""
             what = event.summary if event.fixer == TOGETHER else event.fixer
             return f"trying {what}{knobs}{predicted}"
-        case VerdictReached():
-            return _judged(event.verdict)
         case PatchAccepted():
             return f"kept: {', '.join(event.fixers)}" if event.fixers else "no fix was kept"
         case FinalMeasured():
@@ -147,12 +151,11 @@ def _line(event: AnyEvent) -> str | None:
             return None
 
 
-def _judged(verdict: Verdict) -> str:
+def _judged(verdict: Verdict, shown: Look) -> str:
     """A verdict with its figure; what was not measured has its reason instead."""
-    look = DECISIONS[verdict.decision]
     if is_idle(verdict):
-        return f"{look.mark} {verdict.fixer}: {verdict.summary}"
-    said = f"{look.mark} {verdict.fixer}: {look.label}"
+        return f"{shown.mark} {verdict.fixer}: {verdict.summary}"
+    said = f"{shown.mark} {verdict.fixer}: {shown.label}"
     if verdict.saving is not None:
         return f"{said}, {interval(verdict.saving)} of a step"
     if verdict.decision is Decision.KEPT:

@@ -61,10 +61,14 @@ def untried(verdicts: Sequence[Verdict]) -> list[Alike]:
 
 def fell_apart(state: State) -> list[str]:
     """A sentence for each trial of many at once that kept none of them: its fixes then had trials of their own."""
-    return [
-        f"{trial.started.summary}: {trial.verdict.decision.value}, {trial.verdict.summary}; they were then tried apart"
+    lost = [
+        (trial.started.summary, trial.verdict)
         for trial in state.trials
         if trial.started.fixer == TOGETHER and trial.verdict is not None and trial.verdict.decision is not Decision.KEPT
+    ]
+    return [
+        f"{names}: {look(state, verdict).label}, {verdict.summary}; they were then tried apart"
+        for names, verdict in lost
     ]
 
 
