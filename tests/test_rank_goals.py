@@ -68,6 +68,11 @@ def test_what_had_no_turn_is_not_measured_and_not_missed(module: ModuleType, par
     assert all("not measured" in line or "unknown" in line for line in said)
 
 
+@pytest.mark.parametrize("part", ["ddp", "ddp-sockets", "fsdp", "cap"])
+def test_a_part_without_a_row_is_not_measured(module: ModuleType, part: str) -> None:
+    assert module.goals(part, []) == ["not measured"]
+
+
 def test_sockets_are_judged_by_what_was_allowed(module: ModuleType) -> None:
     rows = [DEFAULT, row("bf16 gradients (training)", 30.0), row("PowerSGD of rank 4 (training)", 23.0)]
     rows += [row("4 micro-steps, reduced in each", 150.0), row("4 micro-steps, no_sync", 110.0)]
