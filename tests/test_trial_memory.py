@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
@@ -11,6 +12,7 @@ import pytest
 from diagnose.model import Facts
 from diagnose.trace import Trace
 from diagnose.trace.schema import Counters
+from diagnose.trial import host
 from diagnose.trial.memory import Memory, at_once, fitting, uncrowded, while_watched
 
 GIB = 1 << 30
@@ -28,6 +30,22 @@ def test_as_many_run_at_once_as_there_are_cores_and_twice_the_memory_for() -> No
     assert at_once(Memory(host_bytes=GIB), 9) == 4
     assert at_once(Memory(host_bytes=2 * GIB), 3) == 2
     assert at_once(Memory(host_bytes=40 * GIB), 3) == 1
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_container_has_no_more_memory_than_it_was_given(
+    version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [("limit", "used", "total_inactive_file" if version == 1 else "inactive_file")]
+    monkeypatch.setattr(host, "_LIMITS", [tuple(str(tmp_path / name) for name in names[0][:2]) + names[0][2:]])
+    assert host.free_bytes() == 10 * GIB  # no limit to be read
+    (tmp_path / "limit").write_text(f"{8 * GIB}\n")
+    (tmp_path / "used").write_text(f"{5 * GIB}\n")
+    (tmp_path / "memory.stat").write_text(f"anon 7\n{names[0][2]} {GIB}\n")
+    assert host.free_bytes() == 4 * GIB
+    assert at_once(Memory(host_bytes=GIB), 3) == 2
+    (tmp_path / "limit").write_text("max\n" if version == 2 else f"{1 << 62}\n")
+    assert host.free_bytes() == 10 * GIB
 
 
 def test_on_a_device_there_must_be_room_for_each_with_its_context() -> None:

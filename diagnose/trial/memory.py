@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import psutil
-
 from diagnose.trace import Trace
+from diagnose.trial.host import free_bytes, usable_cores
 
 _GROWTH = 1.1  # a patched arm may need somewhat more than the original
 _RSS = "host.rss_bytes"
@@ -53,7 +51,7 @@ def fits_twice(memory: Memory) -> bool | None:
         return None
     if memory.host_bytes is None:
         return None
-    return psutil.virtual_memory().available > memory.host_bytes * _GROWTH
+    return free_bytes() > memory.host_bytes * _GROWTH
 
 
 def uncrowded(seen: Memory, before: Memory) -> Memory:
@@ -110,7 +108,7 @@ def fitting(memory: Memory, shares: Sequence[float], a_core: float = 1.0) -> int
     """
     if not memory.host_bytes:
         return 1
-    host, device = float(psutil.virtual_memory().available), 0.0
+    host, device = float(free_bytes()), 0.0
     if memory.device_bytes is not None:
         if memory.free_bytes is None or memory.reserved_bytes is None:
             return 1
@@ -120,7 +118,7 @@ def fitting(memory: Memory, shares: Sequence[float], a_core: float = 1.0) -> int
         host -= share * memory.host_bytes
         if memory.device_bytes is not None:
             device -= share * (memory.reserved_bytes or 0) + _CONTEXT_BYTES
-        if host < 0 or device < 0 or number >= a_core * len(os.sched_getaffinity(0)):
+        if host < 0 or device < 0 or number >= a_core * usable_cores():
             return max(1, number)
     return max(1, len(shares))
 
@@ -137,7 +135,7 @@ def room_ahead(memory: Memory, peak_bytes: int | None) -> bool:
 
 def cores_ahead() -> bool:
     """Whether there are cores enough for processes to start beside others, and none to wait longer for it."""
-    return len(os.sched_getaffinity(0)) >= _CORES_AHEAD
+    return usable_cores() >= _CORES_AHEAD
 
 
 def room_to_start(memory: Memory, shares: Sequence[float]) -> bool:
