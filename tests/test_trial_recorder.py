@@ -143,11 +143,11 @@ def test_arms_that_rest_leave_captures_less_memory_and_go_where_it_runs_out() ->
         cleared.append(recorder.started)
         return True
 
-    recorder = made(fails=["seed-0"], why=_LACK, resting=lambda: [96.0], make_room=make_room)
+    recorder = made(fails=["seed-0", "seed-0"], why=_LACK, resting=lambda: [96.0], make_room=make_room)
     one, other = luck([ONE], 2, 50)
     assert all(isinstance(taken, Capture) for taken in recorder.take(one, other))
-    assert cleared == [2]
-    assert recorder.started == 3
+    assert cleared == [3]  # alone it had lacked memory too
+    assert recorder.started == 4
     assert fitting(ROOMY, [1.3, 1.3]) == 2  # but for what rests, both would have run at once
     assert recorder.expected_ns(luck([ONE], 4, 50)[2:], lambda _one, share: Coming(share, 10, 1)) == 22
 

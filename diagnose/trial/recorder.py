@@ -168,11 +168,13 @@ class Recorder:
         return self.share_of(wanted.program.root, 2.0 if wanted.exact or (on_host and not wanted.of_luck) else 1.3)
 
     def _take_all(self, missing: Sequence[Wanted]) -> None:
-        """Run captures as they fit side by side; one that lacked memory there is run again alone."""
+        """Run captures as they fit side by side; one that lacked memory there is run again alone, then with what rests
+        out of its way."""
         self._take(missing)
         for one in missing:
-            # Whatever rests holds memory too.
-            if self._taken[one.key] == _LACK and (self.make_room() or len(missing) > 1):
+            if self._taken[one.key] == _LACK and len(missing) > 1:
+                self._take([one])
+            if self._taken[one.key] == _LACK and self.make_room():
                 self._take([one])
 
     def _take(self, some: Sequence[Wanted]) -> None:
