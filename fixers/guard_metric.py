@@ -140,13 +140,14 @@ def _moved_into(source: Source, run: list[cst.BaseStatement], branch: cst.If) ->
     head = source.line_start(source.span(branch)[0])
     body = source.line_start(source.span(branch.body.body[0])[0]) if branch.body.body else head
     header = source.text[head:body]
-    more = source.indentation
+    indent = source.indent(run[0])
     splices = [Splice(start, start, header)]
     at = start
     while at < head:
         line = source.text[at : source.line_end(at)]
         if line.strip():
-            splices.append(Splice(at, at, more))
+            behind = at + len(indent) if line.startswith(indent) else at
+            splices.append(Splice(behind, behind, source.indentation))
         at = source.after_line(at)
     return [*splices, Splice(head, body, "")]
 

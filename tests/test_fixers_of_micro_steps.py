@@ -120,3 +120,11 @@ def test_a_loop_that_updates_in_every_turn_is_no_micro_step_where_a_test_skips_o
         "    loss.b", "    if loss > 0:\n        loss.b"
     )
     assert asked("no-sync", "syncing-every-microstep", text) is None
+
+
+def test_blocks_by_tabs_stay_so_in_a_file_that_has_more_by_spaces() -> None:
+    spaces = "def a():\n    x = 1\n\n\ndef b():\n    x = 2\n\n\n"
+    tabs = FLAT_MICRO_STEPS.replace("    ", "\t").replace("import torch\n", "import torch\n\n\n" + spaces, 1)
+    assert "+with contextlib.nullcontext() if (i + 1) % 4 == 0 else model.no_sync():" in changed(
+        tabs, asked("no-sync", "syncing-every-microstep", tabs)
+    )

@@ -24,7 +24,8 @@ def wrapped(source: Source, statements: Sequence[cst.CSTNode], header: str) -> l
     """
     first, last = source.span(statements[0])[0], source.span(statements[-1])[1]
     at, end = source.line_start(first), source.line_end(last)
-    splices = [Splice(at, at, f"{source.indent(statements[0])}{header}{source.newline}")]
+    indent = source.indent(statements[0])
+    splices = [Splice(at, at, f"{indent}{header}{source.newline}")]
     strings = [
         source.span(node)
         for statement in statements
@@ -34,6 +35,8 @@ def wrapped(source: Source, statements: Sequence[cst.CSTNode], header: str) -> l
     while at <= end and at < len(source.text):
         inside = any(start < at < finish for start, finish in strings)
         if not inside and source.text[at : source.line_end(at)].strip():
-            splices.append(Splice(at, at, source.indentation))
+            # Behind what the block has: a file may indent some blocks by tabs, and in front of those are no spaces.
+            behind = at + len(indent) if source.text.startswith(indent, at) else at
+            splices.append(Splice(behind, behind, source.indentation))
         at = source.after_line(at)
     return splices
