@@ -198,6 +198,7 @@ def test_a_program_on_gloo_has_no_settings_of_nccl() -> None:
 def test_no_hook_is_registered_that_gloo_cannot_bear(name: str, why: str) -> None:
     text = HEAD + 'dist.init_process_group("gloo")\nmodel = DDP(build())\n'
     assert why in advised(name, text)
+    assert why in advised(name, text.replace('"gloo"', 'rank=0, backend="gloo"'))
     assert rewritten(name, text.replace("gloo", "nccl")) is not None
     either = text.replace('"gloo"', '"nccl" if on_gpu else "gloo"')
     assert rewritten(name, either) is not None

@@ -28,7 +28,7 @@ _GROUPS = ("process_group", "device_mesh")
 _BEFORE_GROUP = 5
 """Arguments of DistributedDataParallel before the group, by place."""
 _HAS_HOOK = re.compile(r"register_comm_hook|comm_hook\s*=")
-_GLOO = re.compile(r"""init_process_group\(\s*(?:backend\s*=\s*)?["']gloo["']""")
+_GLOO = re.compile(r"""init_process_group\(\s*(?:["']gloo["']|[^()]*\bbackend\s*=\s*["']gloo["'])""")
 _HALF = re.compile(r"\.(?:bfloat16|half)\(\)|\.to\(\s*(?:dtype=)?torch\.(?:bfloat16|float16)")
 
 
