@@ -41,7 +41,9 @@ lines = link.makefile("r")
 def say(**message):
     link.sendall(json.dumps(message).encode() + b"\\n")
 say(hello={"rank": 0, "world_size": 1, "pid": os.getpid(), "group": os.getpgid(0)})
-say(ready={"steps": 5, "step_ns": 1000, "memory": {"peak_bytes": 7}})
+at_ns = time.monotonic_ns()
+open("ready_at", "w").write(str(at_ns))
+say(ready={"steps": 5, "step_ns": 1000, "at_ns": at_ns, "memory": {"peak_bytes": 7}})
 for turn, line in enumerate(lines):
     word, wanted = next(iter(json.loads(line).items()))
     if behaviour == "crash":
@@ -107,6 +109,15 @@ def test_an_arm_warms_up_runs_blocks_and_says_what_it_measured(start: StartArm) 
     assert ready.memory.host_bytes is not None
     block = arm.run(10, 2, LIMIT_NS)
     assert (block.steps, block.mean_ns, block.input_ns, block.memory.peak_bytes) == (10, 1000.0, 10, 9)
+
+
+def test_a_start_is_over_when_the_program_was_ready_not_when_it_was_asked(start: StartArm, project: Path) -> None:
+    began_ns = time.monotonic_ns()
+    arm = start("normal")
+    began_by_ns = time.monotonic_ns()
+    ready = arm.ready(LIMIT_NS)
+    at_ns = int((project / "ready_at").read_text())
+    assert at_ns - began_by_ns <= ready.started_ns <= at_ns - began_ns
 
 
 def test_a_resting_arm_is_stopped_with_all_its_processes(start: StartArm, project: Path) -> None:
