@@ -20,7 +20,8 @@ GIB = 1 << 30
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four cores and 10 GiB of free memory."""
+    """Four cores and 10 GiB of free memory, and no container that has less."""
+    monkeypatch.setattr(host, "_LIMITS", ())
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1, 2, 3})
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=10 * GIB))
 

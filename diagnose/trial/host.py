@@ -1,14 +1,10 @@
-"""What of this host a trial may take: its memory and cores, and of a container no more than that was given."""
+"""How much memory of this host a trial may take: in a container no more than that was given."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import psutil
-
-from diagnose.collect.inside.facts import usable_cores
-
-__all__ = ["free_bytes", "usable_cores"]
 
 # Version 2 of control groups, then version 1: limit, what is in use, and what of that the kernel gives back.
 _LIMITS = (

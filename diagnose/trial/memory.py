@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from diagnose.trace import Trace
-from diagnose.trial.host import free_bytes, usable_cores
+from diagnose.trial.host import free_bytes
 
 _GROWTH = 1.1  # a patched arm may need somewhat more than the original
 _RSS = "host.rss_bytes"
@@ -118,7 +119,7 @@ def fitting(memory: Memory, shares: Sequence[float], a_core: float = 1.0) -> int
         host -= share * memory.host_bytes
         if memory.device_bytes is not None:
             device -= share * (memory.reserved_bytes or 0) + _CONTEXT_BYTES
-        if host < 0 or device < 0 or number >= a_core * usable_cores():
+        if host < 0 or device < 0 or number >= a_core * len(os.sched_getaffinity(0)):
             return max(1, number)
     return max(1, len(shares))
 
@@ -135,7 +136,7 @@ def room_ahead(memory: Memory, peak_bytes: int | None) -> bool:
 
 def cores_ahead() -> bool:
     """Whether there are cores enough for processes to start beside others, and none to wait longer for it."""
-    return usable_cores() >= _CORES_AHEAD
+    return len(os.sched_getaffinity(0)) >= _CORES_AHEAD
 
 
 def room_to_start(memory: Memory, shares: Sequence[float]) -> bool:
