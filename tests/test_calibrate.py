@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -252,7 +253,9 @@ def test_ranks_that_are_asked_to_end_do_not_go_on_measuring(tmp_path: Path, requ
     command = [sys.executable, "-m", "diagnose", "calibrate", "--ranks", "2", "--time", "600s", "-o", str(tmp_path)]
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
     streams: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, env=environment, **streams) as calibrating:
+    # A shell that runs the tests in the background has them, and their children, ignore interrupts.
+    hearing = partial(signal.signal, request_, signal.SIG_DFL)
+    with subprocess.Popen(command, env=environment, preexec_fn=hearing, **streams) as calibrating:
         assert calibrating.stderr is not None
         said = list(itertools.takewhile(lambda line: "measuring" not in line, calibrating.stderr))
         assert calibrating.poll() is None, said
