@@ -232,6 +232,28 @@ def diagnose(*words: str, into: Path, **settings: str) -> subprocess.CompletedPr
     )
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_collective_carries_the_bytes_that_its_time_is_told_for(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    from diagnose.calibration import collectives
+
+    given: list[Any] = []
+
+    def take(*words: Any, **_: Any) -> list[Any]:
+        given.extend(word for word in words if torch.is_tensor(word))
+        return []  # no request to wait for
+
+    for name in ("all_reduce", "all_to_all_single"):
+        monkeypatch.setattr(torch.distributed, name, take)
+    for name in ("_SCATTER", "_GATHER"):
+        monkeypatch.setattr(collectives, name, take)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 0)
+    monkeypatch.setattr(torch.distributed, "P2POp", lambda _, tensor, *_rest: tensor)
+    monkeypatch.setattr(torch.distributed, "batch_isend_irecv", lambda ways: take(*ways))
+    collectives._work(kind, collectives.Group((0, 1), 1, None), torch.device("cpu"), 1 << 20)()
+    assert max(tensor.nbytes for tensor in given) == 1 << 20
+
+
 def test_two_ranks_measure_every_kind_over_rising_sizes(tmp_path: Path) -> None:
     answer = diagnose("--ranks", "2", "--time", "1s", "--json", into=tmp_path)
     assert answer.returncode == 0, answer.stderr
@@ -243,8 +265,8 @@ def test_two_ranks_measure_every_kind_over_rising_sizes(tmp_path: Path) -> None:
     by_kind = {one.kind: one for one in found.curves}
     for one in by_kind.values():
         assert one.members == (0, 1) and one.rises and len(one.points) >= 5
-        assert all(point.low_ns <= point.time_ns <= point.high_ns for point in one.points)
-        assert one.points[-1].time_ns > one.points[0].time_ns  # 64 MiB take longer than 4 KiB, whatever the machine
+        assert one.points[0].size_bytes == 4 << 10 and one.points[-1].size_bytes >= 4 << 20
+        assert all(0 < point.low_ns <= point.time_ns <= point.high_ns for point in one.points)
     assert found.device.flops_per_s["fp32"] > 1e8 and found.device.copy_bytes_per_s > 1e7
 
 
