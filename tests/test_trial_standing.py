@@ -100,7 +100,7 @@ def test_they_stop_with_all_their_processes_and_give_the_numbers_that_they_would
 def test_one_that_still_prepares_what_others_need_is_ended_rather_than_stopped(
     keeper: Watched, program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("diagnose.trial.recorder._MORE_NS", 0)
+    monkeypatch.setattr("diagnose.trial.recorder.EARLY_MORE_NS", 0)
     keep = program.root / "keep"
     keep.touch()
     again = bits(program, AGAIN)
@@ -126,7 +126,7 @@ def test_first_steps_that_are_there_in_time_are_taken(keeper: Watched, program: 
 def test_first_steps_that_are_not_stop_behind_one_of_them(
     keeper: Watched, program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("diagnose.trial.recorder._MORE_NS", LIMIT_NS)
+    monkeypatch.setattr("diagnose.trial.recorder.EARLY_MORE_NS", LIMIT_NS)
     endless = Wanted(program, "bits", {"steps": 100_000, "values": True})
     keeper.begin([endless], [1.0, 1.0])
     (one,) = keeper._begun

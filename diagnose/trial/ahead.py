@@ -17,11 +17,7 @@ from pathlib import Path
 from diagnose.program import Program
 from diagnose.trial.arms import ArmFailed, Block, Ready, Trouble
 from diagnose.trial.duel import Answer, LiveArm
-from diagnose.units import NS_PER_S
-
-_LONGER = 1.5
-"""A process that starts early may take this many times as long as those beside it, and `_MORE_NS`."""
-_MORE_NS = 2 * NS_PER_S
+from diagnose.trial.schedule import EARLY_MORE_NS, EARLY_TIMES
 
 
 class Turn(enum.StrEnum):
@@ -112,7 +108,7 @@ class Ahead:
         now_ns = self.clock()
         for arms in self._waiting.values():
             for arm in list(arms):
-                limit_ns = round(_LONGER * (now_ns - arm.began_ns)) + _MORE_NS
+                limit_ns = round(EARLY_TIMES * (now_ns - arm.began_ns)) + EARLY_MORE_NS
                 if left_ns is not None:
                     limit_ns = min(limit_ns, now_ns - arm.began_ns + left_ns)
                 try:

@@ -19,11 +19,10 @@ from diagnose.trial.captures import Capture, read_capture
 from diagnose.trial.groups import Group
 from diagnose.trial.makespan import Process, makespan_ns
 from diagnose.trial.memory import Memory, died_of_memory, fitting, room_to_start
-from diagnose.trial.schedule import Deadline
+from diagnose.trial.schedule import EARLY_MORE_NS, EARLY_TIMES, Deadline
 from diagnose.trial.standing import ask_to_stand, let_go_on, stands, stop
 from diagnose.trial.trajectory import Curve, read_curve
 from diagnose.trial.wanted import Wanted
-from diagnose.units import NS_PER_S
 
 _DETERMINISTIC = {"PYTHONHASHSEED": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 # Captures that share the cores must not spin on them while they wait for their own threads.
@@ -31,9 +30,6 @@ _PATIENT = {"OMP_WAIT_POLICY": "PASSIVE"}
 # The float64 reference is made operator by operator; what is compiled would be out of its reach.
 _EAGER = {"TORCHDYNAMO_DISABLE": "1"}
 _LACK = "there was too little memory for the program under the gate"
-_LONGER = 1.5
-"""Until its first step a capture may take this many times as long as what starts beside it, and `_MORE_NS`."""
-_MORE_NS = 2 * NS_PER_S
 
 
 @dataclass
@@ -102,8 +98,8 @@ class Recorder:
             self._ask_to_stand(one)
         asked_ns = time.monotonic_ns()
         for one in begun:
-            first_step_ns = one.began_ns + round(_LONGER * (began_ns - one.began_ns))
-            if self._stands(one, max(first_step_ns, asked_ns) + _MORE_NS):
+            first_step_ns = one.began_ns + round(EARLY_TIMES * (began_ns - one.began_ns))
+            if self._stands(one, max(first_step_ns, asked_ns) + EARLY_MORE_NS):
                 self._stop(one)
                 one.stopped = True
             else:

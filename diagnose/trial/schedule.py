@@ -18,6 +18,9 @@ LONG_STEP_NS = NS_PER_S
 say together, half as many pairs of these say. What differs between processes, only more processes tell."""
 LONG_WARM_UP_STEPS = 3
 """Of such steps: memory and choices of kernels have settled after two, and clocks after seconds."""
+EARLY_TIMES = 1.5
+"""What starts early may take this many times as long as what starts beside it, and `EARLY_MORE_NS`."""
+EARLY_MORE_NS = 2 * NS_PER_S
 
 
 @dataclass(frozen=True, slots=True)
