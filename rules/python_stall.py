@@ -100,7 +100,8 @@ def _in_operators(measures: Measures) -> Iterator[Claim]:
 def _in_files(measures: Measures) -> Iterator[Claim]:
     """Files that are read or written in nearly every step, while the device has nothing to do."""
     files = measures.idle["io"]
-    if np.count_nonzero(measures.per_step(files)) < MOST_STEPS * measures.step_count:
+    steps = int(np.count_nonzero(measures.per_step(files)))
+    if steps < MOST_STEPS * measures.step_count:
         return
     gain = recoverable_ns(measures, files)
     if gain == 0:
@@ -115,7 +116,7 @@ def _in_files(measures: Measures) -> Iterator[Claim]:
         claims=files,
         evidence=[
             Evidence("idle.io", files.total_ns // measures.step_count, "ns"),
-            Evidence("steps with files", int(np.count_nonzero(measures.per_step(files))), "count"),
+            Evidence("steps with files", steps, "count"),
         ],
         where=places,
         fixers=("async-checkpoint",),
