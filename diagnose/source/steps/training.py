@@ -96,9 +96,10 @@ def _of_callers(step: TrainingStep, sources: Mapping[str, str], sites: Sequence[
         return []
     position = parameters.index(step.loss) - (parameters[0] in {"self", "cls"})
     found: list[TrainingStep] = []
-    parsed = {path: parse(text) for path, text in sources.items()}
-    names = called_as(step.source, helper, [each for each in parsed.values() if each is not None])
-    for path, source in parsed.items():
+    read = (parse(text) for text in sources.values())
+    names = called_as(step.source, helper, (source for source in read if source is not None))
+    for path, text in sources.items():
+        source = parse(text) if any(name in text for name in names) else None
         lines = {site.line for site in sites if site.kind == "forward" and site.file == path}
         for call in source.every(cst.Call) if source is not None else ():
             loss = argument(call, step.loss, position) if call_name(call) in names else None
