@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from accuracy_programs import Program
-from rank_job import end
+from rank_job import end, python_path
 
 ROOT = Path(__file__).resolve().parent.parent
 CHILD = Path(__file__).resolve().parent / "accuracy_child.py"
@@ -194,7 +194,7 @@ def read_results(out: Path) -> dict[str, Any]:
     return {"python": platform.python_version(), "recorded": time.strftime("%Y-%m-%d"), "tasks": {}}
 
 
-def write_atomically(path: Path, results: dict[str, Any]) -> None:
+def write_atomically(path: Path, results: object) -> None:
     """Whole or not at all: a call that is cut off is taken up again from this file."""
     new = path.with_suffix(".new")
     new.write_text(json.dumps(results, indent=1))
@@ -217,8 +217,3 @@ def visible_devices() -> list[str]:
     except OSError:
         return []
     return [str(number) for number, text in enumerate(listed.stdout.splitlines()) if text.startswith("GPU")]
-
-
-def python_path() -> list[str]:
-    """So that children find `diagnose` where it is not installed."""
-    return [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]

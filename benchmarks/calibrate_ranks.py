@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -23,7 +22,7 @@ from typing import TextIO
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from rank_job import end, leave_on_request  # noqa: E402
+from rank_job import exit_code, leave_on_request  # noqa: E402
 
 from diagnose.calibration.record import KINDS, Calibration, decode  # noqa: E402 - of this checkout
 from diagnose.units import format_ns  # noqa: E402
@@ -91,17 +90,9 @@ def measure(folder: Path, ranks: int, settings: Mapping[str, str], seconds: floa
 
 def _run(words: list[str], told: TextIO, variables: dict[str, str], limit_s: float, cwd: Path | None = None) -> None:
     """`diagnose` with these words, ended with all its ranks where it takes too long."""
-    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     command = [sys.executable, "-m", "diagnose", *words]
-    job = subprocess.Popen(command, cwd=cwd, env={**variables, "PYTHONPATH": path}, stdout=told)
-    try:
-        job.wait(limit_s)
-    except subprocess.TimeoutExpired:
+    if exit_code(command, limit_s, variables, cwd=cwd, stdout=told) is None:
         print(f"diagnose {words[0]}: ended after {limit_s:.0f} s", file=sys.stderr, flush=True)
-        end(job)
-    except BaseException:
-        end(job)
-        raise
 
 
 def table(rows: list[tuple[str, Calibration]]) -> str:

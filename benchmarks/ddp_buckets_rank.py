@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
-import json
 import os
 import statistics
 import time
@@ -18,6 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from accuracy_record import write_atomically
 from ddp_trace import exposed, traced
 from rank_ending import leave
 from rank_model import GPT, SIZES, TINY, Job
@@ -270,9 +270,7 @@ def write(target: Path, configurations: list[Configuration]) -> None:
     """All that is known so far, whole or not at all."""
     first = configurations[0].seconds
     rows = [_row(one, statistics.median(first) if first else None) for one in configurations]
-    new = target.with_suffix(".new")
-    new.write_text(json.dumps(rows))
-    new.replace(target)
+    write_atomically(target, rows)
 
 
 def main() -> None:

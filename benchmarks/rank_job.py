@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO, Any
 
 from diagnose.trial.last_words import of_the_program
 
@@ -22,19 +23,38 @@ def run_ranks(
 ) -> str | None:
     """Run a script on this host's ranks to the end: None if that went well, else `LATE` or the program's last words."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", *words]
-    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     with log.open("wb") as out:
-        environment = {**os.environ, **(variables or {}), "PYTHONPATH": path}
-        job = subprocess.Popen(command, env=environment, stdout=out, stderr=out)
-        try:
-            code = job.wait(limit_s)
-        except subprocess.TimeoutExpired:
-            end(job)
-            return LATE
-        except BaseException:
-            end(job)
-            raise
+        code = exit_code(command, limit_s, {**os.environ, **(variables or {})}, stdout=out, stderr=out)
+    if code is None:
+        return LATE
     return f"failed: {of_the_program(log.read_text(errors='replace'))[-600:]}" if code else None
+
+
+def exit_code(
+    command: Sequence[str],
+    limit_s: float,
+    variables: Mapping[str, str],
+    *,
+    cwd: Path | None = None,
+    stdout: IO[Any] | None = None,
+    stderr: IO[Any] | None = None,
+) -> int | None:
+    """Run a command that starts ranks, with this repository on its path; None where it was ended, with all of them."""
+    environment = {**variables, "PYTHONPATH": os.pathsep.join(python_path())}
+    job = subprocess.Popen(list(command), cwd=cwd, env=environment, stdout=stdout, stderr=stderr)
+    try:
+        return job.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        end(job)
+        return None
+    except BaseException:
+        end(job)
+        raise
+
+
+def python_path() -> list[str]:
+    """Where a program's process finds `diagnose`: in this repository, whatever is installed."""
+    return [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
 
 
 def leave_on_request() -> None:

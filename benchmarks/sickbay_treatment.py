@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from accuracy_record import python_path
+from rank_job import python_path
 
 _GRACE_S = 90
 """By how much a command may outlast its budget before it is ended."""
