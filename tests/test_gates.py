@@ -378,6 +378,32 @@ def test_a_step_made_out_of_rounding_is_excused_in_one_element_of_a_thousand_and
     assert off(4, 0.0025).passed is False
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_in_a_narrow_format_as_many_steps_are_excused_as_its_rounding_turns(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    gradient, before, rate, error = draw.normal(size=4096), np.full(4096, 0.5), 0.001, 0.01
+
+    def stepped(scale: float = 1.0) -> Capture:
+        """One step of Adam, which takes the sign of the gradient, with the errors of a narrow format."""
+        inexact = gradient + error * draw.normal(size=4096)
+        values = parameters(before, before - scale * rate * np.sign(inexact))
+        return _with_gradient(values, inexact)
+
+    exact = _with_gradient(parameters(before, before - rate * np.sign(gradient)), gradient)
+    lucky = _with_gradient(exact, stepped().values[0, 0, "gradient", "g"])  # an error, of which no sign turned
+    assert gates.rounding(stepped(), stepped(), exact).passed is True
+    assert gates.rounding(lucky, stepped(), exact).passed is True
+    assert gates.rounding(stepped(), stepped(scale=1.01), exact).passed is False
+    one_side = parameters(before, before - rate * np.abs(np.sign(gradient)))
+    assert gates.rounding(stepped(), _with_gradient(one_side, gradient), exact).passed is False
+
+
+def _with_gradient(capture: Capture, gradient: np.ndarray) -> Capture:
+    key = (0, 0, "gradient", "g")
+    tensors = {**capture.tensors, key: Tensor(0, "gradient", "g", (len(gradient),), True)}
+    return Capture(tensors, {**capture.values, key: gradient})
+
+
 def test_a_reference_that_does_not_follow_the_program_verifies_nothing() -> None:
     answer = gates.rounding(capture({"w": [1.0] * 9}), capture({"w": [1.0] * 9}), capture({"w": [-1.0] * 9}))
     assert answer.passed is None
