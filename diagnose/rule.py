@@ -16,7 +16,7 @@ from diagnose.measure.activity import ALLOCATIONS
 from diagnose.measure.alignment import Misaligned
 from diagnose.measure.bucket_plan import planned_buckets
 from diagnose.measure.collective_cost import held_share
-from diagnose.measure.comm_places import issuing_of
+from diagnose.measure.comm_places import issuing_of, places_by_cost
 from diagnose.measure.communication import SMALL_BYTES, Phase
 from diagnose.measure.exchange import BUCKET_BYTES, Waste
 from diagnose.measure.growth import growth, growth_between
@@ -137,6 +137,7 @@ __all__ = [
     "median_low",
     "named",
     "nothing_alone",
+    "places_by_cost",
     "places_by_stack",
     "places_of_ops",
     "planned_buckets",

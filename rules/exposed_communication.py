@@ -46,7 +46,7 @@ from diagnose.rule import (
     format_bytes,
     format_ns,
     format_share,
-    issuing_of,
+    places_by_cost,
     planned_buckets,
     shortened,
 )
@@ -100,7 +100,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
             Evidence("waiting for other ranks, as far as one rank can tell", round(waited), "ns"),
             *(planned_buckets(measures) if longest and longest[0][0] == "all_reduce" else ()),
         ],
-        where=measures.places(issuing_of(measures, rows)),
+        where=places_by_cost(measures, exposed),
         fixers=_FIXERS.get(longest[0][0], ()) if longest else (),
         confirm="a trial without these collectives, or the recordings of all ranks: a late one makes all others wait",
         cut=less.cut,

@@ -20,8 +20,8 @@ from diagnose.measure.exchange import Waste
 from diagnose.measure.links import link_of, wire_share
 from diagnose.model import Facts
 from diagnose.plugins import Catalogue
-from diagnose.rule import CannotTell, Claim, Job, JobClaim, Rule, nothing_alone
-from diagnose.trace import Collective, Thread, Trace
+from diagnose.rule import CannotTell, Claim, Job, JobClaim, Rule, nothing_alone, places_by_cost
+from diagnose.trace import Collective, StackFrame, Thread, Trace
 from diagnose.trace.drawn import drawn
 from diagnose.trace.schema import Ops, RangeKind, Ranges
 
@@ -218,6 +218,29 @@ def test_gradients_that_become_ready_last_are_nobodys_fault() -> None:
     assert measures.exchange.inherent_ns[:2].tolist() == [0, 11 * MS // 4]
     (claim,) = [one for one in RULES["exposed-communication"].check(measures) if isinstance(one, Claim)]
     assert claim.claims.total_ns == measures.step_count * (4 * MS - 11 * MS // 4)
+
+
+def test_the_line_of_the_costlier_collective_comes_first_however_long_the_host_was_in_another() -> None:
+    trace = drawn(
+        """
+        gpu   : kkkbbbbbbbbb             x
+        gpu 20:       gggg      ww ww ww
+        bwd   :    BBBBBBBBBBB
+        opt   :                          O
+        line  :    bbbbbbbbbbb  ww ww ww
+        """,
+        repeat=3,
+        kernels=MODEL,
+        comms={"g": all_reduce(1 << 20), "w": Collective("broadcast", 96 << 20, 2, "default_pg")},
+        stacks={"b": [StackFrame("train.py", 9, "main")], "w": [StackFrame("train.py", 12, "main")]},
+    )
+    measures = Measures(trace)
+    cost_ns = np.where(measures.communication.kind == "broadcast", 2 * MS, MS)
+    assert [(place.line, round(place.share or 0, 3)) for place in places_by_cost(measures, cost_ns)] == [
+        (12, 0.857),
+        (9, 0.143),
+    ]
+    assert places_by_cost(measures, np.zeros_like(cost_ns)) == ()
 
 
 def test_each_collective_has_one_cause() -> None:

@@ -1,13 +1,16 @@
-"""When the training thread was in what issued some collectives: the time whose lines of source are theirs."""
+"""When the training thread was in what issued some collectives, and which lines of source are theirs."""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from diagnose.model import Place
 from diagnose.trace.intervals import Intervals
-from diagnose.trace.schema import MISSING, Bool
+from diagnose.trace.schema import MISSING, Bool, Int64
 
 if TYPE_CHECKING:
     from diagnose.measure import Measures
@@ -32,3 +35,19 @@ def issuing_of(measures: Measures, rows: Bool) -> Intervals:
         np.maximum.at(last, same, own.issued_ns + 1)
         found.append(Intervals.of(first, last))
     return Intervals.union(found)
+
+
+def places_by_cost(measures: Measures, cost_ns: Int64) -> tuple[Place, ...]:
+    """The lines that issued collectives, by what each kind of them costs (a number for every collective), most first.
+
+    How long the host was in a line says nothing about that: a backward pass is long, a call of a collective short.
+    """
+    comm = measures.communication
+    shares: dict[Place, float] = defaultdict(float)
+    for kind in np.unique(comm.kind[cost_ns > 0]).tolist():
+        rows = (comm.kind == kind) & (cost_ns > 0)
+        part = float(cost_ns[rows].sum() / cost_ns.sum())
+        for place in measures.places(issuing_of(measures, rows)):
+            shares[replace(place, share=None)] += part * (1.0 if place.share is None else place.share)
+    by_cost = sorted(shares.items(), key=lambda item: -item[1])
+    return tuple(replace(place, share=share) for place, share in by_cost)
