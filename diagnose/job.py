@@ -147,7 +147,7 @@ def _less(finding: Finding, gone_ns: int) -> list[Finding]:
 def _finding(rule: Rule, claim: JobClaim, catalogue: Catalogue) -> Finding:
     return Finding(
         rule=rule.name,
-        severity=Severity.of_share(claim.share),
+        severity=Severity.of_share(claim.share if claim.sure_share is None else claim.sure_share),
         rank=claim.rank,
         recoverable_ns=claim.recoverable_ns,
         share=claim.share,

@@ -211,6 +211,8 @@ class JobClaim:
     """Per step."""
     share: float
     """Of the step."""
+    sure_share: float | None = None
+    """The part of it that is no doing of the profiler's, which severity goes by; None: all of it."""
     confidence: Confidence = Confidence.MEASURED
     evidence: Sequence[Evidence] = ()
     where: Sequence[Place] = ()

@@ -29,9 +29,11 @@ Thresholds
     of the step in each of three steps: see diagnose/measure/ranks.py. ALIKE (2 %): work of ranks that differs by less
     is the same. A rank whose host is late by less than RECORDED (half) of what the profiler's own records cost it is
     not named: how fast processes on one server write these down differs by a third (diagnose/measure/recording.py).
-    Of two ranks neither is the usual one: there it must be RECORDED_OF_TWO (1.6) times as much, the factor to which
+    Of two ranks neither is the usual one: there it must be RECORDED_MOST (1.6) times as much, the factor to which
     the cost of records is known (diagnose/measure/replay_overhead.py). Two recordings of a balanced program on two
     H200, bound by its host only while it is profiled, have one rank late by 0.9 and 1.4 times that cost: not the same.
+    Three of a balanced job on four have one late by 0.4, 0.7 and 0.7: more ranks than two name it from a half on, but
+    as a bound, and only what lies beyond 1.6 times the cost makes the finding severe.
     A rank that computes on the processor, and longer than the others, is not named where nobody recorded how long it
     waited for a core: of a balanced job on a busy host, either may be last in all of four steps. Nor is it by a finding
     of its own that explains less than half (_MOST) of what the others wait. Where it is recorded
@@ -67,9 +69,12 @@ _REASON = 0.25
 _MOST = 0.5
 """One that explains less than this leaves open what else made a rank late on a busy host."""
 
+_SURE = 0.5
+"""With less of its lateness beyond what the profiler's records may cost, a rank is late for all that is known."""
+
 ALIKE = 0.02
 RECORDED = 0.5
-RECORDED_OF_TWO = 1.6
+RECORDED_MOST = 1.6
 
 _OF_THE_HOST = "cpu-contention"
 """What all ranks of a host share: no reason for one to be later than others that find the same."""
@@ -120,10 +125,9 @@ def check_job(job: Job, findings: Sequence[Sequence[Finding]]) -> Iterator[JobCl
                 f"{late.late_steps} of {len(late.cost_ns)} steps may be chance",
             )
     for late in job.stragglers:
-        cost, excess = sum(late.cost_ns) // len(late.cost_ns), _excess(job, late.member)
-        recording = job.table[late.member].recording_ns or 0
-        doubtful = recording * (RECORDED if len(job.table) > 2 else RECORDED_OF_TWO)
-        if cost < doubtful and sum(time for name, time in excess.items() if name not in _WORK) >= cost / 2:
+        cost, excess = _cost_ns(late), _excess(job, late.member)
+        recording = _recording_ns(job, late, excess)
+        if cost < recording * (RECORDED if len(job.table) > 2 else RECORDED_MOST):
             yield CannotTell(
                 "straggler",
                 f"rank {late.rank} without Python stacks and shapes: writing them down costs its host "
@@ -139,11 +143,22 @@ def check_job(job: Job, findings: Sequence[Sequence[Finding]]) -> Iterator[JobCl
             yield _claim(job, late, findings)
 
 
+def _cost_ns(late: Lateness) -> int:
+    """What every other rank waits for it at least, per step."""
+    return sum(late.cost_ns) // len(late.cost_ns)
+
+
+def _recording_ns(job: Job, late: Lateness, excess: Mapping[str, int]) -> int:
+    """What the profiler's records cost the rank's host per step; 0 where its host is not what makes it late."""
+    of_the_host = sum(time for name, time in excess.items() if name not in _WORK)
+    return job.table[late.member].recording_ns or 0 if of_the_host >= _cost_ns(late) / 2 else 0
+
+
 def _may_have_no_core(
     job: Job, late: Lateness, findings: Sequence[Sequence[Finding]], excess: Mapping[str, int]
 ) -> bool:
     """Whether it computes on the processor, as much as the others for all that is known, and does so longer."""
-    cost, times = sum(late.cost_ns) // len(late.cost_ns), _times_as_much(job, late.member)
+    cost, times = _cost_ns(late), _times_as_much(job, late.member)
     longer = next(iter(excess), None) in _ON_A_CORE and (times is None or times <= 1 + ALIKE)
     return (
         job.table[late.member].cores_unknown and longer and _leaves_open(_own_finding(job, late, findings, cost), cost)
@@ -155,52 +170,74 @@ def _leaves_open(reason: Finding | None, cost_ns: int) -> bool:
 
 
 def _claim(job: Job, late: Lateness, findings: Sequence[Sequence[Finding]]) -> JobClaim:
-    cost = sum(late.cost_ns) // len(late.cost_ns)
-    reason = _own_finding(job, late, findings, cost)
-    excess = _excess(job, late.member)
+    cost, excess = _cost_ns(late), _excess(job, late.member)
+    reason, times = _own_finding(job, late, findings, cost), _times_as_much(job, late.member)
     does = max(excess, key=lambda name: excess[name], default=None)
-    why = f"{reason.rule} on rank {late.rank}" if reason else ""
-    times = _times_as_much(job, late.member)
-    if does is not None and excess[does] >= _REASON * cost:
-        more = f"it {_DOES.get(does, 'does something else')}, {format_ns(excess[does])} per step more than the others"
-        if does == "compute" and times is not None and times > 1 + ALIKE:
-            more += f", with {times:.3g} times their arithmetic"
-        why = f"{more} ({why})" if why else more
-    doubtful = does in _ON_A_CORE and _leaves_open(reason, cost) and (times is None or times <= 1 + ALIKE)
-    doubtful = doubtful and any(one.rule == _OF_THE_HOST for one in findings[late.member])
-    if doubtful:
-        why += "; the ranks wait for cores, and whether it has more to do is not recorded"
+    why = _what_it_does(does, excess, cost, reason, late, times)
+    coreless = does in _ON_A_CORE and _leaves_open(reason, cost) and (times is None or times <= 1 + ALIKE)
+    coreless = coreless and any(one.rule == _OF_THE_HOST for one in findings[late.member])
+    if coreless:
+        why.append("the ranks wait for cores, and whether it has more to do is not recorded")
     uneven = times > 1 + ALIKE if times is not None else reason is None and does == "compute"
     more_work = min(max(excess.get("compute", 0), 0), cost) if uneven else 0
     back = cost - more_work // len(job.table)
     if more_work:
-        why += f"; {'if so, ' if doubtful else ''}dealt out evenly, that gives back {format_ns(back)}"
-    row = job.table[late.member]
-    others = [one.rank for one in job.table if one is not row and one.rank is not None]
-    evidence = [
-        Evidence("what every other rank waits for it, per step", cost, "ns"),
-        Evidence("steps in which it is late", late.late_steps, "count"),
-        Evidence("of steps", len(late.cost_ns), "count"),
-        Evidence("collectives in which it came last", row.last or 0, "count"),
-    ]
-    evidence += [Evidence(f"more {name} than the others", time, "ns") for name, time in excess.items() if time > 0][:3]
-    if times is not None:
-        evidence.append(Evidence("its arithmetic, as a multiple of the others'", round(times, 3), "share"))
-    if reason:
-        evidence.append(Evidence(f"{reason.rule} on it", reason.recoverable_ns, "ns"))
+        why.append(f"{'if so, ' if coreless else ''}dealt out evenly, that gives back {format_ns(back)}")
+    recording = _recording_ns(job, late, excess)
+    sure = max(1 - RECORDED_MOST * recording / max(cost, 1), 0)
+    if sure < _SURE:
+        why.append(f"the profiler's records cost its host {format_ns(recording)} per step, and may be why")
+    others = [one.rank for at, one in enumerate(job.table) if at != late.member and one.rank is not None]
+    share = late.share * back / max(cost, 1)
     return JobClaim(
         summary=f"rank {late.rank} is late: rank {listed(others)} wait{'s' if len(others) == 1 else ''} for it "
-        f"{format_ns(cost)} per step ({format_share(late.share)})" + (f"; {why}" if why else ""),
+        + "; ".join([f"{format_ns(cost)} per step ({format_share(late.share)})", *why]),
         rank=late.rank,
         member=late.member,
         recoverable_ns=back,
-        share=late.share * back / max(cost, 1),
-        confidence=Confidence.BOUND if doubtful else Confidence.MEASURED,
-        evidence=evidence,
+        share=share,
+        sure_share=share * sure,
+        confidence=Confidence.BOUND if coreless or sure < _SURE else Confidence.MEASURED,
+        evidence=list(_evidence(job, late, excess, reason, times)),
         where=reason.where if reason else (),
         fixers=reason.fixers if reason else (),
         confirm=reason.confirm if reason else "what that rank does differently: its data, its device, its host",
     )
+
+
+def _what_it_does(
+    does: str | None,
+    excess: Mapping[str, int],
+    cost_ns: int,
+    reason: Finding | None,
+    late: Lateness,
+    times: float | None,
+) -> list[str]:
+    """What the late rank does instead, in words: nothing where nothing tells."""
+    why = f"{reason.rule} on rank {late.rank}" if reason else ""
+    if does is not None and excess[does] >= _REASON * cost_ns:
+        more = f"it {_DOES.get(does, 'does something else')}, {format_ns(excess[does])} per step more than the others"
+        if does == "compute" and times is not None and times > 1 + ALIKE:
+            more += f", with {times:.3g} times their arithmetic"
+        why = f"{more} ({why})" if why else more
+    return [why] if why else []
+
+
+def _evidence(
+    job: Job, late: Lateness, excess: Mapping[str, int], reason: Finding | None, times: float | None
+) -> Iterator[Evidence]:
+    yield Evidence("what every other rank waits for it, per step", _cost_ns(late), "ns")
+    yield Evidence("steps in which it is late", late.late_steps, "count")
+    yield Evidence("of steps", len(late.cost_ns), "count")
+    yield Evidence("collectives in which it came last", job.table[late.member].last or 0, "count")
+    for name, time in [(name, time) for name, time in excess.items() if time > 0][:3]:
+        yield Evidence(f"more {name} than the others", time, "ns")
+    if recording := _recording_ns(job, late, excess):
+        yield Evidence("what the profiler's records cost its host, per step", recording, "ns")
+    if times is not None:
+        yield Evidence("its arithmetic, as a multiple of the others'", round(times, 3), "share")
+    if reason:
+        yield Evidence(f"{reason.rule} on it", reason.recoverable_ns, "ns")
 
 
 def _own_finding(job: Job, late: Lateness, findings: Sequence[Sequence[Finding]], cost_ns: int) -> Finding | None:

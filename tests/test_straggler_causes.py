@@ -10,7 +10,7 @@ import pytest
 from diagnose import plugins
 from diagnose.digest import digest_of
 from diagnose.engine import diagnose, diagnose_digests
-from diagnose.model import CannotTell, Confidence, Diagnosis, Finding
+from diagnose.model import CannotTell, Confidence, Diagnosis, Finding, Severity
 from diagnose.trace import Collective, Trace
 from diagnose.trace.drawn import drawn
 
@@ -150,6 +150,14 @@ def test_a_host_that_records_may_be_late_by_that_alone(recording_ms: int, ranks:
     doubts = [one for one in diagnosis.cannot_tell if isinstance(one, CannotTell) and one.rule == "straggler"]
     assert bool(doubts) is not named
     assert all("rank 1 without Python stacks and shapes" in one.needs for one in doubts)
+
+
+@pytest.mark.parametrize(("recording_ms", "ranks", "sure"), [(0, 4, True), (4, 2, False), (1, 4, True), (12, 4, False)])
+def test_what_the_profiler_may_have_cost_makes_no_rank_gravely_late(recording_ms: int, ranks: int, sure: bool) -> None:
+    (straggler,) = [one for one in late_on_host(recording_ms * MS, ranks).findings if one.rule == "straggler"]
+    assert (straggler.confidence is Confidence.MEASURED) is sure
+    assert (straggler.severity is Severity.HIGH) is sure
+    assert ("the profiler's records cost its host" in straggler.summary) is not sure
 
 
 # What a busy processor may have done
