@@ -19,6 +19,7 @@ from diagnose import compose
 from diagnose.cli.choosing import limited, names_in
 from diagnose.cli.findings import terminal_width, wants_colour
 from diagnose.cli.streams import result, standard_output_to_stderr, talk
+from diagnose.collect.inside import cached_views
 from diagnose.collect.recipe import Recipe
 from diagnose.errors import Cancelled, DiagnoseError, EnvironmentLacks, ProgramFailed, UsageError
 from diagnose.model import Gate
@@ -274,9 +275,15 @@ def _judged(seen: Observation, cancelled: bool) -> tuple[int, str]:
     how = how_it_ended(outcome.returncode)
     if _ran_out_of_memory(seen):
         return PROGRAM_FAILED, f"the program ran out of the device's memory, and ended with {how}"
-    return PROGRAM_FAILED, f"the program failed with {how}"
+    why = f": {cached_views.REMEDY}" if _left(seen, cached_views.DIED) else ""
+    return PROGRAM_FAILED, f"the program failed with {how}{why}"
 
 
 def _ran_out_of_memory(seen: Observation) -> bool:
     """Whether the program ended because an allocation found no room."""
-    return any(site.kind == "out of memory" for trace in seen.traces for site in trace.sites)
+    return _left(seen, "out of memory")
+
+
+def _left(seen: Observation, kind: str) -> bool:
+    """Whether the program left a site of this kind."""
+    return any(site.kind == kind for trace in seen.traces for site in trace.sites)

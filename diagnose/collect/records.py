@@ -15,8 +15,9 @@ thread; `trace.readers.run_folder` reads them into a `Trace`. All times are nano
     samples.jsonl    {"t": [time_ns, …], "s": [stack id, …]}
     sites.jsonl      {"kind", "file", "line", "function", "arguments": {…}}: what the program built, and under the kinds
                      graph_break and recompile what torch.compile did with it (`inside.compiler`), keeps graphs which
-                     variable collects them (`inside.keeping`), out of memory where the program ended of it, blocks
-                     where it calls the repeated blocks of its model (`inside.blocks`)
+                     variable collects them (`inside.keeping`), out of memory where the program ended of it, broken
+                     cache entry likewise (`inside.cached_views`), blocks where it calls the repeated blocks of its
+                     model (`inside.blocks`)
     syncs.jsonl      {"file", "line", "function", "count", "steps"}; the file exists, if empty, once somebody looked
     memory.pickle    a snapshot of the device's allocator, as torch takes it, and beside its own keys "diagnose":
                      {"reason": "steady" | "out of memory", "time_ns", "capacity_bytes", "cost_ns", "pieces":

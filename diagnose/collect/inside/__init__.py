@@ -41,6 +41,7 @@ def _start() -> None:
     hub = Hub(recipe)
     if "room" in recipe:
         importlib.import_module(".room", __name__).keep_sockets_in(recipe["room"], hub)
+    hub.on_torch(importlib.import_module(".cached_views", __name__).refuse)
     mode = importlib.import_module(f".{recipe['mode']}", __name__)
     mode.start(recipe, hub)
 

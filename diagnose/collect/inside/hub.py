@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from ..records import CLAIM
+from .cached_views import ended_by_it
 from .devices import in_use
 from .guard import guarded
 from .imports import after_import
@@ -188,7 +189,8 @@ class Hub:
     def _exit(self) -> None:
         if os.getpid() != self.pid:
             return
-        if not self.claimed and not self._passive and (self.steps.saw_training or ended_for_want_of_memory()):
+        known = ended_for_want_of_memory() or ended_by_it()
+        if not self.claimed and not self._passive and (self.steps.saw_training or known):
             guarded(self.claim)()
         if not self.claimed:
             return

@@ -14,6 +14,7 @@ from typing import Any
 from ..records import END, FACTS, STEPS, WINDOW
 from .allocations import Allocations
 from .blocks import Blocks
+from .cached_views import note_it
 from .calibrated import calibrated
 from .compiler import CompilerLog
 from .facts import job_facts, process_facts
@@ -118,6 +119,7 @@ class Watch:
         self._blocks.finish()
         guarded(self._memory.read)()
         guarded(note_lack)(self._sites)
+        guarded(note_it)(self._sites)
         if ended_for_want_of_memory():
             guarded(self._allocations.save_lack)()
         self._end("exception" if getattr(sys, "last_value", None) is not None else "exit")
