@@ -25,7 +25,7 @@ from diagnose.trial.arms import Arm, ArmFailed, Trouble, Workplace
 from diagnose.trial.groups import Groups
 
 PUPPET = """
-import json, os, socket, subprocess, sys, time
+import ctypes, json, os, socket, subprocess, sys, time
 behaviour = sys.argv[1]
 if behaviour == "silent":
     time.sleep(600)
@@ -50,6 +50,8 @@ for turn, line in enumerate(lines):
         sys.exit("ValueError: the fix broke it")
     if behaviour == "memory":
         sys.exit("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB")
+    if behaviour == "segfault":
+        ctypes.string_at(0)
     if behaviour == "hang":
         time.sleep(600)
     if behaviour == "ends" and turn == 1:
@@ -168,6 +170,19 @@ def test_a_program_that_dies_is_told_apart_by_its_last_words(
     with pytest.raises(ArmFailed, match=words) as caught:
         arm.run(1, 0, LIMIT_NS)
     assert caught.value.trouble is trouble
+
+
+def test_a_program_that_a_signal_ends_says_where_it_was_and_how_far_it_came(start: StartArm) -> None:
+    arm = start("segfault")
+    arm.ready(LIMIT_NS)
+    with pytest.raises(ArmFailed) as caught:
+        arm.run(1, 0, LIMIT_NS)
+    how, what, *frames = str(caught.value).splitlines()
+    assert how == f"the program was ended by signal {int(signal.SIGSEGV)} (SIGSEGV)"
+    assert what.startswith("Fatal Python error: Segmentation fault")
+    assert frames[-1].endswith("in string_at")
+    assert "train.py" in frames[0]
+    assert (caught.value.trouble, caught.value.steps) == (Trouble.CRASHED, 5)
 
 
 def test_a_program_that_hangs_in_a_block_is_ended_with_its_group(start: StartArm, project: Path) -> None:

@@ -10,6 +10,7 @@ import contextlib
 import enum
 import json
 import selectors
+import signal
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +30,8 @@ from diagnose.units import NS_PER_S, format_ns
 
 _LET_REST = {"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "86400"}
 """NCCL's monitor ends a process whose watchdog seems stuck, which one that rests does."""
+_TELL_OF_CRASHES = {"PYTHONFAULTHANDLER": "1"}
+"""Else a process that a signal ends, a segmentation fault for example, says nothing at all."""
 _PORTS = 4  # for a program that names several: its ranks seldom meet at more than one
 _CHECK_S = 0.1  # how often a silent program is asked whether it still lives
 _LAST_STEPS_NS = 20 * NS_PER_S  # from "the loop is over" to the exit of the process
@@ -45,7 +48,8 @@ class Trouble(enum.StrEnum):
 
 
 class ArmFailed(Exception):
-    """An arm gave no answer. `steps` is how many steps it had done, where it could still say."""
+    """An arm gave no answer. `steps` is how many steps it had done, where it could still say; of one that crashed, how
+    many at least: 0 in its warm-up."""
 
     def __init__(self, trouble: Trouble, message: str, steps: int | None = None) -> None:
         super().__init__(message)
@@ -107,7 +111,7 @@ class Workplace:
 
         Variables of `before` give way to the program's own, those of `after` do not.
         """
-        variables = {**(before or {}), **self.environment_of(program), **_LET_REST, **(after or {})}
+        variables = {**_TELL_OF_CRASHES, **(before or {}), **self.environment_of(program), **_LET_REST, **(after or {})}
         with contextlib.ExitStack() as held:
             ports = [held.enter_context(held_port()) for _ in range(_PORTS)]
             words, variables = with_own_port(program.command(self.python), variables, ports[0])
@@ -120,6 +124,9 @@ class Workplace:
 
 class Arm:
     """A live program. Use it as a context manager: leaving it ends the program's whole group."""
+
+    _steps = 0
+    """Taken so far, as its answers tell."""
 
     def __init__(self, workplace: Workplace, program: Program, name: str, warmup_steps: int) -> None:
         self.name = name
@@ -157,11 +164,13 @@ class Arm:
         step_ns = max(int(answer["step_ns"]) for answer in answers)
         # It may have been ready long before anyone asked.
         ready_ns = max(int(answer["at_ns"]) for answer in answers)
-        return Ready(int(answers[0]["steps"]), step_ns, memory, ready_ns - self._started_ns)
+        self._steps = int(answers[0]["steps"])
+        return Ready(self._steps, step_ns, memory, ready_ns - self._started_ns)
 
     def run(self, steps: int, drop: int, limit_ns: int) -> Block:
         """One turn: wake, run `drop` unmeasured and `steps` measured steps, rest again."""
         answers = self._turn({"run": {"steps": steps, "drop": drop}}, "block", limit_ns)
+        self._steps += drop + steps
         slowest = max(answers, key=lambda answer: int(answer["total_ns"]))
         return Block(steps, int(slowest["total_ns"]), int(slowest["input_ns"]), _memory(answers))
 
@@ -174,6 +183,7 @@ class Arm:
         for number, rank in self._ranks.items():
             rank.send({"trace": {"steps": steps, "drop": drop, "path": str(paths[number])}})
         self._answers("traced", time.monotonic_ns() + limit_ns)
+        self._steps += drop + steps
         self._group.pause()
         return [path for path in paths.values() if path.exists()]
 
@@ -246,7 +256,7 @@ class Arm:
         if died_of_memory(words, returncode):
             raise ArmFailed(Trouble.OUT_OF_MEMORY, words or "ended by the system", steps)
         how = "closed its connection" if returncode is None else _exit_words(returncode)
-        raise ArmFailed(Trouble.CRASHED, f"the program {how}\n{words}".rstrip(), steps)
+        raise ArmFailed(Trouble.CRASHED, f"the program {how}\n{words}".rstrip(), steps or self._steps)
 
 
 class _Rank:
@@ -300,4 +310,8 @@ def _memory(answers: list[dict[str, Any]]) -> Memory:
 
 
 def _exit_words(returncode: int) -> str:
-    return f"exited with code {returncode}" if returncode >= 0 else f"was ended by signal {-returncode}"
+    if returncode >= 0:
+        return f"exited with code {returncode}"
+    number = -returncode
+    name = next((f" ({each.name})" for each in signal.Signals if each == number), "")
+    return f"was ended by signal {number}{name}"

@@ -17,7 +17,8 @@ from diagnose.fixer import Fixer
 from diagnose.model import Decision, Gate, GateResult, Verdict
 from diagnose.program import Program, guard
 from diagnose.trial.ahead import Ahead, Turn
-from diagnose.trial.arms import Arm, ArmFailed, Workplace
+from diagnose.trial.arms import Arm, Workplace
+from diagnose.trial.as_found import fails_as_found
 from diagnose.trial.beside import Beside, Coming, Expected
 from diagnose.trial.comparison import ORIGINAL, Comparison
 from diagnose.trial.control import Control, enough, hangs_on_it, joined, seen
@@ -158,7 +159,7 @@ class Bench:
         assert self._twins is not None  # `control` comes first
         found = self._compare(duel, *self._twins, "control", coming or Coming())
         if found.failed is not None:
-            raise _original_failed(found.failed[1])
+            raise fails_as_found(*found.failed)
         self._control_pairs = joined(self._control_pairs, found.pairs)
         self._fine = resolution <= LEAST_SAVING or len(found.pairs) >= self._schedule.pairs
         self.control_cut_short = found.out_of_time
@@ -393,7 +394,3 @@ class Bench:
     @property
     def _last_starts_early(self) -> bool:
         return self._baseline is not None and self._beside.last_starts_early(self._baseline)
-
-
-def _original_failed(failure: ArmFailed) -> ProgramFailed:
-    return ProgramFailed(f"the program fails in a copy, without any fix: {failure}", 1)

@@ -19,10 +19,12 @@ import psutil
 
 from diagnose.errors import Cancelled
 from diagnose.trial import warden
-from diagnose.trial.last_words import code_of_rank, of_the_program
+from diagnose.trial.last_words import code_of_rank, of_the_program, where_it_crashed
 
 _GRACE_S = 1.0  # between SIGTERM and SIGKILL: nothing that a trial's process still does is of use
 _POLL_S = 0.01
+_TAIL_BYTES = 1 << 16
+"""Of an error stream: a crash dumps the stacks of all threads, and the head of that says what it was."""
 
 
 def never() -> bool:
@@ -217,13 +219,15 @@ class Group:
         return status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
 
     def last_words(self, lines: int = 12) -> str:
-        """The end of what the program wrote to its error stream."""
-        return "\n".join(of_the_program(self._error_text()).rstrip().splitlines()[-lines:])
+        """The end of what the program wrote to its error stream; of a crash, where it was."""
+        text = self._error_text()
+        said = where_it_crashed(text, lines - 1) or of_the_program(text)
+        return "\n".join(said.rstrip().splitlines()[-lines:])
 
     def _error_text(self) -> str:
         try:
             with self._stderr.open("rb") as file:
-                file.seek(max(0, self._stderr.stat().st_size - 16_384))
+                file.seek(max(0, self._stderr.stat().st_size - _TAIL_BYTES))
                 return file.read().decode(errors="replace")
         except OSError:
             return ""

@@ -10,6 +10,8 @@ import re
 
 _FAILED = re.compile(r"^.*torch/distributed/elastic/.*failed \(exitcode: (-?\d+)\)", re.MULTILINE)
 _BY_LAUNCHER = re.compile(r"^[A-Z]\d{4} .*torch/distributed/(?:run|elastic/).*\n?", re.MULTILINE)
+_CRASHED = re.compile(r"^Fatal Python error: (.+)$", re.MULTILINE)
+_THERE = re.compile(r"^Current thread .*\(most recent call first\):\n((?:  File .*\n?)+)", re.MULTILINE)
 _RANK = re.compile(r"^\[rank(\d+)\]:? ?(.*)$")
 _LOST_ANOTHER = re.compile(
     r"gloo/transport|remote worker|remote process exited|Connection (?:closed|reset) by|Broken pipe|DistNetworkError"
@@ -29,6 +31,19 @@ def of_the_program(text: str) -> str:
     theirs = {rank: lines for rank, lines in by_rank.items() if rank}
     first = {rank: lines for rank, lines in theirs.items() if not any(map(_LOST_ANOTHER.search, lines))}
     return "\n".join(line for lines in (first or theirs or by_rank).values() for line in lines) + "\n"
+
+
+def where_it_crashed(text: str, frames: int) -> str | None:
+    """What faulthandler leaves of a process that a signal ended: its error, and the innermost frames as in a traceback.
+
+    None where there is nothing of it. What else it writes (other threads, all extension modules) says less.
+    """
+    crashed = _CRASHED.search(text)
+    there = _THERE.search(text, crashed.end()) if crashed else None
+    if crashed is None or there is None:
+        return None
+    calls = there[1].splitlines()[:frames]
+    return "\n".join([f"{crashed[0]} (most recent call last)", *reversed(calls)])
 
 
 def code_of_rank(text: str) -> int | None:

@@ -1,0 +1,35 @@
+"""What to say where a copy of the program fails with no fix in it: nothing can be tried then."""
+
+from __future__ import annotations
+
+from diagnose.collect.inside import cached_views
+from diagnose.errors import ProgramFailed
+from diagnose.trial.arms import ArmFailed, Trouble
+from diagnose.trial.comparison import ORIGINAL
+
+_WHAT_IS_NEW = (
+    "What a copy meets and your own run did not: another copy lives beside it, its files lie in another folder, and it "
+    "finds what the other has compiled. Start the program twice at once, as you start it now, and mend what shows"
+)
+_MORE_MEMORY = "A trial needs what the program needs beside what else is on the machine: free memory, and try again"
+
+
+def fails_as_found(side: int, failure: ArmFailed) -> ProgramFailed:
+    """The error for the user, in whose own run the program went well; `side` of the control it was, and how it ended.
+
+    The last words of the program are in it: the copies and their streams are gone when it is read.
+    """
+    which = "first" if side == ORIGINAL else "second"
+    done = f" after {failure.steps} steps or more" if failure.steps else " before its warm-up was over"
+    when = done if failure.trouble is Trouble.CRASHED else ""
+    head = (
+        "the program fails in a copy, without any fix, though it went well when it was watched: of two copies, in the "
+        f"{which}{when}, {failure}"
+    )
+    return ProgramFailed(f"{head}\n{_next(failure)}", 1)
+
+
+def _next(failure: ArmFailed) -> str:
+    if cached_views.died_of_it(str(failure)):
+        return cached_views.REMEDY
+    return _MORE_MEMORY if failure.trouble is Trouble.OUT_OF_MEMORY else _WHAT_IS_NEW

@@ -1,0 +1,66 @@
+"""What is said of a program that fails in a copy with no fix in it: where, after what, and what to do next."""
+
+from __future__ import annotations
+
+import pytest
+
+from diagnose.collect.inside import cached_views
+from diagnose.trial.arms import ArmFailed, Trouble
+from diagnose.trial.as_found import fails_as_found
+from diagnose.trial.comparison import ORIGINAL, PATCHED
+from diagnose.trial.last_words import where_it_crashed
+
+CRASH = """loss 5.551
+Fatal Python error: Segmentation fault
+
+Thread 0x00007fb1 (most recent call first):
+  File "/usr/lib/python3.12/threading.py", line 359 in wait
+
+Current thread 0x00007fca [python] (most recent call first):
+  File "/site-packages/torch/functional_utils.py", line 269 in gen_alias_from_base
+  File "/project/train.py", line 35 in forward
+  File "/project/train.py", line 87 in <module>
+
+Extension modules: numpy._core._multiarray_umath, torch._C (total: 2)
+"""
+
+
+def test_a_crash_is_told_like_a_traceback_by_its_innermost_frames() -> None:
+    assert where_it_crashed(CRASH, frames=2) == (
+        "Fatal Python error: Segmentation fault (most recent call last)\n"
+        '  File "/project/train.py", line 35 in forward\n'
+        '  File "/site-packages/torch/functional_utils.py", line 269 in gen_alias_from_base'
+    )
+
+
+@pytest.mark.parametrize("text", ["", "ValueError: x\n", CRASH.partition("Current")[0]], ids=["none", "error", "cut"])
+def test_what_is_no_crash_or_was_cut_off_is_left_to_others(text: str) -> None:
+    assert where_it_crashed(text, frames=9) is None
+
+
+def said(trouble: Trouble, words: str, steps: int | None = None, side: int = ORIGINAL) -> list[str]:
+    return str(fails_as_found(side, ArmFailed(trouble, words, steps))).splitlines()
+
+
+def test_its_own_words_stand_between_what_happened_and_what_to_do_next() -> None:
+    words = "the program exited with code 1\nTraceback\nValueError: no such port"
+    first, *own, last = said(Trouble.CRASHED, words, steps=25, side=PATCHED)
+    assert "without any fix, though it went well when it was watched" in first
+    assert first.endswith("in the second after 25 steps or more, the program exited with code 1")
+    assert own == ["Traceback", "ValueError: no such port"]
+    assert "twice at once" in last
+
+
+def test_one_that_dies_in_silence_is_told_by_its_place() -> None:
+    first, last = said(Trouble.CRASHED, "the program was ended by signal 11 (SIGSEGV)", steps=0)
+    assert first.endswith("in the first before its warm-up was over, the program was ended by signal 11 (SIGSEGV)")
+    assert "twice at once" in last
+
+
+def test_what_is_known_to_be_torchs_own_fault_comes_with_its_remedy() -> None:
+    words = f"the program was ended by signal 11 (SIGSEGV)\n{where_it_crashed(CRASH, frames=11)}"
+    assert said(Trouble.CRASHED, words)[-1] == cached_views.REMEDY
+
+
+def test_want_of_memory_asks_for_memory() -> None:
+    assert "free memory" in said(Trouble.OUT_OF_MEMORY, "CUDA out of memory")[-1]
