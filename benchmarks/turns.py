@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from diagnose.trial.last_words import where_it_crashed
+
 CHILD = Path(__file__).resolve().parent / "turns_child.py"
 WARM_UP = 20
 DROP = 3
@@ -73,7 +75,7 @@ class Standby:
         with log.open("wb") as stream:
             self._child = subprocess.Popen(
                 [sys.executable, str(CHILD)],
-                env=self.environment,
+                env={"PYTHONFAULTHANDLER": "1", **self.environment},  # else a crash is silent
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stream,
@@ -137,7 +139,8 @@ class Standby:
     def _failure(self, how: str) -> VersionFailed:
         self.end()
         text = self._log.read_text(errors="replace")
-        last = text.strip().splitlines()[-1:] or ["in silence"]
+        crash = where_it_crashed(text, frames=1)
+        last = [" ".join(crash.split())] if crash else text.strip().splitlines()[-1:] or ["in silence"]
         return VersionFailed(f"{how}: {last[0]}", lack=bool(_LACK.search(text)))
 
 

@@ -59,6 +59,12 @@ def test_a_script_that_fails_says_so_in_its_last_words(tmp_path: Path) -> None:
         take_turns([version(tmp_path, "broken", 'raise SystemExit("no corpus here")')], 1)
 
 
+def test_a_script_that_a_signal_ends_says_where_it_was(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    with pytest.raises(VersionFailed, match=r"Segmentation fault.* in string_at"):
+        take_turns([version(tmp_path, "crashing", "import ctypes; ctypes.string_at(0)")], 1)
+
+
 def test_versions_that_do_not_fit_together_run_one_by_one(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     crowded = 'import os; os.path.exists("was") or (open("was", "w"), sys.exit("CUDA out of memory"))'
