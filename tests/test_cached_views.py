@@ -89,6 +89,8 @@ Current thread 0x00007fca (most recent call first):
 def test_last_words_tell_of_such_a_death() -> None:
     assert cached_views.died_of_it(TRACEBACK)
     assert cached_views.died_of_it(CRASH)
+    assert cached_views.died_of_it(CRASH.replace("gen_alias_from_base", "_pickle_entry"))
+    assert not cached_views.died_of_it(CRASH.replace("gen_alias_from_base", "forward"))
     assert not cached_views.died_of_it(TRACEBACK.replace("gen_alias_from_base", "forward"))
     assert not cached_views.died_of_it("RuntimeError: CUDA error in gen_alias_from_base")
 

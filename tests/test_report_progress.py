@@ -11,6 +11,7 @@ from diagnose.session import (
     ControlMeasured,
     DiagnosisMade,
     PhaseChanged,
+    RunEnded,
     RunStarted,
     StepsSeen,
     TrialStarted,
@@ -139,3 +140,9 @@ def test_a_dry_run_tells_what_it_would_try() -> None:
         "would try allow-tf32: allow TF32 for matrix products"
     ]
     assert lines([VerdictReached(verdict=verdict)]) == ["– allow-tf32: not tried: allow TF32 for matrix products"]
+
+
+def test_of_the_words_of_a_program_that_failed_the_command_says_the_rest() -> None:
+    ended = RunEnded(returncode=-15, exit_code=3, message="the program fails in a copy\nValueError: x\nwhat to do")
+    assert lines([ended]) == ["the program fails in a copy"]
+    assert lines([RunEnded(returncode=0, exit_code=0, message="")]) == []

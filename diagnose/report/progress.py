@@ -145,8 +145,9 @@ def _line(event: AnyEvent) -> str | None:
         case Warned():
             return f"warning: {event.message}"
         case RunEnded():
-            # An error of the call or the input is said by the command itself, with its name before it.
-            return event.message if event.message and event.exit_code != DiagnoseError.exit_code else None
+            # An error of the call or the input is said by the command itself, with its name before it; so are the words
+            # of a copy that failed, which take several lines.
+            return event.message.partition("\n")[0] or None if event.exit_code != DiagnoseError.exit_code else None
         case _:
             return None
 

@@ -1,10 +1,10 @@
-"""Keeps out of torch's cache of compiled graphs what would end every later process that finds it there.
+"""Keeps out of torch's cache of compiled graphs what ends the process that writes it, or every later one that finds it.
 
 Before 2.14, torch reads freed memory when it writes down that an output is an `_unsafe_view` of another tensor, which
-a linear layer on three dimensions is, or one by `resize_` or with a tensor among its arguments (pytorch#184774). The
-AOTAutograd cache then keeps sizes that nothing ever had. The process that compiled goes on; one that finds the entry
-ends with `shape '[94723676698103, …]' is invalid` out of `gen_alias_from_base`, or by a segmentation fault. Graph
-breaks make such outputs.
+a linear layer on three dimensions is, or one by `resize_` or with a tensor among its arguments (pytorch#184774). By
+what lies there, the process that compiles ends by a segmentation fault, or the AOTAutograd cache keeps sizes that
+nothing ever had: then each process that finds the entry ends with `shape '[94723676698103, …]' is invalid` out of
+`gen_alias_from_base`, or by a segmentation fault. Graph breaks make such outputs.
 
 Such an entry is refused, as torch itself refuses what it cannot cache: the graph is traced anew in every process, and
 its kernels still come out of the cache. All other graphs stay cached: the whole cache switched off would have every
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 DIED = "broken cache entry"
 """The kind of site that is left where such an entry ended the program."""
 REMEDY = (
-    "torch before 2.14 keeps some compiled graphs with wrong sizes, which end the next process that finds them in the "
-    "cache (pytorch#184774): set TORCHINDUCTOR_AUTOGRAD_CACHE=0, or use torch 2.14 or later"
+    "torch before 2.14 crashes as it writes some compiled graphs into its cache, or writes wrong sizes, which end each "
+    "process that finds them there (pytorch#184774): set TORCHINDUCTOR_AUTOGRAD_CACHE=0, or use torch 2.14 or later"
 )
 MENDED = (2, 14)
 """The first release that writes them down right: 2.11.0, 2.12.1 and 2.13.0 do not."""
@@ -41,8 +41,8 @@ _BROKEN = (
 )
 """Descriptions of views that hold a reference to what is gone by the time it is read."""
 _CACHE = "torch._functorch._aot_autograd.autograd_cache"
-_RESTORES = "gen_alias_from_base"
-"""The function of torch in which a wrong entry shows."""
+_WRITES, _RESTORES = "_pickle_entry", "gen_alias_from_base"
+"""The functions of torch that crash as they write an entry, and in which a wrong one shows."""
 
 
 def refuse(torch: ModuleType) -> None:
@@ -58,7 +58,9 @@ def refuse(torch: ModuleType) -> None:
 
 def died_of_it(last_words: str) -> bool:
     """Whether the end of an error stream tells of such an entry: a traceback, or what faulthandler leaves."""
-    return _RESTORES in last_words and ("is invalid for input" in last_words or "Fatal Python error" in last_words)
+    if "Fatal Python error" in last_words:
+        return _WRITES in last_words or _RESTORES in last_words
+    return _RESTORES in last_words and "is invalid for input" in last_words
 
 
 def ended_by_it() -> bool:
