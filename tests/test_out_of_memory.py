@@ -6,6 +6,7 @@ The device is a stand-in (`programs/dying.py`); benchmarks/out_of_memory.py does
 from __future__ import annotations
 
 import pickle
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -80,6 +81,10 @@ def test_the_run_says_by_its_name_how_it_ended(died: Ran) -> None:
     assert (code, message) == (3, "the program ran out of the device's memory, and ended with exit code 1")
     seen.traces = []
     assert _judged(seen, cancelled=False) == (3, "the program failed with exit code 1")
+    seen.outcome = Outcome(-signal.SIGSEGV, False, False, (0,))
+    _, message = _judged(seen, cancelled=False)
+    assert message.startswith("the program failed with signal 11 (SIGSEGV), ")
+    assert "PYTHONFAULTHANDLER=1" in message
 
 
 def test_what_held_the_memory_is_part_of_every_report(diagnosis: Diagnosis) -> None:

@@ -37,6 +37,8 @@ from diagnose.units import format_ns, parse_duration_ns
 INTERRUPTED = Cancelled.exit_code
 PAGE = "report.html"
 PROGRAM_FAILED = ProgramFailed.exit_code
+_SILENT = (-signal.SIGSEGV, -signal.SIGBUS)
+"""Ends of a program that leave no word of it."""
 
 Tell = Callable[[AnyEvent], None]
 
@@ -275,8 +277,10 @@ def _judged(seen: Observation, cancelled: bool) -> tuple[int, str]:
     how = how_it_ended(outcome.returncode)
     if _ran_out_of_memory(seen):
         return PROGRAM_FAILED, f"the program ran out of the device's memory, and ended with {how}"
-    why = f": {cached_views.REMEDY}" if _left(seen, cached_views.DIED) else ""
-    return PROGRAM_FAILED, f"the program failed with {how}{why}"
+    if _left(seen, cached_views.DIED):
+        return PROGRAM_FAILED, f"the program failed with {how}: {cached_views.REMEDY}"
+    where = ", which says nothing: PYTHONFAULTHANDLER=1 has Python say where" if outcome.returncode in _SILENT else ""
+    return PROGRAM_FAILED, f"the program failed with {how}{where}"
 
 
 def _ran_out_of_memory(seen: Observation) -> bool:
