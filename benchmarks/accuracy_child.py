@@ -25,6 +25,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+
+from diagnose.collect.inside.cached_views import refuse
+
 WARM_UP = 8
 TIMED = 20
 """Steps; whatever happens every so often in the programs has a period that divides this."""
@@ -46,6 +50,7 @@ def main() -> None:
     options = parser.parse_args()
     import torch
 
+    refuse(torch)  # programs recorded one after the other share a cache of what is compiled
     lock = wait_for(options.lock) if options.lock else None
     started = time.monotonic()
     steps = Steps(torch, options.export, options.trace_steps) if options.export else None
