@@ -64,9 +64,10 @@ from diagnose.source.formulas.activations import WrittenActivation, written_acti
 from diagnose.source.formulas.attention import Refused, WrittenAttention, mentions_fused, written_attentions
 from diagnose.source.formulas.attention_call import CannotFuse, fused_call
 from diagnose.source.formulas.conv_norms import biased_before_norm
-from diagnose.source.formulas.cross_entropy import CrossEntropy, classes_last, cross_entropies
+from diagnose.source.formulas.cross_entropy import CrossEntropy, classes_last
 from diagnose.source.formulas.gated import GatedUnit, gated_units
 from diagnose.source.formulas.likelihood import WrittenLikelihood, written_likelihoods
+from diagnose.source.formulas.losses import has_losses, losses
 from diagnose.source.formulas.norm_loop import NormLoop, clipped_by_hand, norm_loops
 from diagnose.source.formulas.norms import WrittenNorm, written_norms
 from diagnose.source.formulas.optimizer_formula import known_optimizer
@@ -246,7 +247,6 @@ __all__ = [
     "copied",
     "count_of",
     "counter_of",
-    "cross_entropies",
     "cuda_test",
     "data_parallel",
     "device_type",
@@ -262,6 +262,7 @@ __all__ = [
     "fused_call",
     "gate",
     "gated_units",
+    "has_losses",
     "has_star",
     "hooked_gradients",
     "import_for_effect",
@@ -296,6 +297,7 @@ __all__ = [
     "log_branch",
     "logged_reads",
     "loops_around",
+    "losses",
     "losses_of_steps",
     "made_on_host",
     "mentions_fused",

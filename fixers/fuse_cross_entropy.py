@@ -2,8 +2,9 @@
 
 What it changes
     `F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1))` becomes `cross_entropy` of `diagnose.kernels`,
-    with the same options. A change of the logits to single precision on the way goes: the operator sums in it. Where
-    classes were made the second axis for the loss, they stay the last.
+    with the same options, and so does what is written out, `-log_softmax(logits, -1).gather(-1, …).mean()`. A change of
+    the logits to single precision on the way goes: the operator sums in it. Where classes were made the second axis for
+    the loss, they stay the last.
 
 Why it helps
     PyTorch writes the log-probabilities of all logits, reads them again in the backward pass, and a change of format
@@ -31,11 +32,14 @@ from diagnose.fixer import (
     Splice,
     call_in_place,
     classes_last,
-    cross_entropies,
     ensure_from_import,
     example_request,
+    has_losses,
     is_compiled,
+    losses,
+    operand,
     parse,
+    take_out,
 )
 
 
@@ -43,10 +47,10 @@ def rewrite(request: Request) -> Answer:
     """Replace every one of the program's files whose classes come last."""
     edits: list[tuple[str, list[Splice]]] = []
     for path, text in request.sources.items():
-        source = parse(text) if "cross_entropy" in text or "CrossEntropyLoss" in text else None
-        for loss in cross_entropies(source) if source is not None else ():
+        source = parse(text) if has_losses(text) else None
+        for loss in losses(source) if source is not None else ():
             assert source is not None  # it has a loss
-            logits = classes_last(source, loss.logits) if loss.refused is None else None
+            logits = classes_last(loss) if loss.refused is None else None
             if logits is not None and not is_compiled(request.sources, request.sites, path, source, loss.root):
                 edits.append((path, _edits(source, loss, logits)))
     done = "compute the cross entropy in one operator of diagnose.kernels, which the program then needs"
@@ -55,8 +59,10 @@ def rewrite(request: Request) -> Answer:
 
 def _edits(source: Source, loss: CrossEntropy, logits: str) -> list[Splice]:
     (name,), imports = ensure_from_import(source, "diagnose.kernels", ["cross_entropy"])
-    arguments = [logits, source.code(loss.targets), *(f"{option}={code}" for option, code in loss.keywords)]
-    return [*imports, *call_in_place(source, loss.root, name, arguments)]
+    targets = f"{operand(source, loss.targets)}.flatten()" if loss.column else source.code(loss.targets)
+    arguments = [logits, targets, *(f"{option}={code}" for option, code in loss.keywords)]
+    gone = take_out(source, [statement for statement, _ in loss.steps])
+    return [*imports, *call_in_place(source, loss.root, name, arguments), *gone]
 
 
 def _recorded(text: str) -> Request:
@@ -90,6 +96,13 @@ FIXER = Fixer(
         _example(
             "    return F.cross_entropy(logits.transpose(1, 2), y, label_smoothing=0.1)\n",
             "    return cross_entropy(logits, y, label_smoothing=0.1)\n",
+        ),
+        _example(
+            "    log_p = F.log_softmax(logits.float(), dim=-1)\n    return -log_p.gather(-1, y.unsqueeze(-1)).mean()\n",
+            "    return cross_entropy(logits, y)\n",
+        ),
+        _example(
+            "    log_p = F.log_softmax(logits, -1)\n    return -log_p.gather(-1, y[..., None]).mean(), log_p\n", None
         ),
         _example("    return F.cross_entropy(logits, y)\n", None),
         _example("    return F.cross_entropy(logits.view(-1, 9), y.view(-1), weight=W)\n", None),

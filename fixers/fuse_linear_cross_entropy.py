@@ -5,6 +5,8 @@ What it changes
     the targets go to `linear_cross_entropy` of `diagnose.kernels`. Logits that are returned beside the loss become
     None where no caller reads them, and are still made where there are no targets. Where the training step takes the
     loss of what the model returns, the model's `forward` gets a parameter `targets`, with which it returns the loss.
+    That goes for a loss that a function of the program's own computes, compiled or not, and for one that is written out
+    with `log_softmax`. A compiled loss function is then called no more: the operator runs outside of its graph.
 
 Why it helps
     Of N rows and V classes the logits are N × V numbers, held several times over: by the layer, in single precision by
@@ -47,6 +49,7 @@ from diagnose.fixer import (
     ensure_from_import,
     example_request,
     free_name,
+    has_losses,
     in_place,
     insert_before,
     is_adapted,
@@ -80,7 +83,7 @@ def rewrite(request: Request) -> Answer:
     edits: list[tuple[str, Sequence[Splice]]] = []
     reasons: list[str] = []
     for path, text in request.sources.items():
-        source = parse(text) if "cross_entropy" in text or "CrossEntropyLoss" in text else None
+        source = parse(text) if has_losses(text) else None
         for found in output_losses(source) if source is not None else ():
             assert source is not None  # it has a loss
             reason = found.reason if isinstance(found, Refused) else _against(request, path, source, found)
@@ -307,6 +310,11 @@ _STEP = (
     "model = GPT(65, 8)\nfor x, y in batches:\n{step}    loss.backward()\n"
 )
 
+_LOSS = (
+    "@torch.compile\ndef loss_of(logits, y):\n    log_p = F.log_softmax(logits, -1)\n"
+    "    return -log_p.gather(-1, y.unsqueeze(-1)).mean()\n\n\n"
+)
+
 FIXER = Fixer(
     name="fuse-linear-cross-entropy",
     rewrite=rewrite,
@@ -351,6 +359,20 @@ FIXER = Fixer(
                 "self.head.weight, targets.flatten())\n",
                 step="    loss = model(x, targets=y)\n",
             ),
+        ),
+        _example(
+            _LOSS + _STEP.format(more="", loss="", step="    loss = loss_of(model(x), y)\n"),
+            _STEP.format(
+                more=", targets=None",
+                loss="        if targets is not None:\n"
+                "            return linear_cross_entropy(x, self.head.weight, targets)\n",
+                step="    loss = model(x, targets=y)\n",
+            ),
+        ),
+        _example(
+            _LOSS.replace("logits, -1", "logits / 2, -1")
+            + _STEP.format(more="", loss="", step="    loss = loss_of(model(x), y)\n"),
+            None,
         ),
         _example(
             _NANO.format(loss=_NANO_LOSS)

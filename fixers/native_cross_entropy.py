@@ -59,7 +59,7 @@ def _edits(source: Source, found: WrittenLikelihood) -> list[Splice]:
     flat = found.classes == -1
     arguments = [
         logits + (".flatten(0, -2)" if flat else "") + (".float()" if found.single else ""),
-        targets + (".flatten()" if flat else ""),
+        targets + (".flatten()" if flat or found.column else ""),
     ]
     arguments += [f"{keyword}={source.code(value)}" for keyword, value in found.keywords]
     arguments += ['reduction="sum"'] if found.reduction == "sum" else ['reduction="none"'] if entries else []

@@ -35,6 +35,27 @@ PROGRAMS = {
         "def loss_of(logits, y):\n    return F.cross_entropy(logits.permute(0, 2, 1).double(), y).mean()\n",
         None,
     ),
+    "written out": (
+        "def loss_of(logits, y):\n    log_p = torch.log_softmax(logits.float().double(), dim=-1)\n"
+        "    return -log_p.gather(-1, y.unsqueeze(-1)).mean()\n",
+        "    return cross_entropy(logits.float().double(), y)\n",
+    ),
+    "written out, summed": (
+        "def loss_of(logits, y):\n    picked = F.log_softmax(logits, -1).gather(-1, y[..., None]).squeeze(-1)\n"
+        "    return -picked.sum()\n",
+        '    return cross_entropy(logits, y, reduction="sum")\n',
+    ),
+    "written out, in rows": (
+        "def loss_of(logits, y):\n    log_p = F.log_softmax(logits.view(-1, 7), dim=1)\n"
+        "    return -log_p.gather(1, y.view(-1, 1)).mean()\n",
+        "    return cross_entropy(logits.view(-1, 7), y.flatten())\n",
+    ),
+    "written out, masked": (
+        "def loss_of(logits, y):\n    lp = logits.log_softmax(-1)\n"
+        "    nll = -lp.gather(-1, y.unsqueeze(-1)).squeeze(-1)\n    keep = (y != 0).to(logits.dtype)\n"
+        "    return (nll * keep).sum() / keep.sum().clamp(min=1)\n",
+        '    nll = cross_entropy(logits, y, reduction="none")\n    keep = (y != 0)',
+    ),
     "classes second, none": (
         "def loss_of(logits, y):\n    losses = F.cross_entropy(logits.permute(0, 2, 1), y, reduction='none')\n"
         "    return losses.mean()\n",
@@ -69,6 +90,28 @@ def test_the_same_numbers_come_out(name: str) -> None:
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-14)
 
 
-def test_a_compiled_loss_is_left_alone() -> None:
-    text = HEAD + "@torch.compile\n" + PROGRAMS["rows"][0]
+@pytest.mark.parametrize("name", ["rows", "written out"])
+def test_a_compiled_loss_is_left_alone(name: str) -> None:
+    text = HEAD + "@torch.compile\n" + PROGRAMS[name][0]
+    assert FIXER.rewrite(example_request("unfused-loss", text)) is None
+
+
+def test_a_change_to_single_precision_goes_with_a_written_loss() -> None:
+    text = HEAD + PROGRAMS["written out"][0].replace(".float().double()", ".float()")
+    answer = FIXER.rewrite(example_request("unfused-loss", text))
+    assert isinstance(answer, Edits)
+    assert "    return cross_entropy(logits, y)\n" in answer.files["train.py"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("    return -log_p", "    entropy = -(log_p.exp() * log_p).sum(-1).mean()\n    return 0.1 * entropy - log_p"),
+        ("dim=-1)", "dim=0)"),
+        ("    return -log_p", "    return log_p"),
+        (".mean()", ".mean(0)"),
+    ],
+)
+def test_likelihoods_that_look_alike_stay(before: str, after: str) -> None:
+    text = HEAD + PROGRAMS["written out"][0].replace(before, after)
     assert FIXER.rewrite(example_request("unfused-loss", text)) is None

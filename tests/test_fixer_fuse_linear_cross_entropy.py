@@ -192,7 +192,85 @@ TITAN = (
         "            loss = loss_of(pred, y)\n        # free them before the backward pass\n        del pred\n",
     )
 )
+WRITTEN = FUNCTION.replace(
+    "    return F.cross_entropy(scores.flatten(0, 1).float(), wanted.flatten())\n",
+    "    log_p = torch.log_softmax(scores, dim=-1)\n    return -log_p.gather(-1, wanted.unsqueeze(-1)).mean()\n",
+)
+COLUMN = FUNCTION.replace(
+    "    return F.cross_entropy(scores.flatten(0, 1).float(), wanted.flatten())\n",
+    "    rows = scores.view(-1, scores.size(-1))\n    log_p = F.log_softmax(rows, 1)\n"
+    "    return -log_p.gather(1, wanted.view(-1, 1)).mean()\n",
+)
+IN_FORWARD = NANO.replace(
+    "            loss = F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1), ignore_index=-1)\n",
+    "            log_p = F.log_softmax(logits, dim=-1)\n"
+    "            loss = -log_p.gather(-1, targets.unsqueeze(-1)).squeeze(-1).mean()\n",
+)
+BODY = "F.cross_entropy(scores.flatten(0, 1), wanted.flatten())"
+FORMS = {
+    "compiled": ("", "    loss_of = torch.compile(token_loss, dynamic=False, disable=True)\n"),
+    "compiled under a condition": (
+        "",
+        "    loss_of = torch.compile(token_loss) if torch.cuda.is_available() else token_loss\n",
+    ),
+    "compiled in an if": (
+        "",
+        "    loss_of = token_loss\n    if torch.cuda.is_available():\n        loss_of = torch.compile(loss_of)\n",
+    ),
+    "nested": ("", f"    def loss_of(scores, wanted):\n        return {BODY}\n\n"),
+    "lambda": ("", f"    loss_of = lambda scores, wanted: {BODY}\n"),
+    "static method": (
+        f"class Losses:\n    @staticmethod\n    def token_loss(scores, wanted):\n        return {BODY}\n\n\n",
+        "    loss_of = Losses.token_loss\n",
+    ),
+    "module": (
+        f"class TokenLoss(nn.Module):\n    def forward(self, scores, wanted):\n        return {BODY}\n\n\n",
+        "    loss_of = TokenLoss().to('cpu')\n",
+    ),
+}
+
+
+def taken_by(form: str) -> str:
+    """FUNCTION, with its loss taken by something else."""
+    above, bound = FORMS[form]
+    return FUNCTION.replace("    loss_of = token_loss\n", bound).replace("def token_loss", f"{above}def token_loss")
+
+
+TRAINER = (
+    IN_STEP[: IN_STEP.index("\ndef run")]
+    + f"""
+class Trainer:
+    def __init__(self, model):
+        self.model = model
+        self.compiled = self.token_loss
+
+    def token_loss(self, scores, wanted):
+        return {BODY}
+
+    def step(self, x, y):
+        loss = self.token_loss(self.model(x), y)
+        loss.backward()
+        return loss
+
+"""
+    + STEPS.format(step="        loss = trainer.step(x, y)")
+    .replace("        loss.backward()\n", "")
+    .replace("    losses = []", "    trainer = Trainer(model)\n    losses = []")
+)
+METHOD = FUNCTION.replace(
+    "        return logits\n",
+    f"        return logits\n\n    def loss_of(self, scores, wanted):\n        return {BODY}\n",
+).replace("loss = loss_of(", "loss = model.loss_of(")
 PROGRAMS = {
+    **{f"a loss that is {form}": (taken_by(form), "        loss = model(x, targets=y)\n") for form in FORMS},
+    "the model's method": (METHOD, "        loss = model(x, targets=y)\n"),
+    "a trainer's method": (TRAINER, "        loss = self.model(x, targets=y)\n"),
+    "written out": (WRITTEN, "            return linear_cross_entropy(h, self.out.weight, targets, self.out.bias)\n"),
+    "written out, in rows": (COLUMN, "targets.flatten(), self.out.bias)"),
+    "written out, in the model": (
+        IN_FORWARD,
+        "            loss = linear_cross_entropy(x, self.lm_head.weight, targets)\n",
+    ),
     "nanoGPT": (NANO, "logits = None"),
     "lecture": (LECTURE, "logits = self.lm_head(x) if targets is None else None  # (B, T, vocab_size)"),
     "shifted": (SHIFTED, "hidden_states[..., :-1, :].flatten(0, -2),\n"),
@@ -229,6 +307,47 @@ def test_what_only_the_loss_needed_goes_with_it() -> None:
     assert "del pred" not in fixed(TITAN)
     assert "loss_of" not in fixed(FUNCTION)
     assert "transpose" not in fixed(TIED)
+
+
+@pytest.mark.parametrize("form", ["compiled", "compiled under a condition", "nested", "lambda"])
+def test_a_loss_that_nobody_calls_any_more_goes(form: str) -> None:
+    patched = fixed(taken_by(form))
+    assert "loss_of" not in patched
+    assert ("token_loss" in patched) is (form in {"nested", "lambda"}), "the other one was unused before"
+
+
+def test_a_loss_that_is_taken_elsewhere_too_stays() -> None:
+    check = "\n\ndef check(model, x, y):\n    with torch.no_grad():\n        return token_loss(model(x), y)\n"
+    patched = fixed(taken_by("compiled under a condition") + check)
+    assert check in patched
+    assert "def token_loss(scores, wanted):\n" in patched
+    assert "loss_of" not in patched
+    module = imported(patched)
+    model, x, y = module.Model(), torch.randint(19, (2, 4)), torch.randint(19, (2, 4))
+    torch.testing.assert_close(module.check(model, x, y), model(x, targets=y))
+
+
+def test_a_condition_that_does_more_than_ask_stays() -> None:
+    text = taken_by("compiled under a condition").replace("torch.cuda.is_available()", "prepare()")
+    patched = fixed(text)
+    assert "loss = model(x, targets=y)" in patched
+    assert "loss_of = torch.compile(token_loss) if prepare() else token_loss\n" in patched
+
+
+def test_a_loss_of_another_file_is_followed() -> None:
+    head, rest = FUNCTION.split("\ndef token_loss")
+    loss, run = rest.split("\n\ndef run")
+    sources = {
+        "train.py": head.replace("import torch\n", "import torch\nfrom losses import token_loss\n", 1)
+        + "\n\ndef run"
+        + run,
+        "losses.py": "import torch.nn.functional as F\n\n\ndef token_loss" + loss,
+    }
+    request = example_request("unfused-loss", sources["train.py"])
+    answer = FIXER.rewrite(Request(request.finding, sources, entry="train.py"))
+    assert isinstance(answer, Edits)
+    assert set(answer.files) == {"train.py"}
+    assert "loss = model(x, targets=y)" in answer.files["train.py"]
 
 
 def test_logits_without_targets_are_still_made() -> None:
@@ -299,6 +418,63 @@ def test_a_step_that_needs_logits_keeps_them(before: str, after: str, reason: st
     if reason is not None:
         assert isinstance(answer, Advice)
         assert reason in answer.text
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("loss_of = token_loss", "loss_of = torch.compile(token_loss) if quick else other_loss"),
+        ("loss_of = token_loss", "loss_of = token_loss\n    if soft:\n        loss_of = other_loss"),
+        ("loss_of = token_loss", "loss_of = smoothed(token_loss)"),
+        ("loss_of = token_loss", f"wanted = y.flatten()\n    loss_of = lambda scores, wanted: {BODY}"),
+        ("def run():\n", "def run(loss_of=None):\n"),
+        ("def token_loss", "@halved\ndef token_loss"),
+        ("def token_loss", "async def token_loss"),
+        ("scores.flatten(0, 1).float()", "scores.flatten(0, 1) / 0.7"),
+        ("wanted.flatten())", "wanted.flatten(), weight=seldom)"),
+        ("wanted.flatten())", "wanted.flatten(), ignore_index=PAD)"),
+        ("wanted.flatten())", "wanted.flatten()) + 1e-4 * scores.logsumexp(-1).square().mean()"),
+        ("wanted.flatten())", "wanted.flatten()), scores.argmax(-1)"),
+        ("wanted.flatten())", "wanted.flatten()) / 4"),
+        ("    return F.", "    print(scores.mean())\n    return F."),
+        ("    return F.", "    if scores.isnan().any():\n        return scores.sum()\n    return F."),
+        ("loss = loss_of(model(x), y)", "loss = loss_of(*pair(model(x), y))"),
+        (
+            "loss = loss_of(model(x), y)",
+            "out = model(x)\n        loss = loss_of(out, y)\n        best = out.argmax(-1)",
+        ),
+        ("loss = loss_of(model(x), y)", "loss = loss_of(model(x)[:, 1:], y)"),
+    ],
+)
+def test_losses_that_look_alike_keep_their_logits(before: str, after: str) -> None:
+    assert before in FUNCTION
+    answer = FIXER.rewrite(example_request("unfused-loss", FUNCTION.replace(before, after)))
+    assert not isinstance(answer, Edits), answer.files["train.py"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("    return -log_p.gather", "    smooth = log_p.mean()\n    return -0.1 * smooth - log_p.gather"),
+        ("torch.log_softmax(scores, dim=-1)", "torch.log_softmax(scores * 2, dim=-1)"),
+        ("torch.log_softmax(scores, dim=-1)", "torch.log_softmax(scores, dim=1)"),
+        ("    return -log_p", "    return log_p"),
+        (".mean()\n\n", ".squeeze(-1)[wanted > 0].mean()\n\n"),
+        (".mean()\n\n", ".mean(), log_p\n\n"),
+        ("wanted.unsqueeze(-1)).mean()", "wanted.unsqueeze(-1)).mean(0).max()"),
+    ],
+)
+def test_likelihoods_that_look_alike_keep_their_logits(before: str, after: str) -> None:
+    assert before in WRITTEN
+    answer = FIXER.rewrite(example_request("unfused-loss", WRITTEN.replace(before, after)))
+    assert not isinstance(answer, Edits), answer.files["train.py"]
+
+
+def test_a_method_that_a_subclass_overrides_is_not_followed() -> None:
+    below = "class Other(Trainer):\n    def token_loss(self, scores, wanted):\n        return scores.mean()\n\n"
+    text = TRAINER.replace("\ndef run", f"\n{below}\ndef run")
+    assert text != TRAINER
+    assert not isinstance(FIXER.rewrite(example_request("unfused-loss", text)), Edits)
 
 
 NAMED = NANO.replace("return logits, loss", "return {'logits': logits, 'loss': loss}").replace(

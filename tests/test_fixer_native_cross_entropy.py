@@ -25,6 +25,12 @@ PROGRAMS = {
         (6,),
         "loss = F.cross_entropy(logits, y)",
     ),
+    "in a column": (
+        "import torch\nimport torch.nn.functional as F\n\ndef loss_of(logits, y):\n"
+        "    log_p = F.log_softmax(logits.view(-1, 7), dim=1)\n    return -log_p.gather(1, y.view(-1, 1)).mean()\n",
+        (3, 4),
+        "return F.cross_entropy(logits.view(-1, 7), y.flatten())",
+    ),
     "masked": (
         "import torch\nfrom torch.nn import functional as F\n\ndef loss_of(logits, y):\n"
         "    lp = logits.log_softmax(-1)\n    nll = -lp.gather(-1, y.unsqueeze(-1)).squeeze(-1)\n"

@@ -14,7 +14,7 @@ from diagnose.source.arguments import argument, has_star
 from diagnose.source.edit import call_name
 from diagnose.source.syntax import Source
 
-__all__ = ["Binding", "Scope", "binding_of", "dotted", "passed_to", "read_by_others"]
+__all__ = ["Binding", "Scope", "binding_of", "bound_to", "dotted", "passed_to", "read_by_others"]
 
 Scope = cst.FunctionDef | cst.ClassDef | cst.Module
 _TELLS = frozenset({"print", "str", "repr", "info", "debug", "warning", "log", "format", "write"})
@@ -47,6 +47,21 @@ def binding_of(source: Source, node: cst.Name) -> Binding | None:
         if imported is not None:
             return Binding(scope, imported=imported)
     return None
+
+
+def bound_to(source: Source, node: cst.Name) -> list[cst.BaseExpression | cst.FunctionDef | cst.ClassDef]:
+    """All that the name which `node` reads is given in its scope, functions and classes too; empty where that is not
+    known, as of parameters and imports."""
+    for scope in _scopes(source, node):
+        if isinstance(scope, cst.FunctionDef) and _parameter(scope, node.value) is not None:
+            return []
+        kinds = (cst.FunctionDef, cst.ClassDef)
+        made = [one for one in source.walk(scope) if isinstance(one, kinds) and one.name.value == node.value]
+        own = [one for one in made if next(_scopes(source, one), None) is scope]
+        values = _values(source, scope, node.value)
+        if values is None or values or own:
+            return [*own, *values] if values is not None else []
+    return []
 
 
 def _scopes(source: Source, node: cst.CSTNode) -> Iterator[Scope]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import libcst as cst
@@ -14,7 +14,18 @@ from diagnose.source.members import member
 from diagnose.source.reaching import Bound, reaching, statement_of
 from diagnose.source.syntax import Source
 
-__all__ = ["CrossEntropy", "Step", "Unlaid", "behind", "classes_last", "cross_entropies", "flattened", "unlaid"]
+__all__ = [
+    "CrossEntropy",
+    "Step",
+    "Unlaid",
+    "behind",
+    "classes_last",
+    "cross_entropies",
+    "flattened",
+    "means_the_same",
+    "refused_option",
+    "unlaid",
+]
 
 Step = tuple[cst.CSTNode, str]
 """A statement, and the name that it binds."""
@@ -27,10 +38,10 @@ _ROWS_AND_LENGTH = ({1, 2}, {-1, -2})
 
 @dataclass(frozen=True)
 class CrossEntropy:
-    """A call of `F.cross_entropy`, or of a module that is one."""
+    """A call of `F.cross_entropy`, or of a module that is one; or the same written out (see losses.py)."""
 
     source: Source
-    root: cst.Call
+    root: cst.BaseExpression
     logits: cst.BaseExpression
     targets: cst.BaseExpression
     keywords: tuple[tuple[str, str], ...]
@@ -39,6 +50,12 @@ class CrossEntropy:
     """Why no fused kernel computes it."""
     portable: bool
     """Its options mean the same in every other place."""
+    last: bool = False
+    """Classes are the last axis of the logits, whatever their rank; else the second."""
+    column: bool = False
+    """The targets, whatever their rank, are made one axis on the way."""
+    steps: tuple[Step, ...] = ()
+    """The statements that a written one is made of besides `root`; nothing else reads what they bind."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +93,8 @@ def cross_entropies(source: Source, below: cst.CSTNode | None = None) -> Iterato
             given["input"],
             given["target"],
             tuple((name, code) for name, code in named if name in _PASSED_ON),
-            _refused(call, named) or _probable(source, given["target"]),
-            all(_means_the_same(source, value) for value in options.values()),
+            _by_position(call) or refused_option(named) or _probable(source, given["target"]),
+            all(means_the_same(source, value) for value in options.values()),
         )
 
 
@@ -91,7 +108,7 @@ def _options(source: Source, call: cst.Call) -> dict[str, cst.BaseExpression] | 
     if has_star(built) or any(arg.keyword is None for arg in built.args):
         return None
     options = {arg.keyword.value: arg.value for arg in built.args if arg.keyword is not None}
-    return options if all(_means_the_same(source, value) for value in options.values()) else None
+    return options if all(means_the_same(source, value) for value in options.values()) else None
 
 
 def _built(source: Source, function: cst.BaseExpression) -> cst.Call | None:
@@ -111,14 +128,18 @@ def _built(source: Source, function: cst.BaseExpression) -> cst.Call | None:
     return found if isinstance(found, cst.Call) else None
 
 
-def _refused(call: cst.Call, named: tuple[tuple[str, str], ...]) -> str | None:
+def refused_option(named: Sequence[tuple[str, str]]) -> str | None:
+    """Why no fused kernel computes a loss with these options (name and code)."""
     other = next((name for name, _ in named if name not in _PASSED_ON), None)
     if other is not None:
         return f"the fused kernel knows no `{other}`"
-    if sum(arg.keyword is None for arg in call.args) > len(_POSITIONAL):
-        return "its options are given by position"
     reduction = dict(named).get("reduction", '"mean"').strip("\"'")
     return None if reduction in {"mean", "sum", "none"} else "its reduction is not written out"
+
+
+def _by_position(call: cst.Call) -> str | None:
+    more = sum(arg.keyword is None for arg in call.args) > len(_POSITIONAL)
+    return "its options are given by position" if more else None
 
 
 def _probable(source: Source, targets: cst.BaseExpression) -> str | None:
@@ -132,7 +153,8 @@ def _probable(source: Source, targets: cst.BaseExpression) -> str | None:
     return "its targets are probabilities of classes" if in_rows or made.name in _MAKES_PROBABILITIES else None
 
 
-def _means_the_same(source: Source, value: cst.BaseExpression) -> bool:
+def means_the_same(source: Source, value: cst.BaseExpression) -> bool:
+    """Whether an option's value has no names, which other files may not know."""
     return isinstance(value, cst.SimpleString) or (
         constant(source, value) is not None and not any(source.every(cst.Name, value))
     )
@@ -150,8 +172,11 @@ def behind(source: Source, node: cst.BaseExpression, steps: list[Step]) -> cst.B
     return node
 
 
-def unlaid(source: Source, node: cst.BaseExpression) -> Unlaid | None:
-    """Logits (rows, classes) or (batch, classes, length), taken back to (…, classes); None where that is not seen."""
+def unlaid(source: Source, node: cst.BaseExpression, last: bool = False) -> Unlaid | None:
+    """Logits (rows, classes) or (batch, classes, length), taken back to (…, classes); None where that is not seen.
+
+    `last`: their classes are known to be the last axis, whatever their rank.
+    """
     flat = second = False
     picks: list[str] = []
     sizes: list[cst.BaseExpression] = []
@@ -159,7 +184,7 @@ def unlaid(source: Source, node: cst.BaseExpression) -> Unlaid | None:
     while True:
         node = behind(source, node, steps)
         if isinstance(node, cst.Subscript):
-            if not _leaves_last(source, node) or not (flat or second):
+            if not _leaves_last(source, node) or not (flat or second or last):
                 return None
             picks.insert(0, source.text[source.span(node.value)[1] : source.wide_span(node)[1]].strip())
             node = node.value
@@ -174,7 +199,7 @@ def unlaid(source: Source, node: cst.BaseExpression) -> Unlaid | None:
             flat = True
             sizes += rows
         elif _swaps(made):
-            if picks or flat or second:
+            if picks or flat or second or last:
                 return None
             second = True
         elif not _keeps_values(source, made):
@@ -183,12 +208,12 @@ def unlaid(source: Source, node: cst.BaseExpression) -> Unlaid | None:
     return Unlaid(node, flat, second, tuple(picks), tuple(sizes), tuple(steps))
 
 
-def classes_last(source: Source, node: cst.BaseExpression) -> str | None:
+def classes_last(loss: CrossEntropy) -> str | None:
     """The code of logits as rows (…, classes), less what only changes their format; None where that is not seen."""
-    laid = unlaid(source, node)
-    if laid is None or not (laid.flat or laid.second):
+    laid = unlaid(loss.source, loss.logits, loss.last)
+    if laid is None or not (laid.flat or laid.second or loss.last):
         return None
-    code, swapped = _peeled(source, node)
+    code, swapped = _peeled(loss.source, loss.logits)
     return code if swapped is laid.second else None
 
 

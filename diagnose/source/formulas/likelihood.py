@@ -31,6 +31,8 @@ class WrittenLikelihood:
     """The logits are turned into single precision on the way."""
     classes: int = -1
     """The axis of the classes: 1, or the last."""
+    column: bool = False
+    """The targets, whatever their rank, are made a column: `targets.view(-1, 1)`."""
     reduction: str = ""
     """`mean`, `sum`, or none of them."""
     squeezed: bool = False
@@ -124,7 +126,7 @@ def _unsqueezed(found: WrittenLikelihood, node: cst.BaseExpression) -> cst.BaseE
         return made.operands[0]
     column = [integer(operand) for operand in made.operands[1:]]
     if made.name in {"view", "reshape"} and column == [-1, 1]:
-        found.classes = 1
+        found.classes, found.column = 1, True
         return made.operands[0]
     raise _NotOne
 

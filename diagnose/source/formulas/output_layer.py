@@ -67,7 +67,7 @@ def has_size_of(source: Source, laid: Unlaid, product: OutputProduct, of: Source
 
 
 def _is_size(source: Source, size: cst.BaseExpression, laid: Unlaid, product: OutputProduct, of: Source) -> bool:
-    names = {name for _, name in laid.steps}
+    names = {name for _, name in laid.steps} | {source.code(laid.base)}
     if integer(size) == -1:
         return True
     code = source.code(size)

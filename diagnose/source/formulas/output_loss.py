@@ -18,10 +18,10 @@ from diagnose.source.formulas.cross_entropy import (
     Step,
     Unlaid,
     behind,
-    cross_entropies,
     flattened,
     unlaid,
 )
+from diagnose.source.formulas.losses import losses
 from diagnose.source.formulas.output_layer import OutputProduct, has_size_of, output_product
 from diagnose.source.reaching import Bound, names_in, reaching, statement_of, unchanged_until
 from diagnose.source.syntax import Source
@@ -66,8 +66,8 @@ class _NotOne(Exception):
 
 def output_losses(source: Source) -> Iterator[OutputLoss | Refused]:
     """Those of a file; what looks like one and needs its logits is refused with the reason."""
-    for loss in cross_entropies(source):
-        laid = unlaid(source, loss.logits)
+    for loss in losses(source):
+        laid = unlaid(source, loss.logits, loss.last)
         product = output_product(source, laid.base) if laid is not None else None
         if laid is None or product is None:
             continue
@@ -91,16 +91,17 @@ def _whole(loss: CrossEntropy, laid: Unlaid, product: OutputProduct) -> OutputLo
     shapes = [*_shapes(source, scope, {name for _, name in laid.steps}), *_module(source, loss.root)]
     rows: list[Step] = []
     targets, flat = flattened(source, loss.targets, rows)
-    without = [loss.root, *(statement for statement, _ in (*layouts, *rows, *shapes))]
+    written = [statement for statement, _ in loss.steps]
+    without = [loss.root, *written, *(statement for statement, _ in (*layouts, *rows, *shapes))]
     sized = {name.value for name in names_in(source, loss.targets)} & {name for _, name in shapes}
     if (not rows and not sized) or _read_outside(source, scope, rows, without):
         targets, flat, rows = loss.targets, False, []
-        without = [loss.root, *(statement for statement, _ in (*layouts, *shapes))]
+        without = [loss.root, *written, *(statement for statement, _ in (*layouts, *shapes))]
     for statement in {id(one): one for one, _ in shapes}.values():
         if _read_outside(source, scope, [step for step in shapes if step[0] is statement], without):
             without = [each for each in without if each is not statement]
     reads = list(_reads(source, scope, laid.steps, without))
-    gone = tuple(without[1:])
+    gone, flat = tuple(without[1:]), flat or loss.column
     if made is None or not reads:
         return OutputLoss(loss, laid, product, targets, flat, (*gone, made) if made is not None else gone)
     branch = _deciding(source, loss.root, made)
@@ -108,10 +109,10 @@ def _whole(loss: CrossEntropy, laid: Unlaid, product: OutputProduct) -> OutputLo
     return OutputLoss(loss, laid, product, targets, flat, gone, made, branch, outputs)
 
 
-def _module(source: Source, root: cst.Call) -> list[Step]:
+def _module(source: Source, root: cst.BaseExpression) -> list[Step]:
     """`criterion = nn.CrossEntropyLoss()` in the function itself."""
     steps: list[Step] = []
-    if isinstance(root.func, cst.Name):
+    if isinstance(root, cst.Call) and isinstance(root.func, cst.Name):
         behind(source, root.func, steps)
     return steps
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import libcst as cst
 
 from diagnose.model import Site
-from diagnose.source.bindings import binding_of
+from diagnose.source.arguments import has_star
 from diagnose.source.edit import call_name
 from diagnose.source.flow import binds, scope_of
 from diagnose.source.formulas.attention import Refused
@@ -18,22 +17,25 @@ from diagnose.source.formulas.cross_entropy import (
     Step,
     Unlaid,
     behind,
-    cross_entropies,
     flattened,
     unlaid,
 )
+from diagnose.source.formulas.losses import losses
 from diagnose.source.formulas.output_layer import OutputProduct, has_size_of, output_product
-from diagnose.source.imported import module_file
-from diagnose.source.reaching import Bound, names_in, reaching, statement_of, unchanged_until
+from diagnose.source.reaching import names_in, statement_of, unchanged_until
 from diagnose.source.steps.built import built_model
 from diagnose.source.steps.compiled import model_class
+from diagnose.source.steps.loss_function import (
+    COMPUTES_AS_WRITTEN,
+    LossFunction,
+    loss_function,
+    method_of,
+    unused_after,
+)
 from diagnose.source.steps.training import TrainingStep, training_steps
-from diagnose.source.syntax import Source, parse
+from diagnose.source.syntax import Source
 
 __all__ = ["LossOfStep", "OutputForward", "losses_of_steps"]
-
-_COMPUTES_AS_WRITTEN = re.compile(r"\b(?:autocast|custom_fwd|compile|disable|typechecked|jaxtyped|override)\b")
-"""Decorators that hand any parameter on, and the outcome as it is."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class LossOfStep:
 
     path: str
     source: Source
-    root: cst.Call
+    root: cst.BaseExpression
     call: cst.Call
     loss: CrossEntropy
     laid: Unlaid
@@ -99,104 +101,54 @@ class _Taken:
     steps: tuple[Step, ...]
 
 
-def _losses(sources: Mapping[str, str], step: TrainingStep) -> Iterator[tuple[cst.Call, _Taken]]:
+def _losses(sources: Mapping[str, str], step: TrainingStep) -> Iterator[tuple[cst.BaseExpression, _Taken]]:
     """The cross entropies of a step, taken there or in a function of the program's own."""
     source = step.source
-    for loss in cross_entropies(source, step.turn):
-        laid = unlaid(source, loss.logits)
+    for loss in losses(source, step.turn):
+        laid = unlaid(source, loss.logits, loss.last)
         if laid is not None:
-            targets, flat = flattened(source, loss.targets, []) if laid.flat else (loss.targets, False)
-            yield loss.root, _Taken(loss, laid, laid.base, targets, flat, laid.steps)
+            targets, flat = _targets(loss, laid)
+            yield loss.root, _Taken(loss, laid, laid.base, targets, flat, (*laid.steps, *loss.steps))
     for call in source.every(cst.Call, step.turn):
-        function, of = _function(sources, step, call)
-        if function is None or of is None or any(arg.star for arg in call.args):
+        # Only what is given the model's outcome is worth a look at what it is.
+        if not any(_is_outcome(source, step, arg.value) for arg in call.args) or has_star(call):
             continue
-        for loss in cross_entropies(of, function.body):
-            laid = unlaid(of, loss.logits)
-            if laid is None or not _is_all(of, function, loss, laid):
+        function = _function(sources, step, call)
+        for loss in losses(function.source, function.node.body) if function is not None else ():
+            assert function is not None  # it has a loss
+            laid = unlaid(function.source, loss.logits, loss.last)
+            if laid is None or not function.returns(loss, laid):
                 continue
-            targets, flat = flattened(of, loss.targets, []) if laid.flat else (loss.targets, False)
-            outcome, wanted = (_given(of, function, call, node) for node in (laid.base, targets))
+            targets, flat = _targets(loss, laid)
+            outcome, wanted = (function.given(call, node) for node in (laid.base, targets))
             if outcome is not None and wanted is not None:
                 steps: list[Step] = []
                 yield call, _Taken(loss, laid, behind(source, outcome, steps), wanted, flat, tuple(steps))
 
 
-def _function(
-    sources: Mapping[str, str], step: TrainingStep, call: cst.Call
-) -> tuple[cst.FunctionDef | None, Source | None]:
-    """The function of the program's own that is called, and the file it lies in."""
-    name, source = call.func, step.source
-    while isinstance(name, cst.Name):
-        wanted = name.value
-        there = [one for one in source.module.body if isinstance(one, cst.FunctionDef) and one.name.value == wanted]
-        if there:
-            return (there[0], source) if len(there) == 1 else (None, None)
-        bound = binding_of(source, name)
-        if bound is None:
-            return None, None
-        if bound.imported is not None:
-            file = module_file(bound.imported[0], step.path, sources.keys())
-            other = parse(sources[file]) if file is not None else None
-            if other is None:
-                return None, None
-            wanted = bound.imported[1]
-            there = [one for one in other.module.body if isinstance(one, cst.FunctionDef) and one.name.value == wanted]
-            return (there[0], other) if len(there) == 1 else (None, None)
-        if not isinstance(bound.value, cst.Name):
-            return None, None
-        name = bound.value
-    return None, None
+def _function(sources: Mapping[str, str], step: TrainingStep, call: cst.Call) -> LossFunction | None:
+    """The function of the program's own that is called; `model.loss(…)` is a method of the model's class."""
+    if isinstance(call.func, cst.Attribute) and step.source.code(call.func.value) == step.model:
+        built = built_model(step, sources)
+        made = model_class(built, sources) if built is not None else None
+        return method_of(sources, made.source, made.definition, call.func.attr.value) if made is not None else None
+    return loss_function(sources, step.path, step.source, call.func)
 
 
-def _is_all(source: Source, function: cst.FunctionDef, loss: CrossEntropy, laid: Unlaid) -> bool:
-    """Whether a function returns the loss and does nothing beside."""
-    rows: list[Step] = []
-    flattened(source, loss.targets, rows)
-    known = {id(statement) for statement, _ in (*laid.steps, *rows)}
-    body = function.body.body
-    last = body[-1] if body else None
-    returned = last.body[0] if isinstance(last, cst.SimpleStatementLine) else None
-    value = returned.value if isinstance(returned, cst.Return) else None
-    if isinstance(value, cst.Name):
-        seen = reaching(source, statement_of(source, value), value.value)
-        known.add(id(seen.statement))
-        value = seen.value if isinstance(seen.value, cst.BaseExpression) else None
-    return value is loss.root and all(
-        id(one) in known or _is_text(one) or _is_shape(source, one, laid) for one in body[:-1]
-    )
+def _is_outcome(source: Source, step: TrainingStep, node: cst.BaseExpression) -> bool:
+    value = behind(source, node, [])
+    return any(value is call for call in step.forward)
 
 
-def _is_text(statement: cst.CSTNode) -> bool:
-    small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
-    return isinstance(small, cst.Expr) and isinstance(small.value, cst.SimpleString | cst.ConcatenatedString)
+def _targets(loss: CrossEntropy, laid: Unlaid) -> tuple[cst.BaseExpression, bool]:
+    """The targets as they were before they were made one axis with the logits, and whether they were."""
+    if not laid.flat:
+        return loss.targets, False
+    targets, flat = flattened(loss.source, loss.targets, [])
+    return targets, flat or loss.column
 
 
-def _is_shape(source: Source, statement: cst.CSTNode, laid: Unlaid) -> bool:
-    small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
-    value = source.code(small.value) if isinstance(small, cst.Assign) else ""
-    base = source.code(laid.base)
-    return value == f"{base}.shape" or value.startswith(f"{base}.size(")
-
-
-def _given(
-    source: Source, function: cst.FunctionDef, call: cst.Call, node: cst.BaseExpression
-) -> cst.BaseExpression | None:
-    """What a call passes for the parameter that an expression is."""
-    names = [each.name.value for each in function.params.params]
-    if not isinstance(node, cst.Name) or node.value not in names:
-        return None
-    if reaching(source, statement_of(source, node), node.value).bound not in {Bound.PARAMETER, Bound.ASSIGNED}:
-        return None
-    for arg in call.args:
-        if arg.keyword is not None and arg.keyword.value == node.value:
-            return arg.value
-    positional = [arg.value for arg in call.args if arg.keyword is None]
-    at = names.index(node.value)
-    return positional[at] if at < len(positional) else None
-
-
-def _whole(sources: Mapping[str, str], step: TrainingStep, root: cst.Call, taken: _Taken) -> LossOfStep:
+def _whole(sources: Mapping[str, str], step: TrainingStep, root: cst.BaseExpression, taken: _Taken) -> LossOfStep:
     source, call = step.source, taken.outcome
     assert isinstance(call, cst.Call)  # one of those of the model
     if taken.loss.refused is not None:
@@ -230,32 +182,11 @@ def _whole(sources: Mapping[str, str], step: TrainingStep, root: cst.Call, taken
         taken.laid.flat,
         forward,
         gone,
-        tuple(_unused(sources, source, root)),
+        tuple(unused_after(sources, source, root)) if isinstance(root, cst.Call) else (),
     )
 
 
-def _unused(sources: Mapping[str, str], source: Source, root: cst.Call) -> Iterator[cst.CSTNode]:
-    """What is called there, where nothing else mentions it: a function of this file, or a variable that is one."""
-    name = root.func
-    while isinstance(name, cst.Name):
-        wanted = name.value
-        if sum(len(re.findall(rf"\b{wanted}\b", text)) for text in sources.values()) != 2:
-            return  # there, and where it is made
-        for function in source.module.body:
-            if isinstance(function, cst.FunctionDef) and function.name.value == wanted:
-                yield function
-                return
-        bound = binding_of(source, name)
-        if bound is None or not isinstance(bound.value, cst.Name):
-            return
-        statement = source.statement(bound.value)
-        if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) > 1:
-            return
-        yield statement
-        name = bound.value
-
-
-def _freed(source: Source, root: cst.Call, steps: Sequence[Step]) -> Iterator[cst.CSTNode]:
+def _freed(source: Source, root: cst.BaseExpression, steps: Sequence[Step]) -> Iterator[cst.CSTNode]:
     """Statements that only let the logits go, `del logits`. Raises for whoever reads them besides."""
     names = {name for _, name in steps}
     without = {id(root), *(id(statement) for statement, _ in steps)}
@@ -299,7 +230,7 @@ def _forward(sources: Mapping[str, str], step: TrainingStep) -> OutputForward:
     product = output_product(source, behind(source, returns[0].value, steps))
     if product is None or product.layer is None or len(steps) > 1:
         raise _NotOne(f"{made.name} does not end in its output layer")
-    if any(not _COMPUTES_AS_WRITTEN.search(source.code(each.decorator)) for each in function.decorators):
+    if any(not COMPUTES_AS_WRITTEN.search(source.code(each.decorator)) for each in function.decorators):
         raise _NotOne(f"the forward of {made.name} is decorated")
     params = function.params
     if isinstance(params.star_arg, cst.Param) or params.star_kwarg is not None or params.kwonly_params:
