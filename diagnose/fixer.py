@@ -119,6 +119,7 @@ from diagnose.source.steps.lightning import lightning_models, logged_reads
 from diagnose.source.steps.loaders import Loader, LoadersFound, find_loaders
 from diagnose.source.steps.micro_steps import LastMicroStep, last_micro_step
 from diagnose.source.steps.microbatch import MicroBatch, microbatch
+from diagnose.source.steps.model_loss import computes_loss
 from diagnose.source.steps.model_methods import called_methods
 from diagnose.source.steps.moved_values import is_constant, is_small, is_variable, is_whole_batch
 from diagnose.source.steps.output_in_step import LossOfStep, losses_of_steps
@@ -241,6 +242,7 @@ __all__ = [
     "clipped_by_hand",
     "comments_above",
     "compilations",
+    "computes_loss",
     "condition",
     "conv_classes",
     "convolves_first",

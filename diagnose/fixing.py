@@ -155,10 +155,17 @@ class Fixer:
     completes: tuple[str, ...] = ()
     """Fixers after which this one is tried even where its finding went with them: what they leave over comes too rarely
     for the few steps of a window."""
+    saves: str = ""
+    """The evidence of a finding, in ns of a step, that is all this fixer can save of it; without it, the whole."""
     rules: tuple[str, ...] = ()
     """Rules whose findings it is tried for although they do not name it: for fixers that lie beside the project."""
     doc: str = ""
     """Filled by the loader from the module's docstring."""
+
+    def promised_ns(self, finding: Finding) -> int:
+        """What it can save of a finding at most, per step."""
+        known = [round(one.value) for one in finding.evidence if one.measure == self.saves]
+        return min([finding.recoverable_ns, *known])
 
     @property
     def compiles(self) -> bool:

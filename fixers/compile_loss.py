@@ -120,7 +120,7 @@ FIXER = Fixer(
     gate=Gate.ROUNDING,
     mechanism="compute+idle.dispatch+idle.launch",
     order=60,
-    after=("native-cross-entropy", "compile-model"),
+    after=("compile-model",),
     examples=(
         Example(_HEAD + _LOSS, _HEAD + "@torch.compile\n" + _LOSS, _recorded),
         Example(_HEAD + "@torch.compile(mode='default')\n" + _LOSS, None, _recorded),

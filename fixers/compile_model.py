@@ -17,9 +17,10 @@ Fix safety
     Rounding. The same operators, evaluated in another order and with intermediate results kept in wider formats; the
     gate compares with float64. Dropout draws from a generator of its own: the same distribution, other numbers.
     Compiling takes a part of the first steps, from seconds to minutes. Left alone: programs that compile already or
-    record CUDA graphs of their own; models that step through time in Python, which the compiler would write out moment
-    by moment, for minutes; gradients of gradients, which compiled code does not have; models
-    that are called by another name than their own, and those that a library trains.
+    record CUDA graphs of their own; a loss that is computed beside the model, which does not have it; models that step
+    through time in Python, which the compiler would write out moment by moment, for minutes; gradients of gradients,
+    which compiled code does not have; models that are called by another name than their own, and those that a library
+    trains.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ from diagnose.fixer import (
     built_model,
     called_methods,
     compilations,
+    computes_loss,
     example_request,
     free_name,
     lightning_models,
@@ -79,6 +81,8 @@ def rewrite(request: Request) -> Answer:
     """Compile every model that a training step calls."""
     present = compilations(request.sources)
     if any(site.kind == "compile" for site in request.sites):
+        return None
+    if request.finding.rule == "unfused-loss" and not computes_loss(request.sources, request.sites):
         return None
     if present:
         return _switched_on(request, present)

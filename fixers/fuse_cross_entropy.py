@@ -81,9 +81,9 @@ FIXER = Fixer(
     rewrite=rewrite,
     gate=Gate.ROUNDING,
     mechanism="compute+idle.dispatch+idle.launch",
-    order=66,
+    order=59,
     conflicts=("compile-model", "compile-loss", "fuse-linear-cross-entropy"),
-    after=("native-cross-entropy", "compile-model", "compile-loss", "fuse-linear-cross-entropy"),
+    after=("fuse-linear-cross-entropy",),
     examples=(
         _example(
             "    return F.cross_entropy(logits.view(-1, logits.size(-1)), y.view(-1), ignore_index=0)\n",

@@ -320,8 +320,7 @@ FIXER = Fixer(
     rewrite=rewrite,
     gate=Gate.ROUNDING,
     mechanism="compute+idle.dispatch+idle.launch",
-    order=65,
-    after=("native-cross-entropy", "compile-model", "compile-loss"),
+    order=58,
     examples=(
         _example(
             _NANO.format(loss=_NANO_LOSS) + _TRAIN.format(names="logits, loss"),

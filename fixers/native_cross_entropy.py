@@ -5,8 +5,9 @@ What it changes
     `F.nll_loss(F.log_softmax(logits, 1), targets)`, also over several lines, become `F.cross_entropy(…)`.
 
 Why it helps
-    Each operator of the written form reads and writes all of the logits, the largest tensor of many models, or keeps a
-    copy for the backward pass. The gradient of a gather is a tensor of zeros, as large again.
+    One call says what is meant, and what is done to the log-probabilities beside goes. In eager code that is little:
+    torch's own computes log-probabilities too, keeps them for the backward pass, and writes zeros for the gradient of
+    the entries that were picked. What moves the logits less often is a fused loss, which has its turn first.
 
 Fix safety
     Rounding: the same sum in another order. A target that is no class, at which gather fails, is counted as nothing
@@ -85,6 +86,8 @@ FIXER = Fixer(
     gate=Gate.ROUNDING,
     mechanism="compute+idle.dispatch+idle.launch",
     order=50,
+    after=("fuse-linear-cross-entropy", "fuse-cross-entropy", "compile-loss", "compile-model", "use-diagnose-backend"),
+    saves="loss, beside what torch's own does",
     examples=(
         _example(
             "    log_p = torch.log_softmax(logits.float(), dim=-1)\n"

@@ -15,7 +15,8 @@ Fix safety
     Rounding: sums in another order, in float32; every place is checked forward and backward before it is rewritten. The
     program then imports `diagnose.graph`, which needs torch, and Triton to be fast, and nothing else: where it runs,
     this package has to be installed. Left alone: programs that name a backend, compile by a decorator or only under a
-    switch that was off, and what cannot be compiled: gradients of gradients, TorchScript, CUDA graphs of its own.
+    switch that was off; a loss that is computed beside a model which is not compiled; and what cannot be compiled:
+    gradients of gradients, TorchScript, CUDA graphs of its own.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from diagnose.fixer import (
     argument,
     built_model,
     compilations,
+    computes_loss,
     ensure_from_import,
     example_request,
     has_star,
@@ -63,6 +65,8 @@ def rewrite(request: Request) -> Answer:
     if present:
         return _named(request, present)
     if any(site.kind == "compile" for site in request.sites):
+        return None
+    if request.finding.rule == "unfused-loss" and not computes_loss(request.sources, request.sites):
         return None
     return _added(request)
 

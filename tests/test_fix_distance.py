@@ -25,8 +25,9 @@ CURED = {
     ),
     "host_sync_masks": ("weigh-masked", 'F.smooth_l1_loss(predicted[image], boxes[image], reduction="none")'),
     "over_checkpointing": ("checkpoint-fewer", "            x = block(x)\n"),
-    # The twin compiles its loss. A bench that believes every fix goes on, to the operator that needs no logits.
-    "unfused_loss": ("fuse-linear-cross-entropy", "return linear_cross_entropy(features.flatten(0, -2), "),
+    # The twin compiles its loss; the operator that needs no logits has its turn before.
+    "unfused_loss": ("fuse-linear-cross-entropy", "return linear_cross_entropy(features, self.head.weight, targets)"),
+    "misaligned_vocabulary": ("fuse-linear-cross-entropy", "return linear_cross_entropy(features.flatten(0, -2), "),
 }
 """Per program a fixer that edits it, and what must stand there then."""
 

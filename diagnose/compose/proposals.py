@@ -35,8 +35,8 @@ class Proposal:
 
     @property
     def predicted_ns(self) -> int:
-        """Per step, if all of its findings were gone."""
-        return sum(finding.recoverable_ns for finding in self.findings)
+        """Per step, if all that the fixer can save of its findings were gone."""
+        return sum(self.fixer.promised_ns(finding) for finding in self.findings)
 
     @property
     def prediction(self) -> Confidence:

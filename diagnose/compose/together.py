@@ -88,8 +88,12 @@ class Bundle:
     @property
     def predicted_ns(self) -> int:
         """Per step, with every finding counted once, however many of the fixers treat it."""
-        findings = {finding.rule: finding for member in self.members for finding in member.proposal.findings}
-        return sum(finding.recoverable_ns for finding in findings.values())
+        promised: dict[str, int] = {}
+        for proposal in (member.proposal for member in self.members):
+            for finding in proposal.findings:
+                most_ns = max(promised.get(finding.rule, 0), proposal.fixer.promised_ns(finding))
+                promised[finding.rule] = most_ns
+        return sum(promised.values())
 
     @property
     def prediction(self) -> Confidence:
