@@ -334,6 +334,14 @@ def test_a_condition_that_does_more_than_ask_stays() -> None:
     assert "loss_of = torch.compile(token_loss) if prepare() else token_loss\n" in patched
 
 
+def test_what_a_condition_asks_stays() -> None:
+    bound = (
+        "    quick = torch.manual_seed(1) is None\n    loss_of = torch.compile(token_loss) if quick else token_loss\n"
+    )
+    patched = fixed(FUNCTION.replace("    loss_of = token_loss\n", bound))
+    assert "    quick = torch.manual_seed(1) is None\n    losses = []\n" in patched
+
+
 def test_a_loss_of_another_file_is_followed() -> None:
     head, rest = FUNCTION.split("\ndef token_loss")
     loss, run = rest.split("\n\ndef run")
@@ -470,9 +478,19 @@ def test_likelihoods_that_look_alike_keep_their_logits(before: str, after: str) 
     assert not isinstance(answer, Edits), answer.files["train.py"]
 
 
-def test_a_method_that_a_subclass_overrides_is_not_followed() -> None:
-    below = "class Other(Trainer):\n    def token_loss(self, scores, wanted):\n        return scores.mean()\n\n"
-    text = TRAINER.replace("\ndef run", f"\n{below}\ndef run")
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            "\ndef run",
+            "\nclass Other(Trainer):\n    def token_loss(self, scores, wanted):\n        return 0\n\n\ndef run",
+        ),
+        ("    trainer = Trainer(model)\n", "    trainer = Trainer(model)\n    trainer.token_loss = smooth_loss\n"),
+        ("        self.model = model\n", "        self.model = model\n        self.token_loss = smooth_loss\n"),
+    ],
+)
+def test_a_method_that_something_else_overrides_is_not_followed(before: str, after: str) -> None:
+    text = TRAINER.replace(before, after)
     assert text != TRAINER
     assert not isinstance(FIXER.rewrite(example_request("unfused-loss", text)), Edits)
 

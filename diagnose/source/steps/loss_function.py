@@ -213,8 +213,9 @@ class _Search:
 
 def _method(sources: Mapping[str, str], source: Source, owner: cst.ClassDef, name: str) -> LossFunction | None:
     methods = [one for one in owner.body.body if isinstance(one, cst.FunctionDef) and one.name.value == name]
-    inherits = re.compile(rf"class\s+\w+\([^)]*\b{owner.name.value}\b")
-    if len(methods) != 1 or any(inherits.search(text) for text in sources.values()):
+    # A class below may have another one, and so may an instance: `trainer.token_loss = …`.
+    other = re.compile(rf"class\s+\w+\([^)]*\b{owner.name.value}\b|(?<!self)\.{name}\s*=(?!=)")
+    if len(methods) != 1 or any(other.search(text) for text in sources.values()):
         return None
     return LossFunction(source, methods[0])
 
@@ -229,20 +230,32 @@ def _compiles_again(source: Source, value: cst.BaseExpression, name: str) -> boo
 def unused_after(sources: Mapping[str, str], source: Source, root: cst.Call) -> Iterator[cst.CSTNode]:
     """The statements of its file that bind what `root` calls, where nothing but `root` and they mention it."""
     gone: list[cst.CSTNode] = [root]
-    pending: list[cst.BaseExpression] = [root.func]
+    pending = list(_chosen(root.func))
     while pending:
         name = pending.pop()
-        values = bound_to(source, name) if isinstance(name, cst.Name) else []
-        if not isinstance(name, cst.Name) or len(values) != 1:
-            continue
-        value = values[0]
-        statement = value if isinstance(value, cst.FunctionDef) else source.statement(value)
+        values = bound_to(source, name)
+        statement = _binding(source, values[0]) if len(values) == 1 else None
         if statement is None or not _may_go(source, statement, name.value):
             continue
         if not _is_mentioned(sources, source, name.value, [*gone, statement]):
             gone.append(statement)
             yield statement
-            pending += [each for each in source.every(cst.Name, value) if value is not statement]
+            pending += _chosen(values[0])
+
+
+def _chosen(node: cst.CSTNode) -> Iterator[cst.Name]:
+    """The names that an expression may hand on: not those that a condition asks."""
+    if isinstance(node, cst.Name):
+        yield node
+    elif isinstance(node, cst.IfExp):
+        yield from (*_chosen(node.body), *_chosen(node.orelse))
+    elif isinstance(node, cst.Call):
+        for arg in node.args:
+            yield from _chosen(arg.value)
+
+
+def _binding(source: Source, value: cst.CSTNode) -> cst.CSTNode | None:
+    return value if isinstance(value, cst.FunctionDef) else source.statement(value)
 
 
 def _may_go(source: Source, statement: cst.CSTNode, name: str) -> bool:
