@@ -61,6 +61,12 @@ def test_a_fixed_program_runs_and_learns_the_same() -> None:
     assert distance.cured == "2/2 gone, 1/1 come"
 
 
+def test_a_loss_without_logits_has_the_numbers_of_one_that_is_written_out() -> None:
+    (distance,) = distances(RECORDED, programs(["unfused_loss"], SICKBAY), run=True)
+    assert distance.kept == ("fuse-linear-cross-entropy",), told(distance)
+    assert distance.numbers.startswith("as promised (rounding"), told(distance)
+
+
 def test_a_healthy_program_is_left_as_it_is() -> None:
     (distance,) = distances(RECORDED, programs(["over_checkpointing"], SICKBAY), arm="healthy")
     assert distance.kept == ()

@@ -257,12 +257,23 @@ class Trainer:
     .replace("        loss.backward()\n", "")
     .replace("    losses = []", "    trainer = Trainer(model)\n    losses = []")
 )
+GIVEN = (
+    TRAINER.replace("(self, model):", "(self, model, loss_of):")
+    .replace(
+        "        self.model = model\n",
+        "        self.model = model\n        self.loss_of = torch.compile(loss_of, disable=True)\n",
+    )
+    .replace("self.token_loss(", "self.loss_of(")
+    .replace("    def token_loss(self, ", "    @staticmethod\n    def token_loss(")
+    .replace("Trainer(model)", "Trainer(model, Trainer.token_loss)")
+)
 METHOD = FUNCTION.replace(
     "        return logits\n",
     f"        return logits\n\n    def loss_of(self, scores, wanted):\n        return {BODY}\n",
 ).replace("loss = loss_of(", "loss = model.loss_of(")
 PROGRAMS = {
     **{f"a loss that is {form}": (taken_by(form), "        loss = model(x, targets=y)\n") for form in FORMS},
+    "a trainer that is given the loss": (GIVEN, "        loss = self.model(x, targets=y)\n"),
     "the model's method": (METHOD, "        loss = model(x, targets=y)\n"),
     "a trainer's method": (TRAINER, "        loss = self.model(x, targets=y)\n"),
     "written out": (WRITTEN, "            return linear_cross_entropy(h, self.out.weight, targets, self.out.bias)\n"),
@@ -460,6 +471,12 @@ def test_losses_that_look_alike_keep_their_logits(before: str, after: str) -> No
     assert not isinstance(answer, Edits), answer.files["train.py"]
 
 
+def test_a_loss_that_callers_pass_differently_is_not_followed() -> None:
+    assert isinstance(FIXER.rewrite(example_request("unfused-loss", GIVEN)), Edits)
+    text = GIVEN.replace("    losses = []", "    again = Trainer(model, smooth_loss)\n    losses = []")
+    assert not isinstance(FIXER.rewrite(example_request("unfused-loss", text)), Edits)
+
+
 @pytest.mark.parametrize(
     ("before", "after"),
     [
@@ -485,6 +502,7 @@ def test_likelihoods_that_look_alike_keep_their_logits(before: str, after: str) 
             "\ndef run",
             "\nclass Other(Trainer):\n    def token_loss(self, scores, wanted):\n        return 0\n\n\ndef run",
         ),
+        ("(self, model):", "(self, model, token_loss):\n        self.token_loss = token_loss"),
         ("    trainer = Trainer(model)\n", "    trainer = Trainer(model)\n    trainer.token_loss = smooth_loss\n"),
         ("        self.model = model\n", "        self.model = model\n        self.token_loss = smooth_loss\n"),
     ],

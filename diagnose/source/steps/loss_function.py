@@ -3,8 +3,8 @@
     loss_of = torch.compile(token_loss) if device.type == "cuda" else token_loss
     loss = loss_of(model(x), y)          # leads to `def token_loss(logits, targets)`
 
-It is followed through other names for it, `torch.compile`, `a if … else b`, imports, members of `self`, and instances
-of a module of the program's own, as long as all ways lead to one function.
+It is followed through other names for it, `torch.compile`, `a if … else b`, imports, members of `self`, parameters, and
+instances of a module of the program's own, as long as all ways lead to one function.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from diagnose.source.bindings import binding_of, bound_to
+from diagnose.source.bindings import binding_of, bound_to, passed_to
 from diagnose.source.formulas.cross_entropy import CrossEntropy, Step, Unlaid, flattened
 from diagnose.source.imported import module_file
 from diagnose.source.members import class_of, members_named
@@ -161,12 +161,32 @@ class _Search:
         self, path: str, source: Source, node: cst.Name, seen: tuple[cst.CSTNode, ...]
     ) -> Iterator[LossFunction | None]:
         values = bound_to(source, node)
-        if not values:
-            bound = binding_of(source, node)
-            yield from self._imported(path, *bound.imported) if bound is not None and bound.imported else (None,)
+        bound = binding_of(source, node) if not values else None
+        if bound is not None and bound.imported is not None:
+            yield from self._imported(path, *bound.imported)
+        elif bound is not None and bound.parameter is not None and isinstance(bound.scope, cst.FunctionDef):
+            yield from self._passed(source, bound.scope, bound.parameter, seen)
+        elif not values:
+            yield None
         for value in values:
             # `loss_of = torch.compile(loss_of)` says nothing of what it was before.
             yield from self.of(path, source, value, seen) if not isinstance(value, cst.ClassDef) else (None,)
+
+    def _passed(
+        self, source: Source, function: cst.FunctionDef, given: cst.Param, seen: tuple[cst.CSTNode, ...]
+    ) -> Iterator[LossFunction | None]:
+        """What the callers of a function pass it for a parameter."""
+        owner = class_of(source, function)
+        builds = owner.name.value if owner is not None and function.name.value == "__init__" else None
+        read = {file: parse(text) for file, text in self.sources.items()}
+        sources = {file: one for file, one in read.items() if one is not None}
+        passed = passed_to(function, given, builds, sources) or []
+        # Without a default, a call that passes nothing is of another function: `model.train()`.
+        values = [(file, value) for file, value in passed if value is not None or given.default is not None]
+        if not values:
+            yield None
+        for file, value in values:
+            yield from self.of(file, sources[file], value, seen) if value is not None else (None,)
 
     def _imported(self, path: str, module: str, name: str) -> Iterator[LossFunction | None]:
         file = module_file(module, path, self.sources.keys())
