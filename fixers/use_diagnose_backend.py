@@ -124,7 +124,7 @@ _LOOP = (
 
 def _recorded(text: str) -> Request:
     lines = [number for number, line in enumerate(text.splitlines(), 1) if "compile(" in line and "if off" not in line]
-    return example_request("unfused-loss", text, sites=[Site("compile", "train.py", line) for line in lines])
+    return example_request("unfused-pointwise", text, sites=[Site("compile", "train.py", line) for line in lines])
 
 
 def _example(before: str, after: str | None) -> Example:

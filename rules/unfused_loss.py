@@ -65,7 +65,7 @@ DOMINANT = 0.25
 NOTED = 0.1
 WORTH = 0.01
 BESIDE = "loss, beside what torch's own does"
-_FUSED = ("fuse-linear-cross-entropy", "fuse-cross-entropy", "compile-loss", "compile-model", "use-diagnose-backend")
+_FIXERS = ("fuse-linear-cross-entropy", "fuse-cross-entropy", "compile-loss", "compile-model", "use-diagnose-backend")
 SHORTEN = ("fp32-matmul", "unfused-attention", "unfused-pointwise", "slow-optimizer", "layout-transposes")
 
 
@@ -133,7 +133,7 @@ def _claim(measures: Measures, places: Int64, left: float, what: str) -> Iterato
         confidence=Confidence.BOUND,
         evidence=_evidence(measures, places),
         where=_where(measures, places),
-        fixers=_FUSED if measures.share(_beside(measures)) < WORTH else None,
+        fixers=_FIXERS if measures.share(_beside(measures)) < WORTH else None,
         confirm="a trial with a compiled or fused loss",
     )
 
@@ -258,7 +258,7 @@ _SILENT = (
 RULE = Rule(
     "unfused-loss",
     check,
-    fixers=(*_FUSED, "native-cross-entropy"),
+    fixers=(*_FIXERS, "native-cross-entropy"),
     fires=_FIRES,
     silent=_SILENT,
     nearness=38,
