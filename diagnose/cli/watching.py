@@ -145,7 +145,8 @@ class Watching:
             dry=fixing is not None and fixing.dry,
         )
         self.session.record(started)
-        seen = observe(self.program, self.recipe, self.session, self.catalogue, self._stop, on_screen)
+        recipe = self.recipe if fixing is None else self.recipe.within(fixing.budget_ns)
+        seen = observe(self.program, recipe, self.session, self.catalogue, self._stop, on_screen)
         self._returncode = seen.outcome.returncode
         code, message = _judged(seen, self._stop.is_set())
         left = fixing.after(time.monotonic_ns() - began_ns) if fixing is not None else None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from diagnose.collect.traced_ranks import SOME
 from diagnose.units import NS_PER_S
+
+WAITING = 6
+"""One part in so many of a budget may pass until steps are steady."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +26,19 @@ class Recipe:
     most_warmup_steps: int = 200
     """Steps after which the trace is taken even of a program that is never steady."""
     most_warmup_s: float = 60.0
+    """Seconds after its first step, the same."""
     ranks: str | tuple[int, ...] = SOME
     """Which ranks of a job are traced: `some`, `all`, or these (`diagnose.collect.traced_ranks`)."""
+
+    def within(self, budget_ns: int | None) -> Recipe:
+        """The recipe where watching is the first part of something that must end within a budget.
+
+        A program whose steps never settle would spend most of it on waiting, and shows what keeps them from settling
+        in any few steps.
+        """
+        if budget_ns is None:
+            return self
+        return replace(self, most_warmup_s=min(self.most_warmup_s, budget_ns / NS_PER_S / WAITING))
 
     def to_json(self, folder: Path) -> dict[str, Any]:
         """What the watched process reads; `folder` is the run folder."""
