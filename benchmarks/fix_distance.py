@@ -53,9 +53,9 @@ from diagnose.trace.readers import open_traces
 from diagnose.trial.bench import Trial
 from diagnose.trial.beside import Expected
 from diagnose.trial.control import Control
-from diagnose.trial.duel import OnPair
 from diagnose.trial.estimates import Plan
 from diagnose.trial.knobs import OnSetting
+from diagnose.trial.live import OnPair
 from diagnose.trial.looks import Halfway
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.trial.solo import SoloRun
@@ -149,7 +149,7 @@ class Believing:
         original: Program,
         twin: Program,
         on_pair: OnPair | None = None,
-        promised: float = 0.0,
+        promised: Sequence[float] = (),
         expected: Sequence[Expected] = (),
     ) -> Control | None:
         return Control(Interval(0.0, -0.01, 0.01), 0.01, 8, 2, _STEP_NS)

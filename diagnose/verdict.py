@@ -79,8 +79,12 @@ def estimate(pairs: Sequence[Pair], confidence: float = CONFIDENCE) -> Interval:
 
 
 def resolution(control: Interval) -> float:
-    """The smallest saving that the machine can tell from none: the farther bound of the A/A control."""
-    return max(abs(control.low), abs(control.high))
+    """The smallest saving that the machine can tell from none: the farther bound of the A/A control.
+
+    Both sides of a control run the same program, so a bound says as much with the sides swapped: where one came out
+    slower by all of a step, the other saved half of it.
+    """
+    return max(_as_saving(control.low), _as_saving(control.high))
 
 
 def floor(smallest: float) -> float:
@@ -94,8 +98,9 @@ def hopeless(pairs: Sequence[Pair], smallest: float, looks: int, needed: float |
     The interval of the pairs so far is taken at confidence 1 - 0.05 / `looks` (Bonferroni over all looks, the last one
     included), so that looking often does not drop a good fix more often than looking once. Pairs of one generation say
     nothing of the luck of its processes, which the control has seen as part of the resolution; the two errors are
-    independent, so they add as squares. The trial stops when even that upper bound stays below what must be exceeded: a
-    clear loss or a clear "no change". `needed` is that, where a finer control than the one so far may yet be taken.
+    independent, so they add as squares. The interval over several generations has that luck in it. The trial stops when
+    even the upper bound stays below what must be exceeded: a clear loss or a clear "no change". `needed` is that, where
+    a finer control than the one so far may yet be taken.
 
     Looking for losers cannot make a false keep: the decision to keep is taken once, at the end of the trial, on all of
     its pairs, those of the first look among them, and stopping can only take trials away from those that reach it. What
@@ -105,7 +110,19 @@ def hopeless(pairs: Sequence[Pair], smallest: float, looks: int, needed: float |
         return False
     seen = estimate(pairs, 1 - (1 - CONFIDENCE) / max(1, looks))
     needed = floor(smallest) if needed is None else needed
-    return seen.estimate + math.hypot(seen.high - seen.estimate, smallest) < needed
+    unseen = smallest if len({pair.generation for pair in pairs}) < LEAST_GENERATIONS else 0.0
+    return seen.estimate + math.hypot(seen.high - seen.estimate, unseen) < needed
+
+
+def nothing_in_sight(pairs: Sequence[Pair], smallest: float, looks: int, needed: float | None = None) -> bool:
+    """Whether these processes show no saving to build on, whatever more is asked of them: others may.
+
+    The rest of a generation would only make that surer, so the next one is asked. Stops nothing by itself.
+    """
+    if len(pairs) < LEAST_PAIRS:
+        return False
+    seen = estimate(pairs, 1 - (1 - CONFIDENCE) / max(1, looks))
+    return seen.high < (floor(smallest) if needed is None else needed)
 
 
 def clear(pairs: Sequence[Pair], smallest: float, looks: int, beyond: float = CLEAR_SAVING) -> bool:
@@ -134,7 +151,7 @@ def ruling_on_time(
         return Ruling(Decision.FAILED, f"too few steps to compare: {_count(pairs, 'pair')} of blocks measured")
     figures = f"{_count(pairs, 'pair')}, {_signed(saving.low)} … {_signed(saving.high)}"
     needed = floor(smallest)
-    if saving.high < 0 and -saving.estimate > smallest:
+    if saving.high < 0 and _as_saving(saving.estimate) > smallest:
         return Ruling(Decision.SLOWER, f"slower by {format_share(-saving.estimate)} of the step ({figures})")
     if saving.low <= needed:
         early = ", stopped early" if stopped_early else ""
@@ -203,6 +220,11 @@ def _stretch(units: int) -> float:
 
 def _saved(log_ratio: float) -> float:
     return float(-np.expm1(log_ratio))
+
+
+def _as_saving(share: float) -> float:
+    """What the faster of two sides saves, where one saves this share of the other's step, or takes it longer."""
+    return share if share >= 0 else 1 - 1 / (1 - share)
 
 
 def _unmoved(mechanism: Mechanism) -> str:

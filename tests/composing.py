@@ -31,9 +31,9 @@ from diagnose.trace import Trace
 from diagnose.trial.bench import Trial
 from diagnose.trial.beside import Expected
 from diagnose.trial.control import Control
-from diagnose.trial.duel import OnPair
 from diagnose.trial.estimates import Plan
 from diagnose.trial.knobs import OnSetting
+from diagnose.trial.live import OnPair
 from diagnose.trial.looks import Halfway
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.trial.solo import SoloRun
@@ -108,7 +108,7 @@ class FakeBench:
         original: Program,
         twin: Program,
         on_pair: OnPair | None = None,
-        promised: float = 0.0,
+        promised: Sequence[float] = (),
         expected: Sequence[Expected] = (),
     ) -> Control | None:
         assert self.copies[original.root] == self.copies[twin.root] == SOURCE

@@ -122,7 +122,7 @@ class SimulatedArm:
             self._machine.until(self._machine.now_ns + limit_ns, f"{self._what}: blocks")
             raise ArmFailed(Trouble.HUNG, "no answer in time")
         self._machine.walk(self._step_ns, steps + drop, f"{self._what}: blocks")
-        noise = 1 + self._machine.noise * self._machine.luck_of.standard_normal() / np.sqrt(steps)
+        noise = np.exp(self._machine.noise * self._machine.luck_of.standard_normal() / np.sqrt(steps))
         return Block(steps, round(steps * self._step_ns * noise), 0, self._machine.memory(self._text))
 
     def trace(self, steps: int, drop: int, limit_ns: int) -> list[Path]:

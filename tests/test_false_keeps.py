@@ -21,6 +21,7 @@ from diagnose.trial import bench
 from diagnose.trial.bench import Bench
 from diagnose.trial.control import Control
 from diagnose.trial.schedule import Deadline, Schedule
+from diagnose.units import NS_PER_S
 from diagnose.verdict import LEAST_SAVING
 
 SESSIONS = 200
@@ -30,21 +31,25 @@ NO_PROCESSES = types.SimpleNamespace(close=lambda: None)
 
 
 def program_in(folder: Path) -> Program:
-    folder.mkdir()
+    folder.mkdir(parents=True)
     (folder / "train.py").write_text(f"# {folder.name}\n")
     return Program.parse(["train.py"], cwd=folder)
 
 
-def sessions(folder: Path, promised: float, step_ms: float = 20) -> Counter[str]:
-    """Of so many sessions of a control and one trial: fixes kept, those fast enough by themselves, second looks."""
+def sessions(folder: Path, promised: float, step_ms: float = 20, budget_s: int | None = None) -> Counter[str]:
+    """Of so many sessions of a control and one trial: fixes kept, those fast enough by themselves, second looks, and
+    the pairs of all controls."""
     seen: Counter[str] = Counter()
     machine = Machine(lambda _text: step_ms, noise=0.005, luck=0.02)
     original, twin, patched = (program_in(folder / name) for name in ("original", "twin", "patched"))
     with simulated(machine):
         for _ in range(SESSIONS):
             told: list[Control] = []
-            one = Bench(original, folder, Schedule(), Deadline(None, machine.clock), on_control=told.append)
-            assert one.control(original, twin, promised=promised) is not None
+            deadline = Deadline.within(None if budget_s is None else budget_s * NS_PER_S, machine.clock)
+            one = Bench(original, folder, Schedule(), deadline, on_control=told.append)
+            control = one.control(original, twin, promised=[promised])
+            assert control is not None
+            seen["control pairs"] += control.pairs
             found = one.attempt(NOTHING, original, patched).verdict
             assert found.saving is not None
             seen["kept"] += found.decision is Decision.KEPT
@@ -68,6 +73,13 @@ def test_of_two_hundred_patches_that_change_nothing_fewer_than_one_in_twenty_is_
     assert seen["fast enough"] > BAR * SESSIONS  # it is the control that tells them from a faster program
     assert seen["kept"] < BAR * SESSIONS
     assert (seen["second looks"] > 0) == (promised > 0)
+
+
+def test_a_control_that_a_budget_cuts_off_lets_no_more_pass(tmp_path: Path) -> None:
+    free, short = (sessions(tmp_path / name, 0.0, budget_s=budget) for name, budget in (("free", None), ("short", 90)))
+    assert short["control pairs"] < 0.7 * free["control pairs"]
+    assert short["fast enough"] > BAR * SESSIONS
+    assert short["kept"] < BAR * SESSIONS
 
 
 def test_long_steps_take_half_the_pairs_and_no_more_false_keeps(tmp_path: Path) -> None:

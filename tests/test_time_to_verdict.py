@@ -347,7 +347,7 @@ def test_a_fine_control_is_taken_where_a_verdict_hangs_on_it(tmp_path: Path) -> 
     ):
         original, twin = bench.copy({}, "original"), bench.copy({}, "twin")
         faster = bench.copy({"train.py": "# b\n"}, "faster")
-        coarse = bench.control(original, twin, promised=1.0)
+        coarse = bench.control(original, twin, promised=[1.0])
         assert coarse is not None
         clear = bench.attempt(FIXERS[6], original, faster).verdict
         assert clear.decision is Decision.KEPT

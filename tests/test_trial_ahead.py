@@ -18,9 +18,10 @@ from diagnose.trial.ahead import Ahead, Turn
 from diagnose.trial.arms import ArmFailed, Block, Ready, Trouble, Workplace
 from diagnose.trial.bench import Bench
 from diagnose.trial.beside import Beside, Coming, Expected
-from diagnose.trial.duel import Duel, LiveArm
+from diagnose.trial.duel import Duel
 from diagnose.trial.estimates import Plan
 from diagnose.trial.gatekeeper import Gatekeeper
+from diagnose.trial.live import LiveArm
 from diagnose.trial.memory import Memory
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.units import NS_PER_S
@@ -155,7 +156,7 @@ class Stage:
             original, twin = bench.copy({}, "original"), bench.copy({}, "twin")
             patched = bench.copy({"train.py": "part = 'fast'\n"}, "patched")
             expected = Expected(Plan(self.fixer), original, patched, step_ns=20_000_000)
-            bench.control(original, twin, promised=0.5, expected=[expected])
+            bench.control(original, twin, promised=[0.5], expected=[expected])
             self.after_control_ns, self.started = self.machine.now_ns, self.machine.started.total()
             told_ns = bench.trial_ns(Plan(self.fixer)) + bench.final_ns(held=True, runs=1)
             decision = bench.attempt(self.fixer, original, patched).verdict.decision

@@ -11,6 +11,7 @@ from diagnose.verdict import (
     estimate,
     floor,
     hopeless,
+    nothing_in_sight,
     resolution,
     ruling,
     ruling_on_time,
@@ -112,7 +113,9 @@ def test_without_pairs_there_is_no_estimate() -> None:
 
 
 def test_the_resolution_is_the_farther_bound_of_the_control() -> None:
-    assert resolution(Interval(-0.009, -0.024, 0.003)) == 0.024
+    assert resolution(Interval(0.009, -0.003, 0.024)) == 0.024
+    assert resolution(Interval(-0.009, -0.024, 0.003)) == pytest.approx(0.024 / 1.024)  # with the sides swapped
+    assert resolution(Interval(0.0, -1.0, 0.4)) == pytest.approx(0.5)
     assert floor(0.0004) == 0.01
     assert floor(0.024) == 0.024
 
@@ -120,6 +123,16 @@ def test_the_resolution_is_the_farther_bound_of_the_control() -> None:
 def test_a_clear_loser_and_a_clear_no_change_may_stop_early() -> None:
     assert hopeless(simulate(1, -0.10, pairs=5, generations=1), 0.001, looks=4)
     assert hopeless(simulate(1, 0.0, pairs=5, generations=1, noise=0.001, process_luck=0), 0.001, looks=4)
+
+
+def test_the_luck_of_processes_is_counted_once() -> None:
+    """Of one generation the control tells it; several have it in their interval."""
+    one, two = (simulate(1, 0.01, pairs=8, generations=count, noise=0.001, process_luck=0) for count in (1, 2))
+    assert not hopeless(one, 0.05, looks=4)
+    assert hopeless(two, 0.05, looks=4)
+    assert nothing_in_sight(one, 0.05, looks=4)
+    assert not nothing_in_sight(simulate(1, 0.10, pairs=8, generations=1), 0.05, looks=4)
+    assert not nothing_in_sight([Pair(0, 100.0, 200.0)] * 3, 0.05, looks=4)
 
 
 def test_a_promising_or_unclear_trial_goes_on() -> None:

@@ -9,7 +9,7 @@ from diagnose.compose.proposals import Proposal
 from diagnose.model import Decision, Interval, Verdict
 from diagnose.session import AnyEvent, ControlMeasured, PhaseChanged, TrialBlock, VerdictReached, Warned, with_verdict
 from diagnose.trial.control import Control
-from diagnose.trial.duel import OnPair
+from diagnose.trial.live import OnPair
 from diagnose.verdict import Pair
 
 Record = Callable[[AnyEvent], None]

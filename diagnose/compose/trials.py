@@ -11,9 +11,9 @@ from diagnose.program import Program
 from diagnose.trial.bench import Trial
 from diagnose.trial.beside import Expected
 from diagnose.trial.control import Control
-from diagnose.trial.duel import OnPair
 from diagnose.trial.estimates import Plan
 from diagnose.trial.knobs import OnSetting
+from diagnose.trial.live import OnPair
 from diagnose.trial.looks import Halfway
 from diagnose.trial.solo import SoloRun
 
@@ -31,7 +31,7 @@ class Trials(Protocol):
         original: Program,
         twin: Program,
         on_pair: OnPair | None = None,
-        promised: float = 0.0,
+        promised: Sequence[float] = (),
         expected: Sequence[Expected] = (),
     ) -> Control | None: ...
     @property

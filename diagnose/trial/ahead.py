@@ -16,7 +16,8 @@ from pathlib import Path
 
 from diagnose.program import Program
 from diagnose.trial.arms import ArmFailed, Block, Ready, Trouble
-from diagnose.trial.duel import Answer, LiveArm
+from diagnose.trial.duel import Answer
+from diagnose.trial.live import LiveArm
 from diagnose.trial.schedule import EARLY_MORE_NS, EARLY_TIMES
 
 

@@ -21,20 +21,21 @@ from diagnose.trial.arms import Arm, Workplace
 from diagnose.trial.as_found import fails_as_found
 from diagnose.trial.beside import Beside, Coming, Expected
 from diagnose.trial.comparison import ORIGINAL, Comparison
-from diagnose.trial.control import Control, enough, hangs_on_it, joined, seen
+from diagnose.trial.control import MOST_OF_BUDGET, Control, enough, hangs_on_it, joined, seen
 from diagnose.trial.copies import Copies
 from diagnose.trial.costs import Costs
-from diagnose.trial.duel import Duel, LiveArm, OnPair, Starter
+from diagnose.trial.duel import Duel
 from diagnose.trial.estimates import Estimates, Plan
 from diagnose.trial.gatekeeper import Gatekeeper
 from diagnose.trial.groups import Groups, never, undisturbed
 from diagnose.trial.judging import measured, ruled, settled_by_time
 from diagnose.trial.knobs import OnSetting, Sweep
+from diagnose.trial.live import LiveArm, OnPair, Starter
 from diagnose.trial.looks import Halfway, Looks
 from diagnose.trial.memory import Memory, at_once, fits_twice, room_ahead, uncrowded
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.trial.settings import Settings
-from diagnose.trial.solo import Solo, SoloRun, ruling_on_failure
+from diagnose.trial.solo import Solo, SoloRun, original_failed, ruling_on_failure
 from diagnose.trial.startup import Startups
 from diagnose.verdict import LEAST_PAIRS, LEAST_SAVING, Pair, Ruling, saved
 
@@ -137,14 +138,13 @@ class Bench:
         original: Program,
         twin: Program,
         on_pair: OnPair | None = None,
-        promised: float = 0.0,
+        promised: Sequence[float] = (),
         expected: Sequence[Expected] = (),
     ) -> Control | None:
         """Measure what this machine can resolve; None where the program is too short or the time is up.
 
-        `promised` is the largest saving that is predicted, as a share of the step; `expected` what may be
-        the next trial, by how much time there is then. Raises ProgramFailed where the original does not run in its
-        copy.
+        `promised` are the savings that are predicted, as shares of the step; `expected` what may be the next trial, by
+        how much time there is then. Raises ProgramFailed where the original does not run in its copy.
         """
         self._twins, self._beside.original = (original, twin), original
         # What has to be compiled first would keep the control waiting.
@@ -155,7 +155,8 @@ class Bench:
         self, resolution: float, on_pair: OnPair | None = None, coming: Coming | None = None
     ) -> Control | None:
         """Compare the original with itself until the resolution is reached; the pairs of a coarser look count too."""
-        duel = replace(self._duel(on_pair), resolution=None, enough=resolution, trace=False)
+        patience = self._deadline.part(MOST_OF_BUDGET)
+        duel = replace(self._duel(on_pair), resolution=None, enough=resolution, patience=patience, trace=False)
         assert self._twins is not None  # `control` comes first
         found = self._compare(duel, *self._twins, "control", coming or Coming())
         if found.failed is not None:

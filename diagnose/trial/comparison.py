@@ -33,6 +33,8 @@ class Comparison:
     traces: tuple[list[Path], list[Path]] = field(default_factory=lambda: ([], []))
     windows_taken: int = 0
     """How many of those the duel itself has taken."""
+    windows_ns: int = 0
+    """What it has spent on them."""
     stopped_early: bool = False
     alternated: bool = False
     """The arms did not fit side by side: processes alternated instead of taking turns."""

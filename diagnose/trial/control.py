@@ -1,8 +1,9 @@
 """What a machine can tell from nothing: the original against itself, as closely as it takes, and closer where it must.
 
-What promises to halve a step needs no resolution of a percent. So the control ends once it is fine beside the largest
-promise, and goes on, with fresh processes, when a verdict hangs on it: a saving that is enough by itself, and only
-not beyond what the control has seen so far. The trial itself is over by then, and not one pair is added to it; what is
+What promises to halve a step needs no resolution of a percent. So the control ends once it is fine beside what is
+promised, and of a budget it takes no more than a share: what it has seen by then is the resolution, however coarse. It
+goes on, with fresh processes, when a verdict hangs on it: a saving that is enough by itself, and only not beyond what
+the control has seen so far. The trial itself is over by then, and not one pair is added to it; what is
 asked again is the machine, once in a session, and all pairs of both looks count. That is a second look nevertheless,
 and taken only where it can let a fix pass: how rarely a patch that changes nothing is kept so, tests simulate.
 """
@@ -15,8 +16,10 @@ from dataclasses import dataclass, replace
 from diagnose.model import Interval
 from diagnose.verdict import LEAST_PAIRS, LEAST_SAVING, Pair, estimate, resolution
 
-FINE_BESIDE = 0.1
-"""Of what is promised: so coarse may a first control be."""
+FINE_BESIDE_LARGEST, FINE_BESIDE_SMALLEST = 0.1, 1 / 3
+"""Of the largest and of the smallest saving that is promised: so coarse may a first control be, beside either."""
+MOST_OF_BUDGET = 4
+"""One part in so many of the time that is left may go by before a control has to do with few pairs."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +34,12 @@ class Control:
     alternated: bool = False
 
 
-def enough(promised: float) -> float:
-    """The resolution that a first control is to reach, where the largest promise is this share of a step."""
-    return max(LEAST_SAVING, FINE_BESIDE * promised)
+def enough(promised: Sequence[float]) -> float:
+    """The resolution that a first control is to reach, where fixes promise these shares of a step."""
+    worth = [share for share in promised if share > LEAST_SAVING]
+    if not worth:
+        return LEAST_SAVING
+    return max(LEAST_SAVING, FINE_BESIDE_LARGEST * max(worth), FINE_BESIDE_SMALLEST * min(worth))
 
 
 def seen(pairs: Sequence[Pair], step_ns: int, *, alternated: bool) -> Control | None:

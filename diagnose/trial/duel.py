@@ -10,35 +10,21 @@ import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
-from diagnose.model import Interval
 from diagnose.trial.arms import ArmFailed, Block, Ready, Trouble
 from diagnose.trial.comparison import ORIGINAL, PATCHED, Comparison
+from diagnose.trial.live import LiveArm, OnPair, Starter
 from diagnose.trial.memory import fits_twice
 from diagnose.trial.schedule import LONG_STEP_NS, Deadline, Schedule
-from diagnose.verdict import CLEAR_SAVING, LEAST_PAIRS, LEAST_SAVING, Pair, clear, estimate, hopeless, precise
+from diagnose.trial.stopping import Stopping
+from diagnose.verdict import LEAST_PAIRS, LEAST_SAVING, Pair, estimate
 
 Answer = TypeVar("Answer")
 
 
-class LiveArm(Protocol):
-    """What a duel needs of an arm; `diagnose.trial.arms.Arm` is one."""
-
-    def ready(self, limit_ns: int) -> Ready: ...
-    def run(self, steps: int, drop: int, limit_ns: int) -> Block: ...
-    def trace(self, steps: int, drop: int, limit_ns: int) -> list[Path]: ...
-    def close(self) -> None: ...
-
-
 def nothing() -> None:
     """Nothing starts beside a duel, and nothing is waited for."""
-
-
-Starter = Callable[[int], LiveArm]
-"""Starts a fresh process of one side; its argument counts the processes, for names of folders."""
-OnPair = Callable[[int, Pair, Interval | None], None]
-"""Told after each pair: its number, the pair, the estimate so far."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +39,8 @@ class Duel:
     """The resolution to reach, while it is being measured."""
     needed: float | None = None
     """What a saving must exceed, where a finer resolution may yet be measured."""
+    patience: Deadline | None = None
+    """After this, as many pairs of each generation as are asked for a first look have to do."""
     fits: bool | None = None
     """Whether both arms fit side by side, where an earlier duel has seen it."""
     on_pair: OnPair | None = None
@@ -84,7 +72,11 @@ class _Run:
         self.duel = duel
         self.schedule = duel.schedule
         self.starters = starters
+        self.stopping = Stopping(
+            duel.schedule.looks, duel.resolution, duel.enough, duel.needed, reassures=duel.reassures
+        )
         self.found = Comparison(traces=(list(duel.window), []))
+        self.patience = duel.patience or Deadline()
         self.blocks: tuple[list[Block], list[Block]] = ([], [])
         self.started = 0
         self.fits = duel.fits
@@ -114,23 +106,14 @@ class _Run:
                 self.alternate()
             else:
                 self.generation(generation)
-            done = self.found.generations >= self.schedule.generations and (
-                len(self.found.pairs) >= self.schedule.pairs or self.settled
-            )
-            if done or self.over or self.found.alternated:
+            pairs = self.found.pairs
+            enough = len(pairs) >= self.schedule.pairs or self.patience.passed or self.stopping.settled(pairs)
+            if (self.found.generations >= self.schedule.generations and enough) or self.over or self.found.alternated:
                 break
             if (self.hung_start and not hung) or (roomy and not self.roomy and len(self.found.pairs) == before):
                 continue
             if len(self.found.pairs) == before and self.fits is not False and not self.shrink():
                 break
-
-    @property
-    def settled(self) -> bool:
-        """Whether the pairs so far say enough, so that more would only repeat it."""
-        if self.duel.resolution is None:
-            return precise(self.found.pairs, self.schedule.looks, self.duel.enough)
-        beyond = LEAST_SAVING if self.duel.reassures else CLEAR_SAVING
-        return clear(self.found.pairs, self.duel.resolution, self.schedule.looks, beyond)
 
     @property
     def over(self) -> bool:
@@ -252,8 +235,12 @@ class _Run:
     def take_turns(self, arms: Sequence[LiveArm], generation: int) -> None:
         long = self.found.step_ns >= LONG_STEP_NS and not self.duel.reassures
         screened = self.schedule.screened_pairs(self.found.step_ns if long else 0)
-        last = self.found.generations + 1 >= self.schedule.generations
-        most = max(self.schedule.pairs_per_generation, self.schedule.pairs - len(self.found.pairs) if long else 0)
+        left = self.schedule.generations - self.found.generations
+        last = left <= 1
+        most = max(
+            self.schedule.pairs_per_generation, self.schedule.pairs - len(self.found.pairs) if long or last else 0
+        )
+        patience = self.patience.part(left)
         for turn in range(most):
             if self.over:
                 return
@@ -262,9 +249,14 @@ class _Run:
             for side in (ORIGINAL, PATCHED) if forward else (PATCHED, ORIGINAL):
                 blocks[side] = self.block(side, arms[side], self.found.steps)
             self.add_pair(generation, blocks)
-            if turn + 1 == screened and (self.settled or (long and not last)):
+            if turn + 1 >= screened and patience.passed:
+                return
+            if turn + 1 == screened and (self.stopping.settled(self.found.pairs) or (long and not last)):
                 self.found.reassured = self.duel.reassures
                 return  # to the next generation, if this is not the last
+            if turn + 1 == screened and self.stopping.fruitless(self.found.pairs):
+                self.found.stopped_early = self.found.stopped_early or last
+                return
 
     def alternate(self) -> None:
         """Where both do not fit: a process, warmed up, runs one long block and ends; each pair is a generation."""
@@ -273,7 +265,7 @@ class _Run:
         for pair in range(wanted):
             blocks: dict[int, Block] = {}
             for side in (ORIGINAL, PATCHED) if pair % 2 == 0 else (PATCHED, ORIGINAL):
-                if self.over:
+                if self.over or (not blocks and pair >= LEAST_PAIRS and self.patience.passed):
                     return
                 with contextlib.ExitStack() as stack:
                     try:
@@ -305,9 +297,8 @@ class _Run:
         self.found.generations = len({pair.generation for pair in pairs})
         if self.duel.on_pair is not None:
             self.duel.on_pair(len(pairs) - 1, pairs[-1], estimate(pairs) if len(pairs) >= LEAST_PAIRS else None)
-        smallest = self.duel.resolution
-        if smallest is not None and self.schedule.looks_after(len(pairs)):
-            self.found.stopped_early = hopeless(pairs, smallest, self.schedule.looks, self.duel.needed)
+        if self.schedule.looks_after(len(pairs)):
+            self.found.stopped_early = self.stopping.hopeless(pairs)
 
     def block(self, side: int, arm: LiveArm, steps: int) -> Block:
         limit = self.limit(self.schedule.block_limit_ns(steps, self.found.step_ns))
@@ -321,11 +312,12 @@ class _Run:
 
     def trace_one(self, side: int, arm: LiveArm) -> None:
         # Writing a trace takes its time: the limit is that of a start.
-        limit = self.limit(self.schedule.start_limit_ns)
+        limit, began_ns = self.limit(self.schedule.start_limit_ns), self.duel.deadline.clock()
         paths = self.call(
             side, lambda: arm.trace(self.schedule.trace_steps, self.schedule.drops(self.found.step_ns), limit)
         )
         self.found.windows_taken += 1
+        self.found.windows_ns += self.duel.deadline.clock() - began_ns
         before, after = self.found.traces
         self.found.traces = (paths, after) if side == ORIGINAL else (before, paths)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Self
 
 from diagnose.trial.arms import ArmFailed, Block, Ready
-from diagnose.trial.duel import LiveArm, Starter
+from diagnose.trial.live import LiveArm, Starter
 
 
 class KeptArm:

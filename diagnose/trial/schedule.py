@@ -146,6 +146,10 @@ class Deadline:
         """The deadline of a part that must leave `by_ns` to what comes after it."""
         return self if self.at_ns is None else replace(self, at_ns=self.at_ns - by_ns)
 
+    def part(self, of: int) -> Deadline:
+        """The end of the first of so many equal parts of the time left."""
+        return self if self.at_ns is None else replace(self, at_ns=self.clock() + (self.left_ns or 0) // max(1, of))
+
     def half_ns(self, limit_ns: int) -> int:
         """The shorter of a limit and half of the time left (a second at least): nothing that hangs takes it all."""
         if self.at_ns is None:

@@ -9,9 +9,10 @@ from pathlib import Path
 from diagnose.model import Interval
 from diagnose.program import Program
 from diagnose.trial.comparison import ORIGINAL
-from diagnose.trial.duel import Duel, Starter
+from diagnose.trial.duel import Duel
 from diagnose.trial.kept import KeptArm
 from diagnose.trial.knobs import YardstickFailed
+from diagnose.trial.live import Starter
 from diagnose.trial.schedule import Schedule
 from diagnose.trial.startup import Startups
 

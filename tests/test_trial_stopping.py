@@ -1,0 +1,85 @@
+"""When a duel ends before it has all its pairs: what is out of patience, and what shows nothing to build on."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from test_trial_duel import SCHEDULE, Machine
+
+from diagnose.trial.comparison import ORIGINAL
+from diagnose.trial.control import enough
+from diagnose.trial.memory import Memory
+from diagnose.trial.schedule import Deadline
+from diagnose.verdict import LEAST_PAIRS, LEAST_SAVING
+
+PLAN = replace(SCHEDULE, pairs=20, look_every=6)
+FULL = Memory(peak_bytes=100, reserved_bytes=1 << 40, free_bytes=0, device_bytes=1 << 40, host_bytes=1)
+
+
+def restless() -> Callable[[int], float]:
+    """Every block takes another time, so that no control is ever precise."""
+    times = itertools.cycle([10e6, 17e6, 13e6, 23e6, 11e6])
+    return lambda _side: next(times)
+
+
+def test_a_control_out_of_patience_has_the_fewest_pairs_of_each_generation() -> None:
+    assert len(Machine(step_ns=restless()).run(schedule=PLAN).pairs) == 20
+    found = Machine(step_ns=restless()).run(schedule=PLAN, patience=Deadline(5, lambda: 5))
+    assert (len(found.pairs), found.generations) == (2 * PLAN.screen_pairs, 2)
+    assert not found.out_of_time  # what it saw by then is an answer
+
+
+def test_patience_is_shared_by_the_generations() -> None:
+    machine = Machine(step_ns=restless())
+    seen = machine.run(
+        schedule=PLAN, patience=Deadline(14, lambda: sum(mark == "B" for mark in machine.diary)), trace=False
+    )
+    # Of fourteen blocks of either side, one settles each generation.
+    assert [sum(pair.generation == number for pair in seen.pairs) for number in (0, 1)] == [6, 6]
+
+
+def test_a_control_that_alternates_has_as_many_pairs_as_an_interval_needs() -> None:
+    machine = Machine(step_ns=restless(), memory=FULL)
+    found = machine.run(schedule=PLAN, fits=None, patience=Deadline(5, lambda: 5))
+    assert found.alternated
+    assert len(found.pairs) == LEAST_PAIRS
+    assert machine.alive == 0
+
+
+def test_processes_that_show_nothing_are_followed_by_others_before_they_have_all_their_pairs() -> None:
+    none = Machine(step_ns=lambda _side: 10e6).run(schedule=PLAN, resolution=0.02)
+    assert (len(none.pairs), none.generations, none.stopped_early) == (8, 2, True)
+
+
+@pytest.mark.parametrize("resolution", [0.02, 0.3])
+def test_however_coarse_the_machine_no_change_is_clear_after_two_generations(resolution: float) -> None:
+    assert len(Machine(step_ns=lambda _side: 10e6).run(schedule=PLAN, resolution=resolution).pairs) == 8
+
+
+def test_a_saving_that_only_other_processes_show_has_all_the_pairs_that_are_left() -> None:
+    """The luck of one generation may hide it."""
+    machine = Machine()
+    machine.step_ns = lambda side: 9.2e6 if side != ORIGINAL and machine.diary.count("start B") > 1 else 10e6
+    found = machine.run(schedule=PLAN, resolution=0.02)
+    assert not found.stopped_early
+    assert (len(found.pairs), found.generations) == (20, 2)
+    assert sum(pair.generation == 1 for pair in found.pairs) == 16
+
+
+def test_a_control_is_fine_beside_the_smallest_promise_or_a_tenth_of_the_largest() -> None:
+    assert enough([]) == LEAST_SAVING
+    assert enough([0.0, 0.004]) == LEAST_SAVING
+    assert enough([0.6]) == pytest.approx(0.2)
+    assert enough([0.6, 0.06]) == pytest.approx(0.06)
+    assert enough([0.6, 0.3]) == pytest.approx(0.1)
+    assert enough([0.02]) == LEAST_SAVING
+
+
+def test_equal_parts_of_what_is_left_of_a_deadline() -> None:
+    assert Deadline().part(2).at_ns is None
+    assert Deadline(30, lambda: 10).part(2).at_ns == 20
+    assert Deadline(30, lambda: 40).part(2).at_ns == 40
+    assert Deadline(30, lambda: 40).part(2).passed
