@@ -199,7 +199,7 @@ class Believing:
     def steps_alone(self, programs: Sequence[tuple[Program, str]], steps: int) -> list[int | None]:
         return [self.step_alone(program, name, steps) for program, name in programs]
 
-    def trial_ns(self, plan: Plan) -> int:
+    def trial_ns(self, plan: Plan, *, at_best: bool = False) -> int:
         return 0
 
     def check_ns(self) -> int:

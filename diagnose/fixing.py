@@ -122,7 +122,8 @@ def lines_with(text: str, code: str) -> list[int]:
     return [number for number, line in enumerate(text.splitlines(), 1) if code in line]
 
 
-_COMPILING = frozenset({6, 9})
+_COMPILATION = 6
+_COMPILING = frozenset({_COMPILATION, 9})
 """Of an order class, the tens: compilation, graph capture."""
 
 
@@ -172,3 +173,8 @@ class Fixer:
         """Whether code runs after it that nobody wrote, compiled or recorded as a graph: what it changes late in a run
         no first step shows, and its programs take long to start."""
         return self.order // 10 in _COMPILING
+
+    @property
+    def brings_compiler(self) -> bool:
+        """Whether a compiler runs at the start of its programs: to record a graph takes a few steps."""
+        return self.order // 10 == _COMPILATION

@@ -182,7 +182,7 @@ class FakeBench:
         dies = next((self.alone_by_text[key] for key in self.alone_by_text if key in self.copies[program.root]), None)
         return SoloRun(failure=Ruling(dies, "as it ended")) if dies is not None else SoloRun(12_000_000, 3 << 30)
 
-    def trial_ns(self, plan: Plan) -> int:
+    def trial_ns(self, plan: Plan, *, at_best: bool = False) -> int:
         more_ns = self.training_takes_ns if plan.fixer.gate is Gate.TRAINING else 0
         return plan.settings * self.trial_takes_ns + more_ns
 

@@ -91,6 +91,18 @@ def test_a_copy_compiles_where_the_run_was_seen_to_or_where_a_fix_wrote_it(
     assert (copies.make(changed, "one").root in copies.compiling) is expected
 
 
+def test_what_records_a_graph_waits_for_no_compiler(tmp_path: Path) -> None:
+    copies = Copies(project(tmp_path), tmp_path / "trials", os.environ)
+    graphed = PROGRAM.replace(
+        "optimizer = torch", "model = torch.cuda.make_graphed_callables(model, (x,))\noptimizer = torch"
+    )
+    recording = copies.make({"train.py": graphed}, "one").root
+    assert recording in copies.compiling  # what runs is nobody's code, and shows late
+    assert recording not in copies.slow
+    compiled = copies.make({"train.py": COMPILED}, "two").root
+    assert compiled in copies.compiling & copies.slow
+
+
 class FakeHub:
     """As much of a hub as a warm-up needs."""
 

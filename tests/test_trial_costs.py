@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 from diagnose.model import Gate
 from diagnose.trial.comparison import Comparison
-from diagnose.trial.costs import FIRST_COMPILE_NS, WARM_SHARE, WINDOW_NS, Costs
+from diagnose.trial.costs import FIRST_COMPILE_NS, LEAST_COMPILE_NS, WARM_SHARE, WINDOW_NS, Costs
 from diagnose.trial.schedule import Schedule
 from diagnose.units import NS_PER_MS, NS_PER_S
 from diagnose.verdict import Pair
@@ -61,6 +60,30 @@ def test_compiling_is_guessed_until_it_was_seen() -> None:
     assert known.trial_ns(1, compiles=True) - known.trial_ns(1) == 20 * NS_PER_S
 
 
+def test_at_best_compiling_is_short_until_it_was_seen() -> None:
+    known = costs()
+    assert known.trial_ns(1, compiles=True, at_best=True) - known.trial_ns(1) == LEAST_COMPILE_NS
+    known.saw(comparison(patched_s=25), TURNS_NS, compiles=True)
+    assert known.trial_ns(1, compiles=True, at_best=True) == known.trial_ns(1, compiles=True)
+
+
+def test_what_compiles_no_less_at_every_start_has_no_first_one_that_takes_longer() -> None:
+    known = Costs(SCHEDULE)
+    known.saw(comparison(original_s=12, patched_s=12), TURNS_NS, compiles=True)
+    assert known.compiling_ns() < NS_PER_MS
+
+
+def test_a_window_takes_what_the_last_ones_took() -> None:
+    steps_ns = (4 + 2) * 20 * NS_PER_MS
+    watched = Costs(SCHEDULE, window_ns=NS_PER_S)
+    watched.saw(comparison(), TURNS_NS)
+    assert watched.trial_ns(1) - watched.check_ns() == 2 * (steps_ns + NS_PER_S)
+    traced = comparison()
+    traced.windows_taken, traced.windows_ns = 1, steps_ns + 3 * NS_PER_S
+    watched.saw(traced, TURNS_NS)
+    assert watched.trial_ns(1) - watched.check_ns() == 2 * (steps_ns + 3 * NS_PER_S)
+
+
 def test_of_a_program_that_compiles_itself_the_first_start_shows_what_that_takes() -> None:
     known, found = Costs(SCHEDULE), comparison(original_s=25, patched_s=24)
     for starts in found.starts_ns:
@@ -84,7 +107,7 @@ def test_a_comparison_that_took_longer_than_its_parts_makes_the_next_estimate_lo
     assert costs(2 * TURNS_NS).check_ns() == 2 * TURNS_NS
     assert costs(TURNS_NS // 2).check_ns() == TURNS_NS
     traced = comparison()
-    traced.traces, traced.windows_taken = ([Path("before")], [Path("after")]), 2
+    traced.windows_taken, traced.windows_ns = 2, WINDOWS_NS
     known = Costs(SCHEDULE)
     known.saw(traced, TURNS_NS + WINDOWS_NS)
     assert known.check_ns() == TURNS_NS

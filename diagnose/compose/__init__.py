@@ -28,6 +28,7 @@ from diagnose.trial.bench import Bench
 from diagnose.trial.groups import never, undisturbed
 from diagnose.trial.memory import while_watched
 from diagnose.trial.schedule import Deadline, Schedule
+from diagnose.trial.windows import written_ns
 from diagnose.units import format_ns, format_share
 
 __all__ = ["WITHOUT_ASKING", "Composition", "Outcome", "dry_run", "fix", "stored", "summary"]
@@ -66,6 +67,7 @@ def fix(
             plan,
             deadline,
             memory=while_watched(traces),
+            window_ns=written_ns(traces),
             on_phase=journal.phase,
             on_control=journal.tell_of_control,
             cancelled=cancelled,

@@ -71,8 +71,9 @@ class Trials(Protocol):
 
     def alone(self, program: Program, name: str) -> SoloRun: ...
 
-    def trial_ns(self, plan: Plan) -> int:
-        """How long a trial is expected to take, with the choice between settings and its gate."""
+    def trial_ns(self, plan: Plan, *, at_best: bool = False) -> int:
+        """How long a trial is expected to take, with the choice between settings and its gate; `at_best`: if what is
+        only assumed of it turns out short."""
         ...
 
     def check_ns(self) -> int:

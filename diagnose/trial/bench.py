@@ -72,9 +72,10 @@ class Bench:
         *,
         compiles: bool = False,
         ranks: int = 1,
+        window_ns: int = 0,
     ) -> None:
-        """`memory` is what one process of the program was seen to hold, where that is known before any trial;
-        `compiles`: it was seen to compile something; `ranks`: of one run of it.
+        """`memory` is what one process of the program was seen to hold, `window_ns` what it took to write its profiler
+        window, where that is known before any trial; `compiles`: it was seen to compile something; `ranks`: of one run.
 
         `on_phase` is told of what takes a while and shows no pairs meanwhile, `on_control` of a control that a verdict
         has asked for. Once `cancelled` says so, whatever waits
@@ -100,7 +101,7 @@ class Bench:
         self._baseline: Program | None = None
         self._windows: dict[Path, Sequence[Path]] = {}
         """Of programs that have had a profiler window, by root."""
-        self._costs = Costs(schedule)
+        self._costs = Costs(schedule, window_ns=window_ns)
         self._groups = Groups(cancelled)
         protect = {"module": str(Path(guard.__file__)), "originals": [str(program.root)], "copy": str(folder)}
         self._place = Workplace(
@@ -147,8 +148,8 @@ class Bench:
         how much time there is then. Raises ProgramFailed where the original does not run in its copy.
         """
         self._twins, self._beside.original = (original, twin), original
-        # What has to be compiled first would keep the control waiting.
-        ready = [one for one in expected if not self._compiles_anew(original, one.patched)]
+        slow = self._copies.slow  # what has to be compiled would keep the control waiting, unless that compiles too
+        ready = [one for one in expected if original.root in slow or one.patched.root not in slow]
         return self._look_at_control(enough(promised), on_pair, self._beside.after_control(ready))
 
     def _look_at_control(
@@ -283,17 +284,19 @@ class Bench:
         """
         return self._looks.check(gate, original, patched, rounds_to, asked=asked, fewer=fewer)
 
-    def trial_ns(self, plan: Plan) -> int:
-        """How long a trial is expected to take, with the choice between settings and its gate."""
+    def trial_ns(self, plan: Plan, *, at_best: bool = False) -> int:
+        """How long a trial is expected to take, with the choice between settings and its gate; `at_best`: if what is
+        only assumed of it turns out short."""
         fixer, baseline = plan.fixer, self._baseline
         # What changes no bit is hardly in what was compiled; anything else may compile all of it anew.
-        recompiles = baseline is not None and baseline.root in self._copies.compiling
-        compiles = fixer.compiles or (fixer.gate is not Gate.BITWISE and recompiles)
+        recompiles = baseline is not None and baseline.root in self._copies.slow
         arms = None if baseline is None or self._beside.closed else self._beside.arms(baseline)
         there = self._beside.there(plan)
+        compiles = there is None and (fixer.brings_compiler or (fixer.gate is not Gate.BITWISE and recompiles))
         windows = 1 if baseline is not None and baseline.root in self._windows else 2
-        estimates = Estimates(self._costs, self._gatekeeper)
-        return estimates.trial_ns(plan, baseline, compiles=compiles, beside=arms, there=there, windows=windows)
+        return Estimates(self._costs, self._gatekeeper).trial_ns(
+            plan, baseline, compiles=compiles, beside=arms, there=there, windows=windows, at_best=at_best
+        )
 
     def check_ns(self) -> int:
         """The same of a leave-one-out check."""
@@ -340,7 +343,7 @@ class Bench:
         )
 
     def _compare(self, duel: Duel, original: Program, patched: Program, name: str, coming: Coming) -> Comparison:
-        compiles = patched.root in self._copies.compiling
+        compiles = patched.root in self._copies.slow
         if compiles:  # no start so far shows how long it takes to compile
             duel = replace(duel, start_limit_ns=self._schedule.start_limit_ns)
         anew = self._compiles_anew(original, patched)
@@ -378,9 +381,9 @@ class Bench:
     def _compiles_anew(self, original: Program, patched: Program) -> bool:
         """Whether the patched program compiles what nothing before it has: most of it is compiled where the original
         compiles too."""
-        compiling = self._copies.compiling
-        cold = patched.root in compiling and not self._startups.knows(patched)
-        return cold and not (original.root in compiling and self._startups.knows(original))
+        slow = self._copies.slow
+        cold = patched.root in slow and not self._startups.knows(patched)
+        return cold and not (original.root in slow and self._startups.knows(original))
 
     def _starter(self, program: Program, name: str) -> Starter:
         def start(_number: int) -> LiveArm:

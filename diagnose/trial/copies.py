@@ -12,7 +12,8 @@ from diagnose.program.copy import copy_environment, copy_program
 from diagnose.program.environment import with_declared
 from diagnose.program.source import read_source
 
-_COMPILES = re.compile(r"(?<!\bre)\.compile\(|make_graphed_callables\(")
+_COMPILES = re.compile(r"(?<!\bre)\.compile\(")
+_RECORDS = re.compile(r"make_graphed_callables\(")
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,9 @@ class Copies:
     edited: dict[Path, list[str]] = field(default_factory=dict)
     """The files with other texts."""
     compiling: set[Path] = field(default_factory=set)
-    """Those whose start compiles something: as the program itself does, or by what a fix wrote."""
+    """Those whose start compiles or records something: as the program itself does, or by what a fix wrote."""
+    slow: set[Path] = field(default_factory=set)
+    """Those of them that wait for a compiler: to record a graph takes a few steps."""
     _environments: dict[Path, dict[str, str]] = field(default_factory=dict)
 
     def make(self, texts: Mapping[str, str], name: str) -> Program:
@@ -42,15 +45,17 @@ class Copies:
         environment = copy_environment(self.program, folder, self.environment) | cache
         # A trial imports torch before the program runs, and with it what reads the environment on import.
         self._environments[copied.root] = with_declared(copied, environment)
-        if self.compiles or any(self._compiles_more(path, text) for path, text in texts.items()):
+        if self.compiles or any(self._has_more(_COMPILES, path, text) for path, text in texts.items()):
+            self.slow.add(copied.root)
+        if copied.root in self.slow or any(self._has_more(_RECORDS, path, text) for path, text in texts.items()):
             self.compiling.add(copied.root)
         return copied
 
-    def _compiles_more(self, path: str, text: str) -> bool:
-        """Whether a fix wrote a call that compiles; one that was there may be switched off."""
+    def _has_more(self, calls: re.Pattern[str], path: str, text: str) -> bool:
+        """Whether a fix wrote such a call; one that was there may be switched off."""
         found = self.program.root / path
         before = read_source(found).text if found.exists() else ""
-        return len(_COMPILES.findall(text)) > len(_COMPILES.findall(before))
+        return len(calls.findall(text)) > len(calls.findall(before))
 
     def environment_of(self, copied: Program) -> dict[str, str]:
         """That of a copy."""

@@ -11,14 +11,17 @@ from diagnose.trial.trajectory import LEAST_SEEDS
 from diagnose.units import NS_PER_S
 from diagnose.verdict import LEAST_PAIRS
 
-FIRST_COMPILE_NS = 30 * NS_PER_S
+FIRST_COMPILE_NS = 20 * NS_PER_S
 """What compiling a training step takes, where this session has not seen it yet: for a GPT of twelve layers inductor
-took 19 to 23 s beside an H200."""
+took 18 to 23 s beside an H200."""
+LEAST_COMPILE_NS = 5 * NS_PER_S
+"""What it takes at best: one function, with the start of the compiler's own processes."""
 WARM_SHARE = 0.25
 """Of what compiling adds to a start, what a start adds that finds all of it compiled, until this session has seen it:
 the program is traced again, and what was compiled is looked up."""
 WINDOW_NS = 4 * NS_PER_S
-"""To write one profiler window, and to begin and end it: seen of a GPT whose window holds some ten thousand events."""
+"""To write one profiler window, and to begin and end it, where none has been seen: of a GPT whose window holds some ten
+thousand events it took so long."""
 FINAL_BLOCKS = 5
 """As many steps as this many blocks of a trial are run alone in the end."""
 _MOST_SLACK = 3.0
@@ -37,8 +40,12 @@ class Costs:
     first_start_ns: int = 0
     """The same of the program as found, which runs once more in the end."""
     first_step_ns: int = 0
+    window_ns: int = 0
+    """To write a profiler window and all that goes with it: as the program was watched, then as the newest trial
+    took."""
     compile_ns: int = 0
-    """By how much the start of a program that compiles was longer, at most."""
+    """By how much the start of a program that compiles was longer, at most; above zero once it was seen, even of one
+    that compiles no less at every start."""
     rewarm_ns: int = 0
     """The same of a later process, which found everything compiled."""
     gates_ns: dict[Gate, int] = field(default_factory=dict)
@@ -57,7 +64,7 @@ class Costs:
             # Of a program that compiles itself, later starts find compiled what the first one compiled.
             self.start_ns = originals[-1] if compiles else max(originals)
         if compiles and patched:
-            self.compile_ns = max(self.compile_ns, max([*originals, *patched]) - self.start_ns)
+            self.compile_ns = max(1, self.compile_ns, max([*originals, *patched]) - self.start_ns)
         if compiles and len(patched) > 1:
             self.rewarm_ns = max(0, patched[-1] - self.start_ns)
         if found.step_ns > 0:
@@ -68,9 +75,11 @@ class Costs:
             self.alternates = found.alternated
         if found.generations > 1:
             self.ahead = found.ahead
+        if found.windows_taken:
+            steps_ns = self._window_steps * found.step_ns
+            self.window_ns = max(1, found.windows_ns // found.windows_taken - steps_ns)
         if len(found.pairs) >= self._clear_pairs and not compiles:
-            explained_ns = self._turns_ns(found.generations, len(found.pairs))
-            explained_ns += self._windows_ns(found.windows_taken) if all(found.traces) else 0
+            explained_ns = self._turns_ns(found.generations, len(found.pairs)) + found.windows_ns
             self.slack = min(_MOST_SLACK, max(1.0, took_ns / max(1, explained_ns)))
 
     @property
@@ -81,7 +90,11 @@ class Costs:
     @property
     def warm_ns(self) -> int:
         """By how much the start of a program that compiles is longer where all is compiled already."""
-        return self.rewarm_ns or round(WARM_SHARE * (self.compile_ns or FIRST_COMPILE_NS))
+        return self.rewarm_ns or round(WARM_SHARE * self.compiling_ns())
+
+    def compiling_ns(self, *, at_best: bool = False) -> int:
+        """By how much the first start of a program that compiles is longer."""
+        return self.compile_ns or (LEAST_COMPILE_NS if at_best else FIRST_COMPILE_NS)
 
     def grew(self, found: Comparison) -> None:
         """The patched program of a comparison is what the next trials start from."""
@@ -101,12 +114,14 @@ class Costs:
         if processes:
             self.gates_ns[gate] = took_ns * min(processes, _OF_ITS_OWN[gate]) // processes
 
-    def trial_ns(self, settings: int, *, compiles: bool = False, started: bool = False, windows: int = 2) -> int:
+    def trial_ns(
+        self, settings: int, *, compiles: bool = False, started: bool = False, windows: int = 2, at_best: bool = False
+    ) -> int:
         """A trial up to its gate: the choice between settings, the turns, and so many profiler windows.
 
-        `started`: its processes wait for it.
+        `started`: its processes wait for it. `at_best`: if what nothing in this session has shown yet turns out short.
         """
-        more_ns = (self.compile_ns or FIRST_COMPILE_NS) if compiles and self.start_ns else 0
+        more_ns = self.compiling_ns(at_best=at_best) if compiles and self.start_ns else 0
         if compiles and self.ahead:
             more_ns += self.start_ns  # what one process has to compile, the next waits for
         sweep_ns = 0
@@ -148,8 +163,11 @@ class Costs:
 
     def _windows_ns(self, count: int) -> int:
         """So many windows, one of each side at most."""
-        steps = self.schedule.trace_steps + self.schedule.drops(self.step_ns)
-        return count * (steps * self.step_ns + WINDOW_NS) if self.start_ns else 0
+        return count * (self._window_steps * self.step_ns + (self.window_ns or WINDOW_NS)) if self.start_ns else 0
+
+    @property
+    def _window_steps(self) -> int:
+        return self.schedule.trace_steps + self.schedule.drops(self.step_ns)
 
     def _turns_ns(self, generations: int, pairs: int) -> int:
         if self.alternates:

@@ -61,22 +61,26 @@ class Estimates:
         beside: Sequence[float] | None = None,
         there: Sequence[Path] | None = None,
         windows: int = 2,
+        at_best: bool = False,
     ) -> int:
         """With the choice between settings, so many profiler windows and the gate; `baseline` is the program that the
         fix is put on.
 
         `beside`: of the memory that was seen, what the arms need beside which captures may start. `there`: where the
-        copies with the fix, and with a part of it, lie whose arms wait for this trial already.
+        copies with the fix, and with a part of it, lie whose arms wait for this trial already. `at_best`: if what is
+        only assumed turns out short.
         """
         numbers_ns = self._numbers_ns(plan, baseline, None if there is not None else beside, there)
         if compiles and numbers_ns:
-            numbers_ns += self.costs.warm_ns  # starts go on side by side
+            numbers_ns += 0 if at_best else self.costs.warm_ns  # starts go on side by side
         seen_ns = self.costs.gates_ns.get(plan.fixer.gate) if plan.part is None else None
         if seen_ns is not None:
             early = there is not None or (beside is not None and self.gatekeeper.has_room(beside))
             numbers_ns = max(numbers_ns, seen_ns - (self.costs.first_step_after_ns if early else 0))
-        turns_ns = self.costs.trial_ns(plan.settings, compiles=compiles, started=there is not None, windows=windows)
-        return turns_ns + numbers_ns
+        started = there is not None
+        return numbers_ns + self.costs.trial_ns(
+            plan.settings, compiles=compiles, started=started, windows=windows, at_best=at_best
+        )
 
     def _numbers_ns(
         self, plan: Plan, baseline: Program | None, beside: Sequence[float] | None, there: Sequence[Path] | None
