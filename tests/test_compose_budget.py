@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -10,9 +11,11 @@ import pytest
 from composing import ITEM, LOADER, Stage, finding, fixer, replacing
 
 from diagnose.compose import candidates
+from diagnose.compose.answers import Answers, Variant
 from diagnose.compose.budget import Budget
+from diagnose.compose.proposals import Proposal
 from diagnose.compose.trials import Trials
-from diagnose.fixer import Fixer
+from diagnose.fixer import Edits, Fixer
 from diagnose.model import TOGETHER, Decision, Gate, GateResult
 from diagnose.session import PatchAccepted, fold
 from diagnose.trial.estimates import Plan
@@ -29,8 +32,8 @@ MODEL = fixer("narrow-model", replacing("model = 3", "model = 30"), Gate.TRAININ
 class Costly:
     """A trial takes 10 ns, each of two last runs 10, the numbers of a whole 50."""
 
-    def trial_ns(self, _plan: Plan) -> int:
-        return 10
+    def trial_ns(self, _plan: Plan, *, at_best: bool = False) -> int:
+        return 5 if at_best else 10
 
     def check_ns(self) -> int:
         return 10
@@ -76,6 +79,40 @@ def test_time_is_set_aside_only_for_what_will_be_asked() -> None:
     assert budget(20, TRAINS).refused(ROUNDS) is not None
     assert budget(70, TRAINS).refused(ROUNDS) is None
     assert budget(19, TRAINS).refused(EXACT) is not None
+
+
+def answers(share: float, *fixers: Fixer) -> Answers:
+    made = replace(finding("rule", 9, fixers[0].name), share=share)
+    variants = tuple(Variant({}, Edits({}, "made up"), one) for one in fixers)
+    return Answers(Proposal(fixers[0], (made,)), variants)
+
+
+@pytest.mark.parametrize(
+    ("left_ns", "share", "begun", "risky"),
+    [
+        (20, 0.3, True, False),
+        (15, 0.3, True, True),  # 5 at best, and a last run
+        (15, 0.05, False, False),  # a saving that few pairs do not show is not worth it
+        (14, 0.3, False, False),
+    ],
+)
+def test_what_only_an_assumption_stands_against_is_begun_where_it_promises_much(
+    left_ns: int, share: float, begun: bool, risky: bool
+) -> None:
+    told: list[str] = []
+    made = Budget(
+        cast("Trials", Costly()), Deadline(left_ns, lambda: 0), on_risk=lambda *words: told.append(": ".join(words))
+    )
+    ready, reason = made.affordable(answers(share, ROUNDS, ROUNDS))
+    assert (reason is None) is begun
+    if risky:
+        assert len(ready.variants) == 1  # the cheapest setting
+        assert told == [
+            "trying rounds although it may be cut short: the budget leaves only 5 ns before the last runs "
+            "(this would take about 10 ns)"
+        ]
+    else:
+        assert told == []
 
 
 def test_what_is_left_out_leaves_a_whole_that_nobody_has_looked_at() -> None:

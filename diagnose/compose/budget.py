@@ -1,7 +1,9 @@
 """The user's budget: what still fits into it, with the time of the last runs set aside.
 
 Nothing is begun that cannot end. How long a trial will take is told by those before it: a start with its warm-up, the
-blocks of its turns, the captures of its gate. The first trials of a session rest on the control alone.
+blocks of its turns, the captures of its gate. The first trials of a session rest on the control alone, and what no
+process of it has shown yet, compiling above all, is assumed. Where nothing but that stands against a fix that promises
+a clear saving, its trial is begun: should the assumption hold, the budget cuts it short, and that is told.
 
 What the end needs beside the last runs hangs on what is kept. Where its numbers as a whole were held against the
 original's already, nothing; and a fix that then changes no bit leaves it so. One that rounds otherwise in a program
@@ -10,7 +12,7 @@ whose training was held to the original's asks for a look at that training again
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from diagnose.compose.answers import Answers
@@ -20,6 +22,7 @@ from diagnose.model import Gate, GateResult
 from diagnose.trial.estimates import Plan
 from diagnose.trial.schedule import Deadline
 from diagnose.units import format_ns
+from diagnose.verdict import CLEAR_SAVING
 
 OUT_OF_BUDGET = "the budget ran out"
 
@@ -33,6 +36,8 @@ class Budget:
     held: bool = True
     """Whether the numbers of what is kept, as a whole, were held against the original's."""
     kept: tuple[Fixer, ...] = ()
+    on_risk: Callable[[str, str], None] = lambda _phase, _detail: None
+    """Told of a trial that may be cut short, and by how much."""
 
     def grew(self, fixer: Fixer, gate: GateResult | None) -> None:
         """This one is kept too, which passed a gate."""
@@ -57,6 +62,9 @@ class Budget:
         """The fix with as many of its settings as there is time for; else why it is not tried."""
         patched = ready.variants[0].fixer
         reason = self.refused(patched)
+        if reason is not None and ready.proposal.share > CLEAR_SAVING and self._fits_at_best(Plan(patched)):
+            self.on_risk(f"trying {patched.name} although it may be cut short", reason)
+            return replace(ready, variants=ready.variants[:1]), None
         if reason is not None:
             return ready, reason
         count = len(ready.variants)
@@ -74,6 +82,10 @@ class Budget:
         One last run is enough after it: what was measured to be faster is worth more than a second look at how much.
         """
         return self._refused(self.bench.trial_ns(plan), self.bench.final_ns(held=self._covers(plan.fixer), runs=1))
+
+    def _fits_at_best(self, plan: Plan) -> bool:
+        """Whether it may end in time. Then the numbers of the whole are looked at as far as there is time, and told."""
+        return self._refused(self.bench.trial_ns(plan, at_best=True), self.bench.final_ns(held=True, runs=1)) is None
 
     def has_time_for_each(self, fixers: Sequence[Fixer]) -> bool:
         """Whether each of these can have a trial of its own, one after the other."""

@@ -71,7 +71,7 @@ class Composition:
         self._bench = bench
         self._schedule = schedule
         self._deadline = deadline
-        self._budget = Budget(bench, deadline)
+        self._budget = Budget(bench, deadline, on_risk=self._journal.phase)
         self._sound: Stack | None = None
         """The newest state of which the numbers as a whole were held against the original's."""
         self._allow = allow

@@ -39,6 +39,11 @@ class Proposal:
         return sum(self.fixer.promised_ns(finding) for finding in self.findings)
 
     @property
+    def share(self) -> float:
+        """Of the step in which they were found, the same."""
+        return sum(finding.share for finding in self.findings)
+
+    @property
     def prediction(self) -> Confidence:
         """What the sum rests on."""
         return least_sure(finding.confidence for finding in self.findings)
