@@ -165,6 +165,7 @@ class Believing:
         on_pair: OnPair | None = None,
         numbers: Program | None = None,
         halfway: Halfway | None = None,
+        promised: float = 0.0,
     ) -> Trial:
         return Trial(Verdict(fixer.name, Decision.KEPT, "believed", saving=_BELIEVED, saving_ns=1))
 

@@ -131,6 +131,7 @@ class FakeBench:
         on_pair: OnPair | None = None,
         numbers: Program | None = None,
         halfway: Halfway | None = None,
+        promised: float = 0.0,
     ) -> Trial:
         self.attempts.append((fixer.name, self.copies[original.root], self.copies[patched.root]))
         self.numbers.append(self.copies[(numbers or original).root])

@@ -13,7 +13,8 @@ from diagnose.trial.comparison import ORIGINAL
 from diagnose.trial.control import enough
 from diagnose.trial.memory import Memory
 from diagnose.trial.schedule import Deadline
-from diagnose.verdict import LEAST_PAIRS, LEAST_SAVING
+from diagnose.trial.stopping import worth
+from diagnose.verdict import CLEAR_SAVING, LEAST_PAIRS, LEAST_SAVING
 
 PLAN = replace(SCHEDULE, pairs=20, look_every=6)
 FULL = Memory(peak_bytes=100, reserved_bytes=1 << 40, free_bytes=0, device_bytes=1 << 40, host_bytes=1)
@@ -57,6 +58,34 @@ def test_processes_that_show_nothing_are_followed_by_others_before_they_have_all
 @pytest.mark.parametrize("resolution", [0.02, 0.3])
 def test_however_coarse_the_machine_no_change_is_clear_after_two_generations(resolution: float) -> None:
     assert len(Machine(step_ns=lambda _side: 10e6).run(schedule=PLAN, resolution=resolution).pairs) == 8
+
+
+def saves_about_half_a_percent() -> Machine:
+    times = itertools.cycle([9.8e6, 10.05e6, 9.9e6, 10.0e6])
+    return Machine(step_ns=lambda side: 10e6 if side == ORIGINAL else next(times))
+
+
+def test_what_saves_far_less_than_it_promised_ends_where_time_is_counted() -> None:
+    """It may save a percent and more, of 30 % that were promised."""
+    patient = saves_about_half_a_percent().run(schedule=PLAN, resolution=0.005)
+    assert len(patient.pairs) > 8
+    hurried = saves_about_half_a_percent().run(schedule=PLAN, resolution=0.005, worth=worth(0.3))
+    assert hurried.stopped_early
+    assert len(hurried.pairs) <= 8
+
+
+def test_what_is_sure_to_save_little_is_not_left_for_having_promised_much() -> None:
+    found = Machine(step_ns=lambda side: 10e6 if side == ORIGINAL else 9.85e6).run(
+        schedule=PLAN, resolution=0.001, worth=worth(0.9)
+    )
+    assert not found.stopped_early
+    assert len(found.pairs) == 20
+
+
+def test_a_promise_is_no_reason_to_ask_for_more_than_half_of_a_clear_saving() -> None:
+    assert worth(0.0) == 0
+    assert worth(0.1) == pytest.approx(0.01)
+    assert worth(0.9) == CLEAR_SAVING / 2
 
 
 def test_a_saving_that_only_other_processes_show_has_all_the_pairs_that_are_left() -> None:

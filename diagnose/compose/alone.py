@@ -88,7 +88,10 @@ class Alone:
         )
         # With only bitwise fixes below it, the original has the numbers of the baseline, and is captured already.
         numbers = original if stack.bitwise else baseline
-        trial = self.bench.attempt(fixer, baseline, patched, self.journal.telling(fixer.name), numbers)
+        # Where time is counted, what saves far less than it promised leaves its time to others.
+        promised = proposal.share if self.budget.deadline.at_ns is not None else 0.0
+        telling = self.journal.telling(fixer.name)
+        trial = self.bench.attempt(fixer, baseline, patched, telling, numbers, promised=promised)
         trial = replace(trial, verdict=self._beside_time(trial.verdict, proposal, fixer, numbers, patched))
         self.journal.tell_of(replace(trial.verdict, setting=dict(variant.setting), diff=diff), proposal)
         return trial

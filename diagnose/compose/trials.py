@@ -48,6 +48,7 @@ class Trials(Protocol):
         on_pair: OnPair | None = None,
         numbers: Program | None = None,
         halfway: Halfway | None = None,
+        promised: float = 0.0,
     ) -> Trial: ...
     def leave_out(
         self,

@@ -37,6 +37,7 @@ from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.trial.settings import Settings
 from diagnose.trial.solo import Solo, SoloRun, original_failed, ruling_on_failure
 from diagnose.trial.startup import Startups
+from diagnose.trial.stopping import worth
 from diagnose.verdict import LEAST_PAIRS, LEAST_SAVING, Pair, Ruling, saved
 
 OnPhase = Callable[[str, str], None]
@@ -209,8 +210,9 @@ class Bench:
         on_pair: OnPair | None = None,
         numbers: Program | None = None,
         halfway: Halfway | None = None,
+        promised: float = 0.0,
     ) -> Trial:
-        """Try one fix against what it was made from; `numbers` is a program with the same numbers as that.
+        """Try one fix, `promised` to save a share; `numbers` is a program with the numbers of what it is made from.
 
         With `halfway` the numbers are looked at in two parts: that program against `numbers`, then the training of the
         patched one against that program's, which takes its hundreds of steps faster than the original would.
@@ -220,9 +222,9 @@ class Bench:
         # Trajectories are long: those of the baseline, which is faster, are taken rather than the first original's.
         if numbers is None or (fixer.gate is Gate.TRAINING and halfway is None):
             numbers = original
-        part = halfway.part if halfway is not None else None
-        coming = self._beside.after_trial(fixer, original, patched, numbers, part)
-        found = self._compare(self._duel(on_pair), original, patched, fixer.name, coming)
+        coming = self._beside.after_trial(fixer, original, patched, numbers, halfway.part if halfway else None)
+        duel = replace(self._duel(on_pair), worth=worth(promised))
+        found = self._compare(duel, original, patched, fixer.name, coming)
         self._look_closer(found)
         figures = self._startups.beside(measured(fixer, found, self._smallest), original, patched)
         if found.failed is not None and found.failed[0] == ORIGINAL:
@@ -234,8 +236,7 @@ class Bench:
         if verdict.decision is Decision.KEPT:
             self._costs.grew(found)
             self._baseline = patched
-        kept = patched if verdict.decision is Decision.KEPT else original
-        self._beside.keep_last(self._beside.last(kept))
+        self._beside.keep_last(self._beside.last(patched if verdict.decision is Decision.KEPT else original))
         return Trial(verdict, found.traces[1])
 
     def leave_out(
@@ -329,12 +330,11 @@ class Bench:
         limit = self._schedule.next_start_limit_ns(self._startups.longest_ns)
         # One of the last runs has its time.
         deadline = self._deadline.earlier(self._costs.last_runs_ns(1, started=self._last_starts_early))
-        needed = None if self._fine else LEAST_SAVING
         return Duel(
             self._schedule,
             deadline,
             self._smallest,
-            needed=needed,
+            needed=None if self._fine else LEAST_SAVING,
             fits=self._fits,
             on_pair=on_pair,
             start_limit_ns=limit,

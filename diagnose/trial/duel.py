@@ -39,6 +39,8 @@ class Duel:
     """The resolution to reach, while it is being measured."""
     needed: float | None = None
     """What a saving must exceed, where a finer resolution may yet be measured."""
+    worth: float = 0.0
+    """What is tried has to be able to save this much, where time is counted."""
     patience: Deadline | None = None
     """After this, as many pairs of each generation as are asked for a first look have to do."""
     fits: bool | None = None
@@ -73,7 +75,7 @@ class _Run:
         self.schedule = duel.schedule
         self.starters = starters
         self.stopping = Stopping(
-            duel.schedule.looks, duel.resolution, duel.enough, duel.needed, reassures=duel.reassures
+            duel.schedule.looks, duel.resolution, duel.enough, duel.needed, duel.reassures, duel.worth
         )
         self.found = Comparison(traces=(list(duel.window), []))
         self.patience = duel.patience or Deadline()
