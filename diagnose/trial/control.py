@@ -18,7 +18,7 @@ from diagnose.verdict import LEAST_PAIRS, LEAST_SAVING, Pair, estimate, resoluti
 
 FINE_BESIDE_LARGEST, FINE_BESIDE_SMALLEST = 0.1, 1 / 3
 """Of the largest and of the smallest saving that is promised: so coarse may a first control be, beside either."""
-MOST_OF_BUDGET = 4
+MOST_OF_BUDGET = 3
 """One part in so many of the time that is left may go by before a control has to do with few pairs."""
 
 
