@@ -129,6 +129,7 @@ from diagnose.source.steps.parameter_loops import ParameterLoop, parameter_loops
 from diagnose.source.steps.pending import puts_off
 from diagnose.source.steps.progress import does_more, on_progress_bar, show_less_often, shown_at
 from diagnose.source.steps.reads import is_read, log_branch, outcome, tensor_of, training_reads, trains, trains_within
+from diagnose.source.steps.sample_draws import Draw
 from diagnose.source.steps.samples import changing_samples
 from diagnose.source.steps.sharded import Sharded, sharded
 from diagnose.source.steps.trainers import Trainer
@@ -159,6 +160,7 @@ __all__ = [
     "CrossEntropy",
     "DataParallel",
     "Deferred",
+    "Draw",
     "Edits",
     "EveryStep",
     "Example",

@@ -79,6 +79,8 @@ class Edits:
     """What was changed, in one line, for people."""
     gate: Gate | None = None
     """What these edits promise about the numbers, where it is not what the fixer promises of all its edits."""
+    because: str = ""
+    """Why they promise that, for people."""
 
 
 @dataclass(frozen=True)

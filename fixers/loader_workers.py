@@ -12,14 +12,25 @@ Why it helps
     Without workers the training process reads and transforms each sample itself, between two steps, while the
     device waits. Workers do it at the same time. Pinned batches reach the device without a second copy on the host.
 
+How many
+    A step waits for its batch for a share w of its time. Without workers that is how long one batch takes to make, so
+    w / (1 - w) workers make one in each step that no longer waits; n workers that are too slow are at work all the
+    time, so n / (1 - w) would do. A batch takes a worker longer than the training thread, since it is handed over and
+    cores and caches are shared: the first number tried is the power of two that is MARGIN (2) times as many or more.
+    Between that and larger ones the choice is made by trying. There are no more than the cores of this host for each
+    rank, less one for its training where there are more than four.
+
 Fix safety
     Bitwise, where a sample depends on its index alone: the order of samples and the random numbers of the training
-    process stay as they were. Random augmentation draws from the generators of the workers instead, which the gate
-    sees. Left alone: an `IterableDataset` that does not ask which worker it is in would yield every sample once per
-    worker; a dataset that moves data to a CUDA device cannot run in a forked process. Workers are started anew in each
-    epoch; `persistent-workers` keeps them, which changes the order of samples. Each worker holds batches of its own:
-    `num_workers × prefetch_factor` of them in host memory. Where processes are spawned and not forked, the script needs
-    its main guard.
+    process stay as they were. Where the program's source shows that making a sample draws random numbers (`random`,
+    `numpy.random`, torch, transforms such as `RandomCrop`) it changes the training: torch seeds those generators anew
+    in each worker, and samples are drawn as before, but by other numbers. Draws that only a library knows of the gate
+    sees. Left alone: samples that draw from a generator that the program keeps, or that a `worker_init_fn` seeds alike
+    in all workers, since all would draw the same; an `IterableDataset` that does not ask which worker it is in, which
+    would yield every sample once per worker; a dataset that moves data to a CUDA device, which cannot run in a forked
+    process. Workers are started anew in each epoch; `persistent-workers` keeps them, which changes the order of
+    samples. Each worker holds batches of its own: `num_workers × prefetch_factor` of them in host memory. Where
+    processes are spawned and not forked, the script needs its main guard.
 """
 
 from __future__ import annotations
@@ -29,6 +40,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from diagnose.fixer import (
     Advice,
     Answer,
+    Draw,
     Edits,
     Example,
     Facts,
@@ -47,7 +59,10 @@ from diagnose.fixer import (
     splice,
 )
 
+MARGIN = 2.0
+"""Of the workers that would suffice if each were as fast as the training thread is by itself."""
 _CORES_ASSUMED = 4
+_FEW_CORES = 4
 _SHIM = '''
 _plain_loader = torch.utils.data.DataLoader.__init__
 
@@ -66,21 +81,24 @@ torch.utils.data.DataLoader.__init__ = _loader_with_workers
 
 
 def settings(request: Request) -> Sequence[Mapping[str, Scalar]]:
-    """Numbers of workers to try: powers of two above the present one, up to the cores; fewer where cores are short.
-
-    A program without any shows how long one worker would need for a batch: as long as it waits. Numbers that would
-    leave most of that are not tried where the cores allow more.
-    """
+    """Numbers of workers to try, powers of two and the most there may be: from those that suffice by measurement on."""
     present = max((loader.workers for loader in request.loaders().loaders), default=0)
     if request.finding.rule == "cpu-contention":
         return [{"num_workers": count} for count in dict.fromkeys((present // 2, present // 4)) if count] or [{}]
-    cores = request.facts.cpu_count or _CORES_ASSUMED
-    counts = sorted({*(1 << power for power in range(8) if 1 << power <= cores), min(cores, 128)})
+    most = _most(request.facts)
+    counts = sorted({*(1 << power for power in range(8) if 1 << power <= most), min(most, 128)})
     counts = [count for count in counts if count > present]
-    if present == 0 and request.finding.rule == "input-bound":
-        waits, works = request.finding.share, 1 - request.finding.share
-        counts = [count for count in counts if 2 * count * works >= waits] or counts[-1:]
+    if request.finding.rule == "input-bound":
+        waits = request.finding.share
+        at_work = present or waits
+        counts = [count for count in counts if count * (1 - waits) >= MARGIN * at_work] or counts[-1:]
     return [{"num_workers": count} for count in counts] or [{}]
+
+
+def _most(facts: Facts) -> int:
+    """Workers that a rank of this host has cores for, beside its training; where cores are few, that waits for them."""
+    cores = (facts.cpu_count or _CORES_ASSUMED) // max(1, facts.world_size or 1)
+    return cores - 1 if cores > _FEW_CORES else max(1, cores)
 
 
 def rewrite(request: Request) -> Answer:
@@ -100,24 +118,41 @@ def rewrite(request: Request) -> Answer:
         "where you call it."
         for site in found.foreign
     ]
+    draws: list[Draw] = []
     for loader in found.loaders:
-        reason = loader.why_no_workers()
+        draw = loader.draw()
+        reason = loader.why_no_workers() or _all_draw_the_same(loader, draw, wanted)
         if reason:
             reasons.append(f"{loader.where} {reason}")
         elif isinstance(wanted, int):
             more, why_not = _edits(request, loader, wanted)
             edits += more
             reasons += why_not
+            draws += [draw] if draw is not None and more else []
     files = request.edited(edits)
     if not files and found.foreign and isinstance(wanted, int):
         return _from_outside(request, found.foreign, wanted) or Advice(" ".join(reasons))
     if files:
+        summary = f"load samples in {wanted} worker process{'es' if wanted != 1 else ''}{_guard_note(request)}"
+        if not draws:
+            return Edits(files, summary)
         return Edits(
-            files, f"load samples in {wanted} worker process{'es' if wanted != 1 else ''}{_guard_note(request)}"
+            files, summary, Gate.TRAINING, f"samples draw random numbers (`{draws[0].code}`), others in workers"
         )
     if not reasons and not found.loaders and request.finding.rule == "input-bound":
         reasons += list(_without_loader(request))
     return Advice(" ".join(reasons)) if reasons else None
+
+
+def _all_draw_the_same(loader: Loader, draw: Draw | None, wanted: Scalar) -> str | None:
+    """Why more workers would have less variety in their samples; None where they would not."""
+    more = isinstance(wanted, int) and wanted > max(1, loader.workers)
+    if draw is None or not draw.copied or not more:
+        return None
+    return (
+        f"feeds samples that draw from a generator of which each worker would have a copy in the same state "
+        f"({draw.words}): all would draw the same. Seed it from torch.initial_seed() in a worker_init_fn first."
+    )
 
 
 def _without_loader(request: Request) -> Iterator[str]:

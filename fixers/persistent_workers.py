@@ -9,7 +9,8 @@ Why it helps
 
 Fix safety
     Changes the training: each epoch draws one random number less from the generator of the loader, so that from the
-    second epoch on samples come in another random order, as they would with another seed. Left alone: a program that
+    second epoch on samples come in another random order, as they would with another seed, and what they draw goes on in
+    each worker where it would begin anew. Left alone: a program that
     changes its dataset between epochs (`set_epoch`, an attribute that is set), since workers that live on would not see
     it; a loader that is built anew in each epoch. Kept workers keep their memory too, also during an evaluation.
 """

@@ -27,7 +27,7 @@ from diagnose.compose.journal import Journal, Record
 from diagnose.compose.knowledge import Known
 from diagnose.compose.leave_one_out import LeaveOneOut
 from diagnose.compose.outcome import Outcome
-from diagnose.compose.preview import NOT_ALLOWED
+from diagnose.compose.preview import not_allowed
 from diagnose.compose.proposals import Proposal, next_up
 from diagnose.compose.stack import Stack
 from diagnose.compose.together import LEAST, Bundle, as_one, gather, parts_left, try_bundle
@@ -225,7 +225,7 @@ class Composition:
         if rival is not None:
             reason = f"it excludes {rival}, which is kept"
         elif not allowed:
-            reason = NOT_ALLOWED
+            reason = not_allowed(found.variants)
         elif self._deadline.passed:
             reason = OUT_OF_BUDGET
         if reason is not None:

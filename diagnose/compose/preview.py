@@ -6,9 +6,9 @@ that fewer of these come to their turn, and some with another diff.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from diagnose.compose.answers import ask
+from diagnose.compose.answers import Variant, ask
 from diagnose.compose.candidates import candidates
 from diagnose.compose.journal import Journal, Record
 from diagnose.compose.knowledge import Known
@@ -19,6 +19,12 @@ from diagnose.plugins import Catalogue
 from diagnose.program import Program
 
 NOT_ALLOWED = "it changes the training itself; `--allow training` lets it be tried"
+
+
+def not_allowed(variants: Sequence[Variant]) -> str:
+    """Why none of these is tried unasked."""
+    because = next((variant.answer.because for variant in variants if variant.answer.because), "")
+    return NOT_ALLOWED.replace(";", f": {because};", 1) if because else NOT_ALLOWED
 
 
 def preview(
@@ -44,7 +50,7 @@ def preview(
         first = (allowed or found.variants)[0]
         summary = first.answer.summary + _settings([variant.setting for variant in found.variants])
         if not allowed:
-            summary += f" ({NOT_ALLOWED})"
+            summary += f" ({not_allowed(found.variants)})"
         verdict = Verdict(name, Decision.NOT_TRIED, summary, diff=stack.diff(first.answer))
         journal.tell_of(verdict, found.proposal)
     return journal.verdicts

@@ -17,7 +17,7 @@ from diagnose.compose.composition import WITHOUT_ASKING
 from diagnose.compose.journal import Journal, Record
 from diagnose.compose.knowledge import Known
 from diagnose.compose.outcome import Outcome
-from diagnose.compose.preview import NOT_ALLOWED
+from diagnose.compose.preview import not_allowed
 from diagnose.compose.proposals import Proposal
 from diagnose.compose.stack import Stack
 from diagnose.compose.trials import Trials
@@ -77,7 +77,7 @@ class _Rescue:
         allowed = [variant for variant in found.variants if variant.fixer.gate in self.allow]
         if found.variants and not allowed:
             diff = self.stack.diff(found.variants[0].answer)
-            self.journal.tell_of(Verdict(name, Decision.NOT_TRIED, NOT_ALLOWED, diff=diff), proposal)
+            self.journal.tell_of(Verdict(name, Decision.NOT_TRIED, not_allowed(found.variants), diff=diff), proposal)
         return self._first_that_runs(found, allowed)
 
     def _first_that_runs(self, found: Answers, variants: Sequence[Variant]) -> Stack | None:

@@ -117,7 +117,9 @@ def gather(
     harmless = gathered.stack
     if bold:
         again = followed(queue, stack.texts, harmless.texts)
-        gathered.put_on([one for one in again if one.fixer.name in bold], trains=True)
+        # What rests on one of them had nothing to change before it.
+        due = [one for one in again if one.fixer.name in bold or not bold.isdisjoint(one.fixer.after)]
+        gathered.put_on(due, trains=True)
     return Bundle(tuple(gathered.members), gathered.stack, harmless)
 
 

@@ -68,6 +68,8 @@ class Facts:
     """The dtype under which autocast was seen active in a step; `none` when it was seen inactive."""
     cpu_count: int | None = None
     """Cores that this process may use."""
+    world_size: int | None = None
+    """Ranks of the job."""
     torch_threads: int | None = None
     deterministic: bool | None = None
     step_ns_watched: int | None = None

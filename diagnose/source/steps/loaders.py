@@ -13,6 +13,7 @@ from diagnose.source.arguments import argument
 from diagnose.source.bindings import binding_of
 from diagnose.source.edit import call_at, call_name, parse
 from diagnose.source.options import CallOptions
+from diagnose.source.steps.sample_draws import Draw, sample_draw
 from diagnose.source.steps.trainers import trainers_of
 from diagnose.source.syntax import Source
 
@@ -82,6 +83,15 @@ class Loader:
         if self.uses_device:
             return "feeds a dataset that uses the CUDA device, which worker processes cannot: move data after loading."
         return None
+
+    def draw(self) -> Draw | None:
+        """A random number that goes into its samples, where one is seen."""
+        recorded = self.site.arguments if self.site is not None else {}
+        given = [self.options.given(name) for name in ("dataset", "collate_fn")] if not self.options.names else []
+        names = [name for name in (recorded.get("dataset"), recorded.get("collate_fn")) if isinstance(name, str)]
+        made_by = [expression for expression in given if expression is not None]
+        init = self.options.given("worker_init_fn") if not self.options.names else None
+        return sample_draw(self.options.sources, self.options.path, made_by, names, init)
 
     def _dataset(self) -> tuple[Source, cst.ClassDef] | None:
         """The class of the dataset, by the name that the run recorded or that the source shows."""

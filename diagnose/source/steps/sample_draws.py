@@ -1,0 +1,297 @@
+"""Whether making a sample draws random numbers, and whether workers would each draw their own.
+
+What a loader runs for a sample is followed from the dataset's `__getitem__` and the collate function through the
+program's own functions and classes; what only builds the dataset (`__init__`, a function that returns one) may draw as
+it likes. torch seeds the generators of Python, NumPy and torch anew in each worker, so a draw from one of those is
+another number of the same kind there. A generator that the program keeps is another matter: each worker starts with a
+copy of it, and all would draw the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import libcst as cst
+
+from diagnose.source.arguments import argument
+from diagnose.source.bindings import binding_of, passed_to
+from diagnose.source.edit import call_name
+from diagnose.source.syntax import Source, parse
+
+__all__ = ["Draw", "sample_draw"]
+
+_TRANSFORM = re.compile(
+    r"Rand(?:om)?(?!State|Sampler|BatchSampler)[A-Z]\w*|\w*Jitter|\w*Augment\w*|AugMix|MixUp|CutMix|ElasticTransform"
+)
+"""Of torchvision and its like: transforms whose every call draws."""
+_MAKERS = ("numpy.random.default_rng", "numpy.random.RandomState", "random.Random", "torch.Generator")
+_NO_DRAW = {
+    "random": {"Random", "SystemRandom", "seed", "getstate", "setstate"},
+    "numpy.random": {
+        *("default_rng", "Generator", "RandomState", "SeedSequence", "BitGenerator", "PCG64", "PCG64DXSM", "Philox"),
+        *("MT19937", "SFC64", "seed", "get_state", "set_state"),
+    },
+}
+_TORCH = frozenset(
+    f"torch.{name}"
+    for name in (
+        *("rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "bernoulli"),
+        *("multinomial", "normal", "poisson"),
+    )
+)
+_IN_PLACE = frozenset({"uniform_", "normal_", "random_", "bernoulli_", "exponential_", "geometric_", "log_normal_"})
+_ENTROPY = frozenset({"random.SystemRandom", "os.urandom", "secrets.token_bytes", "secrets.randbelow"})
+_SEEDS = frozenset({"random.seed", "numpy.random.seed", "torch.manual_seed", "torch.random.manual_seed"})
+_OF_WORKER = re.compile(r"\bget_worker_info\b|\binitial_seed\b|\bgetpid\b|\burandom\b|\bworker_seed\b")
+_BY_THE_LOADER = frozenset({"__getitem__", "__getitems__", "__iter__", "__next__", "__call__", "forward"})
+_Definition = cst.ClassDef | cst.FunctionDef
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """A random number that goes into a sample."""
+
+    code: str
+    """What draws it: `np.random.randint`, `RandomCrop`, `self.rng`."""
+    line: int
+    path: str
+    copied: bool = False
+    """It comes from a generator of which every worker would have a copy in the same state."""
+
+    @property
+    def words(self) -> str:
+        """For a sentence: what draws, and where."""
+        return f"`{self.code}`, {self.path}:{self.line}"
+
+
+def sample_draw(
+    sources: Mapping[str, str],
+    path: str,
+    made_by: Sequence[cst.CSTNode],
+    names: Sequence[str],
+    init: cst.CSTNode | None,
+) -> Draw | None:
+    """The first draw that is found, one from a copied generator before all others; None where nothing shows one.
+
+    `made_by` are the expressions in file `path` that make the dataset and the collate function, `names` the classes and
+    functions that the run saw in their place, `init` the loader's `worker_init_fn`.
+    """
+    code = _Code({each: source for each, text in sources.items() if (source := parse(text)) is not None})
+    if path not in code.sources:
+        return None
+    for node in made_by:
+        code.builds(path, node)
+    for name in names:
+        code.makes_samples_by(name)
+    if any(code.seeds_itself()):
+        return None  # what a sample draws follows from its index
+    alike = code.seeded_alike(path, init) if init is not None else None
+    draws = [*code.draws(by_worker=init is not None)]
+    if draws and alike is not None:
+        return alike
+    return next((draw for draw in draws if draw.copied), draws[0] if draws else None)
+
+
+@dataclass
+class _Code:
+    """The program's own code that a loader runs: what builds its dataset, and what makes each sample."""
+
+    sources: Mapping[str, Source]
+    building: dict[cst.CSTNode, str] = field(default_factory=dict)
+    """Run once, by the file that it lies in."""
+    sampling: dict[cst.FunctionDef | cst.Lambda, str] = field(default_factory=dict)
+    """Run for each sample."""
+    paths: dict[cst.ClassDef, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.defined: dict[str, list[tuple[str, _Definition]]] = {}
+        self.classes: set[cst.ClassDef] = set()
+        self.methods: set[str] = set()
+        """Names of what is called on some object for a sample."""
+        for path, source in self.sources.items():
+            for each in source.walk():
+                if isinstance(each, cst.ClassDef | cst.FunctionDef):
+                    self.defined.setdefault(each.name.value, []).append((path, each))
+
+    def builds(self, path: str, node: cst.CSTNode) -> None:
+        """Follow an expression, or a function's body, that makes a dataset, a transform or a collate function."""
+        if node in self.building:
+            return
+        self.building[node] = path
+        source = self.sources[path]
+        for function in source.every(cst.Lambda, node):
+            self.samples(path, function)
+        called = {call.func for call in source.every(cst.Call, node)}
+        for name in {each.value: each for each in source.every(cst.Name, node) if _is_read(source, each)}.values():
+            for file, value in self._values(path, name):
+                self.builds(file, value)
+        for each in source.walk(node):
+            for file, found in self._named(source, each):
+                if isinstance(found, cst.ClassDef):
+                    self._of_class(file, found)
+                elif each in called:
+                    self.builds(file, found)
+                else:
+                    self.samples(file, found)
+
+    def makes_samples_by(self, name: str) -> None:
+        """Follow a class or function that the run saw at work."""
+        for path, found in self.defined.get(name.rpartition(".")[2], ()):
+            self._goes_to(path, found)
+
+    def samples(self, path: str, node: cst.FunctionDef | cst.Lambda) -> None:
+        """Follow code that runs for each sample into what it calls."""
+        if node in self.sampling:
+            return
+        self.sampling[node] = path
+        source = self.sources[path]
+        for each in source.walk(node):
+            for file, found in self._named(source, each):
+                if found is not node:
+                    self._goes_to(file, found)
+        self.methods |= {call_name(call) for call in self._calls(path, node) if isinstance(call.func, cst.Attribute)}
+        for owner in list(self.classes):
+            self._its_methods(owner)
+        for name in {each.value: each for each in source.every(cst.Name, node) if _is_read(source, each)}.values():
+            bound = binding_of(source, name)
+            if bound is not None and isinstance(bound.scope, cst.Module) and isinstance(bound.value, cst.Call):
+                self.builds(path, bound.value)
+
+    def _goes_to(self, path: str, found: _Definition) -> None:
+        if isinstance(found, cst.ClassDef):
+            self._of_class(path, found)
+        else:
+            self.samples(path, found)
+
+    def _of_class(self, path: str, found: cst.ClassDef) -> None:
+        if found in self.classes:
+            return
+        self.classes.add(found)
+        source = self.sources[path]
+        self.paths[found] = path
+        self._its_methods(found)
+        for function in source.every(cst.FunctionDef, found):
+            if function.name.value == "__init__":
+                self.builds(path, function)
+        for base in found.bases:
+            for file, above in self._named(source, base.value):
+                if isinstance(above, cst.ClassDef):
+                    self._of_class(file, above)
+
+    def _its_methods(self, owner: cst.ClassDef) -> None:
+        path = self.paths[owner]
+        for function in self.sources[path].every(cst.FunctionDef, owner):
+            if function.name.value in _BY_THE_LOADER | self.methods:
+                self.samples(path, function)
+
+    def _named(self, source: Source, node: cst.CSTNode) -> Iterator[tuple[str, _Definition]]:
+        """The program's own functions and classes, no methods, that a name or `module.name` may stand for."""
+        if isinstance(node, cst.Name):
+            if not _is_read(source, node):
+                return
+            last = node.value
+        elif isinstance(node, cst.Attribute) and source.names(node):
+            last = node.attr.value
+        else:
+            return
+        for path, found in self.defined.get(last, ()):
+            if not isinstance(self.sources[path].parent(self.sources[path].parent(found) or found), cst.ClassDef):
+                yield path, found
+
+    def _values(self, path: str, name: cst.Name) -> Iterator[tuple[str, cst.BaseExpression]]:
+        """What a name is bound to; of a parameter, what the program passes for it."""
+        bound = binding_of(self.sources[path], name)
+        if bound is None:
+            return
+        if bound.value is not None:
+            yield path, bound.value
+        function, parameter = bound.scope, bound.parameter
+        if parameter is None or not isinstance(function, cst.FunctionDef) or name.value in ("self", "cls"):
+            return
+        owner = self.sources[path].inside(function, cst.ClassDef)
+        own = owner.name.value if owner is not None and function.name.value == "__init__" else None
+        for file, value in passed_to(function, parameter, own, self.sources) or ():
+            if value is not None:
+                yield file, value
+
+    def seeds_itself(self) -> Iterator[bool]:
+        """Whether code that makes a sample seeds a global generator first."""
+        for node, path in self.sampling.items():
+            yield from (bool(_SEEDS & self.sources[path].names(call.func)) for call in self._calls(path, node))
+
+    def draws(self, *, by_worker: bool) -> Iterator[Draw]:
+        """All that is seen to draw; `by_worker`: something sets up each worker."""
+        own = [*self._kept_generators()]
+        for node, path in self.sampling.items():
+            source = self.sources[path]
+            for call in self._calls(path, node):
+                if _draws(source, call) or self._is_random_transform(call):
+                    yield Draw(source.code(call.func), source.lines_of(call)[0], path)
+            apart = by_worker or _OF_WORKER.search(source.text) is not None
+            for read in source.walk(node):
+                if isinstance(read, cst.Attribute | cst.Name) and (path, source.code(read)) in own:
+                    yield Draw(source.code(read), source.lines_of(read)[0], path, copied=not apart)
+        for made, path in self.building.items():
+            for call in self._calls(path, made):
+                if self._is_random_transform(call):
+                    yield Draw(call_name(call), self.sources[path].lines_of(call)[0], path)
+
+    def seeded_alike(self, path: str, init: cst.CSTNode) -> Draw | None:
+        """The seed that a `worker_init_fn` of the program's gives all workers, where it is the same for all."""
+        source = self.sources[path]
+        bodies: list[tuple[str, cst.CSTNode]] = [(path, init)] if isinstance(init, cst.Lambda) else []
+        bodies += self.defined.get(source.code(init).rpartition(".")[2], ())
+        for file, body in bodies:
+            its, text = self.sources[file], self.sources[file].code(body)
+            parameters = [param.name.value for param in body.params.params] if hasattr(body, "params") else []
+            told = any(len(re.findall(rf"\b{name}\b", text)) > 1 for name in parameters)
+            seeds = [call for call in self._calls(file, body) if _SEEDS & its.names(call.func)]
+            if seeds and not told and _OF_WORKER.search(text) is None:
+                return Draw(its.code(seeds[0]), its.lines_of(seeds[0])[0], file, copied=True)
+        return None
+
+    def _kept_generators(self) -> Iterator[tuple[str, str]]:
+        """The file and the code of what holds a generator from one sample to the next: `self.rng`, `RNG`."""
+        for path, source in self.sources.items():
+            for assign in source.every(cst.Assign):
+                scope = source.inside(assign, cst.FunctionDef)
+                made = any(set(_MAKERS) & source.names(call.func) for call in self._calls(path, assign.value))
+                if not made or (scope is not None and scope in self.sampling):
+                    continue
+                for target in assign.targets:
+                    if scope is None or isinstance(target.target, cst.Attribute):
+                        yield path, source.code(target.target)
+
+    def _is_random_transform(self, call: cst.Call) -> bool:
+        name = call_name(call)
+        return name == "get_params" or (_TRANSFORM.fullmatch(name) is not None and name not in self.defined)
+
+    def _calls(self, path: str, node: cst.CSTNode) -> Iterator[cst.Call]:
+        return self.sources[path].every(cst.Call, node)
+
+
+def _is_read(source: Source, name: cst.Name) -> bool:
+    """Whether it is a variable's name: not that of an attribute, of a keyword or of what is defined."""
+    above = source.parent(name)
+    if isinstance(above, cst.Attribute):
+        return above.value is name
+    if isinstance(above, cst.Arg):
+        return above.value is name
+    return not isinstance(above, cst.FunctionDef | cst.ClassDef | cst.Param | cst.ImportAlias | cst.AsName)
+
+
+def _draws(source: Source, call: cst.Call) -> bool:
+    """Whether a call draws from a generator of the process, or from none that could be repeated."""
+    if argument(call, "generator") is not None:
+        return False
+    if call_name(call) in _IN_PLACE and isinstance(call.func, cst.Attribute):
+        return True
+    for name in source.names(call.func):
+        module, _, last = name.rpartition(".")
+        if module in _NO_DRAW and last not in _NO_DRAW[module]:
+            return True
+        if name in _TORCH or name in _ENTROPY or (name in _MAKERS[:3] and not call.args):
+            return True
+    return False

@@ -1,0 +1,195 @@
+"""Whether making a sample draws random numbers is read from the code that a loader runs for each sample alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from diagnose.fixer import Advice, Draw, Edits, Facts, Gate, Scalar, Site, example_request, lines_with
+from diagnose.plugins import load
+
+FIXER = load().fixers["loader-workers"]
+TOP = """import random
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+from torchvision import datasets, transforms
+"""
+IMAGES = """
+class Images(Dataset):
+    def __init__(self, transform=None):
+        rng = random.Random(0)
+        self.noise = np.random.default_rng(1)
+        self.order = [rng.choice("abc") for _ in range(9)] + [random.random()]
+        self.transform = transform
+
+    def __getitem__(self, index):
+        {sample}
+
+    def shuffle_all(self):
+        random.shuffle(self.order)
+"""
+LOADER = "loader = DataLoader({dataset}, batch_size=8{more})\n"
+
+
+def drawn(text: str, **recorded: Scalar) -> Draw | None:
+    """What the samples of the loader in a program draw."""
+    site = Site("DataLoader", "train.py", lines_with(text, "DataLoader(")[-1], arguments=recorded)
+    (loader,) = example_request("input-bound", text, sites=[site]).loaders().loaders
+    return loader.draw()
+
+
+def program(sample: str, dataset: str = "Images()", more: str = "") -> str:
+    """A program with a dataset of its own, which returns this for a sample."""
+    return TOP + IMAGES.format(sample=sample) + LOADER.format(dataset=dataset, more=more)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "np.random.randint",
+        "random.uniform",
+        "torch.randn",
+        "transforms.RandomCrop.get_params",
+        "np.random.default_rng",
+        "self.order.normal_",
+    ],
+)
+def test_a_draw_for_each_sample_is_seen(code: str) -> None:
+    found = drawn(program(f"return {code}()"))
+    assert found is not None
+    assert (found.code, found.copied) == (code, False)
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        "return self.order[index]",  # what the constructor drew is the same in every worker
+        "return np.random.default_rng(index).normal()",
+        "return random.Random(index).random()",
+        "return torch.rand(3, generator=torch.Generator().manual_seed(index))",
+        "np.random.seed(index); return np.random.normal()",
+    ],
+)
+def test_a_sample_that_depends_on_its_index_alone_draws_nothing(sample: str) -> None:
+    assert drawn(program(sample)) is None
+
+
+def test_what_training_draws_is_no_sample() -> None:
+    text = program("return self.order[index]") + "\ndef train():\n    return torch.randn(3) * random.random()\n"
+    assert drawn(text) is None
+
+
+def test_a_draw_is_found_through_the_methods_and_functions_that_a_sample_needs() -> None:
+    text = (
+        TOP + "def jitter(x):\n    return x * random.uniform(0, 1)\n" + IMAGES.format(sample="return self.one(index)")
+    )
+    text += "    def one(self, index):\n        return jitter(self.order[index])\n" + LOADER.format(
+        dataset="Images()", more=""
+    )
+    found = drawn(text)
+    assert found is not None
+    assert found.code == "random.uniform"
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        "datasets.ImageFolder('x', transforms.Compose([transforms.RandomResizedCrop(224), transforms.ToTensor()]))",
+        "Images(transform=transforms.RandomHorizontalFlip())",
+        "Images(lambda x: x + torch.rand(1))",
+        "torch.utils.data.Subset(Images(augmented), range(4))",
+    ],
+)
+def test_transforms_that_draw_are_seen_where_the_dataset_is_made(dataset: str) -> None:
+    text = program("return self.transform(index)", dataset)
+    text = text.replace("\nclass", "\naugmented = transforms.Compose([transforms.ColorJitter(0.4)])\n\nclass", 1)
+    assert drawn(text) is not None
+
+
+def test_transforms_of_a_function_that_builds_the_dataset_are_seen() -> None:
+    text = (
+        TOP + "def build(train):\n    aug = transforms.RandAugment()\n    return datasets.CIFAR10('x', transform=aug)\n"
+    )
+    assert drawn(text + LOADER.format(dataset="build()", more="")) is not None
+
+
+def test_a_collate_function_of_the_programs_own_is_part_of_a_sample() -> None:
+    text = program("return index", more=", collate_fn=Mixed(0.4)")
+    text = text.replace(
+        "\nclass", "\nclass Mixed:\n    def __call__(self, rows):\n        return np.random.beta(1, 1)\n\nclass", 1
+    )
+    assert drawn(text) is not None
+
+
+def test_a_dataset_that_the_run_saw_is_followed_where_the_loader_takes_a_parameter() -> None:
+    text = TOP + IMAGES.format(sample="return torch.rand(3)") + "\ndef make(dataset):\n    return DataLoader(dataset)\n"
+    assert drawn(text) is None
+    assert drawn(text, dataset="Images") is not None
+
+
+def asked(text: str, workers: int = 0, wanted: int = 4) -> Edits | Advice:
+    site = Site("DataLoader", "train.py", lines_with(text, "DataLoader(")[-1], arguments={"num_workers": workers})
+    answer = FIXER.rewrite(example_request("input-bound", text, sites=[site], setting={"num_workers": wanted}))
+    assert answer is not None
+    return answer
+
+
+def test_workers_for_samples_that_draw_change_the_training_and_say_why() -> None:
+    answer = asked(program("return np.random.normal()"))
+    assert isinstance(answer, Edits)
+    assert answer.gate is Gate.TRAINING
+    assert "np.random.normal" in answer.because
+    assert asked(program("return self.order[index]")).gate is None  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("sample", ["return self.noise.normal()", "return helper(self.noise)"])
+def test_no_more_workers_where_each_would_have_a_copy_of_the_generator(sample: str) -> None:
+    answer = asked(program(sample))
+    assert isinstance(answer, Advice)
+    assert "all would draw the same" in answer.text
+    assert isinstance(asked(program(sample), wanted=1), Edits)
+
+
+def test_workers_that_are_seeded_apart_may_have_a_generator_of_their_own() -> None:
+    init = "\ndef init(worker):\n    torch.utils.data.get_worker_info().dataset.noise = np.random.default_rng(worker)\n"
+    text = program("return self.noise.normal()", more=", worker_init_fn=init").replace("\nclass", f"{init}\nclass", 1)
+    answer = asked(text)
+    assert isinstance(answer, Edits)
+    assert answer.gate is Gate.TRAINING
+
+
+@pytest.mark.parametrize(
+    ("seed", "edits"), [("0", False), ("7 + worker", True), ("torch.initial_seed() % 2**32", True)]
+)
+def test_a_seed_that_is_alike_in_all_workers_is_left_alone(seed: str, edits: bool) -> None:
+    text = program("return np.random.normal()", more=f", worker_init_fn=lambda worker: np.random.seed({seed})")
+    assert isinstance(asked(text), Edits) is edits
+
+
+def counted(share: float, cores: int, present: int = 0, ranks: int | None = None) -> list[Scalar]:
+    """The numbers of workers that are tried."""
+    text = program("return index", more=f", num_workers={present}")
+    site = Site("DataLoader", "train.py", lines_with(text, "DataLoader(")[-1], arguments={"num_workers": present})
+    facts = Facts(cpu_count=cores, world_size=ranks)
+    request = example_request("input-bound", text, sites=[site], facts=facts)
+    request = replace(request, finding=replace(request.finding, share=share))
+    return [setting.get("num_workers") for setting in FIXER.settings(request)]
+
+
+def test_the_first_number_of_workers_suffices_by_measurement() -> None:
+    # 0.71 / 0.29 is 2.4 batches of work in a step that does not wait; twice that many workers are 4.9.
+    assert counted(0.71, 16) == [8, 15]
+
+
+def test_workers_that_are_there_are_at_work_all_the_time() -> None:
+    # One worker takes 1 / 0.29 steps that do not wait for a batch; twice that many are 6.9.
+    assert counted(0.71, 16, present=1) == [8, 15]
+    assert counted(0.2, 16, present=2) == [8, 15]
+    assert counted(0.82, 64, present=1) == [16, 32, 63]
+
+
+def test_ranks_of_a_host_share_its_cores() -> None:
+    assert counted(0.71, 64, ranks=8) == [7]
+    assert counted(0.71, 64, ranks=64) == [1]
