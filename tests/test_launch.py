@@ -187,3 +187,40 @@ def test_the_tail_waits_for_whole_lines_and_follows_a_restart(tmp_path: Path) ->
     steps.write_text('{"t":30,"b":1,"w":3}\n')
     assert of(StepsEnded, list(tail.new())) == [StepsEnded(0, (30,), (3,))]
     assert of(StepsEnded, list(tail.new())) == []
+
+
+_PARENT = """
+import multiprocessing, signal, sys
+
+def work(ours, theirs):
+    theirs.close()
+    try:
+        print(ours.recv(), flush=True)
+    except EOFError:
+        print("broken", flush=True)
+
+def finish(number, frame):
+    theirs.send("finished")
+    worker.join()
+    sys.exit()
+
+ours, theirs = multiprocessing.get_context("fork").Pipe()
+worker = multiprocessing.get_context("fork").Process(target=work, args=(ours, theirs))
+worker.start()
+ours.close()
+{handler}
+print("ready", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="what a process hears is read from /proc")
+@pytest.mark.parametrize(("handler", "said"), [("", ""), ("signal.signal(signal.SIGTERM, finish)", "finished\n")])
+def test_workers_say_nothing_of_a_parent_that_was_ended(tmp_path: Path, handler: str, said: str) -> None:
+    words = [sys.executable, "-c", _PARENT.format(handler=handler)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "ready\n"
+        processes.end_all(program.pid, tmp_path, grace_s=LIMIT_S)
+        assert program.stdout.read() == said

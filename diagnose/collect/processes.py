@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -15,6 +16,8 @@ from diagnose.collect.records import RECIPE_VARIABLE
 GRACE_S = 5.0
 """Between the request to end and the kill."""
 _POLL_S = 0.05
+_STARTED = re.compile(r"\bmultiprocessing\.(?:spawn|forkserver)\b")
+_MASKS = ("SigCgt", "SigIgn")
 
 
 def of_run(root: int | None, folder: Path) -> list[psutil.Process]:
@@ -35,14 +38,41 @@ def of_run(root: int | None, folder: Path) -> list[psutil.Process]:
 
 
 def end_all(root: int, folder: Path, grace_s: float = GRACE_S) -> None:
-    """End every process of the run: ask `root` first, then the rest, and kill what is left after `grace_s`."""
-    processes = of_run(root, folder)
+    """End every process of the run: ask `root` first, then the rest, and kill what is left after `grace_s`.
+
+    Workers of a process that dies of the signal stand still from before it does: else they find their connections
+    broken, and say so at length on the user's terminal.
+    """
+    family = of_run(root, folder)
+    workers = [process for process in family if _works_for_a_defenceless(process)]
+    _signal(workers, signal.SIGSTOP)
+    processes = [process for process in family if process not in workers]
     _signal([process for process in processes if process.pid == root] or processes, signal.SIGTERM)
     alive = _after(grace_s / 2, processes)
+    _signal(workers, signal.SIGKILL)
     _signal(alive, signal.SIGTERM)
     alive = _after(grace_s / 2, alive)
     # Whoever was started while we asked is still to be found.
     _signal([*alive, *_alive(of_run(root, folder))], signal.SIGKILL)
+
+
+def _works_for_a_defenceless(process: psutil.Process) -> bool:
+    """Whether Python's multiprocessing made it for a process that SIGTERM ends at once, whatever that is doing."""
+    try:
+        parent, words = process.parent(), process.cmdline()
+        if parent is None:
+            return False
+        forked = bool(words) and words == parent.cmdline()
+        return (forked or any(_STARTED.search(word) for word in words)) and not _hears_sigterm(parent.pid)
+    except (psutil.Error, OSError, ValueError):
+        return False  # gone, or a system that does not tell
+
+
+def _hears_sigterm(pid: int) -> bool:
+    """Whether a process handles or ignores SIGTERM. Raises OSError or ValueError where that cannot be read."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    masks = {name: int(value, 16) for name, _, value in (line.partition(":") for line in lines) if name in _MASKS}
+    return any(mask >> (signal.SIGTERM - 1) & 1 for mask in masks.values())
 
 
 def _after(seconds: float, processes: list[psutil.Process]) -> list[psutil.Process]:
