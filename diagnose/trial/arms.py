@@ -26,6 +26,7 @@ from diagnose.program import Program
 from diagnose.program.rendezvous import held_port, with_own_port
 from diagnose.trial.groups import Group, Groups
 from diagnose.trial.memory import Memory, died_of_memory
+from diagnose.trial.stock import UsingUp, stocks_in
 from diagnose.units import NS_PER_S, format_ns
 
 _LET_REST = {"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "86400"}
@@ -139,6 +140,7 @@ class Arm:
         self._listener.bind(address)
         self._listener.listen(1024)
         self._ranks: dict[int, _Rank] = {}
+        self._stock = UsingUp(())
         self._started_ns = time.monotonic_ns()
         edited = list(workplace.edited.get(program.root, ()))
         self._sources = digest_of(edited)
@@ -158,6 +160,7 @@ class Arm:
         end = self._started_ns + limit_ns
         self._meet(end)
         answers = self._answers("ready", end)
+        self._stock = UsingUp.at_first(stocks_in(answers))
         self._group.adopt_descendants()
         memory = replace(_memory(answers), host_bytes=self._group.host_bytes())
         self._group.pause()
@@ -168,11 +171,20 @@ class Arm:
         return Ready(self._steps, step_ns, memory, ready_ns - self._started_ns)
 
     def run(self, steps: int, drop: int, limit_ns: int) -> Block:
-        """One turn: wake, run `drop` unmeasured and `steps` measured steps, rest again."""
-        answers = self._turn({"run": {"steps": steps, "drop": drop}}, "block", limit_ns)
-        self._steps += drop + steps
+        """One turn: wake, run `drop` unmeasured and `steps` measured steps, rest again.
+
+        Where loaders may not keep up, steps go before the measured ones until what was made while it rested is used
+        up, and there are as many measured ones more as each worker needs to have its turn.
+        """
+        self._group.resume()
+        dropped = self._use_up(drop, limit_ns)
+        steps = self._stock.whole_turns(steps)
+        answers = self._ask({"run": {"steps": steps, "drop": 0 if dropped else drop}}, limit_ns)
+        self._group.pause()
         slowest = max(answers, key=lambda answer: int(answer["total_ns"]))
-        return Block(steps, int(slowest["total_ns"]), int(slowest["input_ns"]), _memory(answers))
+        block = Block(steps, int(slowest["total_ns"]), int(slowest["input_ns"]), _memory(answers))
+        self._stock = UsingUp.after(stocks_in(answers), block.input_ns / max(1, block.total_ns))
+        return block
 
     def trace(self, steps: int, drop: int, limit_ns: int) -> list[Path]:
         """One turn under the profiler; the traces of all ranks."""
@@ -180,8 +192,9 @@ class Arm:
         for path in paths.values():
             path.parent.mkdir(parents=True, exist_ok=True)
         self._group.resume()
+        dropped = self._use_up(drop, limit_ns)
         for number, rank in self._ranks.items():
-            rank.send({"trace": {"steps": steps, "drop": drop, "path": str(paths[number])}})
+            rank.send({"trace": {"steps": steps, "drop": 0 if dropped else drop, "path": str(paths[number])}})
         self._answers("traced", time.monotonic_ns() + limit_ns)
         self._steps += drop + steps
         self._group.pause()
@@ -195,12 +208,20 @@ class Arm:
         self._listener.close()
         self._room.cleanup()
 
-    def _turn(self, command: dict[str, Any], answer: str, limit_ns: int) -> list[dict[str, Any]]:
-        self._group.resume()
+    def _use_up(self, drop: int, limit_ns: int) -> bool:
+        """Drop steps until the loaders' stock is what it is where training goes on; whether any were dropped."""
+        if not (drop and self._stock.needed):
+            return False
+        before, now = None, stocks_in(self._ask({"run": {"steps": drop, "drop": 0}}, limit_ns))
+        while self._stock.goes_on(before, now):
+            before, now = now, stocks_in(self._ask({"run": {"steps": self._stock.steps, "drop": 0}}, limit_ns))
+        return True
+
+    def _ask(self, command: dict[str, Any], limit_ns: int) -> list[dict[str, Any]]:
         for rank in self._ranks.values():
             rank.send(command)
-        answers = self._answers(answer, time.monotonic_ns() + limit_ns)
-        self._group.pause()
+        answers = self._answers("block", time.monotonic_ns() + limit_ns)
+        self._steps += sum(command["run"].values())
         return answers
 
     def _meet(self, end_ns: int) -> None:

@@ -369,11 +369,11 @@ class _Run:
         original, patched = self.blocks
         if not original:
             return
-        steps = sum(block.steps for block in original)
+        steps, others = (sum(block.steps for block in blocks) for blocks in self.blocks)
         self.found.step_ns = round(sum(block.total_ns for block in original) / steps)
         self.found.input_ns = (
             sum(block.input_ns for block in original) / steps,
-            sum(block.input_ns for block in patched) / steps,
+            sum(block.input_ns for block in patched) / others,
         )
         peaks = [[block.memory.peak_bytes for block in blocks] for blocks in self.blocks]
         known = [max((peak for peak in side if peak is not None), default=-1) for side in peaks]

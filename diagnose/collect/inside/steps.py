@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -44,6 +45,8 @@ class StepHooks:
         """Time in the loader during the step that ended last."""
         self.on_range: Callable[[str, int, int, str], None] | None = None
         """Told of each wait for the loader: kind, start, end, name."""
+        self.loader: weakref.ref[Any] | None = None
+        """The iterator of the loader that training last took a batch from."""
         self.early: list[tuple[int, int]] = []
         """End and input time of backward passes that may yet turn out to be the steps."""
         self._ended = ended
@@ -249,6 +252,8 @@ def hook_loader(_torch: Any, steps: StepHooks) -> None:
                 fetched = fetches
             finally:
                 left(start, name, fetched)
+            if fetched:
+                steps.loader = weakref.ref(self)
             return result
 
         return call

@@ -3,9 +3,9 @@
 It speaks with the controller of a trial (`diagnose.trial.arms`) over a Unix socket, a JSON object a line:
 
     →  {"hello":  {"rank", "world_size", "pid", "group", "sources"}} at the first step; a hash of the edited files
-    →  {"ready":  {"steps", "step_ns", "at_ns", "memory": {…}}}      after the warm-up, on the clock of all processes
+    →  {"ready":  {"steps", "step_ns", "at_ns", "memory": {…}, "stock"}}    after the warm-up, on all processes' clock
     ←  {"run":    {"steps", "drop"}}     drop unmeasured steps, then measured ones
-    →  {"block":  {"total_ns", "steps_ns": […], "input_ns", "memory": {…}}}
+    →  {"block":  {"total_ns", "steps_ns": […], "input_ns", "memory": {…}, "stock"}}
     ←  {"trace":  {"steps", "path"}}     the same steps under the profiler
     →  {"traced": {"path"}}
     ←  {"end": {}}                       exit quietly
@@ -34,6 +34,7 @@ from .compiling import Compiling
 from .meeting import meet_apart
 from .originals import protect
 from .same_files import digest_of
+from .stock import stock_of
 from .window import Window
 
 if TYPE_CHECKING:
@@ -148,13 +149,14 @@ class _Turns:
             self._warming = 0
         if self._warming:
             return
+        stock = stock_of(self._hub.steps)
         self._hub.synchronize()
         steps = _differences([*self._marks[:-1], time.perf_counter_ns()])
         # The later half: the first steps pay for lazy initialisation.
         steady = sorted(steps[len(steps) // 2 :])
         step_ns = steady[(len(steady) - 1) // 2] if steady else -1
         ready = {"steps": self._steps, "step_ns": step_ns, "at_ns": time.monotonic_ns(), "memory": self._memory()}
-        self._send({"ready": ready})
+        self._send({"ready": {**ready, "stock": stock}})
         self._wait()
 
     def _begin(self) -> None:
@@ -168,6 +170,7 @@ class _Turns:
             self._window.mark_step(0)
 
     def _report(self) -> None:
+        stock = stock_of(self._hub.steps)
         self._hub.synchronize()
         self._marks[-1] = time.perf_counter_ns()
         if self._window is not None:
@@ -179,6 +182,7 @@ class _Turns:
             "steps_ns": _differences(self._marks),
             "input_ns": self._hub.input_ns() - self._input_ns,
             "memory": self._memory(),
+            "stock": stock,
         }
         self._send({"block": block})
 

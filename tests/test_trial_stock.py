@@ -1,0 +1,179 @@
+"""A block shows what a loader delivers in the long run, whatever its workers made while the program rested.
+
+The program is a puppet with a loader on a clock of its own. It hears when it may go on after a rest, in which its
+workers made all that they were asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+from watching import LIMIT_NS
+
+from diagnose.collect.inside.steps import StepHooks, hook_loader
+from diagnose.collect.inside.stock import stock_of
+from diagnose.program import Program
+from diagnose.trial.arms import Arm, Workplace
+from diagnose.trial.groups import Groups
+from diagnose.trial.stock import MOST_ROUNDS, Stock, UsingUp
+
+PUPPET = """
+import json, os, signal, socket, sys
+
+workers, ahead, work, step = map(int, sys.argv[1:])
+
+class Loader:
+    def __init__(self):
+        self.now, self.taken, self.waited, self.made = 0, 0, 0, []
+        self.steps_taken = 0
+        for _ in range(workers * ahead):
+            self.ask(0)
+    def ask(self, at):
+        before = self.made[-workers] if len(self.made) >= workers else 0
+        self.made.append(max(at, before) + work)
+    def take(self):
+        self.steps_taken += 1
+        self.waited += max(0, self.made[self.taken] - self.now)
+        self.now = max(self.now, self.made[self.taken])
+        self.taken += 1
+        self.ask(self.now)
+        self.now += step
+    @property
+    def stock(self):
+        left = self.made[self.taken:]
+        held = sum(made <= self.now for made in left)
+        return {"held": held, "asked": len(left), "workers": workers, "most": workers * ahead}
+
+loader = Loader()
+def rested(*_):
+    loader.now += 100 * work
+signal.signal(signal.SIGCONT, rested)
+recipe = json.loads(os.environ["DIAGNOSE_RECIPE"])
+link = socket.socket(socket.AF_UNIX)
+link.connect(recipe["socket"])
+lines = link.makefile("r")
+def say(**message):
+    link.sendall(json.dumps(message).encode() + b"\\n")
+say(hello={"rank": 0, "world_size": 1, "pid": os.getpid(), "group": os.getpgid(0)})
+for _ in range(5):
+    loader.take()
+say(ready={"steps": 5, "step_ns": 1, "at_ns": 1, "memory": {"peak_bytes": 7}, "stock": loader.stock})
+for line in lines:
+    word, wanted = next(iter(json.loads(line).items()))
+    for _ in range(wanted["drop"]):
+        loader.take()
+    began, waited = loader.now, loader.waited
+    for _ in range(wanted["steps"]):
+        loader.take()
+    took, waits = loader.now - began, loader.waited - waited
+    memory = {"peak_bytes": loader.steps_taken}
+    say(block={"total_ns": took, "steps_ns": [], "input_ns": waits, "memory": memory, "stock": loader.stock})
+"""
+
+
+@contextmanager
+def arm_with(folder: Path, *loader: int) -> Iterator[Arm]:
+    """A warmed-up arm whose loader has so many workers, asks each for so many, and takes so long for a batch; then the
+    length of a step."""
+    (folder / "train.py").write_text(PUPPET)
+    program = Program.parse(["train.py", *map(str, loader)], cwd=folder)
+    with Groups() as groups:
+        place = Workplace(groups, folder / "arms", sys.executable, lambda _: dict(os.environ))
+        with Arm(place, program, "arm", warmup_steps=5) as arm:
+            arm.ready(LIMIT_NS)
+            yield arm
+
+
+@pytest.mark.parametrize(
+    ("loader", "step"),
+    [
+        ((2, 4, 60, 5), 30),  # far behind: the queues would serve a whole block
+        ((12, 2, 360, 6), 30),  # batches come in waves of twelve
+        ((10, 4, 300, 15), 30),
+        ((3, 2, 100, 20), 100 / 3),
+        ((4, 2, 100, 40), 40),  # keeps up
+        ((1, 2, 10, 40), 40),
+    ],
+)
+def test_blocks_show_what_is_delivered_in_the_long_run(
+    tmp_path: Path, loader: tuple[int, int, int, int], step: float
+) -> None:
+    with arm_with(tmp_path, *loader) as arm:
+        blocks = [arm.run(10, 2, LIMIT_NS) for _ in range(4)]
+    assert [block.mean_ns for block in blocks] == pytest.approx([step] * 4, rel=0.04)
+
+
+def test_a_loader_that_keeps_up_costs_no_steps(tmp_path: Path) -> None:
+    with arm_with(tmp_path, 1, 2, 10, 40) as arm:
+        blocks = [arm.run(10, 2, LIMIT_NS) for _ in range(3)]
+    assert [block.memory.peak_bytes for block in blocks] == [5 + 12, 5 + 24, 5 + 36]
+
+
+def test_where_a_loader_is_behind_each_worker_has_its_turn_in_a_block(tmp_path: Path) -> None:
+    with arm_with(tmp_path, 12, 2, 360, 6) as arm:
+        assert arm.run(10, 2, LIMIT_NS).steps == 12
+        assert arm.run(13, 2, LIMIT_NS).steps == 24
+
+
+def stock(held: int) -> Stock:
+    return Stock(held, asked=8, workers=2, most=8)
+
+
+def test_rounds_end_once_the_stock_shrinks_no_more() -> None:
+    assert UsingUp.at_first([stock(3)]).goes_on(None, [stock(8)])
+    assert UsingUp.at_first([stock(3)]).goes_on([stock(8)], [stock(5)])
+    assert UsingUp.at_first([stock(3)]).goes_on([stock(5)], [stock(0)])
+    assert not UsingUp.at_first([stock(3)]).goes_on([stock(5)], [stock(5)])
+    assert not UsingUp.at_first([stock(3)]).goes_on([stock(0)], [stock(0)])
+
+
+def test_all_ranks_go_on_while_one_of_them_has_a_stock() -> None:
+    using = UsingUp.at_first([stock(3), None, stock(8)])
+    assert using.unsure == [True, False, False]
+    assert using.goes_on([stock(8), None, stock(8)], [stock(5), None, stock(8)])
+
+
+def test_rounds_end_at_some_time() -> None:
+    using = UsingUp.at_first([stock(3)])
+    rounds = 0
+    while using.goes_on([stock(8)], [stock(5)]):
+        rounds += 1
+    assert rounds == MOST_ROUNDS
+
+
+def test_a_program_without_workers_has_nothing_to_use_up() -> None:
+    assert not UsingUp.at_first([None]).needed
+    assert UsingUp.after([None], 0.9).whole_turns(10) == 10
+
+
+def test_the_stock_of_a_real_loader_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.utils.data import dataloader
+
+    monkeypatch.setattr(dataloader._BaseDataLoaderIter, "__next__", dataloader._BaseDataLoaderIter.__next__)
+    monkeypatch.setattr(DataLoader, "__iter__", DataLoader.__iter__)
+    steps = StepHooks(lambda _: None)
+    hook_loader(torch, steps)
+    samples: Any = range(100)
+    loader: Any = DataLoader(samples, num_workers=2, prefetch_factor=3, multiprocessing_context="fork")
+    assert stock_of(steps) is None
+    batches = iter(loader)
+    next(batches)
+    made = stock_of(steps)
+    assert made is not None
+    assert (made["asked"], made["workers"], made["most"]) == (6, 2, 6)
+    while made["held"] < 6:  # workers make all that they are asked for while nobody takes it
+        os.sched_yield()
+        made = stock_of(steps)
+        assert made is not None
+    del batches
+    assert stock_of(steps) is None
+    next(iter(DataLoader(samples)))
+    assert stock_of(steps) is None
