@@ -186,7 +186,7 @@ def test_a_block_takes_as_long_as_on_the_slowest_rank(monkeypatch: pytest.Monkey
         {"total_ns": 50, "input_ns": 7, "memory": {"peak_bytes": 3}},
         {"total_ns": 90, "input_ns": 1, "memory": {"peak_bytes": 2}},
     ]
-    monkeypatch.setattr(Arm, "_turn", lambda *_arguments: answers)
+    monkeypatch.setattr(Arm, "_turn", lambda *_arguments: (10, answers))
     block = Arm.__new__(Arm).run(10, 2, LIMIT_NS)
     assert (block.mean_ns, block.input_ns, block.memory.peak_bytes) == (9.0, 1, 3)
 

@@ -176,14 +176,11 @@ class Arm:
         Where loaders may not keep up, steps go before the measured ones until what was made while it rested is used
         up, and there are as many measured ones more as each worker needs to have its turn.
         """
-        self._group.resume()
-        dropped = self._use_up(drop, limit_ns)
-        steps = self._stock.whole_turns(steps)
-        answers = self._ask({"run": {"steps": steps, "drop": 0 if dropped else drop}}, limit_ns)
-        self._group.pause()
+        steps, answers = self._turn(steps, drop, limit_ns)
         slowest = max(answers, key=lambda answer: int(answer["total_ns"]))
         block = Block(steps, int(slowest["total_ns"]), int(slowest["input_ns"]), _memory(answers))
-        self._stock = UsingUp.after(stocks_in(answers), block.input_ns / max(1, block.total_ns))
+        waited = max(int(answer["input_ns"]) / max(1, int(answer["total_ns"])) for answer in answers)
+        self._stock = UsingUp.after(stocks_in(answers), waited)
         return block
 
     def trace(self, steps: int, drop: int, limit_ns: int) -> list[Path]:
@@ -207,6 +204,15 @@ class Arm:
             rank.connection.close()
         self._listener.close()
         self._room.cleanup()
+
+    def _turn(self, steps: int, drop: int, limit_ns: int) -> tuple[int, list[dict[str, Any]]]:
+        """How many steps were measured, and what all ranks say of them."""
+        self._group.resume()
+        dropped = self._use_up(drop, limit_ns)
+        steps = self._stock.whole_turns(steps)
+        answers = self._ask({"run": {"steps": steps, "drop": 0 if dropped else drop}}, limit_ns)
+        self._group.pause()
+        return steps, answers
 
     def _use_up(self, drop: int, limit_ns: int) -> bool:
         """Drop steps until the loaders' stock is what it is where training goes on; whether any were dropped."""
