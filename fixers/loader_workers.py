@@ -22,15 +22,15 @@ How many
 
 Fix safety
     Bitwise, where a sample depends on its index alone: the order of samples and the random numbers of the training
-    process stay as they were. Where the program's source shows that making a sample draws random numbers (`random`,
-    `numpy.random`, torch, transforms such as `RandomCrop`) it changes the training: torch seeds those generators anew
-    in each worker, and samples are drawn as before, but by other numbers. Draws that only a library knows of the gate
-    sees. Left alone: samples that draw from a generator that the program keeps, or that a `worker_init_fn` seeds alike
-    in all workers, since all would draw the same; an `IterableDataset` that does not ask which worker it is in, which
-    would yield every sample once per worker; a dataset that moves data to a CUDA device, which cannot run in a forked
-    process. Workers are started anew in each epoch; `persistent-workers` keeps them, which changes the order of
-    samples. Each worker holds batches of its own: `num_workers × prefetch_factor` of them in host memory. Where
-    processes are spawned and not forked, the script needs its main guard.
+    process stay as they were. Where the program's source or the run shows that making a sample draws random numbers
+    (`random`, `numpy.random`, torch, transforms such as `RandomCrop`) it changes the training: torch seeds those
+    generators anew in each worker, and samples are drawn as before, but by other numbers. Left alone: samples that draw
+    from a generator that the program keeps, or that a `worker_init_fn` seeds alike in all workers, since all would draw
+    the same; an `IterableDataset` that does not ask which worker it is in, which would yield every sample once per
+    worker; a dataset that moves data to a CUDA device, which cannot run in a forked process. Workers are started anew
+    in each epoch; `persistent-workers` keeps them, which changes the order of samples. Each worker holds batches of its
+    own: `num_workers × prefetch_factor` of them in host memory. Where processes are spawned and not forked, the script
+    needs its main guard.
 """
 
 from __future__ import annotations
@@ -144,6 +144,10 @@ def rewrite(request: Request) -> Answer:
     return Advice(" ".join(reasons)) if reasons else None
 
 
+def _because(code: str) -> str:
+    return f"samples draw random numbers (`{code}`), others in workers"
+
+
 def _all_draw_the_same(loader: Loader, draw: Draw | None, wanted: Scalar) -> str | None:
     """Why more workers would have less variety in their samples; None where they would not."""
     more = isinstance(wanted, int) and wanted > max(1, loader.workers)
@@ -186,9 +190,12 @@ def _from_outside(request: Request, sites: Sequence[Site], wanted: int) -> Edits
         return None
     shim = add_to_shim(request.home, request.sources, ["import functools", "import torch"], _SHIM.format(wanted))
     script = splice(source.text, import_for_effect(source, "gives the loaders of libraries worker processes"))
+    drew = next((site for site in request.sites if site.kind == "draws"), None)
     return Edits(
         {request.entry: script, shim.path: shim.text},
         f"load samples in {wanted} worker processes where a library builds the loader, by a new file diagnose_fixes.py",
+        Gate.TRAINING if drew is not None else None,
+        _because(str(drew.arguments.get("generators"))) if drew is not None else "",
     )
 
 

@@ -193,3 +193,18 @@ def test_workers_that_are_there_are_at_work_all_the_time() -> None:
 def test_ranks_of_a_host_share_its_cores() -> None:
     assert counted(0.71, 64, ranks=8) == [7]
     assert counted(0.71, 64, ranks=64) == [1]
+
+
+def test_what_the_run_saw_of_a_librarys_dataset_counts_too() -> None:
+    text = TOP + "loader = DataLoader(library.dataset('x'), batch_size=8, shuffle=True)\n"
+    line = lines_with(text, "DataLoader(")[-1]
+    built = Site("DataLoader", "train.py", line, arguments={"num_workers": 0, "dataset": "ImageDataset"})
+
+    def gate_with(dataset: str) -> Gate | None:
+        drew = Site("draws", "train.py", line, arguments={"dataset": dataset, "generators": "random"})
+        answer = FIXER.rewrite(example_request("input-bound", text, sites=[built, drew], setting={"num_workers": 4}))
+        assert isinstance(answer, Edits)
+        return answer.gate
+
+    assert gate_with("ImageDataset") is Gate.TRAINING
+    assert gate_with("AnotherDataset") is None

@@ -17,6 +17,7 @@ from .blocks import Blocks
 from .cached_views import note_it
 from .calibrated import calibrated
 from .compiler import CompilerLog
+from .drawing import Drawing
 from .facts import job_facts, process_facts
 from .guard import failures, guarded
 from .hub import Hub
@@ -68,6 +69,7 @@ class Watch:
         """Before the program builds anything."""
         self._torch = torch
         self._sites.install(torch)
+        guarded(Drawing(self._sites).install)(torch)
         self._ranges.install(torch)
         guarded(self._allocations.install)(torch)
         self._sites.compiling = self._blocks.stop

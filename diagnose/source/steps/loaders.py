@@ -20,6 +20,8 @@ from diagnose.source.syntax import Source
 __all__ = ["Loader", "LoadersFound", "find_loaders"]
 
 POSITIONS = {"dataset": 0, "batch_size": 1, "shuffle": 2, "num_workers": 5, "collate_fn": 6, "pin_memory": 7}
+DRAWS = "draws"
+"""The kind of site at which a run saw samples being drawn."""
 _DEVICE = re.compile(r"\.cuda\(|device\s*=\s*[\"']cuda|\.to\(\s*[\"']cuda")
 
 
@@ -30,6 +32,8 @@ class Loader:
     options: CallOptions
     site: Site | None = None
     """As the run recorded it."""
+    drew: Site | None = None
+    """Where the run saw samples of its dataset draw random numbers."""
 
     @property
     def where(self) -> str:
@@ -91,7 +95,10 @@ class Loader:
         names = [name for name in (recorded.get("dataset"), recorded.get("collate_fn")) if isinstance(name, str)]
         made_by = [expression for expression in given if expression is not None]
         init = self.options.given("worker_init_fn") if not self.options.names else None
-        return sample_draw(self.options.sources, self.options.path, made_by, names, init)
+        found = sample_draw(self.options.sources, self.options.path, made_by, names, init)
+        if found is None and self.drew is not None:
+            return Draw(str(self.drew.arguments.get("generators")), self.drew.line, self.drew.file)
+        return found
 
     def _dataset(self) -> tuple[Source, cst.ClassDef] | None:
         """The class of the dataset, by the name that the run recorded or that the source shows."""
@@ -151,7 +158,14 @@ def find_loaders(
             found.append(Loader(options, site))
     if not known:
         found = _in_text(sources, configs or {}, words)
-    return LoadersFound(tuple(found), tuple(foreign))
+    return LoadersFound(tuple(_with_draws(each, sites) for each in found), tuple(foreign))
+
+
+def _with_draws(loader: Loader, sites: Sequence[Site]) -> Loader:
+    """The loader with what the run saw of the samples of its dataset."""
+    dataset = loader.site.arguments.get("dataset") if loader.site is not None else None
+    drew = [site for site in sites if site.kind == DRAWS and site.arguments.get("dataset") == dataset is not None]
+    return replace(loader, drew=drew[0]) if drew else loader
 
 
 def _names_of(source: Source, site: Site) -> set[str]:

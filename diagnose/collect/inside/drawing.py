@@ -1,0 +1,68 @@
+"""Sees whether making a sample draws from the generators of the process: what a library's dataset does no source shows.
+
+The states of Python's, NumPy's and torch's generators are compared around the first batches that the training process
+makes by itself. Nothing is drawn for it.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import sys
+from typing import Any
+
+from .guard import guarded
+from .sites import Sites
+
+DRAWS = "draws"
+"""The kind of site that says so: `dataset` is the class, `generators` those that were drawn from."""
+_BATCHES = 4
+
+
+class Drawing:
+    """Looks at the first batches of one process."""
+
+    def __init__(self, sites: Sites) -> None:
+        self._sites = sites
+        self._left = _BATCHES
+
+    def install(self, torch: Any) -> None:
+        """Wrap what makes a batch in the process itself."""
+        from torch.utils.data._utils import fetch
+
+        states = guarded(functools.partial(_states, torch))
+        note = guarded(self._note)
+        in_worker = torch.utils.data.get_worker_info
+
+        def watched(original: Any) -> Any:
+            @functools.wraps(original)
+            def call(fetcher: Any, index: Any) -> Any:
+                if self._left <= 0 or in_worker() is not None:
+                    return original(fetcher, index)
+                self._left -= 1
+                before = states()
+                batch = original(fetcher, index)
+                note(fetcher.dataset, before, states())
+                return batch
+
+            return call
+
+        for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
+            kind.fetch = watched(kind.fetch)  # type: ignore[method-assign]
+
+    def _note(self, dataset: object, before: dict[str, object] | None, after: dict[str, object] | None) -> None:
+        if before is None or after is None:
+            return  # a generator whose state could not be read
+        drawn = [name for name, state in after.items() if name in before and before[name] != state]
+        if drawn:
+            self._sites.record(DRAWS, {"dataset": type(dataset).__name__, "generators": ", ".join(drawn)})
+
+
+def _states(torch: Any) -> dict[str, object]:
+    """Of each generator of the process, by the name of what draws from it."""
+    found: dict[str, object] = {"random": random.getstate(), "torch": bytes(torch.get_rng_state().tolist())}
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        name, keys, *rest = numpy.random.get_state()
+        found["numpy.random"] = (name, keys.tobytes(), *rest)
+    return found

@@ -1,0 +1,82 @@
+"""A watched run sees whether making a sample draws random numbers, and draws none itself."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch.utils.data import DataLoader
+from torch.utils.data._utils import fetch
+
+from diagnose.collect.inside.drawing import DRAWS, Drawing
+from diagnose.collect.inside.sites import Sites
+from diagnose.source.steps import loaders
+
+
+class Samples:
+    """A dataset of three samples, for each of which something is done."""
+
+    def __init__(self, draw: Any) -> None:
+        self.draw = draw
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> float:
+        return float(self.draw())
+
+
+@pytest.fixture
+def sites(monkeypatch: pytest.MonkeyPatch) -> Sites:
+    for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
+        monkeypatch.setattr(kind, "fetch", kind.fetch)
+    found = Sites()
+    Drawing(found).install(torch)
+    return found
+
+
+def seen(sites: Sites) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for _, text in sites.drain() for line in text.splitlines()]
+    return [line["arguments"] for line in lines if line["kind"] == DRAWS]
+
+
+@pytest.mark.parametrize(
+    ("draw", "generators"),
+    [(random.random, "random"), (numpy.random.random, "numpy.random"), (lambda: torch.rand(1), "torch")],
+)
+def test_a_draw_from_each_generator_of_the_process_is_seen(sites: Sites, draw: Any, generators: str) -> None:
+    samples: Any = Samples(draw)
+    list(DataLoader(samples, shuffle=True))
+    assert seen(sites) == [{"dataset": "Samples", "generators": generators}]
+
+
+def test_samples_that_draw_nothing_are_none(sites: Sites) -> None:
+    samples: Any = Samples(numpy.random.default_rng(0).random)
+    list(DataLoader(samples, shuffle=True))  # which draws an order
+    assert seen(sites) == []
+
+
+@pytest.mark.usefixtures("sites")
+def test_to_look_draws_nothing() -> None:
+    samples: Any = Samples(torch.rand(1).item)
+    before = random.getstate(), str(numpy.random.get_state())
+    torch.manual_seed(5)
+    alone = torch.rand(1)
+    torch.manual_seed(5)
+    next(iter(fetched(samples)))
+    assert torch.equal(torch.rand(1), alone)
+    assert (random.getstate(), str(numpy.random.get_state())) == before
+
+
+def fetched(samples: Any) -> Any:
+    """Its batches, without the seed that a loader draws for each epoch."""
+    fetcher: Any = fetch._MapDatasetFetcher(samples, True, list, False)
+    return (fetcher.fetch([index]) for index in range(3))
+
+
+def test_fixers_know_the_site_by_its_kind() -> None:
+    assert loaders.DRAWS == DRAWS
