@@ -35,7 +35,7 @@ from diagnose.trial.looks import Halfway, Looks
 from diagnose.trial.memory import Memory, at_once, fits_twice, room_ahead, uncrowded
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.trial.settings import Settings
-from diagnose.trial.solo import Solo, SoloRun, original_failed, ruling_on_failure
+from diagnose.trial.solo import Solo, SoloRun, ruling_on_failure
 from diagnose.trial.startup import Startups
 from diagnose.trial.stopping import worth
 from diagnose.verdict import LEAST_PAIRS, LEAST_SAVING, Pair, Ruling, saved

@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from diagnose.errors import ProgramFailed
 from diagnose.model import Decision
 from diagnose.program import Program
 from diagnose.trial.arms import Arm, ArmFailed, Trouble, Workplace
@@ -86,11 +85,6 @@ class Solo:
         with contextlib.suppress(ArmFailed):
             return round(arm.run(steps, self.schedule.drops(step_ns), limit).mean_ns)
         return None
-
-
-def original_failed(failure: ArmFailed) -> ProgramFailed:
-    """Why there is nothing to try fixes against."""
-    return ProgramFailed(f"the program fails in a copy, without any fix: {failure}", 1)
 
 
 def ruling_on_failure(failure: ArmFailed) -> Ruling:
