@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,10 @@ from composing import ITEM, LOADER, SOURCE, Stage, finding, fixer, replacing
 
 from diagnose import compose
 from diagnose.cli.choosing import limited, names_in
+from diagnose.compose.answers import Variant
+from diagnose.compose.preview import NOT_ALLOWED, not_allowed
 from diagnose.errors import UsageError
-from diagnose.fixer import Advice, Request
+from diagnose.fixer import Advice, Edits, Fixer, Request
 from diagnose.model import Accounting, Decision, Diagnosis, Finding, Gate, Steps, Verdict
 from diagnose.plugins import Catalogue
 from diagnose.session import VerdictReached
@@ -85,3 +88,12 @@ def test_only_and_skip_leave_the_fixers_that_the_user_wants() -> None:
 def test_names_of_no_fixer_are_refused(only: tuple[str, ...], skip: tuple[str, ...], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         limited(Catalogue({}, {one.name: one for one in (LOADER, ITEM)}), only, skip)
+
+
+def test_what_is_not_allowed_says_why_it_changes_the_training() -> None:
+    workers = Fixer("loader-workers", lambda _request: None, Gate.TRAINING, "idle.input")
+    answer = Edits({}, "load samples in 2 worker processes", Gate.TRAINING, "samples draw random numbers")
+    assert not_allowed([Variant({}, answer, workers)]) == (
+        "it changes the training itself: samples draw random numbers; `--allow training` lets it be tried"
+    )
+    assert not_allowed([Variant({}, replace(answer, because=""), workers)]) == NOT_ALLOWED
