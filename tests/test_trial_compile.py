@@ -109,7 +109,7 @@ class FakeHub:
     rank, world_size = 0, 1
 
     def __init__(self) -> None:
-        self.steps = SimpleNamespace(hook_again=lambda: None)
+        self.steps = SimpleNamespace(hook_again=lambda: None, loader=None)
 
     def on_torch(self, _callback: object) -> None:
         """No torch."""
