@@ -381,21 +381,44 @@ def test_a_step_made_out_of_rounding_is_excused_in_one_element_of_a_thousand_and
 @pytest.mark.parametrize("seed", range(5))
 def test_in_a_narrow_format_as_many_steps_are_excused_as_its_rounding_turns(seed: int) -> None:
     draw = np.random.default_rng(seed)
-    gradient, before, rate, error = draw.normal(size=4096), np.full(4096, 0.5), 0.001, 0.01
+    gradient, before, rate, error = draw.normal(size=1024), np.full(1024, 0.5), 0.001, 0.01
 
-    def stepped(scale: float = 1.0) -> Capture:
+    def stepped(scale: float = 1.0, errors: float = error) -> Capture:
         """One step of Adam, which takes the sign of the gradient, with the errors of a narrow format."""
-        inexact = gradient + error * draw.normal(size=4096)
+        inexact = gradient + errors * draw.normal(size=1024)
         values = parameters(before, before - scale * rate * np.sign(inexact))
-        return _with_gradient(values, inexact)
+        return _with_gradient(values, gradient + error * draw.normal(size=1024))
 
     exact = _with_gradient(parameters(before, before - rate * np.sign(gradient)), gradient)
     lucky = _with_gradient(exact, stepped().values[0, 0, "gradient", "g"])  # an error, of which no sign turned
     assert gates.rounding(stepped(), stepped(), exact).passed is True
     assert gates.rounding(lucky, stepped(), exact).passed is True
-    assert gates.rounding(stepped(), stepped(scale=1.01), exact).passed is False
+    assert gates.rounding(lucky, stepped(scale=1.05), exact).passed is False
+    assert gates.rounding(lucky, stepped(errors=12 * error), exact).passed is False
     one_side = parameters(before, before - rate * np.abs(np.sign(gradient)))
-    assert gates.rounding(stepped(), _with_gradient(one_side, gradient), exact).passed is False
+    assert gates.rounding(lucky, _with_gradient(one_side, gradient), exact).passed is False
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_two_steps_of_adam_are_explained_by_the_rounding_of_gradients_and_forgotten_ones_are_not(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    gradient, noise, other = draw.normal(size=(3, 2, 1024)) * np.array([1, 0.01, 0.01])[:, None, None]
+    exact = adam(gradient)
+    original = _with_gradient(exact, (gradient + noise)[0])  # an error that the parameter does not show, by luck
+    assert gates.rounding(original, adam(gradient + other), exact).passed is True
+    forgotten = gradient + other
+    forgotten[1, :300] = 0
+    assert gates.rounding(original, adam(forgotten), exact).passed is False
+
+
+def adam(gradients: np.ndarray) -> Capture:
+    """A parameter after each of two steps with these gradients, and the first of them."""
+    mean, square, value, values = 0.0, 0.0, np.full(gradients.shape[1], 0.01), []
+    for step, gradient in enumerate(gradients, 1):
+        mean, square = 0.9 * mean + 0.1 * gradient, 0.999 * square + 0.001 * gradient**2
+        value = value - 1e-4 * (mean / (1 - 0.9**step)) / np.sqrt(square / (1 - 0.999**step))
+        values.append(value)
+    return _with_gradient(parameters(*values), gradients[0])
 
 
 def _with_gradient(capture: Capture, gradient: np.ndarray) -> Capture:
