@@ -123,6 +123,23 @@ def test_blocks_are_long_enough_for_the_clock_and_take_few_of_slow_steps() -> No
     assert Schedule().block_steps(-1) == Schedule().usual_steps
 
 
+def test_the_first_block_of_all_may_take_longer_than_its_warm_up_tells() -> None:
+    """It may have lived on what a loader's workers had made before the first step."""
+    machine, limits = Machine(), list[int]()
+
+    class Limited(FakeArm):
+        def run(self, steps: int, drop: int, limit_ns: int) -> Block:
+            limits.append(limit_ns)
+            return super().run(steps, drop, limit_ns)
+
+    def side(one: int) -> Callable[[int], FakeArm]:
+        return lambda number: Limited(machine, one, number)
+
+    Duel(SCHEDULE, Deadline(), fits=True).run(side(ORIGINAL), side(PATCHED))
+    assert limits[0] == SCHEDULE.start_limit_ns
+    assert all(limit < SCHEDULE.start_limit_ns for limit in limits[1:])
+
+
 def test_a_step_that_outlasts_every_recovery_drops_one_at_the_head_of_a_block() -> None:
     assert [Schedule().drops(step_ns) for step_ns in (NS_PER_MS, 100 * NS_PER_MS, 400 * NS_PER_MS)] == [2, 2, 1]
     assert replace(Schedule(), drop_steps=0).drops(NS_PER_S) == 0

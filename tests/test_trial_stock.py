@@ -123,6 +123,22 @@ def test_where_a_loader_is_behind_each_worker_has_its_turn_in_a_block(tmp_path: 
         assert arm.run(13, 2, LIMIT_NS).steps == 24
 
 
+def test_using_up_and_the_block_after_it_share_one_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many rounds it takes, a turn ends when a budget does."""
+    with arm_with(tmp_path, 12, 2, 360, 6) as arm:
+        ends: list[int] = []
+        answers = arm._answers
+
+        def noted(name: str, end_ns: int) -> list[dict[str, Any]]:
+            ends.append(end_ns)
+            return answers(name, end_ns)
+
+        monkeypatch.setattr(arm, "_answers", noted)
+        arm.run(10, 2, LIMIT_NS)
+    assert len(ends) > 2
+    assert len(set(ends)) == 1
+
+
 def stock(held: int) -> Stock:
     return Stock(held, asked=8, workers=2, most=8)
 

@@ -174,9 +174,10 @@ class Arm:
         """One turn: wake, run `drop` unmeasured and `steps` measured steps, rest again.
 
         Where loaders may not keep up, steps go before the measured ones until what was made while it rested is used
-        up, and there are as many measured ones more as each worker needs to have its turn.
+        up, and there are as many measured ones more as each worker needs to have its turn. All of that has to end
+        within the limit.
         """
-        steps, answers = self._turn(steps, drop, limit_ns)
+        steps, answers = self._turn(steps, drop, time.monotonic_ns() + limit_ns)
         slowest = max(answers, key=lambda answer: int(answer["total_ns"]))
         block = Block(steps, int(slowest["total_ns"]), int(slowest["input_ns"]), _memory(answers))
         waited = max(int(answer["input_ns"]) / max(1, int(answer["total_ns"])) for answer in answers)
@@ -188,11 +189,12 @@ class Arm:
         paths = {number: self.folder / f"rank{number}" / TRACE for number in self._ranks}
         for path in paths.values():
             path.parent.mkdir(parents=True, exist_ok=True)
+        end_ns = time.monotonic_ns() + limit_ns
         self._group.resume()
-        dropped = self._use_up(drop, limit_ns)
+        drop = 0 if self._use_up(drop, end_ns) else drop
         for number, rank in self._ranks.items():
-            rank.send({"trace": {"steps": steps, "drop": 0 if dropped else drop, "path": str(paths[number])}})
-        self._answers("traced", time.monotonic_ns() + limit_ns)
+            rank.send({"trace": {"steps": steps, "drop": drop, "path": str(paths[number])}})
+        self._answers("traced", end_ns)
         self._steps += drop + steps
         self._group.pause()
         return [path for path in paths.values() if path.exists()]
@@ -205,28 +207,28 @@ class Arm:
         self._listener.close()
         self._room.cleanup()
 
-    def _turn(self, steps: int, drop: int, limit_ns: int) -> tuple[int, list[dict[str, Any]]]:
+    def _turn(self, steps: int, drop: int, end_ns: int) -> tuple[int, list[dict[str, Any]]]:
         """How many steps were measured, and what all ranks say of them."""
         self._group.resume()
-        dropped = self._use_up(drop, limit_ns)
+        dropped = self._use_up(drop, end_ns)
         steps = self._stock.whole_turns(steps)
-        answers = self._ask({"run": {"steps": steps, "drop": 0 if dropped else drop}}, limit_ns)
+        answers = self._ask({"run": {"steps": steps, "drop": 0 if dropped else drop}}, end_ns)
         self._group.pause()
         return steps, answers
 
-    def _use_up(self, drop: int, limit_ns: int) -> bool:
+    def _use_up(self, drop: int, end_ns: int) -> bool:
         """Drop steps until the loaders' stock is what it is where training goes on; whether any were dropped."""
         if not (drop and self._stock.needed):
             return False
-        before, now = None, stocks_in(self._ask({"run": {"steps": drop, "drop": 0}}, limit_ns))
+        before, now = None, stocks_in(self._ask({"run": {"steps": drop, "drop": 0}}, end_ns))
         while self._stock.goes_on(before, now):
-            before, now = now, stocks_in(self._ask({"run": {"steps": self._stock.steps, "drop": 0}}, limit_ns))
+            before, now = now, stocks_in(self._ask({"run": {"steps": self._stock.steps, "drop": 0}}, end_ns))
         return True
 
-    def _ask(self, command: dict[str, Any], limit_ns: int) -> list[dict[str, Any]]:
+    def _ask(self, command: dict[str, Any], end_ns: int) -> list[dict[str, Any]]:
         for rank in self._ranks.values():
             rank.send(command)
-        answers = self._answers("block", time.monotonic_ns() + limit_ns)
+        answers = self._answers("block", end_ns)
         self._steps += sum(command["run"].values())
         return answers
 

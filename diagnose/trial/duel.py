@@ -81,6 +81,7 @@ class _Run:
         self.patience = duel.patience or Deadline()
         self.blocks: tuple[list[Block], list[Block]] = ([], [])
         self.started = 0
+        self.measured = False  # any block, be it one that settles an arm
         self.fits = duel.fits
         self.ahead = duel.ahead and duel.schedule.generations > 1
         self.roomy = True
@@ -303,8 +304,12 @@ class _Run:
             self.found.stopped_early = self.stopping.hopeless(pairs)
 
     def block(self, side: int, arm: LiveArm, steps: int) -> Block:
-        limit = self.limit(self.schedule.block_limit_ns(steps, self.found.step_ns))
-        return self.call(side, lambda: arm.run(steps, self.schedule.drops(self.found.step_ns), limit))
+        # A warm-up may have lived on what a loader had in stock: only a block tells how long a step may take.
+        usual = self.schedule.block_limit_ns(steps, self.found.step_ns)
+        limit = self.limit(usual if self.measured else max(usual, self.schedule.start_limit_ns))
+        block = self.call(side, lambda: arm.run(steps, self.schedule.drops(self.found.step_ns), limit))
+        self.measured = True
+        return block
 
     def trace_both(self, arms: Sequence[LiveArm]) -> None:
         if self.duel.trace and not self.over and not all(self.found.traces):

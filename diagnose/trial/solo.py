@@ -81,7 +81,8 @@ class Solo:
     def _step_ns(self, arm: LiveArm, step_ns: int | None, steps: int) -> int | None:
         if step_ns is None:
             return None
-        limit = self.schedule.block_limit_ns(steps, step_ns)
+        # A warm-up may have lived on what a loader had in stock, and using that up takes steps too.
+        limit = max(self.schedule.block_limit_ns(steps, step_ns), self._start_limit_ns)
         with contextlib.suppress(ArmFailed):
             return round(arm.run(steps, self.schedule.drops(step_ns), limit).mean_ns)
         return None
