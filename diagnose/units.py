@@ -57,6 +57,12 @@ def format_flops(count: float) -> str:
     return f"{count:.0f} FLOP"
 
 
+def swapped(saved: float) -> float:
+    """What one of two sides saves, as a share of the other's step, where the other saves the share `saved` of its own;
+    negative for what takes longer. Below 1."""
+    return 1 - 1 / (1 - saved)
+
+
 def format_share(share: float) -> str:
     """A share of 1 in percent: `96 %`, `4.2 %`, `<0.1 %`; nearly all is `99.7 %` or `>99.9 %`, never `100 %`."""
     percent = 100 * share

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.model import Decision, GateResult, Interval, Mechanism
-from diagnose.units import format_bytes, format_share, format_value
+from diagnose.units import format_bytes, format_share, format_value, swapped
 
 LEAST_SAVING = 0.01
 """A fix must save more than this share of the step: less is not worth a line of anyone's source."""
@@ -224,7 +224,7 @@ def _saved(log_ratio: float) -> float:
 
 def _as_saving(share: float) -> float:
     """What the faster of two sides saves, where one saves this share of the other's step, or takes it longer."""
-    return share if share >= 0 else 1 - 1 / (1 - share)
+    return share if share >= 0 else swapped(share)
 
 
 def _unmoved(mechanism: Mechanism) -> str:

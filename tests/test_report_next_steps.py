@@ -107,7 +107,7 @@ def test_on_a_restless_machine_what_may_well_help_is_called_undecided() -> None:
     quiet = replace(state, control=QUIET)
     assert "no change" in text.render(quiet)
     assert "undecided" not in text.render(quiet)
-    assert "Changes of less than ±39 % of a step could not be told from none here" in said
+    assert "Savings of less than 39 % of a step could not be told from none here" in said
     assert next_commands(state) == [
         ("diagnose fix train.py --big", "can decide on loader-workers when the machine is quiet")
     ]
@@ -116,7 +116,7 @@ def test_on_a_restless_machine_what_may_well_help_is_called_undecided() -> None:
 def test_what_a_trial_could_tell_is_its_own_figure_not_that_of_an_earlier_control() -> None:
     coarse = replace(WIDE, resolution=0.12)
     said = restless(State(started=STARTED, verdicts=(coarse,), control=QUIET, ended=ENDED))
-    assert "less than ±12 % of a step" in said
+    assert "less than 12 % of a step" in said
 
 
 @pytest.mark.parametrize(

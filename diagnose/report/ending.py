@@ -66,7 +66,7 @@ def restless(state: State) -> str:
     )
     coarsest = max(told_from_none(state, verdict) for verdict in open_still)
     return (
-        f"Undecided, rather than shown to bring nothing: {names}. Changes of less than ±{format_share(coarsest)} of a "
+        f"Undecided, rather than shown to bring nothing: {names}. Savings of less than {format_share(coarsest)} of a "
         "step could not be told from none here, as beside other programs or where the processor changes its clock; on "
         "a quiet machine the same command can decide"
     )

@@ -25,6 +25,7 @@ from diagnose.report.phrases import (
 )
 from diagnose.report.phrases import particulars as verdict_particulars
 from diagnose.report.predictions import summed_up
+from diagnose.report.resolution import told
 from diagnose.report.slices import slices
 from diagnose.report.tried import (
     advised,
@@ -169,7 +170,7 @@ def _measured(state: State) -> list[str]:
     blocks = ["## Fixes tried"]
     if state.control is not None:
         blocks.append(
-            f"The original against itself differs by at most ±{format_share(state.control.resolution)} of a "
+            f"The original against itself differs by at most {told(state.control.resolution)} of a "
             f"{format_ns(state.control.step_ns)} step ({named_count(state.control.pairs, 'pair')}); "
             "smaller changes cannot be told from none."
         )

@@ -24,6 +24,7 @@ from diagnose.model import (
     Verdict,
 )
 from diagnose.report.predictions import compared
+from diagnose.report.resolution import told
 from diagnose.report.slices import is_recorded, slices
 from diagnose.report.vocabulary import CLASSES, FOUND_BY, class_look, named_count
 from diagnose.session import State
@@ -301,7 +302,7 @@ def particulars(verdict: Verdict) -> list[tuple[str, str]]:
     if prediction := compared(verdict):
         said.append(("prediction", prediction))
     if verdict.resolution is not None:
-        said.append(("resolution", f"±{format_share(verdict.resolution)} of a step: the original against itself"))
+        said.append(("resolution", f"{told(verdict.resolution)} of a step: the original against itself"))
     if verdict.gate is not None:
         said.append(("numbers", _equal(verdict.gate)))
     if verdict.mechanism is not None:

@@ -11,6 +11,7 @@ from statistics import median_low
 from diagnose.errors import DiagnoseError
 from diagnose.model import TOGETHER, Decision, Verdict
 from diagnose.report.phrases import gain, interval, is_priced, setting, signed_percent
+from diagnose.report.resolution import told
 from diagnose.report.tried import is_idle, look
 from diagnose.report.vocabulary import Look, named_count
 from diagnose.session import (
@@ -127,9 +128,7 @@ def _line(event: AnyEvent) -> str | None:
             return f"traced {named_count(event.steps, 'step')} of rank {event.rank}: {event.path}"
         case ControlMeasured():
             pairs = named_count(event.pairs, "pair")
-            return (
-                f"control: the original against itself differs by ±{format_share(event.resolution)} of a step ({pairs})"
-            )
+            return f"control: the original against itself differs by {told(event.resolution)} of a step ({pairs})"
         case TrialStarted():
             if event.predicted_ns is None:
                 return None  # a check, and the phase after it says of what

@@ -19,6 +19,7 @@ from diagnose.report.phrases import (
     together,
 )
 from diagnose.report.predictions import summed_up
+from diagnose.report.resolution import told
 from diagnose.report.styled import heading, styled
 from diagnose.report.tried import (
     advised,
@@ -38,7 +39,7 @@ from diagnose.report.tried import (
 from diagnose.report.vocabulary import BAD, DECISIONS, GOOD, MUTED, Look, named_count
 from diagnose.report.wrapping import wrap
 from diagnose.session import State
-from diagnose.units import format_ns, format_share
+from diagnose.units import format_ns
 
 _DECISION_WIDTH = max(len(look.label) for look in DECISIONS.values())
 _SAVING_WIDTH = 24
@@ -86,7 +87,7 @@ def _control(state: State, width: int) -> list[Text]:
     if state.control is None:
         return []
     return _muted(
-        f"This machine can tell changes of more than ±{format_share(state.control.resolution)} of a step "
+        f"This machine can tell changes of more than {told(state.control.resolution)} of a step "
         f"({format_ns(state.control.step_ns)}) from none: the original against itself, "
         f"{named_count(state.control.pairs, 'pair')} in {named_count(state.control.generations, 'generation')}.",
         width,

@@ -9,6 +9,7 @@ from itertools import groupby
 
 from rich.text import Text
 
+from diagnose.report.resolution import band
 from diagnose.report.styled import styled
 from diagnose.tui.theme import FAINT, INK, LINE, STEP, WAIT, WHISKER
 from diagnose.units import NS_PER_S, format_ns
@@ -130,7 +131,8 @@ class Scale:
 def interval_line(scale: Scale, low: float, estimate: float, high: float, resolution: float, colour: str) -> Text:
     """An interval with its estimate on `scale`; zero is a rule, and what the machine cannot tell from it is shaded."""
     cells = [(" ", LINE)] * scale.width
-    for index in range(scale.cell(-resolution), scale.cell(resolution) + 1):
+    slower, faster = band(resolution)
+    for index in range(scale.cell(slower), scale.cell(faster) + 1):
         cells[index] = ("░", LINE)
     cells[scale.cell(0.0)] = ("│", FAINT)
     first, last = scale.cell(low), scale.cell(high)
@@ -173,8 +175,9 @@ def _interval_cell(scale: Scale, level: int, point: tuple[float, float, float], 
 
 
 def _unsure(scale: Scale, level: int, resolution: float) -> bool:
-    inside = -resolution < scale.high and resolution > scale.low
-    return inside and resolution > 0 and scale.cell(-resolution) <= level <= scale.cell(resolution)
+    slower, faster = band(resolution)
+    inside = slower < scale.high and faster > scale.low
+    return inside and resolution > 0 and scale.cell(slower) <= level <= scale.cell(faster)
 
 
 def _share_label(scale: Scale, level: int, labelled: bool) -> Text:

@@ -12,6 +12,7 @@ from textual.widgets import OptionList
 from diagnose.model import Decision, Interval, Verdict
 from diagnose.report.paths import clipped
 from diagnose.report.phrases import interval
+from diagnose.report.resolution import band, told
 from diagnose.report.styled import styled
 from diagnose.report.tried import look
 from diagnose.report.vocabulary import ACCENT, Look
@@ -24,7 +25,7 @@ from diagnose.tui.panel import Panel
 from diagnose.tui.tab import Tab
 from diagnose.tui.theme import FAINT
 from diagnose.tui.trial import trial_lines
-from diagnose.units import format_ns, format_share
+from diagnose.units import format_ns
 
 _NAME, _LONGEST_NAME, _DECISION, _SAVING = 18, 24, 16, 24
 TRYING = Look("trying", "▸", ACCENT)
@@ -106,7 +107,7 @@ class FixesHead(Panel):
         if control is None:
             return []
         words = (
-            f"This machine tells changes of more than ±{format_share(control.resolution)} of a step from none: "
+            f"This machine tells changes of more than {told(control.resolution)} of a step from none: "
             "the original against itself."
         )
         return [styled(line, FAINT) for line in wrap(words, width)] + [Text()]
@@ -116,7 +117,7 @@ def _scale(state: State, width: int) -> Scale:
     savings = [fix.saving for fix in fixes_of(state)]
     ends = [end for saving in savings if saving for end in (saving.low, saving.high)]
     resolution = state.control.resolution if state.control else 0.0
-    return Scale.around([*ends, -resolution, resolution], width)
+    return Scale.around([*ends, *band(resolution)], width)
 
 
 def _axis(scale: Scale) -> Text:

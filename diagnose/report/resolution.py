@@ -1,0 +1,20 @@
+"""What a machine cannot tell from no change, as shares of a step saved: the original against itself.
+
+The program is the same on both sides, so a saving that means nothing is a loss that means nothing with the sides
+swapped. Of a percent the two are alike; beside a saving of half a step stands a loss of a whole one.
+"""
+
+from __future__ import annotations
+
+from diagnose.units import format_share, swapped
+
+
+def band(resolution: float) -> tuple[float, float]:
+    """The loss (negative) and the saving of which nothing can be told yet."""
+    return (swapped(resolution) if resolution < 1 else -resolution), resolution
+
+
+def told(resolution: float) -> str:
+    """The same in words: `±1.0 %`, or `−61 % … +38 %` where the ends differ."""
+    loss, saving = (format_share(abs(end)) for end in band(resolution))
+    return f"±{saving}" if loss == saving else f"−{loss} … +{saving}"
