@@ -71,12 +71,13 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One block as measured: of several ranks, the slowest."""
+    """One block as measured: of several ranks, as long as on the slowest."""
 
     steps: int
     total_ns: int
     input_ns: int
-    """Over the block: inside the loader's `__next__`."""
+    """Over the block: inside the loader's `__next__`, on the rank that was there longest. Ranks that wait for each
+    other take equally long, whichever of them waits for its loader."""
     memory: Memory = field(default_factory=Memory)
 
     @property
@@ -178,8 +179,8 @@ class Arm:
         within the limit.
         """
         steps, answers = self._turn(steps, drop, time.monotonic_ns() + limit_ns)
-        slowest = max(answers, key=lambda answer: int(answer["total_ns"]))
-        block = Block(steps, int(slowest["total_ns"]), int(slowest["input_ns"]), _memory(answers))
+        total_ns, input_ns = (max(int(answer[name]) for answer in answers) for name in ("total_ns", "input_ns"))
+        block = Block(steps, total_ns, input_ns, _memory(answers))
         waited = max(int(answer["input_ns"]) / max(1, int(answer["total_ns"])) for answer in answers)
         self._stock = UsingUp.after(stocks_in(answers), waited)
         return block
