@@ -224,3 +224,56 @@ def test_workers_say_nothing_of_a_parent_that_was_ended(tmp_path: Path, handler:
         assert program.stdout.readline() == "ready\n"
         processes.end_all(program.pid, tmp_path, grace_s=LIMIT_S)
         assert program.stdout.read() == said
+
+
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+
+
+def test_torchs_launcher_says_nothing_of_a_job_that_was_ended(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    seen: set[psutil.Process] = set()
+
+    def watch(record: Progress) -> None:
+        if isinstance(record, WindowWritten):
+            seen.update(of_run(None, tmp_path))
+
+    command = [*TORCHRUN, "two_ranks.py", "1000000"]
+    quiet = {**os.environ, "OMP_NUM_THREADS": "1"}  # else it tells of its choice
+    outcome = run(command, replace(QUICK, stop_after_trace=True), tmp_path, watch, cwd=PROGRAMS, base=quiet)
+    assert outcome.stopped
+    assert outcome.ranks == (0, 1)
+    assert len(seen) >= 3
+    assert left_of({*seen, *of_run(None, tmp_path)}) == []
+    assert tuple(capfd.readouterr()) == ("", "")
+
+
+_LAST_WILL = """
+import os, signal, sys, threading
+from torch.distributed import TCPStore
+
+def finish(number, frame):
+    store = TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+    store.set("done", "saved")
+    os.write(1, store.get("done") + b"\\n")
+    os._exit(0)
+
+signal.signal(signal.SIGTERM, finish)
+os.write(1, b"ready\\n")
+threading.Event().wait()
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="what a process hears is read from /proc")
+def test_ranks_that_hear_of_their_end_have_their_launcher_until_then(tmp_path: Path) -> None:
+    script = tmp_path / "last_will.py"
+    script.write_text(_LAST_WILL)
+    with subprocess.Popen(
+        [*TORCHRUN, str(script)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as job:
+        assert job.stdout is not None
+        assert [job.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
+        family = of_run(job.pid, tmp_path)
+        processes.end_all(job.pid, tmp_path, grace_s=LIMIT_S)
+        assert job.stdout.read() == "saved\n" * 2
+    assert left_of(family) == []

@@ -18,6 +18,8 @@ GRACE_S = 5.0
 _POLL_S = 0.05
 _STARTED = re.compile(r"\bmultiprocessing\.(?:spawn|forkserver)\b")
 _MASKS = ("SigCgt", "SigIgn")
+_OF_TORCHRUN = "TORCHELASTIC_RUN_ID"
+"""What torch's launcher (torchrun, `accelerate launch`) puts into the environment of each rank."""
 
 
 def of_run(root: int | None, folder: Path) -> list[psutil.Process]:
@@ -41,19 +43,46 @@ def end_all(root: int, folder: Path, grace_s: float = GRACE_S) -> None:
     """End every process of the run: ask `root` first, then the rest, and kill what is left after `grace_s`.
 
     Workers of a process that dies of the signal stand still from before it does: else they find their connections
-    broken, and say so at length on the user's terminal.
+    broken, and say so at length on the user's terminal. So does torch's launcher, which would tell of the signal as of
+    an error: its ranks are asked in its place.
     """
     family = of_run(root, folder)
-    workers = [process for process in family if _works_for_a_defenceless(process)]
-    _signal(workers, signal.SIGSTOP)
-    processes = [process for process in family if process not in workers]
-    _signal([process for process in processes if process.pid == root] or processes, signal.SIGTERM)
+    launchers, ranks = _launched(family)
+    still = [*launchers, *(process for process in family if _works_for_a_defenceless(process))]
+    _signal(still, signal.SIGSTOP)
+    processes = [process for process in family if process not in still]
+    first = [process for process in processes if process.pid == root or process in ranks]
+    _signal(first or processes, signal.SIGTERM)
     alive = _after(grace_s / 2, processes)
-    _signal(workers, signal.SIGKILL)
+    # In this order: whoever they work for shall be gone before it hears that they are.
     _signal(alive, signal.SIGTERM)
+    _signal(still, signal.SIGKILL)
     alive = _after(grace_s / 2, alive)
     # Whoever was started while we asked is still to be found.
     _signal([*alive, *_alive(of_run(root, folder))], signal.SIGKILL)
+
+
+def _launched(family: list[psutil.Process]) -> tuple[list[psutil.Process], list[psutil.Process]]:
+    """Launchers of torch whose ranks all die of SIGTERM, and these ranks.
+
+    Ranks that hear the signal may need their launcher for what they do then: it keeps their store.
+    """
+    launched = {process.pid for process in family if _is_of_torchrun(process)}
+    launchers, ranks = [], []
+    for launcher in family:
+        with contextlib.suppress(psutil.Error, OSError, ValueError):
+            its = [child for child in launcher.children() if child.pid in launched]
+            if its and launcher.pid not in launched and not any(_hears_sigterm(child.pid) for child in its):
+                launchers.append(launcher)
+                ranks += its
+    return launchers, ranks
+
+
+def _is_of_torchrun(process: psutil.Process) -> bool:
+    try:
+        return _OF_TORCHRUN in process.environ()
+    except (psutil.Error, OSError):
+        return False  # gone, or not ours
 
 
 def _works_for_a_defenceless(process: psutil.Process) -> bool:
