@@ -15,8 +15,8 @@ Fix safety
     host, or where all would take more than a quarter of the memory that is left or more than half a minute to make.
     Forked workers share the tensors; where workers are spawned nothing is kept. Left alone, with advice: transforms
     that draw random numbers, a collate function of the program's own, datasets that the program changes between epochs,
-    that change themselves, that yield a stream, or that use the device, and loaders that are built again and again. The
-    time before training is paid once in each start of the program.
+    that change themselves, that yield a stream, or that use the device, and loaders that are built again and again or
+    gone through once. The time before training is paid once in each start of the program.
 """
 
 from __future__ import annotations
@@ -235,24 +235,14 @@ def _why_not(request: Request, loader: Loader, given: cst.BaseExpression) -> str
         return "feeds tensors that are in memory already."
     if loader.uses_device:
         return "feeds a dataset that uses the device: make its samples on the host first."
-    if loader.made_in_a_loop or _is_made_again(request, loader):
+    if loader.made_again:
         return "is built again and again: build it once, or keep the samples decoded by hand."
+    if loader.for_one_pass and not any(loader.options.given(name) for name in ("sampler", "batch_sampler")):
+        return "is gone through once, where it is built: each sample is made once as it is."
     named = any(name.value == "decoded" for name in source.every(cst.Name))
     if named and import_from_shim(source, ["decoded"]):
         return "stands beside something else that is called decoded: keep the samples in memory by hand."
     return changing_samples(request.sources, source, given, recorded.get("dataset"))
-
-
-def _is_made_again(request: Request, loader: Loader) -> bool:
-    """Whether the function that builds it is called in a loop, as one that trains for an epoch."""
-    function = loader.options.source.inside(loader.options.node, cst.FunctionDef)
-    name = function.name.value if function is not None else ""
-    for source in filter(None, map(parse, request.sources.values())):
-        for call in source.every(cst.Call) if name else ():
-            looped = any(isinstance(above, cst.For | cst.While) for above in source.ancestors(call))
-            if call_name(call) == name and looped:
-                return True
-    return False
 
 
 def _recorded(text: str, **arguments: Scalar) -> Request:

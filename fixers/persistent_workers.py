@@ -61,6 +61,8 @@ def rewrite(request: Request) -> Answer:
 def _why_not(request: Request, loader: Loader) -> str | None:
     if loader.made_in_a_loop:
         return "is built anew in each turn of a loop: build it before the loop, with persistent_workers=True."
+    if loader.for_one_pass:
+        return "is gone through once, where it is built: build it before all epochs, with persistent_workers=True."
     lines = [line.split("#")[0].strip() for text in request.sources.values() for line in text.splitlines()]
     if any(_CHANGES.search(line) for line in lines if not line.startswith(("self.", "import ", "from "))):
         return "feeds a dataset that the program changes between epochs, which workers that live on would not see."

@@ -19,6 +19,7 @@ __all__ = [
     "gate",
     "is_after",
     "is_append",
+    "is_repeated",
     "loops_around",
     "scope_of",
     "updates",
@@ -174,6 +175,15 @@ def loops_around(source: Source, node: cst.CSTNode) -> list[Loop]:
         if isinstance(above, cst.For | cst.While):
             loops.append(above)
     return loops
+
+
+def is_repeated(source: Source, node: cst.CSTNode) -> bool:
+    """Whether a loop of its own function evaluates a node in each turn: not what a `for` goes through, nor `else`."""
+    for loop in loops_around(source, node):
+        once = (loop.iter if isinstance(loop, cst.For) else None, loop.orelse)
+        if not any(part is not None and (node is part or within(source, node, part)) for part in once):
+            return True
+    return False
 
 
 def gate(source: Source, node: cst.CSTNode, loop: Loop) -> cst.If | None:

@@ -12,7 +12,9 @@ from diagnose.model import Place, Site
 from diagnose.source.arguments import argument
 from diagnose.source.bindings import binding_of
 from diagnose.source.edit import call_at, call_name, parse
+from diagnose.source.flow import is_repeated
 from diagnose.source.options import CallOptions
+from diagnose.source.steps.built_again import is_built_again, is_for_one_pass
 from diagnose.source.steps.sample_draws import Draw, sample_draw
 from diagnose.source.steps.trainers import trainers_of
 from diagnose.source.syntax import Source
@@ -65,12 +67,17 @@ class Loader:
     @property
     def made_in_a_loop(self) -> bool:
         """Whether it is built anew in each turn of a loop, so that its workers cannot live on."""
-        for above in self.options.source.ancestors(self.options.node):
-            if isinstance(above, cst.FunctionDef):
-                return False
-            if isinstance(above, cst.For | cst.While):
-                return True
-        return False
+        return is_repeated(self.options.source, self.options.node)
+
+    @property
+    def made_again(self) -> bool:
+        """Whether it is, or the function that builds it is called in each turn of one."""
+        return is_built_again(self.options.sources, self.options.source, self.options.node)
+
+    @property
+    def for_one_pass(self) -> bool:
+        """Whether it is built where a `for` goes through it, so that nothing does so again."""
+        return is_for_one_pass(self.options.sources, self.options.source, self.options.node)
 
     def why_no_workers(self) -> str | None:
         """What its dataset does that worker processes would break."""

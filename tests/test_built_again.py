@@ -1,0 +1,71 @@
+"""A loader that is built once, anew in each epoch, or for one pass, told apart by where it or its function stands."""
+
+from __future__ import annotations
+
+import pytest
+
+from diagnose.fixer import Advice, Answer, Edits, Site, example_request, lines_with
+from diagnose.plugins import load
+
+FIXERS = load().fixers
+LOADER = "DataLoader(data, num_workers=2)"
+MAKE = f"def make():\n    return {LOADER}\n\n"
+
+
+def asked(name: str, program: str) -> Answer:
+    text = f"from torch.utils.data import DataLoader\nimport engine\n{program}"
+    line = lines_with(text, "DataLoader(")[0]
+    site = Site("DataLoader", "train.py", line, arguments={"num_workers": 2, "shuffle": True})
+    return FIXERS[name].rewrite(example_request("input-bound", text, sites=[site]))
+
+
+ONCE = [
+    f"for batch in forever({LOADER}):\n    step(batch)\n",
+    f"for batch in []:\n    pass\nelse:\n    loader = {LOADER}\n",
+    f"def train():\n    loader = {LOADER}\n    for epoch in range(9):\n        model.train()\n\ntrain()\n",
+    f"class Task:\n    def train(self):\n        loader = {LOADER}\n        for epoch in range(9):\n"
+    "            self.model.train()\n",
+    f"{MAKE}loader = make()\nfor epoch in range(9):\n    for batch in loader:\n        step(batch)\n",
+]
+
+
+@pytest.mark.parametrize("program", ONCE)
+@pytest.mark.parametrize("name", ["persistent-workers", "cache-decoded"])
+def test_what_is_built_once_is_fixed(name: str, program: str) -> None:
+    assert isinstance(asked(name, program), Edits)
+
+
+FOR_ONE_PASS = [
+    f"for batch in {LOADER}:\n    step(batch)\n",
+    f"for index, batch in enumerate(tqdm({LOADER})):\n    step(batch)\n",
+    f"{MAKE}for batch in make():\n    step(batch)\n",
+]
+
+
+@pytest.mark.parametrize("program", FOR_ONE_PASS)
+@pytest.mark.parametrize("name", ["persistent-workers", "cache-decoded"])
+def test_what_a_loop_goes_through_where_it_is_built_is_not_said_to_be_built_anew(name: str, program: str) -> None:
+    answer = asked(name, program)
+    assert isinstance(answer, Advice)
+    assert "is gone through once, where it is built" in answer.text
+
+
+def test_one_pass_that_draws_its_samples_may_take_one_twice() -> None:
+    drawn = LOADER.replace("data,", "data, sampler=RandomSampler(data, True, 9000),")
+    assert isinstance(asked("cache-decoded", f"for batch in {drawn}:\n    step(batch)\n"), Edits)
+
+
+BUILT_AGAIN = [
+    f"for epoch in range(9):\n    for batch in {LOADER}:\n        step(batch)\n",
+    f"while next(iter({LOADER})):\n    pass\n",
+    f"{MAKE}def train():\n    loader = make()\n\nfor epoch in range(9):\n    train()\n",
+    f"def train():\n    loader = {LOADER}\n\nfor epoch in range(9):\n    engine.train()\n",
+    f"class Task:\n    def train(self):\n        loader = {LOADER}\n\nfor epoch in range(9):\n    task.train()\n",
+]
+
+
+@pytest.mark.parametrize("program", BUILT_AGAIN)
+def test_samples_are_not_kept_for_a_loader_that_is_built_in_each_epoch(program: str) -> None:
+    answer = asked("cache-decoded", program)
+    assert isinstance(answer, Advice)
+    assert "is built again and again" in answer.text
