@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import sys
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy
@@ -12,6 +15,7 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data._utils import fetch
 
+from diagnose.collect.inside import guard
 from diagnose.collect.inside.drawing import DRAWS, Drawing
 from diagnose.collect.inside.sites import Sites
 from diagnose.source.steps import loaders
@@ -57,6 +61,57 @@ def test_a_draw_from_each_generator_of_the_process_is_seen(sites: Sites, draw: A
 def test_samples_that_draw_nothing_are_none(sites: Sites) -> None:
     samples: Any = Samples(numpy.random.default_rng(0).random)
     list(DataLoader(samples, shuffle=True))  # which draws an order
+    assert seen(sites) == []
+
+
+def test_a_generator_that_the_program_gave_numpy_is_looked_at_without_a_warning(sites: Sites) -> None:
+    generators: Any = numpy.random
+    before = generators.get_bit_generator()
+    generators.set_bit_generator(numpy.random.PCG64(0))
+    try:
+        samples: Any = Samples(numpy.random.random)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            list(DataLoader(samples))
+    finally:
+        generators.set_bit_generator(before)
+    assert [found["generators"] for found in seen(sites)] == ["numpy.random"]
+
+
+def test_a_generator_that_cannot_be_read_costs_the_program_nothing(
+    sites: Sites, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "failures", [])
+    monkeypatch.setattr(random, "getstate", None)
+    samples: Any = Samples(numpy.random.random)
+    assert len(list(DataLoader(samples))) == 3
+    assert seen(sites) == []
+
+
+def test_without_numpy_the_others_are_looked_at(sites: Sites, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "numpy")
+    list(fetched(Samples(random.random)))
+    assert [found["generators"] for found in seen(sites)] == ["random"]
+
+
+def test_a_batch_that_another_thread_makes_is_not_looked_at(sites: Sites) -> None:
+    samples: Any = Samples(random.random)
+    with ThreadPoolExecutor(1) as thread:
+        assert len(thread.submit(list, DataLoader(samples)).result()) == 3
+    assert seen(sites) == []
+
+
+def test_an_error_of_the_dataset_and_the_end_of_a_stream_are_the_programs(sites: Sites) -> None:
+    def fail() -> float:
+        random.random()
+        raise KeyError("no such file")
+
+    with pytest.raises(KeyError, match="no such file"):
+        list(DataLoader(Samples(fail)))  # type: ignore[arg-type]
+    stream: Any = fetch._IterableDatasetFetcher(iter("ab"), False, str, False)
+    assert [stream.fetch(possibly_batched_index=None) for _ in range(2)] == ["a", "b"]
+    with pytest.raises(StopIteration):
+        stream.fetch(None)
     assert seen(sites) == []
 
 

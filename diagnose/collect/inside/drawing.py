@@ -1,7 +1,7 @@
 """Sees whether making a sample draws from the generators of the process: what a library's dataset does no source shows.
 
 The states of Python's, NumPy's and torch's generators are compared around the first batches that the training process
-makes by itself. Nothing is drawn for it.
+makes by itself, on its main thread: beside what another thread makes, training may draw. Nothing is drawn for it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import random
 import sys
+import threading
 from typing import Any
 
 from .guard import guarded
@@ -32,17 +33,17 @@ class Drawing:
 
         states = guarded(functools.partial(_states, torch))
         note = guarded(self._note)
-        in_worker = torch.utils.data.get_worker_info
+        in_worker, main = torch.utils.data.get_worker_info, threading.main_thread()
 
         def watched(original: Any) -> Any:
             @functools.wraps(original)
-            def call(fetcher: Any, index: Any) -> Any:
-                if self._left <= 0 or in_worker() is not None:
-                    return original(fetcher, index)
+            def call(fetcher: Any, *args: Any, **kwargs: Any) -> Any:
+                if self._left <= 0 or in_worker() is not None or threading.current_thread() is not main:
+                    return original(fetcher, *args, **kwargs)
                 self._left -= 1
                 before = states()
-                batch = original(fetcher, index)
-                note(fetcher.dataset, before, states())
+                batch = original(fetcher, *args, **kwargs)
+                note(fetcher, before, states())
                 return batch
 
             return call
@@ -50,12 +51,12 @@ class Drawing:
         for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
             kind.fetch = watched(kind.fetch)  # type: ignore[method-assign]
 
-    def _note(self, dataset: object, before: dict[str, object] | None, after: dict[str, object] | None) -> None:
+    def _note(self, fetcher: Any, before: dict[str, object] | None, after: dict[str, object] | None) -> None:
         if before is None or after is None:
             return  # a generator whose state could not be read
         drawn = [name for name, state in after.items() if name in before and before[name] != state]
         if drawn:
-            self._sites.record(DRAWS, {"dataset": type(dataset).__name__, "generators": ", ".join(drawn)})
+            self._sites.record(DRAWS, {"dataset": type(fetcher.dataset).__name__, "generators": ", ".join(drawn)})
 
 
 def _states(torch: Any) -> dict[str, object]:
@@ -63,6 +64,12 @@ def _states(torch: Any) -> dict[str, object]:
     found: dict[str, object] = {"random": random.getstate(), "torch": bytes(torch.get_rng_state().tolist())}
     numpy = sys.modules.get("numpy")
     if numpy is not None:
-        name, keys, *rest = numpy.random.get_state()
-        found["numpy.random"] = (name, keys.tobytes(), *rest)
+        found["numpy.random"] = _plain(numpy.random.get_state(legacy=False))  # the other form warns of a set generator
     return found
+
+
+def _plain(state: Any) -> object:
+    """A state of NumPy's, whichever generator it is of, with its arrays as what can be compared."""
+    if isinstance(state, dict):
+        return {name: _plain(value) for name, value in state.items()}
+    return state.tobytes() if hasattr(state, "tobytes") else state
