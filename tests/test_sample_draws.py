@@ -208,3 +208,39 @@ def test_what_the_run_saw_of_a_librarys_dataset_counts_too() -> None:
 
     assert gate_with("ImageDataset") is Gate.TRAINING
     assert gate_with("AnotherDataset") is None
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        "self.noise: np.random.Generator = np.random.default_rng(1)",
+        "self.noise, self.other = np.random.default_rng(1), 2",
+        "self.noise = noise",
+    ],
+)
+def test_a_generator_is_kept_however_it_is_bound(kept: str) -> None:
+    text = program("return self.noise.normal()", "Images(np.random.default_rng(3))")
+    text = text.replace("transform=None", "noise").replace("self.noise = np.random.default_rng(1)", kept)
+    found = drawn(text)
+    assert found is not None
+    assert found.copied
+
+
+def test_a_generator_of_the_class_is_kept() -> None:
+    text = program("return self.shared.random()").replace(
+        "(Dataset):", "(Dataset):\n    shared = random.Random(0)\n", 1
+    )
+    found = drawn(text)
+    assert found is not None
+    assert found.copied
+
+
+def test_a_process_that_asks_for_its_own_memory_sets_no_worker_apart() -> None:
+    text = program("return self.noise.normal()") + "print(psutil.Process(os.getpid()).memory_info())\n"
+    assert isinstance(asked(text), Advice)
+
+
+def test_a_seed_for_the_generators_of_the_process_is_none_for_a_kept_one() -> None:
+    seed = "\ndef seed_worker(worker):\n    np.random.seed(torch.initial_seed() % 2**32)\n"
+    text = program("return self.noise.normal()", more=", worker_init_fn=seed_worker")
+    assert isinstance(asked(text.replace("\nclass", f"{seed}\nclass", 1)), Advice)

@@ -87,8 +87,9 @@ def sample_draw(
         code.makes_samples_by(name)
     if any(code.seeds_itself()):
         return None  # what a sample draws follows from its index
-    alike = code.seeded_alike(path, init) if init is not None else None
-    draws = [*code.draws(by_worker=init is not None)]
+    bodies = [*code.bodies_of(path, init)] if init is not None else []
+    alike = code.seeded_alike(bodies)
+    draws = [*code.draws(" ".join(code.sources[file].code(body) for file, body in bodies))]
     if draws and alike is not None:
         return alike
     return next((draw for draw in draws if draw.copied), draws[0] if draws else None)
@@ -221,28 +222,34 @@ class _Code:
         for node, path in self.sampling.items():
             yield from (bool(_SEEDS & self.sources[path].names(call.func)) for call in self._calls(path, node))
 
-    def draws(self, *, by_worker: bool) -> Iterator[Draw]:
-        """All that is seen to draw; `by_worker`: something sets up each worker."""
-        own = [*self._kept_generators()]
+    def draws(self, init: str) -> Iterator[Draw]:
+        """All that is seen to draw; `init` is the program's code that sets up each worker."""
+        own = {*self._kept_generators()}
+        told = any(_OF_WORKER.search(self.sources[path].code(node)) for node, path in self.sampling.items())
         for node, path in self.sampling.items():
             source = self.sources[path]
             for call in self._calls(path, node):
                 if _draws(source, call) or self._is_random_transform(call):
                     yield Draw(source.code(call.func), source.lines_of(call)[0], path)
-            apart = by_worker or _OF_WORKER.search(source.text) is not None
             for read in source.walk(node):
-                if isinstance(read, cst.Attribute | cst.Name) and (path, source.code(read)) in own:
-                    yield Draw(source.code(read), source.lines_of(read)[0], path, copied=not apart)
+                if isinstance(read, cst.Attribute | cst.Name) and (path, held := source.code(read)) in own:
+                    apart = told or re.search(rf"\bdataset\b|\b{held.rpartition('.')[2]}\b", init) is not None
+                    yield Draw(held, source.lines_of(read)[0], path, copied=not apart)
         for made, path in self.building.items():
             for call in self._calls(path, made):
                 if self._is_random_transform(call):
                     yield Draw(call_name(call), self.sources[path].lines_of(call)[0], path)
 
-    def seeded_alike(self, path: str, init: cst.CSTNode) -> Draw | None:
-        """The seed that a `worker_init_fn` of the program's gives all workers, where it is the same for all."""
+    def bodies_of(self, path: str, init: cst.CSTNode) -> Iterator[tuple[str, cst.CSTNode]]:
+        """The program's own code that a `worker_init_fn` runs, with the file."""
         source = self.sources[path]
-        bodies: list[tuple[str, cst.CSTNode]] = [(path, init)] if isinstance(init, cst.Lambda) else []
-        bodies += self.defined.get(source.code(init).rpartition(".")[2], ())
+        if isinstance(init, cst.Lambda):
+            yield path, init
+        for name in {each.value for each in source.every(cst.Name, init)}:
+            yield from self.defined.get(name, ())
+
+    def seeded_alike(self, bodies: Sequence[tuple[str, cst.CSTNode]]) -> Draw | None:
+        """The seed that a `worker_init_fn` of the program's gives all workers, where it is the same for all."""
         for file, body in bodies:
             its, text = self.sources[file], self.sources[file].code(body)
             parameters = [param.name.value for param in body.params.params] if hasattr(body, "params") else []
@@ -255,14 +262,26 @@ class _Code:
     def _kept_generators(self) -> Iterator[tuple[str, str]]:
         """The file and the code of what holds a generator from one sample to the next: `self.rng`, `RNG`."""
         for path, source in self.sources.items():
-            for assign in source.every(cst.Assign):
-                scope = source.inside(assign, cst.FunctionDef)
-                made = any(set(_MAKERS) & source.names(call.func) for call in self._calls(path, assign.value))
-                if not made or (scope is not None and scope in self.sampling):
+            for assign in source.walk():
+                if not isinstance(assign, cst.Assign | cst.AnnAssign) or assign.value is None:
                     continue
-                for target in assign.targets:
-                    if scope is None or isinstance(target.target, cst.Attribute):
-                        yield path, source.code(target.target)
+                scope = source.inside(assign, cst.FunctionDef)
+                if (scope is not None and scope in self.sampling) or not self._makes_one(path, assign.value):
+                    continue
+                for target in _targets(assign):
+                    if scope is None or isinstance(target, cst.Attribute):
+                        yield path, source.code(target)
+
+    def _makes_one(self, path: str, value: cst.BaseExpression) -> bool:
+        """Whether a value is made with a generator, or is one that is passed in."""
+        scope = self.sources[path].inside(value, cst.FunctionDef)
+        follows = scope in self.building  # the others are many, and keep no generator for samples
+        given = [*self._values(path, value)] if isinstance(value, cst.Name) and follows else []
+        return any(
+            set(_MAKERS) & self.sources[file].names(call.func)
+            for file, each in [(path, value), *given]
+            for call in self._calls(file, each)
+        )
 
     def _is_random_transform(self, call: cst.Call) -> bool:
         name = call_name(call)
@@ -270,6 +289,18 @@ class _Code:
 
     def _calls(self, path: str, node: cst.CSTNode) -> Iterator[cst.Call]:
         return self.sources[path].every(cst.Call, node)
+
+
+def _targets(assign: cst.Assign | cst.AnnAssign) -> Iterator[cst.BaseExpression]:
+    """What an assignment binds, also where it takes a tuple apart."""
+    pending: list[cst.BaseExpression] = (
+        [assign.target] if isinstance(assign, cst.AnnAssign) else [each.target for each in assign.targets]
+    )
+    for target in pending:
+        if isinstance(target, cst.Tuple | cst.List):
+            pending += [element.value for element in target.elements]
+        else:
+            yield target
 
 
 def _is_read(source: Source, name: cst.Name) -> bool:
