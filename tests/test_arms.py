@@ -50,6 +50,12 @@ for turn, line in enumerate(lines):
         sys.exit("ValueError: the fix broke it")
     if behaviour == "memory":
         sys.exit("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB")
+    if behaviour == "aborts":
+        print("terminate called after throwing\\n  what():  CUDA error: out of memory", file=sys.stderr, flush=True)
+        os.abort()
+    if behaviour == "child":
+        subprocess.run([sys.executable, "-c", "import os; os.abort()"])
+        sys.exit("ValueError: no such port")
     if behaviour == "segfault":
         ctypes.string_at(0)
     if behaviour == "hang":
@@ -160,6 +166,8 @@ def test_closing_ends_the_program_and_what_it_started(start: StartArm, project: 
     [
         ("crash", Trouble.CRASHED, "ValueError: the fix broke it"),
         ("memory", Trouble.OUT_OF_MEMORY, "Tried to allocate 2 GiB"),
+        ("aborts", Trouble.OUT_OF_MEMORY, "CUDA error: out of memory"),
+        ("child", Trouble.CRASHED, "ValueError: no such port"),
     ],
 )
 def test_a_program_that_dies_is_told_apart_by_its_last_words(

@@ -26,16 +26,38 @@ Extension modules: numpy._core._multiarray_umath, torch._C (total: 2)
 
 
 def test_a_crash_is_told_like_a_traceback_by_its_innermost_frames() -> None:
-    assert where_it_crashed(CRASH, frames=2) == (
+    assert where_it_crashed(CRASH, lines=3) == (
         "Fatal Python error: Segmentation fault (most recent call last)\n"
         '  File "/project/train.py", line 35 in forward\n'
         '  File "/site-packages/torch/functional_utils.py", line 269 in gen_alias_from_base'
     )
 
 
-@pytest.mark.parametrize("text", ["", "ValueError: x\n", CRASH.partition("Current")[0]], ids=["none", "error", "cut"])
-def test_what_is_no_crash_or_was_cut_off_is_left_to_others(text: str) -> None:
-    assert where_it_crashed(text, frames=9) is None
+@pytest.mark.parametrize("text", ["", "ValueError: x\n"], ids=["none", "error"])
+def test_what_is_no_crash_is_left_to_others(text: str) -> None:
+    assert where_it_crashed(text, lines=9) is None
+
+
+def test_of_a_crash_outside_python_other_threads_are_not_told() -> None:
+    assert where_it_crashed(CRASH.partition("Current")[0], lines=9) == "Fatal Python error: Segmentation fault"
+
+
+THROWN = """terminate called after throwing an instance of 'c10::Error'
+  what():  CUDA error: out of memory
+Exception raised from c10_cuda_check_implementation at CUDAException.cpp:43
+frame #0: c10::Error::Error
+"""
+
+
+@pytest.mark.parametrize(("said_before", "kept"), [(THROWN, 3), ("loss 5.551\ndouble free or corruption (out)\n", 1)])
+def test_an_abort_is_told_with_its_reason(said_before: str, kept: int) -> None:
+    aborted = CRASH.replace("loss 5.551\n", said_before).replace("Segmentation fault", "Aborted")
+    told = (where_it_crashed(aborted, lines=5) or "").splitlines()
+    reason = said_before.splitlines()
+    assert told[:kept] == (reason[:3] if kept == 3 else reason[-1:])
+    assert told[kept] == "Fatal Python error: Aborted (most recent call last)"
+    assert len(told) <= 5
+    assert told[-1].endswith("in gen_alias_from_base")
 
 
 def said(trouble: Trouble, words: str, steps: int | None = None, side: int = ORIGINAL) -> list[str]:
@@ -58,7 +80,7 @@ def test_one_that_dies_in_silence_is_told_by_its_place() -> None:
 
 
 def test_what_is_known_to_be_torchs_own_fault_comes_with_its_remedy() -> None:
-    words = f"the program was ended by signal 11 (SIGSEGV)\n{where_it_crashed(CRASH, frames=11)}"
+    words = f"the program was ended by signal 11 (SIGSEGV)\n{where_it_crashed(CRASH, lines=12)}"
     assert said(Trouble.CRASHED, words)[-1] == cached_views.REMEDY
 
 

@@ -23,6 +23,8 @@ from diagnose.trial.last_words import code_of_rank, of_the_program, where_it_cra
 
 _GRACE_S = 1.0  # between SIGTERM and SIGKILL: nothing that a trial's process still does is of use
 _POLL_S = 0.01
+_LEAST_OF_SIGNALS = 128
+"""A shell gives the number of a signal plus this for the exit code of what it ended."""
 _TAIL_BYTES = 1 << 16
 """Of an error stream: a crash dumps the stacks of all threads, and the head of that says what it was."""
 
@@ -219,9 +221,11 @@ class Group:
         return status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
 
     def last_words(self, lines: int = 12) -> str:
-        """The end of what the program wrote to its error stream; of a crash, where it was."""
+        """The end of what the program wrote to its error stream; of one that a signal ended, where it was."""
         text = self._error_text()
-        said = where_it_crashed(text, lines - 1) or of_the_program(text)
+        code = code_of_rank(text) or self.returncode
+        by_signal = code is None or not 0 <= code <= _LEAST_OF_SIGNALS  # else a child crashed, and it went on
+        said = (where_it_crashed(text, lines) if by_signal else None) or of_the_program(text)
         return "\n".join(said.rstrip().splitlines()[-lines:])
 
     def _error_text(self) -> str:

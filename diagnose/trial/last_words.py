@@ -12,6 +12,8 @@ _FAILED = re.compile(r"^.*torch/distributed/elastic/.*failed \(exitcode: (-?\d+)
 _BY_LAUNCHER = re.compile(r"^[A-Z]\d{4} .*torch/distributed/(?:run|elastic/).*\n?", re.MULTILINE)
 _CRASHED = re.compile(r"^Fatal Python error: (.+)$", re.MULTILINE)
 _THERE = re.compile(r"^Current thread .*\(most recent call first\):\n((?:  File .*\n?)+)", re.MULTILINE)
+_OF_CPP = 3
+"""Lines of C++'s own words: that it ends, what was thrown, where that came from."""
 _RANK = re.compile(r"^\[rank(\d+)\]:? ?(.*)$")
 _LOST_ANOTHER = re.compile(
     r"gloo/transport|remote worker|remote process exited|Connection (?:closed|reset) by|Broken pipe|DistNetworkError"
@@ -33,17 +35,27 @@ def of_the_program(text: str) -> str:
     return "\n".join(line for lines in (first or theirs or by_rank).values() for line in lines) + "\n"
 
 
-def where_it_crashed(text: str, frames: int) -> str | None:
+def where_it_crashed(text: str, lines: int) -> str | None:
     """What faulthandler leaves of a process that a signal ended: its error, and the innermost frames as in a traceback.
 
-    None where there is nothing of it. What else it writes (other threads, all extension modules) says less.
+    Before it what an abort says of itself, which alone tells why; it has no frames where a thread of C++ aborts. None
+    where there is nothing of it. What else it writes (other threads, all extension modules) says less.
     """
     crashed = _CRASHED.search(text)
-    there = _THERE.search(text, crashed.end()) if crashed else None
-    if crashed is None or there is None:
+    if crashed is None:
         return None
-    calls = there[1].splitlines()[:frames]
-    return "\n".join([f"{crashed[0]} (most recent call last)", *reversed(calls)])
+    why = _last_said(text[: crashed.start()]) if crashed[1].startswith("Aborted") else []
+    there = _THERE.search(text, crashed.end())
+    calls = there[1].splitlines()[: max(lines - 1 - len(why), 0)] if there else []
+    head = f"{crashed[0]} (most recent call last)" if calls else crashed[0]
+    return "\n".join([*why, head, *reversed(calls)])
+
+
+def _last_said(text: str) -> list[str]:
+    """What C++ says of an exception that nobody caught, which may go on with frames of its own; else the last line."""
+    lines = text.rstrip().splitlines()
+    thrown = [at for at, line in enumerate(lines) if line.startswith("terminate called")]
+    return lines[thrown[-1] :][:_OF_CPP] if thrown else lines[-1:]
 
 
 def code_of_rank(text: str) -> int | None:
