@@ -139,7 +139,7 @@ class Standby:
     def _failure(self, how: str) -> VersionFailed:
         self.end()
         text = self._log.read_text(errors="replace")
-        crash = where_it_crashed(text, frames=1)
+        crash = where_it_crashed(text, lines=2)
         last = [" ".join(crash.split())] if crash else text.strip().splitlines()[-1:] or ["in silence"]
         return VersionFailed(f"{how}: {last[0]}", lack=bool(_LACK.search(text)))
 
