@@ -170,6 +170,11 @@ class Fixer:
         known = [round(one.value) for one in finding.evidence if one.measure == self.saves]
         return min([finding.recoverable_ns, *known])
 
+    def promised_share(self, finding: Finding) -> float:
+        """The same as a part of the step that the finding was made in."""
+        whole = finding.recoverable_ns
+        return finding.share * self.promised_ns(finding) / whole if whole > 0 else finding.share
+
     @property
     def compiles(self) -> bool:
         """Whether code runs after it that nobody wrote, compiled or recorded as a graph: what it changes late in a run

@@ -133,3 +133,12 @@ def test_a_model_is_not_compiled_for_a_loss_that_is_fused_already(catalogue: Cat
     for name in ("compile-model", "use-diagnose-backend", "compile-loss", "native-cross-entropy"):
         answer = catalogue.fixers[name].rewrite(example_request("unfused-loss", fused.files["train.py"]))
         assert not isinstance(answer, Edits), name
+
+
+def test_a_part_of_a_finding_is_promised_as_that_part_of_the_step(catalogue: Catalogue) -> None:
+    finding = found(written_out(), "unfused-loss", catalogue)
+    names = ("native-cross-entropy", "fuse-cross-entropy")
+    own, fused = (Proposal(catalogue.fixers[name], (finding,)) for name in names)
+    assert fused.share == finding.share
+    assert own.share == pytest.approx(finding.share * own.predicted_ns / finding.recoverable_ns)
+    assert 0 < own.share < fused.share

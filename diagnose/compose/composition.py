@@ -78,7 +78,7 @@ class Composition:
         self._queue = list(candidates(program, diagnosis.findings, catalogue))
         self._stack = Stack.of(program, known)
         self._step_ns = diagnosis.steps.median_ns or 0
-        self._promised = [one.finding.share for one in self._queue]
+        self._promised = [one.fixer.promised_share(one.finding) for one in self._queue]
         self._done: set[str] = set()
         self._advised: set[str] = set()
         self._copied: dict[frozenset[tuple[str, str]], Program] = {}

@@ -41,7 +41,7 @@ class Proposal:
     @property
     def share(self) -> float:
         """Of the step in which they were found, the same."""
-        return sum(finding.share for finding in self.findings)
+        return sum(self.fixer.promised_share(finding) for finding in self.findings)
 
     @property
     def prediction(self) -> Confidence:

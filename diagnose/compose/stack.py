@@ -37,13 +37,13 @@ class Kept:
 
     @property
     def promised_ns(self) -> int:
-        """What its findings say a step would lose, in ns, summed."""
-        return sum(finding.recoverable_ns for finding in self.findings)
+        """What its findings say a step would lose by it, in ns, summed."""
+        return sum(self.fixer.promised_ns(finding) for finding in self.findings)
 
     @property
     def promised_share(self) -> float:
         """The same as a part of the step that they were found in, or are foreseen of."""
-        return sum(finding.share for finding in self.findings)
+        return sum(self.fixer.promised_share(finding) for finding in self.findings)
 
 
 @dataclass(frozen=True)
