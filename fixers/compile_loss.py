@@ -12,7 +12,8 @@ Why it helps
 Fix safety
     Rounding: the same operators, with intermediate results kept in wider formats; the gate compares with float64. The
     first steps take seconds longer. Left alone: functions that call the model, train, print, loop, or read values from
-    tensors; with advice: a loss that is computed where no function of the program's holds it alone.
+    tensors; gradients of gradients, which compiled code does not have; with advice: a loss that is computed where no
+    function of the program's holds it alone.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from diagnose.fixer import (
     Request,
     Source,
     call_name,
+    differentiates_twice,
     ensure_import,
     example_request,
     insert_before,
@@ -48,6 +50,8 @@ _ADVICE = (
 
 def rewrite(request: Request) -> Answer:
     """Compile the functions that hold a recorded line, or that are the only one of their kind."""
+    if differentiates_twice(request.sources):
+        return None
     edits, others = [], []
     for path, text in request.sources.items():
         source = parse(text) if any(word in text for word in _LOSSES) else None

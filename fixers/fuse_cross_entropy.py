@@ -14,8 +14,9 @@ Why it helps
 Fix safety
     Rounding: sums in another order, in float32; the gradient has the format of the logits. The program then imports
     `diagnose.kernels`, which needs torch, and Triton to be fast, and nothing else: where it runs, this package has to
-    be installed. Left alone: logits whose classes are not seen to come last, class weights, and losses that are
-    compiled. Where the output layer can be fused with its loss (`fuse-linear-cross-entropy`), that goes further.
+    be installed. Left alone: logits whose classes are not seen to come last, class weights, losses that are compiled,
+    and programs that take gradients of gradients. Where the output layer can be fused with its loss
+    (`fuse-linear-cross-entropy`), that goes further.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from diagnose.fixer import (
     Splice,
     call_in_place,
     classes_last,
+    differentiates_twice,
     ensure_from_import,
     example_request,
     has_losses,
@@ -45,6 +47,8 @@ from diagnose.fixer import (
 
 def rewrite(request: Request) -> Answer:
     """Replace every one of the program's files whose classes come last."""
+    if differentiates_twice(request.sources):
+        return None
     edits: list[tuple[str, list[Splice]]] = []
     for path, text in request.sources.items():
         source = parse(text) if has_losses(text) else None

@@ -19,7 +19,8 @@ Fix safety
     Triton to be fast, and nothing else: where it runs, this package has to be installed. Left alone, with advice:
     logits that somebody reads while training, for an accuracy; class weights; layers that are hooked, wrapped,
     sharded or replaced for themselves, whose own `forward` would no longer be called; models that are called through
-    another function (`checkpoint(model, x)`), or compiled by TorchScript.
+    another function (`checkpoint(model, x)`), or compiled by TorchScript. Left alone without: programs that take
+    gradients of gradients, which the operator does not have.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ from diagnose.fixer import (
     Splice,
     call_in_place,
     compilations,
+    computes_loss,
+    differentiates_twice,
     ensure_from_import,
     example_request,
     free_name,
@@ -69,8 +72,9 @@ _SHARDED = re.compile(r"\bfully_shard\(|\bFullyShardedDataParallel\b|\bFSDP\(|\b
 _SCRIPTED = re.compile(r"\btorch\.jit\b|\bjit\.(?:script|trace)\b")
 _REPLICATED = re.compile(r"\bDataParallel\(")
 _IN_GRAPH = (
-    'Output layer and loss are not seen together in these files. `model.compile(backend="diagnose")` finds them in the '
-    "graph of the model, and puts one operator in their place that never holds all logits."
+    "Output layer and loss are not seen together in these files. Where the model has both, "
+    '`model.compile(backend="diagnose")` finds them in its graph, and puts one operator in their place that never '
+    "holds all logits."
 )
 _BY_HAND = (
     "Give the output layer's input, its weight and the targets to `diagnose.kernels.linear_cross_entropy`, which never "
@@ -80,6 +84,8 @@ _BY_HAND = (
 
 def rewrite(request: Request) -> Answer:
     """Replace the loss wherever nobody else needs its logits."""
+    if differentiates_twice(request.sources):
+        return None
     edits: list[tuple[str, Sequence[Splice]]] = []
     reasons: list[str] = []
     for path, text in request.sources.items():
@@ -102,7 +108,9 @@ def rewrite(request: Request) -> Answer:
         return None  # `pad-vocabulary` remains
     if reasons:
         return Advice(f"{_BY_HAND} Not by us: {reasons[0]}")
-    return Advice(_IN_GRAPH) if request.finding.rule == "unfused-loss" and not compilations(request.sources) else None
+    if request.finding.rule != "unfused-loss" or compilations(request.sources):
+        return None
+    return Advice(_IN_GRAPH if computes_loss(request.sources, request.sites) else _BY_HAND)
 
 
 def _against(request: Request, path: str, source: Source, found: OutputLoss) -> str | None:

@@ -163,7 +163,7 @@ class _Search:
         values = bound_to(source, node)
         bound = binding_of(source, node) if not values else None
         if bound is not None and bound.imported is not None:
-            yield from self._imported(path, *bound.imported)
+            yield from self._imported(path, *bound.imported, seen)
         elif bound is not None and bound.parameter is not None and isinstance(bound.scope, cst.FunctionDef):
             yield from self._passed(source, bound.scope, bound.parameter, seen)
         elif not values:
@@ -180,6 +180,10 @@ class _Search:
         builds = owner.name.value if owner is not None and function.name.value == "__init__" else None
         read = {file: parse(text) for file, text in self.sources.items()}
         sources = {file: one for file, one in read.items() if one is not None}
+        below = builds is not None and _has_subclass(self.sources, builds)  # which passes it to `super().__init__`
+        if below or any(_is_handed_on(one, builds or function.name.value) for one in sources.values()):
+            yield None
+            return
         passed = passed_to(function, given, builds, sources) or []
         # Without a default, a call that passes nothing is of another function: `model.train()`.
         values = [(file, value) for file, value in passed if value is not None or given.default is not None]
@@ -188,12 +192,18 @@ class _Search:
         for file, value in values:
             yield from self.of(file, sources[file], value, seen) if value is not None else (None,)
 
-    def _imported(self, path: str, module: str, name: str) -> Iterator[LossFunction | None]:
+    def _imported(
+        self, path: str, module: str, name: str, seen: tuple[cst.CSTNode, ...]
+    ) -> Iterator[LossFunction | None]:
         file = module_file(module, path, self.sources.keys())
         source = parse(self.sources[file]) if file is not None else None
         functions = source.module.body if source is not None else ()
         there = [one for one in functions if isinstance(one, cst.FunctionDef) and one.name.value == name]
-        yield LossFunction(source, there[0]) if source is not None and len(there) == 1 else None
+        if file is None or source is None or len(there) != 1:
+            yield None
+            return
+        for value in bound_to(source, there[0].name):
+            yield from self.of(file, source, value, seen)
 
     def _called(
         self, path: str, source: Source, node: cst.Call, seen: tuple[cst.CSTNode, ...]
@@ -208,7 +218,8 @@ class _Search:
             return
         built = bound_to(source, node.func) if isinstance(node.func, cst.Name) else []
         owner = built[0] if len(built) == 1 else None
-        yield _method(self.sources, source, owner, "forward") if isinstance(owner, cst.ClassDef) else None
+        module = isinstance(owner, cst.ClassDef) and _is_plain_module(source, owner)
+        yield _method(self.sources, source, owner, "forward") if isinstance(owner, cst.ClassDef) and module else None
 
     def _member(
         self, path: str, source: Source, node: cst.Attribute, seen: tuple[cst.CSTNode, ...]
@@ -219,12 +230,12 @@ class _Search:
         owner = class_of(source, node) if source.code(node.value) == "self" else holder
         if not isinstance(owner, cst.ClassDef):
             known = (name.rpartition(".") for name in source.names(node) if not holders)
-            found = [one for module, _, name in known for one in self._imported(path, module, name) if module]
+            found = [one for module, _, name in known for one in self._imported(path, module, name, seen) if module]
             yield from found or (None,)
             return
         name = node.attr.value
         method, kept = _method(self.sources, source, owner, name), members_named(source, owner, name)
-        if method is not None or not kept:
+        if method is not None or not kept or _has_others(self.sources, owner, name):
             yield method
         for value in kept:
             if not _compiles_again(source, value, name):
@@ -233,11 +244,39 @@ class _Search:
 
 def _method(sources: Mapping[str, str], source: Source, owner: cst.ClassDef, name: str) -> LossFunction | None:
     methods = [one for one in owner.body.body if isinstance(one, cst.FunctionDef) and one.name.value == name]
-    # A class below may have another one, and so may an instance: `trainer.token_loss = …`.
-    other = re.compile(rf"class\s+\w+\([^)]*\b{owner.name.value}\b|(?<!self)\.{name}\s*=(?!=)")
-    if len(methods) != 1 or any(other.search(text) for text in sources.values()):
+    if len(methods) != 1 or _has_others(sources, owner, name):
         return None
     return LossFunction(source, methods[0])
+
+
+def _has_others(sources: Mapping[str, str], owner: cst.ClassDef, name: str) -> bool:
+    """Whether a class below may have another one, or an instance: `trainer.token_loss = …`."""
+    set_on = re.compile(rf"(?<!self)\.{name}\s*=(?!=)|\bsetattr\([^)]*[\"']{name}[\"']")
+    return _has_subclass(sources, owner.name.value) or any(set_on.search(text) for text in sources.values())
+
+
+def _has_subclass(sources: Mapping[str, str], owner: str) -> bool:
+    below = re.compile(rf"class\s+\w+\([^)]*\b{owner}\b")
+    return any(below.search(text) for text in sources.values())
+
+
+def _is_plain_module(source: Source, owner: cst.ClassDef) -> bool:
+    """Whether to call an instance is to call `forward`: no class above it but torch's, and no `__call__`."""
+    above = [name for base in owner.bases for name in source.names(base.value)]
+    own = {one.name.value for one in owner.body.body if isinstance(one, cst.FunctionDef)}
+    return len(owner.bases) == 1 and "torch.nn.Module" in above and "__call__" not in own
+
+
+def _is_handed_on(source: Source, name: str) -> bool:
+    """Whether a function or class is a value there, which others may call: `partial(train, model)`."""
+    if name not in source.text:
+        return False
+    holders = (cst.Arg, cst.Assign, cst.Element, cst.DictElement, cst.Return)
+    return any(
+        isinstance(above := source.parent(one), holders) and above.value is one
+        for one in source.every(cst.Name)
+        if one.value == name
+    )
 
 
 def _compiles_again(source: Source, value: cst.BaseExpression, name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -23,7 +24,7 @@ from diagnose.source.formulas.cross_entropy import (
 from diagnose.source.formulas.losses import losses
 from diagnose.source.formulas.output_layer import OutputProduct, has_size_of, output_product
 from diagnose.source.reaching import names_in, statement_of, unchanged_until
-from diagnose.source.steps.built import built_model
+from diagnose.source.steps.built import Built, built_model
 from diagnose.source.steps.compiled import model_class
 from diagnose.source.steps.loss_function import (
     COMPUTES_AS_WRITTEN,
@@ -36,6 +37,12 @@ from diagnose.source.steps.training import TrainingStep, training_steps
 from diagnose.source.syntax import Source
 
 __all__ = ["LossOfStep", "OutputForward", "losses_of_steps"]
+
+_ORDERED = re.compile(
+    r"\brandom\.|\b(?:rand\w*|bernoulli\w*|multinomial|\w*dropout\w*|normal_?|uniform_?|shuffle|permutation|\w*seed\w*)\("
+    r"|\.(?:train|eval|step|load_state_dict|copy_)\("
+)
+"""What a model that is called after it would compute otherwise for."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +128,10 @@ def _losses(sources: Mapping[str, str], step: TrainingStep) -> Iterator[tuple[cs
                 continue
             targets, flat = _targets(loss, laid)
             outcome, wanted = (function.given(call, node) for node in (laid.base, targets))
+            beside = [arg.value for arg in call.args if arg.value not in (outcome, wanted)]
+            # What is asked to do something beside has to go on doing it.
+            if any(any(source.every(cst.Call, value)) for value in beside):
+                continue
             if outcome is not None and wanted is not None:
                 steps: list[Step] = []
                 yield call, _Taken(loss, laid, behind(source, outcome, steps), wanted, flat, tuple(steps))
@@ -171,6 +182,8 @@ def _whole(sources: Mapping[str, str], step: TrainingStep, root: cst.BaseExpress
     apart = any(source.parent(statement) is not source.parent(at) for statement in made)
     if apart or not unchanged_until(source, call, at):
         raise _NotOne("the model is called elsewhere than the loss is computed")
+    if _ORDERED.search(source.text[source.span(statement_of(source, call))[1] : source.span(at)[0]]):
+        raise _NotOne("between the call of the model and the loss numbers are drawn, or a model changes")
     return LossOfStep(
         step.path,
         source,
@@ -211,11 +224,24 @@ def _is_own(source: Source, function: cst.FunctionDef, name: str) -> bool:
     return given or binds(source, function.body, name)
 
 
+def _is_always(built: Built, name: str) -> bool:
+    """Whether every value that the model is given is made of that class, or of the model itself."""
+    values = [each.value for each in built.assigned if each.value is not None]
+    while any(isinstance(value, cst.IfExp) for value in values):
+        chosen = [[value.body, value.orelse] if isinstance(value, cst.IfExp) else [value] for value in values]
+        values = [each for group in chosen for each in group]
+    codes = [built.source.code(value) for value in values]
+    own = re.compile(rf"\b{name}\s*[(\[.]|(?<![\w.]){re.escape(built.name)}\b")
+    return all(code == "None" or own.search(code) for code in codes)
+
+
 def _forward(sources: Mapping[str, str], step: TrainingStep) -> OutputForward:
     built = built_model(step, sources)
     made = model_class(built, sources) if built is not None else None
     if built is None or made is None:
         raise _NotOne("the class of the model is not seen")
+    if not _is_always(built, made.name):
+        raise _NotOne("the model may be of several classes")
     if any(call_name(call) == "Sequential" for each in built.assigned for call in built.source.every(cst.Call, each)):
         raise _NotOne(f"{made.name} is a part of a `Sequential`, which hands no targets on")
     source = made.source
