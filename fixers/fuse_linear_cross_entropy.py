@@ -19,8 +19,7 @@ Fix safety
     Triton to be fast, and nothing else: where it runs, this package has to be installed. Left alone, with advice:
     logits that somebody reads while training, for an accuracy; class weights; layers that are hooked, wrapped,
     sharded or replaced for themselves, whose own `forward` would no longer be called; models that are called through
-    another function (`checkpoint(model, x)`), or compiled by TorchScript. Left alone without: programs that take
-    gradients of gradients, which the operator does not have.
+    another function (`checkpoint(model, x)`), or compiled by TorchScript. Without: gradients of gradients.
 """
 
 from __future__ import annotations
@@ -72,9 +71,8 @@ _SHARDED = re.compile(r"\bfully_shard\(|\bFullyShardedDataParallel\b|\bFSDP\(|\b
 _SCRIPTED = re.compile(r"\btorch\.jit\b|\bjit\.(?:script|trace)\b")
 _REPLICATED = re.compile(r"\bDataParallel\(")
 _IN_GRAPH = (
-    "Output layer and loss are not seen together in these files. Where the model has both, "
-    '`model.compile(backend="diagnose")` finds them in its graph, and puts one operator in their place that never '
-    "holds all logits."
+    "Output layer and loss are not seen together in these files. Where the model has both, `model.compile("
+    'backend="diagnose")` finds them in its graph, and puts one operator in their place that never holds all logits.'
 )
 _BY_HAND = (
     "Give the output layer's input, its weight and the targets to `diagnose.kernels.linear_cross_entropy`, which never "
@@ -165,7 +163,9 @@ def _edits(source: Source, found: OutputLoss) -> list[Splice]:
     hidden = operand(source, product.hidden)
     hidden = "".join([hidden, *laid.picks, ".flatten(0, -2)" if laid.flat else ""])
     targets = f"{operand(source, found.targets)}.flatten()" if found.flat_targets else source.code(found.targets)
-    edits = [*_call_edit(source, found.loss, hidden, product, targets), *take_out(source, found.gone)]
+    (name,), imports = ensure_from_import(source, "diagnose.kernels", [_OPERATOR])
+    arguments = [hidden, product.weight, targets, *_bias(product), *_options(found.loss)]
+    edits = [*imports, *call_in_place(source, found.loss.root, name, arguments), *take_out(source, found.gone)]
     if found.made is not None:
         edits += in_place(source, product.node, _otherwise(source, found))
     return edits
@@ -183,12 +183,6 @@ def _otherwise(source: Source, found: OutputLoss) -> str:
     if test.endswith(" is not None"):
         return f"{code} if {test.removesuffix(' is not None')} is None else None"
     return f"None if {test} else {code}"
-
-
-def _call_edit(source: Source, loss: CrossEntropy, hidden: str, product: OutputProduct, targets: str) -> list[Splice]:
-    (name,), imports = ensure_from_import(source, "diagnose.kernels", [_OPERATOR])
-    arguments = [hidden, product.weight, targets, *_bias(product), *_options(loss)]
-    return [*imports, *call_in_place(source, loss.root, name, arguments)]
 
 
 def _bias(product: OutputProduct) -> list[str]:
