@@ -21,7 +21,7 @@ from diagnose.trial.arms import Arm, Workplace
 from diagnose.trial.as_found import fails_as_found
 from diagnose.trial.beside import Beside, Coming, Expected
 from diagnose.trial.comparison import ORIGINAL, Comparison
-from diagnose.trial.control import MOST_OF_BUDGET, Control, enough, hangs_on_it, joined, seen
+from diagnose.trial.control import MOST_OF_BUDGET, Control, Controls, enough
 from diagnose.trial.copies import Copies
 from diagnose.trial.costs import Costs
 from diagnose.trial.duel import Duel
@@ -38,7 +38,7 @@ from diagnose.trial.settings import Settings
 from diagnose.trial.solo import Solo, SoloRun, ruling_on_failure
 from diagnose.trial.startup import Startups
 from diagnose.trial.stopping import worth
-from diagnose.verdict import LEAST_PAIRS, LEAST_SAVING, Pair, Ruling, saved
+from diagnose.verdict import LEAST_PAIRS, LEAST_SAVING, Ruling, saved
 
 OnPhase = Callable[[str, str], None]
 """Told what is being done now, and a detail of it."""
@@ -91,12 +91,7 @@ class Bench:
         known = fits_twice(watched) if watched.device_bytes is not None else at_once(watched, 2) == 2
         self._fits = True if known else None
         self._twins: tuple[Program, Program] | None = None
-        self._control: Control | None = None
-        self._control_pairs: list[Pair] = []
-        self._fine = True
-        """Whether the control has gone on until it was fine enough for every fix, or has had all its pairs."""
-        self.control_cut_short = False
-        """Whether the newest control ended for lack of time, and not with the program."""
+        self._controls = Controls(schedule.pairs)
         self._started = 0
         self._startups = Startups()
         self._baseline: Program | None = None
@@ -127,6 +122,11 @@ class Bench:
         with contextlib.closing(self._groups), undisturbed():
             self._beside.end()
 
+    @property
+    def control_cut_short(self) -> bool:
+        """Whether the newest control ended for lack of time, and not with the program."""
+        return self._controls.cut_short
+
     def go_on(self) -> None:
         """Raise Cancelled if the user has left."""
         self._groups.go_on()
@@ -156,33 +156,28 @@ class Bench:
     def _look_at_control(
         self, resolution: float, on_pair: OnPair | None = None, coming: Coming | None = None
     ) -> Control | None:
-        """Compare the original with itself until the resolution is reached; the pairs of a coarser look count too."""
+        """Compare the original with itself until the resolution is reached."""
         patience = self._deadline.part(MOST_OF_BUDGET)
         duel = replace(self._duel(on_pair), resolution=None, enough=resolution, patience=patience, trace=False)
         assert self._twins is not None  # `control` comes first
         found = self._compare(duel, *self._twins, "control", coming or Coming())
         if found.failed is not None:
             raise fails_as_found(*found.failed)
-        self._control_pairs = joined(self._control_pairs, found.pairs)
-        self._fine = resolution <= LEAST_SAVING or len(found.pairs) >= self._schedule.pairs
-        self.control_cut_short = found.out_of_time
-        if found.pairs:
-            self._control = seen(self._control_pairs, found.step_ns, alternated=found.alternated)
-        return self._control
+        self._controls.saw(found, resolution)
+        return self._controls.latest
 
     def _look_closer(self, found: Comparison) -> None:
         """Measure what the machine can resolve once more, finely, where a verdict hangs on it and there is time."""
         left_ns = self._deadline.left_ns
         affordable = left_ns is None or left_ns > self._costs.final_ns() + self._costs.check_ns()
-        ended = found.failed is None and not found.out_of_time
-        if self._fine or not (ended and affordable) or not hangs_on_it(found.saving, self._control):
+        if not (affordable and self._controls.wants_a_closer_look(found)):
             return
         self._on_phase("measuring more finely what this machine can resolve", "original against itself")
-        coarse, self._fine = self._control, True  # one such look is enough, whatever comes of it
+        coarse, self._controls.fine = self._controls.latest, True  # one such look is enough, whatever comes of it
         with contextlib.suppress(ProgramFailed):  # it ran before; the coarser look stands
             self._look_at_control(LEAST_SAVING)
-        if self._control is not None and self._control is not coarse:
-            self._on_control(self._control)
+        if self._controls.latest is not None and self._controls.latest is not coarse:
+            self._on_control(self._controls.latest)
 
     def choose(self, candidates: Sequence[Program], on_try: OnSetting, *, scale: bool = False) -> list[int]:
         """The settings that run: the cheapest that is near the best, then the others, the faster first.
@@ -226,7 +221,7 @@ class Bench:
         duel = replace(self._duel(on_pair), worth=worth(promised))
         found = self._compare(duel, original, patched, fixer.name, coming)
         self._look_closer(found)
-        figures = self._startups.beside(measured(fixer, found, self._smallest), original, patched)
+        figures = self._startups.beside(measured(fixer, found, self._controls.resolution), original, patched)
         if found.failed is not None and found.failed[0] == ORIGINAL:
             self._gatekeeper.drop()
             why = ruling_on_failure(found.failed[1]).summary
@@ -257,7 +252,7 @@ class Bench:
         coming = Coming(last=self._beside.last(without))
         found = self._compare(duel, without, stack, f"{fixer.name}-left-out", coming)
         self._look_closer(found)
-        verdict = self._startups.beside(measured(fixer, found, self._smallest), without, stack)
+        verdict = self._startups.beside(measured(fixer, found, self._controls.resolution), without, stack)
         answer = None if found.reassured else settled_by_time(verdict, found)
         if found.failed is not None and found.failed[0] == ORIGINAL:
             answer = Ruling(Decision.FAILED, f"without it the program does not run: {answer.summary if answer else ''}")
@@ -321,10 +316,6 @@ class Bench:
         """Whether a program runs for a block of steps after its warm-up, or to its own end if that comes before."""
         return self._solo.run(program, name)
 
-    @property
-    def _smallest(self) -> float:
-        return self._control.resolution if self._control else 0.0
-
     def _duel(self, on_pair: OnPair | None = None) -> Duel:
         """As far as the earlier ones have shown how to run one."""
         limit = self._schedule.next_start_limit_ns(self._startups.longest_ns)
@@ -333,8 +324,8 @@ class Bench:
         return Duel(
             self._schedule,
             deadline,
-            self._smallest,
-            needed=None if self._fine else LEAST_SAVING,
+            self._controls.resolution,
+            needed=None if self._controls.fine else LEAST_SAVING,
             fits=self._fits,
             on_pair=on_pair,
             start_limit_ns=limit,

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from diagnose.model import Interval
+from diagnose.trial.comparison import Comparison
 from diagnose.verdict import LEAST_PAIRS, LEAST_SAVING, Pair, estimate, resolution
 
 FINE_BESIDE_LARGEST, FINE_BESIDE_SMALLEST = 0.1, 1 / 3
@@ -34,6 +35,38 @@ class Control:
     alternated: bool = False
 
 
+class Controls:
+    """What the looks of a session have seen together."""
+
+    def __init__(self, most_pairs: int) -> None:
+        """`most_pairs` of one look: after so many it was as fine as it gets."""
+        self.latest: Control | None = None
+        self.fine = True
+        """Whether it has gone on until it was fine enough for every fix, or has had all its pairs."""
+        self.cut_short = False
+        """Whether the newest look ended for lack of time, and not with the program."""
+        self._most_pairs = most_pairs
+        self._pairs: list[Pair] = []
+
+    @property
+    def resolution(self) -> float:
+        """The share of a step below which nothing can be told from nothing; 0 while nobody has looked."""
+        return self.latest.resolution if self.latest else 0.0
+
+    def saw(self, found: Comparison, resolution: float) -> None:
+        """A look that was to reach this resolution, without a failure; the pairs of coarser ones count too."""
+        self._pairs = _joined(self._pairs, found.pairs)
+        self.fine = resolution <= LEAST_SAVING or len(found.pairs) >= self._most_pairs
+        self.cut_short = found.out_of_time
+        if found.pairs:
+            self.latest = _seen(self._pairs, found.step_ns, alternated=found.alternated)
+
+    def wants_a_closer_look(self, found: Comparison) -> bool:
+        """Whether the verdict on a trial hangs on a finer look that has not been taken."""
+        ended = found.failed is None and not found.out_of_time
+        return not self.fine and ended and _hangs_on(found.saving, self.latest)
+
+
 def enough(promised: Sequence[float]) -> float:
     """The resolution that a first control is to reach, where fixes promise these shares of a step."""
     worth = [share for share in promised if share > LEAST_SAVING]
@@ -42,7 +75,7 @@ def enough(promised: Sequence[float]) -> float:
     return max(LEAST_SAVING, FINE_BESIDE_LARGEST * max(worth), FINE_BESIDE_SMALLEST * min(worth))
 
 
-def seen(pairs: Sequence[Pair], step_ns: int, *, alternated: bool) -> Control | None:
+def _seen(pairs: Sequence[Pair], step_ns: int, *, alternated: bool) -> Control | None:
     """What the pairs of a control say; None where they are too few."""
     if len(pairs) < LEAST_PAIRS:
         return None
@@ -51,13 +84,13 @@ def seen(pairs: Sequence[Pair], step_ns: int, *, alternated: bool) -> Control | 
     return Control(interval, resolution(interval), len(pairs), generations, step_ns, alternated)
 
 
-def joined(before: Sequence[Pair], more: Sequence[Pair]) -> list[Pair]:
+def _joined(before: Sequence[Pair], more: Sequence[Pair]) -> list[Pair]:
     """The pairs of two controls, whose processes were others."""
     first = 1 + max((pair.generation for pair in before), default=-1)
     return [*before, *(replace(pair, generation=first + pair.generation) for pair in more)]
 
 
-def hangs_on_it(saving: Interval | None, control: Control | None) -> bool:
+def _hangs_on(saving: Interval | None, control: Control | None) -> bool:
     """Whether a finer control could let a fix pass."""
     if saving is None or control is None:
         return False
