@@ -19,14 +19,20 @@ from typing import Any, Self
 import numpy as np
 import pytest
 
-from diagnose.model import Mechanism
+from diagnose.compose import Composition, Outcome
+from diagnose.compose.knowledge import knowledge
+from diagnose.fixer import Fixer
+from diagnose.model import Diagnosis, Gate, Mechanism
+from diagnose.plugins import Catalogue
 from diagnose.program import Program
+from diagnose.session import AnyEvent
+from diagnose.trace import Trace
 from diagnose.trial import bench, judging, looks, recorder, solo
 from diagnose.trial.arms import ArmFailed, Block, Ready, Trouble, Workplace
 from diagnose.trial.captures import Capture, Tensor
 from diagnose.trial.gatekeeper import Gatekeeper
 from diagnose.trial.memory import Memory
-from diagnose.trial.schedule import Schedule
+from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.trial.trajectory import Curve
 from diagnose.units import NS_PER_MS, NS_PER_S
 
@@ -220,3 +226,18 @@ def table(machine: Machine) -> str:
     """Where the time went."""
     rows: Mapping[str, int] = machine.spent_ns
     return "\n".join(f"{rows[what] / NS_PER_S:8.1f} s  {what}" for what in sorted(rows, key=lambda what: -rows[what]))
+
+
+def composed(
+    trials: bench.Bench,
+    program: Program,
+    diagnosis: Diagnosis,
+    fixers: Mapping[str, Fixer],
+    schedule: Schedule,
+    deadline: Deadline,
+    tell: Callable[[AnyEvent], None] = lambda _event: None,
+) -> Outcome:
+    """What comes of trying these fixers on a simulated bench, with every gate allowed."""
+    known = knowledge(program, diagnosis, [Trace("run")])
+    catalogue = Catalogue({}, dict(fixers))
+    return Composition(program, diagnosis, known, catalogue, tell, trials, schedule, deadline, frozenset(Gate)).run()

@@ -11,18 +11,15 @@ from pathlib import Path
 
 import pytest
 from composing import finding, fixer, replacing
-from simulated_trials import GIB, Machine, simulated, table
+from simulated_trials import GIB, Machine, composed, simulated, table
 
 from diagnose import verdict
-from diagnose.compose import Composition, Outcome, composition
+from diagnose.compose import Outcome, composition
 from diagnose.compose.candidates import Review
-from diagnose.compose.knowledge import knowledge
 from diagnose.fixer import Fixer
 from diagnose.foresight import Foresight
 from diagnose.model import Accounting, Decision, Diagnosis, Gate, Steps
-from diagnose.plugins import Catalogue
 from diagnose.program import Program
-from diagnose.trace import Trace
 from diagnose.trial.bench import Bench
 from diagnose.trial.memory import Memory
 from diagnose.trial.schedule import Deadline, Schedule
@@ -78,22 +75,11 @@ class Small:
         deadline = Deadline.within(round((budget_s - WATCHED_S) * NS_PER_S), self.machine.clock)
         memory = Memory(4 * GIB, 4 * GIB, 136 * GIB, 140 * GIB, 1 << 20)
         schedule = Schedule()
-        known = knowledge(program, diagnosis, [Trace("run")])
         with (
             simulated(self.machine),
             Bench(program, self.folder / "trials", schedule, deadline, memory=memory) as bench,
         ):
-            return Composition(
-                program,
-                diagnosis,
-                known,
-                Catalogue({}, fixers),
-                lambda _event: None,
-                bench,
-                schedule,
-                deadline,
-                frozenset(Gate),
-            ).run()
+            return composed(bench, program, diagnosis, fixers, schedule, deadline)
 
 
 @pytest.fixture(autouse=True)

@@ -12,19 +12,16 @@ from pathlib import Path
 
 import pytest
 from composing import finding, fixer, replacing
-from simulated_trials import GIB, Machine, simulated, table
+from simulated_trials import GIB, Machine, composed, simulated, table
 
 from diagnose import verdict
-from diagnose.compose import Composition, Outcome, composition
+from diagnose.compose import Outcome, composition
 from diagnose.compose.candidates import Candidate, Review
-from diagnose.compose.knowledge import knowledge
 from diagnose.fixer import Fixer
 from diagnose.foresight import Foresight
 from diagnose.model import Accounting, Decision, Diagnosis, Gate, Steps
-from diagnose.plugins import Catalogue
 from diagnose.program import Program
 from diagnose.session import AnyEvent, PhaseChanged
-from diagnose.trace import Trace
 from diagnose.trial.bench import Bench
 from diagnose.trial.control import MOST_OF_BUDGET
 from diagnose.trial.memory import Memory
@@ -130,17 +127,7 @@ class Session:
             ) as bench,
         ):
             patched.setattr(composition, "review", lambda queue, *_: Review((*queue, *later)))
-            return Composition(
-                program,
-                diagnosis,
-                knowledge(program, diagnosis, [Trace("run")]),
-                Catalogue({}, fixers),
-                self.events.append,
-                bench,
-                plan,
-                deadline,
-                frozenset(Gate),
-            ).run()
+            return composed(bench, program, diagnosis, fixers, plan, deadline, self.events.append)
 
 
 @pytest.fixture(autouse=True)

@@ -13,19 +13,16 @@ from typing import Any
 
 import pytest
 from composing import finding, fixer, replacing
-from simulated_trials import GIB, Machine, simulated, table
+from simulated_trials import GIB, Machine, composed, simulated, table
 
 from diagnose import compose, verdict
-from diagnose.compose import Composition, Outcome, composition
+from diagnose.compose import Outcome, composition
 from diagnose.compose.candidates import Candidate, Review
-from diagnose.compose.knowledge import knowledge
 from diagnose.fixer import Fixer
 from diagnose.foresight import Foresight
 from diagnose.model import TOGETHER, Accounting, Confidence, Decision, Diagnosis, Finding, Gate, Steps
-from diagnose.plugins import Catalogue
 from diagnose.program import Program
 from diagnose.session import AnyEvent
-from diagnose.trace import Trace
 from diagnose.trial.bench import Bench, Trial
 from diagnose.trial.control import Control
 from diagnose.trial.estimates import Plan
@@ -135,17 +132,7 @@ class Session:
         held, device = self.held_gib * GIB, 140 * GIB
         memory = Memory(held, held, device - held, device, 1 << 20)
         with simulated(self.machine), Bench(program, self.folder / "trials", plan, deadline, memory=memory) as bench:
-            return Composition(
-                program,
-                diagnosis,
-                knowledge(program, diagnosis, [Trace("run")]),
-                Catalogue({}, BY_NAME),
-                self.events.append,
-                bench,
-                plan,
-                deadline,
-                frozenset(Gate),
-            ).run()
+            return composed(bench, program, diagnosis, BY_NAME, plan, deadline, self.events.append)
 
 
 def windows(monkeypatch: pytest.MonkeyPatch) -> None:
