@@ -15,7 +15,7 @@ import psutil
 import pytest
 from watching import LIMIT_S, PROGRAMS, QUICK, left_of
 
-from diagnose.collect import Recipe, processes
+from diagnose.collect import Recipe, launch, processes
 from diagnose.collect.launch import Outcome, run
 from diagnose.collect.processes import of_run
 from diagnose.collect.progress import (
@@ -44,7 +44,8 @@ def of(kind: type, told: list[Progress]) -> list[Progress]:
     return [record for record in told if isinstance(record, kind)]
 
 
-def test_progress_tells_phases_steps_and_the_window(tmp_path: Path) -> None:
+def test_progress_tells_phases_steps_and_the_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "COUNTERS_EVERY_S", 0.0)  # at every look: the program has some, however fast it ends
     outcome, told = start(tmp_path, "training.py", "--slow-item", "0.02")
     assert outcome == Outcome(returncode=0, stopped=False, interrupted=False, ranks=(0,))
     assert [record.phase for record in told if isinstance(record, PhaseBegan) and not record.detail] == [
