@@ -7,11 +7,10 @@ makes by itself, on its main thread: beside what another thread makes, training 
 from __future__ import annotations
 
 import functools
-import random
-import sys
 import threading
 from typing import Any
 
+from .generators import states
 from .guard import guarded
 from .sites import Sites
 
@@ -31,7 +30,7 @@ class Drawing:
         """Wrap what makes a batch in the process itself."""
         from torch.utils.data._utils import fetch
 
-        states = guarded(functools.partial(_states, torch))
+        read = guarded(functools.partial(states, torch))
         note = guarded(self._note)
         in_worker, main = torch.utils.data.get_worker_info, threading.main_thread()
 
@@ -41,9 +40,9 @@ class Drawing:
                 if self._left <= 0 or in_worker() is not None or threading.current_thread() is not main:
                     return original(fetcher, *args, **kwargs)
                 self._left -= 1
-                before = states()
+                before = read()
                 batch = original(fetcher, *args, **kwargs)
-                note(fetcher, before, states())
+                note(fetcher, before, read())
                 return batch
 
             return call
@@ -51,25 +50,9 @@ class Drawing:
         for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
             kind.fetch = watched(kind.fetch)  # type: ignore[method-assign]
 
-    def _note(self, fetcher: Any, before: dict[str, object] | None, after: dict[str, object] | None) -> None:
+    def _note(self, fetcher: Any, before: dict[str, bytes] | None, after: dict[str, bytes] | None) -> None:
         if before is None or after is None:
             return  # a generator whose state could not be read
         drawn = [name for name, state in after.items() if name in before and before[name] != state]
         if drawn:
             self._sites.record(DRAWS, {"dataset": type(fetcher.dataset).__name__, "generators": ", ".join(drawn)})
-
-
-def _states(torch: Any) -> dict[str, object]:
-    """Of each generator of the process, by the name of what draws from it."""
-    found: dict[str, object] = {"random": random.getstate(), "torch": bytes(torch.get_rng_state().tolist())}
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        found["numpy.random"] = _plain(numpy.random.get_state(legacy=False))  # the other form warns of a set generator
-    return found
-
-
-def _plain(state: Any) -> object:
-    """A state of NumPy's, whichever generator it is of, with its arrays as what can be compared."""
-    if isinstance(state, dict):
-        return {name: _plain(value) for name, value in state.items()}
-    return state.tobytes() if hasattr(state, "tobytes") else state

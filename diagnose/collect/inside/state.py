@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import random
-import sys
 from pathlib import Path
 from typing import Any
 
 from ..records import STATE
 from .checkpoints import checkpoints
+from .generators import states
 from .modules import Modules
 from .optimizers import Optimizers
+
+_TITLES = {"random": "Python's random", "torch": "torch on the CPU"}
 
 
 class State:
@@ -51,19 +52,11 @@ class State:
         (folder / STATE).write_text(json.dumps({"steps": self._steps}))
 
     def _random(self, on_device: bool) -> dict[str, str]:
-        found = {
-            "Python's random": _hash(repr(random.getstate())),
-            "torch on the CPU": _hash(self._torch.get_rng_state().numpy().tobytes()),
-        }
-        numpy = sys.modules.get("numpy")
-        if numpy is not None and hasattr(numpy, "random"):
-            kind, keys, *rest = numpy.random.get_state()
-            found["numpy.random"] = _hash(f"{kind}{rest}".encode() + keys.tobytes())
+        found = {_TITLES.get(name, name): _hash(state) for name, state in states(self._torch).items()}
         if on_device:
             found["torch on the device"] = _hash(self._torch.cuda.get_rng_state().numpy().tobytes())
         return found
 
 
-def _hash(state: str | bytes) -> str:
-    data = state.encode() if isinstance(state, str) else state
-    return hashlib.sha256(data).hexdigest()[:16]
+def _hash(state: bytes) -> str:
+    return hashlib.sha256(state).hexdigest()[:16]
