@@ -38,6 +38,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from diagnose.fixer import (
+    DRAWS,
     Advice,
     Answer,
     Draw,
@@ -190,7 +191,7 @@ def _from_outside(request: Request, sites: Sequence[Site], wanted: int) -> Edits
         return None
     shim = add_to_shim(request.home, request.sources, ["import functools", "import torch"], _SHIM.format(wanted))
     script = splice(source.text, import_for_effect(source, "gives the loaders of libraries worker processes"))
-    drew = next((site for site in request.sites if site.kind == "draws"), None)
+    drew = next((site for site in request.sites if site.kind == DRAWS), None)
     return Edits(
         {request.entry: script, shim.path: shim.text},
         f"load samples in {wanted} worker processes where a library builds the loader, by a new file diagnose_fixes.py",

@@ -20,6 +20,7 @@ __all__ = [
     "is_after",
     "is_append",
     "is_repeated",
+    "is_variable",
     "loops_around",
     "scope_of",
     "updates",
@@ -60,7 +61,7 @@ def uses_of(source: Source, scope: Scope, name: str) -> Uses:
     reads: list[cst.Name] = []
     lost: str | None = None
     for node in source.every(cst.Name, scope):
-        if node.value != name or not _is_variable(source, node):
+        if node.value != name or not is_variable(source, node):
             continue
         parent = source.parent(node)
         above = source.parent(parent) if parent is not None else None
@@ -125,7 +126,7 @@ def _is_anothers(source: Source, node: cst.Name, scope: Scope) -> bool:
     return False
 
 
-def _is_variable(source: Source, node: cst.Name) -> bool:
+def is_variable(source: Source, node: cst.Name) -> bool:
     """Whether a name is one, and not an attribute, a keyword of a call, or a parameter or class of its own."""
     parent = source.parent(node)
     if isinstance(parent, cst.Attribute):
@@ -158,7 +159,7 @@ def _is_exported(source: Source, name: str) -> bool:
 def binds(source: Source, below: cst.CSTNode, name: str) -> bool:
     """Whether anything below a node gives the name another value."""
     for node in source.every(cst.Name, below):
-        if node.value == name and _is_variable(source, node):
+        if node.value == name and is_variable(source, node):
             parent = source.parent(node)
             augmented = isinstance(parent, cst.AugAssign | cst.AnnAssign) and parent.target is node
             if augmented or isinstance(parent, cst.AssignTarget) or _is_bound_otherwise(source, node):

@@ -192,7 +192,7 @@ class Arm:
             path.parent.mkdir(parents=True, exist_ok=True)
         end_ns = time.monotonic_ns() + limit_ns
         self._group.resume()
-        drop = 0 if self._use_up(drop, end_ns) else drop
+        drop = self._use_up(drop, end_ns)
         for number, rank in self._ranks.items():
             rank.send({"trace": {"steps": steps, "drop": drop, "path": str(paths[number])}})
         self._answers("traced", end_ns)
@@ -211,20 +211,20 @@ class Arm:
     def _turn(self, steps: int, drop: int, end_ns: int) -> tuple[int, list[dict[str, Any]]]:
         """How many steps were measured, and what all ranks say of them."""
         self._group.resume()
-        dropped = self._use_up(drop, end_ns)
+        drop = self._use_up(drop, end_ns)
         steps = self._stock.whole_turns(steps)
-        answers = self._ask({"run": {"steps": steps, "drop": 0 if dropped else drop}}, end_ns)
+        answers = self._ask({"run": {"steps": steps, "drop": drop}}, end_ns)
         self._group.pause()
         return steps, answers
 
-    def _use_up(self, drop: int, end_ns: int) -> bool:
-        """Drop steps until the loaders' stock is what it is where training goes on; whether any were dropped."""
+    def _use_up(self, drop: int, end_ns: int) -> int:
+        """Drop steps until the loaders' stock is what it is where training goes on; how many are yet to be dropped."""
         if not (drop and self._stock.needed):
-            return False
+            return drop
         before, now = None, stocks_in(self._ask({"run": {"steps": drop, "drop": 0}}, end_ns))
         while self._stock.goes_on(before, now):
             before, now = now, stocks_in(self._ask({"run": {"steps": self._stock.steps, "drop": 0}}, end_ns))
-        return True
+        return 0
 
     def _ask(self, command: dict[str, Any], end_ns: int) -> list[dict[str, Any]]:
         for rank in self._ranks.values():

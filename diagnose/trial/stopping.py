@@ -64,5 +64,5 @@ class Stopping:
         )
 
     def _open(self, pairs: Sequence[Pair]) -> bool:
-        """Whether no saving is shown that would be kept as it is: little is worth it where it is sure."""
-        return len(pairs) >= LEAST_PAIRS and estimate(pairs).low <= floor(self.resolution or 0.0)
+        """Whether something has to be worth it, and no saving is shown that would be kept as it is."""
+        return self.worth > 0 and len(pairs) >= LEAST_PAIRS and estimate(pairs).low <= floor(self.resolution or 0.0)

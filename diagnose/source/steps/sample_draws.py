@@ -18,6 +18,7 @@ import libcst as cst
 from diagnose.source.arguments import argument
 from diagnose.source.bindings import binding_of, passed_to
 from diagnose.source.edit import call_name
+from diagnose.source.flow import is_variable
 from diagnose.source.syntax import Source, parse
 
 __all__ = ["Draw", "sample_draw"]
@@ -125,7 +126,7 @@ class _Code:
         for function in source.every(cst.Lambda, node):
             self.samples(path, function)
         called = {call.func for call in source.every(cst.Call, node)}
-        for name in {each.value: each for each in source.every(cst.Name, node) if _is_read(source, each)}.values():
+        for name in _reads(source, node):
             for file, value in self._values(path, name):
                 self.builds(file, value)
         for each in source.walk(node):
@@ -155,7 +156,7 @@ class _Code:
         self.methods |= {call_name(call) for call in self._calls(path, node) if isinstance(call.func, cst.Attribute)}
         for owner in list(self.classes):
             self._its_methods(owner)
-        for name in {each.value: each for each in source.every(cst.Name, node) if _is_read(source, each)}.values():
+        for name in _reads(source, node):
             bound = binding_of(source, name)
             if bound is not None and isinstance(bound.scope, cst.Module) and isinstance(bound.value, cst.Call):
                 self.builds(path, bound.value)
@@ -304,13 +305,13 @@ def _targets(assign: cst.Assign | cst.AnnAssign) -> Iterator[cst.BaseExpression]
 
 
 def _is_read(source: Source, name: cst.Name) -> bool:
-    """Whether it is a variable's name: not that of an attribute, of a keyword or of what is defined."""
-    above = source.parent(name)
-    if isinstance(above, cst.Attribute):
-        return above.value is name
-    if isinstance(above, cst.Arg):
-        return above.value is name
-    return not isinstance(above, cst.FunctionDef | cst.ClassDef | cst.Param | cst.ImportAlias | cst.AsName)
+    """Whether it is a variable's name that is no parameter's and no import's."""
+    return is_variable(source, name) and not isinstance(source.parent(name), cst.Param | cst.ImportAlias | cst.AsName)
+
+
+def _reads(source: Source, node: cst.CSTNode) -> Iterator[cst.Name]:
+    """Of each variable below a node, one place that reads it."""
+    yield from {each.value: each for each in source.every(cst.Name, node) if _is_read(source, each)}.values()
 
 
 def _draws(source: Source, call: cst.Call) -> bool:
