@@ -14,6 +14,7 @@ from diagnose.session import (
     RunEnded,
     RunStarted,
     StepsSeen,
+    TrialBlock,
     TrialStarted,
     VerdictReached,
     fold,
@@ -43,6 +44,17 @@ def test_steps_are_told_every_five_seconds_only() -> None:
 
 def test_one_rank_speaks_for_all() -> None:
     assert len(lines([steps(10, rank=0), steps(20, rank=1)])) == 1
+
+
+def test_a_trial_that_begins_anew_says_why() -> None:
+    pairs: list[AnyEvent] = [
+        TrialBlock(at_ns=at * NS_PER_MS, fixer="a-fix", pair=pair, original_ns=2 * NS_PER_MS, patched_ns=NS_PER_MS)
+        for at, pair in enumerate([0, 1, 0])
+    ]
+    assert lines(pairs) == [
+        "  a-fix, pair 1: 2.00 ms → 1.00 ms",
+        "  a-fix: a step of many takes far longer, so the blocks are made to hold several; anew",
+    ]
 
 
 def test_a_phase_that_goes_on_gives_a_sign_of_life_every_five_seconds() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from test_trial_duel import SCHEDULE, Machine
+from fake_arms import SCHEDULE, Machine
 
 from diagnose.trial.comparison import ORIGINAL
 from diagnose.trial.control import enough

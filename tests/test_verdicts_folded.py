@@ -32,12 +32,18 @@ def test_advice_stands_beside_what_was_measured_whichever_comes_first() -> None:
 
 def test_a_second_trial_of_a_fix_takes_its_own_blocks_and_verdict() -> None:
     block = TrialBlock(fixer="a-fix", pair=0, original_ns=2, patched_ns=1)
-    events: list[AnyEvent] = [started("a-fix"), block, VerdictReached(verdict=KEPT), started("a-fix"), block, block]
+    more = TrialBlock(fixer="a-fix", pair=1, original_ns=2, patched_ns=1)
+    events: list[AnyEvent] = [started("a-fix"), block, VerdictReached(verdict=KEPT), started("a-fix"), block, more]
     running = fold(events)
     assert [(len(trial.blocks), trial.verdict) for trial in running.trials] == [(1, KEPT), (2, None)]
     done = running.after(VerdictReached(verdict=DROPPED))
     assert [trial.verdict for trial in done.trials] == [KEPT, DROPPED]
     assert done.verdicts == (DROPPED,)
+
+
+def test_pairs_of_a_trial_that_begins_anew_count_anew() -> None:
+    pairs = [TrialBlock(fixer="a-fix", pair=number, original_ns=2, patched_ns=1) for number in (0, 1, 0)]
+    assert fold([started("a-fix"), *pairs]).trials[0].blocks == (pairs[2],)
 
 
 def test_a_verdict_without_a_trial_of_its_own_is_the_last_word_on_the_trial_there_was() -> None:

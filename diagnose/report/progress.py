@@ -72,7 +72,9 @@ class Progress:
         if isinstance(event, TrialStarted):
             self._pairs = 0
         if isinstance(event, TrialBlock):
-            self._pairs += 1
+            anew, self._pairs = event.pair == 0 and self._pairs > 0, event.pair + 1
+            if anew:
+                return f"  {event.fixer}: a step of many takes far longer, so the blocks are made to hold several; anew"
             return self._block(event)
         return _line(event)
 

@@ -106,6 +106,7 @@ class TrialBlock(Event, frozen=True, tag=True, kw_only=True):
 
     fixer: str
     pair: int
+    """From 0. At another 0 the trial has begun anew, with longer blocks: those before count no more."""
     original_ns: int
     patched_ns: int
     """Mean step of the block."""

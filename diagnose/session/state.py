@@ -92,7 +92,8 @@ def _fold_block(state: State, event: TrialBlock) -> State:
     if not state.trials:
         return state
     *earlier, current = state.trials
-    return replace(state, trials=(*earlier, replace(current, blocks=(*current.blocks, event))))
+    before = current.blocks if event.pair else ()
+    return replace(state, trials=(*earlier, replace(current, blocks=(*before, event))))
 
 
 def with_verdict(verdicts: tuple[Verdict, ...], verdict: Verdict) -> tuple[Verdict, ...]:

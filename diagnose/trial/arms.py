@@ -79,6 +79,8 @@ class Block:
     """Over the block: inside the loader's `__next__`, on the rank that was there longest. Ranks that wait for each
     other take equally long, whichever of them waits for its loader."""
     memory: Memory = field(default_factory=Memory)
+    steps_ns: Sequence[int] = ()
+    """Each step by itself, as its host saw it, on the slowest rank."""
 
     @property
     def mean_ns(self) -> float:
@@ -179,8 +181,9 @@ class Arm:
         within the limit.
         """
         steps, answers = self._turn(steps, drop, time.monotonic_ns() + limit_ns)
-        total_ns, input_ns = (max(int(answer[name]) for answer in answers) for name in ("total_ns", "input_ns"))
-        block = Block(steps, total_ns, input_ns, _memory(answers))
+        slowest = max(answers, key=lambda answer: int(answer["total_ns"]))
+        input_ns = max(int(answer["input_ns"]) for answer in answers)
+        block = Block(steps, int(slowest["total_ns"]), input_ns, _memory(answers), slowest["steps_ns"])
         waited = max(int(answer["input_ns"]) / max(1, int(answer["total_ns"])) for answer in answers)
         self._stock = UsingUp.after(stocks_in(answers), waited)
         return block

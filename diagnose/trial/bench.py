@@ -327,6 +327,7 @@ class Bench:
             self._controls.resolution,
             needed=None if self._controls.fine else LEAST_SAVING,
             fits=self._fits,
+            least_steps=self._costs.held_steps,
             on_pair=on_pair,
             start_limit_ns=limit,
             rest=self._beside.rest,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from diagnose.model import Interval
-from diagnose.trial.arms import ArmFailed
+from diagnose.trial.arms import ArmFailed, Block
 from diagnose.trial.memory import Memory
 from diagnose.verdict import Pair, estimate
 
@@ -21,6 +22,8 @@ class Comparison:
     generations: int = 0
     steps: int = 0
     """Measured steps in a block."""
+    held_steps: int = 0
+    """The same, where fewer were seen not to hold what recurs every few steps; else 0."""
     step_ns: int = -1
     """Mean step of the original over all its blocks."""
     input_ns: tuple[float, float] | None = None
@@ -59,3 +62,18 @@ class Comparison:
     def saving(self) -> Interval | None:
         """The estimate over all pairs."""
         return estimate(self.pairs) if self.pairs else None
+
+    def sum_up(self, original: Sequence[Block], patched: Sequence[Block]) -> None:
+        """The figures that all measured blocks of the two give together."""
+        if not original:
+            return
+        steps, others = (sum(block.steps for block in blocks) for blocks in (original, patched))
+        self.step_ns = round(sum(block.total_ns for block in original) / steps)
+        self.input_ns = (
+            sum(block.input_ns for block in original) / steps,
+            sum(block.input_ns for block in patched) / others,
+        )
+        peaks = [[block.memory.peak_bytes for block in blocks] for blocks in (original, patched)]
+        known = [max((peak for peak in side if peak is not None), default=-1) for side in peaks]
+        if min(known) >= 0:
+            self.peak_bytes = (known[0], known[1])

@@ -37,6 +37,8 @@ class Costs:
     start_ns: int = 0
     """From the start of a process to the end of its warm-up: that of the newest original."""
     step_ns: int = 0
+    held_steps: int = 0
+    """Of a block of the newest original, where fewer do not hold what recurs in it."""
     first_start_ns: int = 0
     """The same of the program as found, which runs once more in the end."""
     first_step_ns: int = 0
@@ -69,6 +71,7 @@ class Costs:
             self.rewarm_ns = max(0, patched[-1] - self.start_ns)
         if found.step_ns > 0:
             self.step_ns = found.step_ns
+        self.held_steps = max(self.held_steps, found.held_steps)
         self.first_start_ns = self.first_start_ns or self.start_ns
         self.first_step_ns = self.first_step_ns or self.step_ns
         if found.pairs:
@@ -159,7 +162,8 @@ class Costs:
 
     @property
     def _block_ns(self) -> int:
-        return (self.schedule.block_steps(self.step_ns) + self.schedule.drops(self.step_ns)) * self.step_ns
+        steps = max(self.held_steps, self.schedule.block_steps(self.step_ns))
+        return (steps + self.schedule.drops(self.step_ns)) * self.step_ns
 
     def _windows_ns(self, count: int) -> int:
         """So many windows, one of each side at most."""

@@ -16,6 +16,7 @@ from diagnose.trial.arms import ArmFailed, Block, Ready, Trouble
 from diagnose.trial.comparison import ORIGINAL, PATCHED, Comparison
 from diagnose.trial.live import LiveArm, OnPair, Starter
 from diagnose.trial.memory import fits_twice
+from diagnose.trial.recurring import LONGER, steps_to_hold
 from diagnose.trial.schedule import LONG_STEP_NS, Deadline, Schedule
 from diagnose.trial.stopping import Stopping
 from diagnose.verdict import LEAST_PAIRS, LEAST_SAVING, Pair, estimate
@@ -45,6 +46,8 @@ class Duel:
     """After this, as many pairs of each generation as are asked for a first look have to do."""
     fits: bool | None = None
     """Whether both arms fit side by side, where an earlier duel has seen it."""
+    least_steps: int = 0
+    """Of a block, where an earlier duel has seen that fewer do not hold what recurs."""
     on_pair: OnPair | None = None
     trace: bool = True
     window: Sequence[Path] = ()
@@ -98,7 +101,7 @@ class _Run:
     def all_generations(self) -> Comparison:
         with self.held:
             self.run_generations()
-        self.summarise()
+        self.found.sum_up(*self.blocks)
         return self.found
 
     def run_generations(self) -> None:
@@ -233,7 +236,7 @@ class _Run:
             block = self.block(side, arms[side], steps)
             if not self.found.steps:
                 self.found.step_ns = round(block.mean_ns)
-                self.found.steps = self.schedule.block_steps(self.found.step_ns)
+                self.found.steps = max(self.duel.least_steps, self.schedule.block_steps(self.found.step_ns))
 
     def take_turns(self, arms: Sequence[LiveArm], generation: int) -> None:
         long = self.found.step_ns >= LONG_STEP_NS and not self.duel.reassures
@@ -244,22 +247,32 @@ class _Run:
             self.schedule.pairs_per_generation, self.schedule.pairs - len(self.found.pairs) if long or last else 0
         )
         patience = self.patience.part(left)
-        for turn in range(most):
-            if self.over:
-                return
+        turn = 0
+        while turn < most and not self.over:
             forward = len(self.found.pairs) % 2 == 0
             blocks: dict[int, Block] = {}
             for side in (ORIGINAL, PATCHED) if forward else (PATCHED, ORIGINAL):
                 blocks[side] = self.block(side, arms[side], self.found.steps)
             self.add_pair(generation, blocks)
-            if turn + 1 >= screened and patience.passed:
+            turn = turn + 1 if not self.lengthen() else 0
+            if turn >= screened and patience.passed:
                 return
-            if turn + 1 == screened and (self.stopping.settled(self.found.pairs) or (long and not last)):
+            if turn == screened and (self.stopping.settled(self.found.pairs) or (long and not last)):
                 self.found.reassured = self.duel.reassures
                 return  # to the next generation, if this is not the last
-            if turn + 1 == screened and self.stopping.fruitless(self.found.pairs):
+            if turn == screened and self.stopping.fruitless(self.found.pairs):
                 self.found.stopped_early = self.found.stopped_early or last
                 return
+
+    def lengthen(self) -> bool:
+        """Begin anew with longer blocks, if these do not hold what recurs in the original; not after a generation."""
+        steps = steps_to_hold(self.blocks[ORIGINAL], self.schedule.longest_ns) if self.found.generations == 1 else 0
+        if steps < LONGER * self.found.steps:
+            return False
+        self.found.steps = self.found.held_steps = steps
+        self.found.pairs.clear()
+        self.blocks = ([], [])
+        return True
 
     def alternate(self) -> None:
         """Where both do not fit: a process, warmed up, runs one long block and ends; each pair is a generation."""
@@ -369,21 +382,6 @@ class _Run:
             self.found.steps = self.schedule.least_steps
             return True
         return False
-
-    def summarise(self) -> None:
-        original, patched = self.blocks
-        if not original:
-            return
-        steps, others = (sum(block.steps for block in blocks) for blocks in self.blocks)
-        self.found.step_ns = round(sum(block.total_ns for block in original) / steps)
-        self.found.input_ns = (
-            sum(block.input_ns for block in original) / steps,
-            sum(block.input_ns for block in patched) / others,
-        )
-        peaks = [[block.memory.peak_bytes for block in blocks] for blocks in self.blocks]
-        known = [max((peak for peak in side if peak is not None), default=-1) for side in peaks]
-        if min(known) >= 0:
-            self.found.peak_bytes = (known[0], known[1])
 
 
 _ALTERNATING = 1_000

@@ -11,6 +11,8 @@ from diagnose.units import NS_PER_MS, NS_PER_S
 
 _BLOCKS = 3
 """A block of slow steps may last this many times `block_ns`, before it takes fewer steps."""
+_RECURRING_BLOCKS = 20
+"""The same of one that is to hold what recurs every few steps."""
 _FEWEST_STEPS = 2
 """One alone, from one end of the device's work to another, would show all of the host's that goes on beside others."""
 LONG_STEP_NS = NS_PER_S
@@ -79,6 +81,11 @@ class Schedule:
     def looks(self) -> int:
         """How often a trial is looked at, the end included."""
         return 1 + sum(self.looks_after(pairs) for pairs in range(1, self.pairs))
+
+    @property
+    def longest_ns(self) -> int:
+        """How long a block may last that is to hold what recurs every few steps."""
+        return _RECURRING_BLOCKS * self.block_ns
 
     def looks_after(self, pairs: int) -> bool:
         """Whether to ask, after so many pairs, if the trial is hopeless. At its end it is judged instead."""

@@ -1,0 +1,45 @@
+"""What recurs every few steps, and blocks that are long enough to hold it. Pure.
+
+A new length that is compiled, a checkpoint, a collection of garbage: one step of many takes far longer. A block that is
+over before it comes has none of it, and the next block all of it, so that pairs of such blocks say nothing however many
+there are. Blocks in which it comes several times are alike again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import chain
+from statistics import median
+
+from diagnose.trial.arms import Block
+
+UNLIKE = 2.0
+"""Times the mean step of another block of the same program: more than clocks and neighbours do."""
+FAR_LONGER = 3.0
+"""Times the median step."""
+SEEN_IN = 2
+"""Blocks that have such a step. What comes only once was a mishap."""
+TIMES = 3
+"""So often it is to come in a block."""
+LONGER = 1.5
+"""Times the steps of a block: less is not worth beginning anew for."""
+
+
+def steps_to_hold(blocks: Sequence[Block], longest_ns: int) -> int:
+    """Steps of a block in which what recurs in these blocks of one program comes several times, as far as such a block
+    is not longer than `longest_ns`; 0 where these blocks are alike already, or nothing recurs in them.
+
+    A host that runs ahead of its device waits for it now and then, in one step for many: blocks are timed until the
+    device is idle, so those are alike.
+    """
+    means_ns = [block.mean_ns for block in blocks]
+    if not means_ns or max(means_ns) <= UNLIKE * min(means_ns):
+        return 0
+    steps_ns = list(chain.from_iterable(block.steps_ns for block in blocks))
+    far_longer_ns = FAR_LONGER * median(steps_ns or [0])
+    in_blocks = [sum(step_ns > far_longer_ns for step_ns in block.steps_ns) for block in blocks]
+    if sum(found > 0 for found in in_blocks) < SEEN_IN:
+        return 0
+    most = round(longest_ns * len(steps_ns) / sum(steps_ns))
+    return min(most, math.ceil(TIMES * len(steps_ns) / sum(in_blocks)))

@@ -1,0 +1,103 @@
+"""What recurs every few steps: blocks are made so long that each of them holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
+
+import pytest
+from fake_arms import FakeArm, Machine
+
+from diagnose.trial.arms import Block
+from diagnose.trial.comparison import ORIGINAL, Comparison
+from diagnose.trial.duel import Duel
+from diagnose.trial.recurring import TIMES, steps_to_hold
+from diagnose.trial.schedule import Deadline, Schedule
+from diagnose.units import NS_PER_MS, NS_PER_S
+
+LONGEST_NS = 6 * NS_PER_S
+
+
+def block(steps_ms: Sequence[float]) -> Block:
+    steps_ns = [round(ms * NS_PER_MS) for ms in steps_ms]
+    return Block(len(steps_ns), sum(steps_ns), 0, steps_ns=steps_ns)
+
+
+def blocks(steps_ms: Iterator[float], steps: int, number: int = 6) -> list[Block]:
+    return [block([next(steps_ms) for _ in range(steps)]) for _ in range(number)]
+
+
+def every(steps: int, long_ms: float, usual_ms: float = 10) -> Iterator[float]:
+    return (long_ms if step % steps == 0 else usual_ms for step in count(1))
+
+
+def test_blocks_that_miss_what_recurs_are_to_hold_it_several_times() -> None:
+    assert steps_to_hold(blocks(every(5, 800), 2, 10), LONGEST_NS) == TIMES * 5
+    assert steps_to_hold(blocks(every(50, 1000), 25), LONGEST_NS) == TIMES * 50
+
+
+def test_blocks_that_all_hold_it_are_alike_and_stay() -> None:
+    assert steps_to_hold(blocks(every(5, 800), 5), LONGEST_NS) == 0
+    assert steps_to_hold(blocks(every(50, 2000), 100), LONGEST_NS) == 0
+
+
+def test_what_is_small_beside_a_block_needs_no_longer_one() -> None:
+    assert steps_to_hold(blocks(every(50, 40), 25), LONGEST_NS) == 0
+
+
+def test_a_mishap_recurs_nowhere() -> None:
+    once = [block([10, 10, 900]), *blocks(every(1, 10), 3)]
+    assert steps_to_hold(once, LONGEST_NS) == 0
+
+
+def test_a_slower_half_of_a_run_is_not_a_step_of_many() -> None:
+    assert steps_to_hold([block([10] * 4), block([30] * 4), block([10] * 4), block([30] * 4)], LONGEST_NS) == 0
+
+
+def test_such_a_block_lasts_only_so_long() -> None:
+    found = blocks(every(50, 5000), 25)
+    steps = steps_to_hold(found, LONGEST_NS)
+    mean_ns = sum(one.total_ns for one in found) / sum(one.steps for one in found)
+    assert steps * mean_ns == pytest.approx(LONGEST_NS, rel=0.02)
+
+
+def test_blocks_without_their_steps_say_nothing() -> None:
+    assert steps_to_hold([Block(2, 20, 0), Block(2, 900, 0)], LONGEST_NS) == 0
+    assert steps_to_hold([], LONGEST_NS) == 0
+
+
+class Compiling(FakeArm):
+    """Its original compiles in every fifth step; the first few take longest."""
+
+    def run(self, steps: int, drop: int, limit_ns: int) -> Block:
+        assert limit_ns > 0
+        self.walk(drop)
+        taken_ms = []
+        for _ in range(steps):
+            self.walk(1)
+            compiles = self.side == ORIGINAL and self.steps % 5 == 0
+            taken_ms.append(6 + (0 if not compiles else 2000 if self.steps < 12 else 800))
+        return block(taken_ms)
+
+
+def compared(least_steps: int = 0) -> Comparison:
+    machine = Machine()
+
+    def side(one: int) -> Callable[[int], Compiling]:
+        return lambda number: Compiling(machine, one, number)
+
+    return Duel(Schedule(), Deadline(), resolution=0.05, fits=True, least_steps=least_steps).run(side(0), side(1))
+
+
+def test_a_trial_begins_anew_with_longer_blocks_and_sees_what_a_step_costs() -> None:
+    found = compared()
+    assert found.held_steps == found.steps > 5
+    assert found.saving is not None
+    assert 0.9 < found.saving.low <= found.saving.estimate < 1
+    assert all(pair.original_ns > 80 * NS_PER_MS for pair in found.pairs)
+
+
+def test_later_trials_begin_with_what_an_earlier_one_has_learned() -> None:
+    found = compared(least_steps=15)
+    assert (found.steps, found.held_steps) == (15, 0)
+    assert {pair.original_ns for pair in found.pairs} == {166 * NS_PER_MS}
