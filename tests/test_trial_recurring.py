@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
+from pathlib import Path
 
 import pytest
 from fake_arms import FakeArm, Machine
@@ -11,7 +12,7 @@ from fake_arms import FakeArm, Machine
 from diagnose.trial.arms import Block
 from diagnose.trial.comparison import ORIGINAL, Comparison
 from diagnose.trial.duel import Duel
-from diagnose.trial.recurring import TIMES, steps_to_hold
+from diagnose.trial.recurring import MOST_TRACED, TIMES, steps_to_hold, steps_to_see
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.units import NS_PER_MS, NS_PER_S
 
@@ -66,8 +67,17 @@ def test_blocks_without_their_steps_say_nothing() -> None:
     assert steps_to_hold([], LONGEST_NS) == 0
 
 
+def test_a_profiler_window_is_long_enough_to_see_it() -> None:
+    assert steps_to_see(TIMES * 5) == 2 * 5
+    assert steps_to_see(TIMES * 1000) == MOST_TRACED
+    assert steps_to_see(0) == 0
+
+
 class Compiling(FakeArm):
     """Its original compiles in every fifth step; the first few take longest."""
+
+    def trace(self, steps: int, drop: int, limit_ns: int) -> list[Path]:
+        return [*super().trace(steps, drop, limit_ns), Path(f"{steps} steps")]
 
     def run(self, steps: int, drop: int, limit_ns: int) -> Block:
         assert limit_ns > 0
@@ -95,9 +105,11 @@ def test_a_trial_begins_anew_with_longer_blocks_and_sees_what_a_step_costs() -> 
     assert found.saving is not None
     assert 0.9 < found.saving.low <= found.saving.estimate < 1
     assert all(pair.original_ns > 80 * NS_PER_MS for pair in found.pairs)
+    assert {side[1] for side in found.traces} == {Path(f"{steps_to_see(found.held_steps)} steps")}
 
 
 def test_later_trials_begin_with_what_an_earlier_one_has_learned() -> None:
     found = compared(least_steps=15)
     assert (found.steps, found.held_steps) == (15, 0)
     assert {pair.original_ns for pair in found.pairs} == {166 * NS_PER_MS}
+    assert {side[1] for side in found.traces} == {Path("10 steps")}

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from diagnose.model import Gate
 from diagnose.trial.comparison import ORIGINAL, PATCHED, Comparison
+from diagnose.trial.recurring import steps_to_see
 from diagnose.trial.schedule import LONG_STEP_NS, Schedule
 from diagnose.trial.trajectory import LEAST_SEEDS
 from diagnose.units import NS_PER_S
@@ -171,7 +172,7 @@ class Costs:
 
     @property
     def _window_steps(self) -> int:
-        return self.schedule.trace_steps + self.schedule.drops(self.step_ns)
+        return max(self.schedule.trace_steps, steps_to_see(self.held_steps)) + self.schedule.drops(self.step_ns)
 
     def _turns_ns(self, generations: int, pairs: int) -> int:
         if self.alternates:

@@ -16,7 +16,7 @@ from diagnose.trial.arms import ArmFailed, Block, Ready, Trouble
 from diagnose.trial.comparison import ORIGINAL, PATCHED, Comparison
 from diagnose.trial.live import LiveArm, OnPair, Starter
 from diagnose.trial.memory import fits_twice
-from diagnose.trial.recurring import LONGER, steps_to_hold
+from diagnose.trial.recurring import LONGER, steps_to_hold, steps_to_see
 from diagnose.trial.schedule import LONG_STEP_NS, Deadline, Schedule
 from diagnose.trial.stopping import Stopping
 from diagnose.verdict import LEAST_PAIRS, LEAST_SAVING, Pair, estimate
@@ -333,9 +333,8 @@ class _Run:
     def trace_one(self, side: int, arm: LiveArm) -> None:
         # Writing a trace takes its time: the limit is that of a start.
         limit, began_ns = self.limit(self.schedule.start_limit_ns), self.duel.deadline.clock()
-        paths = self.call(
-            side, lambda: arm.trace(self.schedule.trace_steps, self.schedule.drops(self.found.step_ns), limit)
-        )
+        steps = max(self.schedule.trace_steps, steps_to_see(self.found.held_steps or self.duel.least_steps))
+        paths = self.call(side, lambda: arm.trace(steps, self.schedule.drops(self.found.step_ns), limit))
         self.found.windows_taken += 1
         self.found.windows_ns += self.duel.deadline.clock() - began_ns
         before, after = self.found.traces

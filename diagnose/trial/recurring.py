@@ -22,6 +22,8 @@ SEEN_IN = 2
 """Blocks that have such a step. What comes only once was a mishap."""
 TIMES = 3
 """So often it is to come in a block."""
+MOST_TRACED = 50
+"""Steps of a profiler window that is to see it: a file of more takes long to write and to read."""
 LONGER = 1.5
 """Times the steps of a block: less is not worth beginning anew for."""
 
@@ -43,3 +45,9 @@ def steps_to_hold(blocks: Sequence[Block], longest_ns: int) -> int:
         return 0
     most = round(longest_ns * len(steps_ns) / sum(steps_ns))
     return min(most, math.ceil(TIMES * len(steps_ns) / sum(in_blocks)))
+
+
+def steps_to_see(held: int) -> int:
+    """Steps of a profiler window in which what recurs is to come twice, by those of a block that holds it, so that it
+    comes once where they were counted too often; 0 where nothing recurs."""
+    return min(MOST_TRACED, 2 * held // TIMES) if held else 0
