@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_arms import FakeArm, Machine
 
 from diagnose.trial.arms import Block
-from diagnose.trial.comparison import ORIGINAL, Comparison
+from diagnose.trial.comparison import ORIGINAL, PATCHED, Comparison
 from diagnose.trial.duel import Duel
 from diagnose.trial.recurring import MOST_TRACED, TIMES, steps_to_hold, steps_to_see
 from diagnose.trial.schedule import Deadline, Schedule
@@ -96,7 +98,17 @@ def compared(least_steps: int = 0) -> Comparison:
     def side(one: int) -> Callable[[int], Compiling]:
         return lambda number: Compiling(machine, one, number)
 
-    return Duel(Schedule(), Deadline(), resolution=0.05, fits=True, least_steps=least_steps).run(side(0), side(1))
+    duel = Duel(Schedule(), Deadline(), resolution=0.05, fits=True, least_steps=least_steps)
+    return duel.run(side(ORIGINAL), side(PATCHED))
+
+
+def against_itself(**more: Any) -> Comparison:
+    machine = Machine()
+
+    def side(_either: int) -> Callable[[int], Compiling]:
+        return lambda number: Compiling(machine, ORIGINAL, number)
+
+    return replace(Duel(Schedule(), Deadline(), fits=True), **more).run(side(ORIGINAL), side(PATCHED))
 
 
 def test_a_trial_begins_anew_with_longer_blocks_and_sees_what_a_step_costs() -> None:
@@ -106,6 +118,34 @@ def test_a_trial_begins_anew_with_longer_blocks_and_sees_what_a_step_costs() -> 
     assert 0.9 < found.saving.low <= found.saving.estimate < 1
     assert all(pair.original_ns > 80 * NS_PER_MS for pair in found.pairs)
     assert {side[1] for side in found.traces} == {Path(f"{steps_to_see(found.held_steps)} steps")}
+
+
+def test_a_control_learns_from_both_sides_with_the_few_pairs_that_a_budget_leaves_it() -> None:
+    found = against_itself(patience=Deadline(0, clock=lambda: 1))
+    assert found.held_steps > 5
+    assert {pair.generation for pair in found.pairs} == {0, 1}
+    assert len(found.pairs) == 2 * Schedule().screen_pairs
+    assert max(pair.original_ns for pair in found.pairs) < 2 * min(pair.original_ns for pair in found.pairs)
+
+
+class Collecting(FakeArm):
+    """From its fourth block on, the last step of each takes far longer."""
+
+    def run(self, steps: int, drop: int, limit_ns: int) -> Block:
+        super().run(steps, drop, limit_ns)
+        return block([10] * (steps - 1) + [500 if self.blocks > 3 else 10])
+
+
+def test_what_begins_anew_does_not_end_by_what_it_saw_before() -> None:
+    """It was hopeless after four pairs, when longer blocks were called for; four of those show it as well."""
+    machine = Machine()
+
+    def side(one: int) -> Callable[[int], Collecting]:
+        return lambda number: Collecting(machine, one, number)
+
+    found = Duel(Schedule(), Deadline(), resolution=0.05, needed=1.0, fits=True).run(side(ORIGINAL), side(PATCHED))
+    assert found.held_steps > Schedule().block_steps(10 * NS_PER_MS)
+    assert (found.stopped_early, len(found.pairs)) == (True, Schedule().screen_pairs)
 
 
 def test_later_trials_begin_with_what_an_earlier_one_has_learned() -> None:

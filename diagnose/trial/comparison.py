@@ -54,6 +54,11 @@ class Comparison:
     """Steps of a program that came to its own end, where it said."""
 
     @property
+    def over(self) -> bool:
+        """Whether nothing more is to be measured."""
+        return self.out_of_time or self.stopped_early or self.reassured or self.failed is not None
+
+    @property
     def start_ns(self) -> int:
         """The longest way from the start of a process to the end of its warm-up; 0 where none got there."""
         return max((start for side in self.starts_ns for start in side), default=0)

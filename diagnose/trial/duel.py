@@ -16,7 +16,7 @@ from diagnose.trial.arms import ArmFailed, Block, Ready, Trouble
 from diagnose.trial.comparison import ORIGINAL, PATCHED, Comparison
 from diagnose.trial.live import LiveArm, OnPair, Starter
 from diagnose.trial.memory import fits_twice
-from diagnose.trial.recurring import LONGER, steps_to_hold, steps_to_see
+from diagnose.trial.recurring import Seen, steps_to_see
 from diagnose.trial.schedule import LONG_STEP_NS, Deadline, Schedule
 from diagnose.trial.stopping import Stopping
 from diagnose.verdict import LEAST_PAIRS, LEAST_SAVING, Pair, estimate
@@ -83,6 +83,7 @@ class _Run:
         self.found = Comparison(traces=(list(duel.window), []))
         self.patience = duel.patience or Deadline()
         self.blocks: tuple[list[Block], list[Block]] = ([], [])
+        self.seen = Seen(duel.schedule.longest_ns)  # of the original; of a control, both sides are the original
         self.started = 0
         self.measured = False  # any block, be it one that settles an arm
         self.fits = duel.fits
@@ -123,9 +124,8 @@ class _Run:
 
     @property
     def over(self) -> bool:
-        found = self.found
-        found.out_of_time = found.out_of_time or self.duel.deadline.passed
-        return found.out_of_time or found.stopped_early or found.reassured or found.failed is not None
+        self.found.out_of_time = self.found.out_of_time or self.duel.deadline.passed
+        return self.found.over
 
     def generation(self, number: int) -> None:
         """Fresh processes, started in swapped order every other time, then turns until there are enough pairs."""
@@ -266,11 +266,12 @@ class _Run:
 
     def lengthen(self) -> bool:
         """Begin anew with longer blocks, if these do not hold what recurs in the original; not after a generation."""
-        steps = steps_to_hold(self.blocks[ORIGINAL], self.schedule.longest_ns) if self.found.generations == 1 else 0
-        if steps < LONGER * self.found.steps:
+        steps = self.seen.longer_than(self.found.steps) if self.found.generations == 1 else 0
+        if not steps:
             return False
         self.found.steps = self.found.held_steps = steps
         self.found.pairs.clear()
+        self.found.stopped_early = False
         self.blocks = ([], [])
         return True
 
@@ -322,6 +323,8 @@ class _Run:
         limit = self.limit(usual if self.measured else max(usual, self.schedule.start_limit_ns))
         block = self.call(side, lambda: arm.run(steps, self.schedule.drops(self.found.step_ns), limit))
         self.measured = True
+        if side == ORIGINAL or self.duel.resolution is None:
+            self.seen.blocks.append(block)
         return block
 
     def trace_both(self, arms: Sequence[LiveArm]) -> None:

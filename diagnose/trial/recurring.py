@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from statistics import median
 
@@ -26,6 +27,24 @@ MOST_TRACED = 50
 """Steps of a profiler window that is to see it: a file of more takes long to write and to read."""
 LONGER = 1.5
 """Times the steps of a block: less is not worth beginning anew for."""
+
+
+@dataclass
+class Seen:
+    """Blocks of one program."""
+
+    longest_ns: int
+    """How long a block may last."""
+    blocks: list[Block] = field(default_factory=list)
+
+    def longer_than(self, steps: int) -> int:
+        """Steps of a block that holds what recurs in these, where that is well more than `steps`, and these are
+        forgotten; else 0."""
+        wanted = steps_to_hold(self.blocks, self.longest_ns)
+        if wanted < LONGER * steps:
+            return 0
+        self.blocks.clear()
+        return wanted
 
 
 def steps_to_hold(blocks: Sequence[Block], longest_ns: int) -> int:
