@@ -16,7 +16,7 @@ from diagnose.measure.activity import ALLOCATIONS
 from diagnose.measure.alignment import Misaligned
 from diagnose.measure.bucket_plan import planned_buckets
 from diagnose.measure.collective_cost import held_share
-from diagnose.measure.comm_places import issuing_of, places_by_cost
+from diagnose.measure.comm_places import issuing_of, issuing_ops, places_by_cost
 from diagnose.measure.communication import SMALL_BYTES, Phase
 from diagnose.measure.exchange import BUCKET_BYTES, Waste
 from diagnose.measure.growth import growth, growth_between
@@ -131,6 +131,7 @@ __all__ = [
     "growth_between",
     "held_share",
     "issuing_of",
+    "issuing_ops",
     "kept_by",
     "listed",
     "matmul_format",

@@ -2,11 +2,12 @@
 
 What it finds
     Gradient collectives within the backward pass, so many and so small that fewer, larger ones would take at most half
-    of their time.
+    of their time; or that the host, which issues each of them, comes late with the work of the device.
 
 Why it costs
     A collective takes some ten microseconds however little it moves: to launch, to meet, to finish. Many small ones
-    queue up one after another, and the optimizer waits for the last.
+    queue up one after another, and the optimizer waits for the last. To issue one takes the host some 30 µs, within the
+    thread that runs the backward pass: where links are fast, that is what they cost.
 
 What proves it
     The line through the fastest collectives of each size gives what each costs and what its bytes do; from it follows
@@ -24,13 +25,19 @@ Thresholds
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from math import ceil
+
+import numpy as np
 
 from diagnose.rule import (
+    BUCKET_BYTES,
+    Bool,
     CannotTell,
     Claim,
     Collective,
     Confidence,
+    Cut,
     Evidence,
     Measures,
     Place,
@@ -41,53 +48,111 @@ from diagnose.rule import (
     format_ns,
     format_share,
     issuing_of,
+    issuing_ops,
     planned_buckets,
     shortened,
+    without_host_ns,
 )
 
 MANY = 8
 
 
 def check(measures: Measures) -> Iterator[Claim | CannotTell]:
-    """Gradient collectives that latency makes long."""
-    comm, exchange = measures.communication, measures.exchange
-    rows = exchange.waste == Waste.SMALL
+    """Gradient collectives that latency makes long, or that hold up the host."""
+    comm = measures.communication
     unsized = int((comm.gradients & (comm.size_bytes < 0)).sum())
     if unsized >= MANY * max(measures.step_count, 1):
         yield CannotTell("small-buckets", "the sizes of the collectives, as newer torch.profiler tells")
-    cost = exchange.cost_of_size
+    found = _latency(measures) or _issuing(measures)
+    if found is not None:
+        yield found
+
+
+def _latency(measures: Measures) -> Claim | None:
+    """What they take on the links."""
+    comm, exchange = measures.communication, measures.exchange
+    rows, cost = exchange.waste == Waste.SMALL, exchange.cost_of_size
     if not rows.any() or cost is None or exchange.merged_share is None:
-        return
+        return None
     less = shortened(measures, comm.transfer_ns, exchange.needed_ns)
     if less.gain_ns == 0:
-        return
-    steps, count, moved = measures.step_count, int(rows.sum()), int(comm.size_bytes[rows].sum())
-    sites = [site for site in measures.trace.sites if site.kind == "DistributedDataParallel"]
-    yield Claim(
-        summary=f"gradients travel in {count / steps:.0f} collectives per step, {format_bytes(moved / count)} each on "
-        f"average: {format_ns(cost[0])} of each is latency, buckets of 25 MiB would take "
-        f"{format_share(exchange.merged_share)} of the time",
+        return None
+    return Claim(
+        summary=f"{_gradients_travel(measures, rows)}: {format_ns(cost[0])} of each is latency, buckets of 25 MiB "
+        f"would take {format_share(exchange.merged_share)} of the time",
         recoverable_ns=less.gain_ns,
         claims=less.exposed,
         confidence=Confidence.BOUND,
         evidence=[
-            Evidence("gradient collectives per step", count / steps, "count"),
-            Evidence("their time per step", int(comm.transfer_ns[rows].sum()) // steps, "ns"),
+            Evidence("gradient collectives per step", int(rows.sum()) / measures.step_count, "count"),
+            Evidence("their time per step", int(comm.transfer_ns[rows].sum()) // measures.step_count, "ns"),
             Evidence("latency of each", round(cost[0]), "ns"),
             Evidence("time merged over time now", round(exchange.merged_share, 4), "share"),
             *planned_buckets(measures),
         ],
-        where=[Place(site.file, site.line, function=site.function) for site in sites]
-        or measures.places(issuing_of(measures, rows)),
-        confirm="a trial with the default buckets",
+        where=_where(measures, rows),
+        confirm=_CONFIRM,
         cut=less.cut,
     )
+
+
+def _issuing(measures: Measures) -> Claim | None:
+    """What they take the host, where the device waits for it in their backward passes."""
+    comm, steps = measures.communication, measures.step_count
+    rows = comm.gradients & (comm.size_bytes >= 0)
+    chosen = np.flatnonzero(rows)
+    needed = steps * ceil(int(comm.size_bytes[rows].sum()) / BUCKET_BYTES / max(steps, 1))
+    if not measures.has_device or measures.replay.ran_ahead or len(chosen) < MANY * max(needed, 1):
+        return None
+    if (measures.issuing_ns - measures.recording_ns).sum() < measures.busy_ns.sum():
+        return None  # the host could be ahead
+    host = issuing_ops(measures, chosen[np.arange(len(chosen)) % (len(chosen) // needed) > 0])
+    claims = measures.issue_gaps & issuing_of(measures, rows)
+    gain = without_host_ns(measures, host, claims)
+    if gain == 0:
+        return None
+    each = host.total_ns // max(len(chosen) - needed, 1)
+    return Claim(
+        summary=f"{_gradients_travel(measures, rows)}: issuing them keeps the host from the backward pass, for which "
+        f"the device waits; buckets of 25 MiB would be {needed / steps:.0f}",
+        recoverable_ns=gain,
+        claims=claims,
+        confidence=Confidence.BOUND,
+        evidence=[
+            Evidence("gradient collectives per step", len(chosen) / steps, "count"),
+            Evidence("in buckets of 25 MiB", needed / steps, "count"),
+            Evidence("host time to issue one, as recorded", each, "ns"),
+            *planned_buckets(measures),
+        ],
+        where=_where(measures, rows),
+        confirm=_CONFIRM,
+        cut=Cut(host=host),
+    )
+
+
+_CONFIRM = "a trial with the default buckets"
+
+
+def _gradients_travel(measures: Measures, rows: Bool) -> str:
+    count = int(rows.sum())
+    each = format_bytes(int(measures.communication.size_bytes[rows].sum()) / count)
+    return f"gradients travel in {count / measures.step_count:.0f} collectives per step, {each} each on average"
+
+
+def _where(measures: Measures, rows: Bool) -> Sequence[Place]:
+    sites = [site for site in measures.trace.sites if site.kind == "DistributedDataParallel"]
+    written = [Place(site.file, site.line, function=site.function) for site in sites]
+    return written or measures.places(issuing_of(measures, rows))
 
 
 _COMMS = {
     "g": Collective("all_reduce", 16_000, 2, "default_pg"),
     "G": Collective("all_reduce", 1_048_576, 2, "default_pg"),
 }
+
+_BESIDE = {"b": "gemm", "B": "other_gemm", "x": "void multi_tensor_apply_kernel<FusedAdamMathFunctor>"}
+_ISSUED = {"a": "c10d::allreduce_"}
+_ALIKE = {"g": Collective("all_reduce", 131_072, 2, "default_pg")}
 
 _FIRES = (
     drawn(
@@ -101,9 +166,41 @@ _FIRES = (
         kernels={"b": "gemm", "x": "void multi_tensor_apply_kernel<FusedAdamMathFunctor>"},
         comms=_COMMS,
     ),
+    # Short on the links; the thread that runs the backward pass issues each of them.
+    drawn(
+        """
+        host 1: olalolalolalolalolalolalolalolal
+        host  :                                   l
+        gpu   :   b   b   b   b   b   b   b   b      x
+        gpu 20:     g   g   g   g   g   g   g   g
+        bwd   : BBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBB
+        opt   :                                   O
+        """,
+        repeat=4,
+        unit_ns=10_000,
+        kernels=_BESIDE,
+        ops=_ISSUED,
+        comms=_ALIKE,
+    ),
 )
 
 _SILENT = (
+    # As many, issued by a host that is ahead.
+    drawn(
+        """
+        host 1: olalolalolalolalolalolalolalolal
+        host  :                                   l
+        gpu   :   bbbbbbBBBBBBbbbbbbBBBBBBbbbbbbBBBBBBbbbbbbBBBBBB   x
+        gpu 20:     g   g   g   g   g   g   g   g
+        bwd   : BBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBB
+        opt   :                                                    O
+        """,
+        repeat=4,
+        unit_ns=10_000,
+        kernels=_BESIDE,
+        ops=_ISSUED,
+        comms=_ALIKE,
+    ),
     # As many, as small, under compute that lasts longer.
     drawn(
         """

@@ -16,6 +16,10 @@ What proves it
     What the late rank did instead is its own finding, which becomes part of this one, or else the class of its time
     that exceeds the others'.
 
+    A rank that issues its work more slowly gives back no more than the others' hosts could be faster than the job.
+    Where hosts are the slower side, a rank that happens to be ahead has its device wait in every collective, step after
+    step, and would be no faster without that.
+
     A rank that was given more work than the others gives back what lies above their mean: dealt out evenly, the others
     get what it loses, and of a gap between N ranks, one N-th stays. A rank that does the same work and is late for
     another reason gives back the whole gap. Which it is shows in its arithmetic where shapes were recorded; where they
@@ -76,6 +80,9 @@ ALIKE = 0.02
 RECORDED = 0.5
 RECORDED_MOST = 1.6
 
+_GAIN = 0.02
+"""Of the step: a rank whose lateness costs the job less is not late."""
+
 _OF_THE_HOST = "cpu-contention"
 """What all ranks of a host share: no reason for one to be later than others that find the same."""
 
@@ -84,6 +91,8 @@ _WORK = frozenset({"compute", "exposed_copy", "dependency"})
 
 _ON_A_CORE = frozenset({"compute", "dispatch", "python", "unknown"})
 """Classes of time that grow while a processor's only thread of a rank is ready and has no core."""
+
+_ISSUING = frozenset({"dispatch", "launch"})
 
 _DOES = {
     "compute": "computes longer",
@@ -126,6 +135,8 @@ def check_job(job: Job, findings: Sequence[Sequence[Finding]]) -> Iterator[JobCl
             )
     for late in job.stragglers:
         cost, excess = _cost_ns(late), _excess(job, late.member)
+        if _gain_ns(job, late) < _GAIN * job.table[late.member].mean_step_ns:
+            continue  # the others' hosts take as long themselves
         recording = _recording_ns(job, late, excess)
         if cost < recording * (RECORDED if len(job.table) > 2 else RECORDED_MOST):
             yield CannotTell(
@@ -146,6 +157,16 @@ def check_job(job: Job, findings: Sequence[Sequence[Finding]]) -> Iterator[JobCl
 def _cost_ns(late: Lateness) -> int:
     """What every other rank waits for it at least, per step."""
     return sum(late.cost_ns) // len(late.cost_ns)
+
+
+def _gain_ns(job: Job, late: Lateness) -> int:
+    """What of that would be gone without it: where it issues its work more slowly, no more than the others' hosts could
+    be faster, in the median, as what one of many takes is chance."""
+    cost, mine = _cost_ns(late), job.table[late.member]
+    theirs = [row.host_ns for at, row in enumerate(job.table) if at != late.member and row.host_ns is not None]
+    if mine.host_ns is None or not theirs or next(iter(_excess(job, late.member)), None) not in _ISSUING:
+        return cost
+    return max(0, min(cost, round(max(mine.host_ns, mine.mean_step_ns) - median(theirs))))
 
 
 def _recording_ns(job: Job, late: Lateness, excess: Mapping[str, int]) -> int:
@@ -180,18 +201,19 @@ def _claim(job: Job, late: Lateness, findings: Sequence[Sequence[Finding]]) -> J
         why.append("the ranks wait for cores, and whether it has more to do is not recorded")
     uneven = times > 1 + ALIKE if times is not None else reason is None and does == "compute"
     more_work = min(max(excess.get("compute", 0), 0), cost) if uneven else 0
-    back = cost - more_work // len(job.table)
+    gain = _gain_ns(job, late)
+    back = gain - min(more_work, gain) // len(job.table)
+    if gain < cost:
+        why.append(f"as their hosts take almost as long for a step, {format_ns(gain)} of it come back")
     if more_work:
         why.append(f"{'if so, ' if coreless else ''}dealt out evenly, that gives back {format_ns(back)}")
     recording = _recording_ns(job, late, excess)
     sure = max(1 - RECORDED_MOST * recording / max(cost, 1), 0)
     if sure < _SURE:
         why.append(f"the profiler's records cost its host {format_ns(recording)} per step, and may be why")
-    others = [one.rank for at, one in enumerate(job.table) if at != late.member and one.rank is not None]
     share = late.share * back / max(cost, 1)
     return JobClaim(
-        summary=f"rank {late.rank} is late: rank {listed(others)} wait{'s' if len(others) == 1 else ''} for it "
-        + "; ".join([f"{format_ns(cost)} per step ({format_share(late.share)})", *why]),
+        summary="; ".join([_waiting(job, late), *why]),
         rank=late.rank,
         member=late.member,
         recoverable_ns=back,
@@ -203,6 +225,12 @@ def _claim(job: Job, late: Lateness, findings: Sequence[Sequence[Finding]]) -> J
         fixers=reason.fixers if reason else (),
         confirm=reason.confirm if reason else "what that rank does differently: its data, its device, its host",
     )
+
+
+def _waiting(job: Job, late: Lateness) -> str:
+    others = [one.rank for at, one in enumerate(job.table) if at != late.member and one.rank is not None]
+    wait = f"rank {listed(others)} wait{'s' if len(others) == 1 else ''} for it {format_ns(_cost_ns(late))} per step"
+    return f"rank {late.rank} is late: {wait} ({format_share(late.share)})"
 
 
 def _what_it_does(

@@ -120,6 +120,27 @@ def test_of_equal_ranks_nobody_is_late() -> None:
     assert not [one for one in diagnosis.findings if one.rule == "straggler"]
 
 
+@pytest.mark.parametrize(("theirs_ms", "gain_ms"), [(2, 8), (12, 4), (16, None), (None, 8)])
+def test_where_others_issue_as_slowly_one_that_is_ahead_makes_nobody_late(
+    theirs_ms: int | None, gain_ms: int | None
+) -> None:
+    slow = """
+        host  : ooooooool.l.l.l.
+        gpu   :         kkbb  xx
+        gpu 20:             gg
+        bwd   :           BB
+        opt   :                O
+    """
+    digests = [digest_of(rank(number, slow if number else ON_TIME), CATALOGUE) for number in range(2)]
+    hosts_ns = [None if theirs_ms is None else theirs_ms * MS, 16 * MS]
+    known = [
+        replace(one, record=replace(one.record, host_ns=host_ns, recording_ns=0))
+        for one, host_ns in zip(digests, hosts_ns, strict=True)
+    ]
+    found = [one.recoverable_ns for one in diagnose_digests(known, CATALOGUE).findings if one.rule == "straggler"]
+    assert found == ([] if gain_ms is None else [pytest.approx(gain_ms * MS, rel=0.1)])
+
+
 # What the profiler may have done
 
 

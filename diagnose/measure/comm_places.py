@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from diagnose.measure.named import named
 from diagnose.model import Place
 from diagnose.trace.intervals import Intervals
 from diagnose.trace.schema import MISSING, Bool, Int64
 
 if TYPE_CHECKING:
     from diagnose.measure import Measures
+
+_ISSUES = re.compile(r"^c10d::\w")
 
 
 def issuing_of(measures: Measures, rows: Bool) -> Intervals:
@@ -35,6 +39,15 @@ def issuing_of(measures: Measures, rows: Bool) -> Intervals:
         np.maximum.at(last, same, own.issued_ns + 1)
         found.append(Intervals.of(first, last))
     return Intervals.union(found)
+
+
+def issuing_ops(measures: Measures, rows: Int64) -> Intervals:
+    """The operators of torch.distributed in which the host issued some collectives; those of others are missing."""
+    ops, issued_ns = measures.trace.ops, np.sort(measures.communication.issued_ns[rows])
+    mine = np.flatnonzero(named(measures.trace.names, ops.name, _ISSUES))
+    starts, ends = ops.start_ns[mine], ops.end_ns[mine]
+    count = np.searchsorted(issued_ns, ends) - np.searchsorted(issued_ns, starts)
+    return Intervals.of(starts[count > 0], ends[count > 0])
 
 
 def places_by_cost(measures: Measures, cost_ns: Int64) -> tuple[Place, ...]:

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from diagnose.measure import Measures
+from diagnose.measure.activity import calls_of
 from diagnose.measure.collectives import CollectiveSequence, Key, sequences_of
+from diagnose.measure.full_queue import waits_for_room
 from diagnose.model import Accounting
 from diagnose.trace.intervals import Intervals
 from diagnose.trace.schema import Int64
@@ -38,6 +40,8 @@ class RankRecord:
     """The arithmetic of a step, as far as shapes were recorded."""
     recording_ns: int | None = None
     """What the profiler's own records cost the host, per step."""
+    host_ns: int | None = None
+    """What the host has to do for a step by itself, whatever its device or its loader does; None without a device."""
     cores_unknown: bool = False
     """It computes on the processor, and nobody recorded how long it waited for a core."""
 
@@ -62,6 +66,7 @@ def record_of(measures: Measures) -> RankRecord:
         computing=measures.compute & within,
         flop=None if measures.step_work is None else float(measures.step_work.flops_per_step),
         recording_ns=_recording_ns(measures),
+        host_ns=_host_ns(measures),
         cores_unknown=not measures.has_device and _readings(measures, QUEUED) < FEWEST_READINGS,
     )
 
@@ -76,3 +81,11 @@ def _recording_ns(measures: Measures) -> int | None:
         return None
     steps = Intervals.of(measures.steps.host_start_ns, measures.steps.host_end_ns)
     return measures.replay.records.within(steps, measures.replay.recording_scale) // measures.step_count
+
+
+def _host_ns(measures: Measures) -> int | None:
+    if not measures.has_device or measures.step_count == 0:
+        return None
+    room = calls_of(measures.trace, measures.training_threads, waits_for_room(measures.trace, measures.launches))
+    held = (room - measures.waits).covered(measures.steps.host_start_ns, measures.steps.host_end_ns)
+    return int((measures.host_work_ns - held).sum()) // measures.step_count

@@ -65,6 +65,8 @@ class JobRow:
     """The arithmetic of a step, as far as it is known."""
     recording_ns: int | None = None
     """What the profiler's own records cost its host, per step."""
+    host_ns: int | None = None
+    """What its host has to do for a step by itself, whatever its device or its loader does."""
     cores_unknown: bool = False
     """It computes on the processor, and nobody recorded how long it waited for a core."""
 
@@ -243,6 +245,7 @@ def _row(member: int, record: RankRecord, matched: Sequence[Matched], waits: Seq
         last=sum(int((group.last == column).sum()) for group, _, column in mine) if mine else None,
         flop=record.flop,
         recording_ns=record.recording_ns,
+        host_ns=record.host_ns,
         cores_unknown=record.cores_unknown,
     )
 
