@@ -28,6 +28,11 @@ FEWEST = 3
 """Long steps, of whose distances this part are multiples of the period, within a tenth of it (below ten, exactly: any
 distance is within one step of a multiple of three):"""
 REGULAR = 0.75
+FEWEST_AMID = 2 * FEWEST
+SHORTEST_AMID = 10
+"""So many long steps, the same number of steps apart and at least this, are told from others that come at no distance.
+They must come in REGULAR of the periods between the first and the last, and be longer than usual by more than all
+others together. Of logs whose steps are long by chance, not one in a thousand has such."""
 MINORITY = 1 / 3
 """More steps than this are no exceptions, but steps of two kinds."""
 CATCH_UP = 8
@@ -100,6 +105,8 @@ def stalls_of(log: StepTimes, device_ns: int) -> Stalls | None:
         rows = rows[1:]  # opening the profiler makes a first step long
         period = _period(rows)
     if period is None:
+        rows, period = _amid_others(rows, above[rows].astype(np.float64))
+    if period is None:
         return None
     following = np.append(rows[1:], len(length))
     until = np.minimum(rows + 1 + CATCH_UP, following)
@@ -134,6 +141,29 @@ def _period(rows: Int64) -> int | None:
     multiple = np.maximum(np.rint(distances / period), 1)
     regular = np.abs(distances - multiple * period) <= period // 10
     return period if regular.mean() >= REGULAR else None
+
+
+def _amid_others(rows: Int64, excess: npt.NDArray[np.float64]) -> tuple[Int64, int | None]:
+    """Those of the long steps that come at regular distances while others come by chance, as on a shared machine.
+
+    The longest propose the period. Chance seldom puts a step into nearly each one, at the same place, and makes these
+    longer together than all others.
+    """
+    by_length = np.argsort(-excess, kind="stable")
+    for part in (2, 4):
+        longest = np.sort(rows[by_length[: len(rows) // part]])
+        if len(longest) < FEWEST_AMID:
+            break
+        period = int(np.median(np.diff(longest)))
+        if period < SHORTEST_AMID:
+            continue
+        there = (rows[None, :] - longest[:, None]) % period == 0
+        chosen = there[int((there * excess).sum(axis=1).argmax())]
+        regular = rows[chosen]
+        enough = len(regular) >= max(FEWEST_AMID, REGULAR * ((regular[-1] - regular[0]) / period + 1))
+        if enough and 2 * excess[chosen].sum() >= excess.sum():
+            return regular, period
+    return rows, None
 
 
 def exceptional_steps(length: Int64) -> Int64:
