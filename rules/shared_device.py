@@ -11,7 +11,9 @@ Why it costs
 What proves it
     In any recording: the same kernel, step over step, that takes its usual time but for single times hundreds of
     microseconds more, with nothing of this program beside it; and idle time of a device whose next work had been
-    launched. The time is what it took beyond its own, replayed without.
+    launched. The time is what it took beyond its own, replayed without. Within a single step: gaps of the device that
+    end with all kinds of work, launched long before, and are as long as each other. That is the others' turn, which
+    comes whenever this program's queue is empty. The time is an upper bound: what the host takes by itself remains.
 
     On a live run besides: the processes that NVML lists with their share of the multiprocessors' time; and activity of
     the multiprocessors (GPM) above the part of a step in which this program's kernels run. What others use bounds what
@@ -23,6 +25,8 @@ What fixes it
 Thresholds
     diagnose.measure.stretched.BEYOND_NS (100 µs) and TIMES (1.5): in recordings of H200, A100, V100 and MI300X that
     were not shared, no kernel lasted so much longer than itself.
+    diagnose.measure.handed_over: eight gaps of 0.5 ms and more, three in four within 5 % of the median. In that
+    of a shared V100, 23 of 24 are; in all others with so many, one in five at most.
     FEWEST (3) kernels per recording: a single one may be a mishap of the machine. HANDOVER_NS (200 µs): launched work
     begins 2 to 10 µs after what is before it.
     USED (5 %): percent of the multiprocessors' time below which others are not counted; a display takes as much.
@@ -75,7 +79,11 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     }
     beyond = measures.stretched
     rows = np.flatnonzero(beyond) if beyond is not None else np.empty(0, np.int64)
-    if beyond is not None and len(rows) >= FEWEST and (claim := _stretched(measures, rows, beyond, table)) is not None:
+    if (taken := _taken_in_turns(measures, table)) is not None:
+        yield taken
+    elif (
+        beyond is not None and len(rows) >= FEWEST and (claim := _stretched(measures, rows, beyond, table)) is not None
+    ):
         yield claim
     elif (used := _used(measures, table)) is not None:
         yield from _busy(measures, used, table)
@@ -83,6 +91,33 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         yield _note(table)
     elif np.isnan(table[_PROCESSES]) and beyond is None:
         yield CannotTell("shared-device", "the processes on the device (a live run), or three steps that are alike")
+
+
+def _taken_in_turns(measures: Measures, table: dict[str, float]) -> Claim | None:
+    turns = measures.handed_over & measures.counted
+    if not len(turns):
+        return None
+    waited = measures.idle["dependency"] & turns
+    # A host that never waits still has its own work to do, whoever has the device meanwhile.
+    room = measures.steps.length_ns - np.maximum(measures.host_work_ns, measures.busy_ns)
+    most = int(np.minimum(measures.per_step(waited), np.maximum(room, 0)).sum())
+    gain = min(most, recoverable_ns(measures, waited))
+    if gain == 0:
+        return None
+    length = format_ns(float(np.median(turns.lengths_ns)))
+    return Claim(
+        summary=f"{len(turns)} times launched work waits while the device stands idle, {length} each time, whatever it "
+        f"is: others take their turns on the device{_others(table)}",
+        recoverable_ns=gain,
+        claims=waited,
+        confidence=Confidence.BOUND,
+        evidence=[
+            Evidence("turns of others, per step", len(turns) / measures.step_count, "count"),
+            Evidence("time in them, per step", turns.total_ns // measures.step_count, "ns"),
+            *_told(table),
+        ],
+        confirm=_CONFIRM,
+    )
 
 
 def _stretched(measures: Measures, rows: Int64, beyond: Int64, table: dict[str, float]) -> Claim | None:
@@ -181,6 +216,7 @@ _ALONE = """
     step:             |
 """
 _KERNELS = {"K": "other_kernel"}
+_FIVE = {letter: f"{letter}_kernel" for letter in "abcde"}
 
 _FIRES = (
     # The others' turns fall on kernels of this program.
@@ -191,6 +227,16 @@ _FIRES = (
         step:             |                 |                 |           |                |
         """,
         kernels=_KERNELS,
+    ),
+    # Whenever the queue is empty, the device goes to the others for five milliseconds.
+    drawn(
+        """
+        host: olssssolssssolssssolssssolssss
+        gpu :      a     b     c     d     e
+        step:                               |
+        """,
+        repeat=3,
+        kernels=_FIVE,
     ),
     # NVML names them.
     drawn(
@@ -204,6 +250,26 @@ _FIRES = (
 _SILENT = (
     # Alone, and every kernel takes what it takes.
     drawn(_ALONE, repeat=4, kernels=_KERNELS, counted={_PROCESSES: [0.0] * 6, _ACTIVITY: [80.0] * 6}),
+    # Launched work waits, now longer and now shorter, as for another stream or rank.
+    drawn(
+        """
+        host: olssssolsssssssolssolssssssssolssss
+        gpu :      a        b   c         d     e
+        step:                                    |
+        """,
+        repeat=3,
+        kernels=_FIVE,
+    ),
+    # It waits as long each time, always before the same work: that is what waits for something.
+    drawn(
+        """
+        host: olssssolssssolssssolssssolssss
+        gpu :      a     a     a     a     a
+        step:                               |
+        """,
+        repeat=3,
+        kernels=_FIVE,
+    ),
     # A kernel runs longer while another of this program runs beside it.
     drawn(
         """

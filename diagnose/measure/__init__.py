@@ -27,6 +27,7 @@ from diagnose.measure.fill import fill_of
 from diagnose.measure.gradient_buckets import GradientBucket, GradientRounds, gradient_buckets, gradient_rounds
 from diagnose.measure.gradient_pieces import gradient_pieces
 from diagnose.measure.growing_work import GrowingWork, growing_work
+from diagnose.measure.handed_over import handed_over
 from diagnose.measure.host_side import HostSide
 from diagnose.measure.kernels import KernelClass
 from diagnose.measure.late_gradients import LateGradients, late_gradients
@@ -45,6 +46,7 @@ from diagnose.measure.stretched import stretched
 from diagnose.measure.work import OpWork, work_of
 from diagnose.measure.written_attention import WrittenAttention, attention_places, written_attention
 from diagnose.model import MemoryPeak, StepWork
+from diagnose.trace.intervals import Intervals
 from diagnose.trace.schema import Bool, Float64, Int64, WorkKind
 
 __all__ = ["Measures"]
@@ -160,6 +162,11 @@ class Measures(HostSide):
     def stretched(self) -> Int64 | None:
         """Per row of device work, ns beyond what the kernel takes in other steps; None where no steps are alike."""
         return stretched(self)
+
+    @cached_property
+    def handed_over(self) -> Intervals:
+        """Gaps of the device in which another process had its turn, as they betray themselves by their length."""
+        return handed_over(self)
 
     def readings(self, names: Sequence[str]) -> Mapping[str, Float64]:
         """Counters of the busiest device, moment by moment; NaN where a moment lacks one."""
