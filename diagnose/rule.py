@@ -66,7 +66,7 @@ from diagnose.trace import Collective, StackFrame, Trace
 from diagnose.trace.drawn import drawn
 from diagnose.trace.intervals import Intervals
 from diagnose.trace.schema import Bool, CopyDirection, Counters, Float64, Int64, Memory, RangeKind, StepLog, WorkKind
-from diagnose.units import format_bytes, format_ns, format_share
+from diagnose.units import format_bytes, format_count, format_ns, format_share
 
 __all__ = [
     "ALLOCATIONS",
@@ -124,6 +124,7 @@ __all__ = [
     "dtypes_of",
     "exceptional_steps",
     "format_bytes",
+    "format_count",
     "format_ns",
     "format_share",
     "gained_ns",

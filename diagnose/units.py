@@ -57,6 +57,11 @@ def format_flops(count: float) -> str:
     return f"{count:.0f} FLOP"
 
 
+def format_count(number: float, digits: int = 3) -> str:
+    """How many, or how many times: `0.25`, `4`, `13.5`, `1,234`; never in powers of ten."""
+    return f"{number:.{digits}g}" if abs(number) < 10**digits - 0.5 else f"{number:,.0f}"
+
+
 def swapped(saved: float) -> float:
     """What one of two sides saves, as a share of the other's step, where the other saves the share `saved` of its own;
     negative for what takes longer. Below 1."""

@@ -46,6 +46,7 @@ from diagnose.rule import (
     Measures,
     Rule,
     drawn,
+    format_count,
     format_ns,
     named,
     recoverable_ns,
@@ -79,7 +80,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     emptied = _empties_cache(measures, idle)
     yield Claim(
         summary=f"the device idles {format_ns(gain / steps)} per step in {common} "
-        f"({len(rows) / steps:.3g} calls per step){': the program empties the cache' if emptied else ''}",
+        f"({format_count(len(rows) / steps)} calls per step){': the program empties the cache' if emptied else ''}",
         recoverable_ns=gain,
         claims=idle,
         evidence=[

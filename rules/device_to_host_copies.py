@@ -49,6 +49,7 @@ from diagnose.rule import (
     WorkKind,
     drawn,
     format_bytes,
+    format_count,
     format_ns,
     places_of_ops,
     recoverable_ns,
@@ -80,8 +81,9 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     lengths = device.end_ns[rows] - device.start_ns[rows]
     size = int(np.maximum(device.size_bytes[rows], 0).sum())
     moved = f", {format_bytes(size / steps)}" if size else ""
+    often = format_count(len(rows) / steps)
     yield Claim(
-        summary=f"the program pulls results to the host {len(rows) / steps:.3g} times per step{moved}: the device "
+        summary=f"the program pulls results to the host {often} times per step{moved}: the device "
         f"copies for {format_ns(alone / steps)} and does nothing else meanwhile",
         recoverable_ns=gain,
         claims=claims,

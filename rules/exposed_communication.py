@@ -44,6 +44,7 @@ from diagnose.rule import (
     Rule,
     drawn,
     format_bytes,
+    format_count,
     format_ns,
     format_share,
     places_by_cost,
@@ -128,7 +129,9 @@ def _described(measures: Measures, longest: list[tuple[str, int]], rows: Bool) -
         mine = rows & (comm.kind == kind)
         size = int(np.maximum(comm.size_bytes[mine], 0).sum()) / steps
         name = kind.replace("_", "-") or "collective"
-        words.append(f"{int(mine.sum()) / steps:.3g} × {name}{f' of {format_bytes(size)} in all' if size else ''}")
+        words.append(
+            f"{format_count(int(mine.sum()) / steps)} × {name}{f' of {format_bytes(size)} in all' if size else ''}"
+        )
     return " and ".join(words)
 
 

@@ -45,6 +45,7 @@ from diagnose.rule import (
     Measures,
     Rule,
     drawn,
+    format_count,
     format_ns,
     format_share,
     gained_ns,
@@ -107,7 +108,9 @@ def _in_fp32(measures: Measures, rows: Int64, rate: Rate) -> Iterator[Claim]:
     only_bf16 = allowed or rate.tf32 <= 1
     faster = rate.bf16 if only_bf16 else rate.tf32
     state = f"; TF32 is allowed ({precision}), these kernels do not use it" if allowed else ""
-    said = f"plain fp32 on {_device(measures)}, whose tensor cores are up to {faster:.3g} times as fast{state}"
+    said = (
+        f"plain fp32 on {_device(measures)}, whose tensor cores are up to {format_count(faster)} times as fast{state}"
+    )
     for claim in _claimed(measures, rows, faster, "fp32", said):
         yield replace(
             claim,
@@ -121,7 +124,7 @@ def _in_fp64(measures: Measures, rows: Int64, rate: Rate) -> Iterator[Claim]:
     tensor_cores = rate.tf32 if rate.tf32 > 1 else rate.bf16
     faster = rate.over_fp64 * tensor_cores
     quicker = "whose tensor cores are" if tensor_cores > 1 else "which multiplies fp32"
-    said = f"double precision (fp64) on {_device(measures)}, {quicker} up to {faster:.3g} times as fast"
+    said = f"double precision (fp64) on {_device(measures)}, {quicker} up to {format_count(faster)} times as fast"
     for claim in _claimed(measures, rows, faster, "fp64", said):
         yield replace(
             claim,

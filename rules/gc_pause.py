@@ -42,6 +42,7 @@ from diagnose.rule import (
     RangeKind,
     Rule,
     drawn,
+    format_count,
     format_ns,
     recoverable_ns,
 )
@@ -66,11 +67,11 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         return
     inside = collections & measures.counted
     oldest = _count(measures, oldest=True)
-    which = f", {oldest / measures.step_count:.3g} of the oldest generation" if oldest else ""
+    which = f", {format_count(oldest / measures.step_count)} of the oldest generation" if oldest else ""
     who = "the device idles" if measures.has_device else "the training thread stands still"
     yield Claim(
         summary=f"{who} {format_ns(gain / measures.step_count)} per step while Python collects garbage "
-        f"({_count(measures) / measures.step_count:.3g} collections per step{which})",
+        f"({format_count(_count(measures) / measures.step_count)} collections per step{which})",
         recoverable_ns=gain,
         claims=idle,
         confidence=Confidence.BOUND if measures.blind else Confidence.MEASURED,

@@ -43,6 +43,7 @@ from diagnose.rule import (
     Rule,
     Site,
     drawn,
+    format_count,
     format_ns,
     without_host_ns,
 )
@@ -71,7 +72,8 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     claims = (waited & regions.split if measures.has_device else regions.between) & measures.counted
     gain = without_host_ns(measures, regions.between, claims)
     count = breaks / measures.step_count
-    pieces = f"{calls / measures.step_count:.3g} graphs instead of {(calls - breaks) / measures.step_count:.3g}"
+    whole = (calls - breaks) / measures.step_count
+    pieces = f"{format_count(whole + count)} graphs instead of {format_count(whole)}"
     cost = (
         f"the device waits {format_ns(gain / measures.step_count)} per step between them"
         if gain and measures.has_device
@@ -80,7 +82,8 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         else "the device does not wait between them; what fusing across a break would save is unknown"
     )
     yield Claim(
-        summary=f"compiled functions break {count:.3g} times per step, into {pieces}: {cost}{_reasons(sites)}",
+        summary=f"compiled functions break {format_count(count)} times per step, into {pieces}: {cost}"
+        f"{_reasons(sites)}",
         recoverable_ns=gain,
         claims=claims if gain else Intervals.empty(),
         cut=Cut(host=regions.between) if measures.has_device else None,

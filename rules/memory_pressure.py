@@ -47,6 +47,7 @@ from diagnose.rule import (
     Site,
     drawn,
     format_bytes,
+    format_count,
     format_ns,
     format_share,
     recoverable_ns,
@@ -71,7 +72,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         steps = measures.step_count
         yield Claim(
             summary=f"the device idles {format_ns(gain / steps)} per step while the allocator gives back what it "
-            f"cached and tries again ({retried / steps:.3g} retries per step)",
+            f"cached and tries again ({format_count(retried / steps)} retries per step)",
             recoverable_ns=gain,
             claims=idle,
             evidence=[

@@ -45,6 +45,7 @@ from diagnose.rule import (
     Rule,
     drawn,
     format_bytes,
+    format_count,
     format_ns,
     gained_ns,
     places_of_ops,
@@ -90,7 +91,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     lengths = int((device.end_ns - device.start_ns)[rows].sum())
     yield Claim(
         summary=f"the step waits {format_ns(gain / measures.step_count)} for copies from pageable memory "
-        f"({len(rows) / measures.step_count:.3g} per step, {format_bytes(size / measures.step_count)})",
+        f"({format_count(len(rows) / measures.step_count)} per step, {format_bytes(size / measures.step_count)})",
         recoverable_ns=gain,
         claims=claims,
         cut=cut,

@@ -26,7 +26,8 @@ Thresholds
     ONE 0.75: the part of the empty device that is one kernel's, where the others together fill it.
     diagnose.measure.fill.FULL_WARPS: how many warps fill a multiprocessor for a kernel that waits for memory.
     HOST 0.25: the share of the step from which on a device that waits for its host is the host's matter.
-    BUSY 0.6: the share of the step in which the device must work, whatever it waits for in the rest. Kernels of 3 µs in
+    BUSY 0.6: the share of the step, without collectives that nothing hides, in which the device must work, whatever it
+    waits for in the rest. Kernels of 3 µs in
     a CUDA graph have gaps of about 1 µs.
     ROOM 1.5: a batch that memory lets grow by less is no finding; 0.9 of the memory is taken to be usable.
     KNOWN 0.5: the share of the kernels' time whose grids must be recorded.
@@ -53,6 +54,7 @@ from diagnose.rule import (
     Trace,
     WorkKind,
     drawn,
+    format_count,
     format_share,
     gained_ns,
     sped_up,
@@ -90,7 +92,9 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         fill, known = np.full(len(rows), active), np.ones(len(rows), np.bool_)
     filled = _filled(measures, rows[known], length[known], fill[known])
     waiting = measures.share(measures.idle_of(*_HOST_CAUSES))
-    if filled > FILLED or waiting > HOST or measures.share(measures.busy) < BUSY:
+    # In a collective the device may be waiting for other ranks: neither work nor idle.
+    apart = measures.share(measures.comm - measures.compute)
+    if filled > FILLED or waiting > HOST or measures.share(measures.busy) - apart < BUSY * (1 - apart):
         return
     room = _memory_room(measures)
     growth = min(1 / _emptiest(length[known], fill[known]), room or np.inf)
@@ -122,10 +126,10 @@ def _claim(
     if gain == 0:
         return
     length = length[: len(rows)]
-    free = "" if room is None else f"; memory has room for {room:.2g} times the batch"
+    free = "" if room is None else f"; memory has room for {format_count(room, 2)} times the batch"
     yield Claim(
-        summary=f"kernels fill {format_share(filled)} of the device: with a batch {growth:.2g} times as large, the "
-        f"same work would take at least {format_share(1 - gain / measures.total_ns)} of the time{free}",
+        summary=f"kernels fill {format_share(filled)} of the device: with a batch {format_count(growth, 2)} times as "
+        f"large, the same work would take at least {format_share(1 - gain / measures.total_ns)} of the time{free}",
         recoverable_ns=gain,
         claims=time | measures.time_of(optimizer) | (measures.idle["dependency"] & measures.counted),
         cut=cut,
@@ -220,6 +224,16 @@ _LAUNCHES = drawn(
     unit_ns=10_000,
     kernels=_NAMES,
 )
+_COLLECTIVE = drawn(
+    """
+    host: GSSSSSSSSSSSSSSSSS
+    gpu : k  e  nccccccccccc
+    step:                   |
+    """,
+    repeat=4,
+    unit_ns=10_000,
+    kernels={**_NAMES, "c": "ncclDevKernel_AllReduce_Sum_f32_RING_LL"},
+)
 _FIRES = (
     _filling(_GRAPH, 0.2),
     # Counters of a live run where no grid is recorded.
@@ -247,5 +261,7 @@ _SILENT = (
     replace(_filling(_GRAPH, 0.2), facts=Facts(device_memory_bytes=80 << 30, peak_memory_bytes=70 << 30)),
     # Nobody recorded the grids.
     _GRAPH,
+    # The device is busy because it waits for other ranks; of its own work it has little.
+    _filling(_COLLECTIVE, 0.2),
 )
 RULE = Rule("small-batch", check, fixers=("bigger-microbatch",), fires=_FIRES, silent=_SILENT, nearness=70)

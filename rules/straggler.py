@@ -61,6 +61,7 @@ from diagnose.rule import (
     Rule,
     Trace,
     drawn,
+    format_count,
     format_ns,
     format_share,
     listed,
@@ -116,10 +117,11 @@ def check_job(job: Job, findings: Sequence[Sequence[Finding]]) -> Iterator[JobCl
         world = job.roll.world_size or 0
         if world > 1 and job.table and (spent := job.table[0].accounting).exposed_comm:
             share = format_share(spent.exposed_comm / spent.total_ns)
+            others = f"{world - 1} ranks" if world > 2 else "rank"
             yield CannotTell(
                 "straggler",
-                f"the recordings of the other {world - 1} ranks: for {share} of its step this one computes nothing and "
-                "is in collectives with them, where it may be waiting",
+                f"the recordings of the other {others}: for {share} of its step this one computes nothing and is in "
+                "collectives between them, where it may be waiting",
             )
         return
     if not job.matched:
@@ -246,7 +248,7 @@ def _what_it_does(
     if does is not None and excess[does] >= _REASON * cost_ns:
         more = f"it {_DOES.get(does, 'does something else')}, {format_ns(excess[does])} per step more than the others"
         if does == "compute" and times is not None and times > 1 + ALIKE:
-            more += f", with {times:.3g} times their arithmetic"
+            more += f", with {format_count(times)} times their arithmetic"
         why = f"{more} ({why})" if why else more
     return [why] if why else []
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diagnose.model import Accounting, Severity
-from diagnose.units import format_bytes, format_ns, format_share, format_value, parse_duration_ns
+from diagnose.units import format_bytes, format_count, format_ns, format_share, format_value, parse_duration_ns
 
 
 @pytest.mark.parametrize(
@@ -54,6 +54,14 @@ def test_durations(nanoseconds: int, text: str) -> None:
 )
 def test_shares(share: float, text: str) -> None:
     assert format_share(share) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "digits", "text"),
+    [(0.25, 3, "0.25"), (4.0, 3, "4"), (13.54, 3, "13.5"), (999.6, 3, "1,000"), (1234.6, 3, "1,235"), (99.7, 2, "100")],
+)
+def test_counts_are_never_powers_of_ten(number: float, digits: int, text: str) -> None:
+    assert format_count(number, digits) == text
 
 
 def test_sizes_and_other_units() -> None:

@@ -9,7 +9,7 @@ import msgspec
 
 from diagnose.measure.bus_bandwidth import CALIBRATED, BusBandwidth
 from diagnose.report.wrapping import wrap
-from diagnose.units import format_bytes, format_ns, format_share
+from diagnose.units import format_bytes, format_count, format_ns, format_share
 
 if TYPE_CHECKING:
     from diagnose.measure.between_ranks import BetweenRanks
@@ -157,7 +157,8 @@ def _groups(between: BetweenRanks) -> Iterator[str]:
     for one in between.ranks:
         for group in one.groups:
             members = _listed(group.members) if group.members else f"{group.ranks} ranks" if group.ranks > 0 else "?"
-            kinds = ", ".join(f"{often:.3g} × {kind.replace('_', '-')}" for kind, often in group.collectives.items())
+            counted = ((format_count(often), kind.replace("_", "-")) for kind, often in group.collectives.items())
+            kinds = ", ".join(f"{often} × {kind}" for often, kind in counted)
             moved = f" of {format_bytes(group.bytes_per_step)}" if group.bytes_per_step >= 0 else ""
             key = f"  {group.role:<22}{group.name or 'unnamed'} ({members}): {kinds}{moved} per step"
             lines.setdefault(key, []).append(format_ns(group.exposed_ns))
@@ -209,7 +210,7 @@ def _modules(between: BetweenRanks) -> Iterator[str]:
     yield _columns(columns, widths)
     for one in between.modules[:_MOST_ROWS]:
         times = (one.gather_ns, one.late_ns, one.early_ns, one.reduce_ns, one.reduce_exposed_ns)
-        cells = (f"{one.gathers:.3g}", f"{one.again:.3g}", *map(format_ns, times))
+        cells = (f"{format_count(one.gathers)}", f"{format_count(one.again)}", *map(format_ns, times))
         size = format_bytes(one.gather_bytes) if one.gather_bytes >= 0 else "–"
         yield _columns((one.name[:28], size, *cells), widths)
     yield from _more(len(between.modules))
