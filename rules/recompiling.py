@@ -15,7 +15,9 @@ What proves it
     profile alone is a bound: the profiler slows the compiler, too, and was seen to make it take twice as long.
 
     Compilations after the first steps, but outside the recorded ones, are told by the log of steps: what the average
-    step is longer than the usual one, as far as it compiles. Without a longer step they are a hint without a figure.
+    step is longer than the usual one, as far as it compiles. Without a longer step they are a hint without a figure. So
+    is a function that the compiler gave up, be it in the first steps: it is compiled no more, and nothing tells what
+    that costs in each step.
 
 What fixes it
     `torch._dynamo.mark_dynamic` (`mark-dynamic`); lengths padded to a few sizes (`pad-lengths`).
@@ -64,7 +66,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     idle = measures.idle["compile"] | (measures.idle["gc"] & _compiling(measures))
     gain = recoverable_ns(measures, idle) if _lasts(measures, idle) else 0
     if gain == 0:
-        if (late := _outside(measures)) is not None:
+        if (late := _outside(measures) or _given_up(measures)) is not None:
             yield late
         elif measures.share(idle) > 0 and not _watched(measures) and measures.step_count < FEWEST_STEPS:
             yield CannotTell("recompiling", "three steps or more: in fewer, compiling at first looks the same")
@@ -115,11 +117,15 @@ def _guards(measures: Measures) -> str:
     recompiled = _recompiled(measures)
     if not recompiled:
         return ""
+    limit = "; Dynamo has reached its limit and runs the function uncompiled since" if _gave_up(recompiled) else ""
+    return f"{_reasons(recompiled)}{limit}"
+
+
+def _reasons(recompiled: list[Site]) -> str:
     reasons = Counter(_kind(str(site.arguments.get("reason"))) for site in recompiled)
     (guard, times), more = reasons.most_common(1)[0], len(reasons) - 1
     others = f" and {more} other guards" if more else ""
-    limit = "; Dynamo has reached its limit and runs the function uncompiled since" if _gave_up(recompiled) else ""
-    return f": {guard}, {times} times{others}{limit}"
+    return f": {guard}, {times} times{others}"
 
 
 def _kind(reason: str) -> str:
@@ -181,6 +187,24 @@ def _outside(measures: Measures) -> Claim | None:
     )
 
 
+def _given_up(measures: Measures) -> Claim | None:
+    """A hint where Dynamo has reached its limit: batches that differ in length reach it within ten steps."""
+    sites = [site for site in measures.trace.sites if site.kind == "recompile"]
+    if not _gave_up(sites):
+        return None
+    named = Counter(site.function for site in sites if site.function).most_common(1)
+    what = f"`{named[0][0]}`" if named else "a function"
+    return Claim(
+        summary=f"{what} was compiled again until Dynamo reached its limit, and runs uncompiled since{_reasons(sites)}",
+        recoverable_ns=0,
+        claims=Intervals.empty(),
+        confidence=Confidence.HINT,
+        evidence=[Evidence("recompilations that name their guard", len(sites), "count")],
+        where=_places_of(sites),
+        confirm="TORCH_LOGS=recompiles: it names the guard that fails; the step's length once it fails no more",
+    )
+
+
 def _unseen_ns(measures: Measures, compiling: Intervals) -> int:
     """What the average logged step loses to compiling: its length beyond that of usual steps, as far as it compiles.
 
@@ -207,10 +231,16 @@ def _where(measures: Measures, time: Intervals) -> list[Place]:
     """Lines that were seen to compile, then the functions that were compiled again, then what was to be compiled."""
     places = list(measures.places(time, "compile"))
     compiled = [site for site in measures.trace.sites if site.kind == "compile"]
-    for site in [*_recompiled(measures), *compiled]:
-        if (site.file, site.line) not in {(place.file, place.line) for place in places}:
-            places.append(Place(site.file, site.line, function=site.function))
-    return places
+    known = {(place.file, place.line) for place in places}
+    return places + [
+        place for place in _places_of([*_recompiled(measures), *compiled]) if (place.file, place.line) not in known
+    ]
+
+
+def _places_of(sites: list[Site]) -> list[Place]:
+    """Each line once; the attempt at which Dynamo gives up names none."""
+    lines = {(site.file, site.line): site for site in sites if site.file}
+    return [Place(file, line, function=site.function) for (file, line), site in lines.items()]
 
 
 _COMPILER = {"x": [("torch/_dynamo/convert_frame.py", 700, "_compile"), ("train.py", 37, "main")]}

@@ -151,6 +151,35 @@ def drained(log: CompilerLog) -> list[dict[str, Any]]:
     return [json.loads(line) for _, lines in log.drain() for line in lines.splitlines()]
 
 
+def recompiled(limit: bool) -> tuple[Site, ...]:
+    """Three recompilations as a live run notes them; at the third, which fails, no file is known."""
+    reason = "tensor 'x' size mismatch at index 0. expected {}, actual {}"
+    return tuple(
+        Site(
+            "recompile",
+            "" if last else "model.py",
+            0 if last else 12,
+            "" if last else "forward",
+            {"reason": reason.format(length, length + 7), "start_ns": length, "limit": last},
+        )
+        for length, last in ((8, False), (15, False), (22, limit))
+    )
+
+
+def test_a_function_that_runs_uncompiled_since_the_first_steps_is_a_hint_with_its_line() -> None:
+    (claim,) = claims("recompiling", drawn(SPLIT, repeat=4, ops=OPS, sites=recompiled(limit=True)))
+    assert claim.summary == (
+        "`forward` was compiled again until Dynamo reached its limit, and runs uncompiled since: "
+        "tensor 'x' size mismatch at index 0. expected …, actual …, 3 times"
+    )
+    assert (claim.confidence, claim.recoverable_ns) == (Confidence.HINT, 0)
+    assert [(place.file, place.line) for place in claim.where] == [("model.py", 12)]
+
+
+def test_recompilations_of_the_first_steps_that_came_to_an_end_are_nothing() -> None:
+    assert claims("recompiling", drawn(SPLIT, repeat=4, ops=OPS, sites=recompiled(limit=False))) == []
+
+
 def test_each_break_is_told_once_with_its_line_and_its_reason(dynamo: Dynamo) -> None:
     log = CompilerLog(Ownership())
     dynamo.graph_break_reasons += [
