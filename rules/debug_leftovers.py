@@ -14,8 +14,10 @@ What proves it
     Anomaly detection: backward operators whose results are tested with `isnan` and waited for. Blocking launches:
     launch calls that last until their kernels have ended. A profiler: stack samples inside it while the device idles.
     The time is that of the tests, and idle time that waits and late launches cause; an upper bound, as a host that need
-    not wait may still be slower than the device. A live run saw the line that turns anomaly detection on; a recording
-    with stacks names the one where gradients are tested.
+    not wait may still be slower than the device. Without a device it is that of the tests and of writing down stacks,
+    by the recorded Python calls, else by their part of the samples; where neither is recorded, the stacks are not
+    counted, and more is to be had back. A live run saw the line that turns anomaly detection on; a recording with
+    stacks names the one where gradients are tested.
 
 What fixes it
     Removing the setting (`drop-debug`).
@@ -47,6 +49,7 @@ from diagnose.rule import (
     WorkKind,
     drawn,
     format_ns,
+    named,
     recoverable_ns,
     sampled,
 )
@@ -60,6 +63,7 @@ _BACKWARD = re.compile(r"^autograd::engine::evaluate_function: (?!torch::autogra
 _TEST = re.compile(r"^aten::isnan$")
 _ANSWER = re.compile(r"^aten::item$")
 # Not torch/autograd/profiler.py: its ranges are on the stack in every optimizer step, recorded or not.
+_WRITES = re.compile(r"torch/fx/traceback\.py\(\d+\): format_stack$")
 _PROFILERS = ("torch/profiler/", "/cProfile.py", "/tracemalloc.py")
 _OWN_PROFILER = "the program's own profiler was recording all the time"
 
@@ -92,13 +96,52 @@ def _anomaly(measures: Measures) -> Iterator[Claim]:
         claims = measures.time_of(rows) | _late(measures)
     else:
         claims = asked & measures.counted
+    written, share = _written(measures)
+    writes = ", and writes down the stack of every operator" if share else ""
     yield from _claim(
         measures,
-        "anomaly detection tests every gradient and waits for the answer",
+        f"anomaly detection tests every gradient and waits for the answer{writes}",
         claims,
         Evidence("tested gradients per step", len(tests) / measures.step_count, "count", tuple(tests[:3].tolist())),
         [*_asked_for(measures), *tested],
+        (written - claims, share),
     )
+
+
+def _written(measures: Measures) -> tuple[Intervals, float]:
+    """When stacks are written down, and for what part of the steps; of samples that see it, all of the forward pass.
+
+    With a device it is host time, and counts where the device waits for its launches.
+    """
+    trace = measures.trace
+    calls = trace.frames.where(named(trace.names, trace.frames.name, _WRITES))
+    if measures.has_device:
+        return Intervals.empty(), 0.0
+    if len(calls):
+        written = Intervals.of(calls.start_ns, calls.end_ns) & measures.counted
+        return written, measures.share(written)
+    share = _part_of_samples(measures)
+    return (_forward(measures), share) if share else (Intervals.empty(), 0.0)
+
+
+def _part_of_samples(measures: Measures) -> float:
+    """The part of the samples that saw anomaly detection write down a stack."""
+    trace = measures.trace
+    if not len(trace.samples):
+        return 0.0
+    inside = [
+        index
+        for index, stack in enumerate(trace.stacks)
+        if any(frame.file.endswith("torch/fx/traceback.py") and frame.function == "format_stack" for frame in stack)
+    ]
+    return float(np.isin(trace.samples.stack, inside).mean())
+
+
+def _forward(measures: Measures) -> Intervals:
+    """The operators that autograd numbers, outside the backward pass."""
+    ops = measures.trace.ops
+    rows = (ops.sequence >= 0) & (ops.forward_thread < 0)
+    return Intervals.of(ops.start_ns[rows], ops.end_ns[rows]) & measures.counted
 
 
 def _asked_for(measures: Measures) -> list[Place]:
@@ -144,9 +187,17 @@ def _profiler(measures: Measures) -> Iterator[Claim]:
 
 
 def _claim(
-    measures: Measures, what: str, claims: Intervals, evidence: Evidence, where: Sequence[Place] = ()
+    measures: Measures,
+    what: str,
+    claims: Intervals,
+    evidence: Evidence,
+    where: Sequence[Place] = (),
+    beside: tuple[Intervals, float] = (Intervals.empty(), 0.0),
 ) -> Iterator[Claim]:
+    """`beside` are other stretches of time, and for what part of the steps they are to be had back."""
     gain = recoverable_ns(measures, claims)
+    gain += min(int(beside[1] * measures.total_ns), recoverable_ns(measures, beside[0]))
+    claims |= beside[0]
     if gain:
         yield Claim(
             summary=f"{what}: {format_ns(gain / measures.step_count)} per step",
@@ -207,6 +258,24 @@ _FIRES = (
         unit_ns=20_000,
         ops=_BACKWARD_OPS,
         kernels={"z": "isnan_kernel"},
+    ),
+    # Without a device; a sampler saw that stacks are written down in the forward pass.
+    drawn(
+        """
+        op  : ffffffff
+        op  :         bbbb
+        host: oooooooonni.
+        line: 11wwwww12222
+        step:             |
+        """,
+        repeat=4,
+        ops={**_BACKWARD_OPS, "f": "aten::linear"},
+        numbered="f",
+        stacks={
+            "1": [("train.py", 8, "main")],
+            "2": [("train.py", 9, "main")],
+            "w": [("/lib/torch/fx/traceback.py", 300, "format_stack"), ("train.py", 8, "main")],
+        },
     ),
 )
 

@@ -50,3 +50,18 @@ def test_the_rule_points_at_the_line_that_turned_it_on(enabled: bool, lines: lis
     (claim,) = rule.check(Measures(replace(rule.fires[1], sites=(site,))))
     assert isinstance(claim, Claim)
     assert [place.line for place in claim.where] == lines
+
+
+def test_without_a_device_the_stacks_that_it_writes_count_as_their_part_of_the_samples() -> None:
+    """Three columns of each step are tests of gradients; five of twelve samples saw a stack be written down."""
+    rule = plugins.load_rules().rules["debug-leftovers"]
+    measures = Measures(rule.fires[-1])
+    (claim,) = rule.check(measures)
+    assert isinstance(claim, Claim)
+    assert claim.recoverable_ns / measures.step_count == pytest.approx(8_000_000, rel=0.1)
+    assert "writes down the stack" in claim.summary
+    blind = Measures(replace(rule.fires[-1], samples=rule.fires[0].samples))
+    (tests,) = rule.check(blind)
+    assert isinstance(tests, Claim)
+    assert tests.recoverable_ns / blind.step_count == pytest.approx(3_000_000, rel=0.1)
+    assert "writes down the stack" not in tests.summary
