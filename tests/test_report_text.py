@@ -130,6 +130,16 @@ def test_good_news_says_what_could_not_be_decided() -> None:
     assert "1 rule could not decide on this recording; see below." in " ".join(text.render(unsure).split())
 
 
+def test_what_may_give_back_more_but_is_not_sure_to_is_named_and_not_called_unexplained() -> None:
+    """Noise or the profiler's own cost make a weighty figure a note: it explains, and may be worth a look."""
+    note = replace(SMALL.findings[0], severity=Severity.NOTE, share=0.088, rank=1)
+    copies = Accounting(compute=1_000_000, exposed_copy=39_000_000)
+    said = " ".join(text.render(replace(SMALL, findings=(note,), accounting=copies)).split())
+    assert "? Nothing found here is sure to give back 5 % of a step." in said
+    assert f"`{note.rule}` on rank 1 may: " in said
+    assert "No rule explains" not in said
+
+
 def test_a_run_that_no_rule_explains_is_not_called_healthy() -> None:
     copies = replace(SMALL, findings=(), accounting=Accounting(compute=1_000_000, exposed_copy=39_000_000))
     said = " ".join(text.render(copies).split())

@@ -84,6 +84,8 @@ def sentence(words: str) -> str:
     return begun if not begun or begun[-1] in ".!?…:" else f"{begun}."
 
 
+WORTH = 0.05
+"""The part of a step from which on a finding is worth attention, as severities have it."""
 UNEXPLAINED = 0.20
 """A step that is less compute than the rest of this, without a finding, is not called healthy: it is not understood."""
 
@@ -109,6 +111,12 @@ def _has_unpriced(diagnosis: Diagnosis) -> bool:
     return any(not is_priced(finding) for finding in diagnosis.findings)
 
 
+def _doubtful(diagnosis: Diagnosis) -> Finding | None:
+    """What could give back that much, were it not for the noise of the steps or for what the profiler itself costs."""
+    most = max(filter(is_priced, diagnosis.findings), key=lambda one: one.share, default=None)
+    return most if most is not None and most.share >= WORTH else None
+
+
 def quiet_news(diagnosis: Diagnosis) -> str:
     """What to tell the owner of a run in which nothing weighty was found, and what that rests on."""
     if not is_recorded(diagnosis.accounting):
@@ -119,13 +127,18 @@ def quiet_news(diagnosis: Diagnosis) -> str:
     healthy = _computes(diagnosis)
     nothing = "Healthy: nothing" if is_healthy(diagnosis) else "Nothing"
     known = " whose cost is known" if _has_unpriced(diagnosis) else ""
-    said = f"{nothing} found here{known} could give back 5 % of a step."
+    doubtful = _doubtful(diagnosis)
+    sure = "could" if doubtful is None else "is sure to"
+    said = f"{nothing} found here{known} {sure} give back 5 % of a step."
+    if doubtful is not None:
+        rank = "" if doubtful.rank is None else f" on rank {doubtful.rank}"
+        said += f" `{doubtful.rule}`{rank} may: {gain(doubtful)}; see below for what would confirm it."
     spent = diagnosis.accounting
     if spent.total_ns > 0:
         share = format_share(spent.compute / spent.total_ns)
         only = "" if healthy else "only "
         said += f" Of each {format_ns(spent.total_ns)} step, {only}{format_ns(spent.compute)} ({share}) is compute."
-    if not healthy:
+    if not healthy and doubtful is None:
         most = max(slices(replace(spent, compute=0)), key=lambda part: part.ns, default=None)
         if most is not None:
             said += f" No rule explains the {format_ns(most.ns)} of {most.look.label} yet."
