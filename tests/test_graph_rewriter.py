@@ -178,3 +178,41 @@ def test_under_autocast(inside: bool) -> None:
     assert rewritten(graphs) == LLAMA_SITES
     assert not torch.is_autocast_enabled("cpu")
     torch.testing.assert_close(found, expected, rtol=3e-2, atol=3e-2)
+
+
+def test_a_loss_outside_of_the_region_that_its_output_layer_stands_in(capfd: pytest.CaptureFixture[str]) -> None:
+    """The forward pass under autocast, the loss in float32: each node is checked as it runs."""
+    model = Llama()
+
+    def program(tokens: Tensor, targets: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            logits = model.head(model.embedding(tokens))
+        return functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+
+    inputs = batch()
+    expected = loss_and_gradients(program, model, inputs)
+    found, graphs = new_graphs(lambda: loss_and_gradients(compile_all(program, "aot_eager"), model, inputs))
+    assert rewritten(graphs) == ["linear-cross-entropy"]
+    assert not torch.is_autocast_enabled("cpu")
+    torch.testing.assert_close(found, expected, rtol=3e-2, atol=3e-2)
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_loss_that_wants_no_autocast_within_a_region_of_it() -> None:
+    model = Llama()
+
+    def program(tokens: Tensor, targets: Tensor) -> Tensor:
+        logits = model.head(model.embedding(tokens))
+        with torch.autocast("cpu", enabled=False):
+            return functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+
+    def within(*inputs: Tensor) -> Any:
+        with torch.autocast("cpu", torch.bfloat16):
+            return program(*inputs)
+
+    inputs = batch()
+    expected = loss_and_gradients(within, model, inputs)
+    with torch.autocast("cpu", torch.bfloat16):
+        found, graphs = new_graphs(lambda: loss_and_gradients(compile_all(program, "aot_eager"), model, inputs))
+    assert rewritten(graphs) == ["linear-cross-entropy"]
+    torch.testing.assert_close(found, expected, rtol=3e-2, atol=3e-2)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from diagnose.graph.autocasting import note_autocast
 from diagnose.graph.finding import GRADIENT_MODES, communicates, is_checkpoint, written_by
 from diagnose.graph.nodes import held, now, spelling
 from diagnose.graph.site import Site
@@ -63,6 +64,7 @@ def _walk(
             body, *rest = arguments
             value = _walk(body, rest, waiting, visit, entered)
         else:
+            note_autocast(node)
             value = _run(module, node, arguments, keywords, entered)
         if node in last_use:
             values[node] = value

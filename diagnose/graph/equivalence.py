@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from diagnose.graph.autocasting import autocast_of, differ, run_under
 from diagnose.graph.nodes import size_of_now, wanted_gradient
 from diagnose.graph.site import Site
 
@@ -65,17 +66,25 @@ def check(site: Site, values: Sequence[torch.Tensor], share: float = 1.0) -> Che
 
 
 def as_found(site: Site, widened: torch.dtype | None = None) -> Call:
-    """The nodes of a site as a function of its inputs; with every floating dtype replaced where one is given."""
+    """The nodes of a site as a function of its inputs; with every floating dtype replaced where one is given.
+
+    Each runs under the autocast that it ran under, where these differ; widened, all run under none.
+    """
     graph = fx.Graph()
     copies = {node: graph.placeholder(f"input_{place}") for place, node in enumerate(site.inputs)}
     order = {node: place for place, node in enumerate(site.anchor.graph.nodes)}
+    apart = widened is None and differ(site.removed)
     for node in sorted(site.removed, key=order.__getitem__):
         copy = graph.node_copy(node, lambda read: copies[read] if read in copies else size_of_now(read))
+        if apart and (autocast := autocast_of(node)) is not None:
+            run_under(copy, autocast)
         if widened is not None:
             _widen(copy, widened)
         copies[node] = copy
     graph.output(tuple(copies[node] for node in site.outputs))
-    return fx.GraphModule(torch.nn.Module(), graph)
+    # Its `forward`: called as a module, it would write the graph to stderr where a check fails.
+    call: Call = fx.GraphModule(torch.nn.Module(), graph).forward
+    return call
 
 
 def fused(site: Site) -> Call:
