@@ -56,6 +56,8 @@ from diagnose.fixer import (
 
 Statement = cst.BaseSmallStatement | cst.BaseCompoundStatement
 _BUFFERS = re.compile(r"BatchNorm|batch_norm|InstanceNorm|register_buffer|torchvision|\btimm\b|from_pretrained")
+_REDUCES = re.compile(r"\ball_reduce(?:_coalesced)?\(")
+_SHARDS = re.compile(r"\bfully_shard\(|\bFullyShardedDataParallel\b|\bFSDP\(|\bdeepspeed\b|\breduce_scatter")
 _FOR_ONE_PROCESS = """{line}: `nn.DataParallel` drives all devices from one process. With a process for each instead:
   1. before the model is built: `rank = int(os.environ["LOCAL_RANK"]); torch.cuda.set_device(rank); \
 torch.distributed.init_process_group("nccl")`
@@ -73,14 +75,32 @@ def rewrite(request: Request) -> Answer:
     if replicated is not None:
         return replicated
     loops = [loop for loop in parameter_loops(request.sources) if loop.of == "grad"]
-    if not loops or any(one.is_wrapper for one in data_parallel(request.sources, request.sites)):
+    if any(one.is_wrapper for one in data_parallel(request.sources, request.sites)):
         return None
+    if not loops:
+        return _written_otherwise(request)
     for step in training_steps(request.sources, request.sites):
         for loop in loops:
             gone = _reduces(step, loop)
             if gone:
                 return _wrapped(request, step, loop, gone)
     return Advice(f"{loops[0].line} reduces gradients one by one: DistributedDataParallel does so beside the backward.")
+
+
+def _written_otherwise(request: Request) -> Advice | None:
+    """What to write where gradients are reduced by hand in another way: flattened into one tensor, or unawaited."""
+    if request.finding.rule != "unoverlapped-gradients":
+        return None
+    for path, text in request.sources.items():
+        reduces = _REDUCES.search(text)
+        if reduces is not None and ".grad" in text and not _SHARDS.search(text):
+            line = text[: reduces.start()].count("\n") + 1
+            return Advice(
+                f"{path}:{line} reduces gradients by hand, after the backward pass. DistributedDataParallel does so "
+                "beside it: `model = torch.nn.parallel.DistributedDataParallel(model)` in its place. Not by us: it is "
+                "no loop that reduces one gradient after the other, divides it and does nothing else."
+            )
+    return None
 
 
 def _reduces(step: TrainingStep, loop: ParameterLoop) -> list[Statement]:

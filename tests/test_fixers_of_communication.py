@@ -198,6 +198,12 @@ BY_HAND_IN_PLACE = BY_HAND.replace(BY_HAND[BY_HAND.index("def average") : BY_HAN
     "    for name, p in model.named_parameters():\n        if p.grad is not None:\n"
     "            dist.all_reduce(p.grad)\n            p.grad.div_(dist.get_world_size())\n",
 )
+BY_HAND_AMONG_MANY = (
+    BY_HAND.replace("(model):\n    size = float(dist.get_world_size())", "(model, many):")
+    .replace("/= size", "/= many")
+    .replace("model = nn", "rank, world = dist.get_rank(), dist.get_world_size()\nmodel = nn")
+    .replace("    average_gradients(model)", "    average_gradients(model, world)")
+)
 SENDS_WEIGHTS = FLAT.format(options="").replace(
     "    losses.append",
     "    for parameter in model.parameters():\n        dist.broadcast(parameter.data, src=0)\n    losses.append",
@@ -246,7 +252,7 @@ def cases() -> list[tuple[str, str, Mapping[str, Scalar]]]:
         ("ddp-buckets", WRAPPED[0], {"plan": "0.01 0.5"}),
         *(("no-buffer-broadcast", program, {}) for program in WRAPPED),
         *(("no-sync", program, {}) for program in ACCUMULATED),
-        *(("use-ddp", program, {}) for program in (BY_HAND, BY_HAND_IN_PLACE)),
+        *(("use-ddp", program, {}) for program in (BY_HAND, BY_HAND_IN_PLACE, BY_HAND_AMONG_MANY)),
         ("use-ddp", BY_HAND.replace("/= size", "= parameter.grad.data / size"), {}),
         ("drop-broadcast", SENDS_WEIGHTS, {}),
         *(("no-sync", program, {}) for program in SHARDS),

@@ -424,3 +424,28 @@ def test_gradients_that_are_looked_at_first_are_reduced_where_they_were() -> Non
     helper = "def back(loss):\n    loss.backward()\n    nn.utils.clip_grad_norm_(net.parameters(), 1.0)\n\n\n"
     hidden = BY_HAND.replace("    loss.backward()", "    back(loss)").replace("net = nn.Seq", helper + "net = nn.Seq")
     assert "may look at the gradients" in advised("use-ddp", hidden)
+
+
+FLATTENED = (
+    HEAD
+    + """
+net = Net().cuda()
+for x, y in loader:
+    criterion(net(x), y).backward()
+    flat = torch.cat([p.grad.flatten() for p in net.parameters()])
+    dist.all_reduce(flat)
+    unflatten(flat / dist.get_world_size(), net)
+    optimizer.step()
+"""
+)
+
+
+def test_gradients_that_are_reduced_in_another_way_are_spoken_of() -> None:
+    late = example_request("unoverlapped-gradients", FLATTENED)
+    answer = FIXERS["use-ddp"].rewrite(late)
+    line = FLATTENED[: FLATTENED.index("dist.all_reduce(flat)")].count("\n") + 1
+    assert isinstance(answer, Advice)
+    assert answer.text.startswith(f"train.py:{line} reduces gradients by hand")
+    assert rewritten("use-ddp", FLATTENED) is None, "no finding speaks of it"
+    sharded = FLATTENED.replace("net = Net().cuda()", "net = fully_shard(Net().cuda())")
+    assert FIXERS["use-ddp"].rewrite(example_request("unoverlapped-gradients", sharded)) is None

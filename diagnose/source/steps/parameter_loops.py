@@ -151,13 +151,43 @@ def _divides(source: Source, small: cst.BaseSmallStatement, name: str) -> bool:
     )
     if divided is None:
         return False
-    by = divided[1]
-    return _WORLD.search(by) is not None or any(
-        _WORLD.search(source.code(assign.value))
-        for word in re.findall(r"[A-Za-z_]\w*", by)
-        for assign in source.every(cst.Assign)
-        if any(source.code(target.target) == word for target in assign.targets)
-    )
+    return _is_world_size(source, divided[1], source.inside(small, cst.FunctionDef))
+
+
+def _is_world_size(source: Source, code: str, function: cst.FunctionDef | None) -> bool:
+    """Whether an expression is made of the number of ranks: by its name, by what a name was given, or was passed."""
+    if _WORLD.search(code):
+        return True
+    words = set(re.findall(r"[A-Za-z_]\w*", code))
+    assigned = (pair for assign in source.every(cst.Assign) for pair in _pairs(source, assign))
+    passed = _passed(source, function) if function is not None else ()
+    return any(name in words and _WORLD.search(value) for name, value in (*assigned, *passed))
+
+
+def _pairs(source: Source, assign: cst.Assign) -> Iterator[tuple[str, str]]:
+    """The names that an assignment binds, each with the code of what it is given: `rank, world = get_rank(), …`."""
+    for target in assign.targets:
+        names, value = target.target, assign.value
+        if isinstance(names, cst.Tuple) and isinstance(value, cst.Tuple) and len(names.elements) == len(value.elements):
+            for name, given in zip(names.elements, value.elements, strict=True):
+                yield source.code(name.value), source.code(given.value)
+        else:
+            yield source.code(names), source.code(value)
+
+
+def _passed(source: Source, function: cst.FunctionDef) -> Iterator[tuple[str, str]]:
+    """The parameters of a function, each with the code of what the calls of the file pass for it."""
+    names = [each.name.value for each in function.params.params if each.name.value != "self"]
+    assigned = [pair for assign in source.every(cst.Assign) for pair in _pairs(source, assign)]
+    for call in source.every(cst.Call):
+        if call_name(call) != function.name.value:
+            continue
+        for place, name in enumerate(names):
+            given = argument(call, name, place)
+            if given is not None:
+                code = source.code(given.value)
+                yield name, code
+                yield from ((name, value) for word, value in assigned if word == code)
 
 
 def _does_nothing_else(source: Source, function: cst.FunctionDef, loop: cst.For) -> bool:
