@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import json
 import os
@@ -303,6 +304,7 @@ def test_one_device_alone_says_nothing_of_collectives(tmp_path: Path) -> None:
         (["--group", "0,1"], "--group needs several ranks"),
         (["--group", "zero"], "names no two ranks"),
         (["--ranks", "2", "--group", "0,5"], "there are 2 ranks, 0 to 1"),
+        (["--ranks", "2", "--like", str(ROOT / "sample_traces" / "h200_naive_gpt")], "names no group of ranks"),
         (["--ranks", "0"], "at least one rank"),
         (["--time", "soon"], "is not a duration"),
     ],
@@ -319,3 +321,15 @@ def test_a_wrong_call_says_what_is_wrong(
     assert main(["calibrate", *words]) == 2
     assert said in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_the_groups_of_a_larger_job_are_refused_before_any_rank_is_started(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    recorded = next((ROOT / "sample_traces" / "h200_straggler").glob("*.json.gz"))
+    larger = tmp_path / recorded.name
+    text = gzip.decompress(recorded.read_bytes()).decode()
+    larger.write_bytes(gzip.compress(text.replace('"[0, 1]"', '"[0, 6]"').encode()))
+    assert main(["calibrate", "--ranks", "2", "--like", str(larger)]) == 2
+    said = capfd.readouterr().err
+    assert said == f"diagnose: --like {larger} names ranks 0,6: there are 2 ranks, 0 to 1\n"

@@ -60,11 +60,18 @@ def run(args: argparse.Namespace) -> int:
 
     ranks = _wanted_ranks(args)
     if ranks > 1 and not in_a_job():
-        strange = [members for members in args.group or () if members[-1] >= ranks]
-        if strange:
-            raise UsageError(f"--group {','.join(map(str, strange[0]))}: there are {ranks} ranks, 0 to {ranks - 1}")
+        _check_groups(args, ranks)
         return _start(ranks, args.words)
     return _measure(args, budget_ns)
+
+
+def _check_groups(args: argparse.Namespace, ranks: int) -> None:
+    """Refuse before ranks are started what each of them would refuse, with the launcher's own words about it."""
+    for members in args.group or (_groups_of(args.like) if args.like else ()):
+        if max(members) >= ranks:
+            named = ",".join(map(str, members))
+            asked = f"--group {named}" if args.group else f"--like {args.like} names ranks {named}"
+            raise UsageError(f"{asked}: there are {ranks} ranks, 0 to {ranks - 1}")
 
 
 def _wanted_ranks(args: argparse.Namespace) -> int:
