@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from diagnose.collect.inside.blocks import KIND, OPERATORS, Blocks, repeated
+from diagnose.collect.inside.saved_tensors import SavedTensors
 from diagnose.collect.inside.sites import Sites
 from diagnose.memory import Recorded, recorded
 from diagnose.model import Site
@@ -291,3 +292,16 @@ def test_blocks_are_repeated_parts_of_containers_and_none_lies_in_another() -> N
     root = nn.ModuleDict({"one": nn.ModuleList([inner, copy.deepcopy(inner)]), "plain": nn.Linear(2, 2)})
     assert [(place, block) for _, place, block in repeated(torch, root)] == list(enumerate(root["one"].children()))
     assert list(repeated(torch, nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2)))) == []
+
+
+def test_weights_without_a_storage_of_their_own_make_no_count_and_no_noise() -> None:
+    """As parameters of `fully_shard` are, which stand for those that are gathered in a forward pass."""
+    module = torch.nn.Module()
+    module.weight = torch.nn.Parameter(torch.eye(3).to_sparse())
+    counted = SavedTensors(torch)
+    try:
+        assert counted._begin(module) is False
+        assert not counted.whole
+        assert torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+    finally:
+        counted.close()

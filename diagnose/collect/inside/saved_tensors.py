@@ -46,7 +46,10 @@ class SavedTensors:
         if self._asked() is not None:
             self.whole = True
             return False
-        self._weights = frozenset(parameter.untyped_storage().data_ptr() for parameter in module.parameters())
+        try:
+            self._weights = frozenset(parameter.untyped_storage().data_ptr() for parameter in module.parameters())
+        except RuntimeError:  # sharded ones have no storage of their own, and what stands in for them is not known
+            return False
         self._autograd._push_saved_tensors_default_hooks(*self._hooks)
         self.whole = True
         return True
