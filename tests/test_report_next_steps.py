@@ -22,6 +22,7 @@ from diagnose.model import (
 from diagnose.report import html, markdown, text
 from diagnose.report.ending import restless
 from diagnose.report.next_steps import next_command, next_commands
+from diagnose.report.unsure import unsure
 from diagnose.session import ControlMeasured, PatchAccepted, RunEnded, RunStarted, State
 
 STARTED = RunStarted(command="fix", program="train.py --big", cwd="/home/user", version="0.1.0")
@@ -227,3 +228,14 @@ def test_trials_that_an_error_ended_say_which() -> None:
     said = " ".join(text.render(state).split())
     assert "Ended by an error before a fix was kept: your program stays as it is. An unchanged copy fails" in said
     assert "Traceback" not in said
+
+
+def test_what_ranks_lack_alike_is_said_once() -> None:
+    needs = [f"the lengths of more steps: this run logged {count}" for count in (24, 25)]
+    lacking = (
+        *(CannotTell("periodic-stall", need) for need in needs),
+        CannotTell("straggler", needs[1]),
+        CannotTell("periodic-stall", "an untroubled host"),
+    )
+    said = unsure(State(started=STARTED, diagnosis=replace(DIAGNOSIS, cannot_tell=lacking)))
+    assert said == {needs[0]: "periodic-stall", needs[1]: "straggler", "an untroubled host": "periodic-stall"}

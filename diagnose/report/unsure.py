@@ -8,6 +8,7 @@ from diagnose.report.phrases import CPU_ONLY, device
 from diagnose.report.vocabulary import named_count
 from diagnose.session import State
 
+_FIGURES = re.compile(r"\d[\d.,]*")
 _OF_DEVICES = re.compile(r"device's work|of the device\b")
 
 
@@ -15,11 +16,13 @@ def unsure(state: State) -> dict[str, str]:
     """What was lacking, and the names of the rules that lacked it in one text: `a-rule, b-rule`.
 
     All that a run on the CPU alone lacks for want of a device is one thing, whose rules are counted and not named:
-    nothing can be done about it.
+    nothing can be done about it. What ranks lack alike, each with figures of its own, is said with those of the first.
     """
     lacking: dict[str, list[str]] = {}
+    alike: dict[tuple[str, str], str] = {}
     for answer in state.diagnosis.cannot_tell if state.diagnosis else ():
-        lacking.setdefault(answer.needs, []).append(answer.rule)
+        if alike.setdefault((answer.rule, _FIGURES.sub("", answer.needs)), answer.needs) == answer.needs:
+            lacking.setdefault(answer.needs, []).append(answer.rule)
     about_devices: list[str] = []
     if device(state) == CPU_ONLY:
         for needs in [needs for needs in lacking if _OF_DEVICES.search(needs)]:
