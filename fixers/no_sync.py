@@ -3,7 +3,8 @@
 What it changes
     Puts forward and backward pass of a micro-step, or the call of the method that makes both, below
     `with contextlib.nullcontext() if last else model.no_sync():`; for models sharded with `fully_shard`, a line before
-    them, `model.set_requires_gradient_sync(last)`. `last` is the program's own condition for the optimizer's step.
+    them, `model.set_requires_gradient_sync(last)`. `last` is the program's own condition for the optimizer's step, or the
+    last turn of a loop over counts or over the parts of a batch.
 
 Why it helps
     The optimizer needs the sum over micro-steps and ranks. Reduced in each of k micro-steps, k times the bytes travel.
@@ -41,6 +42,7 @@ from diagnose.fixer import (
     forward_region,
     insert_above,
     last_micro_step,
+    loops_around,
     scope_of,
     sharded,
     training_steps,
@@ -50,6 +52,13 @@ from diagnose.fixer import (
 )
 
 _DONE = re.compile(r"\bno_sync\(|require_backward_grad_sync|set_requires_gradient_sync\(|\.accumulate\(")
+
+_WRAPS = re.compile(r"\bDistributedDataParallel\b|\bfully_shard\(")
+_UNTOLD = (
+    "Gradients are reduced in every micro-step. Run forward and backward pass of all but the last one of a step within "
+    "`with model.no_sync():` (of `fully_shard`: after `model.set_requires_gradient_sync(False)`). Not by us: where a "
+    "micro-step is told to be the last was not found."
+)
 
 
 def rewrite(request: Request) -> Answer:
@@ -85,7 +94,25 @@ def rewrite(request: Request) -> Answer:
             splices = _told(step, region, last.condition)
         files = request.edited([(step.path, [*last.edits, *splices])])
         return Edits(files, "reduce gradients over the ranks with the last micro-step alone")
+    if not reasons and _is_untold(request):
+        return Advice(_UNTOLD)
     return Advice(" ".join(reasons)) if reasons else None
+
+
+def _is_untold(request: Request) -> bool:
+    """Whether the finding stands, and no loop of the program is known to update in every turn."""
+    wraps = any(_WRAPS.search(text) for text in request.sources.values())
+    if not wraps or request.finding.rule != "syncing-every-microstep":
+        return False
+    return not any(_updates_each_turn(step) for step in training_steps(request.sources, request.sites))
+
+
+def _updates_each_turn(step: TrainingStep) -> bool:
+    source = step.source
+    around = loops_around(source, step.backward)
+    inside = [call for call in step.optimizer_steps if around and within(source, call, around[0])]
+    branches = [above for call in inside for above in source.ancestors(call) if isinstance(above, cst.If)]
+    return bool(inside) and all(source.code(branch.test) == "True" for branch in branches)
 
 
 def _whole(step: TrainingStep) -> ForwardRegion | str:

@@ -230,7 +230,10 @@ weights = [parameter.full_tensor().sum().item() for parameter in model.parameter
 """
 )
 WRAPPED = [program.format(options="") for program in (FLAT, IN_FUNCTIONS, IN_A_CLASS)]
-ACCUMULATED = [COUNTED.format(counter="micro_step"), COUNTED.format(counter="_"), BY_CONDITION, IN_A_METHOD]
+BY_PARTS = COUNTED.replace("for {counter} in range(accumulate)", "for part in torch.randn(10, 8).chunk(3)").replace(
+    "torch.randn(4, 8)", "part"
+)
+ACCUMULATED = [COUNTED.format(counter="micro_step"), COUNTED.format(counter="_"), BY_CONDITION, IN_A_METHOD, BY_PARTS]
 SHARDS = [SHARDED.format(blocks=blocks) for blocks in ("model", "model.children()", "list(model)")]
 KEPT: list[Mapping[str, Scalar]] = [{"kept": kept, "of": 4} for kept in ("2-3", "1", "0,3")]
 IN_MORE_STEPS = [

@@ -128,3 +128,93 @@ def test_blocks_by_tabs_stay_so_in_a_file_that_has_more_by_spaces() -> None:
     assert "+with contextlib.nullcontext() if (i + 1) % 4 == 0 else model.no_sync():" in changed(
         tabs, asked("no-sync", "syncing-every-microstep", tabs)
     )
+
+
+IN_PARTS = """import contextlib
+from torch.nn.parallel import DistributedDataParallel
+
+model = DistributedDataParallel(model)
+for x, y in loader:
+    parts = [x[:8], x[8:]]
+    optimizer.zero_grad()
+    for part in x.chunk(4):
+        loss = model(part).mean() / 4
+        loss.backward()
+    optimizer.step()
+"""
+CUT = "for part in x.chunk(4):"
+
+
+@pytest.mark.parametrize(
+    ("loop", "becomes"),
+    [
+        (
+            CUT,
+            ["micro_batches = x.chunk(4)", "for micro_step, part in enumerate(micro_batches):"],
+        ),
+        (
+            "for part, label in zip(x.chunk(4), y.split(8)):",
+            [
+                "micro_batches = list(zip(x.chunk(4), y.split(8)))",
+                "for micro_step, (part, label) in enumerate(micro_batches):",
+            ],
+        ),
+        ("for part in parts:", ["for micro_step, part in enumerate(parts):"]),
+    ],
+)
+def test_the_last_part_of_a_batch_is_the_last_micro_step(loop: str, becomes: list[str]) -> None:
+    before = IN_PARTS.replace(CUT, loop)
+    made = "micro_batches" if len(becomes) == 2 else "parts"
+    assert changed(before, asked("no-sync", "syncing-every-microstep", before)) == [
+        f"-{loop}",
+        "-loss = model(part).mean() / 4",
+        "-loss.backward()",
+        *(f"+{line}" for line in becomes),
+        f"+with contextlib.nullcontext() if micro_step == len({made}) - 1 else model.no_sync():",
+        "+loss = model(part).mean() / 4",
+        "+loss.backward()",
+    ]
+
+
+@pytest.mark.parametrize("parts", ["(each for each in x)", "zip(x, y)", "[x]\n    parts = map(half, parts)"])
+def test_what_has_no_length_is_not_asked_for_one(parts: str) -> None:
+    before = IN_PARTS.replace(CUT, "for part in parts:").replace("[x[:8], x[8:]]", parts)
+    answer = asked("no-sync", "syncing-every-microstep", before)
+    assert isinstance(answer, Advice)
+    assert "was not found" in answer.text
+
+
+FLAGGED = """import contextlib
+from torch.nn.parallel import DistributedDataParallel
+
+model = DistributedDataParallel(model)
+for i, x in enumerate(loader):
+    last = (i + 1) % 4 == 0
+    model(x).mean().backward()
+    if last:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_a_condition_with_a_name_is_asked_for_by_it() -> None:
+    assert changed(FLAGGED, asked("no-sync", "syncing-every-microstep", FLAGGED)) == [
+        "-model(x).mean().backward()",
+        "+with contextlib.nullcontext() if last else model.no_sync():",
+        "+model(x).mean().backward()",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [
+        ("    last = (i + 1) % 4 == 0\n    model(x).mean().backward()\n",
+         "    model(x).mean().backward()\n    last = (i + 1) % 4 == 0\n", "after the forward pass"),
+        ("    if last:", "    last |= done(x)\n    if last:", "was not found"),
+        ("    if last:", "    show(model.module.weight.grad)\n    if last:", "looks at gradients"),
+    ],
+)  # fmt: skip
+def test_a_name_that_is_not_known_or_gradients_that_are_looked_at_are_advice(before: str, after: str, why: str) -> None:
+    answer = asked("no-sync", "syncing-every-microstep", FLAGGED.replace(before, after))
+    assert isinstance(answer, Advice)
+    assert why in answer.text

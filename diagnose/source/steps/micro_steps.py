@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import libcst as cst
 
-from diagnose.source.edit import call_name, free_name, replace
+from diagnose.source.edit import call_name, free_name, insert_above, replace
 from diagnose.source.flow import Loop, binds, loops_around, within
 from diagnose.source.steps.called_micro_step import own_methods
 from diagnose.source.steps.training import TrainingStep
 from diagnose.source.syntax import Source, Splice
 
 __all__ = ["LastMicroStep", "last_micro_step"]
+
+_PARTS = frozenset({"chunk", "split", "tensor_split", "unbind"})
+"""Calls that cut a batch into a tuple of tensors."""
+_READS_GRADIENTS = re.compile(r"\.grad\b")
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,22 @@ def last_micro_step(step: TrainingStep, *, adds_only: bool = False) -> LastMicro
         found = _asked_before(step, inner, branch) if branch is not None else None
     if isinstance(found, LastMicroStep) and not _makes_a_pass(source, step.backward, inner):
         return "a turn may go without its backward pass"
+    if isinstance(found, LastMicroStep) and _reads_gradients(step, inner):
+        return "the program looks at gradients in every turn, as sums over the ranks"
     return found
+
+
+def _reads_gradients(step: TrainingStep, loop: Loop) -> bool:
+    """Whether a turn reads gradients between its backward pass and what belongs to the optimizer's step."""
+    source = step.source
+    branches = [each for each in source.every(cst.If, loop.body) if _holds(source, each, step.optimizer_steps)]
+    begin, end = source.span(step.backward)[1], source.span(loop.body)[1]
+    end = min([end, *(start for each in branches if (start := source.span(each)[0]) > begin)])
+    return _READS_GRADIENTS.search(source.text[begin:end]) is not None
+
+
+def _holds(source: Source, node: cst.CSTNode, calls: tuple[cst.Call, ...]) -> bool:
+    return any(within(source, call, node) for call in calls)
 
 
 def _deciding(step: TrainingStep, loop: Loop) -> cst.If | None:
@@ -56,19 +76,49 @@ def _deciding(step: TrainingStep, loop: Loop) -> cst.If | None:
         for branch in source.ancestors(call):
             if branch is loop:
                 break
-            if isinstance(branch, cst.If) and _asks_remainder(source, branch.test):
+            if isinstance(branch, cst.If) and _asks_remainder(source, _meant(source, branch.test, loop)):
                 return branch
     return None
+
+
+def _meant(source: Source, test: cst.BaseExpression, loop: Loop) -> cst.BaseExpression:
+    """What a condition stands for: of a name that one statement of the turn itself gives a value, that value."""
+    flag = _flag(source, test, loop)
+    return flag.value if flag is not None else test
+
+
+def _flag(source: Source, test: cst.BaseExpression, loop: Loop) -> cst.Assign | None:
+    """The statement that gives a condition's name its value, once in every turn."""
+    if not isinstance(test, cst.Name):
+        return None
+    name = test.value
+    found = [
+        assign
+        for assign in source.every(cst.Assign, loop.body)
+        if any(isinstance(each.target, cst.Name) and each.target.value == name for each in assign.targets)
+    ]
+    if len(found) != 1 or _is_set_again(source, loop, name):
+        return None
+    statement = source.statement(found[0])
+    return found[0] if statement is not None and source.parent(statement) is loop.body else None
+
+
+def _is_set_again(source: Source, loop: Loop, name: str) -> bool:
+    targets: list[cst.BaseExpression] = [each.target for each in source.every(cst.AugAssign, loop.body)]
+    targets += [each.target for each in source.every(cst.NamedExpr, loop.body)]
+    return any(isinstance(each, cst.Name) and each.value == name for each in targets)
 
 
 def _counted(source: Source, inner: Loop, outer: Loop) -> LastMicroStep | str | None:
     """`for micro_step in range(count):` within a step."""
     call = inner.iter if isinstance(inner, cst.For) else None
-    if not isinstance(inner, cst.For) or not isinstance(call, cst.Call):
+    if not isinstance(inner, cst.For) or not (isinstance(call, cst.Call) or _is_list(source, inner.iter, outer)):
         return None
     skipped = _ends_early(source, inner)
     if skipped is not None:
         return skipped
+    if not isinstance(call, cst.Call) or _is_cut(source, call, outer):
+        return _numbered(source, inner)
     counter = inner.target
     edits: tuple[Splice, ...] = ()
     if call_name(call) == "enumerate" and isinstance(inner.target, cst.Tuple) and len(inner.target.elements) == 2:
@@ -107,6 +157,47 @@ def _of_a_list(source: Source, call: cst.Call, target: cst.Tuple, outer: Loop) -
     return LastMicroStep(f"{counter.value} == len({items.value}) - 1")
 
 
+def _numbered(source: Source, inner: cst.For) -> LastMicroStep:
+    """`for part in batch.chunk(4):` within a step, whose parts get a number; what makes them is called once."""
+    counter = free_name(source, "micro_step")
+    edits: list[Splice] = []
+    parts = source.code(inner.iter)
+    if not isinstance(inner.iter, cst.Name):
+        made, parts = parts, free_name(source, "micro_batches")
+        made = f"list({made})" if isinstance(inner.iter, cst.Call) and call_name(inner.iter) == "zip" else made
+        edits.append(insert_above(source, inner, [f"{parts} = {made}"]))
+    target = source.text[slice(*source.wide_span(inner.target))]
+    inside = f"({target})" if isinstance(inner.target, cst.Tuple) and not target.startswith("(") else target
+    edits.append(Splice(*source.wide_span(inner.target), f"{counter}, {inside}"))
+    edits.append(Splice(*source.wide_span(inner.iter), f"enumerate({parts})"))
+    return LastMicroStep(f"{counter} == len({parts}) - 1", tuple(edits))
+
+
+def _is_cut(source: Source, node: cst.BaseExpression, outer: Loop) -> bool:
+    """Whether an expression gives the parts of a batch: `batch.chunk(4)`, or several of those side by side."""
+    if not isinstance(node, cst.Call):
+        return False
+    if call_name(node) == "zip" and node.args and not any(arg.star or arg.keyword for arg in node.args):
+        return all(_is_cut(source, arg.value, outer) or _is_list(source, arg.value, outer) for arg in node.args)
+    return call_name(node) in _PARTS and isinstance(node.func, cst.Attribute)
+
+
+def _is_list(source: Source, node: cst.BaseExpression, outer: Loop) -> bool:
+    """Whether a name is given a list or a tuple within a step, each time it is given anything there."""
+    if not isinstance(node, cst.Name) or _is_set_again(source, outer, node.value):
+        return False
+    given = [
+        assign.value
+        for assign in source.every(cst.Assign, outer.body)
+        if any(source.code(each.target) == node.value for each in assign.targets)
+    ]
+    return bool(given) and all(
+        isinstance(value, cst.ListComp | cst.List | cst.Tuple)
+        or (isinstance(value, cst.Call) and (call_name(value) in {"list", "tuple"} or _is_cut(source, value, outer)))
+        for value in given
+    )
+
+
 def _asks_remainder(source: Source, test: cst.BaseExpression) -> bool:
     return any(isinstance(each.operator, cst.Modulo) for each in source.every(cst.BinaryOperation, test))
 
@@ -131,6 +222,13 @@ def _asked_before(step: TrainingStep, loop: Loop, branch: cst.If) -> LastMicroSt
     if any(within(source, clip, loop) and not within(source, clip, branch) for clip in step.clips):
         return "gradients are clipped in every turn, as sums over the ranks: clip right before the optimizer's step"
     code = source.code(branch.test)
+    flag = _flag(source, branch.test, loop)
+    if flag is not None:
+        begin = min(source.span(call)[0] for call in (*step.forward, step.backward))
+        known = source.span(flag)[1] < begin
+        return (
+            LastMicroStep(code, always=False) if known else f"`{code}` is known after the forward pass: set it before"
+        )
     asked = {node.value for node in source.every(cst.Name, branch.test)}
     changed = sorted(name for name in asked if binds(source, loop.body, name)) or _set_meanwhile(step, loop, branch)
     if changed or (any(source.every(cst.Call, branch.test)) and not _only_len(source, branch.test)):
