@@ -65,7 +65,18 @@ from diagnose.model import (
 from diagnose.trace import Collective, StackFrame, Trace
 from diagnose.trace.drawn import drawn
 from diagnose.trace.intervals import Intervals
-from diagnose.trace.schema import Bool, CopyDirection, Counters, Float64, Int64, Memory, RangeKind, StepLog, WorkKind
+from diagnose.trace.schema import (
+    Bool,
+    CopyDirection,
+    Counters,
+    Float64,
+    Int64,
+    Memory,
+    MemoryAction,
+    RangeKind,
+    StepLog,
+    WorkKind,
+)
 from diagnose.units import format_bytes, format_count, format_ns, format_share
 
 __all__ = [
@@ -98,6 +109,7 @@ __all__ = [
     "Lateness",
     "Measures",
     "Memory",
+    "MemoryAction",
     "MemoryPeak",
     "Misaligned",
     "Phase",

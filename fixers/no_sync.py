@@ -3,8 +3,8 @@
 What it changes
     Puts forward and backward pass of a micro-step, or the call of the method that makes both, below
     `with contextlib.nullcontext() if last else model.no_sync():`; for models sharded with `fully_shard`, a line before
-    them, `model.set_requires_gradient_sync(last)`. `last` is the program's own condition for the optimizer's step, or the
-    last turn of a loop over counts or over the parts of a batch.
+    them, `model.set_requires_gradient_sync(last)`. `last` is the program's own condition for the optimizer's step, or
+    the last turn of a loop over counts or over the parts of a batch.
 
 Why it helps
     The optimizer needs the sum over micro-steps and ranks. Reduced in each of k micro-steps, k times the bytes travel.

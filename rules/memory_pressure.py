@@ -41,6 +41,7 @@ from diagnose.rule import (
     Facts,
     Intervals,
     Measures,
+    MemoryAction,
     MemoryPeak,
     Place,
     Rule,
@@ -88,6 +89,9 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     if died:
         yield _death(measures, died[-1])
         return
+    if _ends_without_room(measures):
+        yield _end(measures)
+        return
     yield from _hints(measures)
 
 
@@ -101,6 +105,35 @@ def _retries_in_steps(measures: Measures) -> int:
         return int(counted.at(steps.host_end_ns[-1:])[0] - counted.at(steps.host_start_ns[:1])[0])
     allocation = measures.device_allocation
     return int(allocation.retries_per_step.sum()) if allocation.mostly_retried else 0
+
+
+def _ends_without_room(measures: Measures) -> bool:
+    """Whether all there is is the allocator's history up to an allocation that found no room."""
+    trace = measures.trace
+    alone = measures.step_count == 0 and not len(trace.step_log) and not len(trace.ops)
+    rows = trace.memory.action
+    return alone and len(rows) > 0 and bool(rows[-1] == MemoryAction.OUT_OF_MEMORY)
+
+
+def _end(measures: Measures) -> Claim:
+    """The end of such a history, which whoever asks for a snapshot there is handed."""
+    trace, peak = measures.trace, measures.memory_peak
+    size, stack = int(trace.memory.size_bytes[-1]), int(trace.memory.stack[-1])
+    own = [frame for frame in (trace.stacks[stack] if stack >= 0 else ()) if frame.owned]
+    asked = f" asking for {format_bytes(size)}" if size > 0 else ""
+    at = Place(own[0].file, own[0].line, function=own[0].function) if own else Place("", 0)
+    return Claim(
+        summary=f"the recording ends with an allocation{asked} that found no room{_held(peak)}: the run died of it, or "
+        "the program caught the error",
+        recoverable_ns=0,
+        claims=Intervals.empty(),
+        confidence=Confidence.HINT,
+        evidence=[*([Evidence("allocation that failed", size, "bytes")] if asked else []), *_totals(measures)],
+        where=[*([at] if own else ()), *_holders(peak, at)],
+        fixers=_fixers(peak, size),
+        confirm=_relief(peak, size),
+        ended_run=True,
+    )
 
 
 def _death(measures: Measures, site: Site) -> Claim:
@@ -182,7 +215,8 @@ def _hints(measures: Measures) -> Iterator[Claim]:
     retries = int(memory.retries.value[-1] - memory.retries.at(since)[0]) if len(since) and len(memory.retries) else 0
     full = memory.peak_allocated_bytes or 0
     if failures:
-        said = f"{failures} allocations failed for want of memory, and the program went on"
+        many = "an allocation" if failures == 1 else f"{failures} allocations"
+        said = f"{many} failed for want of memory, and the program went on"
     elif retries > 0:
         said = f"the allocator gave back what it cached and tried again {retries} times after the first steps"
         said += ", though not in the recorded ones" if measures.step_count else ""

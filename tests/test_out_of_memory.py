@@ -107,3 +107,30 @@ def test_a_damaged_snapshot_is_a_warning_and_no_more(died: Ran, tmp_path: Path) 
     assert found.findings[0].rule == "memory-pressure"
     assert found.memory is None
     assert any("memory.pickle" in warning for warning in found.warnings)
+
+
+def history(*after: dict[str, Any]) -> dict[str, Any]:
+    """What whoever asks for a snapshot where memory runs out is handed, with what came after."""
+    frames = [{"name": "loss_of", "filename": "train.py", "line": 50}]
+    made = [{"name": "forward", "filename": "train.py", "line": 20}]
+    held = {"action": "alloc", "addr": 4096, "size": 300 * MIB, "stream": 0, "time_us": 1, "frames": made}
+    lack = {"action": "oom", "size": 700 * MIB, "stream": 0, "time_us": 2, "device_free": 7, "frames": frames}
+    return {"segments": [], "device_traces": [[held, lack, *after]]}
+
+
+def test_a_snapshot_of_the_moment_alone_says_what_found_no_room(tmp_path: Path) -> None:
+    path = tmp_path / "oom.pickle"
+    path.write_bytes(pickle.dumps(history()))
+    first = diagnose(open_traces([path]), load()).findings[0]
+    assert (first.rule, first.severity, first.ends_run) == ("memory-pressure", Severity.HIGH, True)
+    assert "asking for 700 MiB that found no room beside the 300 MiB" in first.summary
+    assert [(place.file, place.line) for place in first.where] == [("train.py", 50), ("train.py", 20)]
+
+
+def test_a_program_that_went_on_did_not_die_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "oom.pickle"
+    later = {"action": "alloc", "addr": 1 << 40, "size": MIB, "stream": 0, "time_us": 3, "frames": []}
+    path.write_bytes(pickle.dumps(history(later)))
+    (found,) = diagnose(open_traces([path]), load()).findings
+    assert found.summary == "an allocation failed for want of memory, and the program went on"
+    assert not found.ends_run
