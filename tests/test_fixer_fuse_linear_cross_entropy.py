@@ -149,6 +149,9 @@ TIED = (
 """
     + STEPS.format(step="        loss = model.loss_of(x, y)")
 )
+TIED_ROWS = TIED.replace(
+    "cross_entropy(scores.transpose(1, 2), labels)", "cross_entropy(scores.view(-1, 19), labels.view(-1))"
+)
 IN_STEP = (
     HEAD
     + """class Model(nn.Module):
@@ -286,6 +289,10 @@ PROGRAMS = {
     "lecture": (LECTURE, "logits = self.lm_head(x) if targets is None else None  # (B, T, vocab_size)"),
     "shifted": (SHIFTED, "hidden_states[..., :-1, :].flatten(0, -2),\n"),
     "tied, of its own": (TIED, "return linear_cross_entropy(h, self.embed.weight, labels)"),
+    "tied, in rows of the embedding's size": (
+        TIED_ROWS,
+        "linear_cross_entropy(h.flatten(0, -2), self.embed.weight, labels.view(-1))",
+    ),
     "criterion in the step": (IN_STEP, "loss = model(x, targets=y)"),
     "logits that are let go": (TITAN, "            loss = model(x, targets=y)\n"),
     "function in the step": (FUNCTION, "loss = model(x, targets=y)"),
@@ -636,3 +643,11 @@ def test_the_sick_program_arrives_at_no_logits() -> None:
     patched = fixed(text)
     assert "token_loss" not in patched
     assert "@torch.compile" not in patched
+
+
+def test_rows_of_another_size_than_the_tied_embedding_has_are_not_taken_for_logits() -> None:
+    answer = FIXERS["fuse-linear-cross-entropy"].rewrite(
+        example_request("unfused-loss", TIED_ROWS.replace("view(-1, 19)", "view(-1, 18)"))
+    )
+    assert isinstance(answer, Advice)
+    assert "not seen to be whole" in answer.text

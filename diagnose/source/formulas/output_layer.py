@@ -9,11 +9,14 @@ import libcst as cst
 
 from diagnose.source.arguments import argument
 from diagnose.source.formulas.cross_entropy import Unlaid
-from diagnose.source.formulas.formula import constant, integer, operation, source_kind
+from diagnose.source.formulas.formula import built_module, constant, integer, operation, source_kind
 from diagnose.source.reaching import Bound, reaching, statement_of
 from diagnose.source.syntax import Source
 
 __all__ = ["OutputProduct", "has_size_of", "output_product"]
+
+_ROWS = {"Embedding": ("num_embeddings", 0), "Linear": ("out_features", 1)}
+"""What says how many rows the weight of a module has, and its place."""
 
 
 @dataclass(frozen=True)
@@ -49,16 +52,28 @@ def output_product(source: Source, node: cst.BaseExpression) -> OutputProduct | 
     if made.name == "linear" and not made.method and len(made.operands) + len(made.keywords) in {2, 3}:
         weight, bias = made.given("weight", 1), made.given("bias", 2)
         if weight is not None:
-            return OutputProduct(
-                node, made.operands[0], source.code(weight), source.code(bias) if bias is not None else None
-            )
+            code = source.code(bias) if bias is not None else None
+            return OutputProduct(node, made.operands[0], source.code(weight), code, classes=_classes_of(source, weight))
     if made.name == "matmul" and len(made.operands) == 2:
         turned = operation(source, made.operands[1])
         numbers = [integer(each) for each in turned.operands[1:]] if turned is not None else []
         swaps = turned is not None and turned.name == "transpose" and set(numbers) in ({0, 1}, {-1, -2})
         if turned is not None and not turned.through and (turned.name in {"t", "T", "mT"} or swaps):
-            return OutputProduct(node, made.operands[0], source.code(turned.operands[0]), None)
+            weight = turned.operands[0]
+            return OutputProduct(node, made.operands[0], source.code(weight), None, classes=_classes_of(source, weight))
     return None
+
+
+def _classes_of(source: Source, weight: cst.BaseExpression) -> cst.BaseExpression | None:
+    """The rows of an embedding's weight, or of a linear layer's, as its class builds it."""
+    if not isinstance(weight, cst.Attribute) or weight.attr.value != "weight":
+        return None
+    module = built_module(source, weight.value)
+    kind = source_kind(source, module) if module is not None else ""
+    if module is None or kind not in _ROWS:
+        return None
+    given = argument(module, *_ROWS[kind])
+    return given.value if given is not None else None
 
 
 def has_size_of(source: Source, laid: Unlaid, product: OutputProduct, of: Source | None = None) -> bool:
