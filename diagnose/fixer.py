@@ -116,7 +116,7 @@ from diagnose.source.steps.forward_region import ForwardRegion, forward_region
 from diagnose.source.steps.images import conv_classes, convolves_first, moved_inputs, uses_convolutions
 from diagnose.source.steps.kept_averages import KeptAverage, kept_averages
 from diagnose.source.steps.lightning import lightning_models, logged_reads
-from diagnose.source.steps.loaders import DRAWS, Loader, LoadersFound, find_loaders
+from diagnose.source.steps.loaders import Loader, LoadersFound, find_loaders
 from diagnose.source.steps.micro_steps import LastMicroStep, last_micro_step
 from diagnose.source.steps.microbatch import MicroBatch, microbatch
 from diagnose.source.steps.model_loss import computes_loss
@@ -146,7 +146,6 @@ from diagnose.source.wrapped import block_of, wrapped
 from diagnose.source.written import is_written
 
 __all__ = [
-    "DRAWS",
     "STEADY_UPDATES",
     "Accumulation",
     "Advice",

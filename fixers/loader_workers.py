@@ -38,7 +38,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from diagnose.fixer import (
-    DRAWS,
     Advice,
     Answer,
     Draw,
@@ -48,6 +47,7 @@ from diagnose.fixer import (
     Fixer,
     Gate,
     Loader,
+    LoadersFound,
     Request,
     Scalar,
     Site,
@@ -132,14 +132,12 @@ def rewrite(request: Request) -> Answer:
             draws += [draw] if draw is not None and more else []
     files = request.edited(edits)
     if not files and found.foreign and isinstance(wanted, int):
-        return _from_outside(request, found.foreign, wanted) or Advice(" ".join(reasons))
+        return _from_outside(request, found, wanted) or Advice(" ".join(reasons))
     if files:
         summary = f"load samples in {wanted} worker process{'es' if wanted != 1 else ''}{_guard_note(request)}"
         if not draws:
             return Edits(files, summary)
-        return Edits(
-            files, summary, Gate.TRAINING, f"samples draw random numbers (`{draws[0].code}`), others in workers"
-        )
+        return Edits(files, summary, Gate.TRAINING, _because(draws[0].code))
     if not reasons and not found.loaders and request.finding.rule == "input-bound":
         reasons += list(_without_loader(request))
     return Advice(" ".join(reasons)) if reasons else None
@@ -182,16 +180,16 @@ def _edits(request: Request, loader: Loader, wanted: int) -> tuple[list[tuple[st
     return [edit for each in placed for edit in each.edits.items()], [each.reason for each in placed if each.reason]
 
 
-def _from_outside(request: Request, sites: Sequence[Site], wanted: int) -> Edits | None:
+def _from_outside(request: Request, found: LoadersFound, wanted: int) -> Edits | None:
     """Change what a library's loader has by default, from a file beside the script; None where that cannot be done."""
     source = parse(request.sources.get(request.entry or "", ""))
-    iterable = any(site.arguments.get("iterable") is not False for site in sites)
-    unset = all(site.arguments.get("num_workers") in (0, None) for site in sites)
+    iterable = any(site.arguments.get("iterable") is not False for site in found.foreign)
+    unset = all(site.arguments.get("num_workers") in (0, None) for site in found.foreign)
     if source is None or request.home is None or request.entry is None or iterable or not unset:
         return None
     shim = add_to_shim(request.home, request.sources, ["import functools", "import torch"], _SHIM.format(wanted))
     script = splice(source.text, import_for_effect(source, "gives the loaders of libraries worker processes"))
-    drew = next((site for site in request.sites if site.kind == DRAWS), None)
+    drew = next(iter(found.drew), None)
     return Edits(
         {request.entry: script, shim.path: shim.text},
         f"load samples in {wanted} worker processes where a library builds the loader, by a new file diagnose_fixes.py",

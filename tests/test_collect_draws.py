@@ -18,7 +18,8 @@ from torch.utils.data._utils import fetch
 from diagnose.collect.inside import guard
 from diagnose.collect.inside.drawing import DRAWS, Drawing
 from diagnose.collect.inside.sites import Sites
-from diagnose.source.steps import loaders
+from diagnose.model import Site
+from diagnose.source.steps.loaders import find_loaders
 
 
 class Samples:
@@ -133,5 +134,13 @@ def fetched(samples: Any) -> Any:
     return (fetcher.fetch([index]) for index in range(3))
 
 
-def test_fixers_know_the_site_by_its_kind() -> None:
-    assert loaders.DRAWS == DRAWS
+def test_what_a_run_saw_is_what_fixers_know_of_a_loader(sites: Sites) -> None:
+    samples: Any = Samples(random.random)
+    list(DataLoader(samples))
+    lines = [json.loads(line) for _, text in sites.drain() for line in text.splitlines()]
+    recorded = [Site(each["kind"], "train.py", 2, arguments=each["arguments"]) for each in lines]
+    text = "from torch.utils.data import DataLoader\nloader = DataLoader(samples)\n"
+    site = Site("DataLoader", "train.py", 2, arguments={"dataset": "Samples"})
+    found = find_loaders({"train.py": text}, [site, *recorded])
+    assert [each.arguments["generators"] for each in found.drew] == ["random"]
+    assert [loader.drew for loader in found.loaders] == list(found.drew)

@@ -17,7 +17,7 @@ thread; `trace.readers.run_folder` reads them into a `Trace`. All times are nano
                      graph_break and recompile what torch.compile did with it (`inside.compiler`), keeps graphs which
                      variable collects them (`inside.keeping`), out of memory where the program ended of it, broken
                      cache entry likewise (`inside.cached_views`), blocks where it calls the repeated blocks of its
-                     model (`inside.blocks`)
+                     model (`inside.blocks`), draws where it makes samples that draw random numbers (`inside.drawing`)
     syncs.jsonl      {"file", "line", "function", "count", "steps"}; the file exists, if empty, once somebody looked
     memory.pickle    a snapshot of the device's allocator, as torch takes it, and beside its own keys "diagnose":
                      {"reason": "steady" | "out of memory", "time_ns", "capacity_bytes", "cost_ns", "pieces":

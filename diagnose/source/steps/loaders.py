@@ -22,8 +22,8 @@ from diagnose.source.syntax import Source
 __all__ = ["Loader", "LoadersFound", "find_loaders"]
 
 POSITIONS = {"dataset": 0, "batch_size": 1, "shuffle": 2, "num_workers": 5, "collate_fn": 6, "pin_memory": 7}
-DRAWS = "draws"
-"""The kind of site at which a run saw samples being drawn."""
+_DRAWS = "draws"
+"""The kind of site at which a run saw random numbers go into samples: `collect/inside/drawing.py` records it."""
 _DEVICE = re.compile(r"\.cuda\(|device\s*=\s*[\"']cuda|\.to\(\s*[\"']cuda")
 
 
@@ -131,6 +131,8 @@ class LoadersFound:
 
     loaders: tuple[Loader, ...]
     foreign: tuple[Site, ...] = ()
+    drew: tuple[Site, ...] = ()
+    """Where the run saw samples draw random numbers, of whatever loader."""
 
 
 def find_loaders(
@@ -165,14 +167,15 @@ def find_loaders(
             found.append(Loader(options, site))
     if not known:
         found = _in_text(sources, configs or {}, words)
-    return LoadersFound(tuple(_with_draws(each, sites) for each in found), tuple(foreign))
+    drew = tuple(site for site in sites if site.kind == _DRAWS)
+    return LoadersFound(tuple(_with_draws(each, drew) for each in found), tuple(foreign), drew)
 
 
-def _with_draws(loader: Loader, sites: Sequence[Site]) -> Loader:
+def _with_draws(loader: Loader, drew: Sequence[Site]) -> Loader:
     """The loader with what the run saw of the samples of its dataset."""
     dataset = loader.site.arguments.get("dataset") if loader.site is not None else None
-    drew = [site for site in sites if site.kind == DRAWS and site.arguments.get("dataset") == dataset is not None]
-    return replace(loader, drew=drew[0]) if drew else loader
+    its = next((site for site in drew if site.arguments.get("dataset") == dataset is not None), None)
+    return replace(loader, drew=its)
 
 
 def _names_of(source: Source, site: Site) -> set[str]:
