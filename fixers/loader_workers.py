@@ -18,7 +18,8 @@ How many
     time, so n / (1 - w) would do. A batch takes a worker longer than the training thread, since it is handed over and
     cores and caches are shared: the first number tried is the power of two that is MARGIN (2) times as many or more.
     Between that and larger ones the choice is made by trying. There are no more than the cores of this host for each
-    rank, less one for its training where there are more than four.
+    of its ranks, less one for its training where there are more than four. Where the launcher of a job does not say how
+    many of its ranks are on this host, all are taken to be, and the fix says so.
 
 Fix safety
     Bitwise, where a sample depends on its index alone: the order of samples and the random numbers of the training
@@ -98,8 +99,15 @@ def settings(request: Request) -> Sequence[Mapping[str, Scalar]]:
 
 def _most(facts: Facts) -> int:
     """Workers that a rank of this host has cores for, beside its training; where cores are few, that waits for them."""
-    cores = (facts.cpu_count or _CORES_ASSUMED) // max(1, facts.world_size or 1)
+    cores = (facts.cpu_count or _CORES_ASSUMED) // max(1, facts.local_world_size or facts.world_size or 1)
     return cores - 1 if cores > _FEW_CORES else max(1, cores)
+
+
+def _share_note(facts: Facts) -> str:
+    """With which ranks the cores were divided, where that is not known; "" where it is."""
+    if facts.local_world_size is not None or (facts.world_size or 1) == 1:
+        return ""
+    return f"; cores are shared out among all {facts.world_size} ranks, as nothing says how many are on this host"
 
 
 def rewrite(request: Request) -> Answer:
@@ -110,8 +118,8 @@ def rewrite(request: Request) -> Answer:
         return None
     if (found.loaders or found.foreign) and not isinstance(wanted, int):
         return Advice(
-            "There are as many workers as cores already: what they do for a sample has to become cheaper. Decode once "
-            "and store the result, or keep it in memory where it fits."
+            f"There are as many workers as cores already{_share_note(request.facts)}: what they do for a sample has to "
+            "become cheaper. Decode once and store the result, or keep it in memory where it fits."
         )
     edits: list[tuple[str, Sequence[Splice]]] = []
     reasons = [
@@ -134,7 +142,8 @@ def rewrite(request: Request) -> Answer:
     if not files and found.foreign and isinstance(wanted, int):
         return _from_outside(request, found, wanted) or Advice(" ".join(reasons))
     if files:
-        summary = f"load samples in {wanted} worker process{'es' if wanted != 1 else ''}{_guard_note(request)}"
+        summary = f"load samples in {wanted} worker process{'es' if wanted != 1 else ''}"
+        summary += _guard_note(request) + _share_note(request.facts)
         if not draws:
             return Edits(files, summary)
         return Edits(files, summary, Gate.TRAINING, _because(draws[0].code))
@@ -192,7 +201,8 @@ def _from_outside(request: Request, found: LoadersFound, wanted: int) -> Edits |
     drew = next(iter(found.drew), None)
     return Edits(
         {request.entry: script, shim.path: shim.text},
-        f"load samples in {wanted} worker processes where a library builds the loader, by a new file diagnose_fixes.py",
+        f"load samples in {wanted} worker processes where a library builds the loader, by a new file diagnose_fixes.py"
+        + _share_note(request.facts),
         Gate.TRAINING if drew is not None else None,
         _because(str(drew.arguments.get("generators"))) if drew is not None else "",
     )

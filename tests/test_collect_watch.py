@@ -190,7 +190,7 @@ def test_both_ranks_of_torchrun_are_watched_and_trace_the_same_steps(tmp_path: P
     assert [window["steps"] for window in windows] == [4, 4]
     for rank in (0, 1):
         facts = ran.record("facts.json", rank)
-        assert (facts["rank"], facts["world_size"]) == (rank, 2)
+        assert (facts["rank"], facts["world_size"], facts["local_world_size"]) == (rank, 2, 2)
         assert len(ran.lines("steps.jsonl", rank)) == 40
     wrapped = next(site for site in ran.lines("sites.jsonl", 1) if site["kind"] == "DistributedDataParallel")
     assert wrapped["line"] == line_of("DistributedDataParallel(torch", PROGRAMS / "two_ranks.py")

@@ -17,6 +17,7 @@ from watching import LIMIT_S, PROGRAMS
 
 from diagnose.cli import main
 from diagnose.collect.inside.announcement import AHEAD, WINDOW_AT, Announcement, spans_hosts
+from diagnose.collect.inside.facts import ranks_on_host
 from diagnose.collect.traced_ranks import SLOWEST, Slowest, is_traced
 from diagnose.engine import diagnose
 from diagnose.plugins import load_rules
@@ -275,6 +276,40 @@ class Store:
 )
 def test_launchers_say_whether_a_job_spans_hosts(environment: dict[str, str], spans: bool) -> None:
     assert spans_hosts(8, environment) is spans
+
+
+@pytest.mark.parametrize(
+    ("environment", "count"),
+    [
+        ({}, None),
+        ({"LOCAL_WORLD_SIZE": "4", "WORLD_SIZE": "8"}, 4),
+        ({"LOCAL_WORLD_SIZE": "8", "WORLD_SIZE": "8"}, 8),
+        ({"OMPI_COMM_WORLD_LOCAL_SIZE": "2", "OMPI_COMM_WORLD_SIZE": "8"}, 2),
+        ({"SLURM_STEP_TASKS_PER_NODE": "4(x2)", "SLURM_STEP_NUM_TASKS": "8"}, 4),
+        ({"SLURM_STEP_TASKS_PER_NODE": "5,3", "SLURM_STEP_NUM_TASKS": "8"}, None),
+        # One process a host, which makes the ranks itself.
+        ({"SLURM_STEP_TASKS_PER_NODE": "1(x2)", "SLURM_STEP_NUM_TASKS": "2"}, None),
+        # srun starts one torchrun a host.
+        (
+            {
+                "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+                "SLURM_STEP_NUM_TASKS": "2",
+                "LOCAL_WORLD_SIZE": "4",
+                "WORLD_SIZE": "8",
+            },
+            4,
+        ),
+        ({"LOCAL_WORLD_SIZE": "many", "WORLD_SIZE": "8"}, None),
+        ({"LOCAL_WORLD_SIZE": "0", "WORLD_SIZE": "8"}, None),
+        ({"LOCAL_WORLD_SIZE": "9", "WORLD_SIZE": "8"}, None),
+    ],
+)
+def test_launchers_say_how_many_ranks_a_host_has(environment: dict[str, str], count: int | None) -> None:
+    assert ranks_on_host(8, environment) == count
+
+
+def test_a_job_of_one_rank_has_it_here() -> None:
+    assert ranks_on_host(1, {}) == 1
 
 
 def test_on_one_host_a_file_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

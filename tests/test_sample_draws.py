@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from diagnose.fixer import Advice, Draw, Edits, Facts, Gate, Scalar, Site, example_request, lines_with
+from diagnose.fixer import Advice, Draw, Edits, Facts, Gate, Request, Scalar, Site, example_request, lines_with
 from diagnose.plugins import load
 
 FIXER = load().fixers["loader-workers"]
@@ -168,14 +168,21 @@ def test_a_seed_that_is_alike_in_all_workers_is_left_alone(seed: str, edits: boo
     assert isinstance(asked(text), Edits) is edits
 
 
-def counted(share: float, cores: int, present: int = 0, ranks: int | None = None) -> list[Scalar]:
+ALONE = Facts()
+
+
+def counted(share: float, cores: int, present: int = 0, job: Facts = ALONE) -> list[Scalar]:
     """The numbers of workers that are tried."""
+    return [setting.get("num_workers") for setting in FIXER.settings(waiting(share, cores, present, job))]
+
+
+def waiting(share: float, cores: int, present: int = 0, job: Facts = ALONE) -> Request:
+    """A step that waits for its batch for this share of its time."""
     text = program("return index", more=f", num_workers={present}")
     site = Site("DataLoader", "train.py", lines_with(text, "DataLoader(")[-1], arguments={"num_workers": present})
-    facts = Facts(cpu_count=cores, world_size=ranks)
+    facts = replace(job, cpu_count=cores)
     request = example_request("input-bound", text, sites=[site], facts=facts)
-    request = replace(request, finding=replace(request.finding, share=share))
-    return [setting.get("num_workers") for setting in FIXER.settings(request)]
+    return replace(request, finding=replace(request.finding, share=share))
 
 
 def test_the_first_number_of_workers_suffices_by_measurement() -> None:
@@ -190,9 +197,28 @@ def test_workers_that_are_there_are_at_work_all_the_time() -> None:
     assert counted(0.82, 64, present=1) == [16, 32, 63]
 
 
+def ranks(of_job: int, on_host: int | None) -> Facts:
+    return Facts(world_size=of_job, local_world_size=on_host)
+
+
 def test_ranks_of_a_host_share_its_cores() -> None:
-    assert counted(0.71, 64, ranks=8) == [7]
-    assert counted(0.71, 64, ranks=64) == [1]
+    assert counted(0.71, 64, job=ranks(8, 8)) == [7]
+    assert counted(0.71, 64, job=ranks(64, 64)) == [1]
+
+
+def test_ranks_of_other_hosts_take_none_of_this_ones_cores() -> None:
+    assert counted(0.71, 64, job=ranks(64, 8)) == [7]
+    assert counted(0.71, 16, job=ranks(2, 1)) == counted(0.71, 16)
+
+
+def test_ranks_that_nobody_places_are_counted_on_this_host_and_that_is_said() -> None:
+    unknown, known = ranks(8, None), ranks(8, 8)
+    assert counted(0.71, 64, job=unknown) == counted(0.71, 64, job=known)
+    words = "shared out among all 8 ranks, as nothing says how many are on this host"
+    for present in (0, 7):
+        told, silent = (FIXER.rewrite(waiting(0.71, 64, present, job)) for job in (unknown, known))
+        assert words in str(told)
+        assert words not in str(silent)
 
 
 def test_what_the_run_saw_of_a_librarys_dataset_counts_too() -> None:

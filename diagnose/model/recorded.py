@@ -70,6 +70,8 @@ class Facts:
     """Cores that this process may use."""
     world_size: int | None = None
     """Ranks of the job."""
+    local_world_size: int | None = None
+    """Those of them that are on this process's host, where its launcher says so."""
     torch_threads: int | None = None
     deterministic: bool | None = None
     step_ns_watched: int | None = None

@@ -6,6 +6,8 @@ import contextlib
 import math
 import os
 import platform
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,16 @@ _PRECISION = {"ieee": "highest", "tf32": "high"}
 
 _JOB = {"run": "TORCHELASTIC_RUN_ID", "slurm": "SLURM_JOB_ID", "port": "MASTER_PORT"}
 """Environment of launchers, alike on all ranks of a job; torchrun's `run` is `none` unless one was named."""
+
+
+_RANKS = (
+    ("LOCAL_WORLD_SIZE", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_SIZE"),
+    ("SLURM_STEP_TASKS_PER_NODE", "SLURM_STEP_NUM_TASKS"),
+)
+"""What launchers (torchrun, mpirun, srun) call the number of ranks on a host, and that of all ranks."""
+_ALIKE = re.compile(r"(\d+)(?:\(x\d+\))?")
+"""A number of ranks that each host has: `4`, and Slurm's `4(x2)`; not its `4,2`."""
 
 
 def process_facts(torch: Any) -> dict[str, Any]:
@@ -41,6 +53,20 @@ def job_facts() -> dict[str, str]:
     """What tells the host and the job of a rank from others; the launcher's own words for it."""
     said = {name: os.environ[variable] for name, variable in _JOB.items() if os.environ.get(variable)}
     return {"host": platform.node(), **said}
+
+
+def ranks_on_host(world_size: int, environment: Mapping[str, str] = os.environ) -> int | None:
+    """How many ranks of the job are on this host; None where no launcher says so of a job of this size.
+
+    A launcher that counts otherwise started something else: one process a host, say, which makes the ranks itself.
+    """
+    if world_size == 1:
+        return 1
+    for local, whole in _RANKS:
+        said = _ALIKE.fullmatch(environment.get(local, ""))
+        if said and environment.get(whole) == str(world_size) and 0 < int(said[1]) <= world_size:
+            return int(said[1])
+    return None
 
 
 def _matmul_precision(torch: Any) -> str | None:

@@ -18,7 +18,7 @@ from .cached_views import note_it
 from .calibrated import calibrated
 from .compiler import CompilerLog
 from .drawing import Drawing
-from .facts import job_facts, process_facts
+from .facts import job_facts, process_facts, ranks_on_host
 from .guard import failures, guarded
 from .hub import Hub
 from .keeping import Keeping
@@ -178,6 +178,7 @@ class Watch:
             "steps_found_by": found_by,
             "rank": self._hub.rank,
             "world_size": self._hub.world_size,
+            "local_world_size": guarded(ranks_on_host)(self._hub.world_size),
             "pid": self._hub.pid,
             "job": job_facts(),
             "owned_roots": self._sites.ownership.roots,
