@@ -55,11 +55,13 @@ def _edits(source: Source, found: WrittenLikelihood) -> list[Splice]:
     entries = found.reduction not in {"mean", "sum"} and not found.keywords and found.negative
     if entries and not isinstance(found.targets, cst.Name | cst.Attribute):
         return []  # it would be evaluated twice
+    if found.sizes:
+        return []  # nothing shows that rows are whole
     name, imports = functional(source)
     logits, targets = operand(source, found.logits), operand(source, found.targets)
-    flat = found.classes == -1
+    flat = found.classes == -1 and not found.flat
     arguments = [
-        logits + (".flatten(0, -2)" if flat else "") + (".float()" if found.single else ""),
+        logits + (".flatten(0, -2)" if flat or found.flat else "") + (".float()" if found.single else ""),
         targets + (".flatten()" if flat or found.column else ""),
     ]
     arguments += [f"{keyword}={source.code(value)}" for keyword, value in found.keywords]

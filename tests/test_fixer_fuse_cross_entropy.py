@@ -61,6 +61,23 @@ PROGRAMS = {
         "    return losses.mean()\n",
         "losses = cross_entropy(logits, y, reduction='none')",
     ),
+    "partial": (
+        "from functools import partial\n\nloss_fn = partial(F.cross_entropy, ignore_index=3)\n\n\n"
+        "def loss_of(logits, y):\n    return loss_fn(logits.flatten(0, 1), y.flatten(), reduction='sum')\n",
+        "    return cross_entropy(logits.flatten(0, 1), y.flatten(), ignore_index=3, reduction='sum')\n",
+    ),
+    "partial member, told otherwise": (
+        "import functools\n\n\nclass Loss(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.loss = functools.partial(F.cross_entropy, reduction='none')\n\n"
+        "    def forward(self, logits, y):\n"
+        "        return self.loss(logits.flatten(0, 1), y.flatten(), reduction='sum')\n\n\nloss_of = Loss()\n",
+        "        return cross_entropy(logits.flatten(0, 1), y.flatten(), reduction='sum')\n",
+    ),
+    "rows of logarithms": (
+        "def loss_of(logits, y):\n    log_p = F.log_softmax(logits / 2, -1)\n"
+        "    return F.nll_loss(log_p.view(-1, log_p.size(-1)), y.view(-1), ignore_index=3)\n",
+        "    return cross_entropy((logits / 2).flatten(0, -2), y.view(-1), ignore_index=3)\n",
+    ),
 }
 
 
@@ -115,3 +132,63 @@ def test_a_change_to_single_precision_goes_with_a_written_loss() -> None:
 def test_likelihoods_that_look_alike_stay(before: str, after: str) -> None:
     text = HEAD + PROGRAMS["written out"][0].replace(before, after)
     assert FIXER.rewrite(example_request("unfused-loss", text)) is None
+
+
+@pytest.mark.parametrize(
+    "built",
+    [
+        "partial(F.cross_entropy, weight=seldom)",
+        "partial(F.cross_entropy, ignore_index=PAD)",
+        "partial(F.cross_entropy, scores)",
+        "partial(F.cross_entropy, target=wanted)",
+        "partial(F.cross_entropy, **options)",
+        "partial(F.mse_loss, reduction='sum')",
+    ],
+)
+def test_partial_functions_that_are_others_stay(built: str) -> None:
+    text = f"from functools import partial\n\nloss_fn = {built}\n\n\ndef loss_of(logits, y):\n"
+    text += "    return loss_fn(logits.flatten(0, 1), y.flatten())\n"
+    assert FIXER.rewrite(example_request("unfused-loss", HEAD + text)) is None
+
+
+def with_targets(made: str, taken: str) -> str:
+    """A loss whose targets are made so, and taken so."""
+    step = f"\n\ndef step(model, x, y):\n    return loss_of(model(x), {made})\n"
+    return f"{HEAD}def loss_of(logits, y):\n    return F.cross_entropy(logits.flatten(0, 1), {taken})\n{step}"
+
+
+@pytest.mark.parametrize("taken", ["y.flatten(0, 1)", "y.contiguous().flatten(0, 1)", "y.flatten(end_dim=1)"])
+@pytest.mark.parametrize(
+    "made",
+    [
+        "y.softmax(-1)",
+        "F.one_hot(y, 7)",
+        "F.one_hot(y, 7).float()",
+        "y.to(torch.bfloat16)",
+        "y / y.sum(-1, keepdim=True)",
+        "0.9 * y + 0.1",
+        "torch.zeros(3, 4, 7).scatter_(-1, y.unsqueeze(-1), 1)",
+    ],
+)
+def test_probabilities_of_classes_are_no_indices(made: str, taken: str) -> None:
+    assert FIXER.rewrite(example_request("unfused-loss", with_targets(made, taken))) is None
+    assert FIXER.rewrite(example_request("unfused-loss", with_targets("y", taken.replace("y", f"({made})", 1)))) is None
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "y",
+        "y.to(device)",
+        "y.long()",
+        "y.view(3, 4)",
+        "y * (y > 0)",
+        "torch.zeros(3, 4).to(torch.long)",
+        "torch.zeros(3, 4, dtype=torch.long)",
+        "torch.rand(3, 4, 7).argmax(-1)",
+    ],
+)
+def test_indices_of_classes_stay_indices(made: str) -> None:
+    answer = FIXER.rewrite(example_request("unfused-loss", with_targets(made, "y.flatten(0, 1)")))
+    assert isinstance(answer, Edits)
+    assert "    return cross_entropy(logits.flatten(0, 1), y.flatten(0, 1))\n" in answer.files["train.py"]

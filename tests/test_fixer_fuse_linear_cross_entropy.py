@@ -102,6 +102,10 @@ TIED = (
 TIED_ROWS = TIED.replace(
     "cross_entropy(scores.transpose(1, 2), labels)", "cross_entropy(scores.view(-1, 19), labels.view(-1))"
 )
+PARTIAL = "from functools import partial\n\n" + IN_STEP.replace("nn.CrossEntropyLoss(", "partial(F.cross_entropy, ")
+ROWS = NANO.replace("F.cross_entropy(logits.view(-1, logits.size(-1)), ", "F.nll_loss(log_p.view(-1, 19), ").replace(
+    "            loss = F", "            log_p = F.log_softmax(logits, dim=-1)\n            loss = F"
+)
 PROGRAMS = {
     "nanoGPT": (NANO, "logits = None"),
     "lecture": (LECTURE, "logits = self.lm_head(x) if targets is None else None  # (B, T, vocab_size)"),
@@ -111,6 +115,8 @@ PROGRAMS = {
         TIED_ROWS,
         "linear_cross_entropy(h.flatten(0, -2), self.embed.weight, labels.view(-1))",
     ),
+    "partial function in the step": (PARTIAL, "loss = model(x, targets=y)"),
+    "rows of logarithms": (ROWS, "logits = None"),
     "criterion in the step": (IN_STEP, "loss = model(x, targets=y)"),
 }
 
@@ -125,6 +131,8 @@ def test_what_only_the_loss_needed_goes_with_it() -> None:
     assert "shift_logits" not in fixed(SHIFTED)
     assert "loss_fct" not in fixed(SHIFTED)
     assert "transpose" not in fixed(TIED)
+    assert "criterion" not in fixed(PARTIAL)
+    assert "log_p" not in fixed(ROWS)
 
 
 def test_logits_without_targets_are_still_made() -> None:

@@ -193,6 +193,7 @@ def test_a_loss_of_another_file_is_followed() -> None:
         ("loss_of = token_loss", "loss_of = smoothed(token_loss)"),
         ("loss_of = token_loss", f"wanted = y.flatten()\n    loss_of = lambda scores, wanted: {BODY}"),
         ("def run():\n", "def run(loss_of=None):\n"),
+        ("loss = loss_of(model(x), y)", "loss = loss_of(model(x), y.float().softmax(-1))"),
         ("def token_loss", "@halved\ndef token_loss"),
         ("def token_loss", "async def token_loss"),
         ("scores.flatten(0, 1).float()", "scores.flatten(0, 1) / 0.7"),

@@ -52,6 +52,19 @@ PROGRAMS = {
         (3, 4),
         "nn.functional.cross_entropy(out.view(-1, 7), target.view(-1), reduction='sum')",
     ),
+    "rows of logarithms": (
+        "import torch\nimport torch.nn.functional as F\n\ndef loss_of(logits, y):\n"
+        "    lprobs = F.log_softmax(logits / 2, dim=-1)\n    lprobs = lprobs.view(-1, lprobs.size(-1))\n"
+        "    return F.nll_loss(lprobs, y.view(-1), ignore_index=3)\n",
+        (3, 4),
+        "    return F.cross_entropy((logits / 2).flatten(0, -2), y.view(-1), ignore_index=3)\n",
+    ),
+    "rows of logarithms, their size taken before": (
+        "import torch\nimport torch.nn.functional as F\n\ndef loss_of(logits, y):\n    B, T, V = logits.shape\n"
+        "    return F.nll_loss(F.log_softmax(logits, -1).view(B * T, V), y.view(-1), reduction='none').sum()\n",
+        (3, 4),
+        "F.cross_entropy(logits.flatten(0, -2), y.view(-1), reduction='none').sum()",
+    ),
 }
 
 
@@ -79,3 +92,21 @@ def test_the_same_numbers_come_out(name: str) -> None:
     assert wanted in patched
     for one, other in zip(results(text, shape), results(patched, shape), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        "F.log_softmax(logits, -1).view(-1, 7)",
+        "F.log_softmax(logits, -1).view(logits.size(0), -1)",
+        "F.log_softmax(logits, -1).view(-1, y.size(-1))",
+        "F.log_softmax(logits, 1).view(-1, logits.size(-1))",
+        "F.log_softmax(logits, -1).transpose(0, 1).flatten(0, 1)",
+    ],
+)
+def test_rows_that_are_not_seen_to_be_whole_stay(rows: str) -> None:
+    head = "import torch.nn.functional as F\n\n\ndef loss_of(logits, y):\n"
+    text = f"{head}    return F.nll_loss({rows}, y.view(-1))\n"
+    whole = f"{head}    return F.nll_loss(F.log_softmax(logits, -1).view(-1, logits.size(-1)), y.view(-1))\n"
+    assert FIXER.rewrite(example_request("unfused-loss", text)) is None
+    assert isinstance(FIXER.rewrite(example_request("unfused-loss", whole)), Edits)

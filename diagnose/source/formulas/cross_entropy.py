@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ import libcst as cst
 from diagnose.source.arguments import has_star
 from diagnose.source.bindings import binding_of
 from diagnose.source.formulas.formula import Operation, constant, integer, operation
+from diagnose.source.formulas.probabilities import are_probabilities
 from diagnose.source.members import member
 from diagnose.source.reaching import Bound, reaching, statement_of
 from diagnose.source.syntax import Source
@@ -24,7 +26,9 @@ __all__ = [
     "flattened",
     "means_the_same",
     "refused_option",
+    "rows_of",
     "unlaid",
+    "why_not_indices",
 ]
 
 Step = tuple[cst.CSTNode, str]
@@ -32,7 +36,7 @@ Step = tuple[cst.CSTNode, str]
 
 _PASSED_ON = frozenset({"ignore_index", "label_smoothing", "reduction"})
 _POSITIONAL = ("input", "target")
-_MAKES_PROBABILITIES = frozenset({"softmax", "log_softmax", "sigmoid", "one_hot"})
+_BINDS_TIGHTLY = re.compile(r"[\w.]+")
 _ROWS_AND_LENGTH = ({1, 2}, {-1, -2})
 
 
@@ -56,6 +60,10 @@ class CrossEntropy:
     """The targets, whatever their rank, are made one axis on the way."""
     steps: tuple[Step, ...] = ()
     """The statements that a written one is made of besides `root`; nothing else reads what they bind."""
+    flat: bool = False
+    """All axes but the last of the logits, whatever their rank, are made one on the way."""
+    sizes: tuple[cst.BaseExpression, ...] = ()
+    """What the program takes for the size of the last axis there, where that is not seen to be it."""
 
 
 @dataclass(frozen=True)
@@ -93,26 +101,33 @@ def cross_entropies(source: Source, below: cst.CSTNode | None = None) -> Iterato
             given["input"],
             given["target"],
             tuple((name, code) for name, code in named if name in _PASSED_ON),
-            _by_position(call) or refused_option(named) or _probable(source, given["target"]),
+            _by_position(call) or refused_option(named) or why_not_indices(source, given["target"]),
             all(means_the_same(source, value) for value in options.values()),
         )
 
 
 def _options(source: Source, call: cst.Call) -> dict[str, cst.BaseExpression] | None:
-    """The options that the module was built with; none for the function; None for a call of something else."""
-    if any(name in {"torch.nn.functional.cross_entropy", "torch.nn.cross_entropy"} for name in source.names(call.func)):
+    """The options that the module or the partial function was built with; none for the function itself; None for a call
+    of something else."""
+    if _is_function(source, call.func):
         return {}
     built = _built(source, call.func)
-    if built is None or not any(name.endswith("torch.nn.CrossEntropyLoss") for name in source.names(built.func)):
+    if built is None or has_star(built):
         return None
-    if has_star(built) or any(arg.keyword is None for arg in built.args):
-        return None
+    given = [arg.value for arg in built.args if arg.keyword is None]
+    module = any(name.endswith("torch.nn.CrossEntropyLoss") for name in source.names(built.func)) and not given
+    partial = "functools.partial" in source.names(built.func) and len(given) == 1 and _is_function(source, given[0])
     options = {arg.keyword.value: arg.value for arg in built.args if arg.keyword is not None}
-    return options if all(means_the_same(source, value) for value in options.values()) else None
+    known = (module or partial) and options.keys().isdisjoint(_POSITIONAL)
+    return options if known and all(means_the_same(source, value) for value in options.values()) else None
+
+
+def _is_function(source: Source, node: cst.BaseExpression) -> bool:
+    return any(name in {"torch.nn.functional.cross_entropy", "torch.nn.cross_entropy"} for name in source.names(node))
 
 
 def _built(source: Source, function: cst.BaseExpression) -> cst.Call | None:
-    """How what is called was built: `nn.CrossEntropyLoss()`, by name, as a member, or right there."""
+    """How what is called was built: `nn.CrossEntropyLoss()`, `partial(…)`, by name, as a member, or right there."""
     if isinstance(function, cst.Call):
         return function
     found = member(source, function) if isinstance(function, cst.Attribute) else None
@@ -142,15 +157,9 @@ def _by_position(call: cst.Call) -> str | None:
     return "its options are given by position" if more else None
 
 
-def _probable(source: Source, targets: cst.BaseExpression) -> str | None:
-    """Why targets are seen to be probabilities of classes, not their indices."""
-    made = operation(source, targets)
-    while made is not None and made.operands and _keeps_values(source, made):
-        made = operation(source, made.operands[0])
-    if made is None:
-        return None
-    in_rows = made.name in {"view", "reshape"} and _rows(made) is not None
-    return "its targets are probabilities of classes" if in_rows or made.name in _MAKES_PROBABILITIES else None
+def why_not_indices(source: Source, targets: cst.BaseExpression) -> str | None:
+    """Why no fused kernel takes these targets."""
+    return "its targets are probabilities of classes" if are_probabilities(source, targets) else None
 
 
 def means_the_same(source: Source, value: cst.BaseExpression) -> bool:
@@ -172,14 +181,12 @@ def behind(source: Source, node: cst.BaseExpression, steps: list[Step]) -> cst.B
     return node
 
 
-def unlaid(source: Source, node: cst.BaseExpression, last: bool = False) -> Unlaid | None:
-    """Logits (rows, classes) or (batch, classes, length), taken back to (…, classes); None where that is not seen.
-
-    `last`: their classes are known to be the last axis, whatever their rank.
-    """
-    flat = second = False
+def unlaid(loss: CrossEntropy) -> Unlaid | None:
+    """Logits (rows, classes) or (batch, classes, length), taken back to (…, classes); None where that is not seen."""
+    source, node, last = loss.source, loss.logits, loss.last
+    flat, second = loss.flat, False
     picks: list[str] = []
-    sizes: list[cst.BaseExpression] = []
+    sizes: list[cst.BaseExpression] = [*loss.sizes]
     steps: list[Step] = []
     while True:
         node = behind(source, node, steps)
@@ -192,7 +199,7 @@ def unlaid(source: Source, node: cst.BaseExpression, last: bool = False) -> Unla
         made = operation(source, node) if isinstance(node, cst.Call | cst.Attribute) else None
         if made is None or not made.operands:
             break
-        rows = _rows(made)
+        rows = rows_of(made)
         if rows is not None:
             if picks or second:
                 return None
@@ -210,10 +217,12 @@ def unlaid(source: Source, node: cst.BaseExpression, last: bool = False) -> Unla
 
 def classes_last(loss: CrossEntropy) -> str | None:
     """The code of logits as rows (…, classes), less what only changes their format; None where that is not seen."""
-    laid = unlaid(loss.source, loss.logits, loss.last)
-    if laid is None or not (laid.flat or laid.second or loss.last):
+    laid = unlaid(loss)
+    if laid is None or not (laid.flat or laid.second or loss.last) or loss.sizes:
         return None
     code, swapped = _peeled(loss.source, loss.logits)
+    if loss.flat:
+        code = f"{code if _BINDS_TIGHTLY.fullmatch(code) else f'({code})'}.flatten(0, -2)"
     return code if swapped is laid.second else None
 
 
@@ -223,10 +232,10 @@ def _peeled(source: Source, node: cst.BaseExpression) -> tuple[str, bool]:
     if made is None or not made.method or not made.operands:
         return source.code(node), False
     inner, swaps = made.operands[0], _swaps(made)
-    if not swaps and _rows(made) is None and not _keeps_values(source, made):
+    if not swaps and rows_of(made) is None and not _keeps_values(source, made):
         return source.code(node), False
     code, swapped = _peeled(source, inner)
-    kept = _rows(made) is not None or made.name == "contiguous"
+    kept = rows_of(made) is not None or made.name == "contiguous"
     rest = source.text[source.wide_span(inner)[1] : source.span(node)[1]] if kept and not swapped else ""
     return code + rest, swapped or swaps
 
@@ -252,7 +261,7 @@ def flattened(source: Source, node: cst.BaseExpression, steps: list[Step]) -> tu
         node = made.operands[0]
 
 
-def _rows(made: Operation) -> list[cst.BaseExpression] | None:
+def rows_of(made: Operation) -> list[cst.BaseExpression] | None:
     """The size of the last axis where all others become one (none where it is not told); None for other layouts."""
     if made.name in {"view", "reshape"}:
         sizes = list(made.operands[1:])

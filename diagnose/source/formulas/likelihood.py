@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
+from diagnose.source.formulas.cross_entropy import rows_of
 from diagnose.source.formulas.formula import Operation, certain, constant, integer, operation
+from diagnose.source.formulas.last_size import is_last_size
 from diagnose.source.leftovers import nothing_else_reads
 from diagnose.source.reaching import same_value, statement_of
 from diagnose.source.syntax import Source
@@ -16,6 +18,7 @@ __all__ = ["WrittenLikelihood", "written_likelihoods"]
 
 _PASSED_ON = ("weight", "ignore_index", "reduction")
 """Keywords of `nll_loss` that `cross_entropy` knows too."""
+_FORMATS = frozenset({"float", "to", "double"})
 _FLAT = frozenset({"view", "reshape", "flatten"})
 
 
@@ -31,6 +34,10 @@ class WrittenLikelihood:
     """The logits are turned into single precision on the way."""
     classes: int = -1
     """The axis of the classes: 1, or the last."""
+    flat: bool = False
+    """The logarithms are made rows, and the targets with them: `log_softmax(x, -1).view(-1, n)`."""
+    sizes: list[cst.BaseExpression] = field(default_factory=list)
+    """What the program takes there for the number of classes, where that is not seen to be it."""
     column: bool = False
     """The targets, whatever their rank, are made a column: `targets.view(-1, 1)`."""
     reduction: str = ""
@@ -153,7 +160,24 @@ def _called(found: WrittenLikelihood, made: Operation) -> None:
         raise _NotOne
     found.classes, found.targets = 1, made.operands[1]
     found.keywords = list(made.keywords.items())
-    _logarithms(found, made.operands[0], 1)
+    _logarithms(found, _laid_out(found, made.operands[0]), 1)
+
+
+def _laid_out(found: WrittenLikelihood, node: cst.BaseExpression) -> cst.BaseExpression:
+    """Logarithms before they are made rows."""
+    made = operation(found.source, node)
+    while made is not None and made.condition is None and made.operands:
+        sizes = rows_of(made)
+        if sizes is None and (made.name != "contiguous" or len(made.operands) > 1):
+            break
+        if sizes is not None:
+            found.flat, found.classes = True, -1
+            name = found.source.code(made.operands[0])
+            found.sizes += [size for size in sizes if not is_last_size(found.source, size, [name])]
+        found.steps += made.through
+        node = made.operands[0]
+        made = operation(found.source, node)
+    return node
 
 
 def _logarithms(found: WrittenLikelihood, node: cst.BaseExpression, axis: int) -> None:
@@ -162,7 +186,11 @@ def _logarithms(found: WrittenLikelihood, node: cst.BaseExpression, axis: int) -
     if made.name != "log_softmax" or made.module is not None or along is None:
         raise _NotOne
     found.logits = made.operands[0]
-    if along != axis and not (along in {1, -1} and _is_matrix(found, found.logits)):
+    if found.flat and along != -1:
+        raise _NotOne
+    names = [found.source.code(node), *_names_of(found.source, found.logits)]
+    found.sizes = [size for size in found.sizes if not is_last_size(found.source, size, names)]
+    if not found.flat and along != axis and not (along in {1, -1} and _is_matrix(found, found.logits)):
         raise _NotOne
     kind = made.given("dtype", 2) if "dtype" in made.keywords else None
     if kind is not None and "torch.float32" not in found.source.names(kind):
@@ -170,10 +198,18 @@ def _logarithms(found: WrittenLikelihood, node: cst.BaseExpression, axis: int) -
     found.single = kind is not None
 
 
+def _names_of(source: Source, logits: cst.BaseExpression) -> Iterator[str]:
+    """The code of logits, and of what a change of format alone makes them of."""
+    yield source.code(logits)
+    made = operation(source, logits) if isinstance(logits, cst.Call) else None
+    if made is not None and made.operands and made.name in _FORMATS:
+        yield from _names_of(source, made.operands[0])
+
+
 def _is_matrix(found: WrittenLikelihood, node: cst.BaseExpression) -> bool:
     """Whether logits are seen to have two axes: the last and axis 1 are then one."""
     made = operation(found.source, node)
-    while made is not None and made.name in {"float", "to", "double"} and made.operands:
+    while made is not None and made.name in _FORMATS and made.operands:
         made = operation(found.source, made.operands[0])
     if made is None:
         return False

@@ -60,4 +60,6 @@ def _as_called(found: WrittenLikelihood) -> CrossEntropy:
         last=found.classes == -1,
         column=found.column,
         steps=tuple(found.steps),
+        flat=found.flat,
+        sizes=tuple(found.sizes),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import libcst as cst
@@ -10,7 +9,7 @@ import libcst as cst
 from diagnose.source.arguments import argument
 from diagnose.source.formulas.cross_entropy import Unlaid
 from diagnose.source.formulas.formula import built_module, constant, integer, operation, source_kind
-from diagnose.source.reaching import Bound, reaching, statement_of
+from diagnose.source.formulas.last_size import is_last_size
 from diagnose.source.syntax import Source
 
 __all__ = ["OutputProduct", "has_size_of", "output_product"]
@@ -85,16 +84,10 @@ def _is_size(source: Source, size: cst.BaseExpression, laid: Unlaid, product: Ou
     names = {name for _, name in laid.steps} | {source.code(laid.base)}
     if integer(size) == -1:
         return True
+    seen = is_last_size(source, size, names)
+    if seen is not None:
+        return seen
     code = source.code(size)
-    if any(code in {f"{name}.size(-1)", f"{name}.shape[-1]", f"{name}.size(2)", f"{name}.shape[2]"} for name in names):
-        return True
-    if isinstance(size, cst.Name):
-        found = reaching(source, statement_of(source, size), size.value)
-        written = isinstance(found.value, cst.Tuple)  # `vocab, width = 50257, 768` is as good as two lines
-        if found.bound is Bound.UNPACKED and isinstance(found.value, cst.BaseExpression) and not written:
-            shaped = re.fullmatch(r"(\w+)\.(?:shape|size\(\))", source.code(found.value))
-            targets = _targets(found.statement)
-            return shaped is not None and shaped[1] in names and targets[-1:] == [size.value]
     if product.classes is None:
         return False
     value, wanted = constant(source, size), constant(of, product.classes)
@@ -103,12 +96,3 @@ def _is_size(source: Source, size: cst.BaseExpression, laid: Unlaid, product: Ou
     # `config.vocab_size` where it is built is `self.config.vocab_size` where it is used.
     last, built = code.rpartition(".")[2], of.code(product.classes).rpartition(".")[2]
     return last == built or code == f"{product.layer}.out_features"
-
-
-def _targets(statement: cst.CSTNode | None) -> list[str]:
-    """The names that `B, T, C = …` binds, in order."""
-    small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
-    target = small.targets[0].target if isinstance(small, cst.Assign) else None
-    if not isinstance(target, cst.Tuple):
-        return []
-    return [each.value.value if isinstance(each.value, cst.Name) else "" for each in target.elements]

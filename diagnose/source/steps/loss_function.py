@@ -28,6 +28,8 @@ COMPUTES_AS_WRITTEN = re.compile(r"\b(?:autocast|custom_fwd|compile|disable|type
 """Decorators that hand any parameter on, and the outcome as it is."""
 _BOUND = frozenset({"self", "cls"})
 _MOVES = frozenset({"to", "cuda"})
+_ONLY_MAKE = ("torch.", "functools.partial")
+"""Names of functions that do nothing beside."""
 _DEEPEST = 8
 
 
@@ -325,7 +327,7 @@ def _may_go(source: Source, statement: cst.CSTNode, name: str) -> bool:
     small = only_statement(statement)
     target = small.targets[0].target if isinstance(small, cst.Assign) and len(small.targets) == 1 else None
     calls = (call for call in source.every(cst.Call, statement) if source.inside(call, cst.Lambda) is None)
-    asks = all(any(known.startswith("torch.") for known in source.names(call.func)) for call in calls)
+    asks = all(any(known.startswith(_ONLY_MAKE) for known in source.names(call.func)) for call in calls)
     return isinstance(target, cst.Name) and target.value == name and asks
 
 

@@ -20,6 +20,7 @@ from diagnose.source.formulas.cross_entropy import (
     behind,
     flattened,
     unlaid,
+    why_not_indices,
 )
 from diagnose.source.formulas.losses import losses
 from diagnose.source.formulas.output_layer import OutputProduct, has_size_of, output_product
@@ -112,7 +113,7 @@ def _losses(sources: Mapping[str, str], step: TrainingStep) -> Iterator[tuple[cs
     """The cross entropies of a step, taken there or in a function of the program's own."""
     source = step.source
     for loss in losses(source, step.turn):
-        laid = unlaid(source, loss.logits, loss.last)
+        laid = unlaid(loss)
         if laid is not None:
             targets, flat = _targets(loss, laid)
             yield loss.root, _Taken(loss, laid, laid.base, targets, flat, (*laid.steps, *loss.steps))
@@ -123,7 +124,7 @@ def _losses(sources: Mapping[str, str], step: TrainingStep) -> Iterator[tuple[cs
         function = _function(sources, step, call)
         for loss in losses(function.source, function.node.body) if function is not None else ():
             assert function is not None  # it has a loss
-            laid = unlaid(function.source, loss.logits, loss.last)
+            laid = unlaid(loss)
             if laid is None or not function.returns(loss, laid):
                 continue
             targets, flat = _targets(loss, laid)
@@ -162,8 +163,9 @@ def _targets(loss: CrossEntropy, laid: Unlaid) -> tuple[cst.BaseExpression, bool
 def _whole(sources: Mapping[str, str], step: TrainingStep, root: cst.BaseExpression, taken: _Taken) -> LossOfStep:
     source, call = step.source, taken.outcome
     assert isinstance(call, cst.Call)  # one of those of the model
-    if taken.loss.refused is not None:
-        raise _NotOne(taken.loss.refused)
+    refused = taken.loss.refused or why_not_indices(source, taken.targets)
+    if refused is not None:
+        raise _NotOne(refused)
     if source.code(call.func) != step.model:
         raise _NotOne("another function calls the model, and would have to hand the targets on")
     if not taken.loss.portable:

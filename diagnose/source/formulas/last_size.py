@@ -1,0 +1,37 @@
+"""Whether an expression is the size of a tensor's last axis: `x.size(-1)`, the last name of `B, T, V = x.shape`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+import libcst as cst
+
+from diagnose.source.reaching import Bound, reaching, statement_of
+from diagnose.source.syntax import Source
+
+__all__ = ["is_last_size"]
+
+
+def is_last_size(source: Source, size: cst.BaseExpression, names: Collection[str]) -> bool | None:
+    """Of a tensor that has these names; None where neither is seen, as of a number or an option."""
+    code = source.code(size)
+    if any(code in {f"{name}.size(-1)", f"{name}.shape[-1]", f"{name}.size(2)", f"{name}.shape[2]"} for name in names):
+        return True
+    if not isinstance(size, cst.Name):
+        return None
+    found = reaching(source, statement_of(source, size), size.value)
+    written = isinstance(found.value, cst.Tuple)  # `vocab, width = 50257, 768` is as good as two lines
+    if found.bound is not Bound.UNPACKED or not isinstance(found.value, cst.BaseExpression) or written:
+        return None
+    shaped = re.fullmatch(r"(\w+)\.(?:shape|size\(\))", source.code(found.value))
+    return shaped is not None and shaped[1] in names and _bound_by(found.statement)[-1:] == [size.value]
+
+
+def _bound_by(statement: cst.CSTNode | None) -> list[str]:
+    """The names that `B, T, C = …` binds, in order."""
+    small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
+    target = small.targets[0].target if isinstance(small, cst.Assign) else None
+    if not isinstance(target, cst.Tuple):
+        return []
+    return [each.value.value if isinstance(each.value, cst.Name) else "" for each in target.elements]
