@@ -100,7 +100,14 @@ from diagnose.source.steps.block_calls import (
 )
 from diagnose.source.steps.built import Built, built_model
 from diagnose.source.steps.called_micro_step import called_micro_step
-from diagnose.source.steps.compiled import Compiled, ModelClass, compilations, is_compiled, model_class
+from diagnose.source.steps.compiled import (
+    Compiled,
+    ModelClass,
+    compilations,
+    is_compiled,
+    is_handed_to_compile,
+    model_class,
+)
 from diagnose.source.steps.cuda_switch import also_without_cuda
 from diagnose.source.steps.data_parallel import (
     DataParallel,
@@ -281,6 +288,7 @@ __all__ = [
     "is_append",
     "is_compiled",
     "is_constant",
+    "is_handed_to_compile",
     "is_occasional",
     "is_overwritten",
     "is_read",

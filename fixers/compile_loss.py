@@ -12,8 +12,8 @@ Why it helps
 Fix safety
     Rounding: the same operators, with intermediate results kept in wider formats; the gate compares with float64. The
     first steps take seconds longer. Left alone: functions that call the model, train, print, loop, or read values from
-    tensors; gradients of gradients, which compiled code does not have; with advice: a loss that is computed where no
-    function of the program's holds it alone.
+    tensors; functions that the program compiles by itself, under a condition or not; gradients of gradients, which
+    compiled code does not have; with advice: a loss that is computed where no function of the program's holds it alone.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from diagnose.fixer import (
     ensure_import,
     example_request,
     insert_before,
+    is_handed_to_compile,
     lines_with,
     parse,
 )
@@ -66,6 +67,8 @@ def rewrite(request: Request) -> Answer:
         elif len(alone) > 1:
             continue
         for function in alone:
+            if is_handed_to_compile(request.sources, source, function):
+                continue
             torch, imports = ensure_import(source, "torch")
             edits.append((path, [*imports, insert_before(source, function, [f"@{torch}.compile"])]))
     if edits:
@@ -128,6 +131,7 @@ FIXER = Fixer(
     examples=(
         Example(_HEAD + _LOSS, _HEAD + "@torch.compile\n" + _LOSS, _recorded),
         Example(_HEAD + "@torch.compile(mode='default')\n" + _LOSS, None, _recorded),
+        Example(_HEAD + _LOSS + "\n\nif args.compile:\n    loss_of = torch.compile(loss_of)\n", None, _recorded),
         Example(
             _HEAD + "def step(model, x, y):\n    return F.cross_entropy(model(x).float(), y)  # here\n", None, _recorded
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -71,3 +72,33 @@ def test_a_loss_amid_the_training_is_left_with_advice() -> None:
     answer = FIXER.rewrite(request(text))
     assert isinstance(answer, Advice)
     assert "train.py:4" in answer.text
+
+
+COMPILES = {
+    "under its own name": "if args.compile:\n    loss_of = torch.compile(loss_of)\n",
+    "under another name": "fast = loss_of\nif args.compile:\n    fast = torch.compile(fast, dynamic=True)\n",
+    "in an expression": "f = torch.compile(loss_of) if args.compile else loss_of\n",
+    "by keyword": "f = torch.compile(model=loss_of)\n",
+    "within a partial function": "f = torch.compile(partial(loss_of, weight=None))\n",
+    "handed to what compiles": (
+        "class Trainer:\n    def __init__(self, criterion):\n        self.criterion = torch.compile(criterion)\n\n\n"
+        "Trainer(loss_of)\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("way", COMPILES)
+def test_a_loss_that_the_program_compiles_by_itself_stays(way: str) -> None:
+    assert FIXER.rewrite(request(f"{PLAIN}\n\n{COMPILES[way]}")) is None
+
+
+def test_a_loss_that_another_file_compiles_stays() -> None:
+    train = "import torch\nfrom losses import loss_of\n\nif args.compile:\n    fast = torch.compile(loss_of)\n"
+    given = request(PLAIN)
+    assert FIXER.rewrite(replace(given, sources={"train.py": PLAIN, "main.py": train})) is None
+
+
+@pytest.mark.parametrize("other", ["model", "loss_of_all", "step"])
+def test_what_else_a_program_compiles_says_nothing_of_its_loss(other: str) -> None:
+    text = f"{PLAIN}\n\nif args.compile:\n    {other} = torch.compile({other})\n"
+    assert isinstance(FIXER.rewrite(request(text)), Edits)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -12,9 +13,10 @@ from diagnose.source.edit import call_name
 from diagnose.source.flow import within
 from diagnose.source.literals import string
 from diagnose.source.steps.built import Built
+from diagnose.source.steps.loss_function import loss_function
 from diagnose.source.syntax import Source, parse
 
-__all__ = ["Compiled", "ModelClass", "compilations", "is_compiled", "model_class"]
+__all__ = ["Compiled", "ModelClass", "compilations", "is_compiled", "is_handed_to_compile", "model_class"]
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ def compilations(sources: Mapping[str, str]) -> tuple[Compiled, ...]:
 
 def _compiled_by(source: Source, call: cst.Call, imported: set[str]) -> str | None:
     if "torch.compile" in source.names(call.func):
-        given = next((arg.value for arg in call.args if arg.keyword is None or arg.keyword.value == "model"), None)
+        given = _given(call)
         return source.code(given) if given is not None else None
     if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "compile":
         return None
@@ -71,6 +73,26 @@ def _compiled_by(source: Source, call: cst.Call, imported: set[str]) -> str | No
     # `re.compile(…)` is a module's function, and `pattern.compile("…")` takes what is to be compiled.
     named = isinstance(call.func.value, cst.Name | cst.Attribute | cst.Subscript)
     return owner if named and not positional and owner.partition(".")[0] not in imported else None
+
+
+def _given(call: cst.Call) -> cst.BaseExpression | None:
+    """What a call of torch.compile is to compile."""
+    return next((arg.value for arg in call.args if arg.keyword is None or arg.keyword.value == "model"), None)
+
+
+def is_handed_to_compile(sources: Mapping[str, str], source: Source, function: cst.FunctionDef) -> bool:
+    """Whether the program compiles a function where it takes it, whatever decides on that: `torch.compile(loss_of)`."""
+    name = function.name.value
+    for found in compilations(sources):
+        if not isinstance(found.node, cst.Call):
+            continue
+        if re.search(rf"\b{name}\b", found.target):
+            return True
+        given = _given(found.node)
+        known = loss_function(sources, found.path, found.source, given) if given is not None else None
+        if known is not None and known.node.deep_equals(function) and known.source.text == source.text:
+            return True
+    return False
 
 
 def _imported(source: Source) -> set[str]:
