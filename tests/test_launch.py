@@ -278,3 +278,30 @@ def test_ranks_that_hear_of_their_end_have_their_launcher_until_then(tmp_path: P
         processes.end_all(job.pid, tmp_path, grace_s=LIMIT_S)
         assert job.stdout.read() == "saved\n" * 2
     assert left_of(family) == []
+
+
+_TOGETHER = """
+import os, signal, sys, threading
+signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
+os.write(1, b"ready\\n")
+threading.Event().wait()
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="what a process hears is read from /proc")
+def test_of_ranks_that_hear_of_their_end_and_end_at_once_their_launcher_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "HELD_S", LIMIT_S)
+    script = tmp_path / "together.py"
+    script.write_text(_TOGETHER)
+    quiet = {**os.environ, "OMP_NUM_THREADS": "1"}
+    words = [*TORCHRUN, str(script)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=quiet) as job:
+        assert job.stdout is not None
+        assert job.stderr is not None
+        assert [job.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
+        family = of_run(job.pid, tmp_path)
+        processes.end_all(job.pid, tmp_path, grace_s=LIMIT_S)
+        assert (job.stdout.read(), job.stderr.read()) == ("", "")
+    assert left_of(family) == []

@@ -15,7 +15,11 @@ from diagnose.collect.records import RECIPE_VARIABLE
 
 GRACE_S = 5.0
 """Between the request to end and the kill."""
+HELD_S = 0.5
+"""How long a launcher stands still that a rank may need: of ranks that end meanwhile it has no word to say."""
 _POLL_S = 0.05
+_NOTICE_S = 0.005
+"""Well below the 0.1 s in which torch's launcher notices that a rank has ended."""
 _STARTED = re.compile(r"\bmultiprocessing\.(?:spawn|forkserver)\b")
 _MASKS = ("SigCgt", "SigIgn")
 _OF_TORCHRUN = "TORCHELASTIC_RUN_ID"
@@ -47,35 +51,63 @@ def end_all(root: int, folder: Path, grace_s: float = GRACE_S) -> None:
     an error: its ranks are asked in its place.
     """
     family = of_run(root, folder)
-    launchers, ranks = _launched(family)
+    launchers, serving, ranks = _launched(family)
     still = [*launchers, *(process for process in family if _works_for_a_defenceless(process))]
-    _signal(still, signal.SIGSTOP)
-    processes = [process for process in family if process not in still]
+    _signal([*still, *serving], signal.SIGSTOP)
+    processes = [process for process in family if process not in still and process not in serving]
     first = [process for process in processes if process.pid == root or process in ranks]
     _signal(first or processes, signal.SIGTERM)
-    alive = _after(grace_s / 2, processes)
+    alive = _after(min(HELD_S, grace_s / 4) if serving else grace_s / 2, processes)
+    alive = _served(serving, ranks, alive, grace_s / 2)
     # In this order: whoever they work for shall be gone before it hears that they are.
     _signal(alive, signal.SIGTERM)
     _signal(still, signal.SIGKILL)
-    alive = _after(grace_s / 2, alive)
+    alive = _served(serving, ranks, alive, grace_s / 2)
     # Whoever was started while we asked is still to be found.
-    _signal([*alive, *_alive(of_run(root, folder))], signal.SIGKILL)
+    _signal([*serving, *alive, *_alive(of_run(root, folder))], signal.SIGKILL)
 
 
-def _launched(family: list[psutil.Process]) -> tuple[list[psutil.Process], list[psutil.Process]]:
-    """Launchers of torch whose ranks all die of SIGTERM, and these ranks.
+def _served(
+    launchers: list[psutil.Process], ranks: list[psutil.Process], processes: list[psutil.Process], seconds: float
+) -> list[psutil.Process]:
+    """Those of the processes that live once all have ended or `seconds` are over, while their launchers serve ranks.
+
+    A launcher stands still from when a first rank has ended, of which it would tell as of an error, until the others
+    have. Where these take longer it goes on, for they may need it, and ends them and itself in its own way.
+    """
+    deadline = time.monotonic() + seconds
+    if not launchers or not processes:
+        return _after(seconds, processes)
+    there = len(_alive(ranks))
+    _signal(launchers, signal.SIGCONT)
+    while len(_alive(ranks)) == there and time.monotonic() < deadline:
+        time.sleep(_NOTICE_S)
+    if time.monotonic() < deadline:
+        _signal(launchers, signal.SIGSTOP)
+        if _after(min(HELD_S, seconds / 4), ranks):
+            _signal(launchers, signal.SIGTERM)
+            _signal(launchers, signal.SIGCONT)
+    return _after(max(0.0, deadline - time.monotonic()), processes)
+
+
+def _launched(
+    family: list[psutil.Process],
+) -> tuple[list[psutil.Process], list[psutil.Process], list[psutil.Process]]:
+    """Launchers of torch whose ranks all die of SIGTERM, those with ranks that hear it, and the ranks of both.
 
     Ranks that hear the signal may need their launcher for what they do then: it keeps their store.
     """
     launched = {process.pid for process in family if _is_of_torchrun(process)}
-    launchers, ranks = [], []
+    launchers: list[psutil.Process] = []
+    serving: list[psutil.Process] = []
+    ranks: list[psutil.Process] = []
     for launcher in family:
         with contextlib.suppress(psutil.Error, OSError, ValueError):
             its = [child for child in launcher.children() if child.pid in launched]
-            if its and launcher.pid not in launched and not any(_hears_sigterm(child.pid) for child in its):
-                launchers.append(launcher)
+            if its and launcher.pid not in launched:
+                (serving if any(_hears_sigterm(child.pid) for child in its) else launchers).append(launcher)
                 ranks += its
-    return launchers, ranks
+    return launchers, serving, ranks
 
 
 def _is_of_torchrun(process: psutil.Process) -> bool:
