@@ -22,7 +22,9 @@ but for rounding, and part of one where it is nearly zero. How far such errors r
 made of a few of them. Of a parameter's elements, one in a thousand may therefore be off by up to two such steps in
 either program; the rest is compared as above. Or else its errors are counted: where gradients are normally distributed
 and wrong by a share e of their size, √(2/π) e / x of the elements are off by more than x steps. Three times as many may
-be, e being the typical error of all gradients. What gradients are held to knows no such exception.
+be, e being the typical error of all gradients. Where torch's Adam and its gradients are seen, both are granted only to
+elements whose own gradients are off by that much of their size (turned.py). What gradients are held to knows no such
+exception.
 
 For both, the optimizers are made of the same parameters with the same settings, a checkpoint of the one program fits
 the other (the same names and shapes), and memory does not grow from step to step where the original's does not. NaN and
@@ -40,6 +42,7 @@ from diagnose.model import Gate, GateResult
 from diagnose.trace.schema import Float64
 from diagnose.trial.captures import Capture, Tensor
 from diagnose.trial.state import states_differ
+from diagnose.trial.turned import reach
 
 FACTOR = 3.0
 GROSS_FACTOR = 10.0
@@ -148,18 +151,21 @@ def _errors(
         ideal = reference.values[key]
         size = _rms(ideal)
         step = _largest_step(reference, key)
-        own = _rms(_unamplified(original.values[key] - ideal, step))
+        own = _rms(_unamplified(original.values[key] - ideal, step, reach(original, reference, key, step)))
         base = own
         if rounded is not None and key in rounded.values:
-            base = max(base, _rms(_unamplified(rounded.values[key] - ideal, step)))
+            far = reach(rounded, reference, key, step)
+            base = max(base, _rms(_unamplified(rounded.values[key] - ideal, step, far)))
         if len(ideal) < FEW_ELEMENTS:
             base = max(base, typical * size) * FACTOR_OF_FEW / FACTOR
         if tensor.kind == "gradient" and own >= size:
             base = max(base, typical * usual)
         allowed = FACTOR * base + _FLOAT32_ROUNDING * size
         errors = patched.values[key] - ideal
-        wrong = _rms(_unamplified(errors, step))
-        if wrong > allowed and _explained(errors, step, tensor.step + 1, typical):
+        far = reach(patched, reference, key, step)
+        wrong = _rms(_unamplified(errors, step, far))
+        within = bool((np.abs(errors) <= np.maximum(allowed, far)).all())
+        if wrong > allowed and within and _explained(errors, step, tensor.step + 1, typical):
             allowed = wrong
         yield _Error(tensor.kind, tensor.title, wrong, own, allowed)
 
@@ -174,15 +180,18 @@ def _largest_step(reference: Capture, key: tuple[int, int, str, str]) -> float:
     return max((float(np.abs(here - other).max(initial=0.0)) for other in others if other is not None), default=0.0)
 
 
-def _unamplified(errors: Float64, step: float) -> Float64:
-    """The errors without the few largest, as far as these may be steps that an optimizer made out of rounding."""
+def _unamplified(errors: Float64, step: float, far: Float64 | float) -> Float64:
+    """The errors without the few largest, as far as these may be steps that an optimizer made out of rounding.
+
+    `far`: by how much each element may be off for what its gradient is off by.
+    """
     few = int(AMPLIFIED * len(errors))
     if few == 0 or step == 0.0:
         return errors
     sizes = np.abs(errors)
     excused = np.zeros(len(errors), np.bool_)
     excused[np.argpartition(sizes, -few)[-few:]] = True
-    return errors[~(excused & (sizes <= _TWO_STEPS * step))]
+    return errors[~(excused & (sizes <= np.minimum(_TWO_STEPS * step, far)))]
 
 
 def _explained(errors: Float64, step: float, steps: int, typical: float) -> bool:
