@@ -134,28 +134,9 @@ def _plan(plan: Deferred, lines: set[int]) -> None:
     done: set[tuple[cst.CSTNode, str]] = set()
     steps = batch_loops(source)
     for read in training_reads(source, lines):
-        loops = loops_around(source, read)
-        inner = [loop for loop in loops if isinstance(loop, cst.For) and not trains(source, loop)]
-        batch = next((loop for loop in loops if loop in steps), None)
-        batch = batch or next((loop for loop in loops if trains(source, loop)), None)
-        rare = batch is None or (batch not in steps and trains_within(source, batch))
-        rare = rare or (batch is not None and gate(source, read, batch) is not None)
-        shown = on_progress_bar(source, read)
         before = len(plan.splices)
         try:
-            if batch is not None and not rare and shown is not None:
-                _show_less_often(plan, shown, batch)
-            elif batch is not None and puts_off(source, read):
-                if not rare:
-                    put_off(plan, read, batch)
-            elif inner and (batch is None or inner[-1] is not batch):
-                read_at_once(plan, read, inner[-1])
-            elif batch is not None and not rare:
-                name = filled_by(source, read)
-                key = (scope_of(source, read), name)
-                if key not in done:
-                    done.add(key)
-                    keep_on_device(plan, read, batch, name)
+            _plan_read(plan, read, steps, done)
         except LeftAlone as reason:
             del plan.splices[before:]
             plan.reasons.append(f"{source.lines_of(read)[0]} is left alone: {reason}")
@@ -168,6 +149,34 @@ def _plan(plan: Deferred, lines: set[int]) -> None:
             _show_less_often(plan, statement, batch)
         except LeftAlone as reason:
             plan.reasons.append(f"{source.lines_of(statement)[0]} is left alone: {reason}")
+
+
+def _plan_read(plan: Deferred, read: cst.Call, steps: set[Loop], done: set[tuple[cst.CSTNode, str]]) -> None:
+    """Put one read off, or leave it where it is; what the lists in `done` collect stays on the device already.
+
+    Raises LeftAlone.
+    """
+    source = plan.source
+    loops = loops_around(source, read)
+    inner = [loop for loop in loops if isinstance(loop, cst.For) and not trains(source, loop)]
+    batch = next((loop for loop in loops if loop in steps), None)
+    batch = batch or next((loop for loop in loops if trains(source, loop)), None)
+    rare = batch is None or (batch not in steps and trains_within(source, batch))
+    rare = rare or (batch is not None and gate(source, read, batch) is not None)
+    shown = on_progress_bar(source, read)
+    if batch is not None and not rare and shown is not None:
+        _show_less_often(plan, shown, batch)
+    elif batch is not None and puts_off(source, read):
+        if not rare:
+            put_off(plan, read, batch)
+    elif inner and (batch is None or inner[-1] is not batch):
+        read_at_once(plan, read, inner[-1])
+    elif batch is not None and not rare:
+        name = filled_by(source, read)
+        key = (scope_of(source, read), name)
+        if key not in done:
+            done.add(key)
+            keep_on_device(plan, read, batch, name)
 
 
 def _show_less_often(plan: Deferred, shown: cst.Expr, batch: Loop) -> None:

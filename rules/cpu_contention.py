@@ -81,13 +81,6 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         return
     cores = measures.trace.facts.cpu_count
     busy, others, workers = (_median(measures, f"host.{name}") for name in ("cpu", "others_cpu", "workers"))
-    used = [
-        Evidence("cores busy with this run", busy / 100, "count") if busy is not None else None,
-        Evidence("cores busy with other processes", others / 100, "count") if others is not None else None,
-        Evidence("loader workers and other children", round(workers), "count") if workers is not None else None,
-        Evidence("cores that it may use", cores, "count") if cores is not None else None,
-        Evidence("torch threads", measures.trace.facts.torch_threads or 0, "count"),
-    ]
     strangers = others is not None and busy is not None and others > busy
     loaders = [
         Place(site.file, site.line, function=site.function)
@@ -100,11 +93,25 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         recoverable_ns=gain,
         claims=claims,
         confidence=Confidence.BOUND,
-        evidence=[Evidence("ready without a core", share, "share"), *(one for one in used if one is not None)],
+        evidence=[Evidence("ready without a core", share, "share"), *_used(measures, busy, others, workers)],
         where=loaders,
         fixers=_fixers(strangers, bool(loaders or (workers and not measures.trace.sites))),
         confirm="a run with nothing else on these cores" if strangers else "a trial with fewer workers or threads",
     )
+
+
+def _used(measures: Measures, busy: float | None, others: float | None, workers: float | None) -> Iterator[Evidence]:
+    """Who has the cores, as far as that is known; loads are in percent of a core."""
+    facts = measures.trace.facts
+    if busy is not None:
+        yield Evidence("cores busy with this run", busy / 100, "count")
+    if others is not None:
+        yield Evidence("cores busy with other processes", others / 100, "count")
+    if workers is not None:
+        yield Evidence("loader workers and other children", round(workers), "count")
+    if facts.cpu_count is not None:
+        yield Evidence("cores that it may use", facts.cpu_count, "count")
+    yield Evidence("torch threads", facts.torch_threads or 0, "count")
 
 
 def _fixers(strangers: bool, has_workers: bool) -> tuple[str, ...]:

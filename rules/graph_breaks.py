@@ -74,16 +74,9 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     count = breaks / measures.step_count
     whole = (calls - breaks) / measures.step_count
     pieces = f"{format_count(whole + count)} graphs instead of {format_count(whole)}"
-    cost = (
-        f"the device waits {format_ns(gain / measures.step_count)} per step between them"
-        if gain and measures.has_device
-        else f"the host is between them for {format_ns(gain / measures.step_count)} per step"
-        if gain
-        else "the device does not wait between them; what fusing across a break would save is unknown"
-    )
     yield Claim(
-        summary=f"compiled functions break {format_count(count)} times per step, into {pieces}: {cost}"
-        f"{_reasons(sites)}",
+        summary=f"compiled functions break {format_count(count)} times per step, into {pieces}: "
+        f"{_cost(measures, gain)}{_reasons(sites)}",
         recoverable_ns=gain,
         claims=claims if gain else Intervals.empty(),
         cut=Cut(host=regions.between) if measures.has_device else None,
@@ -97,6 +90,15 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         where=_where(measures, sites),
         confirm=_CONFIRM,
     )
+
+
+def _cost(measures: Measures, gain: int) -> str:
+    if not gain:
+        return "the device does not wait between them; what fusing across a break would save is unknown"
+    per_step = format_ns(gain / measures.step_count)
+    if measures.has_device:
+        return f"the device waits {per_step} per step between them"
+    return f"the host is between them for {per_step} per step"
 
 
 def _waiting(measures: Measures, claims: Intervals) -> list[Evidence]:

@@ -43,6 +43,8 @@ from diagnose.rule import (
     Claim,
     Confidence,
     Evidence,
+    Int64,
+    Intervals,
     Measures,
     Misaligned,
     Rule,
@@ -84,18 +86,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     saved = gained_ns(measures, cut, int(time.total_ns * (1 - left)))
     if saved == 0:
         return
-    products = measures.time_of(order.rows[order.product])
     odd = _odd_sizes(slow, measures)
-    evidence = [
-        Evidence("slow products", time.total_ns // measures.step_count, "ns", tuple(rows[:5].tolist())),
-        Evidence("slow products per step", len(rows) / measures.step_count, "count"),
-        Evidence("share of all products", time.total_ns / max(products.total_ns, 1), "share"),
-    ]
-    if slow.measured:
-        evidence += [
-            Evidence("their rate", slow.rate / 1000, "TFLOP/s"),
-            Evidence("rate of aligned products", slow.aligned_rate / 1000, "TFLOP/s"),
-        ]
     yield Claim(
         summary=f"{format_ns(time.total_ns / measures.step_count)} per step ({format_share(measures.share(time))}) go "
         f"to matrix products {_words(slow, odd)}",
@@ -103,13 +94,24 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         claims=time,
         cut=cut,
         confidence=Confidence.BOUND,
-        evidence=evidence,
+        evidence=[*_evidence(measures, rows, time)],
         where=places_of_ops(measures, order.op[slow.places]),
         fixers=None if not odd or max(odd) >= VOCABULARY else (),
         confirm="a trial with the sizes rounded up to a multiple of 64"
         if slow.measured
         else "a recording with shapes (record_shapes=True): this was told from the kernels' names",
     )
+
+
+def _evidence(measures: Measures, rows: Int64, time: Intervals) -> Iterator[Evidence]:
+    order, slow = measures.program_order, measures.misaligned
+    products = measures.time_of(order.rows[order.product])
+    yield Evidence("slow products", time.total_ns // measures.step_count, "ns", tuple(rows[:5].tolist()))
+    yield Evidence("slow products per step", len(rows) / measures.step_count, "count")
+    yield Evidence("share of all products", time.total_ns / max(products.total_ns, 1), "share")
+    if slow.measured:
+        yield Evidence("their rate", slow.rate / 1000, "TFLOP/s")
+        yield Evidence("rate of aligned products", slow.aligned_rate / 1000, "TFLOP/s")
 
 
 def _hidden(measures: Measures) -> Iterator[Claim]:

@@ -88,13 +88,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         yield alone
         return
     if log is None:
-        logged = len(measures.trace.step_log)
-        yield CannotTell(
-            "periodic-stall",
-            f"the lengths of more steps: this run logged {logged}, before which and while tracing few are steady"
-            if logged
-            else "the lengths of many steps: a live run (diagnose run) logs every step",
-        )
+        yield CannotTell("periodic-stall", _missing(len(measures.trace.step_log)))
         return
     if stalls is None:
         return
@@ -123,6 +117,12 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         where=measures.places(inside) or _standing_out(measures, log, stalls),
         fixers=fixers,
     )
+
+
+def _missing(logged: int) -> str:
+    if logged:
+        return f"the lengths of more steps: this run logged {logged}, before which and while tracing few are steady"
+    return "the lengths of many steps: a live run (diagnose run) logs every step"
 
 
 def _how_many(stalls: Stalls, steps: int) -> str:

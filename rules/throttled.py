@@ -40,6 +40,7 @@ from diagnose.rule import (
     Claim,
     Confidence,
     Evidence,
+    Intervals,
     KernelClass,
     Measures,
     Rule,
@@ -95,12 +96,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     if low.mean() < MOST:
         return
     lost = float(np.where(low, 1 - left, 0.0).mean())
-    rows = measures.rows_within_steps(~np.isin(measures.classes, _NOT_COMPUTE))
-    time = measures.time_of(rows)
-    scale = np.ones(len(measures.trace.device), np.float64)
-    scale[rows] = 1 - lost
-    replayed = scaled_ns(measures, scale)
-    gain = min(int(time.total_ns * lost), time.total_ns if replayed is None else replayed)
+    time, gain = _at_full_clock(measures, lost)
     if gain == 0:
         return
     clock = float(np.median(table[_CLOCK][busy]))
@@ -120,6 +116,16 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         ],
         confirm="nvidia-smi -q -d CLOCK,POWER,PERFORMANCE while it runs; the same program on another device",
     )
+
+
+def _at_full_clock(measures: Measures, lost: float) -> tuple[Intervals, int]:
+    """The time of compute, and what the steps give back where it takes that share less."""
+    rows = measures.rows_within_steps(~np.isin(measures.classes, _NOT_COMPUTE))
+    time = measures.time_of(rows)
+    scale = np.ones(len(measures.trace.device), np.float64)
+    scale[rows] = 1 - lost
+    replayed = scaled_ns(measures, scale)
+    return time, min(int(time.total_ns * lost), time.total_ns if replayed is None else replayed)
 
 
 def _floor(

@@ -58,48 +58,63 @@ def described(
     """
     forward = [call for call in memory if not call.again]
     took = {call.number: call.took_ns for call in times if not call.again}
-    again_ns = {call.number: call.took_ns for call in times if call.again}
-    boundary = {call.number: call.boundary for call in forward}
-    again_bytes = {
+    by_line: dict[Line, list[int]] = {}
+    for order, call in enumerate(forward):
+        by_line.setdefault(call.line, []).append(order)
+    for (file, line, function, outer), orders in by_line.items():
+        calls = [(forward[order], order) for order in orders]
+        arguments: dict[str, Any] = {
+            "name": ",".join(sorted({call.name for call, _ in calls})),
+            "count": len(orders),
+            "place": _joined(call.place for call, _ in calls),
+            "through": calls[0][0].through,
+            "container": calls[0][0].container,
+            "turns": calls[0][0].turns,
+            "stateful": any(call.stateful for call, _ in calls),
+            "order": _joined(orders),
+            **_bytes_of(calls),
+            "forward_ns": _joined(took.get(call.number, -1) for call, _ in calls),
+            "backward_peak_bytes": _joined(_backward_peak(forward, order, rest_peak) for order in orders),
+            "again_peak_bytes": _joined(_again_peak(call) for call, _ in calls),
+            "held_bytes": forward[0].entered[0],
+            **({"called_from": outer} if outer else {}),
+            **_computed_again(memory, times, [call for call, _ in calls]),
+        }
+        looked, does = operators.get((file, line, function, outer), (None, {}))
+        if does and any(call.number == looked for call, _ in calls):
+            arguments |= {**does, "operators_of": next(order for call, order in calls if call.number == looked)}
+        yield file, line, function, arguments
+
+
+def _bytes_of(calls: list[tuple[Call, int]]) -> dict[str, str]:
+    """What forward passes leave and reach, of the calls (each with its order) whose end was seen."""
+    done = [(call, order, call.left) for call, order in calls if call.left is not None]
+    return {
+        "kept_bytes": _joined(left[0] - call.entered[0] for call, _, left in done if left),
+        "boundary_bytes": _joined(call.boundary for call, _, _ in done),
+        "cast_bytes": _joined(call.cast for call, _, _ in done),
+        "forward_peak_bytes": _joined(
+            max(left[1], call.entered[1] if order else 0) for call, order, left in done if left
+        ),
+    }
+
+
+def _computed_again(memory: list[Call], times: list[Call], calls: list[Call]) -> dict[str, str]:
+    """What the calls' second forward passes leave and take; nothing where no block has one."""
+    boundary = {call.number: call.boundary for call in memory if not call.again}
+    left = {
         # What was stopped before its end has no output, which a whole forward pass would leave as well.
         call.number: call.left[0] - call.entered[0] + (0 if call.boundary else boundary.get(call.number, 0))
         for call in memory
         if call.again and call.left
     }
-    by_line: dict[Line, list[int]] = {}
-    for order, call in enumerate(forward):
-        by_line.setdefault(call.line, []).append(order)
-    for (file, line, function, outer), orders in by_line.items():
-        calls = [(forward[order], forward[order + 1 : order + 2], order) for order in orders]
-        done = [(call, order) for call, _, order in calls if call.left is not None]
-        arguments: dict[str, Any] = {
-            "name": ",".join(sorted({call.name for call, _, _ in calls})),
-            "count": len(orders),
-            "place": _joined(call.place for call, _, _ in calls),
-            "through": calls[0][0].through,
-            "container": calls[0][0].container,
-            "turns": calls[0][0].turns,
-            "stateful": any(call.stateful for call, _, _ in calls),
-            "order": _joined(orders),
-            "kept_bytes": _joined(call.left[0] - call.entered[0] for call, _ in done if call.left),
-            "boundary_bytes": _joined(call.boundary for call, _ in done),
-            "cast_bytes": _joined(call.cast for call, _ in done),
-            "forward_ns": _joined(took.get(call.number, -1) for call, _, _ in calls),
-            "forward_peak_bytes": _joined(
-                max(call.left[1], call.entered[1] if order else 0) for call, order in done if call.left
-            ),
-            "backward_peak_bytes": _joined(_backward_peak(forward, order, rest_peak) for order in orders),
-            "again_peak_bytes": _joined(_again_peak(call) for call, _, _ in calls),
-            "held_bytes": forward[0].entered[0],
-            **({"called_from": outer} if outer else {}),
-        }
-        if again_bytes:
-            arguments["again_bytes"] = _joined(again_bytes.get(call.number, 0) for call, _, _ in calls)
-            arguments["again_ns"] = _joined(again_ns.get(call.number, -1) for call, _, _ in calls)
-        looked, does = operators.get((file, line, function, outer), (None, {}))
-        if does and any(call.number == looked for call, _, _ in calls):
-            arguments |= {**does, "operators_of": next(order for call, _, order in calls if call.number == looked)}
-        yield file, line, function, arguments
+    took = {call.number: call.took_ns for call in times if call.again}
+    if not left:
+        return {}
+    return {
+        "again_bytes": _joined(left.get(call.number, 0) for call in calls),
+        "again_ns": _joined(took.get(call.number, -1) for call in calls),
+    }
 
 
 def turned(memory: list[Call], turns: list[int]) -> dict[str, int | None]:

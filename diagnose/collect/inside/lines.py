@@ -121,15 +121,17 @@ class LineLog:
         return self._ids.setdefault((frame.f_code, frame.f_lineno or 0, caller), len(self._ids))
 
     def _followed(self) -> _Trace:
-        """The trace function: local names throughout, for it runs at every line.
+        """The trace function of calls; that of lines is kept for the frames that are open already.
 
-        What it calls that is written in Python is hidden from torch.compile, which would look at it.
+        What they call that is written in Python is hidden from torch.compile, which would look at it.
         """
+        self._usual = self._at_lines()
+        return self._at_calls(self._usual)
+
+    def _at_lines(self) -> _Trace:
+        """The trace function of the user's frames: local names throughout, for it runs at every line."""
         ids, callers, times, places = self._ids, self._callers, self._times, self._places
         until_ns, most = self._until_ns, MOST_MOMENTS
-        answers = self._ownership.of_modules()
-        inside, outside = self._ownership.inside, self._ownership.outside
-        of_modules, found = _calls_of_modules(), self._called
 
         def arrived(frame: FrameType, event: str, _: Any) -> Any:
             """At a line of the user's, or the return from a function of his."""
@@ -149,6 +151,15 @@ class LineLog:
                 note(arrived, error)
                 self.end(whole=False)
             return arrived
+
+        return arrived
+
+    def _at_calls(self, arrived: _Trace) -> _Trace:
+        """The trace function of all calls: `arrived` follows those of the user's functions."""
+        callers, places, until_ns = self._callers, self._places, self._until_ns
+        answers = self._ownership.of_modules()
+        inside, outside = self._ownership.inside, self._ownership.outside
+        of_modules, found = _calls_of_modules(), self._called
 
         def called(frame: FrameType, _event: str, _argument: Any) -> Any:
             """At the call of any function."""
@@ -175,7 +186,6 @@ class LineLog:
                 self.end(whole=False)
             return None
 
-        self._usual = arrived
         return called
 
 

@@ -191,18 +191,20 @@ def hook_optimizers(torch: Any, steps: StepHooks) -> None:
     def profile_hook_step(func: Callable[..., Any]) -> Callable[..., Any]:
         return watched(wrap_in_range(func), func)
 
-    def hook_again() -> None:
-        """Some torch versions take the hooks off their optimizers when torch.compile is first used."""
-        for found in list(vars(torch.optim).values()):
-            if isinstance(found, type) and issubclass(found, optimizer_class) and found is not optimizer_class:
-                step: Any = vars(found).get("step")
-                if getattr(step, "hooked", False) and not _is_watched(step):
-                    hooked = watched(step, step)
-                    hooked.hooked = True  # type: ignore[attr-defined]
-                    found.step = hooked  # type: ignore[attr-defined]
-
     optimizer_class.profile_hook_step = staticmethod(profile_hook_step)
-    steps.hook_again = hook_again
+    steps.hook_again = functools.partial(_hook_again, torch, watched)
+
+
+def _hook_again(torch: Any, watched: Callable[[Callable[..., Any], Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Some torch versions take the hooks off their optimizers when torch.compile is first used."""
+    optimizer_class = torch.optim.Optimizer
+    for found in list(vars(torch.optim).values()):
+        if isinstance(found, type) and issubclass(found, optimizer_class) and found is not optimizer_class:
+            step: Any = vars(found).get("step")
+            if getattr(step, "hooked", False) and not _is_watched(step):
+                hooked = watched(step, step)
+                hooked.hooked = True  # type: ignore[attr-defined]
+                found.step = hooked  # type: ignore[attr-defined]
 
 
 def _is_watched(step: Any) -> bool:
