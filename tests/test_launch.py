@@ -305,3 +305,24 @@ def test_of_ranks_that_hear_of_their_end_and_end_at_once_their_launcher_says_not
         processes.end_all(job.pid, tmp_path, grace_s=LIMIT_S)
         assert (job.stdout.read(), job.stderr.read()) == ("", "")
     assert left_of(family) == []
+
+
+_DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); signal.pause()"
+
+
+def test_what_does_not_end_is_asked_twice_within_its_grace_and_then_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+
+    def after(seconds: float, processes: list[psutil.Process]) -> list[psutil.Process]:
+        waited.append(seconds)
+        return processes
+
+    monkeypatch.setattr(processes, "_after", after)
+    with subprocess.Popen([sys.executable, "-c", _DEAF], stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "ready\n"
+        processes.end_all(program.pid, tmp_path, grace_s=8.0)
+        assert program.wait(LIMIT_S) == -signal.SIGKILL
+    assert sum(waited) == 8.0

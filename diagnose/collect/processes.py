@@ -57,8 +57,8 @@ def end_all(root: int, folder: Path, grace_s: float = GRACE_S) -> None:
     processes = [process for process in family if process not in still and process not in serving]
     first = [process for process in processes if process.pid == root or process in ranks]
     _signal(first or processes, signal.SIGTERM)
-    alive = _after(min(HELD_S, grace_s / 4) if serving else grace_s / 2, processes)
-    alive = _served(serving, ranks, alive, grace_s / 2)
+    held_s = min(HELD_S, grace_s / 4) if serving else grace_s / 2
+    alive = _served(serving, ranks, _after(held_s, processes), grace_s / 2 - held_s)
     # In this order: whoever they work for shall be gone before it hears that they are.
     _signal(alive, signal.SIGTERM)
     _signal(still, signal.SIGKILL)
