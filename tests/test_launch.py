@@ -326,3 +326,18 @@ def test_what_does_not_end_is_asked_twice_within_its_grace_and_then_killed(
         processes.end_all(program.pid, tmp_path, grace_s=8.0)
         assert program.wait(LIMIT_S) == -signal.SIGKILL
     assert sum(waited) == 8.0
+
+
+def test_a_launcher_whose_ranks_are_gone_is_not_let_go_on_whoever_else_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[signal.Signals] = []
+    monkeypatch.setattr(processes, "_signal", lambda _, number: told.append(number))
+    here = psutil.Process()
+    with subprocess.Popen([sys.executable, "-c", ""]) as program:
+        gone = psutil.Process(program.pid)
+        program.wait(LIMIT_S)
+    assert processes._served([here], [gone], [here], 0.0) == [here]
+    assert told == []
+    assert processes._served([here], [here], [here], 0.0) == [here]
+    assert told == [signal.SIGCONT], "a rank that lives may need it"

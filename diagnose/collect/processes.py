@@ -76,9 +76,9 @@ def _served(
     have. Where these take longer it goes on, for they may need it, and ends them and itself in its own way.
     """
     deadline = time.monotonic() + seconds
-    if not launchers or not processes:
-        return _after(seconds, processes)
     there = len(_alive(ranks))
+    if not launchers or not there:
+        return _after(seconds, processes)
     _signal(launchers, signal.SIGCONT)
     while len(_alive(ranks)) == there and time.monotonic() < deadline:
         time.sleep(_NOTICE_S)
