@@ -17,7 +17,8 @@ from diagnose.rule import Claim, Rule
 from diagnose.trace import Collective, Trace
 from diagnose.trace.drawn import drawn
 from diagnose.trace.readers import open_traces
-from diagnose.trace.schema import DeviceWaits, DeviceWork, HostCalls, Ops, WaitKind
+from diagnose.trace.schema import DeviceWaits, DeviceWork, HostCalls, Ops, RangeKind, Ranges, WaitKind
+from diagnose.units import NS_PER_S
 
 ROOT = Path(__file__).resolve().parents[2] / "shared" / "traces"
 
@@ -197,6 +198,28 @@ def test_a_hole_longer_than_all_the_rest() -> None:
     found = violation(moved, "clock-jump")
     assert found.doubt.total_ns > 0.99 * after
     assert "longer than all the rest" in found.sentence
+
+
+def collecting_garbage(*starts_ns: int) -> Ranges:
+    ends_ns = [start + 1_000 for start in starts_ns]
+    return Ranges.build({"start_ns": starts_ns, "end_ns": ends_ns, "kind": [RangeKind.GC] * len(starts_ns)})
+
+
+def test_what_was_noted_before_the_recording_began_is_no_hole_in_it() -> None:
+    """A live run notes garbage collections from its start on, and records everything else in a few steps."""
+    begin = int(SOUND.device.start_ns.min())
+    noted = collecting_garbage(begin - 31 * NS_PER_S, begin - 24 * NS_PER_S, begin + 1_000)
+    assert check(replace(SOUND, ranges=noted)) == ()
+
+
+def test_ranges_are_events_within_a_recording() -> None:
+    after = 5 * NS_PER_S // 2
+    later = replace(SOUND.device, start_ns=SOUND.device.start_ns + after, end_ns=SOUND.device.end_ns + after)
+    apart = replace(SOUND, device=DeviceWork.concatenate((SOUND.device, later)))
+    assert violation(apart, "clock-jump").count == 1
+    begin = int(SOUND.device.start_ns.min())
+    noted = collecting_garbage(begin + 4 * after // 10, begin + 7 * after // 10)
+    assert not [one for one in check(replace(apart, ranges=noted)) if one.name == "clock-jump"]
 
 
 @pytest.mark.parametrize(

@@ -319,11 +319,15 @@ def _syncs_that_return_early(view: _View) -> Iterator[Violation]:
 def _holes(view: _View) -> Iterator[Violation]:
     """A stretch without any event that is longer than all the rest: a clock set, recordings joined, or a pause."""
     trace = view.trace
-    tables = [table for table in (trace.device, trace.calls, trace.ops, trace.frames, trace.ranges) if len(table)]
-    if not tables:
+    events = [table for table in (trace.device, trace.calls, trace.ops, trace.frames) if len(table)]
+    if not events:
         return
     # Short gaps are closed table by table: tables are sorted, all events together would have to be.
-    recorded = Intervals.union(Intervals.of(one.start_ns, one.end_ns + 1).joined(_HOLE_NS) for one in tables)
+    spans = [Intervals.of(one.start_ns, one.end_ns + 1).joined(_HOLE_NS) for one in events]
+    ranges = Intervals.of(trace.ranges.start_ns, trace.ranges.end_ns + 1).joined(_HOLE_NS)
+    # A live run notes ranges long before it is traced, such as a garbage collection here and there.
+    ranges = ranges.within(min(int(one.starts[0]) for one in spans), max(int(one.ends[-1]) for one in spans))
+    recorded = Intervals.union((*spans, ranges))
     if len(recorded) < 2:
         return
     gaps = recorded.gaps(int(recorded.starts[0]), int(recorded.ends[-1]))
