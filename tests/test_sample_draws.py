@@ -76,6 +76,36 @@ def test_a_sample_that_depends_on_its_index_alone_draws_nothing(sample: str) -> 
     assert drawn(program(sample)) is None
 
 
+@pytest.mark.parametrize(
+    "table",
+    [
+        "torch.randn(512, 64, generator=torch.Generator().manual_seed(1))",
+        "torch.randint(0, 9, (512,), generator=torch.Generator()).float()",
+        "np.random.default_rng(1).standard_normal((512, 64))",
+        "np.random.RandomState(4).rand(512).astype(np.float32)",
+        "[random.Random(3).random() for _ in range(512)]",
+    ],
+)
+def test_a_table_of_numbers_drawn_once_is_no_generator(table: str) -> None:
+    text = program("return self.noise[index]").replace("np.random.default_rng(1)", table, 1)
+    assert drawn(text) is None
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        "torch.Generator().manual_seed(1)",
+        "np.random.default_rng(1).spawn(1)[0]",
+        "dict(rng=random.Random(3))",
+        "np.random.RandomState(4).rand",
+    ],
+)
+def test_a_generator_that_a_dataset_keeps_is_one_however_it_came_to_be(kept: str) -> None:
+    found = drawn(program("return self.noise").replace("np.random.default_rng(1)", kept, 1))
+    assert found is not None
+    assert (found.code, found.copied) == ("self.noise", True)
+
+
 def test_what_training_draws_is_no_sample() -> None:
     text = program("return self.order[index]") + "\ndef train():\n    return torch.randn(3) * random.random()\n"
     assert drawn(text) is None

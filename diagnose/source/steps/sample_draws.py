@@ -28,6 +28,8 @@ _TRANSFORM = re.compile(
 )
 """Of torchvision and its like: transforms whose every call draws."""
 _MAKERS = ("numpy.random.default_rng", "numpy.random.RandomState", "random.Random", "torch.Generator")
+_STILL_ONE = frozenset({"manual_seed", "set_state", "clone_state", "spawn", "jumped"})
+"""Methods of a generator that return a generator; the others return what was drawn, or nothing to draw from."""
 _NO_DRAW = {
     "random": {"Random", "SystemRandom", "seed", "getstate", "setstate"},
     "numpy.random": {
@@ -279,7 +281,7 @@ class _Code:
         follows = scope in self.building  # the others are many, and keep no generator for samples
         given = [*self._values(path, value)] if isinstance(value, cst.Name) and follows else []
         return any(
-            set(_MAKERS) & self.sources[file].names(call.func)
+            set(_MAKERS) & self.sources[file].names(call.func) and not _is_used_up(self.sources[file], call)
             for file, each in [(path, value), *given]
             for call in self._calls(file, each)
         )
@@ -290,6 +292,23 @@ class _Code:
 
     def _calls(self, path: str, node: cst.CSTNode) -> Iterator[cst.Call]:
         return self.sources[path].every(cst.Call, node)
+
+
+def _is_used_up(source: Source, made: cst.Call) -> bool:
+    """Whether all that is left of a new generator are numbers: `default_rng(0).normal()`, `randn(generator=…)`."""
+    node: cst.CSTNode = made
+    while isinstance(node, cst.Call):
+        above = source.parent(node)
+        if isinstance(above, cst.Arg):
+            taker = source.parent(above)
+            return isinstance(taker, cst.Call) and bool(_TORCH & source.names(taker.func))
+        called = source.parent(above) if isinstance(above, cst.Attribute) else None
+        if not isinstance(above, cst.Attribute) or not isinstance(called, cst.Call) or called.func is not above:
+            return False
+        if above.attr.value not in _STILL_ONE:
+            return True
+        node = called
+    return False
 
 
 def _targets(assign: cst.Assign | cst.AnnAssign) -> Iterator[cst.BaseExpression]:
