@@ -82,6 +82,15 @@ def test_a_stack_in_a_function_that_makes_batches_shows_input_even_while_it_read
     assert cause_of((StackFrame("lib.py", 24, "get_batch", owned=False),)) is None
 
 
+def test_what_every_step_of_an_optimizer_passes_is_no_compiler() -> None:
+    """torch's optimizers call `torch._dynamo.graph_break()` in each step, whether anything is compiled or not."""
+    mark = StackFrame("/lib/torch/_dynamo/decorators.py", 850, "graph_break", owned=False)
+    step = StackFrame("/lib/torch/optim/optimizer.py", 79, "_use_grad", owned=False)
+    compiler = StackFrame("/lib/torch/_dynamo/convert_frame.py", 1500, "_compile", owned=False)
+    assert cause_of((mark, step)) is None
+    assert cause_of((mark, compiler, step)) == "compile"
+
+
 WITHOUT_A_LOADER = """
     {lane}: bbbbbbbbbb
     host: oooooooooool

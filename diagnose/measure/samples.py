@@ -21,8 +21,9 @@ _EXACT = {"input": RangeKind.INPUT, "compile": RangeKind.COMPILE, "io": RangeKin
 _LOADER = ("torch/utils/data/", "torchdata/", "webdataset/", "nvidia/dali/", "/ffcv/", "/streaming/base/")
 _FILES = ("torch/serialization.py", "safetensors/", "/pickle.py", "/gzip.py", "/shutil.py", "/socket.py", "/ssl.py")
 _COMPILER = ("torch/_dynamo/", "torch/_inductor/", "torch/_functorch/_aot_autograd/", "torch/fx/")
-# Also on the stack while compiled code merely runs, and where anomaly detection writes down the forward stack.
-_COMPILED_RUN = ("torch/_dynamo/eval_frame.py", "torch/fx/traceback.py")
+# Also on the stack while compiled code merely runs, where anomaly detection writes down the forward stack, and in
+# programs that compile nothing: each step of torch's optimizers calls `graph_break`, which does nothing there.
+_COMPILED_RUN = ("torch/_dynamo/eval_frame.py", "torch/_dynamo/decorators.py", "torch/fx/traceback.py")
 
 
 def cause_of(stack: Stack) -> str | None:
