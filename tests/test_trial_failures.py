@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from diagnose.fixer import Fixer
 from diagnose.model import Decision, Gate, Verdict
 from diagnose.program import Program
 from diagnose.trial.bench import Bench
+from diagnose.trial.elsewhere import written_elsewhere
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.units import NS_PER_S
 
@@ -129,6 +132,7 @@ for number in (signal.SIGTERM, signal.SIGINT):
 def train(step):
     try:
         torch.save({"step": step}, "checkpoint.pt")
+        torch.save({"step": step}, LATEST)
         optimizer.zero_grad()
         loss = model(x).square().mean() * scale
         loss.backward()
@@ -139,13 +143,27 @@ for step in range(100_000):
 """
 
 
+@pytest.fixture
+def apart(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The folder for what is not meant to last is not the one in which tests have theirs."""
+    with tempfile.TemporaryDirectory() as short:
+        monkeypatch.setattr(tempfile, "tempdir", short)
+        yield
+
+
+@pytest.mark.usefixtures("apart")
 def test_a_program_that_forks_ignores_requests_to_end_and_writes_checkpoints_is_judged_like_any_other(
     tmp_path: Path,
 ) -> None:
-    head = PROGRAM[: PROGRAM.index("for step")] + RUDE
+    latest = tmp_path / "results" / "latest.pt"
+    latest.parent.mkdir()
+    head = f"LATEST = {str(latest)!r}\n" + PROGRAM[: PROGRAM.index("for step")] + RUDE
     verdict = tried(tmp_path, head + "    train(step)\n", head + "    for _ in range(20): x @ x\n    train(step)\n")
     assert verdict.decision is Decision.KEPT, verdict.summary
     assert verdict.gate is not None
     assert verdict.gate.passed is True
     assert not (tmp_path / "project" / "checkpoint.pt").exists()
     assert len(list((tmp_path / "trials").rglob("checkpoint.pt"))) == 2
+    assert f"1 file outside of their copies, by absolute paths of the program (1 in {latest.parent})" in str(
+        written_elsewhere(tmp_path / "trials")
+    )

@@ -25,6 +25,7 @@ from diagnose.plugins import Catalogue
 from diagnose.program import Program, patch
 from diagnose.trace import Trace
 from diagnose.trial.bench import Bench
+from diagnose.trial.elsewhere import written_elsewhere
 from diagnose.trial.groups import never, undisturbed
 from diagnose.trial.memory import while_watched
 from diagnose.trial.schedule import Deadline, Schedule
@@ -78,6 +79,8 @@ def fix(
                 outcome = rescue(program, diagnosis, known, catalogue, record, bench, deadline, allow)
             else:
                 outcome = Composition(program, diagnosis, known, catalogue, record, bench, plan, deadline, allow).run()
+        if (elsewhere := written_elsewhere(trials)) is not None:
+            journal.warn(elsewhere)
     finally:
         with undisturbed():
             shutil.rmtree(trials, ignore_errors=True)  # copies, what they wrote, and captures of many GB

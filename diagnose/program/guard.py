@@ -3,14 +3,16 @@
 An audit hook sees every file that Python opens for writing, renames, removes or makes. A path inside the copy that goes
 through a link into the original gets a file of its own first (the link is opened up level by level, files that are not
 overwritten whole are copied), so that output lands in the copy. A path that names the original itself is refused, and
-kept in `Guard.refused`. What a program does in other programs it starts, or in C without an audit event, is not seen;
+kept in `Guard.refused`. A file that lies in neither is written as the program would, and told of: all trials share it.
+What a program does in other programs it starts, or in C without an audit event, is not seen;
 `watch_torch` closes the one such hole that every training script has, `torch.save` to a path.
 """
 
 # Calls of os, not pathlib, which makes several of them each: this runs on every file that the program opens.
-# ruff: noqa: PTH102,PTH108,PTH109,PTH112,PTH113,PTH114,PTH118,PTH211
+# ruff: noqa: PTH102,PTH108,PTH109,PTH112,PTH113,PTH114,PTH118,PTH206,PTH211
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import shutil
@@ -40,17 +42,36 @@ _PATHS_WRITTEN = {
 """Audit events that change files, with the positions of the paths that they change."""
 _FOLDER_DESCRIPTORS = {"os.remove": (1,), "os.rmdir": (1,), "os.mkdir": (2,), "os.rename": (2, 3)}
 """Where these events carry an open folder to which a path is relative (-1: none)."""
+_TOLD = frozenset({"os.remove", "os.rename", "os.truncate", "os.link", "os.symlink", "shutil.rmtree"})
+"""Of these, the events after which a file holds something else, or is gone."""
+_MOST_TOLD = 1000
+"""Files elsewhere that one process tells of."""
+_OF_THE_SYSTEM = ("/dev", "/proc", "/run", "/sys")
 _REMOVES = frozenset({"os.remove", "os.rename", "os.rmdir", "os.symlink", "os.link"})
 """Events that act on a last link itself, not on what it leads to."""
 
 
 class Guard:
-    """Refuses writes below `originals`, save below `copy`; `refused` holds the paths, in order, once each."""
+    """Refuses writes below `originals`, save below `copy`; `refused` holds the paths, in order, once each.
 
-    def __init__(self, originals: Sequence[str], copy: str, on_refused: Callable[[str], None] | None = None) -> None:
+    The file `told`, below `copy`, gets the paths of files that are written elsewhere, each ended by a zero byte. Files
+    below `scratch`, of the system, and in hidden folders, where programs keep their caches, are not meant.
+    """
+
+    def __init__(
+        self,
+        originals: Sequence[str],
+        copy: str,
+        on_refused: Callable[[str], None] | None = None,
+        told: str | None = None,
+        scratch: Sequence[str] = (),
+    ) -> None:
         self._originals = tuple(os.path.realpath(path) for path in originals)
         self._copy = os.path.realpath(copy)
         self._on_refused = on_refused
+        self._told = told
+        self._known = (self._copy, *(os.path.realpath(path) for path in scratch), *_OF_THE_SYSTEM)
+        self._elsewhere: set[str] = set()
         self._busy = threading.local()
         self.refused: list[str] = []
 
@@ -65,13 +86,13 @@ class Guard:
         @functools.wraps(save)
         def watched(obj: object, f: Any, *args: Any, **keywords: Any) -> Any:
             if isinstance(f, str | os.PathLike):
-                self.prepare(os.fspath(f), truncates=True)
+                self._tell(self.prepare(os.fspath(f), truncates=True))
             return save(obj, f, *args, **keywords)
 
         torch.save = watched  # type: ignore[attr-defined]  # a module of whose attributes the type knows nothing
 
-    def prepare(self, path: str, *, truncates: bool = False, follow: bool = True) -> None:
-        """Make `path` safe to write, or raise PermissionError.
+    def prepare(self, path: str, *, truncates: bool = False, follow: bool = True) -> str:
+        """Make `path` safe to write, or raise PermissionError; the path of the file that is then written.
 
         `truncates`: what is in the file is not needed. `follow`: the last part of the path is followed if it is a link.
         """
@@ -82,8 +103,10 @@ class Guard:
             if not self._below(named, self._copy):
                 self._refuse(named)
             self._own(named, truncates)
-        if self._protects(os.path.realpath(named) if follow else named):
+        real = os.path.realpath(named) if follow else named
+        if self._protects(real):
             self._refuse(named)
+        return real
 
     def _audit(self, event: str, args: tuple[Any, ...]) -> None:
         if event == "open":
@@ -91,22 +114,40 @@ class Guard:
             writes = bool(flags & _WRITE_FLAGS) if isinstance(flags, int) else False
             if writes or (isinstance(mode, str) and any(letter in mode for letter in "wax+")):
                 truncates = bool(flags & os.O_TRUNC) if isinstance(flags, int) else False
-                self._seen(path, truncates or (isinstance(mode, str) and "w" in mode), follow=True)
+                self._seen(path, truncates or (isinstance(mode, str) and "w" in mode), follow=True, tells=True)
         elif event in _PATHS_WRITTEN:
             if any(args[position] != -1 for position in _FOLDER_DESCRIPTORS.get(event, ())):
                 return  # within `shutil.rmtree`, whose own event named the folder
             for position in _PATHS_WRITTEN[event]:
-                self._seen(args[position], event == "os.rename", follow=event not in _REMOVES)
+                self._seen(args[position], event == "os.rename", event not in _REMOVES, tells=event in _TOLD)
 
-    def _seen(self, path: object, truncates: bool, follow: bool) -> None:
+    def _seen(self, path: object, truncates: bool, follow: bool, tells: bool) -> None:
         # What the guard itself does raises events too.
         if not isinstance(path, str | bytes | os.PathLike) or getattr(self._busy, "now", False):
             return
         self._busy.now = True
         try:
-            self.prepare(os.fsdecode(path), truncates=truncates, follow=follow)
+            real = self.prepare(os.fsdecode(path), truncates=truncates, follow=follow)
+            if tells:
+                self._tell(real)
         finally:
             self._busy.now = False
+
+    def _tell(self, real: str) -> None:
+        """Write down, once, that a file outside of the copy is another one now."""
+        if self._told is None or real in self._elsewhere or len(self._elsewhere) >= _MOST_TOLD:
+            return
+        hidden = any(name.startswith(".") or name == "__pycache__" for name in real.split(os.sep)[:-1])
+        if hidden or any(self._below(real, root) for root in self._known):
+            return
+        self._elsewhere.add(real)
+        # One write at the end of the file: ranks and workers tell into the same one.
+        with contextlib.suppress(OSError):
+            descriptor = os.open(self._told, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            try:
+                os.write(descriptor, os.fsencode(real) + b"\0")
+            finally:
+                os.close(descriptor)
 
     def _opened(self, folder: str) -> str:
         """The real path of a folder, after links of the copy on the way into the original became folders of links."""

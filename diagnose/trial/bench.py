@@ -15,7 +15,7 @@ from typing import Self
 from diagnose.errors import ProgramFailed
 from diagnose.fixer import Fixer
 from diagnose.model import Decision, Gate, GateResult, Verdict
-from diagnose.program import Program, guard
+from diagnose.program import Program
 from diagnose.trial.ahead import Ahead, Turn
 from diagnose.trial.arms import Arm, Workplace
 from diagnose.trial.as_found import fails_as_found
@@ -25,6 +25,7 @@ from diagnose.trial.control import MOST_OF_BUDGET, Control, Controls, enough
 from diagnose.trial.copies import Copies
 from diagnose.trial.costs import Costs
 from diagnose.trial.duel import Duel
+from diagnose.trial.elsewhere import protection
 from diagnose.trial.estimates import Estimates, Plan
 from diagnose.trial.gatekeeper import Gatekeeper
 from diagnose.trial.groups import Groups, never, undisturbed
@@ -99,7 +100,7 @@ class Bench:
         """Of programs that have had a profiler window, by root."""
         self._costs = Costs(schedule, window_ns=window_ns)
         self._groups = Groups(cancelled)
-        protect = {"module": str(Path(guard.__file__)), "originals": [str(program.root)], "copy": str(folder)}
+        protect = protection(program, folder)
         self._place = Workplace(
             self._groups, folder, python, self._copies.environment_of, {"guard": protect}, self._copies.edited
         )

@@ -20,7 +20,8 @@ def protect(recipe: dict[str, Any], hub: Hub) -> None:
     if not wanted:
         return
     try:
-        guard = _load(wanted["module"]).Guard(wanted["originals"], wanted["copy"])
+        told, scratch = wanted.get("told"), wanted.get("scratch", ())
+        guard = _load(wanted["module"]).Guard(wanted["originals"], wanted["copy"], told=told, scratch=scratch)
         guard.install()
     except Exception as error:  # noqa: BLE001 - the hub would swallow it, and the copy run unguarded
         os.write(2, f"diagnose: the user's files cannot be protected: {error!r}\n".encode())
