@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PYTHONPATH = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
 PROGRAM = '''"""Trains on samples that each wait for a (simulated) disk."""
 
+import os
 import time
 
 import torch
@@ -24,6 +26,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 torch.set_num_threads(1)
+open(os.environ["LOSSES"], "a").close()
 
 
 class Samples(Dataset):
@@ -61,10 +64,18 @@ main()
 
 def diagnose(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "diagnose", *words]
-    environ = {**os.environ, "PYTHONPATH": PYTHONPATH}
-    return subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, check=False, timeout=LIMIT_S, env=environ
-    )
+    environ = {**os.environ, "PYTHONPATH": PYTHONPATH, "LOSSES": str(folder.with_name("losses.csv"))}
+    # The folder for temporary files is not the one that tests have theirs in, of which losses are told.
+    with tempfile.TemporaryDirectory() as apart:
+        return subprocess.run(
+            command,
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=LIMIT_S,
+            env={**environ, "TMPDIR": apart},
+        )
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -109,6 +120,11 @@ def test_the_fix_has_a_verdict_with_an_interval_a_gate_and_a_prediction(
 def test_fix_leaves_the_users_files_alone(fixed: tuple[Path, dict[str, str], Any]) -> None:
     folder, before, _ = fixed
     assert digests(folder) == before
+
+
+def test_files_that_trials_write_by_absolute_path_are_warned_of(fixed: tuple[Path, dict[str, str], Any]) -> None:
+    (told,) = (each for each in fixed[2]["warnings"] if "outside of their copies" in each)
+    assert f"(1 in {fixed[0].parent})" in told
 
 
 def test_copies_are_gone_in_the_end(fixed: tuple[Path, dict[str, str], Any]) -> None:
