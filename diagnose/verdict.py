@@ -155,9 +155,8 @@ def ruling_on_time(
         return Ruling(Decision.SLOWER, f"slower by {format_share(-saving.estimate)} of the step ({figures})")
     if saving.low <= needed:
         early = ", stopped early" if stopped_early else ""
-        return Ruling(
-            Decision.NO_CHANGE, f"no difference to build on ({figures}{early}; more than {format_share(needed)} needed)"
-        )
+        found = "faster, though not surely by enough" if saving.low > 0 else "no difference to build on"
+        return Ruling(Decision.NO_CHANGE, f"{found} ({figures}{early}; more than {format_share(needed)} needed)")
     if generations < LEAST_GENERATIONS:
         return Ruling(
             Decision.NOT_TRIED, f"looked faster ({figures}), but there was time for one generation of processes only"

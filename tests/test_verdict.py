@@ -169,6 +169,7 @@ def test_a_gain_within_the_resolution_of_the_machine_is_no_change() -> None:
     answer = ruling_on_time(Interval(0.03, 0.02, 0.04), 20, 2, 0.025)
     assert answer is not None
     assert answer.decision is Decision.NO_CHANGE
+    assert answer.summary == "faster, though not surely by enough (20 pairs, +2.0 % … +4.0 %; more than 2.5 % needed)"
 
 
 def test_too_few_pairs_or_generations_never_make_a_keep() -> None:
