@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from diagnose.collect.inside import cached_views
+from diagnose.program.guard import Guard
 from diagnose.trial.arms import ArmFailed, Trouble
 from diagnose.trial.as_found import fails_as_found
 from diagnose.trial.comparison import ORIGINAL, PATCHED
@@ -86,3 +89,13 @@ def test_what_is_known_to_be_torchs_own_fault_comes_with_its_remedy() -> None:
 
 def test_want_of_memory_asks_for_memory() -> None:
     assert "free memory" in said(Trouble.OUT_OF_MEMORY, "CUDA out of memory")[-1]
+
+
+def test_one_that_names_its_own_folder_is_told_to_let_the_path_begin_elsewhere(tmp_path: Path) -> None:
+    """The words are those of the guard itself, as a program that does not expect them ends with."""
+    (tmp_path / "project").mkdir()
+    guard = Guard([str(tmp_path / "project")], str(tmp_path / "trials"))
+    with pytest.raises(PermissionError) as refused:
+        guard.prepare(str(tmp_path / "project" / "best.pt"))
+    words = f"the program exited with code 1\nPermissionError: {refused.value}"
+    assert "(__file__)" in said(Trouble.CRASHED, words)[-1]

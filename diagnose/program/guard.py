@@ -22,7 +22,10 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-__all__ = ["Guard"]
+__all__ = ["REFUSAL", "Guard"]
+
+REFUSAL = "a trial on a copy may not write into the original"
+"""What a program is told that names the original by an absolute path."""
 
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
 _PATHS_WRITTEN = {
@@ -188,4 +191,4 @@ class Guard:
             self.refused.append(path)
             if self._on_refused is not None:
                 self._on_refused(path)
-        raise PermissionError(13, "a trial on a copy may not write into the original", path)
+        raise PermissionError(13, REFUSAL, path)

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from diagnose.collect.inside import cached_views
 from diagnose.errors import ProgramFailed
+from diagnose.program.guard import REFUSAL
 from diagnose.trial.arms import ArmFailed, Trouble
 from diagnose.trial.comparison import ORIGINAL
 
 _WHAT_IS_NEW = (
     "What a copy meets and your own run did not: another copy lives beside it, its files lie in another folder, and it "
     "finds what the other has compiled. Start the program twice at once, as you start it now, and mend what shows"
+)
+_OWN_FOLDER = (
+    "The program writes below its own folder by an absolute path, where a copy of it may not. Let that path begin at "
+    "the working directory or at the script (__file__), or name a folder apart from the program by an option of its own"
 )
 _MORE_MEMORY = "A trial needs what the program needs beside what else is on the machine: free memory, and try again"
 
@@ -32,4 +37,6 @@ def fails_as_found(side: int, failure: ArmFailed) -> ProgramFailed:
 def _next(failure: ArmFailed) -> str:
     if cached_views.died_of_it(str(failure)):
         return cached_views.REMEDY
+    if REFUSAL in str(failure):
+        return _OWN_FOLDER
     return _MORE_MEMORY if failure.trouble is Trouble.OUT_OF_MEMORY else _WHAT_IS_NEW
