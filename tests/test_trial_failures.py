@@ -132,7 +132,6 @@ for number in (signal.SIGTERM, signal.SIGINT):
 def train(step):
     try:
         torch.save({"step": step}, "checkpoint.pt")
-        torch.save({"step": step}, LATEST)
         optimizer.zero_grad()
         loss = model(x).square().mean() * scale
         loss.backward()
@@ -144,9 +143,10 @@ for step in range(100_000):
 
 
 @pytest.fixture
-def apart(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The folder for what is not meant to last is not the one in which tests have theirs."""
+def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The folder for what is not meant to last is not the one in which the test has its own."""
     with tempfile.TemporaryDirectory() as short:
+        assert not tmp_path.is_relative_to(short)
         monkeypatch.setattr(tempfile, "tempdir", short)
         yield
 
@@ -157,7 +157,7 @@ def test_a_program_that_forks_ignores_requests_to_end_and_writes_checkpoints_is_
 ) -> None:
     latest = tmp_path / "results" / "latest.pt"
     latest.parent.mkdir()
-    head = f"LATEST = {str(latest)!r}\n" + PROGRAM[: PROGRAM.index("for step")] + RUDE
+    head = PROGRAM[: PROGRAM.index("for step")] + f"torch.save(model.state_dict(), {str(latest)!r})\n" + RUDE
     verdict = tried(tmp_path, head + "    train(step)\n", head + "    for _ in range(20): x @ x\n    train(step)\n")
     assert verdict.decision is Decision.KEPT, verdict.summary
     assert verdict.gate is not None
