@@ -7,7 +7,7 @@ with nothing of ours in them but a step clock (see turns.py). A call that is cut
 
     OUT/results.json      all that was measured
     OUT/results.md        the tables of it, which are also printed last
-    OUT/<name>/           the patched train.py, patch.diff, fix.json, fix.log, journal.jsonl.gz of each program
+    OUT/<name>/           the patched train.py and what came with it, patch.diff, fix.json, fix.log, journal.jsonl.gz
 
 `--tiny --device cpu` tries this script itself: programs in the sizes of tests, whose times say nothing.
 """
@@ -120,7 +120,8 @@ def work_on(session: Session, patient: Patient, results: dict[str, Any]) -> None
             record["fix"] = case.fix()
             write_atomically(session.out / "results.json", results)
         else:
-            shutil.copy(case.out / "train.py", case.scripts["fixed"])
+            for path in case.out.glob("*.py"):
+                shutil.copy(path, case.scripts["fixed"].parent)
         print(f"{record['fix']['seconds']:6.1f} s  {patient.name}: kept {record['fix']['kept']}", flush=True)
         record["timing"] = case.time(fixed=bool(record["fix"]["applied"]))
         write_atomically(session.out / "results.json", results)

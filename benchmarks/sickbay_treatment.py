@@ -55,7 +55,8 @@ def treat(
     if record["kept"]:
         record["applied"] = apply(script, environment, out)
         record["reverts"] = reverts(script, before, environment, out)
-    shutil.copy(script, out / "train.py")
+    for path in script.parent.glob("*.py"):
+        shutil.copy(path, out)
     return record
 
 
@@ -66,12 +67,13 @@ def apply(script: Path, environment: Mapping[str, str], out: Path) -> bool:
 
 
 def reverts(script: Path, before: bytes, environment: Mapping[str, str], out: Path) -> bool:
-    """Whether the patch can be taken back to the last byte; the script is left patched."""
-    patched = script.read_bytes()
+    """Whether the patch can be taken back to the last byte; the script is left patched, with all that came with it."""
+    patched = {path: path.read_bytes() for path in script.parent.glob("*.py")}
     with (out / "apply.log").open("ab") as talk:
         code = _diagnose(["revert"], script.parent, environment, talk, talk, _GRACE_S)
     reverted = script.read_bytes() == before
-    script.write_bytes(patched)
+    for path, text in patched.items():
+        path.write_bytes(text)
     return code == 0 and reverted
 
 

@@ -224,8 +224,10 @@ def test_a_patch_is_applied_and_taken_back_for_a_look_and_left_in_place(tmp_path
     script.write_text("rate = 1\n")
     run = script.parent / ".diagnose" / "runs" / "20261121-120000-train"
     run.mkdir(parents=True)
-    patch.store(patch.make({str(script): "rate = 2\n"}, script.parent), run)
+    added = script.with_name("diagnose_fixes.py")
+    patch.store(patch.make({str(script): "rate = 2\n", str(added): "steps = 3\n"}, script.parent), run)
     assert apply(script, os.environ, out)
     assert script.read_text() == "rate = 2\n"
     assert reverts(script, b"rate = 1\n", os.environ, out)
     assert script.read_text() == "rate = 2\n"
+    assert added.read_text() == "steps = 3\n"
