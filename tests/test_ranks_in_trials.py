@@ -185,12 +185,13 @@ def test_a_block_takes_as_long_as_on_the_slowest_rank_and_waits_as_the_one_that_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     answers = [
-        {"total_ns": 50, "input_ns": 7, "memory": {"peak_bytes": 3}},
-        {"total_ns": 90, "input_ns": 1, "memory": {"peak_bytes": 2}},
+        {"total_ns": 50, "steps_ns": [5] * 10, "input_ns": 7, "memory": {"peak_bytes": 3}},
+        {"total_ns": 90, "steps_ns": [9] * 10, "input_ns": 1, "memory": {"peak_bytes": 2}},
     ]
     monkeypatch.setattr(Arm, "_turn", lambda *_arguments: (10, answers))
     block = Arm.__new__(Arm).run(10, 2, LIMIT_NS)
     assert (block.mean_ns, block.input_ns, block.memory.peak_bytes) == (9.0, 7, 3)
+    assert block.steps_ns == [9] * 10
 
 
 def test_ranks_must_run_the_same_edited_files(tmp_path: Path) -> None:
