@@ -77,6 +77,14 @@ def test_steps_that_are_long_by_chance_alone_are_no_period() -> None:
     assert claims(logged(disturbed([10.0] * 400))) == []
 
 
+@pytest.mark.parametrize("seed", [109, 1062, 2157])
+def test_one_step_that_outweighs_all_others_does_not_make_a_period_of_its_neighbours(seed: int) -> None:
+    """A long tail: some steps are long by chance, and of these some are many times as long as the others."""
+    chance = np.random.default_rng(seed)
+    lengths = np.where(chance.random(150) < 0.25, 18 + 8 * chance.pareto(1.2, 150), 10.0)
+    assert claims(logged(lengths.tolist())) == []
+
+
 def test_fewer_long_steps_than_their_period_lets_expect_are_counted() -> None:
     """Of 39 steps five are long, four of them three steps apart: not one step in three."""
     lengths = [50.0 if step in (20, 23, 26, 29, 59) else 10.0 for step in range(60)]

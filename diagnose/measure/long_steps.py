@@ -32,7 +32,8 @@ FEWEST_AMID = 2 * FEWEST
 SHORTEST_AMID = 10
 """So many long steps, the same number of steps apart and at least this, are told from others that come at no distance.
 They must come in REGULAR of the periods between the first and the last, and be longer than usual by more than all
-others together. Of logs whose steps are long by chance, not one in a thousand has such."""
+others together, also without the longest of them: in a long tail a single step outweighs all others. Of logs whose
+steps are long by chance, not one in a thousand has such."""
 MINORITY = 1 / 3
 """More steps than this are no exceptions, but steps of two kinds."""
 CATCH_UP = 8
@@ -161,7 +162,8 @@ def _amid_others(rows: Int64, excess: npt.NDArray[np.float64]) -> tuple[Int64, i
         chosen = there[int((there * excess).sum(axis=1).argmax())]
         regular = rows[chosen]
         enough = len(regular) >= max(FEWEST_AMID, REGULAR * ((regular[-1] - regular[0]) / period + 1))
-        if enough and 2 * excess[chosen].sum() >= excess.sum():
+        longest_ns = excess[chosen].max()
+        if enough and 2 * (excess[chosen].sum() - longest_ns) >= excess.sum() - longest_ns:
             return regular, period
     return rows, None
 
