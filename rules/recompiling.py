@@ -6,7 +6,8 @@ What it finds
 
 Why it costs
     Compiling takes a fraction of a second to minutes, during which nothing is launched. After
-    `torch._dynamo.config.recompile_limit` (8) failures the function runs uncompiled, which costs in every step.
+    `torch._dynamo.config.recompile_limit` (8) failures, calls that fit none of the versions run uncompiled, which costs
+    each time.
 
 What proves it
     Compilations as the compiler reports them on a live run or in the recording, else stack samples inside the compiler,
@@ -16,8 +17,8 @@ What proves it
 
     Compilations after the first steps, but outside the recorded ones, are told by the log of steps: what the average
     step is longer than the usual one, as far as it compiles. Without a longer step they are a hint without a figure. So
-    is a function that the compiler gave up, be it in the first steps: it is compiled no more, and nothing tells what
-    that costs in each step.
+    is a function that the compiler gave up, be it in the first steps: it is compiled no more, calls that fit an
+    earlier version still run it, and nothing tells what the others cost.
 
 What fixes it
     `torch._dynamo.mark_dynamic` (`mark-dynamic`); lengths padded to a few sizes (`pad-lengths`).
@@ -56,6 +57,7 @@ from diagnose.rule import (
 FEWEST_STEPS = 3
 WARM_UP = 10
 _AFTER_WINDOW = 4  # steps after the traced ones: the profiler stops, waits are sought
+_UNCOMPILED = ", and what fits none of the versions runs uncompiled since"
 
 _CHANGING = re.compile(r"(?<=expected )\S+(?=,)|(?<=actual )\S+|(?<=== )-?[\d.]+(?:e-?\d+)?")
 
@@ -117,7 +119,7 @@ def _guards(measures: Measures) -> str:
     recompiled = _recompiled(measures)
     if not recompiled:
         return ""
-    limit = "; Dynamo has reached its limit and runs the function uncompiled since" if _gave_up(recompiled) else ""
+    limit = f"; Dynamo has reached its limit{_UNCOMPILED}" if _gave_up(recompiled) else ""
     return f"{_reasons(recompiled)}{limit}"
 
 
@@ -195,7 +197,7 @@ def _given_up(measures: Measures) -> Claim | None:
     named = Counter(site.function for site in sites if site.function).most_common(1)
     what = f"`{named[0][0]}`" if named else "a function"
     return Claim(
-        summary=f"{what} was compiled again until Dynamo reached its limit, and runs uncompiled since{_reasons(sites)}",
+        summary=f"{what} was compiled again until Dynamo reached its limit{_UNCOMPILED}{_reasons(sites)}",
         recoverable_ns=0,
         claims=Intervals.empty(),
         confidence=Confidence.HINT,

@@ -169,7 +169,8 @@ def recompiled(limit: bool) -> tuple[Site, ...]:
 def test_a_function_that_runs_uncompiled_since_the_first_steps_is_a_hint_with_its_line() -> None:
     (claim,) = claims("recompiling", drawn(SPLIT, repeat=4, ops=OPS, sites=recompiled(limit=True)))
     assert claim.summary == (
-        "`forward` was compiled again until Dynamo reached its limit, and runs uncompiled since: "
+        "`forward` was compiled again until Dynamo reached its limit, and what fits none of the versions "
+        "runs uncompiled since: "
         "tensor 'x' size mismatch at index 0. expected …, actual …, 3 times"
     )
     assert (claim.confidence, claim.recoverable_ns) == (Confidence.HINT, 0)
@@ -211,7 +212,7 @@ def test_every_recompilation_is_told_with_the_guard_that_failed(dynamo: Dynamo) 
         compiled(
             "0/2",
             recompile_reason="0/1: tensor 'x' size mismatch at index 0. expected 4, actual 5",
-            fail_reason="limit",
+            fail_reason="Dynamo recompile limit exceeded\n  Explanation: …",
         ),
     ]
     first, second = drained(log)
@@ -219,6 +220,37 @@ def test_every_recompilation_is_told_with_the_guard_that_failed(dynamo: Dynamo) 
     assert first["arguments"]["reason"] == "tensor 'x' size mismatch at index 0. expected 3, actual 4"
     assert (first["arguments"]["limit"], second["arguments"]["limit"]) == (False, True)
     assert drained(log) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "cache_size_limit reached",
+        "accumulated_cache_size_limit reached",
+        "recompile_limit reached",
+        "Dynamo recompile limit exceeded\n  Explanation: …",
+    ],
+)
+def test_versions_of_torch_name_the_limit_in_words_of_their_own(dynamo: Dynamo, words: str) -> None:
+    dynamo.metrics.append(compiled("0/8", recompile_reason="0/7: flag == False", fail_reason=words))
+    (one,) = drained(CompilerLog(Ownership()))
+    assert (one["kind"], one["arguments"]["limit"]) == ("recompile", True)
+
+
+def test_a_recompilation_that_fails_of_what_it_compiles_has_reached_no_limit(dynamo: Dynamo) -> None:
+    """The first call took another branch: only the second one meets the loop that cannot be compiled."""
+    dynamo.metrics.append(
+        compiled(
+            "0/1",
+            recompile_reason="0/0: flag == False",
+            fail_reason="Call to `torch._dynamo.graph_break()`\n  Explanation: User-inserted graph break.",
+            fail_user_frame_filename="model.py",
+            fail_user_frame_lineno=11,
+        )
+    )
+    again, skipped = drained(CompilerLog(Ownership()))
+    assert (again["kind"], again["arguments"]["limit"]) == ("recompile", False)
+    assert (skipped["kind"], skipped["line"], skipped["arguments"]["skipped"]) == ("graph_break", 11, True)
 
 
 def test_a_function_given_up_for_a_break_in_a_loop_names_the_line(dynamo: Dynamo) -> None:

@@ -24,6 +24,8 @@ _LONGEST_REASON = 200
 _RESUMED = re.compile(r"^torch_dynamo_resume_in_(\w+)_at_\d+$")
 _GUARD = re.compile(r"^\d+/\d+(?:_\d+)?: ")
 _BRANCH = re.compile(r"^generic_jump")
+_LIMIT = re.compile(r"(?:recompile|cache[_ ]size)[_ ]limit", re.IGNORECASE)
+"""What Dynamo says of a compilation that it refuses because there were too many; others fail of what they compile."""
 
 
 class CompilerLog:
@@ -66,9 +68,10 @@ class CompilerLog:
             self._compilations.add(key)
             failed = getattr(one, "fail_reason", None)
             again = getattr(one, "recompile_reason", None)
+            limit = bool(again) and _LIMIT.search(str(failed)) is not None
             if again:
-                yield _recompile(one, str(again), limit=bool(failed))
-            elif failed and getattr(one, "fail_user_frame_filename", None):
+                yield _recompile(one, str(again), limit=limit)
+            if failed and not limit and getattr(one, "fail_user_frame_filename", None):
                 frame = (one.fail_user_frame_filename, one.fail_user_frame_lineno or 0, one.co_name or "")
                 yield from self._break([frame], str(failed), skipped=True)
 
