@@ -24,7 +24,7 @@ def ran(tmp_path: Path, line: str) -> str | None:
     options = f"told={str(trials / 'elsewhere')!r}, scratch=[{str(tmp_path / 'scratch')!r}]"
     script = (
         f"import os, sys; sys.path.insert(0, {str(ROOT)!r}); sys.dont_write_bytecode = True\n"
-        "import pathlib, shutil\nfrom diagnose.program.guard import Guard\n"
+        "import contextlib, pathlib, shutil\nfrom diagnose.program.guard import Guard\n"
         f"Guard([{str(tmp_path / 'project')!r}], {str(trials)!r}, {options}).install()\n"
         f"results, scratch = {str(tmp_path / 'results')!r}, {str(tmp_path / 'scratch')!r}\n{line}\n"
     )
@@ -41,13 +41,14 @@ def ran(tmp_path: Path, line: str) -> str | None:
         "open('t', 'w').close(); os.replace('t', results + '/best.pt')",
         "os.remove(results + '/best.pt')",
         "os.chdir(results); open('by_a_relative_path', 'w').close()",
+        "os.symlink(results, 'ours'); open('ours/by_a_link', 'w').close()",
         "if os.fork() == 0: open(results + '/of_a_worker', 'w').close(); os._exit(0)\nos.wait()",
     ],
 )
 def test_a_file_elsewhere_that_is_another_one_afterwards_is_told_of_once(tmp_path: Path, line: str) -> None:
     told = ran(tmp_path, line)
     assert told is not None
-    assert f"1 file outside of their copies, by absolute paths of the program (1 in {tmp_path / 'results'})" in told
+    assert f"1 file outside of their copies, by absolute paths or links (1 in {tmp_path / 'results'})" in told
 
 
 @pytest.mark.parametrize(
@@ -59,6 +60,13 @@ def test_a_file_elsewhere_that_is_another_one_afterwards_is_told_of_once(tmp_pat
         "open(results + '/.cache/x', 'w').write('x')",
         "open(scratch + '/x', 'w').write('x')",
         "open('/dev/null', 'w').write('x')",
+        "pathlib.Path(results, 'absent').unlink(missing_ok=True)",
+        "shutil.rmtree(results + '/absent', ignore_errors=True)",
+        "with contextlib.suppress(OSError): os.replace(results + '/absent', results + '/best.pt')",
+        "with contextlib.suppress(OSError): open(results + '/no_such_folder/x', 'w')",
+        "with contextlib.suppress(OSError): open(results + '/best.pt', 'x')",
+        "with contextlib.suppress(OSError): os.symlink('old', results + '/best.pt')",
+        "with contextlib.suppress(OSError): os.truncate(99, 0)",
     ],
 )
 def test_what_nobody_misses_is_not_told_of(tmp_path: Path, line: str) -> None:
@@ -74,7 +82,11 @@ def test_many_files_are_told_by_their_folders(tmp_path: Path) -> None:
     )
     assert told is not None
     results = tmp_path / "results"
-    assert (
-        f"9 files outside of their copies, by absolute paths of the program (6 in {results}, 2 in {results}/a" in told
-    )
+    assert f"9 files outside of their copies, by absolute paths or links (6 in {results}, 2 in {results}/a" in told
     assert "1 in other folders)" in told
+
+
+def test_more_files_than_are_told_are_said_to_be_more(tmp_path: Path) -> None:
+    told = ran(tmp_path, "for n in range(1002): open(f'{results}/{n}.pt', 'w').close()")
+    assert told is not None
+    assert "removed at least 1,000 files outside" in told

@@ -48,17 +48,19 @@ _FOLDER_DESCRIPTORS = {"os.remove": (1,), "os.rmdir": (1,), "os.mkdir": (2,), "o
 _TOLD = frozenset({"os.remove", "os.rename", "os.truncate", "os.link", "os.symlink", "shutil.rmtree"})
 """Of these, the events after which a file holds something else, or is gone."""
 _MOST_TOLD = 1000
-"""Files elsewhere that one process tells of."""
+"""Files elsewhere that one process tells of; after these it says that there are more."""
 _OF_THE_SYSTEM = ("/dev", "/proc", "/run", "/sys")
-_REMOVES = frozenset({"os.remove", "os.rename", "os.rmdir", "os.symlink", "os.link"})
+_LINKS = frozenset({"os.link", "os.symlink"})
+_REMOVES = frozenset({"os.remove", "os.rename", "os.rmdir", *_LINKS})
 """Events that act on a last link itself, not on what it leads to."""
 
 
 class Guard:
     """Refuses writes below `originals`, save below `copy`; `refused` holds the paths, in order, once each.
 
-    The file `told`, below `copy`, gets the paths of files that are written elsewhere, each ended by a zero byte. Files
-    below `scratch`, of the system, and in hidden folders, where programs keep their caches, are not meant.
+    The file `told`, below `copy`, gets the paths of files that are written elsewhere, each ended by a zero byte, and an
+    empty one for more than are told. Files below `scratch`, of the system, and in hidden folders, where programs keep
+    their caches, are not meant.
     """
 
     def __init__(
@@ -117,12 +119,15 @@ class Guard:
             writes = bool(flags & _WRITE_FLAGS) if isinstance(flags, int) else False
             if writes or (isinstance(mode, str) and any(letter in mode for letter in "wax+")):
                 truncates = bool(flags & os.O_TRUNC) if isinstance(flags, int) else False
-                self._seen(path, truncates or (isinstance(mode, str) and "w" in mode), follow=True, tells=True)
+                tells = not (isinstance(flags, int) and flags & os.O_EXCL and _is_there(path))
+                self._seen(path, truncates or (isinstance(mode, str) and "w" in mode), follow=True, tells=tells)
         elif event in _PATHS_WRITTEN:
             if any(args[position] != -1 for position in _FOLDER_DESCRIPTORS.get(event, ())):
                 return  # within `shutil.rmtree`, whose own event named the folder
+            # What is not there cannot be removed, nor a link be made of what is: the program is told so, and goes on.
+            tells = event in _TOLD and (not _is_there(args[1]) if event in _LINKS else _is_there(args[0]))
             for position in _PATHS_WRITTEN[event]:
-                self._seen(args[position], event == "os.rename", event not in _REMOVES, tells=event in _TOLD)
+                self._seen(args[position], event == "os.rename", event not in _REMOVES, tells=tells)
 
     def _seen(self, path: object, truncates: bool, follow: bool, tells: bool) -> None:
         # What the guard itself does raises events too.
@@ -138,17 +143,19 @@ class Guard:
 
     def _tell(self, real: str) -> None:
         """Write down, once, that a file outside of the copy is another one now."""
-        if self._told is None or real in self._elsewhere or len(self._elsewhere) >= _MOST_TOLD:
+        if self._told is None or real in self._elsewhere or len(self._elsewhere) > _MOST_TOLD:
             return
-        hidden = any(name.startswith(".") or name == "__pycache__" for name in real.split(os.sep)[:-1])
-        if hidden or any(self._below(real, root) for root in self._known):
+        folder, _ = os.path.split(real)
+        hidden = any(name.startswith(".") or name == "__pycache__" for name in folder.split(os.sep))
+        if hidden or not os.path.isdir(folder) or any(self._below(real, root) for root in self._known):
             return
         self._elsewhere.add(real)
+        name = real if len(self._elsewhere) <= _MOST_TOLD else ""
         # One write at the end of the file: ranks and workers tell into the same one.
         with contextlib.suppress(OSError):
             descriptor = os.open(self._told, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             try:
-                os.write(descriptor, os.fsencode(real) + b"\0")
+                os.write(descriptor, os.fsencode(name) + b"\0")
             finally:
                 os.close(descriptor)
 
@@ -192,3 +199,7 @@ class Guard:
             if self._on_refused is not None:
                 self._on_refused(path)
         raise PermissionError(13, REFUSAL, path)
+
+
+def _is_there(path: object) -> bool:
+    return isinstance(path, str | bytes | os.PathLike) and os.path.lexists(path)

@@ -1,7 +1,7 @@
 """What copies of a program may write, and what they wrote where they all meet: files outside of every copy.
 
-An absolute path leads each copy to the same file, with what the program left there before. To refuse it would end
-programs that run well; the user has to know.
+An absolute path leads each copy to the same file, with what the program left there before; so does a link of the
+program's own. To refuse it would end programs that run well; the user has to know.
 """
 
 from __future__ import annotations
@@ -35,15 +35,17 @@ def written_elsewhere(folder: Path) -> str | None:
         told = (folder / _TOLD).read_bytes()
     except FileNotFoundError:
         return None
-    files = sorted({os.fsdecode(name) for name in told.split(b"\0") if name})
+    names = told.split(b"\0")[:-1]
+    files = sorted({os.fsdecode(name) for name in names if name})
     if not files:
         return None
     counts = Counter(str(Path(file).parent) for file in files).most_common()
     shown = [f"{count} in {where}" for where, count in counts[:_FOLDERS_SHOWN]]
     if more := len(files) - sum(count for _, count in counts[:_FOLDERS_SHOWN]):
         shown.append(f"{more} in other folders")
-    number = f"{len(files)} file{'s' if len(files) > 1 else ''}"
+    least = "at least " if b"" in names else ""
+    number = f"{least}{len(files):,} file{'s' if len(files) > 1 else ''}"
     return (
-        f"trials wrote, replaced or removed {number} outside of their copies, by absolute paths of the program "
+        f"trials wrote, replaced or removed {number} outside of their copies, by absolute paths or links "
         f"({', '.join(shown)}): what a run of it had left there may be lost; take such results from a run of its own"
     )
