@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from diagnose import plugins
@@ -41,6 +43,29 @@ def test_the_whole_gap_is_the_turn() -> None:
 )
 def test_what_may_be_something_else_is_none(trace: Trace) -> None:
     assert len(Measures(trace).handed_over) == 0
+
+
+ROUND = """
+    host : olssssolssssolssssolssssolssss
+    gpu  :      a     b     c     d     e
+    gpu 1: u     u     u     u     u
+    gpu 2:  u     u     u     u     u
+    gpu 3:   u     u     u     u     u
+    gpu 4:    u     u     u     u     u
+    gpu 5:     u     u     u     u     u
+    step :                               |
+"""
+
+
+def test_parts_of_a_model_on_other_devices_are_what_is_waited_for() -> None:
+    """Six devices have a part each, and all parts are alike."""
+    drawing = drawn(ROUND, repeat=3, unit_ns=1_000_000, kernels=FIVE, device_names=("NVIDIA H200",) * 6)
+    stream = drawing.device.stream
+    ordinal = stream.astype(drawing.device.device.dtype)
+    parts = replace(drawing, device=replace(drawing.device, device=ordinal))
+    assert len(Measures(parts).handed_over) == 0
+    first = replace(parts, device=parts.device.where(ordinal == 0))
+    assert len(Measures(first).handed_over) == 10
 
 
 def test_a_host_that_is_behind_gets_back_no_more_than_it_waits() -> None:

@@ -5,7 +5,8 @@
 A device that several processes share is given to one of them at a time, for a slice that its driver sets: some
 milliseconds. When this program's queue runs empty, the device goes to the others, and what is launched meanwhile waits
 until it comes back. What betrays that is that the wait lasts the same, whatever it is that waits: other streams, other
-ranks and callbacks of the host take as long as they happen to.
+ranks and callbacks of the host take as long as they happen to. Parts of a model that are alike and lie on devices of
+their own do not: while another device of this program is at work, the wait is for that.
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ WAITED = 0.25
 """For this part of a gap, at least, its work must have been launched. The host goes on launching meanwhile, and the
 first it launches comes soon after the queue ran empty."""
 
+FOR_ANOTHER = 0.5
+"""For this part of a gap other devices of the program are at work where it waits for them."""
+
 
 def handed_over(measures: Measures) -> Intervals:
     """Gaps of the device that are as long as each other, and end with different work that had been launched."""
@@ -42,7 +46,9 @@ def handed_over(measures: Measures) -> Intervals:
         return Intervals.empty()
     gaps = measures.busy.gaps(int(measures.steps.start_ns[0]), int(measures.steps.end_ns[-1]))
     waited = waiting.covered(gaps.starts, gaps.ends)
-    chosen = (gaps.lengths_ns >= SHORTEST_NS) & (waited >= WAITED * gaps.lengths_ns)
+    beside = _on_other_devices(measures).covered(gaps.starts, gaps.ends)
+    alone = beside < FOR_ANOTHER * gaps.lengths_ns
+    chosen = (gaps.lengths_ns >= SHORTEST_NS) & (waited >= WAITED * gaps.lengths_ns) & alone
     starts, ends = gaps.starts[chosen], gaps.ends[chosen]
     if len(starts) < FEWEST:
         return Intervals.empty()
@@ -53,8 +59,14 @@ def handed_over(measures: Measures) -> Intervals:
     return Intervals.of(starts[same], ends[same])
 
 
+def _on_other_devices(measures: Measures) -> Intervals:
+    """When devices of this program are at work that are not the one accounted for."""
+    device = measures.trace.device
+    return Intervals.of(device.start_ns[~measures.rows], device.end_ns[~measures.rows])
+
+
 def _kinds(measures: Measures, ends: np.typing.NDArray[np.int64]) -> int:
     """How many different kernels and copies begin at the ends of the gaps."""
     device = measures.trace.device
-    names = device.name[np.isin(device.start_ns, ends)]
+    names = device.name[np.isin(device.start_ns, ends) & measures.rows]
     return len(np.unique(names[names != MISSING]))
