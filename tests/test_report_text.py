@@ -140,6 +140,25 @@ def test_what_may_give_back_more_but_is_not_sure_to_is_named_and_not_called_unex
     assert "No rule explains" not in said
 
 
+@pytest.mark.parametrize(("confirm", "promised"), [("trace more steps", True), (None, False)])
+def test_what_would_confirm_a_doubtful_gain_is_promised_only_where_it_is_told(
+    confirm: str | None, promised: bool
+) -> None:
+    note = replace(SMALL.findings[0], severity=Severity.LOW, share=0.055, confirm=confirm)
+    said = " ".join(text.render(replace(SMALL, findings=(note,))).split())
+    assert f"`{note.rule}` may: " in said
+    assert ("see below for what would confirm it" in said) is promised
+    assert ("to confirm" in said) is promised
+
+
+def test_a_run_of_which_more_may_be_had_back_is_not_called_healthy_however_much_it_computes() -> None:
+    note = replace(SMALL.findings[0], severity=Severity.NOTE, share=0.088)
+    busy = replace(SMALL, findings=(note,), accounting=Accounting(compute=39_000_000, exposed_copy=1_000_000))
+    said = " ".join(text.render(busy).split())
+    assert "? Nothing found here is sure to give back 5 % of a step." in said
+    assert "Healthy" not in said
+
+
 def test_a_run_that_no_rule_explains_is_not_called_healthy() -> None:
     copies = replace(SMALL, findings=(), accounting=Accounting(compute=1_000_000, exposed_copy=39_000_000))
     said = " ".join(text.render(copies).split())

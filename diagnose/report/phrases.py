@@ -97,8 +97,9 @@ def is_quiet(diagnosis: Diagnosis) -> bool:
 
 
 def is_healthy(diagnosis: Diagnosis) -> bool:
-    """Whether it is quiet because the device computes, not because no rule knows what else it does or what it costs."""
-    return is_quiet(diagnosis) and _computes(diagnosis) and not _has_unpriced(diagnosis)
+    """Whether it is quiet because the device computes, not because nobody is sure of what else it does or costs."""
+    known = not _has_unpriced(diagnosis) and _doubtful(diagnosis) is None
+    return is_quiet(diagnosis) and _computes(diagnosis) and known
 
 
 def _computes(diagnosis: Diagnosis) -> bool:
@@ -132,7 +133,8 @@ def quiet_news(diagnosis: Diagnosis) -> str:
     said = f"{nothing} found here{known} {sure} give back 5 % of a step."
     if doubtful is not None:
         rank = "" if doubtful.rank is None else f" on rank {doubtful.rank}"
-        said += f" `{doubtful.rule}`{rank} may: {gain(doubtful)}; see below for what would confirm it."
+        confirmed = "; see below for what would confirm it" if doubtful.confirm else ""
+        said += f" `{doubtful.rule}`{rank} may: {gain(doubtful)}{confirmed}."
     spent = diagnosis.accounting
     if spent.total_ns > 0:
         share = format_share(spent.compute / spent.total_ns)
