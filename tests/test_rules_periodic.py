@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 from typing import Any
 
@@ -75,6 +76,19 @@ def test_a_period_is_seen_among_steps_that_are_long_by_chance() -> None:
 
 def test_steps_that_are_long_by_chance_alone_are_no_period() -> None:
     assert claims(logged(disturbed([10.0] * 400))) == []
+
+
+def test_the_log_of_a_long_run_takes_no_more_memory_than_it_has_steps() -> None:
+    """Days of training have a million steps: nothing may grow with the square of those that are long."""
+    chance = np.random.default_rng(3)
+    trace = logged(np.where(chance.random(40_000) < 0.15, 18 + 8 * chance.pareto(1.2, 40_000), 10.0).tolist())
+    tracemalloc.start()
+    try:
+        assert claims(trace) == []
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 40_000 * 1_000
 
 
 @pytest.mark.parametrize("seed", [109, 1062, 2157])

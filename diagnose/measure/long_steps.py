@@ -158,8 +158,9 @@ def _amid_others(rows: Int64, excess: npt.NDArray[np.float64]) -> tuple[Int64, i
         period = int(np.median(np.diff(longest)))
         if period < SHORTEST_AMID:
             continue
-        there = (rows[None, :] - longest[:, None]) % period == 0
-        chosen = there[int((there * excess).sum(axis=1).argmax())]
+        place = rows % period
+        together = np.bincount(place, weights=excess)
+        chosen = place == max((longest % period).tolist(), key=together.__getitem__)
         regular = rows[chosen]
         enough = len(regular) >= max(FEWEST_AMID, REGULAR * ((regular[-1] - regular[0]) / period + 1))
         longest_ns = excess[chosen].max()
