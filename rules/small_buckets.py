@@ -40,6 +40,7 @@ from diagnose.rule import (
     Cut,
     Evidence,
     Measures,
+    Phase,
     Place,
     Rule,
     Waste,
@@ -99,10 +100,11 @@ def _latency(measures: Measures) -> Claim | None:
 def _issuing(measures: Measures) -> Claim | None:
     """What they take the host, where the device waits for it in their backward passes."""
     comm, steps = measures.communication, measures.step_count
-    rows = comm.gradients & (comm.size_bytes >= 0)
+    rows = comm.gradients & (comm.phase == Phase.BACKWARD) & (comm.size_bytes >= 0)
     chosen = np.flatnonzero(rows)
-    needed = steps * ceil(int(comm.size_bytes[rows].sum()) / BUCKET_BYTES / max(steps, 1))
-    if not measures.has_device or measures.replay.ran_ahead or len(chosen) < MANY * max(needed, 1):
+    passes = max(1, len(np.unique(np.stack((comm.step, comm.round), axis=1)[rows], axis=0)))
+    needed = passes * max(1, ceil(int(comm.size_bytes[rows].sum()) / BUCKET_BYTES / passes))
+    if not measures.has_device or measures.replay.ran_ahead or len(chosen) < MANY * needed:
         return None
     if (measures.issuing_ns - measures.recording_ns).sum() < measures.busy_ns.sum():
         return None  # the host could be ahead
@@ -194,6 +196,38 @@ _SILENT = (
         gpu 20:     g   g   g   g   g   g   g   g
         bwd   : BBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBB
         opt   :                                                    O
+        """,
+        repeat=4,
+        unit_ns=10_000,
+        kernels=_BESIDE,
+        ops=_ISSUED,
+        comms=_ALIKE,
+    ),
+    # As many, in three backward passes: no bucket spans two.
+    drawn(
+        """
+        host 1: olalolalolal.olalolalolal.olalolalolal
+        host  :                                       l
+        gpu   :   b   b   b    b   b   b    b   b   b    x
+        gpu 20:     g   g   g    g   g   g    g   g   g
+        bwd   : BBBBBBBBBBBB.BBBBBBBBBBBB.BBBBBBBBBBBB
+        opt   :                                         O
+        """,
+        repeat=4,
+        unit_ns=10_000,
+        kernels=_BESIDE,
+        ops=_ISSUED,
+        comms=_ALIKE,
+    ),
+    # As many, issued after the backward pass, which none of them holds up.
+    drawn(
+        """
+        host 1: ol
+        host  :   alalalalalalalalal                 l
+        gpu   :  b                                     x
+        gpu 20:    g g g g g g g g g
+        bwd   : BB
+        opt   :                                     O
         """,
         repeat=4,
         unit_ns=10_000,
