@@ -18,7 +18,8 @@ What proves it
 
     A rank that issues its work more slowly gives back no more than the others' hosts could be faster than the job.
     Where hosts are the slower side, a rank that happens to be ahead has its device wait in every collective, step after
-    step, and would be no faster without that.
+    step, and would be no faster without that. What is or may be a wait of their hosts, for the late rank at
+    last, does not count as slow.
 
     A rank that was given more work than the others gives back what lies above their mean: dealt out evenly, the others
     get what it loses, and of a gap between N ranks, one N-th stays. A rank that does the same work and is late for

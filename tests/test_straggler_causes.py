@@ -120,18 +120,20 @@ def test_of_equal_ranks_nobody_is_late() -> None:
     assert not [one for one in diagnosis.findings if one.rule == "straggler"]
 
 
+ISSUES_SLOWLY = """
+    host  : ooooooool.l.l.l.
+    gpu   :         kkbb  xx
+    gpu 20:             gg
+    bwd   :           BB
+    opt   :                O
+"""
+
+
 @pytest.mark.parametrize(("theirs_ms", "gain_ms"), [(2, 8), (12, 4), (16, None), (None, 8)])
 def test_where_others_issue_as_slowly_one_that_is_ahead_makes_nobody_late(
     theirs_ms: int | None, gain_ms: int | None
 ) -> None:
-    slow = """
-        host  : ooooooool.l.l.l.
-        gpu   :         kkbb  xx
-        gpu 20:             gg
-        bwd   :           BB
-        opt   :                O
-    """
-    digests = [digest_of(rank(number, slow if number else ON_TIME), CATALOGUE) for number in range(2)]
+    digests = [digest_of(rank(number, ISSUES_SLOWLY if number else ON_TIME), CATALOGUE) for number in range(2)]
     hosts_ns = [None if theirs_ms is None else theirs_ms * MS, 16 * MS]
     known = [
         replace(one, record=replace(one.record, host_ns=host_ns, recording_ns=0))
@@ -139,6 +141,21 @@ def test_where_others_issue_as_slowly_one_that_is_ahead_makes_nobody_late(
     ]
     found = [one.recoverable_ns for one in diagnose_digests(known, CATALOGUE).findings if one.rule == "straggler"]
     assert found == ([] if gain_ms is None else [pytest.approx(gain_ms * MS, rel=0.1)])
+
+
+@pytest.mark.parametrize("waits", ["oooooooo", "........", "fmfmfmfm", "cmcmcmcm"])
+def test_others_that_wait_for_it_in_what_may_be_work_are_not_as_slow(waits: str) -> None:
+    """A collective of the processor, polling, memory that is freed, copies from pageable memory."""
+    early = ON_TIME.replace("ssssssss", waits)
+    if "c" in waits:
+        early += "    gpu 7 :          h h h h"
+    assert late_rank(ISSUES_SLOWLY, early).recoverable_ns == pytest.approx(8 * MS, rel=0.1)
+
+
+def test_others_that_issue_all_along_are_as_slow() -> None:
+    early = ON_TIME.replace("l.l.l.l.ssssssss", "lalalalaoaoaoaoa")
+    ranks = [rank(0, early, ops={"a": "aten::add"}), rank(1, ISSUES_SLOWLY)]
+    assert not [one for one in diagnose(ranks, CATALOGUE).findings if one.rule == "straggler"]
 
 
 # What the profiler may have done

@@ -66,7 +66,7 @@ class JobRow:
     recording_ns: int | None = None
     """What the profiler's own records cost its host, per step."""
     host_ns: int | None = None
-    """What its host has to do for a step by itself, whatever its device or its loader does."""
+    """What its host has surely to do for a step by itself, without all that is or may be a wait."""
     cores_unknown: bool = False
     """It computes on the processor, and nobody recorded how long it waited for a core."""
 
