@@ -57,6 +57,11 @@ def test_a_slower_half_of_a_run_is_not_a_step_of_many() -> None:
     assert steps_to_hold([block([10] * 4), block([30] * 4), block([10] * 4), block([30] * 4)], LONGEST_NS) == 0
 
 
+def test_a_host_that_runs_ahead_waits_at_the_end_of_each_block_for_all_of_it() -> None:
+    usual, slower = block([1] * 9 + [190]), block([2] * 9 + [450])
+    assert steps_to_hold([usual, slower, usual, usual], LONGEST_NS) == 0
+
+
 def test_such_a_block_lasts_only_so_long() -> None:
     found = blocks(every(50, 5000), 25)
     steps = steps_to_hold(found, LONGEST_NS)
@@ -108,7 +113,7 @@ def against_itself(**more: Any) -> Comparison:
     def side(_either: int) -> Callable[[int], Compiling]:
         return lambda number: Compiling(machine, ORIGINAL, number)
 
-    return replace(Duel(Schedule(), Deadline(), fits=True), **more).run(side(ORIGINAL), side(PATCHED))
+    return replace(Duel(Schedule(), Deadline(), fits=True, control=True), **more).run(side(ORIGINAL), side(PATCHED))
 
 
 def test_a_trial_begins_anew_with_longer_blocks_and_sees_what_a_step_costs() -> None:
@@ -153,3 +158,68 @@ def test_later_trials_begin_with_what_an_earlier_one_has_learned() -> None:
     assert (found.steps, found.held_steps) == (15, 0)
     assert {pair.original_ns for pair in found.pairs} == {166 * NS_PER_MS}
     assert {side[1] for side in found.traces} == {Path("10 steps")}
+
+
+class Saving(FakeArm):
+    """Its original writes a checkpoint every 20 steps."""
+
+    def run(self, steps: int, drop: int, limit_ns: int) -> Block:
+        assert limit_ns > 0
+        self.walk(drop)
+        taken_ms = []
+        for _ in range(steps):
+            self.walk(1)
+            taken_ms.append(900 if self.side == ORIGINAL and self.steps % 20 == 0 else 100)
+        return block(taken_ms)
+
+
+def saving(**more: Any) -> Comparison:
+    machine = Machine()
+
+    def side(one: int) -> Callable[[int], Saving]:
+        return lambda number: Saving(machine, one, number)
+
+    return replace(Duel(Schedule(), Deadline(), resolution=0.05, fits=True), **more).run(side(ORIGINAL), side(PATCHED))
+
+
+@pytest.mark.parametrize("twins", [False, True])
+def test_a_program_that_ends_before_it_has_longer_blocks_is_compared_by_short_ones(twins: bool) -> None:
+    machine = Machine(lasts=70)
+
+    def side(one: int) -> Callable[[int], Saving]:
+        return lambda number: Saving(machine, ORIGINAL if twins else one, number)
+
+    duel = Duel(Schedule(), Deadline(), resolution=None if twins else 0.05, fits=True, control=twins, trace=False)
+    found = duel.run(side(ORIGINAL), side(PATCHED))
+    assert found.ended_after is not None
+    assert (found.steps, found.held_steps) == (Schedule().least_steps, 0)
+    assert len({pair.generation for pair in found.pairs}) > 1
+
+
+def test_pairs_are_kept_where_no_time_is_left_for_longer_blocks() -> None:
+    assert saving().held_steps > 0
+    found = saving(deadline=Deadline(20 * NS_PER_S, clock=lambda: 0))
+    assert (found.held_steps, len(found.pairs)) == (0, Schedule().pairs)
+
+
+def test_of_the_time_left_a_first_look_at_longer_blocks_takes_no_more_than_half() -> None:
+    schedule = Schedule()
+    blocks_of_a_look = 2 * schedule.screen_pairs * schedule.generations
+    assert schedule.longest_ns() == 20 * schedule.block_ns
+    assert blocks_of_a_look * schedule.longest_ns(60 * NS_PER_S) == pytest.approx(30 * NS_PER_S)
+    assert schedule.longest_ns(0) == 0
+
+
+def test_what_another_setting_takes_is_no_step_of_the_original() -> None:
+    machine = Machine()
+
+    def other(one: int) -> Callable[[int], Saving]:
+        return lambda number: Saving(machine, 1 - one, number)
+
+    sweep = Duel(Schedule(), Deadline(), fits=True, trace=False)
+    assert sweep.run(other(ORIGINAL), other(PATCHED)).held_steps == 0
+    assert replace(sweep, control=True).run(other(ORIGINAL), other(PATCHED)).held_steps > 0
+
+
+def test_processes_that_take_turns_have_blocks_as_long() -> None:
+    assert Machine().run(fits=False, least_steps=100).steps == 100

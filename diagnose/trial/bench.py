@@ -159,7 +159,9 @@ class Bench:
     ) -> Control | None:
         """Compare the original with itself until the resolution is reached."""
         patience = self._deadline.part(MOST_OF_BUDGET)
-        duel = replace(self._duel(on_pair), resolution=None, enough=resolution, patience=patience, trace=False)
+        duel = replace(
+            self._duel(on_pair), control=True, resolution=None, enough=resolution, patience=patience, trace=False
+        )
         assert self._twins is not None  # `control` comes first
         found = self._compare(duel, *self._twins, "control", coming or Coming())
         if found.failed is not None:

@@ -58,6 +58,13 @@ class Comparison:
         """Whether nothing more is to be measured."""
         return self.out_of_time or self.stopped_early or self.reassured or self.failed is not None
 
+    def begin_anew(self, steps: int) -> None:
+        """With blocks of so many steps, as fewer do not hold what recurs: the pairs so far say nothing."""
+        self.steps = self.held_steps = steps
+        self.pairs.clear()
+        self.generations = 0
+        self.stopped_early = False
+
     @property
     def start_ns(self) -> int:
         """The longest way from the start of a process to the end of its warm-up; 0 where none got there."""

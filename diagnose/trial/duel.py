@@ -48,6 +48,8 @@ class Duel:
     """Whether both arms fit side by side, where an earlier duel has seen it."""
     least_steps: int = 0
     """Of a block, where an earlier duel has seen that fewer do not hold what recurs."""
+    control: bool = False
+    """Both sides are the original."""
     on_pair: OnPair | None = None
     trace: bool = True
     window: Sequence[Path] = ()
@@ -83,7 +85,7 @@ class _Run:
         self.found = Comparison(traces=(list(duel.window), []))
         self.patience = duel.patience or Deadline()
         self.blocks: tuple[list[Block], list[Block]] = ([], [])
-        self.seen = Seen(duel.schedule.longest_ns)  # of the original; of a control, both sides are the original
+        self.seen = Seen()  # of the original
         self.started = 0
         self.measured = False  # any block, be it one that settles an arm
         self.fits = duel.fits
@@ -265,15 +267,15 @@ class _Run:
                 return
 
     def lengthen(self) -> bool:
-        """Begin anew with longer blocks, if these do not hold what recurs in the original; not after a generation."""
-        steps = self.seen.longer_than(self.found.steps) if self.found.generations == 1 else 0
-        if not steps:
+        """Begin anew with longer blocks, if these do not hold what recurs in the original, and there is time for it;
+        not after a generation, nor once the program was seen to end before it has many blocks."""
+        if self.found.generations > 1 or self.found.ended_after is not None:
             return False
-        self.found.steps = self.found.held_steps = steps
-        self.found.pairs.clear()
-        self.found.stopped_early = False
-        self.blocks = ([], [])
-        return True
+        steps = self.seen.longer_than(self.found.steps, self.schedule.longest_ns(self.duel.deadline.left_ns))
+        if steps:
+            self.found.begin_anew(steps)
+            self.blocks = ([], [])
+        return steps > 0
 
     def alternate(self) -> None:
         """Where both do not fit: a process, warmed up, runs one long block and ends; each pair is a generation."""
@@ -300,7 +302,7 @@ class _Run:
             self.found.memory = ready.memory
         if not self.found.steps:
             self.found.step_ns = ready.step_ns
-            self.found.steps = 2 * self.schedule.block_steps(ready.step_ns)
+            self.found.steps = max(self.duel.least_steps, 2 * self.schedule.block_steps(ready.step_ns))
         block = self.block(side, arm, self.found.steps)
         if last and self.duel.trace and not self.found.traces[side]:
             self.trace_one(side, arm)
@@ -320,10 +322,10 @@ class _Run:
     def block(self, side: int, arm: LiveArm, steps: int) -> Block:
         # A warm-up may have lived on what a loader had in stock: only a block tells how long a step may take.
         usual = self.schedule.block_limit_ns(steps, self.found.step_ns)
-        limit = self.limit(usual if self.measured else max(usual, self.schedule.start_limit_ns))
+        limit = self.duel.deadline.limit_ns(usual if self.measured else max(usual, self.schedule.start_limit_ns))
         block = self.call(side, lambda: arm.run(steps, self.schedule.drops(self.found.step_ns), limit))
         self.measured = True
-        if side == ORIGINAL or self.duel.resolution is None:
+        if side == ORIGINAL or self.duel.control:
             self.seen.blocks.append(block)
         return block
 
@@ -335,7 +337,7 @@ class _Run:
 
     def trace_one(self, side: int, arm: LiveArm) -> None:
         # Writing a trace takes its time: the limit is that of a start.
-        limit, began_ns = self.limit(self.schedule.start_limit_ns), self.duel.deadline.clock()
+        limit, began_ns = self.duel.deadline.limit_ns(self.schedule.start_limit_ns), self.duel.deadline.clock()
         steps = max(self.schedule.trace_steps, steps_to_see(self.found.held_steps or self.duel.least_steps))
         paths = self.call(side, lambda: arm.trace(steps, self.schedule.drops(self.found.step_ns), limit))
         self.found.windows_taken += 1
@@ -348,9 +350,6 @@ class _Run:
             return ask()
         except ArmFailed as failure:
             raise _SideFailed(side, failure) from failure
-
-    def limit(self, limit_ns: int) -> int:
-        return self.duel.deadline.limit_ns(limit_ns)
 
     def note(self, failure: _SideFailed) -> None:
         """An early end only closes the generation; a lack of memory beside the other arm is tried again alone."""
@@ -381,7 +380,7 @@ class _Run:
     def shrink(self) -> bool:
         """After a generation without a pair: shorter blocks, if they can be."""
         if self.found.steps > self.schedule.least_steps:
-            self.found.steps = self.schedule.least_steps
+            self.found.steps, self.found.held_steps = self.schedule.least_steps, 0
             return True
         return False
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from statistics import median
+from statistics import median_low
 
 from diagnose.trial.arms import Block
 
@@ -33,14 +33,12 @@ LONGER = 1.5
 class Seen:
     """Blocks of one program."""
 
-    longest_ns: int
-    """How long a block may last."""
     blocks: list[Block] = field(default_factory=list)
 
-    def longer_than(self, steps: int) -> int:
-        """Steps of a block that holds what recurs in these, where that is well more than `steps`, and these are
-        forgotten; else 0."""
-        wanted = steps_to_hold(self.blocks, self.longest_ns)
+    def longer_than(self, steps: int, longest_ns: int) -> int:
+        """Steps of a block that holds what recurs in these and lasts no longer than that, where they are well more than
+        `steps`, and these are forgotten; else 0."""
+        wanted = steps_to_hold(self.blocks, longest_ns)
         if wanted < LONGER * steps:
             return 0
         self.blocks.clear()
@@ -52,18 +50,25 @@ def steps_to_hold(blocks: Sequence[Block], longest_ns: int) -> int:
     is not longer than `longest_ns`; 0 where these blocks are alike already, or nothing recurs in them.
 
     A host that runs ahead of its device waits for it now and then, in one step for many: blocks are timed until the
-    device is idle, so those are alike.
+    device is idle, so those are alike. As the last step of each has that wait at least, it is held against other last
+    ones.
     """
     means_ns = [block.mean_ns for block in blocks]
     if not means_ns or max(means_ns) <= UNLIKE * min(means_ns):
         return 0
     steps_ns = list(chain.from_iterable(block.steps_ns for block in blocks))
-    far_longer_ns = FAR_LONGER * median(steps_ns or [0])
-    in_blocks = [sum(step_ns > far_longer_ns for step_ns in block.steps_ns) for block in blocks]
+    inner, last = [block.steps_ns[:-1] for block in blocks], [block.steps_ns[-1:] for block in blocks]
+    in_blocks = [sum(counts) for counts in zip(_far_longer(inner), _far_longer(last), strict=True)]
     if sum(found > 0 for found in in_blocks) < SEEN_IN:
         return 0
     most = round(longest_ns * len(steps_ns) / sum(steps_ns))
     return min(most, math.ceil(TIMES * len(steps_ns) / sum(in_blocks)))
+
+
+def _far_longer(in_blocks: Sequence[Sequence[int]]) -> list[int]:
+    """How many of some steps of each block take far longer than is usual for those."""
+    far_longer_ns = FAR_LONGER * median_low(list(chain.from_iterable(in_blocks)) or [0])
+    return [sum(step_ns > far_longer_ns for step_ns in steps_ns) for steps_ns in in_blocks]
 
 
 def steps_to_see(held: int) -> int:

@@ -82,10 +82,13 @@ class Schedule:
         """How often a trial is looked at, the end included."""
         return 1 + sum(self.looks_after(pairs) for pairs in range(1, self.pairs))
 
-    @property
-    def longest_ns(self) -> int:
-        """How long a block may last that is to hold what recurs every few steps."""
-        return _RECURRING_BLOCKS * self.block_ns
+    def longest_ns(self, left_ns: int | None = None) -> int:
+        """How long a block may last that is to hold what recurs every few steps. Of the time left, the pairs of a first
+        look at all generations are to take no more than half."""
+        longest_ns = _RECURRING_BLOCKS * self.block_ns
+        if left_ns is None:
+            return longest_ns
+        return min(longest_ns, left_ns // (2 * 2 * self.screen_pairs * self.generations))
 
     def looks_after(self, pairs: int) -> bool:
         """Whether to ask, after so many pairs, if the trial is hopeless. At its end it is judged instead."""
