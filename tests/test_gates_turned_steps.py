@@ -151,3 +151,10 @@ def test_adam_carries_no_element_further_than_its_gradients_are_off(scale: float
         bound = reach(other, exact, key, 1e-4)
         assert (3 * errors <= bound + 1e-15).all()  # a third of it is margin
         assert np.any(bound < 2e-4)  # less than was excused of any element
+
+
+def test_where_no_step_was_taken_none_is_excused_or_forbidden() -> None:
+    still = parameters(np.ones(2048), np.ones(2048))
+    exact, other = (seen(still, np.full((2, 2048), gradient)) for gradient in (0.0, 1e-9))
+    with np.errstate(all="raise"):
+        assert reach(other, exact, (0, 1, "parameter", PARAMETER), 0.0) == np.inf

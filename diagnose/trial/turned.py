@@ -27,10 +27,10 @@ _PER_RATIO = 2.0
 def reach(capture: Capture, reference: Capture, key: tuple[int, int, str, str], step: float) -> Float64 | float:
     """By how much each element of a parameter may be off in `capture`, for what its own gradients are off by.
 
-    Infinite where that is not known: for other optimizers, and where a gradient was not seen.
+    Infinite where that is not known: for other optimizers, and where a gradient or a step was not seen.
     """
     rank, at, kind, name = key
-    if kind != "parameter":
+    if kind != "parameter" or step == 0.0:
         return np.inf
     made = next((steps[-1]["optimizers"] for steps in [reference.states.get(rank)] if steps), ())
     if not _scales_by_gradient(made, name):
