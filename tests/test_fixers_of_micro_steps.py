@@ -159,6 +159,13 @@ CUT = "for part in x.chunk(4):"
                 "for micro_step, (part, label) in enumerate(micro_batches):",
             ],
         ),
+        (
+            "for (part, weight), label in zip(parts, y.split(8)):",
+            [
+                "micro_batches = list(zip(parts, y.split(8)))",
+                "for micro_step, ((part, weight), label) in enumerate(micro_batches):",
+            ],
+        ),
         ("for part in parts:", ["for micro_step, part in enumerate(parts):"]),
     ],
 )
@@ -176,7 +183,8 @@ def test_the_last_part_of_a_batch_is_the_last_micro_step(loop: str, becomes: lis
     ]
 
 
-@pytest.mark.parametrize("parts", ["(each for each in x)", "zip(x, y)", "[x]\n    parts = map(half, parts)"])
+@pytest.mark.parametrize("parts", ["(each for each in x)", "zip(x, y)", "[x]\n    parts = map(half, parts)",
+                                   "[x]\n    parts, count = cut(x), 2", "[x]\n    parts: object = cut(x)"])  # fmt: skip
 def test_what_has_no_length_is_not_asked_for_one(parts: str) -> None:
     before = IN_PARTS.replace(CUT, "for part in parts:").replace("[x[:8], x[8:]]", parts)
     answer = asked("no-sync", "syncing-every-microstep", before)
@@ -186,6 +194,11 @@ def test_what_has_no_length_is_not_asked_for_one(parts: str) -> None:
 
 FLAGGED = """import contextlib
 from torch.nn.parallel import DistributedDataParallel
+
+
+def norm(model):
+    return sum(p.grad.norm() for p in model.parameters())
+
 
 model = DistributedDataParallel(model)
 for i, x in enumerate(loader):
@@ -211,10 +224,31 @@ def test_a_condition_with_a_name_is_asked_for_by_it() -> None:
         ("    last = (i + 1) % 4 == 0\n    model(x).mean().backward()\n",
          "    model(x).mean().backward()\n    last = (i + 1) % 4 == 0\n", "after the forward pass"),
         ("    if last:", "    last |= done(x)\n    if last:", "was not found"),
+        ("    if last:", "    last, shown = last and done(x), True\n    if last:", "was not found"),
+        ("    if last:", "    last: bool = last and done(x)\n    if last:", "was not found"),
+        ("    if last:", "    for last in done(x):\n        pass\n    if last:", "was not found"),
         ("    if last:", "    show(model.module.weight.grad)\n    if last:", "looks at gradients"),
+        ("    last = ", "    show(model.module.weight.grad)\n    last = ", "looks at gradients"),
+        ("    if last:", "    show(norm(model))\n    if last:", "looks at gradients"),
     ],
 )  # fmt: skip
 def test_a_name_that_is_not_known_or_gradients_that_are_looked_at_are_advice(before: str, after: str, why: str) -> None:
     answer = asked("no-sync", "syncing-every-microstep", FLAGGED.replace(before, after))
     assert isinstance(answer, Advice)
     assert why in answer.text
+
+
+@pytest.mark.parametrize("loop", [CUT, "for part in range(4):", "for part in parts:"])
+def test_gradients_that_are_clipped_with_every_part_of_a_batch_are_advice(loop: str) -> None:
+    clips = "        loss.backward()\n        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n"
+    text = IN_PARTS.replace(CUT, loop)
+    assert isinstance(asked("no-sync", "syncing-every-microstep", text), Edits)
+    answer = asked("no-sync", "syncing-every-microstep", text.replace("        loss.backward()\n", clips))
+    assert isinstance(answer, Advice)
+    assert "clips them" in answer.text
+
+
+@pytest.mark.parametrize("harmless", ["p.grad = None", "assert p.grad is None", "torch.autograd.grad(p, x)"])
+def test_gradients_that_are_let_go_are_not_looked_at(harmless: str) -> None:
+    text = FLAGGED.replace("    last = ", f"    for p in late(i):\n        {harmless}\n    last = ")
+    assert isinstance(asked("no-sync", "syncing-every-microstep", text), Edits)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import libcst as cst
@@ -14,6 +15,7 @@ __all__ = [
     "Loop",
     "Uses",
     "asks_nothing",
+    "bindings",
     "binds",
     "chosen_by",
     "gate",
@@ -156,15 +158,19 @@ def _is_exported(source: Source, name: str) -> bool:
     return any(item.name.value == name for item in source.every(cst.NameItem))
 
 
-def binds(source: Source, below: cst.CSTNode, name: str) -> bool:
-    """Whether anything below a node gives the name another value."""
+def bindings(source: Source, below: cst.CSTNode, name: str) -> Iterator[cst.Name]:
+    """Where anything below a node gives the name another value."""
     for node in source.every(cst.Name, below):
         if node.value == name and is_variable(source, node):
             parent = source.parent(node)
             augmented = isinstance(parent, cst.AugAssign | cst.AnnAssign) and parent.target is node
             if augmented or isinstance(parent, cst.AssignTarget) or _is_bound_otherwise(source, node):
-                return True
-    return False
+                yield node
+
+
+def binds(source: Source, below: cst.CSTNode, name: str) -> bool:
+    """Whether anything below a node gives the name another value."""
+    return next(bindings(source, below, name), None) is not None
 
 
 def loops_around(source: Source, node: cst.CSTNode) -> list[Loop]:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import libcst as cst
 
 from diagnose.source.edit import call_name, free_name, insert_above, replace
-from diagnose.source.flow import Loop, binds, loops_around, within
+from diagnose.source.flow import Loop, bindings, binds, loops_around, within
+from diagnose.source.reaching import Bound, reaching
 from diagnose.source.steps.called_micro_step import own_methods
 from diagnose.source.steps.training import TrainingStep
 from diagnose.source.syntax import Source, Splice
@@ -17,7 +18,8 @@ __all__ = ["LastMicroStep", "last_micro_step"]
 
 _PARTS = frozenset({"chunk", "split", "tensor_split", "unbind"})
 """Calls that cut a batch into a tuple of tensors."""
-_READS_GRADIENTS = re.compile(r"\.grad\b")
+_READS_GRADIENTS = re.compile(r"\.grad\b(?!\s*(?:\(|(?:=|is(?:\s+not)?)\s*None\b))|\bclip_grad_")
+"""What does so: neither letting go of them, nor asking whether there are any, nor `torch.autograd.grad(…)`."""
 
 
 @dataclass(frozen=True)
@@ -52,17 +54,25 @@ def last_micro_step(step: TrainingStep, *, adds_only: bool = False) -> LastMicro
     if isinstance(found, LastMicroStep) and not _makes_a_pass(source, step.backward, inner):
         return "a turn may go without its backward pass"
     if isinstance(found, LastMicroStep) and _reads_gradients(step, inner):
-        return "the program looks at gradients in every turn, as sums over the ranks"
+        return "the program looks at gradients in every turn, or clips them, as sums over the ranks"
     return found
 
 
 def _reads_gradients(step: TrainingStep, loop: Loop) -> bool:
-    """Whether a turn reads gradients between its backward pass and what belongs to the optimizer's step."""
+    """Whether a turn reads or clips gradients, itself or in a function of the file, beside the optimizer's step."""
     source = step.source
-    branches = [each for each in source.every(cst.If, loop.body) if _holds(source, each, step.optimizer_steps)]
-    begin, end = source.span(step.backward)[1], source.span(loop.body)[1]
-    end = min([end, *(start for each in branches if (start := source.span(each)[0]) > begin)])
-    return _READS_GRADIENTS.search(source.text[begin:end]) is not None
+    branches = [each for each in source.every(cst.If, loop.body) if _holds(source, each.body, step.optimizer_steps)]
+    apart = [branch.body for branch in branches if not within(source, step.backward, branch.body)]
+    readers = {
+        function.name.value
+        for function in source.every(cst.FunctionDef)
+        if _READS_GRADIENTS.search(source.code(function)) and not within(source, loop, function)
+    }
+    called = (call for call in source.every(cst.Call, loop.body) if call_name(call) in readers)
+    begins = [match.start() for match in _READS_GRADIENTS.finditer(source.text, *source.span(loop.body))]
+    begins += [source.span(call)[0] for call in called]
+    spans = [source.span(body) for body in apart]
+    return any(not any(first <= begin < last for first, last in spans) for begin in begins)
 
 
 def _holds(source: Source, node: cst.CSTNode, calls: tuple[cst.Call, ...]) -> bool:
@@ -76,43 +86,33 @@ def _deciding(step: TrainingStep, loop: Loop) -> cst.If | None:
         for branch in source.ancestors(call):
             if branch is loop:
                 break
-            if isinstance(branch, cst.If) and _asks_remainder(source, _meant(source, branch.test, loop)):
+            if isinstance(branch, cst.If) and _asks_remainder(source, _meant(source, branch, loop)):
                 return branch
     return None
 
 
-def _meant(source: Source, test: cst.BaseExpression, loop: Loop) -> cst.BaseExpression:
+def _meant(source: Source, branch: cst.If, loop: Loop) -> cst.CSTNode:
     """What a condition stands for: of a name that one statement of the turn itself gives a value, that value."""
-    flag = _flag(source, test, loop)
-    return flag.value if flag is not None else test
+    flag = _flag(source, branch, loop)
+    return flag if flag is not None else branch.test
 
 
-def _flag(source: Source, test: cst.BaseExpression, loop: Loop) -> cst.Assign | None:
-    """The statement that gives a condition's name its value, once in every turn."""
-    if not isinstance(test, cst.Name):
+def _flag(source: Source, branch: cst.If, loop: Loop) -> cst.CSTNode | None:
+    """The statement of every turn that gives a condition the value it has where it is asked; None of others."""
+    if not isinstance(branch.test, cst.Name):
         return None
-    name = test.value
-    found = [
-        assign
-        for assign in source.every(cst.Assign, loop.body)
-        if any(isinstance(each.target, cst.Name) and each.target.value == name for each in assign.targets)
-    ]
-    if len(found) != 1 or _is_set_again(source, loop, name):
+    found = reaching(source, branch, branch.test.value)
+    if found.bound is not Bound.ASSIGNED or found.statement is None:
         return None
-    statement = source.statement(found[0])
-    return found[0] if statement is not None and source.parent(statement) is loop.body else None
-
-
-def _is_set_again(source: Source, loop: Loop, name: str) -> bool:
-    targets: list[cst.BaseExpression] = [each.target for each in source.every(cst.AugAssign, loop.body)]
-    targets += [each.target for each in source.every(cst.NamedExpr, loop.body)]
-    return any(isinstance(each, cst.Name) and each.value == name for each in targets)
+    return found.statement if source.parent(found.statement) is loop.body else None
 
 
 def _counted(source: Source, inner: Loop, outer: Loop) -> LastMicroStep | str | None:
     """`for micro_step in range(count):` within a step."""
     call = inner.iter if isinstance(inner, cst.For) else None
-    if not isinstance(inner, cst.For) or not (isinstance(call, cst.Call) or _is_list(source, inner.iter, outer)):
+    if not isinstance(inner, cst.For) or inner.asynchronous is not None:
+        return None
+    if not (isinstance(call, cst.Call) or _is_list(source, inner.iter, outer)):
         return None
     skipped = _ends_early(source, inner)
     if skipped is not None:
@@ -167,7 +167,7 @@ def _numbered(source: Source, inner: cst.For) -> LastMicroStep:
         made = f"list({made})" if isinstance(inner.iter, cst.Call) and call_name(inner.iter) == "zip" else made
         edits.append(insert_above(source, inner, [f"{parts} = {made}"]))
     target = source.text[slice(*source.wide_span(inner.target))]
-    inside = f"({target})" if isinstance(inner.target, cst.Tuple) and not target.startswith("(") else target
+    inside = f"({target})" if isinstance(inner.target, cst.Tuple) and not inner.target.lpar else target
     edits.append(Splice(*source.wide_span(inner.target), f"{counter}, {inside}"))
     edits.append(Splice(*source.wide_span(inner.iter), f"enumerate({parts})"))
     return LastMicroStep(f"{counter} == len({parts}) - 1", tuple(edits))
@@ -184,21 +184,24 @@ def _is_cut(source: Source, node: cst.BaseExpression, outer: Loop) -> bool:
 
 def _is_list(source: Source, node: cst.BaseExpression, outer: Loop) -> bool:
     """Whether a name is given a list or a tuple within a step, each time it is given anything there."""
-    if not isinstance(node, cst.Name) or _is_set_again(source, outer, node.value):
+    if not isinstance(node, cst.Name):
         return False
-    given = [
-        assign.value
-        for assign in source.every(cst.Assign, outer.body)
-        if any(source.code(each.target) == node.value for each in assign.targets)
-    ]
-    return bool(given) and all(
-        isinstance(value, cst.ListComp | cst.List | cst.Tuple)
-        or (isinstance(value, cst.Call) and (call_name(value) in {"list", "tuple"} or _is_cut(source, value, outer)))
-        for value in given
+    targets = [source.parent(name) for name in bindings(source, outer, node.value)]
+    given = [source.parent(target) for target in targets if isinstance(target, cst.AssignTarget)]
+    return (
+        bool(targets)
+        and len(given) == len(targets)
+        and all(isinstance(assign, cst.Assign) and _has_length(source, assign.value, outer) for assign in given)
     )
 
 
-def _asks_remainder(source: Source, test: cst.BaseExpression) -> bool:
+def _has_length(source: Source, value: cst.BaseExpression, outer: Loop) -> bool:
+    listed = isinstance(value, cst.Call) and call_name(value) in {"list", "tuple"}
+    cut = isinstance(value, cst.Call) and call_name(value) != "zip" and _is_cut(source, value, outer)
+    return listed or cut or isinstance(value, cst.ListComp | cst.List | cst.Tuple)
+
+
+def _asks_remainder(source: Source, test: cst.CSTNode) -> bool:
     return any(isinstance(each.operator, cst.Modulo) for each in source.every(cst.BinaryOperation, test))
 
 
@@ -222,7 +225,7 @@ def _asked_before(step: TrainingStep, loop: Loop, branch: cst.If) -> LastMicroSt
     if any(within(source, clip, loop) and not within(source, clip, branch) for clip in step.clips):
         return "gradients are clipped in every turn, as sums over the ranks: clip right before the optimizer's step"
     code = source.code(branch.test)
-    flag = _flag(source, branch.test, loop)
+    flag = _flag(source, branch, loop)
     if flag is not None:
         begin = min(source.span(call)[0] for call in (*step.forward, step.backward))
         known = source.span(flag)[1] < begin
