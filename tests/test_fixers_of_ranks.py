@@ -449,3 +449,47 @@ def test_gradients_that_are_reduced_in_another_way_are_spoken_of() -> None:
     assert rewritten("use-ddp", FLATTENED) is None, "no finding speaks of it"
     sharded = FLATTENED.replace("net = Net().cuda()", "net = fully_shard(Net().cuda())")
     assert FIXERS["use-ddp"].rewrite(example_request("unoverlapped-gradients", sharded)) is None
+
+
+COUNTED = """import torch
+import torch.distributed as dist
+
+
+def average(model, many):
+    for p in model.parameters():
+        dist.all_reduce(p.grad)
+        p.grad /= many
+
+
+dist.init_process_group("nccl")
+world = dist.get_world_size()
+net = Net().cuda()
+for x, y in loader:
+    criterion(net(x), y).backward()
+    average(net, world)
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("(net, world)", "(net, 4)"),
+        ("(net, world)", "(net, world * 4)"),
+        ("world = dist.get_world_size()", "world = dist.get_world_size() - 1"),
+        ("world = dist.get_world_size()", "world = dist.get_world_size()\nworld = 4"),
+        ("world = dist.get_world_size()", "world = dist.get_local_world_size()"),
+        ("optimizer.zero_grad()\n", "optimizer.zero_grad()\naverage(other, 4)\n"),
+        ("(model, many):\n", "(model, many):\n    many = 4\n"),
+        ("(model, many):", "(model, _, many=4):"),
+        ("p.grad /= many", "p.grad = p.grad / many / 2"),
+        ("p.grad)\n", "p.grad, op=dist.ReduceOp.AVG)\n"),
+    ],
+)
+def test_gradients_that_are_divided_by_another_number_are_not_left_to_the_wrapper(before: str, after: str) -> None:
+    """Adam hardly tells gradients of another scale apart: no comparison of losses would."""
+    assert before in COUNTED
+    assert isinstance(FIXERS["use-ddp"].rewrite(example_request("unoverlapped-gradients", COUNTED)), Edits)
+    changed = example_request("unoverlapped-gradients", COUNTED.replace(before, after))
+    assert isinstance(FIXERS["use-ddp"].rewrite(changed), Advice)

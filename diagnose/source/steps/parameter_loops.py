@@ -10,15 +10,18 @@ from typing import Literal
 import libcst as cst
 
 from diagnose.source.arguments import argument
+from diagnose.source.bindings import passed_to
 from diagnose.source.edit import call_name
 from diagnose.source.flow import within
+from diagnose.source.reaching import Bound, reaching, statement_of
 from diagnose.source.syntax import Source, parse
 
 __all__ = ["ParameterLoop", "parameter_loops"]
 
 _OVER = re.compile(r"(?:list\()?(?P<model>[\w.]+?)\.(?:named_)?parameters\(\)\)?$")
-_WORLD = re.compile(r"world_?size|get_world_size|n_?ranks|num_?replicas|WORLD_SIZE", re.IGNORECASE)
+_WORLD = re.compile(r"(?<!local_)world_?size|n_?ranks|num_?replicas", re.IGNORECASE)
 _ASKS_GRADIENT = re.compile(r"(?:not\s+)?\(?[\w.]+\.(?:grad|requires_grad)\b")
+_NAMES_FOLLOWED = 3
 _QUIET = frozenset({"get_world_size", "get_rank", "is_initialized", "is_available", "float", "int", "no_grad"})
 
 
@@ -66,20 +69,20 @@ def _parameter_loop(path: str, source: Source, loop: cst.For) -> ParameterLoop |
     if over is None or name is None or loop.orelse is not None or body is None:
         return None
     sent: list[tuple[Literal["all_reduce", "broadcast"], Literal["grad", "weight"]]] = []
-    averages, group = False, None
+    divisions, group = 0, None
     for small in body:
         call = small.value if isinstance(small, cst.Expr) else None
         collective = _collective(source, call, name) if isinstance(call, cst.Call) else None
         if collective is not None:
             sent.append(collective)
-            averages |= isinstance(call, cst.Call) and "AVG" in source.code(call)
+            divisions += isinstance(call, cst.Call) and "AVG" in source.code(call)
             named_group = argument(call, "group", 2) if isinstance(call, cst.Call) else None
             group = source.code(named_group.value) if named_group is not None else None
         elif _divides(source, small, name):
-            averages = True
+            divisions += 1
         elif not isinstance(small, cst.Continue | cst.Pass):
             return None
-    if len(sent) != 1:
+    if len(sent) != 1 or divisions > 1:
         return None
     function = source.inside(loop, cst.FunctionDef)
     if function is not None and not _does_nothing_else(source, function, loop):
@@ -87,7 +90,7 @@ def _parameter_loop(path: str, source: Source, loop: cst.For) -> ParameterLoop |
     named = function.name.value if function is not None else None
     calls = tuple(call for call in source.every(cst.Call) if call_name(call) == named) if named else ()
     group = None if group == "None" else group
-    return ParameterLoop(path, source, loop, *sent[0], over["model"], averages, function, calls, group)
+    return ParameterLoop(path, source, loop, *sent[0], over["model"], divisions == 1, function, calls, group)
 
 
 def _parameter(loop: cst.For) -> str | None:
@@ -144,50 +147,85 @@ def _from_one_rank(call: cst.Call) -> bool:
 
 def _divides(source: Source, small: cst.BaseSmallStatement, name: str) -> bool:
     """Whether a statement divides the gradient by the number of ranks."""
-    code = source.code(small)
-    gradient = rf"{re.escape(name)}\.grad(?:\.data)?"
-    divided = re.match(
-        rf"{gradient}\s*(?:/=|\.div_\(|=\s*{gradient}\s*/|\.mul_\(1(?:\.0)?\s*/)\s*(.+)$", code, re.DOTALL
-    )
-    if divided is None:
-        return False
-    return _is_world_size(source, divided[1], source.inside(small, cst.FunctionDef))
+    divisor = _divisor(source, small, {f"{name}.grad", f"{name}.grad.data"})
+    return divisor is not None and _is_world_size(source, divisor, _NAMES_FOLLOWED)
 
 
-def _is_world_size(source: Source, code: str, function: cst.FunctionDef | None) -> bool:
-    """Whether an expression is made of the number of ranks: by its name, by what a name was given, or was passed."""
-    if _WORLD.search(code):
-        return True
-    words = set(re.findall(r"[A-Za-z_]\w*", code))
-    assigned = (pair for assign in source.every(cst.Assign) for pair in _pairs(source, assign))
-    passed = _passed(source, function) if function is not None else ()
-    return any(name in words and _WORLD.search(value) for name, value in (*assigned, *passed))
+def _divisor(source: Source, small: cst.BaseSmallStatement, gradient: set[str]) -> cst.BaseExpression | None:
+    """What a statement divides the gradient by: `p.grad /= n`, `p.grad = p.grad / n`, `p.grad.div_(n)`."""
+    if isinstance(small, cst.AugAssign):
+        divides = isinstance(small.operator, cst.DivideAssign) and source.code(small.target) in gradient
+        return small.value if divides else None
+    if isinstance(small, cst.Assign) and len(small.targets) == 1 and source.code(small.targets[0].target) in gradient:
+        return _over(source, small.value, gradient)
+    call = small.value if isinstance(small, cst.Expr) else None
+    if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Attribute) or len(call.args) != 1:
+        return None
+    if source.code(call.func.value) not in gradient:
+        return None
+    given = call.args[0].value
+    if call_name(call) == "mul_":
+        return _over(source, given, {"1", "1.0", "1."})
+    return given if call_name(call) == "div_" else None
 
 
-def _pairs(source: Source, assign: cst.Assign) -> Iterator[tuple[str, str]]:
-    """The names that an assignment binds, each with the code of what it is given: `rank, world = get_rank(), …`."""
-    for target in assign.targets:
-        names, value = target.target, assign.value
-        if isinstance(names, cst.Tuple) and isinstance(value, cst.Tuple) and len(names.elements) == len(value.elements):
-            for name, given in zip(names.elements, value.elements, strict=True):
-                yield source.code(name.value), source.code(given.value)
-        else:
-            yield source.code(names), source.code(value)
+def _over(source: Source, node: cst.BaseExpression, above: set[str]) -> cst.BaseExpression | None:
+    quotient = isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Divide)
+    if not quotient or not isinstance(node, cst.BinaryOperation) or source.code(node.left) not in above:
+        return None
+    return node.right
 
 
-def _passed(source: Source, function: cst.FunctionDef) -> Iterator[tuple[str, str]]:
-    """The parameters of a function, each with the code of what the calls of the file pass for it."""
-    names = [each.name.value for each in function.params.params if each.name.value != "self"]
-    assigned = [pair for assign in source.every(cst.Assign) for pair in _pairs(source, assign)]
-    for call in source.every(cst.Call):
-        if call_name(call) != function.name.value:
-            continue
-        for place, name in enumerate(names):
-            given = argument(call, name, place)
-            if given is not None:
-                code = source.code(given.value)
-                yield name, code
-                yield from ((name, value) for word, value in assigned if word == code)
+def _is_world_size(source: Source, node: cst.BaseExpression, names: int) -> bool:
+    """Whether an expression is the number of ranks: by its name, or by all that a name is given or passed."""
+    if isinstance(node, cst.Call) and call_name(node) in {"float", "int"} and len(node.args) == 1:
+        return _is_world_size(source, node.args[0].value, names)
+    if _WORLD.search(source.code(node)):
+        return not any(source.every(cst.BinaryOperation, node))  # a multiple of it is another number
+    given = _given(source, node) if names and isinstance(node, cst.Name | cst.Attribute) else []
+    return bool(given) and all(_is_world_size(source, value, names - 1) for value in given)
+
+
+def _given(source: Source, node: cst.Name | cst.Attribute) -> list[cst.BaseExpression]:
+    """All that a name may stand for; nothing where that is not seen."""
+    code = source.code(node)
+    if isinstance(node, cst.Name):
+        found = reaching(source, statement_of(source, node), code)
+        if found.bound is Bound.ASSIGNED and isinstance(found.value, cst.BaseExpression):
+            return [found.value]
+        if found.bound is Bound.PARAMETER:
+            return _passed(source, found.statement, code)
+        if found.bound is Bound.UNPACKED and found.statement is not None:
+            return _assigned(source, code, found.statement)
+        if found.bound is not Bound.OUTER:
+            return []
+    return _assigned(source, code)
+
+
+def _assigned(source: Source, code: str, below: cst.CSTNode | None = None) -> list[cst.BaseExpression]:
+    """What assignments give a name, alone or in a row: `rank, world = get_rank(), get_world_size()`."""
+    found = []
+    for assign in source.every(cst.Assign, below):
+        value = assign.value
+        for names in (target.target for target in assign.targets):
+            if source.code(names) == code:
+                found.append(value)
+            elif isinstance(names, cst.Tuple) and isinstance(value, cst.Tuple):
+                pairs = zip(names.elements, value.elements, strict=False)
+                found += [each.value for name, each in pairs if source.code(name.value) == code]
+    return found
+
+
+def _passed(source: Source, function: cst.CSTNode | None, name: str) -> list[cst.BaseExpression]:
+    """What the calls of the file pass for a parameter, else its default; nothing where one is not read."""
+    if not isinstance(function, cst.FunctionDef):
+        return []
+    listed = (*function.params.posonly_params, *function.params.params, *function.params.kwonly_params)
+    parameter = next((each for each in listed if each.name.value == name), None)
+    rows = passed_to(function, parameter, None, {"": source}) if parameter is not None else None
+    given = [value if value is not None or parameter is None else parameter.default for _, value in rows or ()]
+    known = [value for value in given if value is not None]
+    return known if len(known) == len(given) else []
 
 
 def _does_nothing_else(source: Source, function: cst.FunctionDef, loop: cst.For) -> bool:
