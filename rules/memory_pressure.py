@@ -33,6 +33,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from diagnose.rule import (
     CannotTell,
     Claim,
@@ -61,6 +63,13 @@ HOLDERS = 4
 FEW = 0.02
 
 _DIED = "out of memory"
+_LETS_GO = (
+    MemoryAction.UNKNOWN,
+    MemoryAction.FREE_REQUESTED,
+    MemoryAction.FREE,
+    MemoryAction.SEGMENT_FREE,
+    MemoryAction.SEGMENT_UNMAP,
+)
 _FIXERS = ("checkpoint-blocks", "memory-budget", "fuse-linear-cross-entropy", "offload", "offload-state")
 
 
@@ -89,8 +98,9 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     if died:
         yield _death(measures, died[-1])
         return
-    if _ends_without_room(measures):
-        yield _end(measures)
+    ended = _end_without_room(measures)
+    if ended is not None:
+        yield _end(measures, ended)
         return
     yield from _hints(measures)
 
@@ -107,18 +117,22 @@ def _retries_in_steps(measures: Measures) -> int:
     return int(allocation.retries_per_step.sum()) if allocation.mostly_retried else 0
 
 
-def _ends_without_room(measures: Measures) -> bool:
-    """Whether all there is is the allocator's history up to an allocation that found no room."""
+def _end_without_room(measures: Measures) -> int | None:
+    """The row of the allocation that found no room, where all there is is the allocator's history up to it.
+
+    What is let go of after it says nothing of whether the program went on: an error frees what its frames held.
+    """
     trace = measures.trace
     alone = measures.step_count == 0 and not len(trace.step_log) and not len(trace.ops)
-    rows = trace.memory.action
-    return alone and len(rows) > 0 and bool(rows[-1] == MemoryAction.OUT_OF_MEMORY)
+    rows = np.flatnonzero(~np.isin(trace.memory.action, _LETS_GO))
+    last = int(rows[-1]) if alone and len(rows) else None
+    return last if last is not None and trace.memory.action[last] == MemoryAction.OUT_OF_MEMORY else None
 
 
-def _end(measures: Measures) -> Claim:
+def _end(measures: Measures, row: int) -> Claim:
     """The end of such a history, which whoever asks for a snapshot there is handed."""
     trace, peak = measures.trace, measures.memory_peak
-    size, stack = int(trace.memory.size_bytes[-1]), int(trace.memory.stack[-1])
+    size, stack = int(trace.memory.size_bytes[row]), int(trace.memory.stack[row])
     own = [frame for frame in (trace.stacks[stack] if stack >= 0 else ()) if frame.owned]
     asked = f" asking for {format_bytes(size)}" if size > 0 else ""
     at = Place(own[0].file, own[0].line, function=own[0].function) if own else Place("", 0)

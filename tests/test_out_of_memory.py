@@ -127,6 +127,19 @@ def test_a_snapshot_of_the_moment_alone_says_what_found_no_room(tmp_path: Path) 
     assert [(place.file, place.line) for place in first.where] == [("train.py", 50), ("train.py", 20)]
 
 
+def test_what_an_error_frees_on_its_way_does_not_say_that_the_program_went_on(tmp_path: Path) -> None:
+    path = tmp_path / "oom.pickle"
+    freed: list[dict[str, Any]] = [
+        {"action": action, "addr": 4096, "size": 300 * MIB, "stream": 0, "time_us": 3, "frames": []}
+        for action in ("free_requested", "free_completed")
+    ]
+    path.write_bytes(pickle.dumps(history(*freed)))
+    first = diagnose(open_traces([path]), load()).findings[0]
+    assert first.ends_run
+    assert "asking for 700 MiB that found no room beside the 300 MiB" in first.summary
+    assert first.where[0].line == 50
+
+
 def test_a_program_that_went_on_did_not_die_of_it(tmp_path: Path) -> None:
     path = tmp_path / "oom.pickle"
     later = {"action": "alloc", "addr": 1 << 40, "size": MIB, "stream": 0, "time_us": 3, "frames": []}
