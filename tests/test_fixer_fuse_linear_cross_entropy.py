@@ -111,6 +111,10 @@ PROGRAMS = {
     "lecture": (LECTURE, "logits = self.lm_head(x) if targets is None else None  # (B, T, vocab_size)"),
     "shifted": (SHIFTED, "hidden_states[..., :-1, :].flatten(0, -2),\n"),
     "tied, of its own": (TIED, "return linear_cross_entropy(h, self.embed.weight, labels)"),
+    "tied, a stretch of a product in parentheses": (
+        TIED_ROWS.replace("scores.view(", "(h @ self.embed.weight.t())[:, :].reshape("),
+        "linear_cross_entropy(h[:, :].flatten(0, -2), self.embed.weight, labels.view(-1))",
+    ),
     "tied, in rows of the embedding's size": (
         TIED_ROWS,
         "linear_cross_entropy(h.flatten(0, -2), self.embed.weight, labels.view(-1))",

@@ -193,7 +193,7 @@ def unlaid(loss: CrossEntropy) -> Unlaid | None:
         if isinstance(node, cst.Subscript):
             if not _leaves_last(source, node) or not (flat or second or last):
                 return None
-            picks.insert(0, source.text[source.span(node.value)[1] : source.wide_span(node)[1]].strip())
+            picks.insert(0, source.text[source.wide_span(node.value)[1] : source.span(node)[1]].strip())
             node = node.value
             continue
         made = operation(source, node) if isinstance(node, cst.Call | cst.Attribute) else None
