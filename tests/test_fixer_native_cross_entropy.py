@@ -102,11 +102,13 @@ def test_the_same_numbers_come_out(name: str) -> None:
         "F.log_softmax(logits, -1).view(-1, y.size(-1))",
         "F.log_softmax(logits, 1).view(-1, logits.size(-1))",
         "F.log_softmax(logits, -1).transpose(0, 1).flatten(0, 1)",
+        "F.log_softmax(logits, -1).view(-1, V)",
     ],
 )
 def test_rows_that_are_not_seen_to_be_whole_stay(rows: str) -> None:
     head = "import torch.nn.functional as F\n\n\ndef loss_of(logits, y):\n"
-    text = f"{head}    return F.nll_loss({rows}, y.view(-1))\n"
-    whole = f"{head}    return F.nll_loss(F.log_softmax(logits, -1).view(-1, logits.size(-1)), y.view(-1))\n"
+    taken = "    B, T, V = logits.shape\n    logits = torch.cat([logits, logits], -1)\n"
+    text = f"{head}{taken}    return F.nll_loss({rows}, y.view(-1))\n"
+    whole = f"{head}{taken}    return F.nll_loss(F.log_softmax(logits, -1).view(-1, logits.size(-1)), y.view(-1))\n"
     assert FIXER.rewrite(example_request("unfused-loss", text)) is None
     assert isinstance(FIXER.rewrite(example_request("unfused-loss", whole)), Edits)

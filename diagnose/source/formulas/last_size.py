@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 import libcst as cst
 
-from diagnose.source.reaching import Bound, reaching, statement_of
+from diagnose.source.reaching import Bound, reaching, statement_of, unchanged_until
 from diagnose.source.syntax import Source
 
 __all__ = ["is_last_size"]
@@ -24,6 +24,8 @@ def is_last_size(source: Source, size: cst.BaseExpression, names: Collection[str
     written = isinstance(found.value, cst.Tuple)  # `vocab, width = 50257, 768` is as good as two lines
     if found.bound is not Bound.UNPACKED or not isinstance(found.value, cst.BaseExpression) or written:
         return None
+    if not unchanged_until(source, found.value, statement_of(source, size)):
+        return None  # the tensor of that name had other axes by then
     shaped = re.fullmatch(r"(\w+)\.(?:shape|size\(\))", source.code(found.value))
     return shaped is not None and shaped[1] in names and _bound_by(found.statement)[-1:] == [size.value]
 
