@@ -43,6 +43,7 @@ from diagnose.rule import (
     Phase,
     Place,
     Rule,
+    Trace,
     Waste,
     drawn,
     format_bytes,
@@ -147,14 +148,19 @@ def _where(measures: Measures, rows: Bool) -> Sequence[Place]:
     return written or measures.places(issuing_of(measures, rows))
 
 
+_KERNELS = {"b": "gemm", "B": "other_gemm", "x": "void multi_tensor_apply_kernel<FusedAdamMathFunctor>"}
 _COMMS = {
     "g": Collective("all_reduce", 16_000, 2, "default_pg"),
     "G": Collective("all_reduce", 1_048_576, 2, "default_pg"),
 }
-
-_BESIDE = {"b": "gemm", "B": "other_gemm", "x": "void multi_tensor_apply_kernel<FusedAdamMathFunctor>"}
-_ISSUED = {"a": "c10d::allreduce_"}
 _ALIKE = {"g": Collective("all_reduce", 131_072, 2, "default_pg")}
+
+
+def _issued(picture: str) -> Trace:
+    """Steps of some hundred microseconds, in which the host is seen to issue each of many collectives."""
+    issuing = {"a": "c10d::allreduce_"}
+    return drawn(picture, repeat=4, unit_ns=10_000, kernels=_KERNELS, ops=issuing, comms=_ALIKE)
+
 
 _FIRES = (
     drawn(
@@ -165,11 +171,11 @@ _FIRES = (
         opt   :                     O
         """,
         repeat=4,
-        kernels={"b": "gemm", "x": "void multi_tensor_apply_kernel<FusedAdamMathFunctor>"},
+        kernels=_KERNELS,
         comms=_COMMS,
     ),
     # Short on the links; the thread that runs the backward pass issues each of them.
-    drawn(
+    _issued(
         """
         host 1: olalolalolalolalolalolalolalolal
         host  :                                   l
@@ -177,18 +183,13 @@ _FIRES = (
         gpu 20:     g   g   g   g   g   g   g   g
         bwd   : BBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBB
         opt   :                                   O
-        """,
-        repeat=4,
-        unit_ns=10_000,
-        kernels=_BESIDE,
-        ops=_ISSUED,
-        comms=_ALIKE,
+        """
     ),
 )
 
 _SILENT = (
     # As many, issued by a host that is ahead.
-    drawn(
+    _issued(
         """
         host 1: olalolalolalolalolalolalolalolal
         host  :                                   l
@@ -196,15 +197,10 @@ _SILENT = (
         gpu 20:     g   g   g   g   g   g   g   g
         bwd   : BBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBB
         opt   :                                                    O
-        """,
-        repeat=4,
-        unit_ns=10_000,
-        kernels=_BESIDE,
-        ops=_ISSUED,
-        comms=_ALIKE,
+        """
     ),
     # As many, in three backward passes: no bucket spans two.
-    drawn(
+    _issued(
         """
         host 1: olalolalolal.olalolalolal.olalolalolal
         host  :                                       l
@@ -212,15 +208,10 @@ _SILENT = (
         gpu 20:     g   g   g    g   g   g    g   g   g
         bwd   : BBBBBBBBBBBB.BBBBBBBBBBBB.BBBBBBBBBBBB
         opt   :                                         O
-        """,
-        repeat=4,
-        unit_ns=10_000,
-        kernels=_BESIDE,
-        ops=_ISSUED,
-        comms=_ALIKE,
+        """
     ),
     # As many, issued after the backward pass, which none of them holds up.
-    drawn(
+    _issued(
         """
         host 1: ol
         host  :   alalalalalalalalal                 l
@@ -228,12 +219,7 @@ _SILENT = (
         gpu 20:    g g g g g g g g g
         bwd   : BB
         opt   :                                     O
-        """,
-        repeat=4,
-        unit_ns=10_000,
-        kernels=_BESIDE,
-        ops=_ISSUED,
-        comms=_ALIKE,
+        """
     ),
     # As many, as small, under compute that lasts longer.
     drawn(
@@ -244,7 +230,7 @@ _SILENT = (
         opt   :                      O
         """,
         repeat=4,
-        kernels={"b": "gemm", "x": "void multi_tensor_apply_kernel<FusedAdamMathFunctor>"},
+        kernels=_KERNELS,
         comms=_COMMS,
     ),
     # Few, and exposed because there is much to move.
@@ -256,7 +242,7 @@ _SILENT = (
         opt   :                   O
         """,
         repeat=4,
-        kernels={"b": "gemm", "x": "void multi_tensor_apply_kernel<FusedAdamMathFunctor>"},
+        kernels=_KERNELS,
         comms={
             "c": Collective("all_reduce", 25 << 20, 2, "default_pg"),
             "g": Collective("all_reduce", 40 << 20, 2, "default_pg"),
