@@ -80,11 +80,11 @@ def test_a_profiler_window_is_long_enough_to_see_it() -> None:
     assert steps_to_see(0) == 0
 
 
-class Compiling(FakeArm):
-    """Its original compiles in every fifth step; the first few take longest."""
+class StepByStep(FakeArm):
+    """Tells what each of its steps takes."""
 
-    def trace(self, steps: int, drop: int, limit_ns: int) -> list[Path]:
-        return [*super().trace(steps, drop, limit_ns), Path(f"{steps} steps")]
+    def step_ms(self) -> float:
+        raise NotImplementedError
 
     def run(self, steps: int, drop: int, limit_ns: int) -> Block:
         assert limit_ns > 0
@@ -92,9 +92,19 @@ class Compiling(FakeArm):
         taken_ms = []
         for _ in range(steps):
             self.walk(1)
-            compiles = self.side == ORIGINAL and self.steps % 5 == 0
-            taken_ms.append(6 + (0 if not compiles else 2000 if self.steps < 12 else 800))
+            taken_ms.append(self.step_ms())
         return block(taken_ms)
+
+
+class Compiling(StepByStep):
+    """Its original compiles in every fifth step; the first few take longest."""
+
+    def trace(self, steps: int, drop: int, limit_ns: int) -> list[Path]:
+        return [*super().trace(steps, drop, limit_ns), Path(f"{steps} steps")]
+
+    def step_ms(self) -> float:
+        compiles = self.side == ORIGINAL and self.steps % 5 == 0
+        return 6 + (0 if not compiles else 2000 if self.steps < 12 else 800)
 
 
 def compared(least_steps: int = 0) -> Comparison:
@@ -160,17 +170,11 @@ def test_later_trials_begin_with_what_an_earlier_one_has_learned() -> None:
     assert {side[1] for side in found.traces} == {Path("10 steps")}
 
 
-class Saving(FakeArm):
+class Saving(StepByStep):
     """Its original writes a checkpoint every 20 steps."""
 
-    def run(self, steps: int, drop: int, limit_ns: int) -> Block:
-        assert limit_ns > 0
-        self.walk(drop)
-        taken_ms = []
-        for _ in range(steps):
-            self.walk(1)
-            taken_ms.append(900 if self.side == ORIGINAL and self.steps % 20 == 0 else 100)
-        return block(taken_ms)
+    def step_ms(self) -> float:
+        return 900 if self.side == ORIGINAL and self.steps % 20 == 0 else 100
 
 
 def saving(**more: Any) -> Comparison:
