@@ -31,7 +31,7 @@ NEGLIGIBLE = 0.001
 
 def recoverable_ns(measures: Measures, intervals: Intervals) -> int:
     """Time that all counted steps together would lose without `intervals` and without the waits in them."""
-    most = int(_per_step(measures, intervals).sum())
+    most = int(measures.per_step(intervals).sum())
     if most and not replayed(measures):
         return max(most - measures.host_excess_ns((intervals & measures.counted) - measures.busy), 0)
     return gained_ns(measures, without(measures, intervals), most) if most else 0
@@ -47,7 +47,7 @@ def without_waiting_ns(measures: Measures, intervals: Intervals) -> int:
     steps = measures.steps
     read = (measures.value_reads - measures.waits).covered(steps.host_start_ns, steps.host_end_ns)
     room = steps.length_ns - np.maximum(measures.host_work_ns - read, measures.busy_ns)
-    most = int(np.minimum(_per_step(measures, intervals), np.maximum(room, 0)).sum())
+    most = int(np.minimum(measures.per_step(intervals), np.maximum(room, 0)).sum())
     return gained_ns(measures, without_waits(measures), most) if most else 0
 
 
@@ -58,7 +58,7 @@ def without_host_ns(measures: Measures, host: Intervals, idle: Intervals) -> int
     """
     if not replayed(measures):
         return recoverable_ns(measures, host & idle)
-    most = min(int(_per_step(measures, host).sum()), int(_per_step(measures, idle).sum()))
+    most = min(int(measures.per_step(host).sum()), int(measures.per_step(idle).sum()))
     return gained_ns(measures, Cut(host=host), most)
 
 
@@ -130,7 +130,3 @@ def _left(measures: Measures, intervals: Intervals) -> Float64 | None:
     length = np.maximum(device.end_ns - device.start_ns, 1)
     inside = np.where(measures.rows, intervals.covered(device.start_ns, device.end_ns), 0)
     return np.asarray(1 - inside / length, np.float64)
-
-
-def _per_step(measures: Measures, intervals: Intervals) -> Int64:
-    return intervals.covered(measures.steps.start_ns, measures.steps.end_ns)
