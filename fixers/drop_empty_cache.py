@@ -103,7 +103,7 @@ FIXER = Fixer(
     rewrite=rewrite,
     gate=Gate.BITWISE,
     mechanism="idle",
-    order=20,
+    order=10,
     examples=(
         Example(
             before="import torch\n\n" + _LOOP + "    torch.cuda.empty_cache()  # to be safe\n    print(x)\n",

@@ -122,10 +122,14 @@ def _per_step(measures: Measures, rows: Int64) -> Int64:
 
 
 def _empties_cache(measures: Measures, idle: Intervals) -> bool:
-    """Whether `torch.cuda.empty_cache` was seen at work, by the sampler or in recorded calls."""
-    trace = measures.trace
+    """Whether `torch.cuda.empty_cache` was seen at work, by the sampler in a counted step or in recorded calls.
+
+    A sample need not fall into the idle time itself: the sampler has its turn when the call is over.
+    """
+    trace, steps = measures.trace, measures.steps
     stacks = [i for i, stack in enumerate(trace.stacks) if any(frame.function == _EMPTY_CACHE for frame in stack)]
-    if stacks and idle.contains(trace.samples.time_ns[np.isin(trace.samples.stack, stacks)]).any():
+    seen = trace.samples.time_ns[np.isin(trace.samples.stack, stacks)]
+    if ((seen >= steps.host_start_ns[0]) & (seen < steps.host_end_ns[-1])).any():
         return True
     named = np.array([*(name.endswith(f": {_EMPTY_CACHE}") for name in trace.names), False], np.bool_)
     calls = named[trace.frames.name]
