@@ -13,7 +13,7 @@ from diagnose.model import Facts
 from diagnose.trace import Trace
 from diagnose.trace.schema import Counters
 from diagnose.trial import host
-from diagnose.trial.memory import Memory, at_once, fitting, uncrowded, while_watched
+from diagnose.trial.memory import Memory, at_once, fitting, room_ahead, room_to_start, uncrowded, while_watched
 
 GIB = 1 << 30
 
@@ -75,6 +75,23 @@ def test_processes_that_need_more_than_others_take_the_room_of_several() -> None
     assert fitting(seen, [1.3, 1.3, 2.0]) == 3
     assert fitting(seen, [1.3, 1.3, 2.0, 2.0]) == 3
     assert fitting(seen, [9.0]) == 1
+
+
+def test_a_program_that_fills_the_host_by_itself_starts_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight processes of which each keeps all cores busy would wait for each other, and none would be ready sooner."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(16)))
+    for busy_cores, room in ((None, True), (1.2, True), (8.0, True), (15.9, False)):
+        seen = Memory(host_bytes=GIB // 8, busy_cores=busy_cores)
+        assert room_ahead(seen, None) is room
+        assert room_to_start(seen, [1.2, 1.4]) is room
+
+
+def test_what_keeps_the_host_busy_is_the_usual_reading_of_all_ranks_and_their_workers() -> None:
+    names = ("host.rss_bytes", "host.cpu")
+    counters = Counters.build({"name": [0, 1, 1, 1], "value": [3.0, 100.0, 1500.0, 1400.0]})
+    rank = Trace("rank", names=names, counters=counters)
+    assert while_watched([rank, rank]) == Memory(host_bytes=6, busy_cores=28.0)
+    assert uncrowded(Memory(host_bytes=4), while_watched([rank])).busy_cores == 14.0
 
 
 def test_room_that_another_process_held_meanwhile_is_room() -> None:

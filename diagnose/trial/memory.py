@@ -8,15 +8,21 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from diagnose.trace import Trace
+from diagnose.trace.schema import Float64
 from diagnose.trial.host import free_bytes
 
 _GROWTH = 1.1  # a patched arm may need somewhat more than the original
 _RSS = "host.rss_bytes"
+_CPU = "host.cpu"
 _RESERVED = "allocator.peak_reserved_bytes"
 _USED = "gpu.memory_used_bytes"
 _CONTEXT_BYTES = 1 << 30  # a second process brings a device context and library workspaces of its own
 _CORES_AHEAD = 8
+_BUSIEST_AHEAD = 0.5
+"""Of the cores, busy with one process and its workers: where it is more, others that start beside it wait for it."""
 _STARTS_A_CORE = 1.5
 _SHARES_AHEAD = (1.2, 1.2, 1.4, 1.4)  # of two originals and two patched programs
 
@@ -41,6 +47,8 @@ class Memory:
     device_bytes: int | None = None
     host_bytes: int | None = None
     """Resident memory of all processes of the arm."""
+    busy_cores: float | None = None
+    """That all processes of the arm keep busy, as it was watched."""
 
 
 def fits_twice(memory: Memory) -> bool | None:
@@ -57,6 +65,7 @@ def fits_twice(memory: Memory) -> bool | None:
 
 def uncrowded(seen: Memory, before: Memory) -> Memory:
     """What was seen now, with the room that there was before: others may have lived beside it now."""
+    seen = replace(seen, busy_cores=seen.busy_cores if seen.busy_cores is not None else before.busy_cores)
     rooms = [
         memory.free_bytes + memory.reserved_bytes
         for memory in (seen, before)
@@ -69,28 +78,39 @@ def uncrowded(seen: Memory, before: Memory) -> Memory:
 
 def while_watched(traces: Sequence[Trace]) -> Memory:
     """What the watched run of a program held; of a device, what one process without ranks beside it held of it."""
-    held = 0.0
+    held, busy = 0.0, 0.0
     for trace in traces:
         resident = _most(trace, _RSS)
         if resident is None:
             return Memory()
         held += resident
+        busy += _usual(trace, _CPU) / 100
+    host_bytes, busy_cores = int(held) or None, busy or None
     if not any(trace.has_device or trace.facts.device_name is not None for trace in traces):
-        return Memory(host_bytes=int(held) or None)
+        return Memory(host_bytes=host_bytes, busy_cores=busy_cores)
     of_device = trace.facts.device_memory_bytes
     reserved, used = _most(trace, _RESERVED), _most(trace, _USED)
     if len(traces) > 1 or of_device is None or reserved is None or used is None:
         return Memory()
-    return Memory(None, int(reserved), max(0, of_device - int(used)), of_device, int(held) or None)
+    return Memory(None, int(reserved), max(0, of_device - int(used)), of_device, host_bytes, busy_cores)
 
 
 def _most(trace: Trace, name: str) -> float | None:
     """The largest reading of a counter; None where there is none."""
-    if name not in trace.names:
-        return None
-    counters = trace.counters
-    values = counters.value[counters.name == trace.names.index(name)]
+    values = _readings(trace, name)
     return float(max(values)) if len(values) else None
+
+
+def _usual(trace: Trace, name: str) -> float:
+    """The median reading of a counter; 0 where there is none."""
+    values = _readings(trace, name)
+    return float(np.median(values)) if len(values) else 0.0
+
+
+def _readings(trace: Trace, name: str) -> Float64:
+    counters = trace.counters
+    rows = counters.name == trace.names.index(name) if name in trace.names else slice(0)
+    return counters.value[rows]
 
 
 def at_once(memory: Memory, wanted: int, share: float = 2.0) -> int:
@@ -131,12 +151,16 @@ def room_ahead(memory: Memory, peak_bytes: int | None) -> bool:
     """
     part = peak_bytes / memory.peak_bytes if peak_bytes and memory.peak_bytes else 1.0
     shares = [part * share for share in _SHARES_AHEAD]
-    return cores_ahead() and fitting(memory, shares) == len(shares)
+    return cores_ahead(memory) and fitting(memory, shares) == len(shares)
 
 
-def cores_ahead() -> bool:
-    """Whether there are cores enough for processes to start beside others, and none to wait longer for it."""
-    return len(os.sched_getaffinity(0)) >= _CORES_AHEAD
+def cores_ahead(memory: Memory) -> bool:
+    """Whether there are cores enough for processes to start beside others, and none to wait longer for it.
+
+    A program whose own workers fill the host starts one by one: several would only keep each other from it.
+    """
+    cores = len(os.sched_getaffinity(0))
+    return cores >= _CORES_AHEAD and (memory.busy_cores or 0.0) <= _BUSIEST_AHEAD * cores
 
 
 def room_to_start(memory: Memory, shares: Sequence[float]) -> bool:
@@ -144,7 +168,7 @@ def room_to_start(memory: Memory, shares: Sequence[float]) -> bool:
 
     Where they are more than the cores, each start takes longer, but all at once take less than one after the other.
     """
-    return cores_ahead() and fitting(memory, shares, _STARTS_A_CORE) == len(shares)
+    return cores_ahead(memory) and fitting(memory, shares, _STARTS_A_CORE) == len(shares)
 
 
 def died_of_memory(last_words: str, returncode: int | None) -> bool:
