@@ -160,6 +160,9 @@ class Fixer:
     for the few steps of a window."""
     saves: str = ""
     """The evidence of a finding, in ns of a step, that is all this fixer can save of it; without it, the whole."""
+    lines_of: tuple[str, ...] = ()
+    """Rules that tell what each line costs, and of whose findings it saves no more than the lines cost that it writes
+    anew or calls there."""
     rules: tuple[str, ...] = ()
     """Rules whose findings it is tried for although they do not name it: for fixers that lie beside the project."""
     doc: str = ""

@@ -92,6 +92,7 @@ FIXER = Fixer(
     order=65,
     conflicts=("compile-model",),
     after=("compile-model",),
+    lines_of=("unfused-pointwise",),
     examples=(
         _example(
             _TURN + _PAIR + "    q_embed = (q * cos) + (rotate_half(q) * sin)\n"

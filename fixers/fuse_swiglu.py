@@ -99,6 +99,7 @@ FIXER = Fixer(
     order=65,
     conflicts=("compile-model",),
     after=("native-gelu", "compile-model"),
+    lines_of=("unfused-pointwise",),
     examples=(
         _example(
             "        return self.down(F.silu(self.gate(x)) * self.up(x))\n",

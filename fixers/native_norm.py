@@ -115,6 +115,7 @@ FIXER = Fixer(
     gate=Gate.ROUNDING,
     mechanism="compute+idle.dispatch+idle.launch",
     order=50,
+    lines_of=("unfused-pointwise",),
     examples=(
         Example(
             before=_FORWARD + "        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.weight\n",

@@ -249,6 +249,7 @@ FIXER = Fixer(
     mechanism="exposed_copy+idle",
     order=30,
     after=("loader-workers", "loader-pin"),
+    lines_of=("exposed-copies",),
     examples=(
         Example(
             before=_TOP

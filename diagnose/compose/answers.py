@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from diagnose.compose.parts import left_alone
 from diagnose.compose.proposals import Proposal
 from diagnose.compose.stack import Stack
 from diagnose.fixer import Advice, Edits, Fixer
@@ -27,7 +28,7 @@ class Answers:
     """What came of asking."""
 
     proposal: Proposal
-    """With the findings for which there is an edit; those alone are treated."""
+    """With the findings for which there is an edit; those alone are treated, as far as it does not leave them alone."""
     variants: tuple[Variant, ...] = ()
     """One for each setting that leads to an edit; empty where none does."""
     advice: tuple[tuple[Finding, str], ...] = ()
@@ -52,8 +53,12 @@ def ask(stack: Stack, proposal: Proposal) -> Answers:
     if len(edited) > 1:
         together = ((one.setting, stack.answer(fixer, treated, one.setting)) for one in edited[0][1])
         variants = [_variant(fixer, setting, answer) for setting, answer in together if isinstance(answer, Edits)]
-        return replace(found, variants=tuple(variants))
-    return replace(found, variants=tuple(edited[0][1]) if edited else ())
+    else:
+        variants = edited[0][1] if edited else []
+    if not variants:
+        return found
+    left = tuple(left_alone(fixer, finding, stack.texts, variants[0].answer) for finding in treated)
+    return replace(found, proposal=replace(found.proposal, left=left), variants=tuple(variants))
 
 
 def _told(stack: Stack, advice: Advice) -> str:

@@ -16,7 +16,7 @@ from diagnose.compose.stack import moved
 from diagnose.engine import SMALLEST_SHARE, Examination, examine
 from diagnose.errors import InputError
 from diagnose.fixer import Fixer
-from diagnose.model import Confidence, Finding
+from diagnose.model import Confidence, Finding, Place
 from diagnose.plugins import Catalogue
 from diagnose.program import Program
 from diagnose.source.moved import LineMap
@@ -82,7 +82,9 @@ def review(
     before = {candidate.finding.rule: candidate.finding for candidate in queue}
     # The window of a trial has no samples: where the first run knew the lines, they still hold.
     found = [
-        replace(finding, where=before[finding.rule].where) if not finding.where and finding.rule in before else finding
+        replace(finding, where=_shareless(before[finding.rule]))
+        if not finding.where and finding.rule in before
+        else finding
         for finding in now.diagnosis.findings
     ]
     seen = {finding.rule for finding in found}
@@ -99,6 +101,11 @@ def review(
             gone.append((candidate, fate))
     waiting = {candidate.fixer.name for candidate in coming}
     return Review(tuple(coming), tuple(entry for entry in gone if entry[0].fixer.name not in waiting))
+
+
+def _shareless(finding: Finding) -> tuple[Place, ...]:
+    """Its places without their parts of its time: of what was kept since, the part is another one."""
+    return tuple(replace(place, share=None) for place in finding.where)
 
 
 def _of_a_step(candidate: Candidate, step_ns: int | None) -> Candidate:

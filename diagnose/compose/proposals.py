@@ -4,15 +4,19 @@ What a fixer is predicted to save is the sum over the findings that it treats: s
 by two findings, so nothing counts twice. Whether it does treat a finding is known only once it has been asked; until
 then the sum is an upper limit. That is enough for a greedy order, as long as a fixer whose sum turns out smaller goes
 back into the queue.
+
+Of a finding that it treats in part (`diagnose.compose.parts`) the part is predicted. Its turn is that of the whole: the
+fixers of one finding stay in their order, and what rewrites everything is not tried before what rewrites a few lines.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from diagnose.compose.candidates import Candidate
 from diagnose.compose.contracts import goes_first
+from diagnose.compose.parts import Left, promised_ns, promised_share
 from diagnose.fixer import Fixer
 from diagnose.model import Confidence, Finding, Gate, Place
 
@@ -32,21 +36,31 @@ class Proposal:
 
     fixer: Fixer
     findings: tuple[Finding, ...]
+    left: tuple[Left, ...] = ()
+    """Of each finding, the places that the fixer leaves alone; empty before it has been asked."""
+
+    @property
+    def parts(self) -> Iterator[tuple[Finding, Left]]:
+        """Each finding with what is left alone of it."""
+        return zip(self.findings, self.left or [frozenset()] * len(self.findings), strict=True)
 
     @property
     def predicted_ns(self) -> int:
         """Per step, if all that the fixer can save of its findings were gone."""
-        return sum(self.fixer.promised_ns(finding) for finding in self.findings)
+        return sum(promised_ns(self.fixer, finding, left) for finding, left in self.parts)
 
     @property
     def share(self) -> float:
         """Of the step in which they were found, the same."""
-        return sum(self.fixer.promised_share(finding) for finding in self.findings)
+        return sum(promised_share(self.fixer, finding, left) for finding, left in self.parts)
 
     @property
     def prediction(self) -> Confidence:
-        """What the sum rests on."""
-        return least_sure(finding.confidence for finding in self.findings)
+        """What the sum rests on. What was measured is the whole of a finding: a part of it is an estimate."""
+        return least_sure(
+            Confidence.HINT if left and finding.confidence is Confidence.MEASURED else finding.confidence
+            for finding, left in self.parts
+        )
 
     @property
     def where(self) -> tuple[Place, ...]:

@@ -16,6 +16,7 @@ from diagnose.compose.candidates import Candidate, followed
 from diagnose.compose.contracts import excluded_by
 from diagnose.compose.journal import Journal
 from diagnose.compose.overlap import takes_back
+from diagnose.compose.parts import Treated, promised_together_ns
 from diagnose.compose.proposals import Proposal, least_sure, next_up
 from diagnose.compose.stack import Stack
 from diagnose.compose.trials import Trials
@@ -88,12 +89,11 @@ class Bundle:
     @property
     def predicted_ns(self) -> int:
         """Per step, with every finding counted once, however many of the fixers treat it."""
-        promised: dict[str, int] = {}
+        treated: dict[str, list[Treated]] = {}
         for proposal in (member.proposal for member in self.members):
-            for finding in proposal.findings:
-                most_ns = max(promised.get(finding.rule, 0), proposal.fixer.promised_ns(finding))
-                promised[finding.rule] = most_ns
-        return sum(promised.values())
+            for finding, left in proposal.parts:
+                treated.setdefault(finding.rule, []).append((proposal.fixer, finding, left))
+        return sum(promised_together_ns(some) for some in treated.values())
 
     @property
     def prediction(self) -> Confidence:
