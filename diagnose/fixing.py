@@ -163,6 +163,8 @@ class Fixer:
     lines_of: tuple[str, ...] = ()
     """Rules that tell what each line costs, and of whose findings it saves no more than the lines cost that it writes
     anew or calls there."""
+    uncounted: bool = False
+    """It makes work faster or slower that no finding counts: what they promise of it is an estimate, and no limit."""
     rules: tuple[str, ...] = ()
     """Rules whose findings it is tried for although they do not name it: for fixers that lie beside the project."""
     doc: str = ""

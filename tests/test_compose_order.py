@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from composing import ITEM, LOADER, SOURCE, Stage, finding, fixer, replacing
 
+from diagnose.compose.proposals import Proposal
 from diagnose.fixer import Advice, Edits, Request
 from diagnose.model import (
     TOGETHER,
@@ -15,6 +16,7 @@ from diagnose.model import (
     Decision,
     Gate,
 )
+from diagnose.plugins import load
 from diagnose.trial.schedule import Deadline
 
 pytestmark = pytest.mark.usefixtures("nothing_new")
@@ -101,6 +103,23 @@ def test_the_sum_is_no_surer_than_its_least_sure_part(tmp_path: Path) -> None:
     stage = Stage(tmp_path, [ITEM], [finding("a", 4, "no-item"), bound], {"no-item": Decision.KEPT})
     (verdict,) = stage.run().verdicts
     assert (verdict.predicted_ns, verdict.prediction) == (7_000_000, Confidence.BOUND)
+
+
+@pytest.mark.parametrize("confidence", [Confidence.MEASURED, Confidence.BOUND])
+def test_what_changes_more_than_findings_count_is_predicted_as_an_estimate(
+    tmp_path: Path, confidence: Confidence
+) -> None:
+    """Neither is all of it counted, nor is the figure a limit: convolutions may be faster in another format, too."""
+    more = replace(ITEM, uncounted=True)
+    counted = replace(finding("a", 4, "no-item"), confidence=confidence)
+    (verdict,) = Stage(tmp_path, [more], [counted], {"no-item": Decision.KEPT}).run().verdicts
+    assert (verdict.predicted_ns, verdict.prediction) == (4_000_000, Confidence.HINT)
+
+
+def test_the_conversions_that_channels_last_takes_out_are_an_estimate_of_what_it_saves() -> None:
+    """Of 7.68 ms that it saved of a program, 0.88 ms were conversions; of another's 9.4 ms, 10.1 ms were."""
+    conversions = finding("layout-transposes", 10, "channels-last")
+    assert Proposal(load().fixers["channels-last"], (conversions,)).prediction is Confidence.HINT
 
 
 def test_a_fixer_that_treats_less_than_it_was_proposed_for_goes_back_into_the_queue(tmp_path: Path) -> None:

@@ -56,7 +56,13 @@ class Proposal:
 
     @property
     def prediction(self) -> Confidence:
-        """What the sum rests on. What was measured is the whole of a finding: a part of it is an estimate."""
+        """What the sum rests on.
+
+        What was measured is the whole of a finding: a part of it is an estimate. So is what is predicted of a fixer
+        that changes more than findings count.
+        """
+        if self.fixer.uncounted:
+            return Confidence.HINT
         return least_sure(
             Confidence.HINT if left and finding.confidence is Confidence.MEASURED else finding.confidence
             for finding, left in self.parts
