@@ -37,7 +37,7 @@ CHILD = Path(__file__).resolve().parent / "accuracy_child.py"
 RESULTS = "results.json"
 ENOUGH_STEPS = 400
 """A program is ended long before: when its trace is written, or all is exported."""
-LIMIT_S = {"cuda": 75, "cpu": 900}
+LIMIT_S = {"cuda": 150, "cpu": 900}
 """For one child that has the device to itself; a processor is shared with whatever else runs there."""
 
 
