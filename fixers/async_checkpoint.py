@@ -11,11 +11,12 @@ Why it helps
 
 Fix safety
     Bitwise: the state is copied before the next operation can change it, and training does not depend on the file. A
-    file appears under its name only when it is whole. One save waits for the one before it; an error of the thread is
-    raised by the next save, or after the loop. Tensors in the file are on the CPU: `torch.load` without
-    `map_location` gives them there. Memory of the size of the state is held on the host. Left alone, with advice: a
-    file that the program reads again, a state that is no dictionary, `torch.distributed.checkpoint`, which has
-    `async_save` of its own.
+    file appears under its name only when it is whole, and in the order of the saves. Two files are written at a time
+    where the host has free memory of many times the state, else one; a save waits where they all are still being
+    written. An error of a thread is raised by the next save, or after the loop. Tensors in the file are on the CPU:
+    `torch.load` without `map_location` gives them there. The host holds one copy of the state in memory for each file
+    at a time. Left alone, with advice: a file that the program reads again, a state that is no dictionary,
+    `torch.distributed.checkpoint`, which has `async_save` of its own.
 """
 
 from __future__ import annotations
@@ -52,27 +53,50 @@ from diagnose.fixer import (
     within,
 )
 
-_IMPORTS = ("import collections", "import copy", "import os", "import threading", "import torch")
+_IMPORTS = (
+    "import collections",
+    "import copy",
+    "import os",
+    "import pathlib",
+    "import threading",
+    "import torch",
+)
 _CODE = '''
+_saving = []  # what is being written, in the order of the saves: two files at most
+
+
 class _Save(threading.Thread):
     """One file that is being written."""
 
-    def __init__(self, state, path, copied):
+    def __init__(self, state, path, copies, before):
         super().__init__(name="save_in_background")
-        self.state, self.path, self.copied, self.error = state, os.fspath(path), copied, None
+        self.state, self.path, self.before, self.error = state, os.path.abspath(path), before, None
+        self.buffers = [(kind, copied) for _, kind, copied in copies if kind is not None]
+        cloned = [copied for _, kind, copied in copies if kind is None and copied.device.type != "cpu"]
+        self.size = float("inf") if cloned else sum(copied.nbytes for _, copied in self.buffers)
+        self.copying = {
+            device: torch.cuda.current_stream(device).record_event(torch.cuda.Event(blocking=True))
+            for device in {value.device for value, _, _ in copies if value.is_cuda}
+        }
+        self.turn = 0 if before is None else 1 - before.turn
+        stem = os.path.splitext(self.path)[0]  # torch.save notes it in the file
+        self.unfinished = f"{stem}.unfinished-{_rank_of()[0]}-{self.turn}"
 
     def run(self):
         try:
-            if self.copied is not None:
-                self.copied.synchronize()
-            torch.save(self.state, f"{self.path}.unfinished")
-            os.replace(f"{self.path}.unfinished", self.path)
+            for device, copied in self.copying.items():
+                torch.cuda.set_device(device)  # else a thread's device is the first
+                copied.synchronize()
+            torch.save(self.state, self.unfinished)
+            if self.before is not None:
+                self.before.join()
+            os.replace(self.unfinished, self.path)
         except BaseException as error:
             self.error = error
-        self.state = None
-
-
-_saving = []
+            if os.path.exists(self.unfinished):
+                os.remove(self.unfinished)
+        finally:
+            self.state = self.before = None
 
 
 def save_in_background(state, path):
@@ -80,34 +104,80 @@ def save_in_background(state, path):
 
     The tensors are copied to the host first, so that training may change them; they are on the CPU in the file.
     """
-    finish_saving()
+    _settle()
+    while _saving and (len(_saving) == 2 or not _has_room_for(_saving[-1].size)):
+        _saving[0].join()
+        _settle()
     copies = {}
     state = _copied(state, copies)
-    copied = None
-    if any(tensor.is_cuda for tensor, _ in copies.values()):
-        copied = torch.cuda.Event()
-        copied.record()
-    _saving.append(_Save(state, path, copied))
-    _saving[0].start()
+    save = _Save(state, path, copies.values(), _saving[-1] if _saving else None)
+    save.start()
+    _saving.append(save)
 
 
 def finish_saving():
-    """Wait until the last file is written; raises what went wrong with it."""
-    while _saving:
-        save = _saving.pop()
+    """Wait until all files are written; raises what went wrong with them."""
+    for save in _saving:
         save.join()
-        if save.error is not None:
-            raise save.error
+    _settle()
+
+
+def _settle():
+    """Forget the saves that are done; raises what went wrong with them."""
+    done = [save for save in _saving if not save.is_alive()]
+    for save in done:
+        _saving.remove(save)
+    _raise([save.error for save in done if save.error is not None])
+
+
+def _raise(errors):
+    if errors:
+        try:
+            raise errors[0]
+        finally:
+            _raise(errors[1:])  # the traceback shows the others above it
+
+
+def _rank_of():
+    """The rank of this process, of how many."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return 0, 1
+
+
+def _has_room_for(size):
+    """Whether all processes of this host could take that, with a lot to spare, of its memory and their control groups'.
+
+    Cached files count as taken, though the system would give some of that up.
+    """
+    try:
+        left = [os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+        with open("/proc/self/cgroup") as file:
+            named = [line.strip().split(":", 2)[2] for line in file]
+    except (AttributeError, OSError, ValueError):
+        return False  # nobody knows
+    for group in {above for name in named for above in pathlib.PurePosixPath(name, "_").parents}:
+        for limit, used in (
+            (f"{group}/memory.max", f"{group}/memory.current"),
+            (f"memory/{group}/memory.limit_in_bytes", f"memory/{group}/memory.usage_in_bytes"),
+        ):
+            try:
+                with open(f"/sys/fs/cgroup/{limit}") as most, open(f"/sys/fs/cgroup/{used}") as now:
+                    left.append(int(most.read()) - int(now.read()))
+            except (OSError, ValueError):
+                pass  # there is no such limit
+    return 8 * size * int(os.environ.get("LOCAL_WORLD_SIZE", _rank_of()[1])) <= min(left)
 
 
 def _copied(value, copies):
-    if type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout is torch.strided:
-        key = (value.data_ptr(), value.dtype, value.shape, value.stride()) if value.numel() else id(value)
-        if key not in copies:  # tensors that share their memory do so in the file
-            value = value.detach()
-            on_host = torch.empty_like(value, device="cpu", pin_memory=value.is_cuda)
-            copies[key] = value, on_host.copy_(value, non_blocking=value.is_cuda)
-        return copies[key][1]
+    if isinstance(value, torch.Tensor):
+        plain = type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout is torch.strided
+        key = id(value)
+        if plain and value.numel():  # tensors that share their memory do so in the file
+            key = (value.device, value.data_ptr(), value.dtype, value.shape, value.stride())
+        if key not in copies:
+            copies[key] = (value, *_on_host(value.detach())) if plain else (value, None, copy.deepcopy(value))
+        return copies[key][2]
     if type(value) in (dict, collections.OrderedDict):
         new = type(value)((key, _copied(item, copies)) for key, item in value.items())
         if hasattr(value, "_metadata"):
@@ -116,6 +186,12 @@ def _copied(value, copies):
     if type(value) in (list, tuple):
         return type(value)(_copied(item, copies) for item in value)
     return copy.deepcopy(value)
+
+
+def _on_host(value):
+    kind = (value.is_cuda, value.dtype, value.shape, value.stride())
+    buffer = torch.empty_like(value, device="cpu", pin_memory=value.is_cuda)
+    return kind, buffer.copy_(value, non_blocking=value.is_cuda)
 '''
 _ABOUT_DCP = (
     "saves with torch.distributed.checkpoint: its async_save(state, checkpoint_id=path) returns a future; wait for the "

@@ -99,7 +99,7 @@ def run(folder: Path, files: dict[str, str]) -> tuple[str, dict[str, object]]:
     done = subprocess.run(
         [*LIGHT_PYTHON, "train.py"], cwd=folder, capture_output=True, text=True, timeout=LIMIT_S, check=True
     )
-    assert not list(folder.glob("*.unfinished"))
+    assert not list(folder.glob("*unfinished*"))
     return done.stdout, {path.name: torch.load(path, weights_only=False) for path in sorted(folder.glob("*.pt"))}
 
 

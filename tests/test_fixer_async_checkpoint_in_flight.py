@@ -1,0 +1,328 @@
+"""Two checkpoints may be written at once: they appear in order, no error is lost, and the host has room for both."""
+
+from __future__ import annotations
+
+import io
+import os
+import queue
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from watching import LIMIT_S
+
+from diagnose.fixer import Edits, example_request
+from diagnose.plugins import load
+
+GIB = 1 << 30
+PROGRAM = """
+import torch
+for step in range(9):
+    model(x).sum().backward()
+    torch.save({"step": step, "model": model.state_dict()}, "latest.pt")
+"""
+
+
+def made() -> Any:
+    """The file that the fixer adds, as a module."""
+    answer = load().fixers["async-checkpoint"].rewrite(example_request("periodic-stall", PROGRAM))
+    assert isinstance(answer, Edits)
+    module: Any = ModuleType("diagnose_fixes")
+    exec(dict(answer.files)["diagnose_fixes.py"], module.__dict__)
+    return module
+
+
+class Disk:
+    """Writes a file when the test lets it; tells what the threads do.
+
+    Where the training thread waits for a file, that is noted, and the file is let go.
+    """
+
+    def __init__(self, module: Any, patch: pytest.MonkeyPatch) -> None:
+        self.told: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.waited_for: list[int] = []
+        self.replaced: list[int] = []
+        self.names: dict[int, str] = {}
+        self.failing: set[int] = set()
+        self._gates = [threading.Event() for _ in range(6)]
+        self._steps: dict[threading.Thread, int] = {}
+        self._save, self._replace, self._join = torch.save, os.replace, module._Save.join
+        self._trains = threading.current_thread()
+        patch.setattr(torch, "save", self.save)
+        patch.setattr(os, "replace", self.replace)
+        patch.setattr(module._Save, "join", lambda thread: self.join(thread))
+
+    def save(self, state: dict[str, int], path: str) -> None:
+        step = state["step"]
+        self._steps[threading.current_thread()] = step
+        self.names[step] = path
+        Path(path).touch()
+        self.told.put(f"{step} begins")
+        assert self._gates[step].wait(LIMIT_S)
+        if step in self.failing:
+            raise OSError(f"no room for {step}")
+        self._save(state, path)
+
+    def replace(self, old: str, new: str) -> None:
+        self._replace(old, new)
+        self.replaced.append(self._steps[threading.current_thread()])
+        self.told.put(f"{self.replaced[-1]} is there")
+
+    def join(self, thread: threading.Thread) -> None:
+        if threading.current_thread() is self._trains:
+            self.waited_for.append(thread.state["step"] if thread.state else -1)  # type: ignore[attr-defined]
+            self.let_all_go() if self.waited_for[-1] < 0 else self.let_go(self.waited_for[-1])
+        else:
+            self.told.put(f"{self._steps[threading.current_thread()]} waits")
+        self._join(thread)
+
+    def let_go(self, *steps: int) -> None:
+        for step in steps:
+            self._gates[step].set()
+
+    def let_all_go(self) -> None:
+        self.let_go(*range(len(self._gates)))
+
+    def heard(self) -> str:
+        return self.told.get(timeout=LIMIT_S)
+
+
+@pytest.fixture
+def shim() -> Any:
+    module = made()
+    module._has_room_for = lambda _size: True
+    return module
+
+
+@pytest.fixture
+def disk(shim: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+    disk = Disk(shim, monkeypatch)
+    yield disk
+    disk.let_all_go()
+    for thread in shim._saving:
+        disk._join(thread)
+
+
+def step_of(path: Path) -> int:
+    return int(torch.load(path)["step"])
+
+
+def ended(disk: Disk, thread: threading.Thread) -> None:
+    """A thread that the test let go has come to its end."""
+    disk._join(thread)
+    assert not thread.is_alive()
+
+
+def test_a_second_file_is_begun_while_the_first_is_written(shim: Any, disk: Disk, tmp_path: Path) -> None:
+    for step in range(2):
+        shim.save_in_background({"step": step}, tmp_path / f"{step}.pt")
+    assert {disk.heard(), disk.heard()} == {"0 begins", "1 begins"}
+    assert disk.waited_for == []
+
+
+def test_a_third_waits_for_the_first(shim: Any, disk: Disk, tmp_path: Path) -> None:
+    for step in range(3):
+        shim.save_in_background({"step": step}, tmp_path / f"{step}.pt")
+    assert disk.waited_for == [0]
+    assert disk.replaced == [0]
+
+
+def test_without_room_each_waits_for_the_one_before_it(shim: Any, disk: Disk, tmp_path: Path) -> None:
+    shim._has_room_for = lambda _size: False
+    for step in range(3):
+        shim.save_in_background({"step": step}, tmp_path / f"{step}.pt")
+    assert disk.waited_for == [0, 1]
+    assert disk.replaced == [0, 1]
+
+
+def test_a_file_that_is_written_first_appears_in_its_turn(shim: Any, disk: Disk, tmp_path: Path) -> None:
+    path = tmp_path / "latest.pt"
+    for step in range(2):
+        shim.save_in_background({"step": step}, path)
+        assert disk.heard() == f"{step} begins"
+    assert disk.names[0] != disk.names[1]
+    disk.let_go(1)
+    assert disk.heard() == "1 waits"
+    assert not path.exists()
+    disk.let_go(0)
+    shim.finish_saving()
+    assert disk.replaced == [0, 1]
+    assert step_of(path) == 1
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_that_fails_does_not_stop_the_next(shim: Any, disk: Disk, tmp_path: Path) -> None:
+    path = tmp_path / "latest.pt"
+    disk.failing = {0}
+    for step in range(2):
+        shim.save_in_background({"step": step}, path)
+    disk.let_all_go()
+    with pytest.raises(OSError, match="no room for 0"):
+        shim.finish_saving()
+    assert step_of(path) == 1
+    assert list(tmp_path.iterdir()) == [path]
+    shim.finish_saving()  # what was raised once is not raised again
+
+
+def test_a_failure_of_the_second_is_raised_while_the_first_is_written(shim: Any, disk: Disk, tmp_path: Path) -> None:
+    path = tmp_path / "latest.pt"
+    disk.failing = {1}
+    for step in range(2):
+        shim.save_in_background({"step": step}, path)
+    disk.let_go(1)
+    ended(disk, shim._saving[1])
+    with pytest.raises(OSError, match="no room for 1"):
+        shim.save_in_background({"step": 2}, path)
+    assert disk.replaced == disk.waited_for == []
+    shim.save_in_background({"step": 3}, path)  # by a program that goes on
+    assert disk.waited_for == []
+    disk.let_all_go()
+    shim.finish_saving()
+    assert disk.replaced == [0, 3]
+    assert len({disk.names[step] for step in disk.replaced}) == 2
+
+
+def test_of_two_failures_both_are_told(shim: Any, disk: Disk, tmp_path: Path) -> None:
+    disk.failing = {0, 1}
+    for step in range(2):
+        shim.save_in_background({"step": step}, tmp_path / "latest.pt")
+    disk.let_all_go()
+    with pytest.raises(OSError, match="no room for 1") as raised:
+        shim.finish_saving()
+    assert str(raised.value.__context__) == "no room for 0"
+    assert not list(tmp_path.iterdir())
+    shim.finish_saving()
+
+
+def test_ranks_that_write_one_path_do_not_write_one_file(shim: Any, disk: Disk, tmp_path: Path) -> None:
+    shim._rank_of = lambda: (1, 2)
+    shim.save_in_background({"step": 0}, tmp_path / "latest.pt")
+    other = made()
+    other._rank_of = lambda: (0, 2)
+    other.save_in_background({"step": 1}, tmp_path / "latest.pt")
+    disk.let_all_go()
+    shim.finish_saving()
+    other.finish_saving()
+    assert disk.names[0] != disk.names[1]
+
+
+def test_a_path_is_that_of_the_folder_in_which_it_was_given(
+    shim: Any, disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "later").mkdir()
+    monkeypatch.chdir(tmp_path)
+    shim.save_in_background({"step": 0}, "latest.pt")
+    monkeypatch.chdir(tmp_path / "later")
+    disk.let_all_go()
+    shim.finish_saving()
+    assert step_of(tmp_path / "latest.pt") == 0
+
+
+def test_a_file_is_to_the_byte_what_torch_would_have_written(shim: Any, tmp_path: Path) -> None:
+    (tmp_path / "before").mkdir()
+    weight = torch.randn(4, 3)
+    state = {
+        "step": 7,
+        "weights": [weight, weight, torch.randn(4, 3).t()],
+        "model": torch.nn.Linear(2, 2).state_dict(),
+    }
+    torch.save(state, tmp_path / "before" / "last.best.pt")
+    shim.save_in_background(state, tmp_path / "last.best.pt")
+    shim.finish_saving()
+    plain = tmp_path / "before" / "last.best.pt"
+    assert (tmp_path / "last.best.pt").read_bytes() == plain.read_bytes()
+
+
+def test_the_copies_of_all_devices_are_waited_for(shim: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[str] = []
+
+    def stream(device: object) -> object:
+        def record(event: object) -> object:
+            assert event == "event that does not spin"
+            return SimpleNamespace(synchronize=lambda: log.append(f"wait for {device}"))
+
+        return SimpleNamespace(record_event=record)
+
+    def write(_state: object, path: str) -> None:
+        log.append("write")
+        Path(path).touch()
+
+    monkeypatch.setattr(torch.cuda, "Event", lambda blocking: "event that does not spin" if blocking else "event")
+    monkeypatch.setattr(torch.cuda, "current_stream", stream)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: log.append(f"on {device}"))
+    monkeypatch.setattr(torch, "save", write)
+    copies = [
+        (SimpleNamespace(is_cuda=name != "cpu", device=name), ("kind",), torch.zeros(2))
+        for name in ("cuda:0", "cuda:1", "cpu", "cuda:1")
+    ]
+    save = shim._Save({}, tmp_path / "a.pt", copies, None)
+    save.run()
+    assert save.error is None
+    waits = [log[:2], log[2:4]]
+    assert sorted(waits) == [["on cuda:0", "wait for cuda:0"], ["on cuda:1", "wait for cuda:1"]]
+    assert log[4:] == ["write"]
+    assert save.size == 4 * 2 * 4
+
+
+def test_a_state_that_stays_on_its_device_leaves_no_room_for_a_second(tmp_path: Path) -> None:
+    shim = made()
+    state = torch.zeros(2).to_sparse()
+    copies: dict[object, Any] = {}
+    shim._copied({"state": state, "weight": torch.zeros(2)}, copies)
+    assert shim._Save({}, tmp_path / "a.pt", copies.values(), None).size == 8
+    beside = [*copies.values(), (state, None, torch.zeros(2, device="meta"))]
+    assert not shim._has_room_for(shim._Save({}, tmp_path / "a.pt", beside, None).size)
+
+
+V1, V2 = "/sys/fs/cgroup/memory/", "/sys/fs/cgroup"
+
+
+@pytest.mark.parametrize(
+    ("gib", "free", "files", "ranks", "room"),
+    [
+        (1, 8, {}, 1, True),
+        (1, 7.9, {}, 1, False),
+        (1, 8, {}, 2, False),
+        (1, 99, {f"{V2}//memory.max": 16, f"{V2}//memory.current": 8}, 1, True),
+        (1, 99, {f"{V2}//memory.max": 16, f"{V2}//memory.current": 9}, 1, False),
+        (1, 99, {f"{V2}//memory.max": "max\n", f"{V2}//memory.current": 9}, 1, True),
+        (1, 99, {f"{V2}//job/memory.max": 16, f"{V2}//job/memory.current": 9}, 1, False),
+        (1, 99, {f"{V2}//job/step/memory.max": 16, f"{V2}//job/step/memory.current": 9}, 1, False),
+        (1, 99, {f"{V1}//job/memory.limit_in_bytes": 16, f"{V1}//job/memory.usage_in_bytes": 9}, 1, False),
+        (1, 99, {f"{V1}//memory.limit_in_bytes": 16, f"{V1}//memory.usage_in_bytes": 8}, 1, True),
+        (1, 99, {"/proc/self/cgroup": None}, 1, False),
+    ],
+)
+def test_a_second_file_is_begun_where_eight_times_the_state_is_free_for_each_rank(
+    monkeypatch: pytest.MonkeyPatch, gib: float, free: float, files: dict[str, Any], ranks: int, room: bool
+) -> None:
+    shim = made()
+    files = {"/proc/self/cgroup": "4:memory:/job/step\n0::/job/step\n"} | files
+    files = {
+        os.path.normpath(path): str(int(text * GIB)) if isinstance(text, int) else text for path, text in files.items()
+    }
+
+    def opened(path: str) -> io.StringIO:
+        text = files.get(os.path.normpath(path))
+        if text is None:
+            raise FileNotFoundError(path)
+        return io.StringIO(text)
+
+    shim.open = opened
+    shim._rank_of = lambda: (0, ranks)
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    monkeypatch.setattr(os, "sysconf", {"SC_AVPHYS_PAGES": int(free * GIB) // 4096, "SC_PAGE_SIZE": 4096}.__getitem__)
+    assert shim._has_room_for(gib * GIB) is room
+
+
+def test_a_host_that_does_not_tell_its_memory_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    def sysconf(_name: str) -> int:
+        raise ValueError("unrecognized configuration name")
+
+    shim = made()
+    monkeypatch.setattr(os, "sysconf", sysconf)
+    assert not shim._has_room_for(0)
