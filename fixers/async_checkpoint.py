@@ -63,6 +63,7 @@ _IMPORTS = (
 )
 _CODE = '''
 _saving = []  # what is being written, in the order of the saves: two files at most
+_spare = {}  # host memory of written files, for the next state
 
 
 class _Save(threading.Thread):
@@ -111,6 +112,7 @@ def save_in_background(state, path):
     copies = {}
     state = _copied(state, copies)
     save = _Save(state, path, copies.values(), _saving[-1] if _saving else None)
+    _spare.clear()  # the state has no use for it
     save.start()
     _saving.append(save)
 
@@ -119,7 +121,10 @@ def finish_saving():
     """Wait until all files are written; raises what went wrong with them."""
     for save in _saving:
         save.join()
-    _settle()
+    try:
+        _settle()
+    finally:
+        _spare.clear()
 
 
 def _settle():
@@ -127,6 +132,8 @@ def _settle():
     done = [save for save in _saving if not save.is_alive()]
     for save in done:
         _saving.remove(save)
+        for kind, buffer in save.buffers:
+            _spare.setdefault(kind, []).append(buffer)
     _raise([save.error for save in done if save.error is not None])
 
 
@@ -189,8 +196,9 @@ def _copied(value, copies):
 
 
 def _on_host(value):
-    kind = (value.is_cuda, value.dtype, value.shape, value.stride())
-    buffer = torch.empty_like(value, device="cpu", pin_memory=value.is_cuda)
+    kind = (value.is_cuda, value.dtype, value.shape, value.stride(), torch.is_inference_mode_enabled())
+    spare = _spare.get(kind)
+    buffer = spare.pop() if spare else torch.empty_like(value, device="cpu", pin_memory=value.is_cuda)
     return kind, buffer.copy_(value, non_blocking=value.is_cuda)
 '''
 _ABOUT_DCP = (

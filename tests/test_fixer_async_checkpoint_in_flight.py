@@ -237,6 +237,46 @@ def test_a_file_is_to_the_byte_what_torch_would_have_written(shim: Any, tmp_path
     assert (tmp_path / "last.best.pt").read_bytes() == plain.read_bytes()
 
 
+def test_each_file_holds_the_state_of_its_step_in_memory_that_is_used_again(
+    shim: Any, disk: Disk, tmp_path: Path
+) -> None:
+    weight = torch.zeros(3)
+    memory = []
+    for step in range(4):  # two are written at once; the third and the fourth wait
+        weight.fill_(step)
+        shim.save_in_background({"step": step, "weight": weight}, tmp_path / f"{step}.pt")
+        memory.append(shim._saving[-1].buffers[0][1].data_ptr())
+    disk.let_all_go()
+    shim.finish_saving()
+    assert memory[2:] == memory[:2]
+    assert len({weight.data_ptr(), *memory}) == 3
+    assert [torch.load(tmp_path / f"{step}.pt")["weight"].tolist() for step in range(4)] == [
+        [step] * 3 for step in range(4)
+    ]
+    assert not shim._spare
+
+
+def test_memory_of_another_shape_is_not_kept(shim: Any) -> None:
+    shim.save_in_background({"seen": torch.zeros(3)}, os.devnull + ".absent/a.pt")
+    with pytest.raises((OSError, RuntimeError)):
+        shim.finish_saving()
+    shim._spare["an older state's"] = [torch.zeros(5)]
+    shim.save_in_background({"seen": torch.zeros(4)}, os.devnull + ".absent/a.pt")
+    assert not shim._spare
+    with pytest.raises((OSError, RuntimeError)):
+        shim.finish_saving()
+
+
+def test_a_state_may_be_saved_in_inference_mode_and_outside(shim: Any, tmp_path: Path) -> None:
+    weight = torch.zeros(3)
+    for step, inference in enumerate((True, False, True)):
+        shim._has_room_for = lambda _size: False
+        with torch.inference_mode(inference):
+            shim.save_in_background({"weight": weight + step}, tmp_path / f"{step}.pt")
+    shim.finish_saving()
+    assert [torch.load(tmp_path / f"{step}.pt")["weight"][0].item() for step in range(3)] == [0, 1, 2]
+
+
 def test_the_copies_of_all_devices_are_waited_for(shim: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log: list[str] = []
 
