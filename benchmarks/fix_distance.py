@@ -179,7 +179,7 @@ class Believing:
     ) -> Trial:
         return Trial(Verdict(fixer.name, Decision.KEPT, "believed", saving=_BELIEVED, saving_ns=1))
 
-    def alone(self, program: Program, name: str) -> SoloRun:
+    def alone(self, program: Program, name: str, least_steps: int = 0) -> SoloRun:
         return SoloRun()
 
     def gate(

@@ -86,6 +86,8 @@ class FakeBench:
     """What becomes of a program by itself where it holds a text; others run."""
     ran_alone: list[str] = field(default_factory=list)
     """Per program that ran by itself, its text."""
+    alone_steps: list[int] = field(default_factory=list)
+    """How many steps each was to take at least."""
     gate_passes: bool | None = True
     gate_by_text: Mapping[str, bool | None] = field(default_factory=dict)
     """What a look at the numbers finds where the patched program holds a text."""
@@ -178,10 +180,13 @@ class FakeBench:
         passes = next((self.gate_by_text[key] for key in self.gate_by_text if key in text), self.gate_passes)
         return GateResult(gate, passes, "as gated")
 
-    def alone(self, program: Program, name: str) -> SoloRun:
+    def alone(self, program: Program, name: str, least_steps: int = 0) -> SoloRun:
         self.ran_alone.append(self.copies[program.root])
+        self.alone_steps.append(least_steps)
         dies = next((self.alone_by_text[key] for key in self.alone_by_text if key in self.copies[program.root]), None)
-        return SoloRun(failure=Ruling(dies, "as it ended")) if dies is not None else SoloRun(12_000_000, 3 << 30)
+        if dies is not None:
+            return SoloRun(failure=Ruling(dies, "as it ended"))
+        return SoloRun(12_000_000, 3 << 30, max(15, least_steps))
 
     def trial_ns(self, plan: Plan, *, at_best: bool = False) -> int:
         more_ns = self.training_takes_ns if plan.fixer.gate is Gate.TRAINING else 0

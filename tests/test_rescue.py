@@ -37,6 +37,7 @@ def rescued(
     allow: frozenset[Gate] = WITHOUT_ASKING,
     findings: int = 1,
     deadline: Deadline | None = None,
+    died_after: int = 0,
 ) -> tuple[Outcome, Stage]:
     stage = Stage(folder, fixers, [])
     stage.bench.alone_by_text, stage.bench.gate_passes = alone, gate_passes
@@ -49,7 +50,8 @@ def rescued(
     catalogue = Catalogue({}, {one.name: one for one in fixers})
     known = knowledge(stage.program, diagnosis, [Trace("run")])
     limit = deadline or Deadline()
-    outcome = rescue(stage.program, diagnosis, known, catalogue, stage.events.append, stage.bench, limit, allow)
+    bench, record = stage.bench, stage.events.append
+    outcome = rescue(stage.program, diagnosis, known, catalogue, record, bench, limit, allow, died_after)
     return outcome, stage
 
 
@@ -83,6 +85,28 @@ def test_with_nothing_to_compare_it_is_kept_and_said_so(tmp_path: Path) -> None:
     assert verdict.decision is Decision.KEPT
     assert verdict.gate is not None and verdict.gate.passed is None
     assert "could not be compared" in verdict.summary
+
+
+def test_it_has_to_get_well_past_the_step_in_which_it_died(tmp_path: Path) -> None:
+    outcome, stage = rescued(tmp_path, [SMALLER], {}, died_after=41)
+    assert stage.bench.alone_steps == [62]
+    assert "12.0 ms a step, for 62 steps; without it the program runs out of memory after 41" in (
+        outcome.verdicts[0].summary
+    )
+
+
+def test_a_program_that_takes_steps_as_found_has_numbers_to_keep(tmp_path: Path) -> None:
+    outcome, stage = rescued(tmp_path, [FEWER], {}, died_after=6)
+    ((_, original, kept, _),) = stage.bench.gates
+    assert (original, "model = 31" in kept) == (SOURCE, True)
+    assert "against the program as found, which takes 6 steps, as gated" in outcome.verdicts[0].summary
+    assert outcome.verdicts[0].gate is not None and outcome.verdicts[0].gate.passed
+
+
+def test_where_the_program_as_found_shows_none_those_of_the_leanest_setting_stand_in(tmp_path: Path) -> None:
+    outcome, stage = rescued(tmp_path, [FEWER], {}, gate_passes=None, died_after=6)
+    assert ["model = 35" in against for _, against, _, _ in stage.bench.gates] == [False, True]
+    assert "its numbers could not be compared: as gated" in outcome.verdicts[0].summary
 
 
 def test_the_next_fixer_is_tried_where_the_first_is_not_enough(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.trial.solo import Solo
 from diagnose.units import NS_PER_S
 
+STEP_NS = 100_000_000
+
 
 class Clock:
     """Moves on while a program is waited for."""
@@ -41,10 +43,16 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
             made.now_ns = max(made.now_ns, self.began_ns + min(limit_ns, self.takes_ns))
             if self.takes_ns > limit_ns:
                 raise ArmFailed(Trouble.HUNG, "no answer in time")
-            return Ready(5, 1000, Memory(), self.takes_ns)
+            return Ready(5, STEP_NS, Memory(), self.takes_ns)
 
         def run(self, steps: int, _drop: int, _limit_ns: int) -> Block:
-            return Block(steps, steps * 1000, 0, Memory())
+            return Block(steps, steps * STEP_NS, 0, Memory())
+
+        def __enter__(self) -> Starting:
+            return self
+
+        def __exit__(self, *_error: object) -> None:
+            self.close()
 
     monkeypatch.setattr(solo, "Arm", Starting)
     return made
@@ -57,10 +65,23 @@ def steps(clock: Clock, left_s: int, *starts_s: int, together: bool) -> list[int
 
 
 def test_programs_that_start_together_have_the_same_time_whichever_is_waited_for_first(clock: Clock) -> None:
-    assert steps(clock, 40, 20, 30, together=True) == [1000, 1000]
+    assert steps(clock, 40, 20, 30, together=True) == [STEP_NS, STEP_NS]
     assert clock.now_ns == 30 * NS_PER_S
 
 
-@pytest.mark.parametrize(("left_s", "second"), [(49, None), (50, 1000)])
+@pytest.mark.parametrize(("left_s", "second"), [(49, None), (50, STEP_NS)])
 def test_programs_that_take_turns_have_what_is_left(clock: Clock, left_s: int, second: int | None) -> None:
-    assert steps(clock, left_s, 20, 30, together=False) == [1000, second]
+    assert steps(clock, left_s, 20, 30, together=False) == [STEP_NS, second]
+
+
+@pytest.mark.parametrize(("least", "taken"), [(0, 10), (8, 10), (12, 12), (64, 64)])
+def test_a_program_runs_for_a_block_of_steps_or_as_many_as_it_has_to_get_through(
+    clock: Clock, least: int, taken: int
+) -> None:
+    seen = Solo(cast("Workplace", None), Schedule(), Deadline(None, clock)).run(cast("Program", None), "1", least)
+    assert seen.steps == taken
+
+
+def test_of_a_budget_the_steps_to_get_through_take_no_more_than_half_of_what_is_left(clock: Clock) -> None:
+    alone = Solo(cast("Workplace", None), Schedule(), Deadline(21 * NS_PER_S, clock))
+    assert alone.run(cast("Program", None), "1", 1_000_000).steps == 5 + 100

@@ -76,7 +76,8 @@ def fix(
             compiles=any(site.kind == "compile" for site in known.sites),
         ) as bench:
             if died:
-                outcome = rescue(program, diagnosis, known, catalogue, record, bench, deadline, allow)
+                steps = max((len(trace.step_log) for trace in traces), default=0)
+                outcome = rescue(program, diagnosis, known, catalogue, record, bench, deadline, allow, steps)
             else:
                 outcome = Composition(program, diagnosis, known, catalogue, record, bench, plan, deadline, allow).run()
         if (elsewhere := written_elsewhere(trials)) is not None:

@@ -1,13 +1,16 @@
 """A program that runs out of memory as found: the first fix with which it runs.
 
 There is nothing to measure it against. Of each fix that the finding names, the settings are tried from the cheapest on,
-and the first with which the program goes on is kept. Where a setting that saves more runs too, the numbers of the two
-are held against each other: they are of one program, computed in two ways.
+and the first with which the program goes on is kept: past the step in which it died as found, and well past it, since
+what only puts off the end of a program that leaks gets there too. Where the program as found takes steps enough, its
+numbers are those to be kept. Where it does not, but a setting that saves more runs too, the numbers of the two are held
+against each other: they are of one program, computed in two ways.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from diagnose.compose.answers import Answers, Variant, ask
@@ -27,9 +30,12 @@ from diagnose.program import Program
 from diagnose.session import PatchAccepted, TrialStarted
 from diagnose.trial.schedule import Deadline
 from diagnose.trial.solo import SoloRun
+from diagnose.trial.wanted import BITWISE_STEPS
 from diagnose.units import format_bytes, format_ns
 
 _WITHOUT_IT = "without it the program runs out of memory"
+_PAST = 1.5
+"""Times the steps that the program took as found: what it has to get through."""
 
 
 def rescue(
@@ -41,9 +47,13 @@ def rescue(
     bench: Trials,
     deadline: Deadline,
     allow: frozenset[Gate] = WITHOUT_ASKING,
+    died_after: int = 0,
 ) -> Outcome:
-    """Try what the findings of which the run died suggest, in the order in which they name it, until it runs."""
-    attempt = _Rescue(Stack.of(program, known), Journal(record), bench, deadline, allow)
+    """Try what the findings of which the run died suggest, in the order in which they name it, until it runs.
+
+    `died_after`: the steps that it took as found.
+    """
+    attempt = _Rescue(Stack.of(program, known), Journal(record), bench, deadline, allow, died_after)
     deadly = tuple(finding for finding in diagnosis.findings if finding.ends_run)
     named: dict[str, list[Candidate]] = {}
     for candidate in candidates(program, deadly, catalogue):
@@ -63,6 +73,7 @@ class _Rescue:
     bench: Trials
     deadline: Deadline
     allow: frozenset[Gate]
+    died_after: int
 
     def with_fix(self, proposal: Proposal) -> Stack | None:
         """The program with the first setting of a fixer with which it runs; None where none does."""
@@ -90,7 +101,7 @@ class _Rescue:
                 return None
             verdict = self._begun(proposal, variant)
             copy = self._copy(variant, number)
-            seen = self.bench.alone(copy, f"{variant.fixer.name}-{number}")
+            seen = self.bench.alone(copy, f"{variant.fixer.name}-{number}", math.ceil(_PAST * self.died_after))
             if seen.failure is not None:
                 self.journal.tell_of(
                     replace(verdict, decision=seen.failure.decision, summary=seen.failure.summary), proposal
@@ -102,7 +113,8 @@ class _Rescue:
                 self.journal.tell_of(changed, proposal)
                 return None
             self.journal.tell_of(
-                replace(verdict, decision=Decision.KEPT, summary=f"{_how(seen)}; {gate.detail}", gate=gate), proposal
+                replace(verdict, decision=Decision.KEPT, summary=f"{self._how(seen)}; {gate.detail}", gate=gate),
+                proposal,
             )
             return self.stack.with_fix(variant.fixer, proposal.findings, variant.setting, variant.answer)
         return None
@@ -123,21 +135,31 @@ class _Rescue:
         return Verdict(variant.fixer.name, Decision.FAILED, "", setting=dict(variant.setting), diff=diff)
 
     def _gate(self, variant: Variant, copy: Program, leaner: Sequence[Variant]) -> GateResult:
-        """The numbers held against those of a setting that saves more: the original has none."""
-        if leaner:
-            against = self._copy(leaner[-1], "leanest")
-            self.journal.phase(f"checking the numbers of {variant.fixer.name}", "against those of its leanest setting")
+        """The numbers held against those of the original, as far as that runs, or of a setting that saves more."""
+        why = "the original has none"
+        for against, named in self._references(leaner):
+            self.journal.phase(f"checking the numbers of {variant.fixer.name}", f"against those of {named}")
             gate = self.bench.gate(variant.fixer.gate, against, copy, variant.fixer.rounds_to)
             if gate.passed is not None:
-                return replace(gate, detail=f"against its leanest setting, {gate.detail}")
-        return GateResult(variant.fixer.gate, None, "its numbers could not be compared: the original has none")
+                return replace(gate, detail=f"against {named}, {gate.detail}")
+            why = gate.detail
+        return GateResult(variant.fixer.gate, None, f"its numbers could not be compared: {why}")
+
+    def _references(self, leaner: Sequence[Variant]) -> Iterator[tuple[Program, str]]:
+        """Programs of the same numbers, with what they are."""
+        if self.died_after > BITWISE_STEPS:
+            original = self.bench.copy(self.stack.edited, "rescue-original")
+            yield original, f"the program as found, which takes {self.died_after} steps"
+        if leaner:
+            yield self._copy(leaner[-1], "leanest"), "its leanest setting"
 
     def _copy(self, variant: Variant, number: int | str) -> Program:
         return self.bench.copy({**self.stack.edited, **variant.answer.files}, f"rescue-{variant.fixer.name}-{number}")
 
-
-def _how(seen: SoloRun) -> str:
-    """That it runs, and how."""
-    peak = f" with a peak of {format_bytes(seen.peak_bytes)}" if seen.peak_bytes else ""
-    step = f", {format_ns(seen.step_ns)} a step" if seen.step_ns else ""
-    return f"the program runs{peak}{step}; {_WITHOUT_IT}"
+    def _how(self, seen: SoloRun) -> str:
+        """That it runs, and how, and how far."""
+        peak = f" with a peak of {format_bytes(seen.peak_bytes)}" if seen.peak_bytes else ""
+        step = f", {format_ns(seen.step_ns)} a step" if seen.step_ns else ""
+        if not seen.steps or not self.died_after:
+            return f"the program runs{peak}{step}; {_WITHOUT_IT}"
+        return f"the program runs{peak}{step}, for {seen.steps} steps; {_WITHOUT_IT} after {self.died_after}"

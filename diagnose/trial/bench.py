@@ -315,9 +315,10 @@ class Bench:
         self._beside.keep_last([program for program, _ in programs])
         return self._solo.steps(programs, steps, together=bool(self._fits))
 
-    def alone(self, program: Program, name: str) -> SoloRun:
-        """Whether a program runs for a block of steps after its warm-up, or to its own end if that comes before."""
-        return self._solo.run(program, name)
+    def alone(self, program: Program, name: str, least_steps: int = 0) -> SoloRun:
+        """Whether a program runs for a block of steps after its warm-up, or to its own end if that comes before; for
+        `least_steps` in all, where there is time for them."""
+        return self._solo.run(program, name, least_steps)
 
     def _duel(self, on_pair: OnPair | None = None) -> Duel:
         """As far as the earlier ones have shown how to run one."""

@@ -11,7 +11,11 @@ from diagnose.program import Program
 from diagnose.trial.arms import Arm, ArmFailed, Trouble, Workplace
 from diagnose.trial.live import LiveArm
 from diagnose.trial.schedule import Deadline, Schedule
+from diagnose.units import NS_PER_S
 from diagnose.verdict import Ruling
+
+_LONGEST_NS = 300 * NS_PER_S
+"""For the steps that a program has to get through; of a budget, no more than half of what is left."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +25,8 @@ class SoloRun:
     step_ns: int | None = None
     """The mean step; None where it came to its end, or failed, before enough of them."""
     peak_bytes: int | None = None
+    steps: int | None = None
+    """Taken in all, the warm-up included."""
     failure: Ruling | None = None
     """What became of it; None where it ran."""
 
@@ -35,16 +41,26 @@ class Solo:
     early: Callable[[Program], LiveArm | None] = lambda _program: None
     """An arm of a program that has started already, where there is one."""
 
-    def run(self, program: Program, name: str) -> SoloRun:
-        """A block of steps after the warm-up, or all up to the program's own end if that comes before."""
+    def run(self, program: Program, name: str, least_steps: int = 0) -> SoloRun:
+        """A block of steps after the warm-up, or all up to the program's own end if that comes before.
+
+        As many more as it takes to `least_steps` in all, unless that takes long.
+        """
         with Arm(self.place, program, name, self.schedule.warmup_steps) as arm:
             try:
                 ready = arm.ready(self._start_limit_ns)
-                steps = self.schedule.block_steps(ready.step_ns)
+                steps = self._steps_to(least_steps - ready.steps, ready.step_ns)
                 block = arm.run(steps, 0, self.schedule.block_limit_ns(steps, ready.step_ns))
             except ArmFailed as failure:
                 return SoloRun(failure=None if failure.trouble is Trouble.ENDED else ruling_on_failure(failure))
-        return SoloRun(round(block.mean_ns), block.memory.peak_bytes)
+        return SoloRun(round(block.mean_ns), block.memory.peak_bytes, ready.steps + block.steps)
+
+    def _steps_to(self, wanted: int, step_ns: int) -> int:
+        """So many steps, or as many of them as there is time for; a block at least."""
+        block = self.schedule.block_steps(step_ns)
+        if wanted <= block or step_ns <= 0:
+            return block
+        return max(block, min(wanted, self.deadline.half_ns(_LONGEST_NS) // step_ns))
 
     def steps(self, programs: Sequence[tuple[Program, str]], steps: int, *, together: bool) -> list[int | None]:
         """The mean step of each program, in ns; None for one that ends or fails before.
