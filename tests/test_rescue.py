@@ -8,19 +8,26 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
+import pytest
 from composing import SOURCE, Stage, finding, fixer, replacing
 from watching import LIMIT_S
 
+from diagnose import compose
 from diagnose.compose import WITHOUT_ASKING, Outcome
 from diagnose.compose.knowledge import knowledge
 from diagnose.compose.rescue import rescue
 from diagnose.fixer import Advice, Fixer
-from diagnose.model import Accounting, Decision, Diagnosis, Gate, Steps
+from diagnose.model import Accounting, Decision, Diagnosis, Gate, GateResult, Steps
 from diagnose.plugins import Catalogue
+from diagnose.program import Program
 from diagnose.session import fold
 from diagnose.trace import Trace
+from diagnose.trial.as_found import OutOfMemoryAsFound
+from diagnose.trial.bench import Bench
 from diagnose.trial.schedule import Deadline
+from diagnose.trial.solo import SoloRun
 
 FEWER = fixer(
     "checkpoint-blocks", replacing("model = 3", "model = 3"), settings=lambda _: ({"k": 1}, {"k": 2}, {"k": 5})
@@ -144,6 +151,42 @@ def test_advice_and_what_may_not_be_tried_are_told(tmp_path: Path) -> None:
     assert stage.bench.ran_alone == []
     allowed, _ = rescued(tmp_path, [bold], {}, allow=frozenset(Gate))
     assert allowed.patch is not None
+
+
+class _AllDie(Bench):
+    """Copies of the program as found die after 36 steps, those with a fix run."""
+
+    def control(self, *_words: object, **_named: object) -> NoReturn:
+        raise OutOfMemoryAsFound("as found", 36)
+
+    def alone(self, _program: Program, _name: str, least_steps: int = 0) -> SoloRun:
+        return SoloRun(12_000_000, 3 << 30, least_steps)
+
+    def gate(self, gate: Gate, *_words: object, **_named: object) -> GateResult:
+        return GateResult(gate, True, "as gated")
+
+
+@pytest.mark.parametrize(("ends_run", "kept"), [(True, [SMALLER.name]), (False, None)])
+def test_a_leak_that_outlives_the_watched_run_but_not_a_copy_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends_run: bool, kept: list[str] | None
+) -> None:
+    monkeypatch.setattr(compose, "Bench", _AllDie)
+    (tmp_path / "train.py").write_text(SOURCE)
+    (tmp_path / "run").mkdir()
+    leaks = replace(finding("leaking-memory", 9, SMALLER.name), ends_run=ends_run)
+    diagnosis = Diagnosis(1, (), 1, None, Steps(4, 20_000_000), Accounting(), (leaks,))
+    catalogue, program = Catalogue({}, {SMALLER.name: SMALLER}), Program.parse(["train.py"], cwd=tmp_path)
+
+    def fixed() -> Outcome:
+        return compose.fix(program, diagnosis, [Trace("run")], catalogue, lambda _event: None, tmp_path / "run")
+
+    if kept is None:
+        with pytest.raises(OutOfMemoryAsFound):
+            fixed()
+        return
+    outcome = fixed()
+    assert outcome.stack is not None and list(outcome.stack.names) == kept
+    assert "for 54 steps; without it the program runs out of memory after 36" in outcome.verdicts[-1].summary
 
 
 def test_a_program_that_runs_out_of_memory_runs_after_fix(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from diagnose.collect.inside import cached_views
 from diagnose.program.guard import Guard
 from diagnose.trial.arms import ArmFailed, Trouble
-from diagnose.trial.as_found import fails_as_found
+from diagnose.trial.as_found import OutOfMemoryAsFound, fails_as_found
 from diagnose.trial.comparison import ORIGINAL, PATCHED
 from diagnose.trial.last_words import where_it_crashed
 
@@ -89,6 +89,12 @@ def test_what_is_known_to_be_torchs_own_fault_comes_with_its_remedy() -> None:
 
 def test_want_of_memory_asks_for_memory() -> None:
     assert "free memory" in said(Trouble.OUT_OF_MEMORY, "CUDA out of memory")[-1]
+
+
+def test_how_far_one_came_that_ran_out_of_memory_is_kept() -> None:
+    failure = fails_as_found(ORIGINAL, ArmFailed(Trouble.OUT_OF_MEMORY, "CUDA out of memory", 36))
+    assert isinstance(failure, OutOfMemoryAsFound) and failure.steps == 36
+    assert not isinstance(fails_as_found(ORIGINAL, ArmFailed(Trouble.CRASHED, "code 1", 36)), OutOfMemoryAsFound)
 
 
 def test_one_that_names_its_own_folder_is_told_to_let_the_path_begin_elsewhere(tmp_path: Path) -> None:

@@ -232,6 +232,14 @@ def test_running_out_of_memory_beside_the_other_arm_is_tried_again_alone() -> No
     assert len(found.pairs) >= 4
 
 
+def test_of_a_program_that_dies_of_memory_by_itself_the_other_arm_is_not_to_blame() -> None:
+    machine = Machine(fails={PATCHED: ArmFailed(Trouble.OUT_OF_MEMORY, "CUDA out of memory")})
+    found = machine.run(mortal=True)
+    assert not found.alternated
+    assert found.failed is not None and found.failed[1].trouble is Trouble.OUT_OF_MEMORY
+    assert machine.alive == 0
+
+
 def test_when_the_time_is_up_the_pairs_so_far_are_the_answer() -> None:
     now = [0]
 

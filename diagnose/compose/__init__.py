@@ -24,6 +24,7 @@ from diagnose.model import Decision, Diagnosis, Gate, Verdict
 from diagnose.plugins import Catalogue
 from diagnose.program import Program, patch
 from diagnose.trace import Trace
+from diagnose.trial.as_found import OutOfMemoryAsFound
 from diagnose.trial.bench import Bench
 from diagnose.trial.elsewhere import written_elsewhere
 from diagnose.trial.groups import never, undisturbed
@@ -53,7 +54,8 @@ def fix(
 ) -> Outcome:
     """Try what the findings suggest, on copies below `folder` that are gone in the end; the patch is stored there.
 
-    `died`: memory ran out, and what is looked for is a program that runs. Writes nothing to the user's files. Raises
+    `died`: memory ran out, and what is looked for is a program that runs; so it is where a copy dies of what it keeps
+    from step to step, for which it was watched for too short. Writes nothing to the user's files. Raises
     ProgramFailed where the program fails in an unchanged copy, and Cancelled, with nothing left running, soon after
     `cancelled` says so.
     """
@@ -61,6 +63,7 @@ def fix(
     deadline = Deadline.within(budget_ns)
     known = knowledge(program, diagnosis, traces)
     trials, journal = folder / "trials", Journal(record)
+    mortal = any(finding.ends_run for finding in diagnosis.findings)
     try:
         with Bench(
             program,
@@ -74,12 +77,18 @@ def fix(
             cancelled=cancelled,
             ranks=max(1, len(traces)),
             compiles=any(site.kind == "compile" for site in known.sites),
+            mortal=mortal,
         ) as bench:
-            if died:
-                steps = max((len(trace.step_log) for trace in traces), default=0)
-                outcome = rescue(program, diagnosis, known, catalogue, record, bench, deadline, allow, steps)
-            else:
-                outcome = Composition(program, diagnosis, known, catalogue, record, bench, plan, deadline, allow).run()
+            given = (program, diagnosis, known, catalogue, record, bench)
+            try:
+                if died:
+                    outcome = rescue(*given, deadline, allow, max((len(trace.step_log) for trace in traces), default=0))
+                else:
+                    outcome = Composition(*given, plan, deadline, allow).run()
+            except OutOfMemoryAsFound as death:
+                outcome = rescue(*given, deadline, allow, death.steps) if mortal else Outcome((), None)
+                if outcome.patch is None:
+                    raise
         if (elsewhere := written_elsewhere(trials)) is not None:
             journal.warn(elsewhere)
     finally:

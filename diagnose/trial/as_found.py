@@ -19,6 +19,14 @@ _OWN_FOLDER = (
 _MORE_MEMORY = "A trial needs what the program needs beside what else is on the machine: free memory, and try again"
 
 
+class OutOfMemoryAsFound(ProgramFailed):
+    """A copy without any fix ran out of memory, after so many `steps` as far as it could say."""
+
+    def __init__(self, message: str, steps: int) -> None:
+        super().__init__(message, 1)
+        self.steps = steps
+
+
 def fails_as_found(side: int, failure: ArmFailed) -> ProgramFailed:
     """The error for the user, in whose own run the program went well; `side` of the control it was, and how it ended.
 
@@ -31,7 +39,10 @@ def fails_as_found(side: int, failure: ArmFailed) -> ProgramFailed:
         "the program fails in a copy, without any fix, though it went well when it was watched: of two copies, in the "
         f"{which}{when}, {failure}"
     )
-    return ProgramFailed(f"{head}\n{_next(failure)}", 1)
+    said = f"{head}\n{_next(failure)}"
+    if failure.trouble is Trouble.OUT_OF_MEMORY:
+        return OutOfMemoryAsFound(said, failure.steps or 0)
+    return ProgramFailed(said, 1)
 
 
 def _next(failure: ArmFailed) -> str:

@@ -73,11 +73,13 @@ class Bench:
         cancelled: Callable[[], bool] = never,
         *,
         compiles: bool = False,
+        mortal: bool = False,
         ranks: int = 1,
         window_ns: int = 0,
     ) -> None:
         """`memory` is what one process of the program was seen to hold, `window_ns` what it took to write its profiler
-        window, where that is known before any trial; `compiles`: it was seen to compile something; `ranks`: of one run.
+        window, where that is known before any trial; `compiles`: it was seen to compile something; `mortal`: and to
+        hold more from step to step, until memory runs out; `ranks`: of one run.
 
         `on_phase` is told of what takes a while and shows no pairs meanwhile, `on_control` of a control that a verdict
         has asked for. Once `cancelled` says so, whatever waits
@@ -91,6 +93,7 @@ class Bench:
         watched = memory or Memory()
         known = fits_twice(watched) if watched.device_bytes is not None else at_once(watched, 2) == 2
         self._fits = True if known else None
+        self._mortal = mortal
         self._twins: tuple[Program, Program] | None = None
         self._controls = Controls(schedule.pairs)
         self._started = 0
@@ -159,9 +162,8 @@ class Bench:
     ) -> Control | None:
         """Compare the original with itself until the resolution is reached."""
         patience = self._deadline.part(MOST_OF_BUDGET)
-        duel = replace(
-            self._duel(on_pair), control=True, resolution=None, enough=resolution, patience=patience, trace=False
-        )
+        duel = replace(self._duel(on_pair), control=True, mortal=self._mortal, patience=patience, trace=False)
+        duel = replace(duel, resolution=None, enough=resolution)
         assert self._twins is not None  # `control` comes first
         found = self._compare(duel, *self._twins, "control", coming or Coming())
         if found.failed is not None:

@@ -50,6 +50,8 @@ class Duel:
     """Of a block, where an earlier duel has seen that fewer do not hold what recurs."""
     control: bool = False
     """Both sides are the original."""
+    mortal: bool = False
+    """The program is known to run out of memory by itself: a side that does is not tried again alone."""
     on_pair: OnPair | None = None
     trace: bool = True
     window: Sequence[Path] = ()
@@ -342,8 +344,7 @@ class _Run:
         paths = self.call(side, lambda: arm.trace(steps, self.schedule.drops(self.found.step_ns), limit))
         self.found.windows_taken += 1
         self.found.windows_ns += self.duel.deadline.clock() - began_ns
-        before, after = self.found.traces
-        self.found.traces = (paths, after) if side == ORIGINAL else (before, paths)
+        self.found.traces = (paths, self.found.traces[1]) if side == ORIGINAL else (self.found.traces[0], paths)
 
     def call(self, side: int, ask: Callable[[], Answer]) -> Answer:
         try:
@@ -358,7 +359,7 @@ class _Run:
             self.found.ended_after = failure.reason.steps
         elif crowd is not None and (self.duel.clear(crowd) or self.coming):
             self.ahead = self.roomy = False
-        elif trouble is Trouble.OUT_OF_MEMORY and not self.found.alternated:
+        elif trouble is Trouble.OUT_OF_MEMORY and not (self.found.alternated or self.duel.mortal):
             self.fits = False
             self.found.crowded = True
         elif trouble is Trouble.HUNG and (self.duel.deadline.passed or failure.cut_short):
