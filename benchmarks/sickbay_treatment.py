@@ -29,6 +29,7 @@ def treat(
     budget_s: float,
     environment: Mapping[str, str],
     out: Path,
+    allow: Sequence[str] = ("--allow", "training"),
 ) -> _Record:
     """Fix the script where it lies. What was tried, what was kept, in how long; `problem` is None if it went well.
 
@@ -37,7 +38,7 @@ def treat(
     out.mkdir(parents=True, exist_ok=True)
     before = script.read_bytes()
     budget = ["--budget", f"{budget_s:.0f}s"]
-    words = ["fix", "--plain", "--json", "--allow", "training", *budget, *options, script.name, *arguments]
+    words = ["fix", "--plain", "--json", *allow, *budget, *options, script.name, *arguments]
     began = time.monotonic()
     with (out / "fix.json").open("wb") as answer, (out / "fix.log").open("wb") as talk:
         code = _diagnose(words, script.parent, environment, answer, talk, budget_s + _GRACE_S)
