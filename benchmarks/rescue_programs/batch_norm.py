@@ -49,7 +49,7 @@ def main() -> None:
     torch.manual_seed(0)
     torch.backends.cudnn.deterministic = True
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    batch, side, width, layers = (8, 32, 32, 6) if args.tiny else (128, 64, 128, 12)
+    batch, side, width, layers = (32, 32, 32, 6) if args.tiny else (128, 64, 128, 12)
     with device:
         model = ResidualNetwork(width, layers, classes=1000)
         images = torch.randn(4, batch, 3, side, side)
