@@ -53,6 +53,7 @@ class FakeArm:
         if self.number in self.machine.hangs:
             raise ArmFailed(Trouble.HUNG, "no answer in time")
         self.walk(5)
+        self.machine.diary.append(f"ready {'AB'[self.side]}")
         start_ns = self.machine.starts_ns[self.number] if self.machine.starts_ns else 0
         return Ready(5, round(self.machine.step_ns(self.side)), self.machine.memory, start_ns)
 

@@ -32,6 +32,17 @@ def test_blocks_go_abba_over_two_generations_started_in_swapped_order() -> None:
     assert machine.alive == 0
 
 
+def test_of_a_program_that_fills_the_host_each_arm_rests_before_the_next_starts() -> None:
+    together, apart = Machine(), Machine()
+    together.run(trace=False)
+    found = apart.run(trace=False, apart=True)
+    begin = ["start A", "ready A", "start B", "ready B"]
+    assert apart.diary[:4] == begin
+    assert together.diary[:4] == ["start A", "start B", "ready A", "ready B"]
+    assert len(found.pairs) == 8
+    assert apart.alive == 0
+
+
 def test_the_saving_and_the_figures_per_step_come_from_all_blocks() -> None:
     found = Machine().run()
     assert found.saving is not None

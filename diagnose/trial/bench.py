@@ -33,7 +33,7 @@ from diagnose.trial.judging import measured, ruled, settled_by_time
 from diagnose.trial.knobs import OnSetting, Sweep
 from diagnose.trial.live import LiveArm, OnPair, Starter
 from diagnose.trial.looks import Halfway, Looks
-from diagnose.trial.memory import Memory, at_once, fits_twice, room_ahead, uncrowded
+from diagnose.trial.memory import Memory, at_once, fills_host, fits_twice, room_ahead, uncrowded
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.trial.settings import Settings
 from diagnose.trial.solo import Solo, SoloRun, ruling_on_failure
@@ -333,6 +333,7 @@ class Bench:
             self._controls.resolution,
             needed=None if self._controls.fine else LEAST_SAVING,
             fits=self._fits,
+            apart=fills_host(self._gatekeeper.memory),
             least_steps=self._costs.held_steps,
             on_pair=on_pair,
             start_limit_ns=limit,

@@ -58,6 +58,8 @@ class Duel:
     """Profiler windows of the original from an earlier duel; where there are none, it has one in this."""
     ahead: bool = False
     """Whether there is room for the next generation's processes to start beside the first's, and rest meanwhile."""
+    apart: bool = False
+    """Whether an arm starts once the one before it rests, as two would keep each other from the cores."""
     compiles: bool = False
     """Whether the patched program compiles what nothing before it has: then others start once that is done."""
     reassures: bool = False
@@ -152,9 +154,8 @@ class _Run:
     def start_both(self, order: tuple[int, int], stack: contextlib.ExitStack) -> tuple[LiveArm, LiveArm] | None:
         """Both arms after their warm-up, resting; None when they turn out not to fit side by side."""
         arms: dict[int, LiveArm] = {}
-        if self.fits:
-            for side in order:
-                arms[side] = self.start(side, stack)
+        if self.fits and not self.duel.apart:
+            arms = {side: self.start(side, stack) for side in order}
             if not self.duel.compiles:
                 self.start_more(order)
         for side in order:

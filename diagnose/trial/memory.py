@@ -21,7 +21,7 @@ _RESERVED = "allocator.peak_reserved_bytes"
 _USED = "gpu.memory_used_bytes"
 _CONTEXT_BYTES = 1 << 30  # a second process brings a device context and library workspaces of its own
 _CORES_AHEAD = 8
-_BUSIEST_AHEAD = 0.5
+_FULL = 0.5
 """Of the cores, busy with one process and its workers: where it is more, others that start beside it wait for it."""
 _STARTS_A_CORE = 1.5
 _SHARES_AHEAD = (1.2, 1.2, 1.4, 1.4)  # of two originals and two patched programs
@@ -155,12 +155,17 @@ def room_ahead(memory: Memory, peak_bytes: int | None) -> bool:
 
 
 def cores_ahead(memory: Memory) -> bool:
-    """Whether there are cores enough for processes to start beside others, and none to wait longer for it.
+    """Whether there are cores enough for processes to start beside others, and none to wait longer for it."""
+    return _many_cores() and not fills_host(memory)
 
-    A program whose own workers fill the host starts one by one: several would only keep each other from it.
-    """
-    cores = len(os.sched_getaffinity(0))
-    return cores >= _CORES_AHEAD and (memory.busy_cores or 0.0) <= _BUSIEST_AHEAD * cores
+
+def fills_host(memory: Memory) -> bool:
+    """Whether a program fills a host of many cores by its own workers: starts of several keep each other from it."""
+    return _many_cores() and (memory.busy_cores or 0.0) > _FULL * len(os.sched_getaffinity(0))
+
+
+def _many_cores() -> bool:
+    return len(os.sched_getaffinity(0)) >= _CORES_AHEAD
 
 
 def room_to_start(memory: Memory, shares: Sequence[float]) -> bool:
