@@ -11,9 +11,12 @@ import pytest
 from composing import ITEM, LOADER, Stage, finding, fixer, replacing
 
 from diagnose.compose import candidates
+from diagnose.compose.affordable import better_apart
 from diagnose.compose.answers import Answers, Variant
 from diagnose.compose.budget import Budget
 from diagnose.compose.proposals import Proposal
+from diagnose.compose.stack import Stack
+from diagnose.compose.together import Bundle
 from diagnose.compose.trials import Trials
 from diagnose.fixer import Edits, Fixer
 from diagnose.model import TOGETHER, Decision, Gate, GateResult
@@ -113,6 +116,30 @@ def test_what_only_an_assumption_stands_against_is_begun_where_it_promises_much(
         ]
     else:
         assert told == []
+
+
+@pytest.mark.parametrize(
+    ("left_ns", "plain_ns", "more", "apart"),
+    [
+        (100, 9, 0, True),
+        (None, 9, 0, False),  # there is time for all of them
+        (100, 4, 0, False),  # compiling is most of what is promised
+        (100, 90, 4, False),  # one by one, seven take longer than at once
+    ],
+)
+def test_compiling_waits_where_time_is_short_and_another_fix_promises_most(
+    left_ns: int | None, plain_ns: int, more: int, apart: bool
+) -> None:
+    some = ((EXACT, plain_ns), (COMPILES, 1), (RECORDS, 1), *((EXACT, 1) for _ in range(more)))
+    members = tuple(promising(one, promised_ns, f"rule {at}") for at, (one, promised_ns) in enumerate(some))
+    bundle = Bundle(members, cast("Stack", None), cast("Stack", None))
+    made = Budget(cast("Trials", Costly()), Deadline(left_ns, lambda: 0))
+    assert better_apart(bundle, made) is apart
+
+
+def promising(one: Fixer, promised_ns: int, rule: str) -> Answers:
+    made = finding(rule, promised_ns, one.name)
+    return Answers(Proposal(one, (made,)), (Variant({}, Edits({}, "made up"), one),))
 
 
 def test_what_is_left_out_leaves_a_whole_that_nobody_has_looked_at() -> None:

@@ -10,6 +10,9 @@ from diagnose.compose.stack import Stack
 from diagnose.compose.together import LEAST, Bundle, gather
 from diagnose.model import Gate
 
+_MOST = 0.75
+"""Of what a bundle promises."""
+
 
 def affordable(
     bundle: Bundle, stack: Stack, queue: Sequence[Candidate], allow: Collection[Gate], budget: Budget
@@ -26,5 +29,15 @@ def affordable(
 
 
 def better_apart(bundle: Bundle, budget: Budget) -> bool:
-    """Whether it is so small that each of its fixes has a trial of its own: unless time is too short for that."""
-    return len(bundle.members) < LEAST and budget.has_time_for_each(bundle.fixers)
+    """Whether each of its fixes has a trial of its own: it is small, and there is time for that; or there is little
+    time, of which compiling the others would take more than what they promise is worth beside one of them."""
+    few = len(bundle.members) < LEAST and budget.has_time_for_each(bundle.fixers)
+    return few or (budget.bounded and len(bundle.members) < 2 * LEAST and _one_promises_most(bundle))
+
+
+def _one_promises_most(bundle: Bundle) -> bool:
+    """Whether fixes that bring the compiler ride along with one that compiles nothing."""
+    if not any(fixer.brings_compiler for fixer in bundle.fixers):
+        return False
+    plain = (member.proposal for member in bundle.members if not member.variants[0].fixer.compiles)
+    return max((proposal.predicted_ns for proposal in plain), default=0) >= _MOST * bundle.predicted_ns

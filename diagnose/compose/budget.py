@@ -87,6 +87,11 @@ class Budget:
         """Whether it may end in time. Then the numbers of the whole are looked at as far as there is time, and told."""
         return self._refused(self.bench.trial_ns(plan, at_best=True), self.bench.final_ns(held=True, runs=1)) is None
 
+    @property
+    def bounded(self) -> bool:
+        """Whether there is a budget at all."""
+        return self.deadline.left_ns is not None
+
     def has_time_for_each(self, fixers: Sequence[Fixer]) -> bool:
         """Whether each of these can have a trial of its own, one after the other."""
         left_ns = self.deadline.left_ns
