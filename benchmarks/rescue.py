@@ -76,7 +76,7 @@ CASES = (
     Case("logits", 14, 0.25, 8, ("fuse-linear-cross-entropy",)),
     Case("leak", 15.5, 0.15, 40, ("detach-kept",)),
     Case("slow_leak", 22, 0.25, 60, ("detach-kept",), "leak"),
-    Case("optimizer", 10.25, 0.03, 8, ("offload-state",)),
+    Case("optimizer", 11, 0.03, 8, ("offload-state",)),
     Case("batch_norm", 10, 0.06, 8, ("offload",)),
     Case("microbatches", 5, 0.25, 8, ("memory-budget",)),
 )
