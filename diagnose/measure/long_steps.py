@@ -25,8 +25,8 @@ DEVIATIONS = 6
 """this many standard deviations, estimated from the median absolute deviation: of normally spread steps, not one in 10⁸
 does."""
 FEWEST = 3
-"""Long steps, of whose distances this part are multiples of the period, within a tenth of it (below ten, exactly: any
-distance is within one step of a multiple of three):"""
+"""Long steps, of whose distances this part are multiples of the period, within a tenth of it (exactly, where it is
+below ten, as any distance is within one step of a multiple of three, or where there are three):"""
 REGULAR = 0.75
 FEWEST_AMID = 2 * FEWEST
 SHORTEST_AMID = 10
@@ -101,10 +101,10 @@ def stalls_of(log: StepTimes, device_ns: int) -> Stalls | None:
     usual = max(float(np.median(length[log.usable])), device_ns)
     above = length - usual
     rows = np.flatnonzero(log.usable & (above > max(LONGER * usual, DEVIATIONS * deviation)))
-    period = _period(rows)
+    period = _period(rows, log.usable)
     if period is None and len(rows) and rows[0] == 0:
         rows = rows[1:]  # opening the profiler makes a first step long
-        period = _period(rows)
+        period = _period(rows, log.usable)
     if period is None:
         rows, period = _amid_others(rows, above[rows].astype(np.float64))
     if period is None:
@@ -131,16 +131,25 @@ def _sum_between(values: npt.ArrayLike, starts: Int64, ends: Int64) -> npt.NDArr
     return running[ends] - running[starts]
 
 
-def _period(rows: Int64) -> int | None:
-    """Every how many steps the chosen ones come; None where they come irregularly, too seldom, or are no exception."""
+def _period(rows: Int64, usable: Bool) -> int | None:
+    """Every how many steps the chosen ones come; None where they come irregularly, too seldom, or are no exception.
+
+    Of few, the shortest distance is the period where all steps are long that it lets expect and that can be judged: a
+    traced window hides some of them. Three come at nearly the same distance by chance in one log of eleven, at exactly
+    the same in few.
+    """
     if len(rows) < FEWEST:
         return None
     distances = np.diff(rows)
-    period = int(np.median(distances))
+    shortest = int(distances.min())
+    expected = int(usable[rows[0] % shortest :: shortest].sum())
+    each_time = len(rows) == expected < FEWEST_AMID and bool((distances % shortest == 0).all())
+    period = shortest if each_time else int(np.median(distances))
     if period < FEWEST:
         return None
     multiple = np.maximum(np.rint(distances / period), 1)
-    regular = np.abs(distances - multiple * period) <= period // 10
+    off = 0 if len(rows) == FEWEST else period // 10
+    regular = np.abs(distances - multiple * period) <= off
     return period if regular.mean() >= REGULAR else None
 
 
