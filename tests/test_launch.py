@@ -78,8 +78,9 @@ def test_a_program_that_takes_no_step_leaves_no_rank(tmp_path: Path, capfd: pyte
 def test_the_run_ends_after_the_trace_where_that_is_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # On a machine with much else to do a program may need longer for its end than it is given before it is killed.
     monkeypatch.setattr(processes, "end_all", partial(processes.end_all, grace_s=LIMIT_S))
-    outcome, _ = start(tmp_path, *ENDLESS, recipe=replace(QUICK, stop_after_trace=True))
+    outcome, told = start(tmp_path, *ENDLESS, recipe=replace(QUICK, stop_after_trace=True, most_log_s=LIMIT_S))
     assert outcome.stopped
+    assert sum(len(record.ends_ns) for record in told if isinstance(record, StepsEnded)) >= QUICK.log_steps
     assert outcome.returncode == -signal.SIGTERM
     assert (tmp_path / "rank0" / "trace.json.gz").exists()
     assert '"reason": "stopped"' in (tmp_path / "rank0" / "end.json").read_text()

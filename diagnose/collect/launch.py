@@ -25,6 +25,7 @@ from typing import Any
 
 from diagnose.collect import environment, processes
 from diagnose.collect.counters import Counters, claims
+from diagnose.collect.log_length import LogLength
 from diagnose.collect.orphans import outlived
 from diagnose.collect.progress import CounterValues, PhaseBegan, Progress, StepsEnded, Tail
 from diagnose.collect.recipe import Recipe
@@ -111,6 +112,7 @@ def _follow(
     tell = on_progress or (lambda _: None)
     tail, counters = Tail(folder, recipe.steps), Counters(folder)
     read_counters_at, silence = time.monotonic() + COUNTERS_EVERY_S, Silence(time.monotonic())
+    log = LogLength(recipe)
     stopped, slowest, told = False, Slowest(), None
     while True:
         with suppress(subprocess.TimeoutExpired):
@@ -118,6 +120,7 @@ def _follow(
         for record in tail.new():
             if isinstance(record, StepsEnded):
                 slowest.see(record.rank, record.ends_ns, record.input_ns)
+                log.grew(record.rank, len(record.ends_ns))
                 silence.broken(time.monotonic())
             tell(record)
         if (waited := silence.words(time.monotonic())) is not None:
@@ -131,7 +134,7 @@ def _follow(
             read_counters_at = time.monotonic() + COUNTERS_EVERY_S
             for rank, values in counters.read().items():
                 tell(CounterValues(rank, values))
-        if not stopped and (stop.is_set() or (recipe.stop_after_trace and tail.all_traced)):
+        if not stopped and (stop.is_set() or (tail.all_traced and log.suffices(time.monotonic()))):
             stopped = True
             processes.end_all(program.pid, folder)
 

@@ -11,6 +11,8 @@ from diagnose.units import NS_PER_S
 
 WAITING = 6
 """One part in so many of a budget may pass until steps are steady."""
+LOGGING = 40
+"""One part in so many, while the log grows."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,11 @@ class Recipe:
     warmup: int = 10
     """Steps before that at least."""
     stop_after_trace: bool = False
-    """End the program once the trace is written."""
+    """End the program once the trace is written and its log is long enough."""
+    log_steps: int = 120
+    """Steps after which it is: what comes every so many steps shows in the log alone."""
+    most_log_s: float = 4.0
+    """Seconds after the trace, the same."""
     most_warmup_steps: int = 200
     """Steps after which the trace is taken even of a program that is never steady."""
     most_warmup_s: float = 60.0
@@ -38,7 +44,12 @@ class Recipe:
         """
         if budget_ns is None:
             return self
-        return replace(self, most_warmup_s=min(self.most_warmup_s, budget_ns / NS_PER_S / WAITING))
+        budget_s = budget_ns / NS_PER_S
+        return replace(
+            self,
+            most_warmup_s=min(self.most_warmup_s, budget_s / WAITING),
+            most_log_s=min(self.most_log_s, budget_s / LOGGING),
+        )
 
     def to_json(self, folder: Path) -> dict[str, Any]:
         """What the watched process reads; `folder` is the run folder."""
