@@ -1,0 +1,150 @@
+"""What `async-checkpoint` adds beside the user's script: it copies a state, and writes the file in a thread."""
+
+IMPORTS = (
+    "import collections",
+    "import copy",
+    "import os",
+    "import pathlib",
+    "import threading",
+    "import torch",
+)
+CODE = '''
+_saving = []  # what is being written, in the order of the saves: two files at most
+_spare = {}  # host memory of written files, for the next state
+
+
+class _Save(threading.Thread):
+    """One file that is being written."""
+
+    def __init__(self, state, path, copies, before):
+        super().__init__(name="save_in_background")
+        self.state, self.path, self.before, self.error = state, os.path.abspath(path), before, None
+        self.buffers = [(kind, copied) for _, kind, copied in copies if kind is not None]
+        cloned = [copied for _, kind, copied in copies if kind is None and copied.device.type != "cpu"]
+        self.size = float("inf") if cloned else sum(copied.nbytes for _, copied in self.buffers)
+        self.copying = {
+            device: torch.cuda.current_stream(device).record_event(torch.cuda.Event(blocking=True))
+            for device in {value.device for value, _, _ in copies if value.is_cuda}
+        }
+        self.turn = 0 if before is None else 1 - before.turn
+        stem = os.path.splitext(self.path)[0]  # torch.save notes it in the file
+        self.unfinished = f"{stem}.unfinished-{_rank_of()[0]}-{self.turn}"
+
+    def run(self):
+        try:
+            for device, copied in self.copying.items():
+                torch.cuda.set_device(device)  # else a thread's device is the first
+                copied.synchronize()
+            torch.save(self.state, self.unfinished)
+            if self.before is not None:
+                self.before.join()
+            os.replace(self.unfinished, self.path)
+        except BaseException as error:
+            self.error = error
+            if os.path.exists(self.unfinished):
+                os.remove(self.unfinished)
+        finally:
+            self.state = self.before = None
+
+
+def save_in_background(state, path):
+    """As torch.save(state, path), but the file is written while training goes on.
+
+    The tensors are copied to the host first, so that training may change them; they are on the CPU in the file.
+    """
+    _settle()
+    while _saving and (len(_saving) == 2 or not _has_room_for(_saving[-1].size)):
+        _saving[0].join()
+        _settle()
+    copies = {}
+    state = _copied(state, copies)
+    save = _Save(state, path, copies.values(), _saving[-1] if _saving else None)
+    _spare.clear()  # the state has no use for it
+    save.start()
+    _saving.append(save)
+
+
+def finish_saving():
+    """Wait until all files are written; raises what went wrong with them."""
+    for save in _saving:
+        save.join()
+    try:
+        _settle()
+    finally:
+        _spare.clear()
+
+
+def _settle():
+    """Forget the saves that are done; raises what went wrong with them."""
+    done = [save for save in _saving if not save.is_alive()]
+    for save in done:
+        _saving.remove(save)
+        for kind, buffer in save.buffers:
+            _spare.setdefault(kind, []).append(buffer)
+    _raise([save.error for save in done if save.error is not None])
+
+
+def _raise(errors):
+    if errors:
+        try:
+            raise errors[0]
+        finally:
+            _raise(errors[1:])  # the traceback shows the others above it
+
+
+def _rank_of():
+    """The rank of this process, of how many."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return 0, 1
+
+
+def _has_room_for(size):
+    """Whether all processes of this host could take that, with a lot to spare, of its memory and their control groups'.
+
+    Cached files count as taken, though the system would give some of that up.
+    """
+    try:
+        left = [os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+        with open("/proc/self/cgroup") as file:
+            named = [line.strip().split(":", 2)[2] for line in file]
+    except (AttributeError, OSError, ValueError):
+        return False  # nobody knows
+    for group in {above for name in named for above in pathlib.PurePosixPath(name, "_").parents}:
+        for limit, used in (
+            (f"{group}/memory.max", f"{group}/memory.current"),
+            (f"memory/{group}/memory.limit_in_bytes", f"memory/{group}/memory.usage_in_bytes"),
+        ):
+            try:
+                with open(f"/sys/fs/cgroup/{limit}") as most, open(f"/sys/fs/cgroup/{used}") as now:
+                    left.append(int(most.read()) - int(now.read()))
+            except (OSError, ValueError):
+                pass  # there is no such limit
+    return 8 * size * int(os.environ.get("LOCAL_WORLD_SIZE", _rank_of()[1])) <= min(left)
+
+
+def _copied(value, copies):
+    if isinstance(value, torch.Tensor):
+        plain = type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout is torch.strided
+        key = id(value)
+        if plain and value.numel():  # tensors that share their memory do so in the file
+            key = (value.device, value.data_ptr(), value.dtype, value.shape, value.stride())
+        if key not in copies:
+            copies[key] = (value, *_on_host(value.detach())) if plain else (value, None, copy.deepcopy(value))
+        return copies[key][2]
+    if type(value) in (dict, collections.OrderedDict):
+        new = type(value)((key, _copied(item, copies)) for key, item in value.items())
+        if hasattr(value, "_metadata"):
+            new._metadata = value._metadata
+        return new
+    if type(value) in (list, tuple):
+        return type(value)(_copied(item, copies) for item in value)
+    return copy.deepcopy(value)
+
+
+def _on_host(value):
+    kind = (value.is_cuda, value.dtype, value.shape, value.stride(), torch.is_inference_mode_enabled())
+    spare = _spare.get(kind)
+    buffer = spare.pop() if spare else torch.empty_like(value, device="cpu", pin_memory=value.is_cuda)
+    return kind, buffer.copy_(value, non_blocking=value.is_cuda)
+'''
