@@ -1,6 +1,7 @@
 """What `async-checkpoint` adds beside the user's script: it copies a state, and writes the file in a thread."""
 
 IMPORTS = (
+    "import atexit",
     "import collections",
     "import copy",
     "import os",
@@ -18,7 +19,8 @@ class _Save(threading.Thread):
 
     def __init__(self, state, path, copies, before):
         super().__init__(name="save_in_background")
-        self.state, self.path, self.before, self.error = state, os.path.abspath(path), before, None
+        self.state, self.path, self.before, self.error = state, os.path.realpath(path), before, None
+        self.found, self.left = _stamp(self.path), None
         self.buffers = [(kind, copied) for _, kind, copied in copies if kind is not None]
         cloned = [copied for _, kind, copied in copies if kind is None and copied.device.type != "cpu"]
         self.size = float("inf") if cloned else sum(copied.nbytes for _, copied in self.buffers)
@@ -27,8 +29,9 @@ class _Save(threading.Thread):
             for device in {value.device for value, _, _ in copies if value.is_cuda}
         }
         self.turn = 0 if before is None else 1 - before.turn
-        stem = os.path.splitext(self.path)[0]  # torch.save notes it in the file
-        self.unfinished = f"{stem}.unfinished-{_rank_of()[0]}-{self.turn}"
+        stem, suffix = os.path.splitext(self.path)  # torch.save notes the stem in the file
+        rank = os.environ.get("RANK", _rank_of()[0])
+        self.unfinished = f"{stem}.unfinished-{suffix[1:]}-{rank}-{self.turn}"
 
     def run(self):
         try:
@@ -36,9 +39,15 @@ class _Save(threading.Thread):
                 torch.cuda.set_device(device)  # else a thread's device is the first
                 copied.synchronize()
             torch.save(self.state, self.unfinished)
+            known = [None, self.found]
             if self.before is not None:
                 self.before.join()
-            os.replace(self.unfinished, self.path)
+                known.append(self.before.left)
+            if _stamp(self.path) in known:
+                os.replace(self.unfinished, self.path)
+                self.left = _stamp(self.path)
+            else:  # a plain torch.save wrote a newer one
+                os.remove(self.unfinished)
         except BaseException as error:
             self.error = error
             if os.path.exists(self.unfinished):
@@ -50,28 +59,44 @@ class _Save(threading.Thread):
 def save_in_background(state, path):
     """As torch.save(state, path), but the file is written while training goes on.
 
-    The tensors are copied to the host first, so that training may change them; they are on the CPU in the file.
+    The tensors are copied to the host first, so that training may change them; they are on the CPU in the file. What
+    is no file that another can take the place of is written at once, and so is a state that cannot be copied.
     """
+    if not isinstance(path, (str, os.PathLike)) or (os.path.exists(path) and not os.path.isfile(path)):
+        return _save_now(state, path)
     _settle()
     while _saving and (len(_saving) == 2 or not _has_room_for(_saving[-1].size)):
         _saving[0].join()
         _settle()
     copies = {}
-    state = _copied(state, copies)
-    save = _Save(state, path, copies.values(), _saving[-1] if _saving else None)
+    try:
+        copied = _copied(state, copies)
+    except (RuntimeError, TypeError):  # it has no room, or is of a kind that cannot be copied
+        copies.clear()
+        return _save_now(state, path)
+    save = _Save(copied, path, copies.values(), _saving[-1] if _saving else None)
     _spare.clear()  # the state has no use for it
+    _saving.append(save)  # first: a start may be interrupted
     save.start()
-    _saving.append(save)
+
+
+def _save_now(state, path):
+    finish_saving()
+    torch.save(state, path)
 
 
 def finish_saving():
     """Wait until all files are written; raises what went wrong with them."""
     for save in _saving:
-        save.join()
+        if save.is_alive():
+            save.join()
     try:
         _settle()
     finally:
         _spare.clear()
+
+
+atexit.register(finish_saving)  # where the loop is left by an error or a return, tell what went wrong
 
 
 def _settle():
@@ -90,6 +115,15 @@ def _raise(errors):
             raise errors[0]
         finally:
             _raise(errors[1:])  # the traceback shows the others above it
+
+
+def _stamp(path):
+    """What tells a file from the one that was there before."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def _rank_of():
@@ -128,10 +162,14 @@ def _copied(value, copies):
         plain = type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout is torch.strided
         key = id(value)
         if plain and value.numel():  # tensors that share their memory do so in the file
-            key = (value.device, value.data_ptr(), value.dtype, value.shape, value.stride())
+            bits = (value.is_conj(), value.is_neg())
+            key = (value.device, value.data_ptr(), value.dtype, value.shape, value.stride(), *bits)
         if key not in copies:
             copies[key] = (value, *_on_host(value.detach())) if plain else (value, None, copy.deepcopy(value))
-        return copies[key][2]
+        copied = copies[key][2]
+        if type(value) is torch.nn.Parameter:
+            return torch.nn.Parameter(copied, value.requires_grad)
+        return copied.detach().requires_grad_() if plain and value.requires_grad else copied
     if type(value) in (dict, collections.OrderedDict):
         new = type(value)((key, _copied(item, copies)) for key, item in value.items())
         if hasattr(value, "_metadata"):
@@ -139,7 +177,10 @@ def _copied(value, copies):
         return new
     if type(value) in (list, tuple):
         return type(value)(_copied(item, copies) for item in value)
-    return copy.deepcopy(value)
+    seen = {}
+    copied = copy.deepcopy(value, seen)
+    copies.update((id(each), (each, None, each)) for each in seen.values() if isinstance(each, torch.Tensor))
+    return copied
 
 
 def _on_host(value):

@@ -4,91 +4,17 @@ from __future__ import annotations
 
 import io
 import os
-import queue
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from watching import LIMIT_S
-
-from diagnose.fixer import Edits, example_request
-from diagnose.plugins import load
+from background_saves import Disk, made
 
 GIB = 1 << 30
-PROGRAM = """
-import torch
-for step in range(9):
-    model(x).sum().backward()
-    torch.save({"step": step, "model": model.state_dict()}, "latest.pt")
-"""
-
-
-def made() -> Any:
-    """The file that the fixer adds, as a module."""
-    answer = load().fixers["async-checkpoint"].rewrite(example_request("periodic-stall", PROGRAM))
-    assert isinstance(answer, Edits)
-    module: Any = ModuleType("diagnose_fixes")
-    exec(dict(answer.files)["diagnose_fixes.py"], module.__dict__)
-    return module
-
-
-class Disk:
-    """Writes a file when the test lets it; tells what the threads do.
-
-    Where the training thread waits for a file, that is noted, and the file is let go.
-    """
-
-    def __init__(self, module: Any, patch: pytest.MonkeyPatch) -> None:
-        self.told: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self.waited_for: list[int] = []
-        self.replaced: list[int] = []
-        self.names: dict[int, str] = {}
-        self.failing: set[int] = set()
-        self._gates = [threading.Event() for _ in range(6)]
-        self._steps: dict[threading.Thread, int] = {}
-        self._save, self._replace, self._join = torch.save, os.replace, module._Save.join
-        self._trains = threading.current_thread()
-        patch.setattr(torch, "save", self.save)
-        patch.setattr(os, "replace", self.replace)
-        patch.setattr(module._Save, "join", lambda thread: self.join(thread))
-
-    def save(self, state: dict[str, int], path: str) -> None:
-        step = state["step"]
-        self._steps[threading.current_thread()] = step
-        self.names[step] = path
-        Path(path).touch()
-        self.told.put(f"{step} begins")
-        assert self._gates[step].wait(LIMIT_S)
-        if step in self.failing:
-            raise OSError(f"no room for {step}")
-        self._save(state, path)
-
-    def replace(self, old: str, new: str) -> None:
-        self._replace(old, new)
-        self.replaced.append(self._steps[threading.current_thread()])
-        self.told.put(f"{self.replaced[-1]} is there")
-
-    def join(self, thread: threading.Thread) -> None:
-        if threading.current_thread() is self._trains:
-            self.waited_for.append(thread.state["step"] if thread.state else -1)  # type: ignore[attr-defined]
-            self.let_all_go() if self.waited_for[-1] < 0 else self.let_go(self.waited_for[-1])
-        else:
-            self.told.put(f"{self._steps[threading.current_thread()]} waits")
-        self._join(thread)
-
-    def let_go(self, *steps: int) -> None:
-        for step in steps:
-            self._gates[step].set()
-
-    def let_all_go(self) -> None:
-        self.let_go(*range(len(self._gates)))
-
-    def heard(self) -> str:
-        return self.told.get(timeout=LIMIT_S)
 
 
 @pytest.fixture
@@ -208,6 +134,86 @@ def test_ranks_that_write_one_path_do_not_write_one_file(shim: Any, disk: Disk, 
     shim.finish_saving()
     other.finish_saving()
     assert disk.names[0] != disk.names[1]
+
+
+def test_files_of_one_stem_are_not_written_into_one(shim: Any, disk: Disk, tmp_path: Path) -> None:
+    """Two runs of a search, each with a file of its own in one folder; their names are no suffixes."""
+    other = made()
+    shim.save_in_background({"step": 0}, tmp_path / "rate-0.1")
+    other.save_in_background({"step": 1}, tmp_path / "rate-0.01")
+    disk.let_all_go()
+    shim.finish_saving()
+    other.finish_saving()
+    assert disk.names[0] != disk.names[1]
+    assert (step_of(tmp_path / "rate-0.1"), step_of(tmp_path / "rate-0.01")) == (0, 1)
+
+
+def test_ranks_that_never_joined_a_group_are_told_apart(
+    shim: Any, disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = made()
+    for step, one in enumerate((shim, other)):
+        monkeypatch.setenv("RANK", str(step))
+        one.save_in_background({"step": step}, tmp_path / "latest.pt")
+    disk.let_all_go()
+    shim.finish_saving()
+    other.finish_saving()
+    assert disk.names[0] != disk.names[1]
+
+
+def test_a_newer_file_that_the_program_writes_itself_stays(shim: Any, disk: Disk, tmp_path: Path) -> None:
+    """As where Ctrl-C, or a return, leaves the loop without a wait, and what comes then saves under the same name."""
+    path = tmp_path / "latest.pt"
+    for step in range(2):
+        shim.save_in_background({"step": step}, path)
+    disk._save({"step": 2}, path)
+    disk.let_all_go()
+    shim.finish_saving()
+    assert disk.replaced == []
+    assert step_of(path) == 2
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_older_file_that_the_program_wrote_itself_does_not(shim: Any, disk: Disk, tmp_path: Path) -> None:
+    path = tmp_path / "latest.pt"
+    shim.save_in_background({"step": 0}, path)
+    disk._save({"step": 1}, path)
+    shim.save_in_background({"step": 2}, path)
+    disk.let_all_go()
+    shim.finish_saving()
+    assert step_of(path) == 2
+
+
+def test_a_save_whose_start_was_interrupted_keeps_its_turn(
+    shim: Any, disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "latest.pt"
+    start = shim._Save.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(shim._Save, "start", interrupted)
+        shim.save_in_background({"step": 0}, path)
+    shim.save_in_background({"step": 1}, path)
+    disk.let_all_go()
+    shim.finish_saving()
+    assert disk.replaced == [0, 1]
+    assert disk.names[0] != disk.names[1]
+
+
+def test_a_save_whose_thread_never_started_is_not_waited_for(
+    shim: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(shim._Save, "start", refused)
+    with pytest.raises(RuntimeError, match="new thread"):
+        shim.save_in_background({"step": 0}, tmp_path / "latest.pt")
+    shim.finish_saving()
 
 
 def test_a_path_is_that_of_the_folder_in_which_it_was_given(

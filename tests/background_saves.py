@@ -1,0 +1,88 @@
+"""The file that `async-checkpoint` adds beside a program, as a module, and a disk that writes when a test lets it."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from watching import LIMIT_S
+
+from diagnose.fixer import Edits, example_request
+from diagnose.plugins import load
+
+PROGRAM = """
+import torch
+for step in range(9):
+    model(x).sum().backward()
+    torch.save({"step": step, "model": model.state_dict()}, "latest.pt")
+"""
+
+
+def made() -> Any:
+    """The file that the fixer adds, as a module, and a disk that writes when a test lets it."""
+    answer = load().fixers["async-checkpoint"].rewrite(example_request("periodic-stall", PROGRAM))
+    assert isinstance(answer, Edits)
+    module: Any = ModuleType("diagnose_fixes")
+    exec(dict(answer.files)["diagnose_fixes.py"], module.__dict__)
+    return module
+
+
+class Disk:
+    """Writes a file when the test lets it; tells what the threads do.
+
+    Where the training thread waits for a file, that is noted, and the file is let go.
+    """
+
+    def __init__(self, module: Any, patch: pytest.MonkeyPatch) -> None:
+        self.told: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.waited_for: list[int] = []
+        self.replaced: list[int] = []
+        self.names: dict[int, str] = {}
+        self.failing: set[int] = set()
+        self._gates = [threading.Event() for _ in range(6)]
+        self._steps: dict[threading.Thread, int] = {}
+        self._save, self._replace, self._join = torch.save, os.replace, module._Save.join
+        self._trains = threading.current_thread()
+        patch.setattr(torch, "save", self.save)
+        patch.setattr(os, "replace", self.replace)
+        patch.setattr(module._Save, "join", lambda thread: self.join(thread))
+
+    def save(self, state: dict[str, int], path: str) -> None:
+        step = state["step"]
+        self._steps[threading.current_thread()] = step
+        self.names[step] = path
+        Path(path).touch()
+        self.told.put(f"{step} begins")
+        assert self._gates[step].wait(LIMIT_S)
+        if step in self.failing:
+            raise OSError(f"no room for {step}")
+        self._save(state, path)
+
+    def replace(self, old: str, new: str) -> None:
+        self._replace(old, new)
+        self.replaced.append(self._steps[threading.current_thread()])
+        self.told.put(f"{self.replaced[-1]} is there")
+
+    def join(self, thread: threading.Thread) -> None:
+        if threading.current_thread() is self._trains:
+            self.waited_for.append(thread.state["step"] if thread.state else -1)  # type: ignore[attr-defined]
+            self.let_all_go() if self.waited_for[-1] < 0 else self.let_go(self.waited_for[-1])
+        else:
+            self.told.put(f"{self._steps[threading.current_thread()]} waits")
+        self._join(thread)
+
+    def let_go(self, *steps: int) -> None:
+        for step in steps:
+            self._gates[step].set()
+
+    def let_all_go(self) -> None:
+        self.let_go(*range(len(self._gates)))
+
+    def heard(self) -> str:
+        return self.told.get(timeout=LIMIT_S)
