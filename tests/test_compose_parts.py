@@ -172,6 +172,12 @@ def test_a_line_that_is_only_put_in_rewrites_none(tmp_path: Path) -> None:
     assert told(tmp_path, spread((LOSS, 0.6), (MODEL, 0.4)), above)["one"].predicted_ns == 10 * MS
 
 
+@pytest.mark.parametrize("between", ["\x0c\n", "note = 'a\u2028b'\n"], ids=["form feed", "line separator"])
+def test_lines_are_those_that_python_counts(tmp_path: Path, between: str) -> None:
+    found = spread((3, 0.6), (4, 0.4))
+    assert told_of(tmp_path, f"import torch\n{between}loss = 2\nmodel = 3\n", found, ONE)["one"].predicted_ns == 6 * MS
+
+
 def test_a_file_that_is_no_python_is_taken_line_by_line(tmp_path: Path) -> None:
     text = "print 1\nloss = 2\nmodel = 3\n"
     found = spread((2, 0.6), (3, 0.4))
