@@ -193,6 +193,17 @@ def test_a_program_that_a_signal_ends_says_where_it_was_and_how_far_it_came(star
     assert (caught.value.trouble, caught.value.steps) == (Trouble.CRASHED, 5)
 
 
+def test_a_program_that_is_ended_for_want_of_memory_and_cannot_say_how_far_it_came_took_the_steps_it_told_of(
+    start: StartArm,
+) -> None:
+    """As one that the system kills: what is tried then has to get past them."""
+    arm = start("aborts")
+    arm.ready(LIMIT_NS)
+    with pytest.raises(ArmFailed) as caught:
+        arm.run(1, 0, LIMIT_NS)
+    assert (caught.value.trouble, caught.value.steps) == (Trouble.OUT_OF_MEMORY, 5)
+
+
 def test_a_program_that_hangs_in_a_block_is_ended_with_its_group(start: StartArm, project: Path) -> None:
     arm = start("hang")
     arm.ready(LIMIT_NS)

@@ -49,8 +49,8 @@ class Trouble(enum.StrEnum):
 
 
 class ArmFailed(Exception):
-    """An arm gave no answer. `steps` is how many steps it had done, where it could still say; of one that crashed, how
-    many at least: 0 in its warm-up."""
+    """An arm gave no answer. `steps` is how many steps it had done, where it could still say; else, of one that
+    crashed or ran out of memory, how many at least: 0 in its warm-up."""
 
     def __init__(self, trouble: Trouble, message: str, steps: int | None = None) -> None:
         super().__init__(message)
@@ -287,7 +287,7 @@ class Arm:
             did = "before the trial's first step" if steps is None else f"after {steps} steps"
             raise ArmFailed(Trouble.ENDED, f"the program came to its end {did}", steps)
         if died_of_memory(words, returncode):
-            raise ArmFailed(Trouble.OUT_OF_MEMORY, words or "ended by the system", steps)
+            raise ArmFailed(Trouble.OUT_OF_MEMORY, words or "ended by the system", steps or self._steps)
         how = "closed its connection" if returncode is None else _exit_words(returncode)
         raise ArmFailed(Trouble.CRASHED, f"the program {how}\n{words}".rstrip(), steps or self._steps)
 
