@@ -124,3 +124,8 @@ def test_a_line_is_found_again_after_an_edit() -> None:
     assert [lines.line("a.py", line) for line in (1, 2, 3)] == [2, 3, 4]
     assert lines.line("b.py", 7) == 7
     assert lines.line("a.py", 99) == 99
+
+
+def test_a_form_feed_ends_no_line() -> None:
+    lines = LineMap.between({"a.py": "one\n\x0ctwo\r\nthree\n"}, {"a.py": "one\n\x0ctwo\r\nhalf\nthree\n"})
+    assert [lines.line("a.py", line) for line in (1, 2, 3)] == [1, 2, 4]

@@ -12,6 +12,7 @@ from diagnose.fixer import Answer, Edits, Fixer, Request
 from diagnose.model import Finding, Gate, Place, Scalar
 from diagnose.program import Program, patch
 from diagnose.source.configs import form_of
+from diagnose.source.lines import lines_in
 from diagnose.source.moved import LineMap
 
 
@@ -208,7 +209,7 @@ def moved(finding: Finding, lines: LineMap, texts: Mapping[str, str]) -> Finding
     places = []
     for place in finding.where:
         line = lines.line(place.file, place.line)
-        text = texts.get(place.file, "").splitlines()
+        text = lines_in(texts.get(place.file, ""))
         code = text[line - 1].strip() if place.code is not None and 0 < line <= len(text) else place.code
         places.append(replace(place, line=line, code=code))
     return replace(finding, where=tuple(places))

@@ -6,6 +6,8 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from diagnose.source.lines import lines_in
+
 __all__ = ["LineMap"]
 
 
@@ -27,7 +29,7 @@ class LineMap:
 
 
 def _lines(before: str, after: str) -> tuple[int, ...]:
-    old, new = before.splitlines(), after.splitlines()
+    old, new = lines_in(before), lines_in(after)
     found = [0] * len(old)
     for _, old_start, old_end, new_start, new_end in difflib.SequenceMatcher(
         None, old, new, autojunk=False

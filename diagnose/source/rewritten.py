@@ -7,10 +7,11 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from difflib import SequenceMatcher
 
+from diagnose.source.lines import lines_in
+
 __all__ = ["lines_reached", "rewritten"]
 
 _WORDS = re.compile(r"[^\W\d]\w*")
-_LINE_END = re.compile(r"\r\n|\r|\n")
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _Line = tuple[str, int]
 
@@ -23,7 +24,7 @@ def rewritten(before: Mapping[str, str], after: Mapping[str, str]) -> frozenset[
     found: set[_Line] = set()
     for path, text in after.items():
         old = before.get(path, "")
-        lines = set(_changed(_lines(old), _lines(text)))
+        lines = set(_changed(lines_in(old), lines_in(text)))
         for statement in _statements(old):
             if not lines.isdisjoint(statement):
                 lines.update(statement)
@@ -41,7 +42,7 @@ def lines_reached(lines: Collection[_Line], texts: Mapping[str, str]) -> frozens
         for function in _functions(text):
             body = range(function.lineno, (function.end_lineno or function.lineno) + 1)
             bodies.setdefault(function.name, []).append((path, body))
-    split = {path: _lines(text) for path, text in texts.items()}
+    split = {path: lines_in(text) for path, text in texts.items()}
     reached, new = set(lines), set(lines)
     while new:
         said = (split[path][line - 1] for path, line in new if path in split and 0 < line <= len(split[path]))
@@ -50,11 +51,6 @@ def lines_reached(lines: Collection[_Line], texts: Mapping[str, str]) -> frozens
         new = there - reached
         reached |= new
     return frozenset(reached)
-
-
-def _lines(text: str) -> list[str]:
-    """As Python counts them: a form feed, or another of the characters at which `splitlines` cuts, ends none."""
-    return _LINE_END.split(text)
 
 
 def _changed(old: list[str], new: list[str]) -> Iterator[int]:
