@@ -45,6 +45,7 @@ from diagnose.measure.samples import sampled
 from diagnose.measure.saved_bytes import argument_bytes
 from diagnose.measure.shapes import dtypes_of, shapes_of
 from diagnose.measure.shortened import shortened
+from diagnose.measure.spread import median_surely
 from diagnose.measure.unsharding import worth_keeping
 from diagnose.measure.work import FORMATS
 from diagnose.measure.written_attention import WrittenAttention, product_flop, scores_shape
@@ -149,6 +150,7 @@ __all__ = [
     "listed",
     "matmul_format",
     "median_low",
+    "median_surely",
     "named",
     "nothing_alone",
     "places_by_cost",

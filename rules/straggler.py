@@ -16,10 +16,13 @@ What proves it
     What the late rank did instead is its own finding, which becomes part of this one, or else the class of its time
     that exceeds the others'.
 
-    A rank that issues its work more slowly gives back no more than the others' hosts could be faster than the job.
-    Where hosts are the slower side, a rank that happens to be ahead has its device wait in every collective, step after
-    step, and would be no faster without that. What is or may be a wait of their hosts, for the late rank at
-    last, does not count as slow.
+    A rank that issues its work more slowly gives back no more than its host takes longer for a step than the others'
+    hosts. Where hosts are the slower side, a rank that happens to be ahead stays ahead: its device waits in every
+    collective, step after step, and would be no faster without that. So neither how long it waits nor in how many steps
+    is any proof; that the late rank's host takes longer is, in each of a few steps or in most of many. One odd step, or
+    steps that vary as much, leave it open. What is or may be a wait of the others' hosts, for the late rank at last,
+    does not count as slow. And where nobody recorded how long the late rank waited for a core, that its host is slower
+    for the second of a recording is no more than a bound.
 
     A rank that was given more work than the others gives back what lies above their mean: dealt out evenly, the others
     get what it loses, and of a gap between N ranks, one N-th stays. A rank that does the same work and is late for
@@ -32,13 +35,17 @@ What fixes it
 Thresholds
     2 % of the step, 3.5 modified z-scores of eight ranks or more, one in ten as the probability of chance, or a tenth
     of the step in each of three steps: see diagnose/measure/ranks.py. ALIKE (2 %): work of ranks that differs by less
-    is the same. A rank whose host is late by less than RECORDED (half) of what the profiler's own records cost it is
-    not named: how fast processes on one server write these down differs by a third (diagnose/measure/recording.py).
+    is the same. A rank whose host makes the job slower by less than RECORDED (half) of what the profiler's own records
+    cost it is not named: how fast processes on one server write these down differs by a third
+    (diagnose/measure/recording.py).
     Of two ranks neither is the usual one: there it must be RECORDED_MOST (1.6) times as much, the factor to which
     the cost of records is known (diagnose/measure/replay_overhead.py). Two recordings of a balanced program on two
     H200, bound by its host only while it is profiled, have one rank late by 0.9 and 1.4 times that cost: not the same.
     Three of a balanced job on four have one late by 0.4, 0.7 and 0.7: more ranks than two name it from a half on, but
     as a bound, and only what lies beyond 1.6 times the cost makes the finding severe.
+    How much longer the late rank's host takes is the median over the steps. Sure of it is the lowest of up to five
+    steps, the second lowest of up to eight and so on: once in eight times, at most, the median is less
+    (diagnose/measure/spread.py).
     A rank that computes on the processor, and longer than the others, is not named where nobody recorded how long it
     waited for a core: of a balanced job on a busy host, either may be last in all of four steps. Nor is it by a finding
     of its own that explains less than half (_MOST) of what the others wait. Where it is recorded
@@ -48,7 +55,10 @@ Thresholds
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
+
+import numpy as np
 
 from diagnose.rule import (
     Accounting,
@@ -66,6 +76,7 @@ from diagnose.rule import (
     format_ns,
     format_share,
     listed,
+    median_surely,
     nothing_alone,
 )
 
@@ -84,6 +95,9 @@ RECORDED_MOST = 1.6
 
 _GAIN = 0.02
 """Of the step: a rank whose lateness costs the job less is not late."""
+
+_ISSUED_SLOWLY = "launch-bound"
+"""That the host issues its work slowly: no reason why it does."""
 
 _OF_THE_HOST = "cpu-contention"
 """What all ranks of a host share: no reason for one to be later than others that find the same."""
@@ -112,6 +126,14 @@ _DOES = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class _Gain:
+    """What the job would be faster by without a late rank's lateness, per step."""
+
+    ns: int
+    surely_ns: int
+
+
 def check_job(job: Job, findings: Sequence[Sequence[Finding]]) -> Iterator[JobClaim | CannotTell]:
     """Late ranks, each with what it did instead."""
     if len(job.table) < 2:
@@ -137,15 +159,22 @@ def check_job(job: Job, findings: Sequence[Sequence[Finding]]) -> Iterator[JobCl
                 f"{late.late_steps} of {len(late.cost_ns)} steps may be chance",
             )
     for late in job.stragglers:
-        cost, excess = _cost_ns(late), _excess(job, late.member)
-        if _gain_ns(job, late) < _GAIN * job.table[late.member].mean_step_ns:
+        cost, excess, gain = _cost_ns(late), _excess(job, late.member), _gain(job, late)
+        negligible = _GAIN * job.table[late.member].mean_step_ns
+        if gain.ns < negligible:
             continue  # the others' hosts take as long themselves
         recording = _recording_ns(job, late, excess)
-        if cost < recording * (RECORDED if len(job.table) > 2 else RECORDED_MOST):
+        if gain.ns < recording * (RECORDED if len(job.table) > 2 else RECORDED_MOST):
             yield CannotTell(
                 "straggler",
                 f"rank {late.rank} without Python stacks and shapes: writing them down costs its host "
-                f"{format_ns(recording)} per step, and it is late by {format_ns(cost)}",
+                f"{format_ns(recording)} per step, and no more than {format_ns(gain.ns)} come back",
+            )
+        elif gain.surely_ns < negligible:
+            yield CannotTell(
+                "straggler",
+                f"more steps, or a live run: the others wait {format_ns(cost)} per step for rank {late.rank}, which "
+                "issues its work after them, but whether its host takes longer than theirs is not beyond chance",
             )
         elif _may_have_no_core(job, late, findings, excess):
             yield CannotTell(
@@ -162,14 +191,22 @@ def _cost_ns(late: Lateness) -> int:
     return sum(late.cost_ns) // len(late.cost_ns)
 
 
-def _gain_ns(job: Job, late: Lateness) -> int:
-    """What of that would be gone without it: where it issues its work more slowly, no more than the others' hosts could
-    be faster, in the median, as what one of many takes is chance."""
-    cost, mine = _cost_ns(late), job.table[late.member]
-    theirs = [row.host_ns for at, row in enumerate(job.table) if at != late.member and row.host_ns is not None]
-    if mine.host_ns is None or not theirs or next(iter(_excess(job, late.member)), None) not in _ISSUING:
-        return cost
-    return max(0, min(cost, round(max(mine.host_ns, mine.mean_step_ns) - median(theirs))))
+def _gain(job: Job, late: Lateness) -> _Gain:
+    """What of that would be gone without it: where it issues its work more slowly, no more than its host takes longer
+    for a step than the others' hosts do."""
+    cost, mine = _cost_ns(late), job.table[late.member].hosts_most_ns
+    theirs = [row.hosts_ns for at, row in enumerate(job.table) if at != late.member and row.hosts_ns is not None]
+    if mine is None or not theirs or not _issues_slowly(_excess(job, late.member)):
+        return _Gain(cost, cost)
+    steps = min(map(len, (mine, *theirs)))
+    # What one of many ranks takes is chance, and so is what they take in one step.
+    longer = np.asarray(mine[:steps]) - np.median([one[:steps] for one in theirs], axis=0)
+    gain = min(max(float(np.median(longer)), 0.0), cost)
+    return _Gain(round(gain), round(min(max(median_surely(longer) or 0.0, 0.0), gain)))
+
+
+def _issues_slowly(excess: Mapping[str, int]) -> bool:
+    return next(iter(excess), None) in _ISSUING
 
 
 def _recording_ns(job: Job, late: Lateness, excess: Mapping[str, int]) -> int:
@@ -204,16 +241,14 @@ def _claim(job: Job, late: Lateness, findings: Sequence[Sequence[Finding]]) -> J
         why.append("the ranks wait for cores, and whether it has more to do is not recorded")
     uneven = times > 1 + ALIKE if times is not None else reason is None and does == "compute"
     more_work = min(max(excess.get("compute", 0), 0), cost) if uneven else 0
-    gain = _gain_ns(job, late)
-    back = gain - min(more_work, gain) // len(job.table)
-    if gain < cost:
-        why.append(f"as their hosts take almost as long for a step, {format_ns(gain)} of it come back")
+    gain = _gain(job, late)
+    back = gain.ns - min(more_work, gain.ns) // len(job.table)
+    if gain.ns < cost:
+        why.append(f"as their hosts take almost as long for a step, {format_ns(gain.ns)} of it come back")
     if more_work:
         why.append(f"{'if so, ' if coreless else ''}dealt out evenly, that gives back {format_ns(back)}")
-    recording = _recording_ns(job, late, excess)
-    sure = max(1 - RECORDED_MOST * recording / max(cost, 1), 0)
-    if sure < _SURE:
-        why.append(f"the profiler's records cost its host {format_ns(recording)} per step, and may be why")
+    sure, doubts = _sure(job, late, excess, reason)
+    why += doubts
     share = late.share * back / max(cost, 1)
     return JobClaim(
         summary="; ".join([_waiting(job, late), *why]),
@@ -228,6 +263,20 @@ def _claim(job: Job, late: Lateness, findings: Sequence[Sequence[Finding]]) -> J
         fixers=reason.fixers if reason else (),
         confirm=reason.confirm if reason else "what that rank does differently: its data, its device, its host",
     )
+
+
+def _sure(job: Job, late: Lateness, excess: Mapping[str, int], reason: Finding | None) -> tuple[float, list[str]]:
+    """Which part of what comes back does so for certain (0 to 1), and what makes the rest uncertain."""
+    gain, recording = _gain(job, late), _recording_ns(job, late, excess)
+    sure = max(1 - (gain.ns - gain.surely_ns + RECORDED_MOST * recording) / max(gain.ns, 1), 0.0)
+    doubts = []
+    if sure < _SURE and recording:
+        doubts.append(f"the profiler's records cost its host {format_ns(recording)} per step, and may be why")
+    unexplained = reason is None or reason.rule == _ISSUED_SLOWLY or _leaves_open(reason, _cost_ns(late))
+    if _issues_slowly(excess) and job.table[late.member].queue_unknown and unexplained:
+        sure = 0.0
+        doubts.append("how long it waited for a core meanwhile is not recorded")
+    return sure, doubts
 
 
 def _waiting(job: Job, late: Lateness) -> str:
@@ -260,6 +309,9 @@ def _evidence(
     yield Evidence("what every other rank waits for it, per step", _cost_ns(late), "ns")
     yield Evidence("steps in which it is late", late.late_steps, "count")
     yield Evidence("of steps", len(late.cost_ns), "count")
+    if (gain := _gain(job, late)).ns < _cost_ns(late):
+        yield Evidence("its host takes longer than the others', in the median step", gain.ns, "ns")
+        yield Evidence("of it, beyond chance", gain.surely_ns, "ns")
     yield Evidence("collectives in which it came last", job.table[late.member].last or 0, "count")
     for name, time in [(name, time) for name, time in excess.items() if time > 0][:3]:
         yield Evidence(f"more {name} than the others", time, "ns")

@@ -93,12 +93,11 @@ def test_a_model_split_over_two_ranks_in_messages_of_24_kb_is_not_slowed_by_them
     assert not OF_COMMUNICATION & {one.rule for one in diagnosed("NVIDIA__Megatron-LM/tp2/result").findings}
 
 
-def test_four_ranks_wait_for_the_one_that_issues_work_slowly() -> None:
+def test_two_steps_of_four_slow_hosts_do_not_tell_whose_is_the_slowest() -> None:
+    """All come last to rank 3, by 6 ms; its host takes 5.7 ms longer than the others' in one step, 0.8 in the other."""
     diagnosis = diagnosed(AMD)
-    straggler = found(diagnosis, "straggler")
-    assert straggler is not None
-    assert straggler.rank == 3
-    assert "launch-bound on rank 3" in straggler.summary
+    assert found(diagnosis, "straggler") is None
+    assert [one.needs[:6] for one in diagnosis.cannot_tell if one.rule == "straggler"] == ["rank 3"]
     exposed = found(diagnosis, "exposed-communication")
     assert exposed is None or exposed.severity not in (Severity.HIGH, Severity.MEDIUM)
 

@@ -7,7 +7,14 @@ import math
 import numpy as np
 import pytest
 
-from diagnose.measure.spread import common_period, mean_uncertain_by, period_of, usual, usual_uncertain_by
+from diagnose.measure.spread import (
+    common_period,
+    mean_uncertain_by,
+    median_surely,
+    period_of,
+    usual,
+    usual_uncertain_by,
+)
 
 DRAWS = 200
 
@@ -105,3 +112,18 @@ def test_what_steps_usually_take_is_the_mean_of_a_period() -> None:
 def test_fewer_than_three_steps_tell_no_noise() -> None:
     assert mean_uncertain_by([1, 2]) is usual_uncertain_by([1, 2]) is None
     assert math.isnan(usual([]))
+
+
+@pytest.mark.parametrize(("count", "rank"), [(3, 0), (5, 0), (6, 1), (8, 1), (20, 6), (2000, 973)])
+def test_a_median_lies_above_the_value_told_seven_times_in_eight(count: int, rank: int) -> None:
+    assert median_surely(range(count)) == rank
+    lies_below = [sum(math.comb(count, at) for at in range(known + 1)) for known in (rank, rank + 1)]
+    assert 8 * lies_below[0] <= 2**count < 8 * lies_below[1]
+
+
+def test_one_value_however_far_off_moves_no_sure_median() -> None:
+    assert median_surely([5, 6, 7, 8, 9, 10]) == median_surely([-900, 6, 7, 8, 9, 10]) == 6
+
+
+def test_of_two_values_no_median_is_sure() -> None:
+    assert median_surely([1, 2]) is None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from diagnose import plugins
@@ -129,18 +131,79 @@ ISSUES_SLOWLY = """
 """
 
 
+def issuing_slowly(
+    theirs_ms: Sequence[float] | None,
+    its_ms: Sequence[float] = (16.0,) * 6,
+    recording_ms: float = 0.0,
+    queue_unknown: bool = False,
+) -> tuple[list[Finding], list[CannotTell]]:
+    """What is said of a rank for which the other waits 8 ms of each 16, of hosts that take so long for each step."""
+    digests = [digest_of(rank(number, ISSUES_SLOWLY if number else ON_TIME), CATALOGUE) for number in range(2)]
+    known = []
+    for digest, hosts_ms in zip(digests, (theirs_ms, its_ms), strict=True):
+        hosts_ns = None if hosts_ms is None else np.asarray(np.asarray(hosts_ms) * MS, np.int64)
+        record = replace(
+            digest.record,
+            hosts_ns=hosts_ns,
+            hosts_most_ns=hosts_ns,
+            recording_ns=round(recording_ms * MS),
+            queue_unknown=queue_unknown,
+        )
+        known.append(replace(digest, record=record))
+    diagnosis = diagnose_digests(known, CATALOGUE)
+    found = [one for one in diagnosis.findings if one.rule == "straggler"]
+    return found, [one for one in diagnosis.cannot_tell if one.rule == "straggler"]
+
+
 @pytest.mark.parametrize(("theirs_ms", "gain_ms"), [(2, 8), (12, 4), (16, None), (None, 8)])
 def test_where_others_issue_as_slowly_one_that_is_ahead_makes_nobody_late(
     theirs_ms: int | None, gain_ms: int | None
 ) -> None:
-    digests = [digest_of(rank(number, ISSUES_SLOWLY if number else ON_TIME), CATALOGUE) for number in range(2)]
-    hosts_ns = [None if theirs_ms is None else theirs_ms * MS, 16 * MS]
-    known = [
-        replace(one, record=replace(one.record, host_ns=host_ns, recording_ns=0))
-        for one, host_ns in zip(digests, hosts_ns, strict=True)
-    ]
-    found = [one.recoverable_ns for one in diagnose_digests(known, CATALOGUE).findings if one.rule == "straggler"]
-    assert found == ([] if gain_ms is None else [pytest.approx(gain_ms * MS, rel=0.1)])
+    found, unknown = issuing_slowly(None if theirs_ms is None else [theirs_ms] * 6)
+    assert [one.recoverable_ns for one in found] == ([] if gain_ms is None else [pytest.approx(gain_ms * MS, rel=0.1)])
+    assert not unknown
+
+
+def test_a_host_that_takes_longer_in_each_step_is_named() -> None:
+    (found,), unknown = issuing_slowly([8.0, 9.0, 10.0, 9.0, 8.0, 10.0], [15.0, 16.0, 14.0, 16.0, 15.0, 16.0])
+    assert found.confidence is Confidence.MEASURED and found.severity is Severity.HIGH
+    assert found.recoverable_ns == pytest.approx(7 * MS, rel=0.05)
+    assert not unknown
+
+
+@pytest.mark.parametrize(
+    ("theirs_ms", "its_ms"),
+    [
+        ([8.5, 30.3, 9.6, 8.0], [7.7, 27.3, 12.1, 11.6]),  # steps that vary, and one that is odd in both
+        ([8.0, 8.0, 8.0, 8.0], [16.0, 16.0, 16.0, 8.0]),  # one that is as fast
+        ([8.0, 8.0], [16.0, 16.0]),  # too few
+    ],
+)
+def test_being_last_in_each_step_is_no_proof_where_the_steps_of_hosts_vary_as_much(
+    theirs_ms: list[float], its_ms: list[float]
+) -> None:
+    """A rank that issues its work after the others goes on doing so, however fast it is."""
+    found, unknown = issuing_slowly(theirs_ms, its_ms)
+    assert not found
+    assert ["whether its host takes longer than theirs is not beyond chance" in one.needs for one in unknown] == [True]
+
+
+def test_one_odd_step_does_not_decide() -> None:
+    found, unknown = issuing_slowly([16.0] * 6, [16.0, 16.0, 90.0, 16.0, 16.0, 16.0])
+    assert not found and not unknown
+
+
+def test_records_must_cost_less_than_what_comes_back_not_than_what_is_waited_for() -> None:
+    """The other waits 8 ms, of which 4 come back; records cost 3 ms, and perhaps 1.6 times as much."""
+    found, unknown = issuing_slowly([12.0] * 6, recording_ms=3)
+    assert not found
+    assert ["without Python stacks and shapes" in one.needs for one in unknown] == [True]
+
+
+def test_a_slow_host_whose_wait_for_cores_nobody_recorded_is_a_bound() -> None:
+    (found,), _ = issuing_slowly([8.0] * 6, queue_unknown=True)
+    assert found.confidence is Confidence.BOUND and found.severity is Severity.NOTE
+    assert "how long it waited for a core meanwhile is not recorded" in found.summary
 
 
 @pytest.mark.parametrize("waits", ["oooooooo", "........", "fmfmfmfm", "cmcmcmcm"])

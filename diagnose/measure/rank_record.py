@@ -45,9 +45,13 @@ class RankRecord:
     """The arithmetic of a step, as far as shapes were recorded."""
     recording_ns: int | None = None
     """What the profiler's own records cost the host, per step."""
-    host_ns: int | None = None
-    """What the host has surely to do for a step by itself, without all that is or may be a wait: for its device, its
+    hosts_ns: Int64 | None = None
+    """Per step, what the host has surely to do by itself, without all that is or may be a wait: for its device, its
     loader, or another rank; None without a device."""
+    hosts_most_ns: Int64 | None = None
+    """Per step, the same with what may be a wait, as it is of a rank that waits for no other."""
+    queue_unknown: bool = False
+    """Nobody recorded how long it waited for a core."""
     cores_unknown: bool = False
     """It computes on the processor, and nobody recorded how long it waited for a core."""
 
@@ -60,6 +64,8 @@ class RankRecord:
 def record_of(measures: Measures) -> RankRecord:
     """What is compared of one rank."""
     sequences = sequences_of(measures.trace)
+    least, most = _hosts_ns(measures)
+    queue_unknown = _readings(measures, QUEUED) < FEWEST_READINGS
     within = Intervals.union(Intervals.of(one.start_ns, one.end_ns) for one in sequences.values())
     return RankRecord(
         rank=measures.trace.rank,
@@ -72,8 +78,10 @@ def record_of(measures: Measures) -> RankRecord:
         computing=measures.compute & within,
         flop=None if measures.step_work is None else float(measures.step_work.flops_per_step),
         recording_ns=_recording_ns(measures),
-        host_ns=_host_ns(measures),
-        cores_unknown=not measures.has_device and _readings(measures, QUEUED) < FEWEST_READINGS,
+        hosts_ns=least,
+        hosts_most_ns=most,
+        queue_unknown=queue_unknown,
+        cores_unknown=not measures.has_device and queue_unknown,
     )
 
 
@@ -89,20 +97,20 @@ def _recording_ns(measures: Measures) -> int | None:
     return measures.replay.records.within(steps, measures.replay.recording_scale) // measures.step_count
 
 
-def _host_ns(measures: Measures) -> int | None:
+def _hosts_ns(measures: Measures) -> tuple[Int64, Int64] | tuple[None, None]:
+    """What the host has to do for each step: surely, and at most."""
     if not measures.has_device or measures.step_count == 0:
-        return None
+        return None, None
     trace, threads = measures.trace, measures.training_threads
-    held = waits_for_room(trace, measures.launches) | named(trace.names, trace.calls.name, ALLOCATIONS)
-    idle = (
-        measures.waits,
-        loading(trace, {measures.thread}),
-        measures.pageable_waits,
-        calls_of(trace, threads, held),
-        _still(measures),
-    )
+    room = waits_for_room(trace, measures.launches)
+    allocating = named(trace.names, trace.calls.name, ALLOCATIONS)
+    waits = Intervals.union((measures.waits, measures.pageable_waits, calls_of(trace, threads, room)))
+    may_wait = (loading(trace, {measures.thread}), calls_of(trace, threads, allocating), _still(measures))
     starts, ends = measures.steps.host_start_ns, measures.steps.host_end_ns
-    return int((ends - starts - Intervals.union(idle).covered(starts, ends)).sum()) // measures.step_count
+    return (
+        np.asarray(ends - starts - Intervals.union((waits, *may_wait)).covered(starts, ends), np.int64),
+        np.asarray(ends - starts - waits.covered(starts, ends), np.int64),
+    )
 
 
 def _still(measures: Measures) -> Intervals:

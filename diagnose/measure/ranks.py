@@ -65,8 +65,12 @@ class JobRow:
     """The arithmetic of a step, as far as it is known."""
     recording_ns: int | None = None
     """What the profiler's own records cost its host, per step."""
-    host_ns: int | None = None
-    """What its host has surely to do for a step by itself, without all that is or may be a wait."""
+    hosts_ns: tuple[int, ...] | None = None
+    """Per step, what its host has surely to do by itself, without all that is or may be a wait."""
+    hosts_most_ns: tuple[int, ...] | None = None
+    """The same with what may be a wait."""
+    queue_unknown: bool = False
+    """Nobody recorded how long it waited for a core."""
     cores_unknown: bool = False
     """It computes on the processor, and nobody recorded how long it waited for a core."""
 
@@ -245,7 +249,9 @@ def _row(member: int, record: RankRecord, matched: Sequence[Matched], waits: Seq
         last=sum(int((group.last == column).sum()) for group, _, column in mine) if mine else None,
         flop=record.flop,
         recording_ns=record.recording_ns,
-        host_ns=record.host_ns,
+        hosts_ns=None if record.hosts_ns is None else tuple(record.hosts_ns.tolist()),
+        hosts_most_ns=None if record.hosts_most_ns is None else tuple(record.hosts_most_ns.tolist()),
+        queue_unknown=record.queue_unknown,
         cores_unknown=record.cores_unknown,
     )
 

@@ -26,6 +26,7 @@ _NORMAL = 1.4826  # the standard deviation of a normal distribution over its med
 _MEDIAN = 1.2533  # the standard error of a median over that of a mean, for a normal distribution
 _UPPER = 0.8693  # the same over the upper quartile of absolute deviations
 _OF_DIFFERENCE = math.sqrt(2)
+_FEWEST_SIDES = 3  # so many values lie on one side of their median once in 2 ** 3 times
 _OFTEN = 3  # a phase seen so often has a median that one stray step does not move
 
 
@@ -81,6 +82,20 @@ def usual_uncertain_by(lengths: Int64 | Float64 | Sequence[int], period: int | N
     if len(values) < 3:
         return None
     return 2 * _MEDIAN * _deviation(values, period or period_of(values)) / math.sqrt(len(values))
+
+
+def median_surely(values: Int64 | Float64 | Sequence[int]) -> float | None:
+    """What the median that lies behind these values surely exceeds, however they spread: the lowest of three to five
+    values, the second of six to eight and so on, which lies above it once in eight times at most. None for fewer than
+    three."""
+    ordered = np.sort(np.asarray(values, np.float64))
+    count = len(ordered)
+    if count < _FEWEST_SIDES:
+        return None
+    at, ways, arrangement = 0, 1, 1  # of 2 ** count arrangements, in so many no more than `at` values lie below
+    while (ways + (arrangement := arrangement * (count - at) // (at + 1))) << _FEWEST_SIDES <= 1 << count:
+        at, ways = at + 1, ways + arrangement
+    return float(ordered[at])
 
 
 def _always_longer(values: Float64, phases: Float64) -> bool:
