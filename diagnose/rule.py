@@ -47,6 +47,7 @@ from diagnose.measure.shapes import dtypes_of, shapes_of
 from diagnose.measure.shortened import shortened
 from diagnose.measure.spread import median_surely
 from diagnose.measure.unsharding import worth_keeping
+from diagnose.measure.used_map import UsedMap, used_map
 from diagnose.measure.work import FORMATS
 from diagnose.measure.written_attention import WrittenAttention, product_flop, scores_shape
 from diagnose.model import (
@@ -127,6 +128,7 @@ __all__ = [
     "StepTimes",
     "SyncSite",
     "Trace",
+    "UsedMap",
     "Waste",
     "WorkKind",
     "WrittenAttention",
@@ -167,6 +169,7 @@ __all__ = [
     "sped_up",
     "stalls_of",
     "step_times",
+    "used_map",
     "without",
     "without_collectives",
     "without_host_ns",

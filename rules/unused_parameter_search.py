@@ -2,17 +2,22 @@
 
 What it finds
     `find_unused_parameters=True` where every parameter gets its gradient in every step, as far as the host's time in
-    the search, and the all-reduce of the bitmap that goes with it, hold the device up.
+    the search and in the map of used parameters, and the all-reduce of that map, hold the device up.
 
 Why it costs
-    After each forward pass the whole graph of autograd is walked on the host, and the result is reduced over the ranks.
+    After each forward pass the whole graph of autograd is walked on the host. In the backward pass a hook of each
+    parameter notes that it was used, and at its end that is reduced over the ranks and read, parameter by parameter.
     Buckets are also not put into the order in which gradients become ready, so that the last one may wait for the
     first; that part is not counted here.
 
 What proves it
     The profiler's mark of the search (`search_unused_parameters`). That all parameters are used: as many gradients are
-    accumulated in a backward pass as the bitmap has entries (or as the optimizer has tensors). The recoverable time is
-    the idle time of the device in the search, and that of the step without the bitmap's collective, as the replay says.
+    accumulated in a backward pass as the bitmap has entries (or as the optimizer has tensors). That the map is written
+    and read: after each gradient that autograd accumulates, and before all else that it does for it, an entry is chosen
+    and set (`select`, `fill_`); on the thread of the backward pass, outside of its operators, as many entries as
+    gradients are chosen and read (`select`, `item`) without a wait for the device. torch 2.11 and 2.13 do so alike; of
+    a pass with more of these than gradients, or fewer, none counts. The recoverable time is the idle time of the device
+    in all of that, and that of the step without the bitmap's collective, as the replay says.
 
 What fixes it
     `find_unused_parameters=False`, the default (`ddp-all-used`).
@@ -40,12 +45,14 @@ from diagnose.rule import (
     Place,
     Rule,
     Site,
+    UsedMap,
     drawn,
     format_ns,
     issuing_of,
     named,
     recoverable_ns,
     shortened,
+    used_map,
 )
 
 _SEARCH = re.compile(r"ddp\.reducer::search_unused_parameters$")
@@ -67,7 +74,9 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     if used is False:
         return
     search = Intervals.of(searches.start_ns, searches.end_ns)
-    stretches = (search & measures.counted) - measures.busy if measures.has_device else search & measures.counted
+    kept = used_map(measures)
+    found, written, read = (_idle_in(measures, one) for one in (search, kept.writes, kept.reads))
+    stretches = Intervals.union((found, written, read))
     comm = measures.communication
     without = shortened(measures, comm.transfer_ns * bitmap, np.zeros(len(comm), np.int64))
     gain = recoverable_ns(measures, stretches) + without.gain_ns
@@ -77,19 +86,38 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     steps = measures.step_count
     yield Claim(
         summary=f"unused parameters are searched for in every step, {format_ns(search.total_ns / len(searches))} each "
-        f"time, {'and there are none' if used else 'whether or not there are any'}",
+        f"time, {'and there are none' if used else 'whether or not there are any'}{_noted(kept, measures)}",
         recoverable_ns=min(gain, claims.total_ns),
         claims=claims,
         confidence=Confidence.MEASURED if used else Confidence.BOUND,
         evidence=[
             Evidence("host time of a search", search.total_ns // len(searches), "ns"),
-            Evidence("idle time in it, per step", stretches.total_ns // steps, "ns"),
+            Evidence("idle time in it, per step", found.total_ns // steps, "ns"),
+            *_of_the_map(kept, written, read, steps),
             Evidence("exposed time of the bitmap's all-reduce, per step", without.exposed.total_ns // steps, "ns"),
         ],
         where=[Place(site.file, site.line, function=site.function) for site in sites]
         or measures.places(search if not bitmap.any() else issuing_of(measures, bitmap)),
         confirm=None if used else "whether parameters without gradients are reported with TORCH_DISTRIBUTED_DEBUG=INFO",
     )
+
+
+def _idle_in(measures: Measures, host: Intervals) -> Intervals:
+    """Time of the host that holds the device up, or all of it where there is none."""
+    return (host & measures.counted) - measures.busy if measures.has_device else host & measures.counted
+
+
+def _noted(kept: UsedMap, measures: Measures) -> str:
+    """What the map takes of the host, in words; nothing where it is not seen."""
+    spent = ((kept.writes | kept.reads) & measures.counted).total_ns / measures.step_count
+    return f"; which are used is noted and read one by one, {format_ns(spent)} per step" if spent else ""
+
+
+def _of_the_map(kept: UsedMap, written: Intervals, read: Intervals, steps: int) -> Iterator[Evidence]:
+    if len(kept.writes):
+        yield Evidence("idle time in marking each parameter as used, per step", written.total_ns // steps, "ns")
+    if len(kept.reads):
+        yield Evidence("idle time in reading the marks, per step", read.total_ns // steps, "ns")
 
 
 def _bitmap(measures: Measures) -> Bool:
@@ -127,6 +155,15 @@ def _all_used(measures: Measures, bitmap: Bool) -> bool | None:
 _SITE = (Site("DistributedDataParallel", "train.py", 30, "main", {"find_unused_parameters": True}),)
 _OPS = {"q": "torch.distributed.ddp.reducer::search_unused_parameters", "o": "aten::op"}
 
+_MAP = _OPS | {
+    "B": "autograd::engine::evaluate_function: MmBackward0",
+    "E": "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad",
+    "A": "torch::autograd::AccumulateGrad",
+    "e": "aten::select",
+    "f": "aten::fill_",
+    "i": "aten::item",
+}
+
 _FIRES = (
     drawn(
         """
@@ -137,6 +174,20 @@ _FIRES = (
         repeat=4,
         ops=_OPS,
         kernels={"m": "gemm"},
+        sites=_SITE,
+    ),
+    # The device is busy meanwhile, but idles while parameters are marked as used and the marks are read.
+    drawn(
+        """
+        host: olqqo                       lo
+        op 1:      B EEEEEE EEEEEE eeiieeii
+        op 1:        Aeeff  Aeeff
+        gpu :  kkkkkkk                     kk
+        opt :                               O
+        """,
+        repeat=4,
+        ops=_MAP,
+        numbered="B",
         sites=_SITE,
     ),
 )
@@ -152,6 +203,21 @@ _SILENT = (
         repeat=4,
         ops=_OPS,
         kernels={"m": "gemm"},
+        sites=_SITE,
+    ),
+    # The user's own hooks set entries amid a gradient's accumulation, and the loop reads some values at the step's end.
+    drawn(
+        """
+        host: olqqo                       lo
+        op 1:      B EEEEEE EEEEEE  eeii
+        op 1:        AAAAA  AAAAA
+        op 1:         eeff   eeff
+        gpu :  kkkkkkk                     kk
+        opt :                               O
+        """,
+        repeat=4,
+        ops=_MAP,
+        numbered="B",
         sites=_SITE,
     ),
     # No search.

@@ -13,6 +13,7 @@ from diagnose import plugins
 from diagnose.engine import Examination, examine
 from diagnose.measure import Measures
 from diagnose.measure.exchange import Waste
+from diagnose.measure.used_map import used_map
 from diagnose.trace.readers import open_traces
 
 pytest.importorskip("torch")
@@ -75,6 +76,15 @@ def test_both_ranks_show_what_they_reduce_and_when(run: Path) -> None:
         assert int(comm.size_bytes[comm.gradients].sum()) >= 3 * measures.step_count * gradients
         repeated = measures.exchange.waste == Waste.REPEATED
         assert set(comm.round[repeated].tolist()) == {1, 2}
+
+
+def test_the_reducer_writes_and_reads_its_map_of_used_parameters_once_a_gradient(run: Path) -> None:
+    for trace in open_traces([run]):
+        measures = Measures(trace)
+        found, gradients = used_map(measures), 2 * 6
+        for entries in (found.writes, found.reads):
+            within = (entries & measures.counted).total_ns
+            assert within > 0 and len(entries) % gradients == 0 and len(entries) >= 3 * measures.step_count * gradients
 
 
 def test_reducing_in_every_micro_step_and_searching_are_seen(examined: Examination) -> None:
