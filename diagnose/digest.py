@@ -199,10 +199,11 @@ def _share(one: Settled, measures: Measures) -> float:
 
 
 def _sure_share(one: Settled, measures: Measures) -> float:
-    """The share that comes back even if the profiler cost the host more than is usual."""
+    """The share that comes back even if the profiler cost the host more than is usual, as far as the rule is sure."""
     length = untraced_ns(measures)
     doubtful = _doubtful_ns(one.claim, measures)
-    return max(_share(one, measures) - doubtful / length, 0.0) if doubtful and length else _share(one, measures)
+    share = _share(one, measures) * one.claim.sure
+    return max(share - doubtful / length, 0.0) if doubtful and length else share
 
 
 def _doubtful_ns(claim: Claim, measures: Measures) -> int:

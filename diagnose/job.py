@@ -141,7 +141,9 @@ def _less(finding: Finding, gone_ns: int) -> list[Finding]:
     share = finding.share * recoverable / max(finding.recoverable_ns, 1)
     if share < SMALLEST_SHARE:
         return []
-    return [replace(finding, recoverable_ns=recoverable, share=share, severity=Severity.of_share(share))]
+    # What was not sure of the whole is not of a part.
+    severity = max(finding.severity, Severity.of_share(share), key=lambda one: one.rank)
+    return [replace(finding, recoverable_ns=recoverable, share=share, severity=severity)]
 
 
 def _finding(rule: Rule, claim: JobClaim, catalogue: Catalogue) -> Finding:

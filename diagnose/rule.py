@@ -206,6 +206,8 @@ class Claim:
     """Whether the run did end of it: nothing is more severe."""
     short_of_memory: bool = False
     """Whether memory is what is short: then a fix is kept for what it frees, too."""
+    sure: float = 1.0
+    """The part of it (0 to 1) that is sure, which severity goes by."""
     cut: Cut | None = field(default=None, repr=False)
     """What of the run changes without the cause, for claims that come after this one; None: `claims` are gone."""
     once: Sequence[str] = ()

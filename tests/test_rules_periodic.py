@@ -13,7 +13,7 @@ import pytest
 from diagnose import plugins
 from diagnose.engine import diagnose
 from diagnose.measure import Measures
-from diagnose.model import Finding, Severity
+from diagnose.model import Confidence, Finding, Severity
 from diagnose.rule import CannotTell, Claim, RangeKind, StepTimes, Trace, drawn, stalls_of
 from diagnose.trace.schema import Ranges, StepLog
 
@@ -230,3 +230,35 @@ def test_steps_under_the_profiler_are_left_out() -> None:
     window = drawn("gpu : kkkkkkkkk\nstep:           |", repeat=4)
     trace = replace(window, window_ns=(0, 40 * MS), step_log=StepLog.build({"end_ns": ends - shift}))
     assert claims(trace) == []
+
+
+QUIET, STILL = "olsssssss ", "ol                  "
+WORKS = "  kkkkkkkk"
+
+
+def recorded(*steps: str) -> Finding | None:
+    """A short recording: each step's host and device, as wide as drawn."""
+    device = {QUIET: WORKS, STILL: f"{WORKS:<20}", COPYING: f"{WORKS}dddddddd  "}
+    marks = "|" + "".join(" " * (len(host) - 1) + "|" for host in steps)
+    host, gpu = "".join(steps), "".join(device[one] for one in steps)
+    return finding(drawn(f"host: {host}\ngpu : {gpu}\nstep: {marks}"))
+
+
+COPYING = "olcccccccccccccccc  "
+
+
+def test_one_step_that_stands_still_may_be_the_profilers_doing() -> None:
+    found = recorded(QUIET, STILL, QUIET, QUIET)
+    assert found is not None and found.share > 0.1
+    assert found.confidence is Confidence.BOUND and found.severity is Severity.NOTE
+    assert found.confirm is not None and "a live run (diagnose run) logs every step" in found.confirm
+
+
+def test_one_that_copies_to_the_host_is_the_programs() -> None:
+    found = recorded(QUIET, COPYING, QUIET, QUIET)
+    assert found is not None and found.severity is Severity.HIGH
+
+
+def test_what_recurs_is_the_programs() -> None:
+    found = recorded(QUIET, STILL, QUIET, QUIET, QUIET, STILL, QUIET, QUIET)
+    assert found is not None and found.severity is Severity.HIGH
