@@ -21,8 +21,8 @@ What proves it
     collective, step after step, and would be no faster without that. So neither how long it waits nor in how many steps
     is any proof; that the late rank's host takes longer is, in each of a few steps or in most of many. One odd step, or
     steps that vary as much, leave it open. What is or may be a wait of the others' hosts, for the late rank at last,
-    does not count as slow. And where nobody recorded how long the late rank waited for a core, that its host is slower
-    for the second of a recording is no more than a bound.
+    does not count as slow. And of two ranks, where nobody recorded how long the late one waited for a core, that its
+    host is slower for the second of a recording is no more than a bound.
 
     A rank that was given more work than the others gives back what lies above their mean: dealt out evenly, the others
     get what it loses, and of a gap between N ranks, one N-th stays. A rank that does the same work and is late for
@@ -273,8 +273,8 @@ def _sure(job: Job, late: Lateness, excess: Mapping[str, int], reason: Finding |
     if sure < _SURE and recording:
         doubts.append(f"the profiler's records cost its host {format_ns(recording)} per step, and may be why")
     unexplained = reason is None or reason.rule == _ISSUED_SLOWLY or _leaves_open(reason, _cost_ns(late))
-    if _issues_slowly(excess) and job.table[late.member].queue_unknown and unexplained:
-        sure = 0.0
+    if len(job.table) == 2 and _issues_slowly(excess) and job.table[late.member].queue_unknown and unexplained:
+        sure = 0.0  # several others show what is usual on this host
         doubts.append("how long it waited for a core meanwhile is not recorded")
     return sure, doubts
 
