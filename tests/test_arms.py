@@ -31,6 +31,8 @@ if behaviour == "silent":
     time.sleep(600)
 if behaviour == "no-steps":
     sys.exit(0)
+if behaviour == "no-memory":
+    sys.exit("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB")
 sleeper = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
 worker = subprocess.Popen(sleeper, start_new_session=behaviour == "launcher")
 open(json.loads(os.environ["DIAGNOSE_RECIPE"])["room"] + "/listener", "w").close()
@@ -178,6 +180,17 @@ def test_a_program_that_dies_is_told_apart_by_its_last_words(
     with pytest.raises(ArmFailed, match=words) as caught:
         arm.run(1, 0, LIMIT_NS)
     assert caught.value.trouble is trouble
+
+
+@pytest.mark.parametrize(("behaviour", "steps"), [("no-memory", 0), ("memory", None)])
+def test_one_without_memory_took_no_step_only_where_it_never_said_hello(
+    start: StartArm, behaviour: str, steps: int | None
+) -> None:
+    arm = start(behaviour)
+    with pytest.raises(ArmFailed, match="CUDA out of memory") as caught:
+        arm.ready(LIMIT_NS)
+        arm.run(1, 0, LIMIT_NS)
+    assert (caught.value.trouble, caught.value.steps) == (Trouble.OUT_OF_MEMORY, steps)
 
 
 def test_a_program_that_a_signal_ends_says_where_it_was_and_how_far_it_came(start: StartArm) -> None:

@@ -10,6 +10,7 @@ from diagnose.program import Program
 from diagnose.trial import solo
 from diagnose.trial.arms import ArmFailed, Block, Ready, Trouble, Workplace
 from diagnose.trial.memory import Memory
+from diagnose.trial.reached import Phase, Reached
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.trial.solo import Solo
 from diagnose.units import NS_PER_S
@@ -21,6 +22,8 @@ class Clock:
     """Moves on while a program is waited for."""
 
     now_ns = 0
+    fails: ArmFailed | None = None
+    """What ends a block of steps."""
 
     def __call__(self) -> int:
         return self.now_ns
@@ -46,6 +49,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
             return Ready(5, STEP_NS, Memory(), self.takes_ns)
 
         def run(self, steps: int, _drop: int, _limit_ns: int) -> Block:
+            if made.fails is not None:
+                raise made.fails
             return Block(steps, steps * STEP_NS, 0, Memory())
 
         def __enter__(self) -> Starting:
@@ -85,3 +90,17 @@ def test_a_program_runs_for_a_block_of_steps_or_as_many_as_it_has_to_get_through
 def test_of_a_budget_the_steps_to_get_through_take_no_more_than_half_of_what_is_left(clock: Clock) -> None:
     alone = Solo(cast("Workplace", None), Schedule(), Deadline(21 * NS_PER_S, clock))
     assert alone.run(cast("Program", None), "1", 1_000_000).steps == 5 + 100
+
+
+@pytest.mark.parametrize(
+    ("trouble", "reached"),
+    [(Trouble.OUT_OF_MEMORY, Reached(7, Phase.OPTIMIZER)), (Trouble.CRASHED, Reached()), (Trouble.ENDED, Reached())],
+)
+def test_a_program_that_runs_out_of_memory_tells_how_far_it_came(
+    clock: Clock, trouble: Trouble, reached: Reached
+) -> None:
+    words = '  File "/env/torch/optim/adamw.py", line 232, in step\ntorch.OutOfMemoryError: CUDA out of memory.'
+    clock.fails = ArmFailed(trouble, words, 7)
+    seen = Solo(cast("Workplace", None), Schedule(), Deadline(None, clock)).run(cast("Program", None), "1")
+    assert seen.reached == reached
+    assert (seen.failure is None) is (trouble is Trouble.ENDED)

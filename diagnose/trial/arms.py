@@ -50,7 +50,7 @@ class Trouble(enum.StrEnum):
 
 class ArmFailed(Exception):
     """An arm gave no answer. `steps` is how many steps it had done, where it could still say; else, of one that
-    crashed or ran out of memory, how many at least: 0 in its warm-up."""
+    crashed or ran out of memory, how many at least: of a crash in its warm-up 0."""
 
     def __init__(self, trouble: Trouble, message: str, steps: int | None = None) -> None:
         super().__init__(message)
@@ -287,7 +287,9 @@ class Arm:
             did = "before the trial's first step" if steps is None else f"after {steps} steps"
             raise ArmFailed(Trouble.ENDED, f"the program came to its end {did}", steps)
         if died_of_memory(words, returncode):
-            raise ArmFailed(Trouble.OUT_OF_MEMORY, words or "ended by the system", steps or self._steps)
+            if steps is None:  # a rank says hello when its first step has ended
+                steps = self._steps or None if self._ranks else 0
+            raise ArmFailed(Trouble.OUT_OF_MEMORY, words or "ended by the system", steps)
         how = "closed its connection" if returncode is None else _exit_words(returncode)
         raise ArmFailed(Trouble.CRASHED, f"the program {how}\n{words}".rstrip(), steps or self._steps)
 

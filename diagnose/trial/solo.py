@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from diagnose.model import Decision
 from diagnose.program import Program
 from diagnose.trial.arms import Arm, ArmFailed, Trouble, Workplace
 from diagnose.trial.live import LiveArm
+from diagnose.trial.reached import Reached
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.units import NS_PER_S
 from diagnose.verdict import Ruling
@@ -29,6 +30,8 @@ class SoloRun:
     """Taken in all, the warm-up included."""
     failure: Ruling | None = None
     """What became of it; None where it ran."""
+    reached: Reached = field(default_factory=Reached)
+    """How far it came, where memory ran out."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class Solo:
                 steps = self._steps_to(least_steps - ready.steps, ready.step_ns)
                 block = arm.run(steps, 0, self.schedule.block_limit_ns(steps, ready.step_ns))
             except ArmFailed as failure:
-                return SoloRun(failure=None if failure.trouble is Trouble.ENDED else ruling_on_failure(failure))
+                return _cut_short(failure)
         return SoloRun(round(block.mean_ns), block.memory.peak_bytes, ready.steps + block.steps)
 
     def _steps_to(self, wanted: int, step_ns: int) -> int:
@@ -102,6 +105,14 @@ class Solo:
         with contextlib.suppress(ArmFailed):
             return round(arm.run(steps, self.schedule.drops(step_ns), limit).mean_ns)
         return None
+
+
+def _cut_short(failure: ArmFailed) -> SoloRun:
+    if failure.trouble is Trouble.ENDED:
+        return SoloRun()
+    died = failure.trouble is Trouble.OUT_OF_MEMORY
+    reached = Reached.of(failure.steps, str(failure)) if died else Reached()
+    return SoloRun(failure=ruling_on_failure(failure), reached=reached)
 
 
 def ruling_on_failure(failure: ArmFailed) -> Ruling:
