@@ -35,6 +35,7 @@ from diagnose.trial.estimates import Plan
 from diagnose.trial.knobs import OnSetting
 from diagnose.trial.live import OnPair
 from diagnose.trial.looks import Halfway
+from diagnose.trial.reached import Reached
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.trial.solo import SoloRun
 from diagnose.verdict import Pair, Ruling
@@ -84,6 +85,8 @@ class FakeBench:
     """Per check, what was known of the numbers."""
     alone_by_text: Mapping[str, Decision] = field(default_factory=dict)
     """What becomes of a program by itself where it holds a text; others run."""
+    reached_by_text: Mapping[str, Reached] = field(default_factory=dict)
+    """How far a program that dies by itself comes where it holds a text."""
     ran_alone: list[str] = field(default_factory=list)
     """Per program that ran by itself, its text."""
     alone_steps: list[int] = field(default_factory=list)
@@ -181,11 +184,13 @@ class FakeBench:
         return GateResult(gate, passes, "as gated")
 
     def alone(self, program: Program, name: str, least_steps: int = 0) -> SoloRun:
-        self.ran_alone.append(self.copies[program.root])
+        text = self.copies[program.root]
+        self.ran_alone.append(text)
         self.alone_steps.append(least_steps)
-        dies = next((self.alone_by_text[key] for key in self.alone_by_text if key in self.copies[program.root]), None)
+        dies = next((self.alone_by_text[key] for key in self.alone_by_text if key in text), None)
         if dies is not None:
-            return SoloRun(failure=Ruling(dies, "as it ended"))
+            came = next((self.reached_by_text[key] for key in self.reached_by_text if key in text), Reached())
+            return SoloRun(failure=Ruling(dies, "as it ended"), reached=came)
         return SoloRun(12_000_000, 3 << 30, max(15, least_steps))
 
     def trial_ns(self, plan: Plan, *, at_best: bool = False) -> int:

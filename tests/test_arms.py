@@ -182,8 +182,8 @@ def test_a_program_that_dies_is_told_apart_by_its_last_words(
     assert caught.value.trouble is trouble
 
 
-@pytest.mark.parametrize(("behaviour", "steps"), [("no-memory", 0), ("memory", None)])
-def test_one_without_memory_took_no_step_only_where_it_never_said_hello(
+@pytest.mark.parametrize(("behaviour", "steps"), [("no-memory", 0), ("memory", 5)])
+def test_one_without_memory_took_the_steps_that_it_told_of_and_none_where_it_never_said_hello(
     start: StartArm, behaviour: str, steps: int | None
 ) -> None:
     arm = start(behaviour)

@@ -5,20 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from composing import SOURCE, Stage, finding, fixer, replacing
+from composing import SOURCE, finding, fixer, replacing
+from rescuing import DIES, FEWER, SMALLER, rescued
 from watching import LIMIT_S
 
 from diagnose import compose
-from diagnose.compose import WITHOUT_ASKING, Outcome
-from diagnose.compose.knowledge import knowledge
-from diagnose.compose.rescue import rescue
-from diagnose.fixer import Advice, Fixer
+from diagnose.compose import Outcome
+from diagnose.fixer import Advice
 from diagnose.model import Accounting, Decision, Diagnosis, Gate, GateResult, Steps
 from diagnose.plugins import Catalogue
 from diagnose.program import Program
@@ -29,48 +27,31 @@ from diagnose.trial.bench import Bench
 from diagnose.trial.schedule import Deadline
 from diagnose.trial.solo import SoloRun
 
-FEWER = fixer(
-    "checkpoint-blocks", replacing("model = 3", "model = 3"), settings=lambda _: ({"k": 1}, {"k": 2}, {"k": 5})
-)
-SMALLER = fixer("smaller", replacing("loader = 1", "loader = 0"))
-DIES = Decision.OUT_OF_MEMORY
-
-
-def rescued(
-    folder: Path,
-    fixers: list[Fixer],
-    alone: Mapping[str, Decision],
-    gate_passes: bool | None = True,
-    allow: frozenset[Gate] = WITHOUT_ASKING,
-    findings: int = 1,
-    deadline: Deadline | None = None,
-    died_after: int = 0,
-) -> tuple[Outcome, Stage]:
-    stage = Stage(folder, fixers, [])
-    stage.bench.alone_by_text, stage.bench.gate_passes = alone, gate_passes
-    died = [
-        replace(finding(f"memory-pressure-{number}", 0, *(one.name for one in fixers)), ends_run=True)
-        for number in range(findings)
-    ]
-    other = finding("input-bound", 9, "faster-loader")
-    diagnosis = Diagnosis(1, (), 1, None, Steps(0, None), Accounting(), (other, *died))
-    catalogue = Catalogue({}, {one.name: one for one in fixers})
-    known = knowledge(stage.program, diagnosis, [Trace("run")])
-    limit = deadline or Deadline()
-    bench, record = stage.bench, stage.events.append
-    outcome = rescue(stage.program, diagnosis, known, catalogue, record, bench, limit, allow, died_after)
-    return outcome, stage
-
 
 def test_the_cheapest_setting_with_which_the_program_runs_is_kept(tmp_path: Path) -> None:
     outcome, stage = rescued(tmp_path, [FEWER], {"model = 31": DIES})
     (verdict,) = outcome.verdicts
     assert (verdict.decision, dict(verdict.setting)) == (Decision.KEPT, {"k": 2})
     assert "runs with a peak of 3.00 GiB, 12.0 ms a step; without it the program runs out of memory" in verdict.summary
-    assert [text[-3:-1] for text in stage.bench.ran_alone] == ["31", "32"]
+    assert [text[-3:-1] for text in stage.bench.ran_alone] == ["31", "35", "32"]
     assert outcome.patch is not None and "+model = 32" in outcome.patch.text
     assert fold(stage.events).patch is not None
     assert (tmp_path / "train.py").read_text() == SOURCE
+
+
+def test_where_the_setting_that_saves_most_is_too_little_those_between_are_not_tried(tmp_path: Path) -> None:
+    outcome, stage = rescued(tmp_path, [FEWER], {"torch": DIES})
+    assert outcome.patch is None
+    assert [text[-3:-1] for text in stage.bench.ran_alone] == ["31", "35"]
+
+
+def test_the_setting_that_saves_most_is_kept_where_there_is_no_time_for_a_cheaper_one(tmp_path: Path) -> None:
+    clock = iter(range(100))
+    deadline = Deadline(7, lambda: next(clock))
+    outcome, stage = rescued(tmp_path, [FEWER], {"model = 31": DIES}, deadline=deadline)
+    assert [text[-3:-1] for text in stage.bench.ran_alone] == ["31", "35"]
+    assert [dict(verdict.setting) for verdict in outcome.verdicts] == [{"k": 5}]
+    assert outcome.patch is not None
 
 
 def test_its_numbers_are_held_against_those_of_a_setting_that_saves_more(tmp_path: Path) -> None:

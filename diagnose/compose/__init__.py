@@ -3,8 +3,8 @@
 `composition` goes through the fixers greedily: `proposals` says which promises most, `contracts` what they ask of each
 other, `answers` what one would do, `budget` what there is time for. `leave_one_out` takes away again what the later
 fixes made needless, `final` judges what is left as a whole. `stack` is the program's text with the kept fixes in it,
-`stored` the same on disk. `rescue` is for a program that does not run as found. `preview` tells what would be tried,
-and runs nothing.
+`stored` the same on disk. `rescue` is for a program that does not run as found, `rescue_together` for one for which no
+fix is enough, and `survival` runs what those two try. `preview` tells what would be tried, and runs nothing.
 """
 
 from __future__ import annotations
