@@ -74,6 +74,7 @@ class Case:
 CASES = (
     Case("activations", 20, 0.25, 8, ("checkpoint-blocks", "offload")),
     Case("logits", 14, 0.25, 8, ("fuse-linear-cross-entropy",)),
+    Case("both", 11, 0.2, 8, ("fuse-linear-cross-entropy", "checkpoint-blocks")),
     Case("leak", 15.5, 0.15, 40, ("detach-kept",)),
     Case("slow_leak", 22, 0.25, 60, ("detach-kept",), "leak"),
     Case("optimizer", 11, 0.03, 8, ("offload-state",)),

@@ -1,0 +1,69 @@
+"""A deep language model with a large vocabulary, whose blocks and logits both take too much; random tokens as text."""
+
+import argparse
+
+import torch
+import torch.nn.functional as F
+from limits import limit_memory, peak_bytes
+from torch import nn
+
+
+class FeedForward(nn.Module):
+    """A feed-forward network behind a normalisation."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 4 * width)
+        self.down = nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(F.gelu(self.up(self.norm(x))))
+
+
+class LanguageModel(nn.Module):
+    """Tokens (n, length) to logits of those that follow."""
+
+    def __init__(self, vocabulary: int, width: int, layers: int) -> None:
+        super().__init__()
+        self.token = nn.Embedding(vocabulary, width)
+        self.blocks = nn.ModuleList(FeedForward(width) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, vocabulary, bias=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.token(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--limit", type=float, default=0.0, help="GiB")
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--tiny", action="store_true", help="sizes for a CPU")
+    args = parser.parse_args()
+
+    torch.manual_seed(0)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    batch, length, width, layers = (128, 128, 32, 32) if args.tiny else (16, 1024, 1024, 40)
+    vocabulary = 2048 if args.tiny else 131072
+    with device:
+        model = LanguageModel(vocabulary, width, layers).bfloat16()
+        tokens = torch.randint(vocabulary, (8, batch, length + 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    limit_memory(args.limit)
+
+    for step in range(args.steps):
+        batch_of_tokens = tokens[step % len(tokens)]
+        logits = model(batch_of_tokens[:, :-1])
+        loss = F.cross_entropy(logits.flatten(0, 1).float(), batch_of_tokens[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    print(f"loss {loss.item():.9g} peak {peak_bytes()}")
+
+
+if __name__ == "__main__":
+    main()
