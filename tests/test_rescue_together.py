@@ -113,6 +113,20 @@ def test_each_is_asked_anew_about_the_stack_so_far(tmp_path: Path) -> None:
     assert outcome.patch is not None and "+loss = 21" in outcome.patch.text
 
 
+def test_what_it_is_asked_about_is_where_the_stack_has_moved_it(tmp_path: Path) -> None:
+    asked: list[tuple[int, str | None]] = []
+
+    def rewrite(request: Request) -> Answer:
+        asked.append((request.finding.where[0].line, request.finding.where[0].code))
+        return replacing("loss = 2", "loss = 20")(request)
+
+    longer = fixer("longer", replacing("loader = 1", "import os\nloader = 10"))
+    outcome, _ = rescued(tmp_path, [longer, fixer("looks", rewrite)], NEEDS_TWO)
+    assert names(outcome) == ("longer", "looks")
+    assert (asked[0], asked[-1]) == ((3, "loss = 2"), (4, "loss = 2"))
+    assert [place.line for verdict in outcome.verdicts for place in verdict.where] == [3, 3]
+
+
 def test_one_that_breaks_on_the_stack_hides_no_other(tmp_path: Path) -> None:
     def rewrite(request: Request) -> Answer:
         (path,) = request.sources

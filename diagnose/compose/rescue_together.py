@@ -110,10 +110,12 @@ class _Together:
         return seen
 
     def without_needless(self, alive: Alive) -> Alive:
-        """Each left out once, but for the last, without which the program was seen to die, and for each of two."""
+        """Each left out once, but for the last: without that the program was seen to die."""
         for name in reversed(alive.stack.names[:-1]):
+            if len(alive.stack.kept) == 2:
+                break  # each of them was too little
             rest = alive.stack.without(name)
-            if rest is None or len(rest.kept) < 2:
+            if rest is None:
                 continue
             if not self.survival.has_time:
                 self.survival.journal.warn(f"{_NO_TIME} to see whether all of {listed(alive.stack.names)} are needed")
