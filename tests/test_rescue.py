@@ -24,8 +24,10 @@ from diagnose.session import fold
 from diagnose.trace import Trace
 from diagnose.trial.as_found import OutOfMemoryAsFound
 from diagnose.trial.bench import Bench
+from diagnose.trial.reached import Reached
 from diagnose.trial.schedule import Deadline
 from diagnose.trial.solo import SoloRun
+from diagnose.verdict import Ruling
 
 
 def test_the_cheapest_setting_with_which_the_program_runs_is_kept(tmp_path: Path) -> None:
@@ -135,23 +137,31 @@ def test_advice_and_what_may_not_be_tried_are_told(tmp_path: Path) -> None:
 
 
 class _AllDie(Bench):
-    """Copies of the program as found die after 36 steps, those with a fix run."""
+    """Two copies of the program as found die after 36 steps, one by itself after `alone_after`; patched ones run."""
+
+    alone_after: int | None = 70
 
     def control(self, *_words: object, **_named: object) -> NoReturn:
         raise OutOfMemoryAsFound("as found", 36)
 
-    def alone(self, _program: Program, _name: str, least_steps: int = 0) -> SoloRun:
+    def alone(self, program: Program, _name: str, least_steps: int = 0) -> SoloRun:
+        if self.alone_after is not None and (program.root / "train.py").read_text() == SOURCE:
+            return SoloRun(failure=Ruling(DIES, "as it ended"), reached=Reached(self.alone_after))
         return SoloRun(12_000_000, 3 << 30, least_steps)
 
     def gate(self, gate: Gate, *_words: object, **_named: object) -> GateResult:
         return GateResult(gate, True, "as gated")
 
 
-@pytest.mark.parametrize(("ends_run", "kept"), [(True, [SMALLER.name]), (False, None)])
+@pytest.mark.parametrize(
+    ("ends_run", "alone_after", "kept"),
+    [(True, 70, [SMALLER.name]), (False, 70, None), (True, None, None)],  # two that share a device die, one does not
+)
 def test_a_leak_that_outlives_the_watched_run_but_not_a_copy_is_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends_run: bool, kept: list[str] | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends_run: bool, alone_after: int | None, kept: list[str] | None
 ) -> None:
     monkeypatch.setattr(compose, "Bench", _AllDie)
+    monkeypatch.setattr(_AllDie, "alone_after", alone_after)
     (tmp_path / "train.py").write_text(SOURCE)
     (tmp_path / "run").mkdir()
     leaks = replace(finding("leaking-memory", 9, SMALLER.name), ends_run=ends_run)
@@ -167,7 +177,7 @@ def test_a_leak_that_outlives_the_watched_run_but_not_a_copy_is_stopped(
         return
     outcome = fixed()
     assert outcome.stack is not None and list(outcome.stack.names) == kept
-    assert "for 54 steps; without it the program runs out of memory after 36" in outcome.verdicts[-1].summary
+    assert "for 105 steps; without it the program runs out of memory after 70" in outcome.verdicts[-1].summary
 
 
 def test_a_program_that_runs_out_of_memory_runs_after_fix(tmp_path: Path) -> None:

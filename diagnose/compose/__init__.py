@@ -37,6 +37,8 @@ __all__ = ["WITHOUT_ASKING", "Composition", "Outcome", "dry_run", "fix", "stored
 
 
 _FEW = 3
+_BY_FAR = 4
+"""Times the steps after which two copies died: one that goes on for so long with the device to itself may not die."""
 
 
 def fix(
@@ -86,7 +88,8 @@ def fix(
                 else:
                     outcome = Composition(*given, plan, deadline, allow).run()
             except OutOfMemoryAsFound as death:
-                outcome = rescue(*given, deadline, allow, death.steps) if mortal else Outcome((), None)
+                steps = _dies_by_itself_after(bench, death.steps) if mortal else None
+                outcome = rescue(*given, deadline, allow, steps) if steps is not None else Outcome((), None)
                 if outcome.patch is None:
                     raise
         if (elsewhere := written_elsewhere(trials)) is not None:
@@ -99,6 +102,15 @@ def fix(
         if outcome.stack is not None:
             stored.store(outcome.stack, folder)
     return outcome
+
+
+def _dies_by_itself_after(bench: Bench, steps: int) -> int | None:
+    """How many steps an unchanged copy takes until memory runs out, which two that died after `steps` may have shared;
+    None where it outlives them by far."""
+    seen = bench.alone(bench.copy({}, "by-itself"), "by-itself", _BY_FAR * max(1, steps))
+    if seen.failure is None or seen.failure.decision is not Decision.OUT_OF_MEMORY:
+        return None
+    return max(steps, seen.reached.steps or 0)
 
 
 def dry_run(
