@@ -64,17 +64,19 @@ class Case:
     """Fixes of which one should be kept, on a device."""
     program: str = ""
     """Its file, where it is not named after the case."""
+    arguments: tuple[str, ...] = ()
 
     def words(self, limited: bool, tiny: bool) -> list[str]:
         """Its command line."""
         limit = (self.tiny_limit if tiny else self.limit) if limited else 0
-        return ["--limit", f"{limit:g}", *(["--tiny", "--steps", str(self.tiny_steps)] if tiny else [])]
+        sizes = ["--tiny", "--steps", str(self.tiny_steps)] if tiny else []
+        return ["--limit", f"{limit:g}", *self.arguments, *sizes]
 
 
 CASES = (
     Case("activations", 20, 0.25, 8, ("checkpoint-blocks", "offload")),
     Case("logits", 14, 0.25, 8, ("fuse-linear-cross-entropy",)),
-    Case("both", 11, 0.2, 8, ("fuse-linear-cross-entropy", "checkpoint-blocks")),
+    Case("both", 11, 0.2, 8, ("fuse-linear-cross-entropy", "checkpoint-blocks"), "logits", ("--deep",)),
     Case("leak", 15.5, 0.15, 40, ("detach-kept",)),
     Case("slow_leak", 22, 0.25, 60, ("detach-kept",), "leak"),
     Case("optimizer", 11, 0.03, 8, ("offload-state",)),

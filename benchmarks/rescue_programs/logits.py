@@ -42,13 +42,15 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--limit", type=float, default=0.0, help="GiB")
     parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--deep", action="store_true", help="so many blocks that they take too much as well")
     parser.add_argument("--tiny", action="store_true", help="sizes for a CPU")
     args = parser.parse_args()
 
     torch.manual_seed(0)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    batch, length, width, layers = (32, 128, 32, 2) if args.tiny else (16, 1024, 1024, 4)
-    vocabulary = 8192 if args.tiny else 131072
+    batch, length, width, layers, vocabulary = 16, 1024, 1024, 40 if args.deep else 4, 131072
+    if args.tiny:
+        batch, length, width, layers, vocabulary = (128, 128, 32, 32, 2048) if args.deep else (32, 128, 32, 2, 8192)
     with device:
         model = LanguageModel(vocabulary, width, layers).bfloat16()
         tokens = torch.randint(vocabulary, (8, batch, length + 1))
