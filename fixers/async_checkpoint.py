@@ -55,7 +55,8 @@ from diagnose.fixer import (
     statement_of,
     within,
 )
-from fixers._background_saves import CODE, IMPORTS
+
+from ._background_saves import CODE, IMPORTS
 
 _ABOUT_DCP = (
     "saves with torch.distributed.checkpoint: its async_save(state, checkpoint_id=path) returns a future; wait for the "
