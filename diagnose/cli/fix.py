@@ -13,8 +13,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "fix",
         help="try fixes on copies of the program; writes nothing to your files",
         usage="diagnose fix [options] SCRIPT ARGS… | -m PACKAGE ARGS… | -- LAUNCHER …",
-        description="Runs a training program until it is traced, then tries fixes one by one on copies of it. Each "
-        "gets a verdict; those that hold become one diff, which `diagnose apply` writes.",
+        description="Runs a training program until it is traced and some steps are logged, then tries fixes on copies "
+        "of it, together or one by one. Each gets a verdict; those that hold become one diff, which `diagnose apply` "
+        "writes.",
     )
     add_watch_options(parser)
     parser.add_argument(
