@@ -16,7 +16,7 @@ from pathlib import Path
 from diagnose.compose import stored
 from diagnose.compose.composition import WITHOUT_ASKING, Composition
 from diagnose.compose.journal import NOTHING_TO_CHANGE, Journal, Record
-from diagnose.compose.knowledge import knowledge
+from diagnose.compose.knowledge import Known, knowledge
 from diagnose.compose.outcome import Outcome
 from diagnose.compose.preview import preview
 from diagnose.compose.rescue import rescue
@@ -36,6 +36,7 @@ from diagnose.units import format_ns, format_share
 __all__ = ["WITHOUT_ASKING", "Composition", "Outcome", "dry_run", "fix", "stored", "summary"]
 
 
+_Given = tuple[Program, Diagnosis, Known, Catalogue, Record, Bench]
 _FEW = 3
 _BY_FAR = 4
 """Times the steps after which two copies died: one that goes on for so long with the device to itself may not die."""
@@ -82,16 +83,10 @@ def fix(
             mortal=mortal,
         ) as bench:
             given = (program, diagnosis, known, catalogue, record, bench)
-            try:
-                if died:
-                    outcome = rescue(*given, deadline, allow, max((len(trace.step_log) for trace in traces), default=0))
-                else:
-                    outcome = Composition(*given, plan, deadline, allow).run()
-            except OutOfMemoryAsFound as death:
-                steps = _dies_by_itself_after(bench, death.steps) if mortal else None
-                outcome = rescue(*given, deadline, allow, steps) if steps is not None else Outcome((), None)
-                if outcome.patch is None:
-                    raise
+            if died:
+                outcome = rescue(*given, deadline, allow, max((len(trace.step_log) for trace in traces), default=0))
+            else:
+                outcome = _tried(given, plan, deadline, allow, mortal=mortal)
         if (elsewhere := written_elsewhere(trials)) is not None:
             journal.warn(elsewhere)
     finally:
@@ -102,6 +97,18 @@ def fix(
         if outcome.stack is not None:
             stored.store(outcome.stack, folder)
     return outcome
+
+
+def _tried(given: _Given, plan: Schedule, deadline: Deadline, allow: frozenset[Gate], *, mortal: bool) -> Outcome:
+    """What came of fixes for a program that runs; of one that is `mortal`, of its rescue where memory runs out."""
+    try:
+        return Composition(*given, plan, deadline, allow).run()
+    except OutOfMemoryAsFound as death:
+        steps = _dies_by_itself_after(given[-1], death.steps) if mortal else None
+        outcome = rescue(*given, deadline, allow, steps) if steps is not None else Outcome((), None)
+        if outcome.patch is None:
+            raise
+        return outcome
 
 
 def _dies_by_itself_after(bench: Bench, steps: int) -> int | None:
