@@ -91,6 +91,8 @@ class FakeBench:
     """Per program that ran by itself, its text."""
     alone_steps: list[int] = field(default_factory=list)
     """How many steps each was to take at least."""
+    most_steps_alone: int = 1_000_000
+    """For which there is time."""
     gate_passes: bool | None = True
     gate_by_text: Mapping[str, bool | None] = field(default_factory=dict)
     """What a look at the numbers finds where the patched program holds a text."""
@@ -191,7 +193,7 @@ class FakeBench:
         if dies is not None:
             came = next((self.reached_by_text[key] for key in self.reached_by_text if key in text), Reached())
             return SoloRun(failure=Ruling(dies, "as it ended"), reached=came)
-        return SoloRun(12_000_000, 3 << 30, max(15, least_steps))
+        return SoloRun(12_000_000, 3 << 30, min(max(15, least_steps), self.most_steps_alone))
 
     def trial_ns(self, plan: Plan, *, at_best: bool = False) -> int:
         more_ns = self.training_takes_ns if plan.fixer.gate is Gate.TRAINING else 0

@@ -35,10 +35,11 @@ def rescued(
     deadline: Deadline | None = None,
     died_after: int = 0,
     reached: Mapping[str, Reached] | None = None,
+    most_steps: int = 1_000_000,
 ) -> tuple[Outcome, Stage]:
     stage = Stage(folder, fixers, [])
     stage.bench.alone_by_text, stage.bench.gate_passes = alone, gate_passes
-    stage.bench.reached_by_text = reached or {}
+    stage.bench.reached_by_text, stage.bench.most_steps_alone = reached or {}, most_steps
     died = [
         replace(finding(f"memory-pressure-{number}", 0, *(one.name for one in fixers)), ends_run=True)
         for number in range(findings)

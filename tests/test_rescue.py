@@ -85,6 +85,20 @@ def test_it_has_to_get_well_past_the_step_in_which_it_died(tmp_path: Path) -> No
     )
 
 
+@pytest.mark.parametrize(("most", "kept"), [(40, False), (41, False), (42, True)])
+def test_where_time_ends_before_the_step_in_which_it_died_nothing_is_kept(
+    tmp_path: Path, most: int, kept: bool
+) -> None:
+    outcome, stage = rescued(tmp_path, [FEWER], {}, died_after=41, most_steps=most)
+    assert (outcome.patch is not None) is kept
+    if not kept:
+        (verdict,) = outcome.verdicts
+        assert verdict.decision is Decision.NOT_TRIED
+        said = f"runs for {most} steps, for which there was time: as found, it runs out of memory after 41"
+        assert said in verdict.summary
+        assert len(stage.bench.ran_alone) == 1  # settings that save more would take as long
+
+
 def test_a_program_that_takes_steps_as_found_has_numbers_to_keep(tmp_path: Path) -> None:
     outcome, stage = rescued(tmp_path, [FEWER], {}, died_after=6)
     ((_, original, kept, _),) = stage.bench.gates

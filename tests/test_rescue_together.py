@@ -42,6 +42,13 @@ def test_two_that_are_too_little_by_themselves_are_put_on_top_of_each_other(tmp_
     assert [verdict.diff and verdict.diff.count("\n+") for verdict in outcome.verdicts] == [2, 2]
 
 
+def test_a_stack_for_which_time_ends_before_the_step_in_which_the_program_died_is_not_kept(tmp_path: Path) -> None:
+    outcome, stage = rescued(tmp_path, [LOADER, ITEM], NEEDS_TWO, died_after=41, most_steps=41)
+    assert stage.bench.ran_alone[2:] == [BOTH]
+    assert outcome.patch is None
+    assert decisions(outcome)[ITEM.name] is Decision.NOT_TRIED
+
+
 def test_nothing_is_put_together_once_one_is_enough(tmp_path: Path) -> None:
     outcome, stage = rescued(tmp_path, [LOADER, ITEM], {"loss = 2\n": DIES})
     assert names(outcome) == (ITEM.name,)

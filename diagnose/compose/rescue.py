@@ -3,9 +3,9 @@
 There is nothing to measure it against. Of each fix that the finding names, the cheapest setting is tried, then the one
 that saves most: if that is too little, so are those between, else the cheapest of them with which the program goes on
 is kept. It has to get past the step in which it died as found, and well past it, since what only puts off the end of a
-program that leaks gets there too. Where the program as found takes steps enough, its numbers are those to be kept.
-Where it does not, but a setting that saves more runs too, the numbers of the two are held against each other: they are
-of one program, computed in two ways.
+program that leaks gets there too; one for which time ends before that step is not kept. Where the program as found
+takes steps enough, its numbers are those to be kept. Where it does not, but a setting that saves more runs too, the
+numbers of the two are held against each other: they are of one program, computed in two ways.
 
 Where no fix is enough, those that ran out of memory go together: `diagnose.compose.rescue_together`.
 """
@@ -125,6 +125,8 @@ class _Rescue:
             self.survival.journal.tell_of(died(verdict, seen.failure), proposal)
             if at == last and seen.failure.decision is Decision.OUT_OF_MEMORY:
                 return Short(proposal, seen.reached)
+            if seen.failure.decision is Decision.NOT_TRIED and alive is None:
+                return None  # settings that save more take no less time
         return alive
 
     def _holds(self, proposal: Proposal, variants: Sequence[Variant], alive: Alive) -> bool:

@@ -64,12 +64,22 @@ class Survival:
         return Verdict(fixer.name, Decision.FAILED, "", setting=dict(setting), diff=diff)
 
     def run(self, stack: Stack) -> SoloRun:
-        """Whether the program gets past where it died, with a stack in it."""
+        """Whether the program gets past where it died, with a stack in it; unknown, which is told as a failure, where
+        time ends before."""
         began_ns = self.deadline.clock()
         program = self._copy(stack)
         seen = self.bench.alone(program, f"rescue-{self._copies}", math.ceil(_PAST * self.died_after))
         self._longest_ns = max(self._longest_ns, self.deadline.clock() - began_ns)
+        if seen.failure is None and seen.steps is not None and seen.steps <= self.died_after:
+            return replace(seen, failure=Ruling(Decision.NOT_TRIED, self._too_few(seen.steps)))
         return seen
+
+    def _too_few(self, steps: int) -> str:
+        """Of a program that still ran when its time was up, before the step in which it died as found."""
+        return (
+            f"the program runs for {steps} steps, for which there was time: as found, it runs out of "
+            f"memory after {self.died_after}"
+        )
 
     @property
     def has_time(self) -> bool:
