@@ -113,7 +113,8 @@ class _StepCount:
 
     def see(self, progress: Progress) -> None:
         if isinstance(progress, StepsEnded):
-            self._steps[progress.rank] = self._steps.get(progress.rank, 0) + len(progress.ends_ns)
+            before = 0 if progress.anew else self._steps.get(progress.rank, 0)
+            self._steps[progress.rank] = before + len(progress.ends_ns)
         elif isinstance(progress, WindowWritten):
             self._traced.add(progress.rank)
 

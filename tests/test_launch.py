@@ -187,7 +187,7 @@ def test_the_tail_waits_for_whole_lines_and_follows_a_restart(tmp_path: Path) ->
         file.write('0,"b":1,"w":2}\n')
     assert of(StepsEnded, list(tail.new())) == [StepsEnded(0, (20,), (2,))]
     steps.write_text('{"t":30,"b":1,"w":3}\n')
-    assert of(StepsEnded, list(tail.new())) == [StepsEnded(0, (30,), (3,))]
+    assert of(StepsEnded, list(tail.new())) == [StepsEnded(0, (30,), (3,), anew=True)]
     assert of(StepsEnded, list(tail.new())) == []
 
 

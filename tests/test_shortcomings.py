@@ -43,6 +43,14 @@ def test_who_failed_is_not_told_to_run_for_longer() -> None:
     assert "let it run for longer, or lower --warmup" in short
 
 
+def test_a_pass_over_the_data_before_training_is_no_step() -> None:
+    seen = steps(200, traced=False)
+    seen.see(StepsEnded(rank=0, ends_ns=(0, 1), input_ns=(0, 0), anew=True))
+    seen.see(StepsEnded(rank=0, ends_ns=(2,), input_ns=(0,)))
+    (words,) = said(seen, 1)
+    assert "after 3 steps" in words
+
+
 @pytest.mark.parametrize("returncode", [-9, 137])
 def test_who_is_killed_may_have_come_further(returncode: int) -> None:
     """The log is written twice a second: the last of it is lost."""

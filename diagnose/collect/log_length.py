@@ -15,9 +15,9 @@ class LogLength:
         self._steps: Counter[int] = Counter()
         self._since_s: float | None = None
 
-    def grew(self, rank: int, steps: int) -> None:
-        """A rank has come so many steps further."""
-        self._steps[rank] += steps
+    def grew(self, rank: int, steps: int, *, anew: bool = False) -> None:
+        """A rank has come so many steps further; `anew`: in a log that has begun again."""
+        self._steps[rank] = steps + (0 if anew else self._steps[rank])
 
     def suffices(self, now_s: float) -> bool:
         """Asked once all ranks are traced: whether the log is long enough too, or has had its time."""

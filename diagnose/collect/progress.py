@@ -28,6 +28,8 @@ class StepsEnded:
     ends_ns: tuple[int, ...]
     input_ns: tuple[int, ...]
     """Per step: time inside the loader's `__next__`."""
+    anew: bool = False
+    """The log has begun again with these: what was taken for steps before were none."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ class Tail:
         self._traced_steps = traced_steps
         self._offsets: dict[int, int] = {}
         self._torn: dict[int, bytes] = {}
+        self._anew: set[int] = set()
         self._windows: set[int] = set()
         self._facts: dict[int, tuple[int, int]] = {}
         self._phase = ""
@@ -110,6 +113,7 @@ class Tail:
             with path.open("rb") as file:
                 if path.stat().st_size < self._offsets[rank]:
                     self._offsets[rank], self._torn[rank] = 0, b""  # begun again: see Hub.on_restart
+                    self._anew.add(rank)
                 file.seek(self._offsets[rank])
                 text = file.read()
         except OSError:
@@ -118,7 +122,9 @@ class Tail:
         *lines, self._torn[rank] = (self._torn.get(rank, b"") + text).split(b"\n")
         steps = [json.loads(line) for line in lines if line]
         if steps:
-            yield StepsEnded(rank, tuple(step["t"] for step in steps), tuple(step["w"] for step in steps))
+            ends_ns, input_ns = tuple(step["t"] for step in steps), tuple(step["w"] for step in steps)
+            yield StepsEnded(rank, ends_ns, input_ns, rank in self._anew)
+            self._anew.discard(rank)
 
     def _new_window(self, rank: int) -> Iterator[WindowWritten]:
         folder = self._folder / f"rank{rank}"
