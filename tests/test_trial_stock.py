@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -80,16 +81,30 @@ for line in lines:
 
 
 @contextmanager
-def arm_with(folder: Path, *loader: int) -> Iterator[Arm]:
-    """A warmed-up arm whose loader has so many workers, asks each for so many, and takes so long for a batch; then the
-    length of a step."""
-    (folder / "train.py").write_text(PUPPET)
-    program = Program.parse(["train.py", *map(str, loader)], cwd=folder)
-    with Groups() as groups:
-        place = Workplace(groups, folder / "arms", sys.executable, lambda _: dict(os.environ))
-        with Arm(place, program, "arm", warmup_steps=5) as arm:
+def arms_with(
+    folder: Path, *loader: int, edited: Mapping[str, Sequence[str]] = MappingProxyType({})
+) -> Iterator[list[Arm]]:
+    """Two warmed-up arms whose loaders have so many workers, ask each for so many, and take so long for a batch; then
+    the length of a step. `edited` files of either make it another program."""
+    programs = []
+    for name in ("one", "other"):
+        (folder / name).mkdir()
+        (folder / name / "train.py").write_text(PUPPET)
+        programs.append(Program.parse(["train.py", *map(str, loader)], cwd=folder / name))
+    files = {folder / name: [str(folder / name / file) for file in edited.get(name, ())] for name in ("one", "other")}
+    with Groups() as groups, ExitStack() as stack:
+        place = Workplace(groups, folder / "arms", sys.executable, lambda _: dict(os.environ), edited=files)
+        arms = [stack.enter_context(Arm(place, one, str(number), 5)) for number, one in enumerate(programs)]
+        for arm in arms:
             arm.ready(LIMIT_NS)
-            yield arm
+        yield arms
+
+
+@contextmanager
+def arm_with(folder: Path, *loader: int) -> Iterator[Arm]:
+    """One of those."""
+    with arms_with(folder, *loader) as (arm, _):
+        yield arm
 
 
 @pytest.mark.parametrize(
@@ -99,6 +114,9 @@ def arm_with(folder: Path, *loader: int) -> Iterator[Arm]:
         ((12, 2, 360, 6), 30),  # batches come in waves of twelve
         ((10, 4, 300, 15), 30),
         ((3, 2, 100, 20), 100 / 3),
+        ((16, 4, 600, 30), 37.5),  # a little behind, with a long stock
+        ((6, 2, 100, 15), 100 / 6),
+        ((8, 4, 330, 30), 41.25),
         ((4, 2, 100, 40), 40),  # keeps up
         ((1, 2, 10, 40), 40),
     ],
@@ -143,26 +161,51 @@ def stock(held: int) -> Stock:
     return Stock(held, asked=8, workers=2, most=8)
 
 
+def rounds_over(*held: int) -> int:
+    """After how many rounds the steps before a block end, where the stock is this after each of them."""
+    using = UsingUp.at_first([stock(3)])
+    return next(number for number, left in enumerate(held) if not using.goes_on([stock(left)]))
+
+
 def test_rounds_end_once_the_stock_shrinks_no_more() -> None:
-    assert UsingUp.at_first([stock(3)]).goes_on(None, [stock(8)])
-    assert UsingUp.at_first([stock(3)]).goes_on([stock(8)], [stock(5)])
-    assert UsingUp.at_first([stock(3)]).goes_on([stock(5)], [stock(0)])
-    assert not UsingUp.at_first([stock(3)]).goes_on([stock(5)], [stock(5)])
-    assert not UsingUp.at_first([stock(3)]).goes_on([stock(0)], [stock(0)])
+    assert rounds_over(8, 5, 2, 0, 0, 0) == 5
+    assert rounds_over(5, 5, 5, 5) == 2
+
+
+def test_a_wave_of_batches_in_one_round_hides_no_shrinking() -> None:
+    assert rounds_over(8, 6, 7, 5, 6, 4, 6) == 6
 
 
 def test_all_ranks_go_on_while_one_of_them_has_a_stock() -> None:
     using = UsingUp.at_first([stock(3), None, stock(8)])
     assert using.unsure == [True, False, False]
-    assert using.goes_on([stock(8), None, stock(8)], [stock(5), None, stock(8)])
+    assert all(using.goes_on([stock(held), None, stock(8)]) for held in (8, 7, 6, 5))
+    assert not using.goes_on([stock(6), None, stock(7)])
 
 
 def test_rounds_end_at_some_time() -> None:
+    using = UsingUp.at_first([stock(8)])
+    assert not using.needed
     using = UsingUp.at_first([stock(3)])
     rounds = 0
-    while using.goes_on([stock(8)], [stock(5)]):
+    while using.goes_on([stock(2 * MOST_ROUNDS - rounds)]):
         rounds += 1
     assert rounds == MOST_ROUNDS
+    assert not using.ended
+
+
+def test_what_one_process_has_shown_holds_for_the_next(tmp_path: Path) -> None:
+    """A loader that was not done with all when the warm-up ended, and then turned out to keep up."""
+    loader = (4, 4, 300, 80)
+    with arms_with(tmp_path, *loader) as (arm, other):
+        assert arm.run(10, 2, LIMIT_NS).memory.peak_bytes == 5 + 2 + 3 * 4 + 10
+        assert other.run(10, 2, LIMIT_NS).memory.peak_bytes == 5 + 2 + 10
+
+
+def test_what_one_process_has_shown_holds_for_no_other_program(tmp_path: Path) -> None:
+    with arms_with(tmp_path, 4, 4, 300, 80, edited={"other": ["train.py"]}) as (arm, other):
+        assert arm.run(10, 2, LIMIT_NS).memory.peak_bytes == 5 + 2 + 3 * 4 + 10
+        assert other.run(10, 2, LIMIT_NS).memory.peak_bytes == 5 + 2 + 3 * 4 + 10
 
 
 def test_a_program_without_workers_has_nothing_to_use_up() -> None:

@@ -102,6 +102,8 @@ class Workplace:
     """Added to every recipe: what the guard protects, for example."""
     edited: Mapping[Path, Sequence[str]] = field(default_factory=dict)
     """Of a copy, by its root: the files that an edit wrote. All ranks must run the same."""
+    keeping_up: set[str] = field(default_factory=set)
+    """Programs, by the digest of their edited files, whose loaders one process has shown to keep up with training."""
 
     def start(
         self,
@@ -143,6 +145,7 @@ class Arm:
         self._listener.bind(address)
         self._listener.listen(1024)
         self._ranks: dict[int, _Rank] = {}
+        self._keeping_up = workplace.keeping_up
         self._stock = UsingUp(())
         self._started_ns = time.monotonic_ns()
         edited = list(workplace.edited.get(program.root, ()))
@@ -184,8 +187,9 @@ class Arm:
         slowest = max(answers, key=lambda answer: int(answer["total_ns"]))
         input_ns = max(int(answer["input_ns"]) for answer in answers)
         block = Block(steps, int(slowest["total_ns"]), input_ns, _memory(answers), slowest["steps_ns"])
-        waited = max(int(answer["input_ns"]) / max(1, int(answer["total_ns"])) for answer in answers)
-        self._stock = UsingUp.after(stocks_in(answers), waited)
+        self._stock = UsingUp.after(stocks_in(answers), _waited(answers))
+        if self._stock.needed:
+            self._keeping_up.discard(self._sources)
         return block
 
     def trace(self, steps: int, drop: int, limit_ns: int) -> list[Path]:
@@ -222,11 +226,16 @@ class Arm:
 
     def _use_up(self, drop: int, end_ns: int) -> int:
         """Drop steps until the loaders' stock is what it is where training goes on; how many are yet to be dropped."""
+        if self._sources in self._keeping_up:
+            self._stock = UsingUp(())
         if not (drop and self._stock.needed):
             return drop
-        before, now = None, stocks_in(self._ask({"run": {"steps": drop, "drop": 0}}, end_ns))
-        while self._stock.goes_on(before, now):
-            before, now = now, stocks_in(self._ask({"run": {"steps": self._stock.steps, "drop": 0}}, end_ns))
+        answers = self._ask({"run": {"steps": drop, "drop": 0}}, end_ns)
+        while self._stock.goes_on(stocks_in(answers)):
+            answers = self._ask({"run": {"steps": self._stock.workers, "drop": 0}}, end_ns)
+        ended, self._stock = self._stock.ended, UsingUp.after(stocks_in(answers), _waited(answers))
+        if ended and not self._stock.needed:
+            self._keeping_up.add(self._sources)
         return 0
 
     def _ask(self, command: dict[str, Any], end_ns: int) -> list[dict[str, Any]]:
@@ -320,6 +329,11 @@ class _Rank:
         line, _, self._received = self._received.partition(b"\n")
         message: dict[str, Any] = json.loads(line)
         return message
+
+
+def _waited(answers: Sequence[Mapping[str, Any]]) -> float:
+    """The largest share of some steps for which a rank waited for batches."""
+    return max(int(answer["input_ns"]) / max(1, int(answer["total_ns"])) for answer in answers)
 
 
 def _readable(source: socket.socket, end_ns: int, group: Group) -> bool:

@@ -12,13 +12,15 @@ The other side is `diagnose.collect.inside.stock`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 WAITS = 0.1
 """Of a block: to take a batch that is there, and unpack it, takes less."""
-MOST_ROUNDS = 8
+MOST_ROUNDS = 16
 """Rounds of dropped steps, after which a block begins whatever is left: workers almost keep up with such training."""
+_TOLD_OVER = 2
+"""So many rounds show whether a stock shrinks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,25 +62,25 @@ class UsingUp:
     unsure: Sequence[bool]
     """Of each rank, whether its loader may not keep up."""
     workers: int = 0
-    """Of such loaders, the most."""
-    steps: int = 0
-    """Of a round."""
-    rounds: int = 0
+    """Of such loaders, the most; a round has as many steps, so that each worker has its turn in it."""
+    before: list[Stocks] = field(default_factory=list)
+    """At the end of each round so far."""
 
     @classmethod
     def at_first(cls, warmed_up: Stocks) -> UsingUp:
         """After a warm-up: workers that had made all that they were asked for when a step ended keep up with training;
         of others it is not known, and what they had made before the first step may last longer than the warm-up."""
-        unsure = [stock for stock in warmed_up if stock is not None and not stock.full]
-        most = max((stock.most for stock in unsure), default=0)
-        return cls([stock in unsure for stock in warmed_up], _most_workers(unsure), most)
+        return cls._of(warmed_up, [stock for stock in warmed_up if stock is not None and not stock.full])
 
     @classmethod
     def after(cls, block: Stocks, waited: float) -> UsingUp:
         """After a block, by what it has left and by the share of its time for which training waited for batches."""
-        behind = [stock for stock in block if stock is not None and not stock.keeps_up(waited)]
-        workers = _most_workers(behind)
-        return cls([stock in behind for stock in block], workers, workers)
+        return cls._of(block, [stock for stock in block if stock is not None and not stock.keeps_up(waited)])
+
+    @classmethod
+    def _of(cls, stocks: Stocks, unsure: Sequence[Stock]) -> UsingUp:
+        workers = max((stock.workers for stock in unsure), default=0)
+        return cls([stock in unsure for stock in stocks], workers)
 
     @property
     def needed(self) -> bool:
@@ -92,17 +94,21 @@ class UsingUp:
         """
         return -(-steps // self.workers) * self.workers if self.workers else steps
 
-    def goes_on(self, before: Stocks | None, now: Stocks) -> bool:
-        """Whether to drop another round of steps, after one that led from one stock to another."""
-        self.rounds += 1
-        if self.rounds > MOST_ROUNDS:
+    @property
+    def ended(self) -> bool:
+        """Whether the rounds so far were enough to tell."""
+        return len(self.before) <= MOST_ROUNDS
+
+    def goes_on(self, now: Stocks) -> bool:
+        """Whether to drop another round of steps, after one that led to this stock.
+
+        Batches of workers that began together come in waves: only over two rounds is it told whether a stock shrinks.
+        """
+        self.before.append(now)
+        if len(self.before) > MOST_ROUNDS:
             return False
-        earlier = before or [None] * len(now)
+        earlier = self.before[-1 - _TOLD_OVER] if len(self.before) > _TOLD_OVER else [None] * len(now)
         return any(
             unsure and stock is not None and (other is None or stock.held < other.held)
             for unsure, other, stock in zip(self.unsure, earlier, now, strict=True)
         )
-
-
-def _most_workers(stocks: Sequence[Stock]) -> int:
-    return max((stock.workers for stock in stocks), default=0)
