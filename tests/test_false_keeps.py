@@ -82,6 +82,14 @@ def test_a_control_that_a_budget_cuts_off_lets_no_more_pass(tmp_path: Path) -> N
     assert short["kept"] < BAR * SESSIONS
 
 
+def test_a_control_of_one_generation_lets_no_more_pass(tmp_path: Path) -> None:
+    """It says nothing of the luck of processes, which is far larger here than any that was seen."""
+    seen = sessions(tmp_path, 1.0, budget_s=60)
+    assert seen["control pairs"] == SESSIONS * Schedule().screen_pairs
+    assert seen["fast enough"] > BAR * SESSIONS
+    assert seen["kept"] < BAR / 5 * SESSIONS
+
+
 def test_long_steps_take_half_the_pairs_and_no_more_false_keeps(tmp_path: Path) -> None:
     """A block of them is two steps, whose noise is larger than that of fifteen; luck is that of any process."""
     seen = sessions(tmp_path, 0.5, step_ms=3000)

@@ -174,3 +174,9 @@ def test_generations_that_start_together_take_one_start() -> None:
     together.ahead = True
     known.saw(together, TURNS_NS - 5 * NS_PER_S)
     assert known.check_ns() == TURNS_NS - 5 * NS_PER_S
+
+
+def test_sides_that_start_one_by_one_take_a_start_each() -> None:
+    known = Costs(SCHEDULE)
+    known.saw(replace(comparison(), apart=True), TURNS_NS + 2 * 5 * NS_PER_S)
+    assert known.check_ns() == TURNS_NS + 2 * 5 * NS_PER_S

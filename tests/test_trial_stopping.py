@@ -33,6 +33,19 @@ def test_a_control_out_of_patience_has_the_fewest_pairs_of_each_generation() -> 
     assert not found.out_of_time  # what it saw by then is an answer
 
 
+def generations_within(end: int, *, control: bool) -> int:
+    """Of a duel on a clock that ticks with every start, warm-up and block: 26 times in a generation."""
+    machine = Machine(step_ns=restless())
+    deadline = Deadline(end, lambda: len(machine.diary))
+    return machine.run(schedule=PLAN, control=control, deadline=deadline, trace=False).generations
+
+
+def test_a_control_has_one_generation_where_another_would_take_more_than_a_third_of_what_is_left() -> None:
+    assert generations_within(26 + 3 * 26, control=True) == 2
+    assert generations_within(26 + 3 * 26 - 1, control=True) == 1
+    assert generations_within(26 + 3 * 26 - 1, control=False) == 2  # what a fix saves is shown twice or not at all
+
+
 def test_patience_is_shared_by_the_generations() -> None:
     machine = Machine(step_ns=restless())
     seen = machine.run(

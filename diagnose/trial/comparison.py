@@ -45,6 +45,8 @@ class Comparison:
     """Memory ran out while both arms lived."""
     ahead: bool = False
     """Two generations have started together."""
+    apart: bool = False
+    """Each arm has started once the one before it rested."""
     reassured: bool = False
     """One generation was enough to show again what was shown before."""
     out_of_time: bool = False

@@ -1,7 +1,8 @@
 """What a machine can tell from nothing: the original against itself, as closely as it takes, and closer where it must.
 
 What promises to halve a step needs no resolution of a percent. So the control ends once it is fine beside what is
-promised, and of a budget it takes no more than a share: what it has seen by then is the resolution, however coarse. It
+promised, and of a budget it takes no more than a share: what it has seen by then is the resolution, however coarse.
+Pairs of one generation say nothing of the luck of its processes, which is then taken to be as large as it ever was. It
 goes on, with fresh processes, when a verdict hangs on it: a saving that is enough by itself, and only not beyond what
 the control has seen so far. The trial itself is over by then, and not one pair is added to it; what is
 asked again is the machine, once in a session, and all pairs of both looks count. That is a second look nevertheless,
@@ -15,12 +16,21 @@ from dataclasses import dataclass, replace
 
 from diagnose.model import Interval
 from diagnose.trial.comparison import Comparison
-from diagnose.verdict import LEAST_PAIRS, LEAST_SAVING, Pair, estimate, resolution
+from diagnose.verdict import (
+    CLEAR_SAVING,
+    LEAST_GENERATIONS,
+    LEAST_PAIRS,
+    LEAST_SAVING,
+    Pair,
+    estimate,
+    resolution,
+)
 
 FINE_BESIDE_LARGEST, FINE_BESIDE_SMALLEST = 0.1, 1 / 3
 """Of the largest and of the smallest saving that is promised: so coarse may a first control be, beside either."""
 MOST_OF_BUDGET = 3
-"""One part in so many of the time that is left may go by before a control has to do with few pairs."""
+"""One part in so many of the time that is left may go by before a control has to do with few pairs; and where another
+generation would take more than such a part of what is left then, with the one that there is."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +91,9 @@ def _seen(pairs: Sequence[Pair], step_ns: int, *, alternated: bool) -> Control |
         return None
     interval = estimate(pairs)
     generations = len({pair.generation for pair in pairs})
-    return Control(interval, resolution(interval), len(pairs), generations, step_ns, alternated)
+    # Two processes of one program were never seen to differ by as much as counts as a clear saving.
+    luck = CLEAR_SAVING if generations < LEAST_GENERATIONS else 0.0
+    return Control(interval, resolution(interval) + luck, len(pairs), generations, step_ns, alternated)
 
 
 def _joined(before: Sequence[Pair], more: Sequence[Pair]) -> list[Pair]:

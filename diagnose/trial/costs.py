@@ -57,6 +57,8 @@ class Costs:
     """Two do not fit side by side: processes come one after the other."""
     ahead: bool = False
     """Two generations start together."""
+    apart: bool = False
+    """Of the two sides, each starts once the other rests."""
     slack: float = 1.0
     """By what factor the last comparison took longer than its parts explain."""
 
@@ -76,7 +78,7 @@ class Costs:
         self.first_start_ns = self.first_start_ns or self.start_ns
         self.first_step_ns = self.first_step_ns or self.step_ns
         if found.pairs:
-            self.alternates = found.alternated
+            self.alternates, self.apart = found.alternated, found.apart
         if found.generations > 1:
             self.ahead = found.ahead
         if found.windows_taken:
@@ -177,6 +179,6 @@ class Costs:
     def _turns_ns(self, generations: int, pairs: int) -> int:
         if self.alternates:
             return 2 * max(LEAST_PAIRS, self.schedule.pairs // 2) * (self.start_ns + 2 * self._block_ns)
-        starts = 1 if self.ahead else generations
+        starts = 1 if self.ahead else generations * (2 if self.apart else 1)
         settling = 1 if self.step_ns >= LONG_STEP_NS else 2 * generations
         return starts * self.start_ns + (settling + 2 * pairs) * self._block_ns

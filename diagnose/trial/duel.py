@@ -14,10 +14,12 @@ from typing import TypeVar
 
 from diagnose.trial.arms import ArmFailed, Block, Ready, Trouble
 from diagnose.trial.comparison import ORIGINAL, PATCHED, Comparison
+from diagnose.trial.control import MOST_OF_BUDGET
 from diagnose.trial.live import LiveArm, OnPair, Starter
 from diagnose.trial.memory import fits_twice
 from diagnose.trial.recurring import Seen, steps_to_see
 from diagnose.trial.schedule import LONG_STEP_NS, Deadline, Schedule
+from diagnose.trial.side_failed import SideFailed
 from diagnose.trial.stopping import Stopping
 from diagnose.verdict import LEAST_PAIRS, LEAST_SAVING, Pair, estimate
 
@@ -86,7 +88,7 @@ class _Run:
         self.stopping = Stopping(
             duel.schedule.looks, duel.resolution, duel.enough, duel.needed, duel.reassures, duel.worth
         )
-        self.found = Comparison(traces=(list(duel.window), []))
+        self.found = Comparison(traces=(list(duel.window), []), apart=duel.apart)
         self.patience = duel.patience or Deadline()
         self.blocks: tuple[list[Block], list[Block]] = ([], [])
         self.seen = Seen()  # of the original
@@ -115,6 +117,7 @@ class _Run:
         most = self.schedule.generations + self.schedule.extra_generations
         for generation in range(most):
             before, hung, roomy = len(self.found.pairs), self.hung_start, self.roomy
+            began_ns = self.duel.deadline.clock()
             if self.fits is False:
                 self.alternate()
             else:
@@ -123,10 +126,19 @@ class _Run:
             enough = len(pairs) >= self.schedule.pairs or self.patience.passed or self.stopping.settled(pairs)
             if (self.found.generations >= self.schedule.generations and enough) or self.over or self.found.alternated:
                 break
+            if self.is_dear(self.duel.deadline.clock() - began_ns):
+                break
             if (self.hung_start and not hung) or (roomy and not self.roomy and len(self.found.pairs) == before):
                 continue
             if len(self.found.pairs) == before and self.fits is not False and not self.shrink():
                 break
+
+    def is_dear(self, generation_ns: int) -> bool:
+        """Whether another generation of a control would take more of a budget than it is worth to those after it."""
+        left_ns = self.duel.deadline.left_ns
+        if left_ns is None or self.coming or not (self.duel.control and self.found.pairs):
+            return False
+        return MOST_OF_BUDGET * generation_ns > left_ns
 
     @property
     def over(self) -> bool:
@@ -147,7 +159,7 @@ class _Run:
                     self.trace_both(arms)
                 self.take_turns(arms, number)
                 self.trace_both(arms)
-            except _SideFailed as failure:
+            except SideFailed as failure:
                 self.note(failure)
                 self.drop_coming()
 
@@ -189,7 +201,7 @@ class _Run:
         try:
             for side, arm in self.coming.items():
                 self.ready(side, arm)
-        except _SideFailed:
+        except SideFailed:
             self.ahead = self.roomy = False
             self.drop_coming()
 
@@ -222,7 +234,7 @@ class _Run:
         limit = self.limits_ns[id(arm)]
         try:
             ready = self.call(side, lambda: arm.ready(limit))
-        except _SideFailed as failure:
+        except SideFailed as failure:
             failure.starting, failure.cut_short = True, limit < self.usual_limit_ns
             raise
         self.found.starts_ns[side].append(ready.started_ns)
@@ -292,7 +304,7 @@ class _Run:
                 with contextlib.ExitStack() as stack:
                     try:
                         blocks[side] = self.alone(side, stack, last=pair == wanted - 1)
-                    except _SideFailed as failure:
+                    except SideFailed as failure:
                         self.note(failure)
                         return
             # Numbered apart from generations that took turns, should memory have run out only after some of those.
@@ -351,11 +363,11 @@ class _Run:
         try:
             return ask()
         except ArmFailed as failure:
-            raise _SideFailed(side, failure) from failure
+            raise SideFailed(side, failure) from failure
 
-    def note(self, failure: _SideFailed) -> None:
+    def note(self, failure: SideFailed) -> None:
         """An early end only closes the generation; a lack of memory beside the other arm is tried again alone."""
-        trouble, crowd = failure.reason.trouble, self.crowd(failure)
+        trouble, crowd = failure.reason.trouble, failure.crowd(control=self.duel.resolution is None)
         if trouble is Trouble.ENDED:
             self.found.ended_after = failure.reason.steps
         elif crowd is not None and (self.duel.clear(crowd) or self.coming):
@@ -370,15 +382,6 @@ class _Run:
         else:
             self.found.failed = (failure.side, failure.reason)
 
-    def crowd(self, failure: _SideFailed) -> str | None:
-        """What other processes beside it may have to do with a failure; None where they have nothing."""
-        if failure.reason.trouble is Trouble.OUT_OF_MEMORY:
-            return "memory ran out"
-        runs = failure.side == ORIGINAL or self.duel.resolution is None
-        if runs and failure.starting and failure.reason.trouble is Trouble.CRASHED:
-            return "the program did not start"  # another process of it may have its file, or its port
-        return None
-
     def shrink(self) -> bool:
         """After a generation without a pair: shorter blocks, if they can be."""
         if self.found.steps > self.schedule.least_steps:
@@ -388,13 +391,3 @@ class _Run:
 
 
 _ALTERNATING = 1_000
-
-
-class _SideFailed(Exception):
-    def __init__(self, side: int, reason: ArmFailed) -> None:
-        super().__init__(str(reason))
-        self.side = side
-        self.reason = reason
-        self.starting = False
-        self.cut_short = False
-        """It was given less time than the schedule allows it."""
