@@ -23,7 +23,7 @@ def test_where_the_kernel_does_not_count_it_nothing_is_said(monkeypatch: pytest.
     def refuse(*_: object) -> str:
         raise FileNotFoundError
 
-    monkeypatch.setattr("diagnose.collect.host.Path.read_text", refuse)
+    monkeypatch.setattr("diagnose.collect.run_queue.Path.read_text", refuse)
     assert "host.queued" not in Host(os.getpid()).read()
 
 

@@ -6,11 +6,11 @@ CPU is in percent of one core, so that 104 means a little more than one core. Re
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterable
-from pathlib import Path
 
 import psutil
+
+from diagnose.collect.run_queue import RunQueue
 
 _TREE_EVERY = 5
 """Readings between two looks for new children: walking the process table costs more than all the rest."""
@@ -24,7 +24,7 @@ class Host:
         self._workers: dict[int, psutil.Process] = {}
         self._fresh: set[int] = set()  # whose CPU is not known before the next reading
         self._readings = 0
-        self._queued = _queued_ns(pid), time.monotonic_ns()
+        self._run_queue = RunQueue(pid)
         self._root.cpu_percent(None)
         psutil.cpu_percent(None)
         self._find_workers()
@@ -51,7 +51,7 @@ class Host:
             "host.workers": float(len(workers)),
             "host.load": os.getloadavg()[0],
         }
-        if (queued := self._queued_percent()) is not None:
+        if (queued := self._run_queue.queued_percent()) is not None:
             values["host.queued"] = queued
         if busy:
             values["host.workers_cpu"] = sum(busy)
@@ -62,14 +62,6 @@ class Host:
     def pids(self) -> set[int]:
         """The process and the children of it that are known."""
         return {self._root.pid, *self._workers}
-
-    def _queued_percent(self) -> float | None:
-        """Time for which the first thread was ready and had no core, of the time since the last call."""
-        (before, since), (after, now) = self._queued, (_queued_ns(self._root.pid), time.monotonic_ns())
-        self._queued = after, now
-        if before is None or after is None or now <= since:
-            return None
-        return min(100.0, 100 * (after - before) / (now - since))
 
     def _find_workers(self) -> None:
         found = {child.pid: child for child in self._root.children(recursive=True)}
@@ -86,11 +78,3 @@ class Host:
                 yield pid, (child.cpu_percent(None), child.memory_info().rss)
             except psutil.Error:
                 del self._workers[pid]
-
-
-def _queued_ns(pid: int) -> int | None:
-    """How long the first thread of a process has waited for a core so far; None where the kernel does not say."""
-    try:
-        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1])
-    except (OSError, ValueError, IndexError):
-        return None
