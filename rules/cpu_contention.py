@@ -1,17 +1,25 @@
-"""The training thread waits for a core.
+"""Training waits for a core.
 
 What it finds
-    Live runs in which the process and its workers keep all cores busy that they may use, and the training thread stands
-    in the queue for one: loader workers times their threads, torch's own threads, other processes.
+    Live runs in which the process and its workers keep all cores busy that they may use, and training stands in the
+    queue for one: loader workers times their threads, torch's own threads, other processes.
 
 Why it costs
     A thread that is ready and has no core launches nothing. More runnable threads than cores also lengthen each other:
     what one of them waits for comes later.
 
 What proves it
-    The time that the training thread was ready to run and had no core, as the kernel counts it (`/proc/PID/schedstat`),
-    read beside the run. On a CPU-only run the step loses that share; with a device, at most what it idles for the host.
-    An upper bound: a thread that is given a core at once may wait for something else then.
+    The time that training was ready to run and no thread of it had a core, as the kernel counts it
+    (`/proc/PID/task/*/schedstat`), read beside the run: the process's first thread, and autograd's thread of each
+    device, for which the first one waits in `backward`. Recordings of earlier versions count the first thread alone,
+    which sees little of it where backward runs in another.
+
+    The step is taken to lose that share of all that it spends on the processor, or of what its device idles for the
+    host. That is an estimate, and no bound on either side. It may be too low: threads that have a core share caches
+    with others, and what training waits for while it is not ready (a loader's worker, the thread that pins batches,
+    OpenMP's threads, whoever holds Python's lock) may be late for want of a core itself. It may be too high: a thread
+    that is given a core at once may wait for something else then, and its waits may have fallen into what the device
+    computed meanwhile.
 
     Cores that are all busy are no proof by themselves: workers that use what training leaves over cost nothing.
 
@@ -22,8 +30,8 @@ What fixes it
 
 Thresholds
     FEWEST (5) readings: some seconds, so that a burst of other processes is not taken for the rule.
-    QUEUED (2 %): below this share of the training thread's time, and of the step that waits for the host, waiting for a
-    core is no more than a note (severity low begins there).
+    QUEUED (2 %): below this share of training's time, and of the step that waits for the host, waiting for a core is no
+    more than a note (severity low begins there).
     STILL (5 %): standing still for this share of the steps is told where nobody recorded why (severity medium).
 """
 
@@ -54,13 +62,13 @@ QUEUED = 0.02
 STILL = 0.05
 
 _QUEUED = "host.queued"
-"""Time that the training process's first thread was ready without a core, in percent of the time between readings."""
+"""Time that training was ready without a core, in percent of the time between readings (diagnose.collect.run_queue)."""
 _HOST_CAUSES = ("python", "dispatch", "launch", "input", "unknown")
 _FIXERS = ("loader-workers", "set-num-threads")
 
 
 def check(measures: Measures) -> Iterator[Claim | CannotTell]:
-    """The share of its time for which the training thread had no core, of the time for which it mattered."""
+    """The share of its time for which training had no core, of the time for which it mattered."""
     if measures.step_count == 0:
         return
     if measures.share(_lost(measures, 1.0)) < QUEUED:
@@ -69,7 +77,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     if len(queued) < FEWEST:
         stands = (measures.stands_still & measures.counted).total_ns
         where = f"; it stands still within operators for {format_ns(stands / measures.step_count)} of each step"
-        needs = "how long the training thread waits for a core: some seconds of a live run"
+        needs = "how long training waits for a core: some seconds of a live run"
         yield CannotTell("cpu-contention", needs + (where if stands >= STILL * measures.total_ns else ""))
         return
     share = min(float(np.median(queued)) / 100, 1.0)
@@ -88,11 +96,11 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         if site.kind == "DataLoader" and site.arguments.get("num_workers")
     ]
     yield Claim(
-        summary=f"the training thread is ready and has no core for {format_share(share)} of its time"
+        summary=f"training is ready and has no core for {format_share(share)} of its time"
         f"{_rivals(others if strangers else None, workers, cores)}",
         recoverable_ns=gain,
         claims=claims,
-        confidence=Confidence.BOUND,
+        confidence=Confidence.HINT,
         evidence=[Evidence("ready without a core", share, "share"), *_used(measures, busy, others, workers)],
         where=loaders,
         fixers=_fixers(strangers, bool(loaders or (workers and not measures.trace.sites))),
@@ -134,7 +142,7 @@ def _rivals(others: float | None, workers: float | None, cores: int | None) -> s
 
 
 def _lost(measures: Measures, share: float) -> Intervals:
-    """That share of each stretch for which the step waits for the training thread."""
+    """That share of each stretch for which the step waits for the host."""
     late = measures.idle_of(*_HOST_CAUSES)
     if not measures.has_device:
         late = late | measures.compute
@@ -168,7 +176,7 @@ def _counted(queued: float) -> Counters:
 _FIRES = (drawn(_STEP, repeat=4, ops={"o": _QUEUED}, counters=_counted(30.0)),)
 
 _SILENT = (
-    # All cores are busy, but the training thread gets one when it needs one.
+    # All cores are busy, but training gets one when it needs one.
     drawn(_STEP, repeat=4, ops={"o": _QUEUED}, counters=_counted(0.4)),
     # It queues, but the device has work meanwhile.
     drawn(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from diagnose import plugins
 from diagnose.measure import Measures
 from diagnose.model import Facts, Site
-from diagnose.rule import Claim, drawn
+from diagnose.rule import Claim, Confidence, drawn
 
 RULE = plugins.load().rules["cpu-contention"]
 
@@ -25,6 +27,12 @@ def told(*, sites: tuple[Site, ...] = (), **percent: float) -> Claim:
     )
     (claim,) = (answer for answer in RULE.check(Measures(trace)) if isinstance(answer, Claim))
     return claim
+
+
+def test_what_it_costs_is_an_estimate_and_no_limit() -> None:
+    """Threads that share cores lengthen each other besides, and one with a core may wait for something else."""
+    assert told().confidence is Confidence.HINT
+    assert told(queued=20.0).recoverable_ns == pytest.approx(told(queued=80.0).recoverable_ns / 4)
 
 
 def test_strangers_who_use_more_than_the_run_are_named() -> None:

@@ -42,7 +42,7 @@ class Confidence(enum.StrEnum):
     BOUND = "bound"
     """An upper limit: the step cannot give back more than this."""
     HINT = "hint"
-    """A known pattern whose cost is unknown here."""
+    """A known pattern whose cost is unknown here, or an estimate that may be too low as well as too high."""
 
 
 @dataclass(frozen=True, slots=True)
