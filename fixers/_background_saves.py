@@ -10,17 +10,18 @@ IMPORTS = (
     "import torch",
 )
 CODE = '''
-_saving = []  # what is being written, in the order of the saves: two files at most
-_spare = {}  # host memory of written files, for the next state
+_saving = []  # the save that is being written, and one that waits for it
+_spare = {}  # host memory of states that are written, or need not be, for the next
 
 
 class _Save(threading.Thread):
-    """One file that is being written."""
+    """One file that is being written, or waits for the one before it."""
 
     def __init__(self, state, path, copies, before):
         super().__init__(name="save_in_background")
-        self.state, self.path, self.before, self.error = state, os.path.realpath(path), before, None
-        self.found, self.left = _stamp(self.path), None
+        self.state, self.path, self.before, self.error = state, path, before, None
+        self.found, self.left = _stamp(path), None
+        self.taken = threading.Lock()  # once: by its thread to write it, or by a newer save in its place
         self.buffers = [(kind, copied) for _, kind, copied in copies if kind is not None]
         cloned = [copied for _, kind, copied in copies if kind is None and copied.device.type != "cpu"]
         self.size = float("inf") if cloned else sum(copied.nbytes for _, copied in self.buffers)
@@ -28,53 +29,59 @@ class _Save(threading.Thread):
             device: torch.cuda.current_stream(device).record_event(torch.cuda.Event(blocking=True))
             for device in {value.device for value, _, _ in copies if value.is_cuda}
         }
-        self.turn = 0 if before is None else 1 - before.turn
-        stem, suffix = os.path.splitext(self.path)  # torch.save notes the stem in the file
-        rank = os.environ.get("RANK", _rank_of()[0])
-        self.unfinished = f"{stem}.unfinished-{suffix[1:]}-{rank}-{self.turn}"
+        stem, suffix = os.path.splitext(path)  # torch.save notes the stem in the file
+        self.unfinished = f"{stem}.unfinished-{suffix[1:]}-{os.environ.get('RANK', _rank_of()[0])}"
+
+    def gives_way(self):
+        """Whether a newer save takes its place, and its memory; not once it is being written."""
+        for copied in self.copying.values():
+            copied.synchronize()  # the newer state may be copied by another stream
+        return self.taken.acquire(blocking=False)
 
     def run(self):
+        while self.before is not None and self.before.is_alive() and not self.taken.locked():
+            self.before.join(0.1)  # not for as long as it takes: what gave way ends
+        if not self.taken.acquire(blocking=False):
+            return
         try:
             for device, copied in self.copying.items():
                 torch.cuda.set_device(device)  # else a thread's device is the first
                 copied.synchronize()
             torch.save(self.state, self.unfinished)
-            known = [None, self.found]
-            if self.before is not None:
-                self.before.join()
-                known.append(self.before.left)
-            if _stamp(self.path) in known:
+            if _stamp(self.path) in (None, self.found, self.before and self.before.left):
                 os.replace(self.unfinished, self.path)
                 self.left = _stamp(self.path)
-            else:  # a plain torch.save wrote a newer one
-                os.remove(self.unfinished)
         except BaseException as error:
             self.error = error
-            if os.path.exists(self.unfinished):
-                os.remove(self.unfinished)
         finally:
             self.state = self.before = None
+            pathlib.Path(self.unfinished).unlink(missing_ok=True)  # where it failed, or a plain torch.save came later
 
 
 def save_in_background(state, path):
     """As torch.save(state, path), but the file is written while training goes on.
 
-    The tensors are copied to the host first, so that training may change them; they are on the CPU in the file. What
-    is no file that another can take the place of is written at once, and so is a state that cannot be copied.
+    The tensors are copied to the host first, so that training may change them; they are on the CPU in the file. A
+    state that still waits for another file is not written where a newer one is saved to the same path. What is no file
+    that another can take the place of is written at once, and so is a state that cannot be copied.
     """
     if not isinstance(path, (str, os.PathLike)) or (os.path.exists(path) and not os.path.isfile(path)):
         return _save_now(state, path)
     _settle()
-    while _saving and (len(_saving) == 2 or not _has_room_for(_saving[-1].size)):
-        _saving[0].join()
-        _settle()
+    real = os.path.realpath(path)
+    if len(_saving) == 2 and _saving[1].path == real and _saving[1].gives_way():
+        _forget(_saving[1])  # its memory holds the newer state
+    else:
+        while _saving and (len(_saving) == 2 or not _has_room_for(_saving[0].size)):
+            _saving[0].join()
+            _settle()
     copies = {}
     try:
         copied = _copied(state, copies)
-    except (RuntimeError, TypeError):  # it has no room, or is of a kind that cannot be copied
+    except Exception:  # it has no room, or is of a kind that cannot be copied
         copies.clear()
         return _save_now(state, path)
-    save = _Save(copied, path, copies.values(), _saving[-1] if _saving else None)
+    save = _Save(copied, real, copies.values(), _saving[-1] if _saving else None)
     _spare.clear()  # the state has no use for it
     _saving.append(save)  # first: a start may be interrupted
     save.start()
@@ -101,20 +108,20 @@ atexit.register(finish_saving)  # where the loop is left by an error or a return
 
 def _settle():
     """Forget the saves that are done; raises what went wrong with them."""
-    done = [save for save in _saving if not save.is_alive()]
-    for save in done:
-        _saving.remove(save)
-        for kind, buffer in save.buffers:
-            _spare.setdefault(kind, []).append(buffer)
-    _raise([save.error for save in done if save.error is not None])
+    for save in [save for save in _saving if not save.is_alive()]:
+        _forget(save)
+        if save.error is not None:
+            try:
+                raise save.error
+            finally:
+                _settle()  # the traceback shows the others above it
 
 
-def _raise(errors):
-    if errors:
-        try:
-            raise errors[0]
-        finally:
-            _raise(errors[1:])  # the traceback shows the others above it
+def _forget(save):
+    _saving.remove(save)
+    save.state = None
+    for kind, buffer in save.buffers:
+        _spare.setdefault(kind, []).append(buffer)
 
 
 def _stamp(path):

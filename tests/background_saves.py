@@ -45,13 +45,13 @@ class Disk:
         self.replaced: list[int] = []
         self.names: dict[int, str] = {}
         self.failing: set[int] = set()
-        self._gates = [threading.Event() for _ in range(6)]
+        self._gates = [threading.Event() for _ in range(10)]
         self._steps: dict[threading.Thread, int] = {}
         self._save, self._replace, self._join = torch.save, os.replace, module._Save.join
         self._trains = threading.current_thread()
         patch.setattr(torch, "save", self.save)
         patch.setattr(os, "replace", self.replace)
-        patch.setattr(module._Save, "join", lambda thread: self.join(thread))
+        patch.setattr(module._Save, "join", lambda thread, timeout=None: self.join(thread, timeout))
 
     def save(self, state: dict[str, int], path: str) -> None:
         step = state["step"]
@@ -69,13 +69,11 @@ class Disk:
         self.replaced.append(self._steps[threading.current_thread()])
         self.told.put(f"{self.replaced[-1]} is there")
 
-    def join(self, thread: threading.Thread) -> None:
+    def join(self, thread: threading.Thread, timeout: float | None) -> None:
         if threading.current_thread() is self._trains:
             self.waited_for.append(thread.state["step"] if thread.state else -1)  # type: ignore[attr-defined]
             self.let_all_go() if self.waited_for[-1] < 0 else self.let_go(self.waited_for[-1])
-        else:
-            self.told.put(f"{self._steps[threading.current_thread()]} waits")
-        self._join(thread)
+        self._join(thread, timeout)
 
     def let_go(self, *steps: int) -> None:
         for step in steps:
