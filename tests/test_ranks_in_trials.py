@@ -189,7 +189,9 @@ def test_a_block_takes_as_long_as_on_the_slowest_rank_and_waits_as_the_one_that_
         {"total_ns": 90, "steps_ns": [9] * 10, "input_ns": 1, "memory": {"peak_bytes": 2}},
     ]
     monkeypatch.setattr(Arm, "_turn", lambda *_arguments: (10, answers))
-    block = Arm.__new__(Arm).run(10, 2, LIMIT_NS)
+    arm = Arm.__new__(Arm)
+    arm._stock = UsingUp([True, False])
+    block = arm.run(10, 2, LIMIT_NS)
     assert (block.mean_ns, block.input_ns, block.memory.peak_bytes) == (9.0, 7, 3)
     assert block.steps_ns == [9] * 10
 

@@ -115,7 +115,8 @@ def arm_with(folder: Path, *loader: int) -> Iterator[Arm]:
         ((10, 4, 300, 15), 30),
         ((3, 2, 100, 20), 100 / 3),
         ((16, 4, 600, 30), 37.5),  # a little behind, with a long stock
-        ((6, 2, 100, 15), 100 / 6),
+        ((6, 2, 100, 13), 100 / 6),
+        ((2, 2, 60, 25), 30),
         ((8, 4, 330, 30), 41.25),
         ((4, 2, 100, 40), 40),  # keeps up
         ((1, 2, 10, 40), 40),
@@ -161,37 +162,42 @@ def stock(held: int) -> Stock:
     return Stock(held, asked=8, workers=2, most=8)
 
 
-def rounds_over(*held: int) -> int:
-    """After how many rounds the steps before a block end, where the stock is this after each of them."""
-    using = UsingUp.at_first([stock(3)])
-    return next(number for number, left in enumerate(held) if not using.goes_on([stock(left)]))
+def over(*held: int, waited: float = 0.0) -> tuple[int, UsingUp]:
+    """After how many rounds the steps before a block end, where the stock is this after each, and what is done next."""
+    using = UsingUp.of([stock(3)])
+    rounds = next(number for number, left in enumerate(held) if not using.goes_on([stock(left)], waited))
+    return rounds, using.then()
 
 
 def test_rounds_end_once_the_stock_shrinks_no_more() -> None:
-    assert rounds_over(8, 5, 2, 0, 0, 0) == 5
-    assert rounds_over(5, 5, 5, 5) == 2
+    assert over(8, 5, 2, 0, 0, 0)[0] == 5
+    assert over(5, 5, 5, 5)[0] == 2
 
 
 def test_a_wave_of_batches_in_one_round_hides_no_shrinking() -> None:
-    assert rounds_over(8, 6, 7, 5, 6, 4, 6) == 6
+    assert over(8, 6, 7, 5, 6, 4, 6)[0] == 6
+
+
+def test_training_that_waits_by_then_has_it_used_up_before_every_block() -> None:
+    assert not over(5, 5, 5)[1].needed
+    assert over(0, 0, 0, waited=0.2)[1].needed
 
 
 def test_all_ranks_go_on_while_one_of_them_has_a_stock() -> None:
-    using = UsingUp.at_first([stock(3), None, stock(8)])
+    using = UsingUp.of([stock(3), None, stock(8)])
     assert using.unsure == [True, False, False]
-    assert all(using.goes_on([stock(held), None, stock(8)]) for held in (8, 7, 6, 5))
-    assert not using.goes_on([stock(6), None, stock(7)])
+    assert all(using.goes_on([stock(held), None, stock(8)], 0.0) for held in (8, 7, 6, 5))
+    assert not using.goes_on([stock(6), None, stock(7)], 0.0)
 
 
-def test_rounds_end_at_some_time() -> None:
-    using = UsingUp.at_first([stock(8)])
-    assert not using.needed
-    using = UsingUp.at_first([stock(3)])
+def test_rounds_end_at_some_time_and_have_shown_nothing_then() -> None:
+    assert not UsingUp.of([stock(8)]).needed
+    using = UsingUp.of([stock(3)])
     rounds = 0
-    while using.goes_on([stock(2 * MOST_ROUNDS - rounds)]):
+    while using.goes_on([stock(2 * MOST_ROUNDS - rounds)], 0.0):
         rounds += 1
     assert rounds == MOST_ROUNDS
-    assert not using.ended
+    assert using.then().needed
 
 
 def test_what_one_process_has_shown_holds_for_the_next(tmp_path: Path) -> None:
@@ -209,8 +215,8 @@ def test_what_one_process_has_shown_holds_for_no_other_program(tmp_path: Path) -
 
 
 def test_a_program_without_workers_has_nothing_to_use_up() -> None:
-    assert not UsingUp.at_first([None]).needed
-    assert UsingUp.after([None], 0.9).whole_turns(10) == 10
+    assert not UsingUp.of([None]).needed
+    assert UsingUp.of([None]).whole_turns(10) == 10
 
 
 def test_the_stock_of_a_real_loader_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:

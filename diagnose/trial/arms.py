@@ -26,7 +26,7 @@ from diagnose.program import Program
 from diagnose.program.rendezvous import held_port, with_own_port
 from diagnose.trial.groups import Group, Groups
 from diagnose.trial.memory import Memory, died_of_memory
-from diagnose.trial.stock import UsingUp, stocks_in
+from diagnose.trial.stock import WAITS, UsingUp, stocks_in
 from diagnose.units import NS_PER_S, format_ns
 
 _LET_REST = {"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "86400"}
@@ -166,7 +166,7 @@ class Arm:
         end = self._started_ns + limit_ns
         self._meet(end)
         answers = self._answers("ready", end)
-        self._stock = UsingUp.at_first(stocks_in(answers))
+        self._stock = UsingUp.of(stocks_in(answers))
         self._group.adopt_descendants()
         memory = replace(_memory(answers), host_bytes=self._group.host_bytes())
         self._group.pause()
@@ -187,8 +187,8 @@ class Arm:
         slowest = max(answers, key=lambda answer: int(answer["total_ns"]))
         input_ns = max(int(answer["input_ns"]) for answer in answers)
         block = Block(steps, int(slowest["total_ns"]), input_ns, _memory(answers), slowest["steps_ns"])
-        self._stock = UsingUp.after(stocks_in(answers), _waited(answers))
-        if self._stock.needed:
+        if not self._stock.needed and _waited(answers) >= WAITS:
+            self._stock = UsingUp.of(stocks_in(answers))
             self._keeping_up.discard(self._sources)
         return block
 
@@ -231,10 +231,10 @@ class Arm:
         if not (drop and self._stock.needed):
             return drop
         answers = self._ask({"run": {"steps": drop, "drop": 0}}, end_ns)
-        while self._stock.goes_on(stocks_in(answers)):
-            answers = self._ask({"run": {"steps": self._stock.workers, "drop": 0}}, end_ns)
-        ended, self._stock = self._stock.ended, UsingUp.after(stocks_in(answers), _waited(answers))
-        if ended and not self._stock.needed:
+        while self._stock.goes_on(stocks_in(answers), _waited(answers)):
+            answers = self._ask({"run": {"steps": self._stock.round_steps, "drop": 0}}, end_ns)
+        self._stock = self._stock.then()
+        if not self._stock.needed:
             self._keeping_up.add(self._sources)
         return 0
 

@@ -3,8 +3,8 @@
 A program that rests is stopped with its workers, but they have filled their queues while it waited for other programs
 to start, and what they waited for (a disk, a network) comes while they are stopped. Training that is faster than its
 workers takes that stock without waiting: a block of such steps would be far too fast. So where a loader may not keep
-up, steps are dropped, a round of them at a time, until a round has left the stock as large as it was: then as much is
-made as is taken. It is the controller that decides, since all ranks have to drop the same steps.
+up, steps are dropped, a round of them at a time, until the stock is about as large as it was: then as much is made as
+is taken. It is the controller that decides, since all ranks have to drop the same steps.
 
 The other side is `diagnose.collect.inside.stock`.
 """
@@ -16,9 +16,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 WAITS = 0.1
-"""Of a block: to take a batch that is there, and unpack it, takes less."""
+"""Of a block: to take a batch that is there, and unpack it, takes less. A stock that shrinks by less than this of what
+is taken lets training wait for no larger a share."""
 MOST_ROUNDS = 16
 """Rounds of dropped steps, after which a block begins whatever is left: workers almost keep up with such training."""
+_LEAST_ROUND = 4
+"""Steps: whether a stock of a few batches shrinks is not told from fewer."""
 _TOLD_OVER = 2
 """So many rounds show whether a stock shrinks."""
 
@@ -40,10 +43,6 @@ class Stock:
         """Whether all that was asked for is made: the workers have nothing to do."""
         return self.held >= self.asked
 
-    def keeps_up(self, waited: float) -> bool:
-        """Whether its workers do, where training waited for them for a share of a block of steps."""
-        return self.full or (self.held >= self.workers and waited < WAITS)
-
 
 Stocks = Sequence[Stock | None]
 """Of all ranks; None for one without a loader that has workers."""
@@ -62,30 +61,26 @@ class UsingUp:
     unsure: Sequence[bool]
     """Of each rank, whether its loader may not keep up."""
     workers: int = 0
-    """Of such loaders, the most; a round has as many steps, so that each worker has its turn in it."""
-    before: list[Stocks] = field(default_factory=list)
-    """At the end of each round so far."""
+    """Of such loaders, the most."""
+    rounds: list[tuple[Stocks, float]] = field(default_factory=list)
+    """The stock at the end of each so far, and the share of its time for which training waited for batches."""
 
     @classmethod
-    def at_first(cls, warmed_up: Stocks) -> UsingUp:
-        """After a warm-up: workers that had made all that they were asked for when a step ended keep up with training;
-        of others it is not known, and what they had made before the first step may last longer than the warm-up."""
-        return cls._of(warmed_up, [stock for stock in warmed_up if stock is not None and not stock.full])
-
-    @classmethod
-    def after(cls, block: Stocks, waited: float) -> UsingUp:
-        """After a block, by what it has left and by the share of its time for which training waited for batches."""
-        return cls._of(block, [stock for stock in block if stock is not None and not stock.keeps_up(waited)])
-
-    @classmethod
-    def _of(cls, stocks: Stocks, unsure: Sequence[Stock]) -> UsingUp:
-        workers = max((stock.workers for stock in unsure), default=0)
-        return cls([stock in unsure for stock in stocks], workers)
+    def of(cls, stocks: Stocks) -> UsingUp:
+        """Of loaders, after steps: workers that had made all that they were asked for when a step ended keep up with
+        training; of others it is not known, and what they had made before may last longer than those steps."""
+        unsure = [stock for stock in stocks if stock is not None and not stock.full]
+        return cls([stock in unsure for stock in stocks], max((stock.workers for stock in unsure), default=0))
 
     @property
     def needed(self) -> bool:
         """Whether there may be anything to use up."""
         return any(self.unsure)
+
+    @property
+    def round_steps(self) -> int:
+        """Steps of a round, in which each worker has its turn."""
+        return self.whole_turns(_LEAST_ROUND)
 
     def whole_turns(self, steps: int) -> int:
         """So many steps or more, in which each worker has its turn as often as any other.
@@ -94,21 +89,26 @@ class UsingUp:
         """
         return -(-steps // self.workers) * self.workers if self.workers else steps
 
-    @property
-    def ended(self) -> bool:
-        """Whether the rounds so far were enough to tell."""
-        return len(self.before) <= MOST_ROUNDS
-
-    def goes_on(self, now: Stocks) -> bool:
+    def goes_on(self, now: Stocks, waited: float) -> bool:
         """Whether to drop another round of steps, after one that led to this stock.
 
         Batches of workers that began together come in waves: only over two rounds is it told whether a stock shrinks.
         """
-        self.before.append(now)
-        if len(self.before) > MOST_ROUNDS:
+        self.rounds.append((now, waited))
+        if len(self.rounds) > MOST_ROUNDS:
             return False
-        earlier = self.before[-1 - _TOLD_OVER] if len(self.before) > _TOLD_OVER else [None] * len(now)
+        if len(self.rounds) <= _TOLD_OVER:
+            return self.needed
+        earlier, _ = self.rounds[-1 - _TOLD_OVER]
+        as_good_as_none = WAITS * _TOLD_OVER * self.round_steps
         return any(
-            unsure and stock is not None and (other is None or stock.held < other.held)
+            unsure and stock is not None and other is not None and other.held - stock.held > as_good_as_none
             for unsure, other, stock in zip(self.unsure, earlier, now, strict=True)
         )
+
+    def then(self) -> UsingUp:
+        """What is to be done before the next block, once this is over: nothing where the rounds were enough to tell
+        that training does not wait."""
+        waits = any(waited >= WAITS for _, waited in self.rounds[-_TOLD_OVER:])
+        behind = waits or len(self.rounds) > MOST_ROUNDS
+        return UsingUp(self.unsure, self.workers) if behind else UsingUp(())
