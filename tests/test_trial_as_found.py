@@ -45,6 +45,15 @@ def test_of_a_crash_outside_python_other_threads_are_not_told() -> None:
     assert where_it_crashed(CRASH.partition("Current")[0], lines=9) == "Fatal Python error: Segmentation fault"
 
 
+def test_a_rank_that_aborts_because_another_has_raised_is_not_told_in_its_place() -> None:
+    raised = "[rank1]: Traceback (most recent call last):\n[rank1]: ValueError: no such bucket\n"
+    lost = "[rank0]: Traceback (most recent call last):\n[rank0]: RuntimeError: Connection closed by peer\n"
+    assert where_it_crashed(raised + CRASH, lines=9) is None
+    assert where_it_crashed(lost + raised + CRASH, lines=9) is None
+    assert where_it_crashed(lost + CRASH, lines=9) is not None
+    assert where_it_crashed("[rank0]:[E1122 watchdog] Timeout of a collective\n" + CRASH, lines=9) is not None
+
+
 THROWN = """terminate called after throwing an instance of 'c10::Error'
   what():  CUDA error: out of memory
 Exception raised from c10_cuda_check_implementation at CUDAException.cpp:43

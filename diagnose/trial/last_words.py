@@ -7,6 +7,7 @@ those of the ranks that lost their connection to it.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 _FAILED = re.compile(r"^.*torch/distributed/elastic/.*failed \(exitcode: (-?\d+)\)", re.MULTILINE)
 _BY_LAUNCHER = re.compile(r"^[A-Z]\d{4} .*torch/distributed/(?:run|elastic/).*\n?", re.MULTILINE)
@@ -26,29 +27,45 @@ def of_the_program(text: str) -> str:
     own = _BY_LAUNCHER.sub("", text[: failed.start()] if failed else text)
     if not own.strip():
         return text
-    by_rank: dict[str, list[str]] = {"": []}
-    for line in own.splitlines():
+    by_rank = _by_rank(own)
+    theirs = [lines for rank, lines in by_rank.items() if rank]
+    return "\n".join(line for lines in _by_themselves(theirs) or theirs or by_rank.values() for line in lines) + "\n"
+
+
+def _by_rank(text: str) -> dict[str, list[str]]:
+    """The lines of each rank; of none, what stands there without a rank."""
+    found: dict[str, list[str]] = {"": []}
+    for line in text.splitlines():
         said = _RANK.match(line)
-        by_rank.setdefault(said[1] if said else "", []).append(said[2] if said else line)
-    theirs = {rank: lines for rank, lines in by_rank.items() if rank}
-    first = {rank: lines for rank, lines in theirs.items() if not any(map(_LOST_ANOTHER.search, lines))}
-    return "\n".join(line for lines in (first or theirs or by_rank).values() for line in lines) + "\n"
+        found.setdefault(said[1] if said else "", []).append(said[2] if said else line)
+    return found
+
+
+def _by_themselves(ranks: Iterable[list[str]]) -> list[list[str]]:
+    """Those that did not fail because another was gone."""
+    return [lines for lines in ranks if not any(map(_LOST_ANOTHER.search, lines))]
 
 
 def where_it_crashed(text: str, lines: int) -> str | None:
     """What faulthandler leaves of a process that a signal ended: its error, and the innermost frames as in a traceback.
 
     Before it what an abort says of itself, which alone tells why; it has no frames where a thread of C++ aborts. None
-    where there is nothing of it. What else it writes (other threads, all extension modules) says less.
+    where there is nothing of it, and where a rank has raised an error of its own: others abort for want of it. What else
+    it writes (other threads, all extension modules) says less.
     """
     crashed = _CRASHED.search(text)
-    if crashed is None:
+    if crashed is None or _is_for_want_of_another(text[: crashed.start()]):
         return None
     why = _last_said(text[: crashed.start()]) if crashed[1].startswith("Aborted") else []
     there = _THERE.search(text, crashed.end())
     calls = there[1].splitlines()[: max(lines - 1 - len(why), 0)] if there else []
     head = f"{crashed[0]} (most recent call last)" if calls else crashed[0]
     return "\n".join([*why, head, *reversed(calls)])
+
+
+def _is_for_want_of_another(said_before: str) -> bool:
+    ranks = [lines for rank, lines in _by_rank(said_before).items() if rank]
+    return any(line.startswith("Traceback ") for lines in _by_themselves(ranks) for line in lines)
 
 
 def _last_said(text: str) -> list[str]:
