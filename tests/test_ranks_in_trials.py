@@ -31,6 +31,7 @@ from diagnose.trial.bench import Bench
 from diagnose.trial.groups import Groups
 from diagnose.trial.last_words import code_of_rank, of_the_program
 from diagnose.trial.schedule import Deadline, Schedule
+from diagnose.trial.stock import UsingUp
 from diagnose.units import NS_PER_S
 
 TORCHRUN = str(Path(sysconfig.get_path("scripts")) / "torchrun")

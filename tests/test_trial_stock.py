@@ -178,9 +178,15 @@ def test_a_wave_of_batches_in_one_round_hides_no_shrinking() -> None:
     assert over(8, 6, 7, 5, 6, 4, 6)[0] == 6
 
 
+def test_rounds_end_once_training_waits_with_less_in_stock_than_comes_at_once() -> None:
+    assert over(5, 3, 1, 0, waited=0.2)[0] == 2
+    assert over(1, waited=0.2)[0] == 0
+
+
 def test_training_that_waits_by_then_has_it_used_up_before_every_block() -> None:
     assert not over(5, 5, 5)[1].needed
-    assert over(0, 0, 0, waited=0.2)[1].needed
+    assert over(5, 1, waited=0.2)[1].needed
+    assert over(5, 5, 5, waited=0.2)[1].needed
 
 
 def test_all_ranks_go_on_while_one_of_them_has_a_stock() -> None:

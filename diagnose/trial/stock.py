@@ -95,20 +95,27 @@ class UsingUp:
         Batches of workers that began together come in waves: only over two rounds is it told whether a stock shrinks.
         """
         self.rounds.append((now, waited))
-        if len(self.rounds) > MOST_ROUNDS:
+        if len(self.rounds) > MOST_ROUNDS or self._is_used_up(now, waited):
             return False
         if len(self.rounds) <= _TOLD_OVER:
             return self.needed
         earlier, _ = self.rounds[-1 - _TOLD_OVER]
         as_good_as_none = WAITS * _TOLD_OVER * self.round_steps
         return any(
-            unsure and stock is not None and other is not None and other.held - stock.held > as_good_as_none
-            for unsure, other, stock in zip(self.unsure, earlier, now, strict=True)
+            unsure and before is not None and stock is not None and before.held - stock.held > as_good_as_none
+            for unsure, before, stock in zip(self.unsure, earlier, now, strict=True)
+        )
+
+    def _is_used_up(self, now: Stocks, waited: float) -> bool:
+        """Whether training waits, with less in stock than its workers bring together."""
+        return waited >= WAITS and not any(
+            unsure and stock is not None and stock.held >= stock.workers
+            for unsure, stock in zip(self.unsure, now, strict=True)
         )
 
     def then(self) -> UsingUp:
         """What is to be done before the next block, once this is over: nothing where the rounds were enough to tell
         that training does not wait."""
-        waits = any(waited >= WAITS for _, waited in self.rounds[-_TOLD_OVER:])
-        behind = waits or len(self.rounds) > MOST_ROUNDS
-        return UsingUp(self.unsure, self.workers) if behind else UsingUp(())
+        lately = [waited for _, waited in self.rounds[-_TOLD_OVER:]]
+        keeps_up = _TOLD_OVER < len(self.rounds) <= MOST_ROUNDS and max(lately) < WAITS
+        return UsingUp(()) if keeps_up else UsingUp(self.unsure, self.workers)
