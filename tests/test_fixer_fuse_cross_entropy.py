@@ -175,6 +175,13 @@ def test_probabilities_of_classes_are_no_indices(made: str, taken: str) -> None:
     assert FIXER.rewrite(example_request("unfused-loss", with_targets("y", taken.replace("y", f"({made})", 1)))) is None
 
 
+def test_probabilities_that_are_passed_by_name_alone_are_no_indices() -> None:
+    text = with_targets("y=y.softmax(-1)", "y.flatten(0, 1)").replace("(logits, y):", "(logits, *, y):")
+    assert FIXER.rewrite(example_request("unfused-loss", text)) is None
+    indices = text.replace("y.softmax(-1)", "y")
+    assert isinstance(FIXER.rewrite(example_request("unfused-loss", indices)), Edits)
+
+
 @pytest.mark.parametrize(
     "made",
     [

@@ -14,7 +14,7 @@ from diagnose.source.arguments import argument, has_star
 from diagnose.source.edit import call_name
 from diagnose.source.syntax import Source
 
-__all__ = ["Binding", "Scope", "binding_of", "bound_to", "dotted", "passed_to", "read_by_others"]
+__all__ = ["Binding", "Scope", "binding_of", "bound_to", "dotted", "parameter_of", "passed_to", "read_by_others"]
 
 Scope = cst.FunctionDef | cst.ClassDef | cst.Module
 _TELLS = frozenset({"print", "str", "repr", "info", "debug", "warning", "log", "format", "write"})
@@ -35,7 +35,7 @@ def binding_of(source: Source, node: cst.Name) -> Binding | None:
     """What binds the name that `node` reads."""
     for scope in _scopes(source, node):
         if isinstance(scope, cst.FunctionDef):
-            parameter = _parameter(scope, node.value)
+            parameter = parameter_of(scope, node.value)
             if parameter is not None:
                 return None if _values(source, scope, node.value) else Binding(scope, parameter=parameter)
         values = _values(source, scope, node.value)
@@ -53,7 +53,7 @@ def bound_to(source: Source, node: cst.Name) -> list[cst.BaseExpression | cst.Fu
     """All that the name which `node` reads is given in its scope, functions and classes too; empty where that is not
     known, as of parameters and imports."""
     for scope in _scopes(source, node):
-        if isinstance(scope, cst.FunctionDef) and _parameter(scope, node.value) is not None:
+        if isinstance(scope, cst.FunctionDef) and parameter_of(scope, node.value) is not None:
             return []
         kinds = (cst.FunctionDef, cst.ClassDef)
         made = [one for one in source.walk(scope) if isinstance(one, kinds) and one.name.value == node.value]
@@ -72,7 +72,8 @@ def _scopes(source: Source, node: cst.CSTNode) -> Iterator[Scope]:
         direct = direct and not isinstance(above, cst.FunctionDef | cst.ClassDef | cst.Lambda)
 
 
-def _parameter(function: cst.FunctionDef, name: str) -> cst.Param | None:
+def parameter_of(function: cst.FunctionDef, name: str) -> cst.Param | None:
+    """The parameter of that name, however it is given; not one that takes the rest."""
     listed = function.params
     return next(
         (each for each in (*listed.posonly_params, *listed.params, *listed.kwonly_params) if each.name.value == name),

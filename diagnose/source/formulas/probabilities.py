@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from diagnose.source.bindings import passed_to
-from diagnose.source.flow import scope_of
+from diagnose.source.bindings import parameter_of, passed_to
 from diagnose.source.formulas.formula import operation
 from diagnose.source.reaching import Bound, reaching, statement_of
 from diagnose.source.syntax import Source
@@ -59,14 +58,11 @@ def _are_floats(source: Source, node: cst.BaseExpression, calls: int) -> bool:
 
 def _passed(source: Source, node: cst.Name) -> list[cst.BaseExpression]:
     """What the calls of a function in its own file give for the parameter that a name is."""
-    function = scope_of(source, node)
-    if not isinstance(function, cst.FunctionDef):
+    found = reaching(source, statement_of(source, node), node.value)
+    if found.bound is not Bound.PARAMETER or not isinstance(found.statement, cst.FunctionDef):
         return []
-    if reaching(source, statement_of(source, node), node.value).bound is not Bound.PARAMETER:
-        return []
-    listed = (*function.params.posonly_params, *function.params.params)
-    parameter = next((one for one in listed if one.name.value == node.value), None)
-    passed = passed_to(function, parameter, None, {"": source}) if parameter is not None else None
+    parameter = parameter_of(found.statement, node.value)
+    passed = passed_to(found.statement, parameter, None, {"": source}) if parameter is not None else None
     return [value for _, value in passed or () if value is not None]
 
 

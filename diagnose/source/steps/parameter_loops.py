@@ -10,7 +10,7 @@ from typing import Literal
 import libcst as cst
 
 from diagnose.source.arguments import argument
-from diagnose.source.bindings import passed_to
+from diagnose.source.bindings import parameter_of, passed_to
 from diagnose.source.edit import call_name
 from diagnose.source.flow import within
 from diagnose.source.reaching import Bound, reaching, statement_of
@@ -220,8 +220,7 @@ def _passed(source: Source, function: cst.CSTNode | None, name: str) -> list[cst
     """What the calls of the file pass for a parameter, else its default; nothing where one is not read."""
     if not isinstance(function, cst.FunctionDef):
         return []
-    listed = (*function.params.posonly_params, *function.params.params, *function.params.kwonly_params)
-    parameter = next((each for each in listed if each.name.value == name), None)
+    parameter = parameter_of(function, name)
     rows = passed_to(function, parameter, None, {"": source}) if parameter is not None else None
     given = [value if value is not None or parameter is None else parameter.default for _, value in rows or ()]
     known = [value for value in given if value is not None]
