@@ -226,13 +226,7 @@ def test_others_that_issue_all_along_are_as_slow() -> None:
 
 def late_on_host(recording_ns: int, ranks: int = 2) -> Diagnosis:
     """One rank's Python takes 8 ms of each step of 16, and writing records costs so much."""
-    slow = """
-        host  : ppppppppl.l.l.l.
-        gpu   :         kkbb  xx
-        gpu 20:             gg
-        bwd   :           BB
-        opt   :                O
-    """
+    slow = ISSUES_SLOWLY.replace("oooooooo", "pppppppp")
     traces = [rank(number, slow if number == 1 else ON_TIME) for number in range(ranks)]
     digests = [digest_of(trace, CATALOGUE) for trace in traces]
     return diagnose_digests(
