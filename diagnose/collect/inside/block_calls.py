@@ -90,12 +90,10 @@ def _bytes_of(calls: list[tuple[Call, int]]) -> dict[str, str]:
     """What forward passes leave and reach, of the calls (each with its order) whose end was seen."""
     done = [(call, order, call.left) for call, order in calls if call.left is not None]
     return {
-        "kept_bytes": _joined(left[0] - call.entered[0] for call, _, left in done if left),
+        "kept_bytes": _joined(left[0] - call.entered[0] for call, _, left in done),
         "boundary_bytes": _joined(call.boundary for call, _, _ in done),
         "cast_bytes": _joined(call.cast for call, _, _ in done),
-        "forward_peak_bytes": _joined(
-            max(left[1], call.entered[1] if order else 0) for call, order, left in done if left
-        ),
+        "forward_peak_bytes": _joined(max(left[1], call.entered[1] if order else 0) for call, order, left in done),
     }
 
 
