@@ -1,10 +1,8 @@
 """A language model of 24 blocks under autocast, whose attention holds all its scores; random tokens as text."""
 
-import argparse
-
 import torch
 import torch.nn.functional as F
-from limits import limit_memory, peak_bytes
+from limits import limit_memory, options, peak_bytes
 from torch import nn
 
 
@@ -53,11 +51,7 @@ class LanguageModel(nn.Module):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--limit", type=float, default=0.0, help="GiB")
-    parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--tiny", action="store_true", help="sizes for a CPU")
-    args = parser.parse_args()
+    args = options().parse_args()
 
     torch.manual_seed(0)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -1,10 +1,8 @@
 """A residual network of convolutions with batch normalisation, which may not be computed again; random images."""
 
-import argparse
-
 import torch
 import torch.nn.functional as F
-from limits import limit_memory, peak_bytes
+from limits import limit_memory, options, peak_bytes
 from torch import nn
 
 
@@ -40,11 +38,7 @@ class ResidualNetwork(nn.Module):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--limit", type=float, default=0.0, help="GiB")
-    parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--tiny", action="store_true", help="sizes for a CPU")
-    args = parser.parse_args()
+    args = options().parse_args()
 
     torch.manual_seed(0)
     torch.backends.cudnn.deterministic = True

@@ -1,10 +1,8 @@
 """A tagger of sequences, weights in bfloat16, whose features are to be about zero: it keeps those of every step."""
 
-import argparse
-
 import torch
 import torch.nn.functional as F
-from limits import limit_memory, peak_bytes
+from limits import limit_memory, options, peak_bytes
 from torch import nn
 
 
@@ -38,11 +36,7 @@ class Tagger(nn.Module):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--limit", type=float, default=0.0, help="GiB")
-    parser.add_argument("--steps", type=int, default=90)
-    parser.add_argument("--tiny", action="store_true", help="sizes for a CPU")
-    args = parser.parse_args()
+    args = options(steps=90).parse_args()
 
     torch.manual_seed(0)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

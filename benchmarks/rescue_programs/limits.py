@@ -1,5 +1,6 @@
-"""A limit on the memory of the process that imports this, and what it took in the end."""
+"""The options of all these programs; a limit on the memory of the process that imports this, and what it took."""
 
+import argparse
 import ctypes
 import resource
 
@@ -7,6 +8,15 @@ import torch
 
 GIB = 1 << 30
 M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8
+
+
+def options(steps: int = 30) -> argparse.ArgumentParser:
+    """The command line: under which limit, for how many steps, in which size."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--limit", type=float, default=0.0, help="GiB")
+    parser.add_argument("--steps", type=int, default=steps)
+    parser.add_argument("--tiny", action="store_true", help="sizes for a CPU")
+    return parser
 
 
 def limit_memory(gibibytes: float) -> None:

@@ -1,10 +1,8 @@
 """A language model with a vocabulary of 128 thousand, weights in bfloat16; random tokens stand in for text."""
 
-import argparse
-
 import torch
 import torch.nn.functional as F
-from limits import limit_memory, peak_bytes
+from limits import limit_memory, options, peak_bytes
 from torch import nn
 
 
@@ -39,11 +37,8 @@ class LanguageModel(nn.Module):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--limit", type=float, default=0.0, help="GiB")
-    parser.add_argument("--steps", type=int, default=30)
+    parser = options()
     parser.add_argument("--deep", action="store_true", help="so many blocks that they take too much as well")
-    parser.add_argument("--tiny", action="store_true", help="sizes for a CPU")
     args = parser.parse_args()
 
     torch.manual_seed(0)

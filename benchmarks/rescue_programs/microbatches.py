@@ -1,10 +1,8 @@
 """A regression on wide rows that accumulates gradients of micro-batches, each of which is too large; random rows."""
 
-import argparse
-
 import torch
 import torch.nn.functional as F
-from limits import limit_memory, peak_bytes
+from limits import limit_memory, options, peak_bytes
 from torch import nn
 
 
@@ -28,11 +26,7 @@ accumulate = 2
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--limit", type=float, default=0.0, help="GiB")
-    parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--tiny", action="store_true", help="sizes for a CPU")
-    args = parser.parse_args()
+    args = options().parse_args()
 
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")

@@ -1,10 +1,8 @@
 """An autoencoder of wide rows with Adam, whose state is the last straw; random rows stand in for measured ones."""
 
-import argparse
-
 import torch
 import torch.nn.functional as F
-from limits import limit_memory, peak_bytes
+from limits import limit_memory, options, peak_bytes
 from torch import nn
 
 
@@ -27,11 +25,7 @@ class Autoencoder(nn.Module):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--limit", type=float, default=0.0, help="GiB")
-    parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--tiny", action="store_true", help="sizes for a CPU")
-    args = parser.parse_args()
+    args = options().parse_args()
 
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")
