@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
@@ -80,11 +81,12 @@ def test_a_profiler_window_is_long_enough_to_see_it() -> None:
     assert steps_to_see(0) == 0
 
 
-class StepByStep(FakeArm):
+class StepByStep(FakeArm, ABC):
     """Tells what each of its steps takes."""
 
+    @abstractmethod
     def step_ms(self) -> float:
-        raise NotImplementedError
+        """Of the step that has just been taken."""
 
     def run(self, steps: int, drop: int, limit_ns: int) -> Block:
         assert limit_ns > 0
