@@ -493,3 +493,26 @@ def test_gradients_that_are_divided_by_another_number_are_not_left_to_the_wrappe
     assert isinstance(FIXERS["use-ddp"].rewrite(example_request("unoverlapped-gradients", COUNTED)), Edits)
     changed = example_request("unoverlapped-gradients", COUNTED.replace(before, after))
     assert isinstance(FIXERS["use-ddp"].rewrite(changed), Advice)
+
+
+@pytest.mark.parametrize("name", ["world", "job.many"])
+@pytest.mark.parametrize(
+    ("further", "known"),
+    [
+        ("", True),
+        ("rank, {0} = dist.get_rank(), dist.get_world_size()", True),
+        ("{0} *= 4", False),
+        ("rank, {0} = info()", False),
+        ("first, *{0}, last = 1, dist.get_world_size(), 2, 3", False),
+        ("{0} = 4", False),
+    ],
+)
+def test_what_a_function_takes_from_outside_is_the_number_of_ranks_if_all_that_it_is_given_is(
+    name: str, further: str, known: bool
+) -> None:
+    text = COUNTED.replace("(model, many)", "(model)").replace("/= many", f"/= {name}").replace("(net, world)", "(net)")
+    given = f"{name} = dist.get_world_size()\n{further.format(name)}"
+    answer = FIXERS["use-ddp"].rewrite(
+        example_request("unoverlapped-gradients", text.replace("world = dist.get_world_size()", given))
+    )
+    assert isinstance(answer, Edits if known else Advice)

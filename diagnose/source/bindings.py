@@ -14,7 +14,17 @@ from diagnose.source.arguments import argument, has_star
 from diagnose.source.edit import call_name
 from diagnose.source.syntax import Source
 
-__all__ = ["Binding", "Scope", "binding_of", "bound_to", "dotted", "parameter_of", "passed_to", "read_by_others"]
+__all__ = [
+    "Binding",
+    "Scope",
+    "binding_of",
+    "bound_to",
+    "dotted",
+    "parameter_of",
+    "passed_to",
+    "read_by_others",
+    "unpacked",
+]
 
 Scope = cst.FunctionDef | cst.ClassDef | cst.Module
 _TELLS = frozenset({"print", "str", "repr", "info", "debug", "warning", "log", "format", "write"})
@@ -94,7 +104,7 @@ def _values(source: Source, scope: Scope, name: str) -> list[cst.BaseExpression]
         elif isinstance(parent, cst.AnnAssign) and parent.target is node:
             if parent.value is not None:
                 found.append(parent.value)
-        elif isinstance(parent, cst.Element) and (value := _element(source, parent)) is not None:
+        elif isinstance(parent, cst.Element) and (value := unpacked(source, parent)) is not None:
             found.append(value)
         elif _binds_otherwise(source, node):
             return None
@@ -112,8 +122,8 @@ def _scope_of(source: Source, node: cst.CSTNode, name: str) -> cst.CSTNode:
     return source.module
 
 
-def _element(source: Source, element: cst.Element) -> cst.BaseExpression | None:
-    """What `a, b = 1, 2` binds one of its names to."""
+def unpacked(source: Source, element: cst.BaseElement) -> cst.BaseExpression | None:
+    """What `a, b = 1, 2` binds one of its names to; None where that is not seen."""
     group = source.parent(element)
     target = source.parent(group) if isinstance(group, cst.Tuple | cst.List) else None
     assign = source.parent(target) if isinstance(target, cst.AssignTarget) else None

@@ -10,7 +10,7 @@ from typing import Literal
 import libcst as cst
 
 from diagnose.source.arguments import argument
-from diagnose.source.bindings import parameter_of, passed_to
+from diagnose.source.bindings import bound_to, parameter_of, passed_to, unpacked
 from diagnose.source.edit import call_name
 from diagnose.source.flow import within
 from diagnose.source.reaching import Bound, reaching, statement_of
@@ -197,23 +197,24 @@ def _given(source: Source, node: cst.Name | cst.Attribute) -> list[cst.BaseExpre
             return _passed(source, found.statement, code)
         if found.bound is Bound.UNPACKED and found.statement is not None:
             return _assigned(source, code, found.statement)
-        if found.bound is not Bound.OUTER:
-            return []
+        given = bound_to(source, node) if found.bound is Bound.OUTER else []
+        return _all_known([value if isinstance(value, cst.BaseExpression) else None for value in given])
     return _assigned(source, code)
 
 
 def _assigned(source: Source, code: str, below: cst.CSTNode | None = None) -> list[cst.BaseExpression]:
-    """What assignments give a name, alone or in a row: `rank, world = get_rank(), get_world_size()`."""
-    found = []
+    """All that assignments give a name, alone or in a row: `rank, world = get_rank(), get_world_size()`; nothing where
+    one is not followed."""
+    if any(source.code(update.target) == code for update in source.every(cst.AugAssign, below)):
+        return []
+    given: list[cst.BaseExpression | None] = []
     for assign in source.every(cst.Assign, below):
-        value = assign.value
         for names in (target.target for target in assign.targets):
             if source.code(names) == code:
-                found.append(value)
-            elif isinstance(names, cst.Tuple) and isinstance(value, cst.Tuple):
-                pairs = zip(names.elements, value.elements, strict=False)
-                found += [each.value for name, each in pairs if source.code(name.value) == code]
-    return found
+                given.append(assign.value)
+            elif isinstance(names, cst.Tuple | cst.List):
+                given += [unpacked(source, each) for each in names.elements if source.code(each.value) == code]
+    return _all_known(given)
 
 
 def _passed(source: Source, function: cst.CSTNode | None, name: str) -> list[cst.BaseExpression]:
@@ -223,6 +224,10 @@ def _passed(source: Source, function: cst.CSTNode | None, name: str) -> list[cst
     parameter = parameter_of(function, name)
     rows = passed_to(function, parameter, None, {"": source}) if parameter is not None else None
     given = [value if value is not None or parameter is None else parameter.default for _, value in rows or ()]
+    return _all_known(given)
+
+
+def _all_known(given: Sequence[cst.BaseExpression | None]) -> list[cst.BaseExpression]:
     known = [value for value in given if value is not None]
     return known if len(known) == len(given) else []
 
