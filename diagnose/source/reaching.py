@@ -12,7 +12,17 @@ from diagnose.source.flow import binds
 from diagnose.source.syntax import Source
 from diagnose.source.written import is_written
 
-__all__ = ["Bound", "Definition", "in_module", "names_in", "reaching", "same_value", "statement_of", "unchanged_until"]
+__all__ = [
+    "Bound",
+    "Definition",
+    "in_module",
+    "names_in",
+    "names_of_row",
+    "reaching",
+    "same_value",
+    "statement_of",
+    "unchanged_until",
+]
 
 Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 
@@ -133,6 +143,14 @@ def _touches(source: Source, below: cst.CSTNode, name: str) -> bool:
 def statement_of(source: Source, node: cst.CSTNode) -> cst.CSTNode:
     """The statement that a node lies in; of a lambda or comprehension, the one around it."""
     return source.statement(node) or source.module
+
+
+def names_of_row(statement: cst.CSTNode | None) -> list[str]:
+    """The names that `B, T, C = …` binds, in order, empty for what is no name; none of another statement."""
+    small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
+    target = small.targets[0].target if isinstance(small, cst.Assign) else None
+    elements = target.elements if isinstance(target, cst.Tuple) else ()
+    return [each.value.value if isinstance(each.value, cst.Name) else "" for each in elements]
 
 
 def names_in(source: Source, node: cst.CSTNode) -> list[cst.Name]:

@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 import libcst as cst
 
-from diagnose.source.reaching import Bound, reaching, statement_of, unchanged_until
+from diagnose.source.reaching import Bound, names_of_row, reaching, statement_of, unchanged_until
 from diagnose.source.syntax import Source
 
 __all__ = ["is_last_size"]
@@ -27,13 +27,4 @@ def is_last_size(source: Source, size: cst.BaseExpression, names: Collection[str
     if not unchanged_until(source, found.value, statement_of(source, size)):
         return None  # the tensor of that name had other axes by then
     shaped = re.fullmatch(r"(\w+)\.(?:shape|size\(\))", source.code(found.value))
-    return shaped is not None and shaped[1] in names and _bound_by(found.statement)[-1:] == [size.value]
-
-
-def _bound_by(statement: cst.CSTNode | None) -> list[str]:
-    """The names that `B, T, C = …` binds, in order."""
-    small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
-    target = small.targets[0].target if isinstance(small, cst.Assign) else None
-    if not isinstance(target, cst.Tuple):
-        return []
-    return [each.value.value if isinstance(each.value, cst.Name) else "" for each in target.elements]
+    return shaped is not None and shaped[1] in names and names_of_row(found.statement)[-1:] == [size.value]

@@ -10,7 +10,7 @@ import libcst as cst
 
 from diagnose.source.formulas.cross_entropy import behind
 from diagnose.source.formulas.formula import Operation, certain, integer, operation
-from diagnose.source.reaching import Bound, names_in, reaching, statement_of
+from diagnose.source.reaching import Bound, names_in, names_of_row, reaching, statement_of
 from diagnose.source.syntax import Source, only_statement
 
 __all__ = ["RotatedPair", "Rotation", "rotated_pairs"]
@@ -283,22 +283,15 @@ def _is_half(source: Source, node: cst.BaseExpression) -> bool:
     return bool(re.search(r"//\s*2\s*\)?$", source.code(behind(source, node, []))))
 
 
-def _targets(statement: cst.CSTNode | None) -> list[str]:
-    small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
-    target = small.targets[0].target if isinstance(small, cst.Assign) else None
-    listed = target.elements if isinstance(target, cst.Tuple) else ()
-    return [each.value.value if isinstance(each.value, cst.Name) else "" for each in listed]
-
-
 def _of_tuple(source: Source, name: str, statement: cst.CSTNode | None, value: cst.Tuple) -> _Half | None:
     """`x1, x2 = x[..., :d], x[..., d:]`"""
-    names = _targets(statement)
+    names = names_of_row(statement)
     return _half(source, value.elements[names.index(name)].value) if len(names) == len(value.elements) else None
 
 
 def _of_cut(source: Source, name: str, statement: cst.CSTNode | None, value: cst.Call) -> _Half | None:
     """`x1, x2 = x.chunk(2, dim=-1)`"""
-    names, made = _targets(statement), operation(source, value)
+    names, made = names_of_row(statement), operation(source, value)
     if made is None or made.name != "chunk" or len(names) != 2 or integer(made.given("chunks", 1)) != 2:
         return None
     if integer(made.given("dim", 2)) != -1:
