@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from diagnose.compose.answers import Variant, ask
 from diagnose.compose.budget import OUT_OF_BUDGET
 from diagnose.compose.candidates import Candidate, candidates
-from diagnose.compose.composition import WITHOUT_ASKING
 from diagnose.compose.journal import Journal, Record
 from diagnose.compose.knowledge import Known
 from diagnose.compose.outcome import Outcome
@@ -43,8 +42,8 @@ def rescue(
     record: Record,
     bench: Trials,
     deadline: Deadline,
-    allow: frozenset[Gate] = WITHOUT_ASKING,
-    died_after: int = 0,
+    allow: frozenset[Gate],
+    died_after: int,
 ) -> Outcome:
     """Try what the findings of which the run died suggest, in the order in which they name it, until it runs.
 
