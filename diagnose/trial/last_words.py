@@ -49,9 +49,9 @@ def _by_themselves(ranks: Iterable[list[str]]) -> list[list[str]]:
 def where_it_crashed(text: str, lines: int) -> str | None:
     """What faulthandler leaves of a process that a signal ended: its error, and the innermost frames as in a traceback.
 
-    Before it what an abort says of itself, which alone tells why; it has no frames where a thread of C++ aborts. None
-    where there is nothing of it, and where a rank has raised an error of its own: others abort for want of it. What else
-    it writes (other threads, all extension modules) says less.
+    Before it what an abort says of itself, which alone tells why; it has no frames where a thread of C++ aborts. What
+    else it writes (other threads, all extension modules) says less. None where there is nothing of it, and where a rank
+    has raised an error of its own: others abort for want of it.
     """
     crashed = _CRASHED.search(text)
     if crashed is None or _is_for_want_of_another(text[: crashed.start()]):
