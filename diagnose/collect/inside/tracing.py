@@ -19,6 +19,7 @@ from ..traced_ranks import SOME, is_traced
 from .allocations import Allocations
 from .announcement import Announcement
 from .guard import guarded
+from .held_workers import workers_held
 from .hub import Hub
 from .lines import LineLog
 from .sites import Sites
@@ -170,7 +171,8 @@ class Tracing:
             self._left_out = True
             return
         self._termination.arm()
-        self._window.open(torch)
+        with workers_held(self._hub.steps):
+            self._window.open(torch)
         self._phase = self._leading_in
 
     def _leading_in(self, index: int) -> None:
@@ -208,7 +210,8 @@ class Tracing:
 
     def _finish(self) -> None:
         self._phase = self._before_more if self._hub.uses_cuda else self._done
-        self._window.stop()
+        with workers_held(self._hub.steps):
+            self._window.stop()
         self._termination.disarm()
         # Not on the training thread: writing a window takes longer than a step.
         self._exporter = threading.Thread(target=guarded(self._save), name="diagnose-export", daemon=True)
