@@ -47,5 +47,5 @@ def written_elsewhere(folder: Path) -> str | None:
     number = f"{least}{len(files):,} file{'s' if len(files) > 1 else ''}"
     return (
         f"trials wrote, replaced or removed {number} outside of their copies, by absolute paths or links "
-        f"({', '.join(shown)}): what a run of it had left there may be lost; take such results from a run of its own"
+        f"({', '.join(shown)}): what a plain run had left there may be lost; take such results from another"
     )

@@ -32,7 +32,8 @@ def reach(capture: Capture, reference: Capture, key: tuple[int, int, str, str], 
     rank, at, kind, name = key
     if kind != "parameter" or step == 0.0:
         return np.inf
-    made = next((steps[-1]["optimizers"] for steps in [reference.states.get(rank)] if steps), ())
+    states = reference.states.get(rank)
+    made = states[-1]["optimizers"] if states else ()
     if not _scales_by_gradient(made, name):
         return np.inf
     shape = reference.values[key].shape
