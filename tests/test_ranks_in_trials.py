@@ -191,7 +191,7 @@ def test_a_block_takes_as_long_as_on_the_slowest_rank_and_waits_as_the_one_that_
     ]
     monkeypatch.setattr(Arm, "_turn", lambda *_arguments: (10, answers))
     arm = Arm.__new__(Arm)
-    arm._stock = UsingUp([True, False])
+    arm._stock = UsingUp(())
     block = arm.run(10, 2, LIMIT_NS)
     assert (block.mean_ns, block.input_ns, block.memory.peak_bytes) == (9.0, 7, 3)
     assert block.steps_ns == [9] * 10

@@ -189,6 +189,16 @@ def test_training_that_waits_by_then_has_it_used_up_before_every_block() -> None
     assert over(5, 5, 5, waited=0.2)[1].needed
 
 
+def test_a_loader_that_keeps_up_is_asked_again_once_training_has_waited_for_each_worker() -> None:
+    using = UsingUp(())
+    assert not using.after(2, [stock(1)], 0.3).needed  # a wait for a wave of batches may have fallen into the block
+    assert using.after(2, [stock(1)], 0.3).needed
+    using = UsingUp(())
+    assert not any(using.after(2, [stock(1)], waited).needed for waited in (0.15, 0.0, 0.0, 0.0))
+    assert not UsingUp(()).after(9, [stock(1)], 0.05).needed
+    assert not UsingUp(()).after(9, [stock(8)], 0.9).needed  # all that was asked for is there
+
+
 def test_all_ranks_go_on_while_one_of_them_has_a_stock() -> None:
     using = UsingUp.of([stock(3), None, stock(8)])
     assert using.unsure == [True, False, False]

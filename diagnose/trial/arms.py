@@ -26,7 +26,7 @@ from diagnose.program import Program
 from diagnose.program.rendezvous import held_port, with_own_port
 from diagnose.trial.groups import Group, Groups
 from diagnose.trial.memory import Memory, died_of_memory
-from diagnose.trial.stock import WAITS, UsingUp, stocks_in
+from diagnose.trial.stock import UsingUp, stocks_in
 from diagnose.units import NS_PER_S, format_ns
 
 _LET_REST = {"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "86400"}
@@ -187,8 +187,8 @@ class Arm:
         slowest = max(answers, key=lambda answer: int(answer["total_ns"]))
         input_ns = max(int(answer["input_ns"]) for answer in answers)
         block = Block(steps, int(slowest["total_ns"]), input_ns, _memory(answers), slowest["steps_ns"])
-        if not self._stock.needed and _waited(answers) >= WAITS:
-            self._stock = UsingUp.of(stocks_in(answers))
+        self._stock = self._stock.after(steps, stocks_in(answers), _waited(answers))
+        if self._stock.needed:
             self._keeping_up.discard(self._sources)
         return block
 

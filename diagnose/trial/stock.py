@@ -64,6 +64,10 @@ class UsingUp:
     """Of such loaders, the most."""
     rounds: list[tuple[Stocks, float]] = field(default_factory=list)
     """The stock at the end of each so far, and the share of its time for which training waited for batches."""
+    measured: int = 0
+    """Steps of blocks since nothing has to be used up."""
+    waited: float = 0.0
+    """Of these, for how many steps' time training waited."""
 
     @classmethod
     def of(cls, stocks: Stocks) -> UsingUp:
@@ -119,3 +123,14 @@ class UsingUp:
         lately = [waited for _, waited in self.rounds[-_TOLD_OVER:]]
         keeps_up = _TOLD_OVER < len(self.rounds) <= MOST_ROUNDS and max(lately) < WAITS
         return UsingUp(()) if keeps_up else UsingUp(self.unsure, self.workers)
+
+    def after(self, steps: int, now: Stocks, waited: float) -> UsingUp:
+        """What is to be done after a block of so many steps: where training waits by then, over steps enough for each
+        worker to have had its turn, there may be something to use up after all."""
+        if self.needed:
+            return self
+        self.measured += steps
+        self.waited += waited * steps
+        again = UsingUp.of(now)
+        waits = self.waited >= WAITS * self.measured and self.measured >= again.round_steps
+        return again if again.needed and waits else self
