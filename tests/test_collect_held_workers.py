@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from diagnose.collect.inside.held_workers import workers_held
+from diagnose.collect.inside.held_workers import HeldWorkers
 from diagnose.collect.inside.steps import StepHooks, hook_loader
 from diagnose.collect.inside.tracing import Tracing
 from diagnose.collect.inside.window import Window
@@ -49,13 +49,13 @@ def wait_until(batches: Any, *, still: bool) -> None:
 
 
 def test_workers_stand_still_and_go_on(steps: StepHooks, batches: Any) -> None:
-    with workers_held(steps):
+    with HeldWorkers(steps).still():
         wait_until(batches, still=True)
     assert len(list(batches)) == 99
 
 
 def test_they_go_on_where_the_profiler_does_not_begin(steps: StepHooks, batches: Any) -> None:
-    with pytest.raises(RuntimeError, match="another profiler"), workers_held(steps):
+    with pytest.raises(RuntimeError, match="another profiler"), HeldWorkers(steps).still():
         raise RuntimeError("another profiler is recording")
     wait_until(batches, still=False)
 
@@ -63,17 +63,26 @@ def test_they_go_on_where_the_profiler_does_not_begin(steps: StepHooks, batches:
 def test_a_worker_that_is_gone_is_nobody_to_stop(steps: StepHooks, batches: Any) -> None:
     batches._workers[0].kill()
     batches._workers[0].join()
-    with workers_held(steps):
+    with HeldWorkers(steps).still():
         pass
 
 
 def test_without_workers_there_is_nobody_to_stop(steps: StepHooks) -> None:
-    with workers_held(steps):
+    with HeldWorkers(steps).still():
         pass
     samples: Any = range(3)
     for _ in DataLoader(samples):
-        with workers_held(steps):
+        with HeldWorkers(steps).still():
             pass
+
+
+def test_they_go_on_where_a_signal_ends_the_process(steps: StepHooks, batches: Any) -> None:
+    """Its handler runs in the midst of what goes on, and nothing after it."""
+    held = HeldWorkers(steps)
+    with held.still():
+        wait_until(batches, still=True)
+        held.release()
+        wait_until(batches, still=False)
 
 
 def test_they_stand_still_while_the_window_of_a_run_begins_and_ends(
@@ -94,9 +103,13 @@ def test_they_stand_still_while_the_window_of_a_run_begins_and_ends(
     hub = SimpleNamespace(
         torch=torch, steps=steps, end_ns=lambda: 0, rank=0, world_size=1, folder=tmp_path / "rank0", uses_cuda=False
     )
-    tracing = Tracing({}, cast("Any", hub), cast("Any", SimpleNamespace(ownership=None)), cast("Any", None), list)
+    sites, allocations = SimpleNamespace(ownership=None), SimpleNamespace(end_history=lambda: None)
+    tracing = Tracing({}, cast("Any", hub), cast("Any", sites), cast("Any", allocations), list)
     tracing._open(5)
     wait_until(batches, still=False)
     tracing._finish()
     wait_until(batches, still=False)
     assert seen == ["open", "stop"]
+    with tracing._workers.still():
+        tracing.close()
+        wait_until(batches, still=False)

@@ -17,21 +17,31 @@ if TYPE_CHECKING:
     from .steps import StepHooks
 
 
-@contextlib.contextmanager
-def workers_held(steps: StepHooks) -> Iterator[None]:
-    """Stop the workers of the loader that gave training its last batch, and let them go on afterwards."""
-    loader: Any = steps.loader() if steps.loader is not None else None
-    # Held until the end: a loader whose last reference went meanwhile would wait for workers that stand still.
-    workers = getattr(loader, "_workers", ())
-    pids = [worker.pid for worker in workers if getattr(worker, "pid", None) is not None]
-    try:
-        _signal(pids, signal.SIGSTOP)
-        yield
-    finally:
-        _signal(pids, signal.SIGCONT)
+class HeldWorkers:
+    """Of the loader that gave training its last batch."""
 
+    def __init__(self, steps: StepHooks) -> None:
+        self._steps = steps
+        self._held: list[Any] = []
 
-def _signal(pids: list[int], number: signal.Signals) -> None:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, number)
+    @contextlib.contextmanager
+    def still(self) -> Iterator[None]:
+        """Stop them, and let them go on afterwards."""
+        loader: Any = self._steps.loader() if self._steps.loader is not None else None
+        # Held until the end: a loader whose last reference went meanwhile would wait for workers that stand still.
+        self._held = [one for one in getattr(loader, "_workers", ()) if getattr(one, "pid", None) is not None]
+        try:
+            self._signal(signal.SIGSTOP)
+            yield
+        finally:
+            self.release()
+
+    def release(self) -> None:
+        """Let them go on, if they stand still: also where a signal ends the process before it gets any further."""
+        self._signal(signal.SIGCONT)
+        self._held = []
+
+    def _signal(self, number: signal.Signals) -> None:
+        for worker in self._held:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(worker.pid, number)

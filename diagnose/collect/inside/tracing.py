@@ -19,7 +19,7 @@ from ..traced_ranks import SOME, is_traced
 from .allocations import Allocations
 from .announcement import Announcement
 from .guard import guarded
-from .held_workers import workers_held
+from .held_workers import HeldWorkers
 from .hub import Hub
 from .lines import LineLog
 from .sites import Sites
@@ -60,6 +60,7 @@ class Tracing:
         self._ownership = sites.ownership
         self._wanted = max(1, int(recipe.get("steps", 4)))
         self._window = Window()
+        self._workers = HeldWorkers(hub.steps)
         self._lines = LineLog(self._ownership)
         self._tries = 0
         self._open_at: int | None = None
@@ -102,6 +103,7 @@ class Tracing:
 
     def close(self) -> None:
         """Stop whatever is open and save it; on the training thread, or at the process's end."""
+        self._workers.release()
         self._lines.end(whole=False)
         if self._window.is_open:
             self._window.stop()
@@ -171,7 +173,7 @@ class Tracing:
             self._left_out = True
             return
         self._termination.arm()
-        with workers_held(self._hub.steps):
+        with self._workers.still():
             self._window.open(torch)
         self._phase = self._leading_in
 
@@ -210,7 +212,7 @@ class Tracing:
 
     def _finish(self) -> None:
         self._phase = self._before_more if self._hub.uses_cuda else self._done
-        with workers_held(self._hub.steps):
+        with self._workers.still():
             self._window.stop()
         self._termination.disarm()
         # Not on the training thread: writing a window takes longer than a step.
