@@ -158,6 +158,14 @@ def test_using_up_and_the_block_after_it_share_one_limit(tmp_path: Path, monkeyp
     assert len(set(ends)) == 1
 
 
+def test_what_was_shown_holds_until_training_waits_in_blocks_however_short(tmp_path: Path) -> None:
+    with arm_with(tmp_path, 2, 1, 60, 5) as arm:
+        arm._keeping_up.add(arm._sources)
+        steps = [arm.run(3, 2, LIMIT_NS).steps for _ in range(3)]
+    assert steps == [3, 3, 4]  # whole turns of both workers, by then
+    assert not arm._keeping_up
+
+
 def stock(held: int) -> Stock:
     return Stock(held, asked=8, workers=2, most=8)
 

@@ -226,7 +226,7 @@ class Arm:
 
     def _use_up(self, drop: int, end_ns: int) -> int:
         """Drop steps until the loaders' stock is what it is where training goes on; how many are yet to be dropped."""
-        if self._sources in self._keeping_up:
+        if self._stock.needed and self._sources in self._keeping_up:
             self._stock = UsingUp(())
         if not (drop and self._stock.needed):
             return drop
