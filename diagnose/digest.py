@@ -8,7 +8,7 @@ is left is divided by the steps. `diagnose.engine` makes a diagnosis of the dige
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -90,8 +90,9 @@ def digest_of(trace: Trace, catalogue: Catalogue) -> Digest:
     claims = [(rule, answer) for rule, answer in answers if isinstance(answer, Claim) and not answer.once]
     claimed: dict[str, float] = {}
     for rule, claim in claims:
-        share = claim.recoverable_ns / measures.total_ns if measures.total_ns else 0.0
-        share += claim.unseen_ns / (measures.mean_ns + claim.unseen_ns) if claim.unseen_ns else 0.0
+        unseen_ns = claim.unseen_ns * measures.step_count
+        whole_ns = measures.total_ns + unseen_ns
+        share = (claim.recoverable_ns + unseen_ns) / whole_ns if whole_ns else 0.0
         claimed[rule.name] = max(share, claimed.get(rule.name, 0.0))
     found = _settle(claims, measures)
     return Digest(
@@ -109,7 +110,7 @@ def digest_of(trace: Trace, catalogue: Catalogue) -> Digest:
         unknown=tuple(dict.fromkeys(answer for _, answer in answers if isinstance(answer, CannotTell))),
         failures=tuple(failures),
         recorded=trace.warnings,
-        measured=tuple(_warnings(measures)),
+        measured=(*_warnings(measures), *_longer_in_the_run(found, measures)),
         in_collectives=tuple(
             (one.claim.claims & measures.counted & measures.comm, (one.claim.claims & measures.counted).total_ns)
             for one in found
@@ -141,15 +142,13 @@ def _settle(claims: Iterable[tuple[Rule, Claim]], measures: Measures) -> list[Se
 
 
 def _with_unseen(claims: list[Settled], measures: Measures) -> list[Settled]:
-    """Add what claims lose outside the counted steps: its share of all time, of what is left of the counted steps."""
-    left = measures.total_ns - sum(one.recoverable_ns for one in claims)
-    added = []
-    for one in claims:
-        share = one.claim.unseen_ns / (measures.mean_ns + one.claim.unseen_ns) if one.claim.unseen_ns else 0.0
-        unseen = min(int(measures.total_ns * share), left)
-        left -= unseen
-        added.append(replace(one, recoverable_ns=one.recoverable_ns + unseen))
-    return added
+    """Add what claims lose outside the counted steps, by which the mean step of the run is longer than theirs."""
+    count = measures.step_count
+    unseen_ns = sum(one.claim.unseen_ns for one in claims) * count
+    return [
+        replace(one, recoverable_ns=one.recoverable_ns + one.claim.unseen_ns * count, unseen_ns=unseen_ns)
+        for one in claims
+    ]
 
 
 def counts(one: Settled, measures: Measures) -> bool:
@@ -193,14 +192,19 @@ def finding_of(one: Settled, measures: Measures, catalogue: Catalogue) -> Findin
 
 
 def _share(one: Settled, measures: Measures) -> float:
-    """What comes back of the step, of which the profiler's cost is no part where it is known."""
-    length = untraced_ns(measures)
+    length = _length_ns(one, measures)
     return min(one.recoverable_ns / length, 1.0) if length else 0.0
+
+
+def _length_ns(one: Settled, measures: Measures) -> int:
+    """What a share is one of: the counted steps, were they as long as those of the whole run are on average. The
+    profiler's cost is no part of that where it is known."""
+    return untraced_ns(measures) + one.unseen_ns
 
 
 def _sure_share(one: Settled, measures: Measures) -> float:
     """The share that comes back even if the profiler cost the host more than is usual, as far as the rule is sure."""
-    length = untraced_ns(measures)
+    length = _length_ns(one, measures)
     doubtful = _doubtful_ns(one.claim, measures)
     share = _share(one, measures) * one.claim.sure
     return max(share - doubtful / length, 0.0) if doubtful and length else share
@@ -292,6 +296,14 @@ def _warnings(measures: Measures) -> list[str]:
             f"±{format_share(noise / measures.mean_ns)} (two standard errors)"
         )
     return found
+
+
+def _longer_in_the_run(found: Sequence[Settled], measures: Measures) -> Iterator[str]:
+    """What a share is one of, where that is not the mean of the counted steps."""
+    if any(one.unseen_ns for one in found):
+        count = measures.step_count
+        longer, whole = (format_ns(length / count) for length in (found[0].unseen_ns, _length_ns(found[0], measures)))
+        yield f"steps outside the recording are longer, by {longer} a step on average: shares are of a step of {whole}"
 
 
 def _lengthened(measures: Measures) -> Iterator[str]:

@@ -43,6 +43,8 @@ class Settled:
     """What it would be if nothing else claimed its time."""
     shared: tuple[tuple[str, int], ...] = ()
     """Other rules that claim much of the same time, and how much of it."""
+    unseen_ns: int = 0
+    """By how much the counted steps would be longer with what all claims lose outside them."""
 
 
 def settled(claims: Iterable[tuple[Rule, Claim]], measures: Measures) -> list[Settled]:

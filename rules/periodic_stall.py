@@ -105,13 +105,14 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     claims, gain = _within_counted(
         measures, exceptional_steps(measures.steps.length_ns), int(np.median(stalls.cost_ns))
     )
+    seen_ns = min(gain, per_step * measures.step_count)
     length = float(np.median(log.length_ns[stalls.rows]))
     yield Claim(
         summary=f"{_how_many(stalls, int(log.usable.sum()))} {format_ns(length)} instead of "
         f"{format_ns(stalls.usual_ns)}, {format_ns(per_step)} per step on average{f': {cause}' if cause else ''}",
-        recoverable_ns=min(gain, per_step * measures.step_count),
+        recoverable_ns=seen_ns,
         claims=claims,
-        unseen_ns=0 if gain else per_step,
+        unseen_ns=per_step - seen_ns // max(measures.step_count, 1),
         evidence=[
             Evidence("long steps", len(stalls.rows), "count"),
             Evidence("steps looked at", int(log.usable.sum()), "count"),

@@ -16,6 +16,7 @@ from diagnose.measure import Measures
 from diagnose.model import Confidence, Finding, Severity
 from diagnose.rule import CannotTell, Claim, RangeKind, StepTimes, Trace, drawn, stalls_of
 from diagnose.trace.schema import Ranges, StepLog
+from diagnose.units import format_ns
 
 MS = 1_000_000
 RULE = plugins.load().rules["periodic-stall"]
@@ -200,25 +201,48 @@ def test_a_loader_whose_workers_take_turns_is_left_to_another_rule() -> None:
     assert claims(logged(lengths, ranges=ranges, names=("DataLoader.__next__",))) == []
 
 
-def test_what_lies_outside_the_traced_steps_is_found_by_its_average() -> None:
-    """Four traced steps of 10 ms after 100 logged ones of which every twentieth takes 410 ms: 20 ms a step."""
+def test_what_lies_outside_the_traced_steps_is_told_per_step_of_the_whole_run() -> None:
+    """Four traced steps of 10 ms after 100 logged ones of which every twentieth takes 410 ms: 20 ms a step of 30."""
     window = drawn("gpu : kkkkkkkkk\nstep:           |", repeat=5)
     lengths = every(20, 410.0, steps=100)
     ends = (np.cumsum(lengths) * MS).astype(np.int64)
-    found = finding(replace(window, step_log=StepLog.build({"end_ns": ends - ends[-1] - 500 * MS})))
+    trace = replace(window, step_log=StepLog.build({"end_ns": ends - ends[-1] - 500 * MS}))
+    found = finding(trace)
     assert found is not None
     assert found.severity is Severity.HIGH
-    assert abs(found.share - 2 / 3) < 0.05
+    assert abs(found.recoverable_ns - 20 * MS) < 2 * MS
+    assert found.share == pytest.approx(found.recoverable_ns / (10 * MS + found.recoverable_ns))
+    (told,) = [one for one in diagnose([trace], plugins.load()).warnings if "outside the recording" in one]
+    assert told.endswith(f"shares are of a step of {format_ns(10 * MS + found.recoverable_ns)}")
 
 
-def test_all_findings_together_still_fit_into_the_step() -> None:
+def test_what_a_short_window_has_too_little_of_is_counted_as_the_log_has_it() -> None:
+    """Every twentieth step takes 410 ms; the one among the four traced ones happens to take 42."""
+    window = drawn(
+        """
+        host: oooooooo  oooooooo  oooooooo  oooooooo
+        ckpt:                               wwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwww
+        opt :         O         O         O                                         O         O
+        """
+    )
+    assert [length // MS for length in Measures(window).steps.length_ns.tolist()] == [10, 10, 42, 10]
+    ends = (np.cumsum(every(20, 410.0, steps=100)) * MS).astype(np.int64)
+    found = finding(replace(window, step_log=StepLog.build({"end_ns": ends - ends[-1] - 500 * MS})))
+    assert found is not None
+    assert abs(found.recoverable_ns - 20 * MS) < 2 * MS
+
+
+def test_all_findings_together_still_fit_into_the_step_of_the_whole_run() -> None:
     window = drawn("host: ol     ol\ngpu :   kkkk   kkkk\nstep:              |", repeat=5)
     ends = (np.cumsum(every(20, 4000.0, steps=100)) * MS).astype(np.int64)
     trace = replace(window, step_log=StepLog.build({"end_ns": ends - ends[-1] - 500 * MS}))
     diagnosis = diagnose([trace], plugins.load())
     assert "periodic-stall" in [one.rule for one in diagnosis.findings]
     assert len(diagnosis.findings) > 1
-    assert sum(one.recoverable_ns for one in diagnosis.findings) <= (diagnosis.steps.mean_ns or 0)
+    lost = next(one.recoverable_ns for one in diagnosis.findings if one.rule == "periodic-stall")
+    for one in diagnosis.findings:
+        assert one.share == pytest.approx(one.recoverable_ns / ((diagnosis.steps.mean_ns or 0) + lost))
+    assert sum(one.share for one in diagnosis.findings) <= 1
 
 
 def test_steps_under_the_profiler_are_left_out() -> None:

@@ -80,7 +80,8 @@ class Finding:
     recoverable_ns: int
     """Time per step that would be saved if the cause were gone; no nanosecond is claimed by two findings."""
     share: float
-    """`recoverable_ns` over the mean step."""
+    """`recoverable_ns` over the mean step: that of the whole run, where a live one was seen to lose time in steps that
+    were not recorded."""
     confidence: Confidence
     summary: str
     evidence: tuple[Evidence, ...] = ()
