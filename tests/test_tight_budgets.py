@@ -143,6 +143,13 @@ CASES = {
     "code that compiles anew": Case(25.4, 9.0, 224, 0.6, (Cure("mark-dynamic", 173, 190, ROUNDS, 60, 3),), 1),
     "a tokenizer": Case(12.0, 15.0, 90, 1.5, (Cure("workers", 40, 34), Cure("prefetch", 24, 16))),
     "a decoder": Case(8.3, 18.0, 53.5, 0.3, (Cure("workers", 36, 26),)),
+    "augmented at random": Case(
+        15.0,
+        18.0,
+        67.6,
+        0.6,
+        (Cure("workers", 41, 48, Gate.TRAINING), Cure("persistent-workers", 0.5, 0, Gate.TRAINING, 31)),
+    ),
     "a loss": Case(
         8.5,
         5.7,
@@ -185,6 +192,7 @@ KEPT = {
         "many launches": {"cuda-graphs"},
         "code that compiles anew": {"mark-dynamic"},
         "a decoder": {"workers"},
+        "augmented at random": {"workers", "persistent-workers"},
         "a loss": {"compile-loss"},
         "matrix units": {"bf16"},
         "waits in a mask": {"weigh-masked", "compile-model"},
@@ -237,6 +245,13 @@ def test_a_trial_that_may_be_cut_short_is_told_before_it_begins(tmp_path: Path) 
     (told,) = [one for one in session.events if isinstance(one, PhaseChanged) and "cut short" in one.phase]
     assert told.phase == "trying compile-loss although it may be cut short"
     assert "this would take about" in told.detail
+
+
+def test_many_at_once_may_be_cut_short_too_where_none_of_them_fits_alone(tmp_path: Path) -> None:
+    session = Session(tmp_path, CASES["augmented at random"])
+    session.run(95)
+    (told,) = [one for one in session.events if isinstance(one, PhaseChanged) and "cut short" in one.phase]
+    assert told.phase == "trying all together although it may be cut short"
 
 
 def test_one_that_is_cut_short_after_all_is_not_tried_and_the_budget_holds(tmp_path: Path) -> None:

@@ -67,6 +67,13 @@ def test_at_best_compiling_is_short_until_it_was_seen() -> None:
     assert known.trial_ns(1, compiles=True, at_best=True) == known.trial_ns(1, compiles=True)
 
 
+def test_a_patched_program_that_is_faster_has_shorter_blocks() -> None:
+    known = costs()
+    blocks_ns = TURNS_NS - 2 * 5 * NS_PER_S
+    assert known.check_ns(0.5) == TURNS_NS - blocks_ns // 4
+    assert known.trial_ns(1) - known.trial_ns(1, saved=0.5) == blocks_ns // 4
+
+
 def test_what_compiles_no_less_at_every_start_has_no_first_one_that_takes_longer() -> None:
     known = Costs(SCHEDULE)
     known.saw(comparison(original_s=12, patched_s=12), TURNS_NS, compiles=True)

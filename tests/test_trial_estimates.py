@@ -115,6 +115,14 @@ def test_steps_that_are_expected_to_be_shorter_make_shorter_trajectories() -> No
     assert some[1] - some[2] == 2 * SEEDS * 50 * 10 * NS_PER_MS  # a tenth of a step is left at least
 
 
+def test_at_best_what_is_promised_holds_for_the_patched_programs_blocks_and_trajectories() -> None:
+    known, plan = costs(), Plan(fix(Gate.TRAINING), promised=0.5)
+    likely = estimates(known).trial_ns(plan, PROGRAM, compiles=False)
+    at_best = estimates(known).trial_ns(plan, PROGRAM, compiles=False, at_best=True)
+    trajectories_ns = SEEDS * 50 * 50 * NS_PER_MS  # those of the original take as long as ever
+    assert likely - at_best == known.check_ns() - known.check_ns(0.5) + trajectories_ns
+
+
 def test_little_memory_makes_a_look_longer() -> None:
     known, plan = costs(), Plan(fix(Gate.ROUNDING, "tf32"))
     roomy, tight = (estimates(known, memory).trial_ns(plan, PROGRAM, compiles=False) for memory in (ROOMY, TIGHT))

@@ -19,13 +19,18 @@ def affordable(
 ) -> Bundle | None:
     """As much of a bundle on a stack as there is time for, the most first; None where that is too little.
 
-    Trajectories take longest. Beside kept fixes, what changes no bit needs no more than its own gate.
+    Trajectories take longest. Beside kept fixes, what changes no bit needs no more than its own gate. Where there is no
+    time for any fix by itself either, which starts its processes anew, the bundle is worth the risk of being cut short.
     """
     ways = [bundle, bundle.without_training]
     if stack.kept:
         wanted = [one for one in queue if one.fixer.name in bundle.names]
         ways.append(gather(stack, wanted, frozenset(allow) & {Gate.BITWISE}))
-    return next((way for way in ways if len(way.members) > 1 and budget.refused_plan(way.plan) is None), None)
+    ways = [way for way in ways if len(way.members) > 1]
+    fitting = next((way for way in ways if budget.refused_plan(way.plan) is None), None)
+    if fitting is None and all(budget.refused(fixer) is not None for fixer in bundle.fixers):
+        return next((way for way in ways if budget.risks(way.plan)), None)
+    return fitting
 
 
 def better_apart(bundle: Bundle, budget: Budget) -> bool:

@@ -2,8 +2,9 @@
 
 Nothing is begun that cannot end. How long a trial will take is told by those before it: a start with its warm-up, the
 blocks of its turns, the captures of its gate. The first trials of a session rest on the control alone, and what no
-process of it has shown yet, compiling above all, is assumed. Where nothing but that stands against a fix that promises
-a clear saving, its trial is begun: should the assumption hold, the budget cuts it short, and that is told.
+process of it has shown yet, compiling above all, is assumed, and that the patched program is no faster. Where nothing
+but that stands against a fix that promises a clear saving, its trial is begun: should the assumption hold, the budget
+cuts it short, and that is told.
 
 What the end needs beside the last runs hangs on what is kept. Where its numbers as a whole were held against the
 original's already, nothing; and a fix that then changes no bit leaves it so. One that rounds otherwise in a program
@@ -62,8 +63,7 @@ class Budget:
         """The fix with as many of its settings as there is time for; else why it is not tried."""
         patched = ready.variants[0].fixer
         reason = self.refused(patched)
-        if reason is not None and ready.proposal.share > CLEAR_SAVING and self._fits_at_best(Plan(patched)):
-            self.on_risk(f"trying {patched.name} although it may be cut short", reason)
+        if reason is not None and self.risks(Plan(patched, promised=ready.proposal.share)):
             return replace(ready, variants=ready.variants[:1]), None
         if reason is not None:
             return ready, reason
@@ -83,9 +83,15 @@ class Budget:
         """
         return self._refused(self.bench.trial_ns(plan), self.bench.final_ns(held=self._covers(plan.fixer), runs=1))
 
-    def _fits_at_best(self, plan: Plan) -> bool:
-        """Whether it may end in time. Then the numbers of the whole are looked at as far as there is time, and told."""
-        return self._refused(self.bench.trial_ns(plan, at_best=True), self.bench.final_ns(held=True, runs=1)) is None
+    def risks(self, plan: Plan) -> bool:
+        """Whether a refused trial is begun all the same, as it promises much and may end in time: told if so. Then the
+        numbers of the whole are looked at as far as there is time."""
+        reason = self.refused_plan(plan)
+        at_best_ns, end_ns = self.bench.trial_ns(plan, at_best=True), self.bench.final_ns(held=True, runs=1)
+        if reason is None or plan.promised <= CLEAR_SAVING or self._refused(at_best_ns, end_ns) is not None:
+            return False
+        self.on_risk(f"trying {plan.fixer.name} although it may be cut short", reason)
+        return True
 
     @property
     def bounded(self) -> bool:

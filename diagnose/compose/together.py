@@ -82,9 +82,9 @@ class Bundle:
         """Of a trial of all of them."""
         harmless = self.without_training
         if not self.trains or not harmless.members:
-            return Plan(as_one(self.fixers), names=self.names)
-        part = as_one(harmless.fixers)
-        return Plan(as_one(self.fixers), part=part, saved_ns=harmless.predicted_ns, names=self.names)
+            return Plan(as_one(self.fixers), names=self.names, promised=self.share)
+        part, saved_ns = as_one(harmless.fixers), harmless.predicted_ns
+        return Plan(as_one(self.fixers), part=part, saved_ns=saved_ns, names=self.names, promised=self.share)
 
     @property
     def predicted_ns(self) -> int:
@@ -94,6 +94,13 @@ class Bundle:
             for finding, left in proposal.parts:
                 treated.setdefault(finding.rule, []).append((proposal.fixer, finding, left))
         return sum(promised_together_ns(some) for some in treated.values())
+
+    @property
+    def share(self) -> float:
+        """Of the step in which they were found, the same."""
+        findings = (finding for member in self.members for finding in member.proposal.findings)
+        largest = max(findings, key=lambda finding: finding.recoverable_ns)
+        return largest.share * self.predicted_ns / largest.recoverable_ns if largest.recoverable_ns else 0.0
 
     @property
     def prediction(self) -> Confidence:

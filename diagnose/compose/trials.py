@@ -74,7 +74,7 @@ class Trials(Protocol):
 
     def trial_ns(self, plan: Plan, *, at_best: bool = False) -> int:
         """How long a trial is expected to take, with the choice between settings and its gate; `at_best`: if what is
-        only assumed of it turns out short."""
+        only assumed of it turns out short, and what it promises holds."""
         ...
 
     def check_ns(self) -> int:

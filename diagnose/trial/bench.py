@@ -287,7 +287,7 @@ class Bench:
 
     def trial_ns(self, plan: Plan, *, at_best: bool = False) -> int:
         """How long a trial is expected to take, with the choice between settings and its gate; `at_best`: if what is
-        only assumed of it turns out short."""
+        only assumed of it turns out short, and what it promises holds."""
         fixer, baseline = plan.fixer, self._baseline
         # What changes no bit is hardly in what was compiled; anything else may compile all of it anew.
         recompiles = baseline is not None and baseline.root in self._copies.slow

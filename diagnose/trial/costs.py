@@ -121,11 +121,19 @@ class Costs:
             self.gates_ns[gate] = took_ns * min(processes, _OF_ITS_OWN[gate]) // processes
 
     def trial_ns(
-        self, settings: int, *, compiles: bool = False, started: bool = False, windows: int = 2, at_best: bool = False
+        self,
+        settings: int,
+        *,
+        compiles: bool = False,
+        started: bool = False,
+        windows: int = 2,
+        at_best: bool = False,
+        saved: float = 0.0,
     ) -> int:
         """A trial up to its gate: the choice between settings, the turns, and so many profiler windows.
 
         `started`: its processes wait for it. `at_best`: if what nothing in this session has shown yet turns out short.
+        `saved`: the share by which the patched program's steps are shorter.
         """
         more_ns = self.compiling_ns(at_best=at_best) if compiles and self.start_ns else 0
         if compiles and self.ahead:
@@ -134,15 +142,16 @@ class Costs:
         if settings > 1:
             one_ns = self._turns_ns(1, self.schedule.sweep_pairs) + more_ns
             sweep_ns = (settings - 1) * round(self.slack * one_ns)
-        turns_ns = self.check_ns() + round(self.slack * self._windows_ns(windows)) + more_ns
+        turns_ns = self.check_ns(saved) + round(self.slack * self._windows_ns(windows)) + more_ns
         return sweep_ns + turns_ns - (round(self.slack * self.start_ns) if started else 0)
 
-    def check_ns(self) -> int:
-        """The turns alone, as in a leave-one-out check: as many as a clear answer takes, which most answers are.
+    def check_ns(self, saved: float = 0.0) -> int:
+        """The turns alone, as in a leave-one-out check: as many as a clear answer takes, which most answers are. One
+        side's steps are shorter by the share that is `saved`.
 
         What is not clear takes longer, and ends with the budget.
         """
-        return round(self.slack * self._turns_ns(self.schedule.generations, self._clear_pairs))
+        return round(self.slack * self._turns_ns(self.schedule.generations, self._clear_pairs, saved))
 
     def final_ns(self, *, held: bool = False, runs: int | None = None, started: bool = False) -> int:
         """The last runs, all or so many, and before them the numbers of the whole stack, unless those are `held`."""
@@ -176,9 +185,10 @@ class Costs:
     def _window_steps(self) -> int:
         return max(self.schedule.trace_steps, steps_to_see(self.held_steps)) + self.schedule.drops(self.step_ns)
 
-    def _turns_ns(self, generations: int, pairs: int) -> int:
+    def _turns_ns(self, generations: int, pairs: int, saved: float = 0.0) -> int:
+        block_ns = round(self._block_ns * (1 - saved / 2))  # of both sides on average
         if self.alternates:
-            return 2 * max(LEAST_PAIRS, self.schedule.pairs // 2) * (self.start_ns + 2 * self._block_ns)
+            return 2 * max(LEAST_PAIRS, self.schedule.pairs // 2) * (self.start_ns + 2 * block_ns)
         starts = 1 if self.ahead else generations * (2 if self.apart else 1)
         settling = 1 if self.step_ns >= LONG_STEP_NS else 2 * generations
-        return starts * self.start_ns + (settling + 2 * pairs) * self._block_ns
+        return starts * self.start_ns + (settling + 2 * pairs) * block_ns

@@ -38,6 +38,8 @@ class Plan:
     """By how much the steps of its trajectories are expected to be shorter than those of the newest trial."""
     names: tuple[str, ...] = ()
     """Of all fixers that are tried at once; where there is one, its own is enough."""
+    promised: float = 0.0
+    """The share of a step that it promises to save: at best it does."""
 
     def is_of(self, other: Plan) -> bool:
         """Whether both try the same, each with one setting."""
@@ -68,9 +70,10 @@ class Estimates:
 
         `beside`: of the memory that was seen, what the arms need beside which captures may start. `there`: where the
         copies with the fix, and with a part of it, lie whose arms wait for this trial already. `at_best`: if what is
-        only assumed turns out short.
+        only assumed turns out short, and what is promised holds.
         """
-        numbers_ns = self._numbers_ns(plan, baseline, None if there is not None else beside, there)
+        saved = min(plan.promised, 1 - 1 / _LARGEST_SPEEDUP) if at_best else 0.0
+        numbers_ns = self._numbers_ns(plan, baseline, None if there is not None else beside, there, saved)
         if compiles and numbers_ns:
             numbers_ns += 0 if at_best else self.costs.warm_ns  # starts go on side by side
         seen_ns = self.costs.gates_ns.get(plan.fixer.gate) if plan.part is None else None
@@ -79,13 +82,19 @@ class Estimates:
             numbers_ns = max(numbers_ns, seen_ns - (self.costs.first_step_after_ns if early else 0))
         started = there is not None
         return numbers_ns + self.costs.trial_ns(
-            plan.settings, compiles=compiles, started=started, windows=windows, at_best=at_best
+            plan.settings, compiles=compiles, started=started, windows=windows, at_best=at_best, saved=saved
         )
 
     def _numbers_ns(
-        self, plan: Plan, baseline: Program | None, beside: Sequence[float] | None, there: Sequence[Path] | None
+        self,
+        plan: Plan,
+        baseline: Program | None,
+        beside: Sequence[float] | None,
+        there: Sequence[Path] | None,
+        saved: float,
     ) -> int:
-        """Of all that a gate needs and has not been captured; nothing where nothing has run."""
+        """Of all that a gate needs and has not been captured; nothing where nothing has run. `saved` is the share by
+        which the patched program's steps are shorter."""
         if baseline is None or not self.costs.start_ns:
             return 0
         roots = there or (_COMING, _HALFWAY)
@@ -100,6 +109,8 @@ class Estimates:
 
         def process(one: Wanted, share: float) -> Process:
             each_ns = _EXACT_STEPS * step_ns if one.exact else later_ns if one.of_luck else step_ns
+            if one.program is coming and part is None:
+                each_ns = round(each_ns * (1 - saved))
             return Process(share, self.costs.first_step_after_ns, int(one.recipe["steps"]) * each_ns)
 
         return self.gatekeeper.expected_ns(wanted, process, beside)
