@@ -11,6 +11,7 @@ IMPORTS = (
 )
 CODE = '''
 _saving = []  # the save that is being written, and one that waits for it
+_failed = []  # what went wrong with files, until it is raised
 _spare = {}  # host memory of states that are written, or need not be, for the next
 
 
@@ -19,9 +20,9 @@ class _Save(threading.Thread):
 
     def __init__(self, state, path, copies, before):
         super().__init__(name="save_in_background")
-        self.state, self.path, self.before, self.error = state, path, before, None
+        self.state, self.path, self.before, self.error, self.done = state, path, before, None, False
         self.found, self.left = _stamp(path), None
-        self.taken = threading.Lock()  # once: by its thread to write it, or by a newer save in its place
+        self.taken = threading.Lock()  # once: by who writes it, or by a newer save in its place
         self.buffers = [(kind, copied) for _, kind, copied in copies if kind is not None]
         cloned = [copied for _, kind, copied in copies if kind is None and copied.device.type != "cpu"]
         self.size = float("inf") if cloned else sum(copied.nbytes for _, copied in self.buffers)
@@ -39,8 +40,9 @@ class _Save(threading.Thread):
         return self.taken.acquire(blocking=False)
 
     def run(self):
-        while self.before is not None and self.before.is_alive() and not self.taken.locked():
-            self.before.join(0.1)  # not for as long as it takes: what gave way ends
+        before = self.before
+        while before is not None and before.is_alive() and not self.taken.locked():
+            before.join(0.1)  # not for as long as it takes: what gave way ends
         if not self.taken.acquire(blocking=False):
             return
         try:
@@ -48,14 +50,15 @@ class _Save(threading.Thread):
                 torch.cuda.set_device(device)  # else a thread's device is the first
                 copied.synchronize()
             torch.save(self.state, self.unfinished)
-            if _stamp(self.path) in (None, self.found, self.before and self.before.left):
+            if _stamp(self.path) in (None, self.found, before and before.left):
                 os.replace(self.unfinished, self.path)
                 self.left = _stamp(self.path)
         except BaseException as error:
             self.error = error
         finally:
-            self.state = self.before = None
+            self.state = self.before = before = None
             pathlib.Path(self.unfinished).unlink(missing_ok=True)  # where it failed, or a plain torch.save came later
+            self.done = True
 
 
 def save_in_background(state, path):
@@ -65,59 +68,92 @@ def save_in_background(state, path):
     state that still waits for another file is not written where a newer one is saved to the same path. What is no file
     that another can take the place of is written at once, and so is a state that cannot be copied.
     """
-    if not isinstance(path, (str, os.PathLike)) or (os.path.exists(path) and not os.path.isfile(path)):
-        return _save_now(state, path)
     _settle()
-    real = os.path.realpath(path)
-    if len(_saving) == 2 and _saving[1].path == real and _saving[1].gives_way():
-        _forget(_saving[1])  # its memory holds the newer state
+    if not isinstance(path, (str, os.PathLike)) or (os.path.exists(path) and not os.path.isfile(path)):
+        _save_now(state, path)
     else:
-        while _saving and (len(_saving) == 2 or not _has_room_for(_saving[0].size)):
-            _saving[0].join()
-            _settle()
+        _begin(state, os.path.realpath(path))
+    _tell()  # now: what went wrong with another file keeps this state from nothing
+
+
+def _begin(state, path):
+    waiting = _saving[1] if len(_saving) > 1 and _saving[1].path == path else None
     copies = {}
     try:
+        if waiting is not None and waiting.gives_way():
+            _forget(waiting)  # its memory holds the newer state
+        else:
+            _wait_for_a_place()
         copied = _copied(state, copies)
-    except Exception:  # it has no room, or is of a kind that cannot be copied
-        copies.clear()
-        return _save_now(state, path)
-    save = _Save(copied, real, copies.values(), _saving[-1] if _saving else None)
+    except BaseException as error:  # it has no room, or is of a kind that cannot be copied
+        interrupts = not isinstance(error, Exception)
+        if not interrupts or (waiting is not None and waiting not in _saving):
+            copies.clear()
+            _save_now(state, path)  # after an interrupt, since the one that waited is gone
+        if interrupts:
+            raise
+        return
+    save = _Save(copied, path, copies.values(), _saving[-1] if _saving else None)
     _spare.clear()  # the state has no use for it
     _saving.append(save)  # first: a start may be interrupted
-    save.start()
+    try:
+        save.start()
+    except RuntimeError:  # there are too many threads, or Python ends
+        _wait_for_all()  # which writes it
+
+
+def _wait_for_a_place():
+    while _saving and (len(_saving) >= 2 or not _has_room_for(_saving[0].size)):
+        _saving[0].join()
+        _settle()
 
 
 def _save_now(state, path):
-    finish_saving()
+    _wait_for_all()
     torch.save(state, path)
 
 
 def finish_saving():
     """Wait until all files are written; raises what went wrong with them."""
-    for save in _saving:
-        if save.is_alive():
-            save.join()
-    try:
-        _settle()
-    finally:
-        _spare.clear()
+    _wait_for_all()
+    _spare.clear()
+    _tell()
 
 
 atexit.register(finish_saving)  # where the loop is left by an error or a return, tell what went wrong
 
 
+def _wait_for_all():
+    for save in list(_saving):
+        if save.is_alive():
+            save.join()
+    _settle()
+
+
 def _settle():
-    """Forget the saves that are done; raises what went wrong with them."""
-    for save in [save for save in _saving if not save.is_alive()]:
-        _forget(save)
-        if save.error is not None:
-            try:
-                raise save.error
-            finally:
-                _settle()  # the traceback shows the others above it
+    """Forget the saves that are done; one whose thread has not come to life is written here."""
+    for save in list(_saving):
+        if not save.is_alive():
+            if not save.done:
+                save.run()
+            _forget(save)
+            if save.error is not None:
+                _failed.append(save.error)
+                save.error = None
+
+
+def _tell():
+    """Raise what went wrong with files; the traceback of the last shows the others above it."""
+    if _failed:
+        try:
+            raise _failed.pop(0)
+        finally:
+            _tell()
 
 
 def _forget(save):
+    if save not in _saving:
+        return  # a signal's handler was first
     _saving.remove(save)
     save.state = None
     for kind, buffer in save.buffers:

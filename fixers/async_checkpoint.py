@@ -15,10 +15,11 @@ Fix safety
     one more state waits where the host has free memory of many times its size; a save that finds no place waits. Where
     a newer state is saved to the same path, it takes the place of the one that waits, which is then never written:
     training does not wait where one file is written over and over, and of the saves in between some leave no file. The
-    last is always written. A process that is killed leaves a file that is older than its last save by at most the time
-    that two files take to be written. An error of a thread is raised by the next save, or after the loop; where that is
-    left otherwise, it is printed at the end. A file that the program writes itself meanwhile, by a plain `torch.save`
-    under the same name, is the newer one and stays. What cannot be copied, and what goes to an open file or a pipe, is
+    last is always written, in the step where an interrupt or a lack of threads stands in its way. A process that is
+    killed leaves a file that is older than its last save by at most the time that two files take to be written. An
+    error of a thread is raised by the next save, whose own state is safe by then, or after the loop; where that is left
+    otherwise, it is printed at the end. A file that the program writes itself meanwhile, by a plain `torch.save` under
+    the same name, is the newer one and stays. What cannot be copied, and what goes to an open file or a pipe, is
     written in the step. Tensors in the file are on the CPU, except those inside of other objects: `torch.load` without
     `map_location` gives them there. The host holds a copy of the state that is being written and of the one that waits,
     and keeps their memory for the next. Left alone, with advice: a file that the program reads again, a state that is

@@ -190,16 +190,46 @@ def test_a_save_whose_start_was_interrupted_keeps_its_turn(
     assert disk.replaced == [0, 1]
 
 
-def test_a_save_whose_thread_never_started_is_not_waited_for(
-    shim: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_state_for_which_no_thread_starts_is_written_at_once(
+    shim: Any, disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """There are too many threads, or the program saves while Python ends."""
+    path = tmp_path / "latest.pt"
+
     def refused(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(shim._Save, "start", refused)
-    with pytest.raises(RuntimeError, match="new thread"):
-        shim.save_in_background({"step": 0}, tmp_path / "latest.pt")
+    disk.let_all_go()
+    for step in range(2):
+        shim.save_in_background({"step": step}, path)
+    with monkeypatch.context() as patch:
+        patch.setattr(shim._Save, "start", refused)
+        shim.save_in_background({"step": 2}, path)
+    assert torch.load(path) == {"step": 2}
     shim.finish_saving()
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_signals_handler_that_saves_before_a_thread_has_come_to_life_loses_no_state(
+    shim: Any, disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "latest.pt"
+    start, handled = shim._Save.start, []
+
+    def interrupted(thread: threading.Thread) -> None:
+        if not handled:
+            handled.append(thread)
+            shim.save_in_background({"step": 1}, path)
+        start(thread)
+
+    disk.let_all_go()
+    with monkeypatch.context() as patch:
+        patch.setattr(shim._Save, "start", interrupted)
+        shim.save_in_background({"step": 0}, path)
+    shim.finish_saving()
+    assert disk.replaced == [0, 1]
+    assert torch.load(path) == {"step": 1}
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_path_is_that_of_the_folder_in_which_it_was_given(

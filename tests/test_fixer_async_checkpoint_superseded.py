@@ -180,7 +180,9 @@ def test_memory_is_used_again_only_when_the_device_has_copied_into_it(
     assert finish(shim, disk) == [0, 2]
 
 
-def test_an_error_of_the_first_is_raised_before_a_state_gives_way(shim: Any, disk: Disk, path: Path) -> None:
+def test_an_error_of_the_first_is_raised_and_keeps_no_later_state_from_being_saved(
+    shim: Any, disk: Disk, path: Path
+) -> None:
     begun(shim, disk, path)
     disk.failing = {0}
     shim.save_in_background({"step": 1}, path)
@@ -189,7 +191,8 @@ def test_an_error_of_the_first_is_raised_before_a_state_gives_way(shim: Any, dis
     disk._join(first)
     with pytest.raises(OSError, match="no room for 0"):
         shim.save_in_background({"step": 2}, path)
-    assert finish(shim, disk) == [1]
+    assert finish(shim, disk) == [1, 2]
+    assert torch.load(path) == {"step": 2}
 
 
 def test_an_error_of_the_first_is_told_after_others_gave_way(shim: Any, disk: Disk, path: Path) -> None:
@@ -242,7 +245,7 @@ def test_a_state_that_cannot_be_copied_is_written_in_the_place_of_one_that_waits
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_an_interrupt_while_a_newer_state_is_copied_leaves_the_file_whole(
+def test_an_interrupt_while_a_newer_state_is_copied_loses_neither_it_nor_the_next(
     shim: Any, disk: Disk, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_given: object) -> object:
@@ -250,9 +253,11 @@ def test_an_interrupt_while_a_newer_state_is_copied_leaves_the_file_whole(
 
     begun(shim, disk, path)
     shim.save_in_background({"step": 1}, path)
+    disk.let_go(2)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(shim, "_copied", interrupted)
         shim.save_in_background({"step": 2}, path)
+    assert torch.load(path) == {"step": 2}, "the one before it has given way"
     shim.save_in_background({"step": 3}, path)
     assert finish(shim, disk) == [0, 3]
     assert list(path.parent.iterdir()) == [path]
