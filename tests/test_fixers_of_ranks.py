@@ -504,6 +504,11 @@ def test_gradients_that_are_divided_by_another_number_are_not_left_to_the_wrappe
         ("{0} *= 4", False),
         ("rank, {0} = info()", False),
         ("first, *{0}, last = 1, dist.get_world_size(), 2, 3", False),
+        ("({0}, first), last = info()", False),
+        ("{0}: int = 4", False),
+        ("{0}: int = dist.get_world_size()", True),
+        ("for {0} in range(4): pass", False),
+        ("with info() as {0}: pass", False),
         ("{0} = 4", False),
     ],
 )

@@ -5,7 +5,7 @@ A name that is bound twice, in a loop, or by a statement that is not understood 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import libcst as cst
@@ -23,7 +23,7 @@ __all__ = [
     "parameter_of",
     "passed_to",
     "read_by_others",
-    "unpacked",
+    "stored",
 ]
 
 Scope = cst.FunctionDef | cst.ClassDef | cst.Module
@@ -93,10 +93,14 @@ def parameter_of(function: cst.FunctionDef, name: str) -> cst.Param | None:
 
 def _values(source: Source, scope: Scope, name: str) -> list[cst.BaseExpression] | None:
     """All that the name is bound to in a scope; None where some binding is not understood."""
+    named = (node for node in source.every(cst.Name, scope) if node.value == name)
+    return stored(source, [node for node in named if _scope_of(source, node, name) is scope])
+
+
+def stored(source: Source, nodes: Iterable[cst.Name | cst.Attribute]) -> list[cst.BaseExpression] | None:
+    """All that statements bind any of these nodes to; None where some binding is not understood."""
     found: list[cst.BaseExpression] = []
-    for node in source.every(cst.Name, scope):
-        if node.value != name or _scope_of(source, node, name) is not scope:
-            continue
+    for node in nodes:
         parent = source.parent(node)
         above = source.parent(parent) if parent is not None else None
         if isinstance(parent, cst.AssignTarget) and isinstance(above, cst.Assign):
@@ -104,7 +108,7 @@ def _values(source: Source, scope: Scope, name: str) -> list[cst.BaseExpression]
         elif isinstance(parent, cst.AnnAssign) and parent.target is node:
             if parent.value is not None:
                 found.append(parent.value)
-        elif isinstance(parent, cst.Element) and (value := unpacked(source, parent)) is not None:
+        elif isinstance(parent, cst.Element) and (value := _unpacked(source, parent)) is not None:
             found.append(value)
         elif _binds_otherwise(source, node):
             return None
@@ -122,7 +126,7 @@ def _scope_of(source: Source, node: cst.CSTNode, name: str) -> cst.CSTNode:
     return source.module
 
 
-def unpacked(source: Source, element: cst.BaseElement) -> cst.BaseExpression | None:
+def _unpacked(source: Source, element: cst.BaseElement) -> cst.BaseExpression | None:
     """What `a, b = 1, 2` binds one of its names to; None where that is not seen."""
     group = source.parent(element)
     target = source.parent(group) if isinstance(group, cst.Tuple | cst.List) else None
@@ -136,11 +140,11 @@ def unpacked(source: Source, element: cst.BaseElement) -> cst.BaseExpression | N
     return assign.value.elements[group.elements.index(element)].value
 
 
-def _binds_otherwise(source: Source, node: cst.Name) -> bool:
+def _binds_otherwise(source: Source, node: cst.Name | cst.Attribute) -> bool:
     below: cst.CSTNode = node
     for above in source.ancestors(node):
         if isinstance(above, cst.AugAssign | cst.NamedExpr | cst.For | cst.CompFor | cst.AssignTarget):
-            return above.target is below and not isinstance(below, cst.Subscript | cst.Attribute)
+            return above.target is below
         if isinstance(above, cst.AsName | cst.Del):
             return not isinstance(source.parent(above), cst.ImportAlias)
         if isinstance(above, cst.BaseStatement | cst.BaseSmallStatement | cst.Call | cst.Attribute | cst.Subscript):

@@ -10,7 +10,7 @@ from typing import Literal
 import libcst as cst
 
 from diagnose.source.arguments import argument
-from diagnose.source.bindings import bound_to, parameter_of, passed_to, unpacked
+from diagnose.source.bindings import bound_to, parameter_of, passed_to, stored
 from diagnose.source.edit import call_name
 from diagnose.source.flow import within
 from diagnose.source.reaching import Bound, reaching, statement_of
@@ -205,16 +205,8 @@ def _given(source: Source, node: cst.Name | cst.Attribute) -> list[cst.BaseExpre
 def _assigned(source: Source, code: str, below: cst.CSTNode | None = None) -> list[cst.BaseExpression]:
     """All that assignments give a name, alone or in a row: `rank, world = get_rank(), get_world_size()`; nothing where
     one is not followed."""
-    if any(source.code(update.target) == code for update in source.every(cst.AugAssign, below)):
-        return []
-    given: list[cst.BaseExpression | None] = []
-    for assign in source.every(cst.Assign, below):
-        for names in (target.target for target in assign.targets):
-            if source.code(names) == code:
-                given.append(assign.value)
-            elif isinstance(names, cst.Tuple | cst.List):
-                given += [unpacked(source, each) for each in names.elements if source.code(each.value) == code]
-    return _all_known(given)
+    nodes = (*source.every(cst.Name, below), *source.every(cst.Attribute, below))
+    return stored(source, [node for node in nodes if source.code(node) == code]) or []
 
 
 def _passed(source: Source, function: cst.CSTNode | None, name: str) -> list[cst.BaseExpression]:
