@@ -67,6 +67,15 @@ def test_a_worker_that_is_gone_is_nobody_to_stop(steps: StepHooks, batches: Any)
         pass
 
 
+def test_a_worker_that_is_closed_is_nobody_to_stop(steps: StepHooks, batches: Any) -> None:
+    first, second = batches._workers
+    batches._shutdown_workers()
+    second.join()
+    second.close()
+    with HeldWorkers(steps).still():
+        assert not first.is_alive()
+
+
 def test_without_workers_there_is_nobody_to_stop(steps: StepHooks) -> None:
     with HeldWorkers(steps).still():
         pass

@@ -102,6 +102,20 @@ def test_stopping_ends_workers_and_children_too(tmp_path: Path) -> None:
     assert left_of(seen) == []
 
 
+_KILLED = """
+import os, signal, subprocess
+worker = subprocess.Popen(["sh", "-c", "kill -STOP $$"])
+os.waitpid(worker.pid, os.WUNTRACED)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_worker_that_stands_still_when_its_process_is_killed_goes_on_to_its_end(tmp_path: Path) -> None:
+    outcome, _ = start(tmp_path, "-c", _KILLED)
+    assert outcome.returncode == -signal.SIGKILL
+    assert left_of(of_run(None, tmp_path)) == []
+
+
 def test_an_error_of_the_caller_ends_the_program(tmp_path: Path) -> None:
     class Unexpected(Exception):
         pass

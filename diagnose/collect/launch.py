@@ -88,6 +88,7 @@ def run(
             processes.end_all(program.pid, folder)
             program.wait()
             raise
+        processes.let_go_on(folder)
     ranks = tuple(sorted(claims(folder)))
     if stopped:
         _note_the_stop(folder, ranks)

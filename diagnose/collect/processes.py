@@ -43,6 +43,15 @@ def of_run(root: int | None, folder: Path) -> list[psutil.Process]:
     return list(found.values())
 
 
+def let_go_on(folder: Path) -> None:
+    """Let processes of a run go on that stand still though what started them has ended: workers of a loader that were
+    stopped for a profiler, and whose process was killed meanwhile. By themselves they find that it is gone, and end."""
+    for process in of_run(None, folder):
+        with contextlib.suppress(psutil.Error):
+            if process.status() == psutil.STATUS_STOPPED:
+                process.send_signal(signal.SIGCONT)
+
+
 def end_all(root: int, folder: Path, grace_s: float = GRACE_S) -> None:
     """End every process of the run: ask `root` first, then the rest, and kill what is left after `grace_s`.
 

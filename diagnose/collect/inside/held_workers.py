@@ -3,6 +3,8 @@
 A profiler takes seconds to begin, the first time in a process. Workers that went on would fill their queues meanwhile,
 and then rest: the steps of the window would find batches that the loader cannot deliver in the long run, and cores that
 its workers leave them at no other time.
+
+Where the process is killed meanwhile, nothing here lets them go on: whoever started it does (`processes.let_go_on`).
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ class HeldWorkers:
     def still(self) -> Iterator[None]:
         """Stop them, and let them go on afterwards."""
         loader: Any = self._steps.loader() if self._steps.loader is not None else None
-        # Held until the end: a loader whose last reference went meanwhile would wait for workers that stand still.
-        self._held = [one for one in getattr(loader, "_workers", ()) if getattr(one, "pid", None) is not None]
+        # `loader` is a reference until the end: without one it would end meanwhile, and wait for workers that stand still.
+        self._held = [one for one in getattr(loader, "_workers", ()) if _is_ours(one)]
         try:
             self._signal(signal.SIGSTOP)
             yield
@@ -45,3 +47,10 @@ class HeldWorkers:
         for worker in self._held:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(worker.pid, number)
+
+
+def _is_ours(worker: Any) -> bool:
+    """Whether a process runs that this one has started: the number of another may be somebody else's by now."""
+    with contextlib.suppress(AssertionError, AttributeError, ValueError):  # a parent's; of another kind; closed
+        return bool(worker.is_alive())
+    return False
