@@ -214,7 +214,8 @@ def test_a_signals_handler_that_saves_before_a_thread_has_come_to_life_loses_no_
     shim: Any, disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "latest.pt"
-    start, handled = shim._Save.start, []
+    start = shim._Save.start
+    handled: list[threading.Thread] = []
 
     def interrupted(thread: threading.Thread) -> None:
         if not handled:

@@ -30,7 +30,7 @@ class HeldWorkers:
     def still(self) -> Iterator[None]:
         """Stop them, and let them go on afterwards."""
         loader: Any = self._steps.loader() if self._steps.loader is not None else None
-        # `loader` is a reference until the end: without one it would end meanwhile, and wait for workers that stand still.
+        # `loader` refers to it until the end: else it might end meanwhile, and wait for workers that stand still.
         self._held = [one for one in getattr(loader, "_workers", ()) if _is_ours(one)]
         try:
             self._signal(signal.SIGSTOP)

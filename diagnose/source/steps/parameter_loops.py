@@ -205,7 +205,7 @@ def _given(source: Source, node: cst.Name | cst.Attribute) -> list[cst.BaseExpre
 def _assigned(source: Source, code: str, below: cst.CSTNode | None = None) -> list[cst.BaseExpression]:
     """All that assignments give a name, alone or in a row: `rank, world = get_rank(), get_world_size()`; nothing where
     one is not followed."""
-    nodes = (*source.every(cst.Name, below), *source.every(cst.Attribute, below))
+    nodes: list[cst.Name | cst.Attribute] = [*source.every(cst.Name, below), *source.every(cst.Attribute, below)]
     return stored(source, [node for node in nodes if source.code(node) == code]) or []
 
 
