@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 from fake_arms import SCHEDULE, Machine
 
-from diagnose.trial.comparison import ORIGINAL
-from diagnose.trial.control import enough
+from diagnose.trial.comparison import ORIGINAL, Comparison
+from diagnose.trial.control import Controls, enough
 from diagnose.trial.memory import Memory
 from diagnose.trial.schedule import Deadline
 from diagnose.trial.stopping import worth
-from diagnose.verdict import CLEAR_SAVING, LEAST_PAIRS, LEAST_SAVING
+from diagnose.verdict import CLEAR_SAVING, LEAST_PAIRS, LEAST_SAVING, Pair
 
 PLAN = replace(SCHEDULE, pairs=20, look_every=6)
 FULL = Memory(peak_bytes=100, reserved_bytes=1 << 40, free_bytes=0, device_bytes=1 << 40, host_bytes=1)
@@ -33,9 +33,9 @@ def test_a_control_out_of_patience_has_the_fewest_pairs_of_each_generation() -> 
     assert not found.out_of_time  # what it saw by then is an answer
 
 
-def generations_within(end: int, *, control: bool) -> int:
-    """Of a duel on a clock that ticks with every start, warm-up and block: 26 times in a generation."""
-    machine = Machine(step_ns=restless())
+def generations_within(end: int, *, control: bool, step_ns: Callable[[int], float] | None = None) -> int:
+    """Of a duel on a clock that ticks with every start, warm-up and block: 26 times in a generation of short steps."""
+    machine = Machine(step_ns=step_ns or restless())
     deadline = Deadline(end, lambda: len(machine.diary))
     return machine.run(schedule=PLAN, control=control, deadline=deadline, trace=False).generations
 
@@ -44,6 +44,20 @@ def test_a_control_has_one_generation_where_another_would_take_more_than_a_third
     assert generations_within(26 + 3 * 26, control=True) == 2
     assert generations_within(26 + 3 * 26 - 1, control=True) == 1
     assert generations_within(26 + 3 * 26 - 1, control=False) == 2  # what a fix saves is shown twice or not at all
+
+
+def test_a_control_of_long_steps_has_as_many_generations_as_the_fewest_pairs_take() -> None:
+    """One generation has two pairs of these, of which nothing can be said."""
+    assert generations_within(20, control=True, step_ns=lambda _side: 1.2e9) == 2
+
+
+def test_a_control_of_one_generation_is_not_fine_however_close_its_pairs_are() -> None:
+    pairs = [Pair(number % 2, 1e7, 1e7) for number in range(4)]
+    controls = Controls(most_pairs=20)
+    controls.saw(Comparison([replace(pair, generation=0) for pair in pairs], generations=1), LEAST_SAVING)
+    assert not controls.fine
+    controls.saw(Comparison(pairs, generations=2), LEAST_SAVING)
+    assert controls.fine
 
 
 def test_patience_is_shared_by_the_generations() -> None:

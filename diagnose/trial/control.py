@@ -66,7 +66,8 @@ class Controls:
     def saw(self, found: Comparison, resolution: float) -> None:
         """A look that was to reach this resolution, without a failure; the pairs of coarser ones count too."""
         self._pairs = _joined(self._pairs, found.pairs)
-        self.fine = resolution <= LEAST_SAVING or len(found.pairs) >= self._most_pairs
+        whole = found.generations >= LEAST_GENERATIONS
+        self.fine = (whole and resolution <= LEAST_SAVING) or len(found.pairs) >= self._most_pairs
         self.cut_short = found.out_of_time
         if found.pairs:
             self.latest = _seen(self._pairs, found.step_ns, alternated=found.alternated)

@@ -136,7 +136,7 @@ class _Run:
     def is_dear(self, generation_ns: int) -> bool:
         """Whether another generation of a control would take more of a budget than it is worth to those after it."""
         left_ns = self.duel.deadline.left_ns
-        if left_ns is None or self.coming or not (self.duel.control and self.found.pairs):
+        if left_ns is None or self.coming or not self.duel.control or len(self.found.pairs) < LEAST_PAIRS:
             return False
         return MOST_OF_BUDGET * generation_ns > left_ns
 
@@ -367,7 +367,7 @@ class _Run:
 
     def note(self, failure: SideFailed) -> None:
         """An early end only closes the generation; a lack of memory beside the other arm is tried again alone."""
-        trouble, crowd = failure.reason.trouble, failure.crowd(control=self.duel.resolution is None)
+        trouble, crowd = failure.reason.trouble, failure.crowd(control=self.duel.control)
         if trouble is Trouble.ENDED:
             self.found.ended_after = failure.reason.steps
         elif crowd is not None and (self.duel.clear(crowd) or self.coming):
