@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -158,12 +159,23 @@ def test_using_up_and_the_block_after_it_share_one_limit(tmp_path: Path, monkeyp
     assert len(set(ends)) == 1
 
 
+def test_steps_go_before_a_block_as_far_as_it_then_ends_in_time(tmp_path: Path) -> None:
+    """Each worker's turn may take longer than a block of long steps has: better a block too fast than none."""
+    second = 10**9
+    with arm_with(tmp_path, 16, 2, 20 * second, second) as arm:
+        blocks = [arm.run(2, 1, limit_s * second) for limit_s in (100, 30, 20)]
+    assert [block.steps for block in blocks] == [16, 16, 2]
+    taken = [5, *(block.memory.peak_bytes or 0 for block in blocks)]
+    rounds, *none = (after - before for before, after in pairwise(taken))
+    assert rounds > 1 + 16 + 16
+    assert none == [1 + 16, 1 + 2]
+
+
 def test_what_was_shown_holds_until_training_waits_in_blocks_however_short(tmp_path: Path) -> None:
     with arm_with(tmp_path, 2, 1, 60, 5) as arm:
-        arm._keeping_up.add(arm._sources)
+        arm._stock = UsingUp(())
         steps = [arm.run(3, 2, LIMIT_NS).steps for _ in range(3)]
     assert steps == [3, 3, 4]  # whole turns of both workers, by then
-    assert not arm._keeping_up
 
 
 def stock(held: int) -> Stock:
@@ -192,9 +204,24 @@ def test_rounds_end_once_training_waits_with_less_in_stock_than_comes_at_once() 
 
 
 def test_training_that_waits_by_then_has_it_used_up_before_every_block() -> None:
-    assert not over(5, 5, 5)[1].needed
-    assert over(5, 1, waited=0.2)[1].needed
-    assert over(5, 5, 5, waited=0.2)[1].needed
+    assert not over(7, 7, 7)[1].needed
+    assert over(7, 1, waited=0.2)[1].needed
+    assert over(1, 1, 1, waited=0.2)[1].needed
+
+
+def test_a_loader_whose_workers_have_more_to_make_than_they_are_at_is_not_known_to_keep_up() -> None:
+    assert over(6, 6, 6)[1].needed
+    assert over(7, 6, 7)[1].needed
+
+
+def test_taking_a_batch_that_is_there_is_no_wait_however_long_it_takes() -> None:
+    assert not over(7, 7, 7, waited=0.2)[1].needed
+
+
+def test_a_loader_that_is_gone_has_shown_nothing() -> None:
+    using = UsingUp.of([stock(3)])
+    assert [using.goes_on([left], 0.0) for left in (stock(7), stock(7), None)] == [True, True, False]
+    assert using.then().needed
 
 
 def test_a_loader_that_keeps_up_is_asked_again_once_training_has_waited_for_each_worker() -> None:
@@ -224,18 +251,15 @@ def test_rounds_end_at_some_time_and_have_shown_nothing_then() -> None:
     assert using.then().needed
 
 
-def test_what_one_process_has_shown_holds_for_the_next(tmp_path: Path) -> None:
-    """A loader that was not done with all when the warm-up ended, and then turned out to keep up."""
-    loader = (4, 4, 300, 80)
-    with arms_with(tmp_path, *loader) as (arm, other):
-        assert arm.run(10, 2, LIMIT_NS).memory.peak_bytes == 5 + 2 + 3 * 4 + 10
-        assert other.run(10, 2, LIMIT_NS).memory.peak_bytes == 5 + 2 + 10
+def test_each_process_is_asked_for_itself(tmp_path: Path) -> None:
+    """A loader that was not done with all when the warm-up ended, and then turned out to keep up: once in each process.
 
-
-def test_what_one_process_has_shown_holds_for_no_other_program(tmp_path: Path) -> None:
-    with arms_with(tmp_path, 4, 4, 300, 80, edited={"other": ["train.py"]}) as (arm, other):
-        assert arm.run(10, 2, LIMIT_NS).memory.peak_bytes == 5 + 2 + 3 * 4 + 10
-        assert other.run(10, 2, LIMIT_NS).memory.peak_bytes == 5 + 2 + 3 * 4 + 10
+    What one has shown by luck would hold for all of its side, and make two equal programs differ.
+    """
+    with arms_with(tmp_path, 4, 4, 300, 80) as arms:
+        for arm in arms:
+            assert arm.run(10, 2, LIMIT_NS).memory.peak_bytes == 5 + 2 + 3 * 4 + 10
+            assert arm.run(10, 2, LIMIT_NS).memory.peak_bytes == 5 + 2 + 3 * 4 + 10 + 2 + 10
 
 
 def test_a_program_without_workers_has_nothing_to_use_up() -> None:

@@ -35,6 +35,7 @@ _TELL_OF_CRASHES = {"PYTHONFAULTHANDLER": "1"}
 """Else a process that a signal ends, a segmentation fault for example, says nothing at all."""
 _PORTS = 4  # for a program that names several: its ranks seldom meet at more than one
 _CHECK_S = 0.1  # how often a silent program is asked whether it still lives
+_LONGER = 1.5  # what steps may take of a time that others took, and still end in time
 _LAST_STEPS_NS = 20 * NS_PER_S  # from "the loop is over" to the exit of the process
 
 
@@ -102,8 +103,6 @@ class Workplace:
     """Added to every recipe: what the guard protects, for example."""
     edited: Mapping[Path, Sequence[str]] = field(default_factory=dict)
     """Of a copy, by its root: the files that an edit wrote. All ranks must run the same."""
-    keeping_up: set[str] = field(default_factory=set)
-    """Programs, by the digest of their edited files, whose loaders one process has shown to keep up with training."""
 
     def start(
         self,
@@ -145,7 +144,6 @@ class Arm:
         self._listener.bind(address)
         self._listener.listen(1024)
         self._ranks: dict[int, _Rank] = {}
-        self._keeping_up = workplace.keeping_up
         self._stock = UsingUp(())
         self._started_ns = time.monotonic_ns()
         edited = list(workplace.edited.get(program.root, ()))
@@ -180,16 +178,14 @@ class Arm:
         """One turn: wake, run `drop` unmeasured and `steps` measured steps, rest again.
 
         Where loaders may not keep up, steps go before the measured ones until what was made while it rested is used
-        up, and there are as many measured ones more as each worker needs to have its turn. All of that has to end
-        within the limit.
+        up, and there are as many measured ones more as each worker needs to have its turn. Of both there are as many as
+        fit into the limit.
         """
         steps, answers = self._turn(steps, drop, time.monotonic_ns() + limit_ns)
         slowest = max(answers, key=lambda answer: int(answer["total_ns"]))
         input_ns = max(int(answer["input_ns"]) for answer in answers)
         block = Block(steps, int(slowest["total_ns"]), input_ns, _memory(answers), slowest["steps_ns"])
         self._stock = self._stock.after(steps, stocks_in(answers), _waited(answers))
-        if self._stock.needed:
-            self._keeping_up.discard(self._sources)
         return block
 
     def trace(self, steps: int, drop: int, limit_ns: int) -> list[Path]:
@@ -199,7 +195,7 @@ class Arm:
             path.parent.mkdir(parents=True, exist_ok=True)
         end_ns = time.monotonic_ns() + limit_ns
         self._group.resume()
-        drop = self._use_up(drop, end_ns)
+        drop, _ = self._use_up(drop, steps, end_ns)
         for number, rank in self._ranks.items():
             rank.send({"trace": {"steps": steps, "drop": drop, "path": str(paths[number])}})
         self._answers("traced", end_ns)
@@ -218,25 +214,29 @@ class Arm:
     def _turn(self, steps: int, drop: int, end_ns: int) -> tuple[int, list[dict[str, Any]]]:
         """How many steps were measured, and what all ranks say of them."""
         self._group.resume()
-        drop = self._use_up(drop, end_ns)
-        steps = self._stock.whole_turns(steps)
+        drop, steps = self._use_up(drop, steps, end_ns)
         answers = self._ask({"run": {"steps": steps, "drop": drop}}, end_ns)
         self._group.pause()
         return steps, answers
 
-    def _use_up(self, drop: int, end_ns: int) -> int:
-        """Drop steps until the loaders' stock is what it is where training goes on; how many are yet to be dropped."""
-        if self._stock.needed and self._sources in self._keeping_up:
-            self._stock = UsingUp(())
+    def _use_up(self, drop: int, steps: int, end_ns: int) -> tuple[int, int]:
+        """Drop steps until the loaders' stock is what it is where training goes on; how many are yet to be dropped, and
+        how many to be measured."""
         if not (drop and self._stock.needed):
-            return drop
-        answers = self._ask({"run": {"steps": drop, "drop": 0}}, end_ns)
+            return drop, self._stock.whole_turns(steps)
+        step_ns, answers = self._dropped(drop, end_ns)
+        rounds, whole = self._stock.round_steps, self._stock.whole_turns(steps)
         while self._stock.goes_on(stocks_in(answers), _waited(answers)):
-            answers = self._ask({"run": {"steps": self._stock.round_steps, "drop": 0}}, end_ns)
+            if not _fits(rounds + whole, step_ns, end_ns):
+                break
+            step_ns, answers = self._dropped(rounds, end_ns)
         self._stock = self._stock.then()
-        if not self._stock.needed:
-            self._keeping_up.add(self._sources)
-        return 0
+        return 0, self._stock.whole_turns(steps) if _fits(whole, step_ns, end_ns) else steps
+
+    def _dropped(self, steps: int, end_ns: int) -> tuple[int, list[dict[str, Any]]]:
+        """How long a step takes of so many unmeasured ones, and what all ranks say of them."""
+        answers = self._ask({"run": {"steps": steps, "drop": 0}}, end_ns)
+        return max(int(answer["total_ns"]) for answer in answers) // steps, answers
 
     def _ask(self, command: dict[str, Any], end_ns: int) -> list[dict[str, Any]]:
         for rank in self._ranks.values():
@@ -334,6 +334,11 @@ class _Rank:
 def _waited(answers: Sequence[Mapping[str, Any]]) -> float:
     """The largest share of some steps for which a rank waited for batches."""
     return max(int(answer["input_ns"]) / max(1, int(answer["total_ns"])) for answer in answers)
+
+
+def _fits(steps: int, step_ns: int, end_ns: int) -> bool:
+    """Whether so many steps end in time, though they may be longer than those before."""
+    return time.monotonic_ns() + _LONGER * steps * step_ns < end_ns
 
 
 def _readable(source: socket.socket, end_ns: int, group: Group) -> bool:

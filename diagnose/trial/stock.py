@@ -18,6 +18,8 @@ from typing import Any
 WAITS = 0.1
 """Of a block: to take a batch that is there, and unpack it, takes less. A stock that shrinks by less than this of what
 is taken lets training wait for no larger a share."""
+_LONGEST_TAKE = 0.3
+"""Of a block: what is waited beyond it, where batches are there, is for one of them that comes late in its turn."""
 MOST_ROUNDS = 16
 """Rounds of dropped steps, after which a block begins whatever is left: workers almost keep up with such training."""
 _LEAST_ROUND = 4
@@ -43,6 +45,16 @@ class Stock:
         """Whether all that was asked for is made: the workers have nothing to do."""
         return self.held >= self.asked
 
+    @property
+    def has_idle_workers(self) -> bool:
+        """Whether a worker has nothing to make."""
+        return self.asked - self.held < self.workers
+
+    @property
+    def is_low(self) -> bool:
+        """Whether less is there than the workers bring together."""
+        return self.held < self.workers
+
 
 Stocks = Sequence[Stock | None]
 """Of all ranks; None for one without a loader that has workers."""
@@ -64,6 +76,8 @@ class UsingUp:
     """Of such loaders, the most."""
     rounds: list[tuple[Stocks, float]] = field(default_factory=list)
     """The stock at the end of each so far, and the share of its time for which training waited for batches."""
+    shrinks: bool = True
+    """Whether the stock does, as far as the rounds have told."""
     measured: int = 0
     """Steps of blocks since nothing has to be used up."""
     waited: float = 0.0
@@ -101,27 +115,30 @@ class UsingUp:
         self.rounds.append((now, waited))
         if len(self.rounds) > MOST_ROUNDS or self._is_used_up(now, waited):
             return False
-        if len(self.rounds) <= _TOLD_OVER:
-            return self.needed
-        earlier, _ = self.rounds[-1 - _TOLD_OVER]
-        as_good_as_none = WAITS * _TOLD_OVER * self.round_steps
-        return any(
-            unsure and before is not None and stock is not None and before.held - stock.held > as_good_as_none
-            for unsure, before, stock in zip(self.unsure, earlier, now, strict=True)
-        )
+        if len(self.rounds) > _TOLD_OVER:
+            earlier, _ = self.rounds[-1 - _TOLD_OVER]
+            as_good_as_none = WAITS * _TOLD_OVER * self.round_steps
+            self.shrinks = any(
+                before is not None and stock is not None and before.held - stock.held > as_good_as_none
+                for before, stock in zip(self._unsure(earlier), self._unsure(now), strict=True)
+            )
+        return self.needed and self.shrinks
+
+    def _unsure(self, stocks: Stocks) -> list[Stock | None]:
+        """Those of them that may not keep up."""
+        return [stock for unsure, stock in zip(self.unsure, stocks, strict=True) if unsure]
 
     def _is_used_up(self, now: Stocks, waited: float) -> bool:
         """Whether training waits, with less in stock than its workers bring together."""
-        return waited >= WAITS and not any(
-            unsure and stock is not None and stock.held >= stock.workers
-            for unsure, stock in zip(self.unsure, now, strict=True)
-        )
+        return waited >= WAITS and all(stock is None or stock.is_low for stock in self._unsure(now))
 
     def then(self) -> UsingUp:
         """What is to be done before the next block, once this is over: nothing where the rounds were enough to tell
-        that training does not wait."""
-        lately = [waited for _, waited in self.rounds[-_TOLD_OVER:]]
-        keeps_up = _TOLD_OVER < len(self.rounds) <= MOST_ROUNDS and max(lately) < WAITS
+        that workers are done with what they are asked for, and training does not wait."""
+        lately = self.rounds[-_TOLD_OVER:]
+        stocks = [stock for now, _ in lately for stock in self._unsure(now)]
+        done = all(stock is not None and stock.has_idle_workers for stock in stocks)
+        keeps_up = done and not self.shrinks and not any(_waits(now, waited) for now, waited in lately)
         return UsingUp(()) if keeps_up else UsingUp(self.unsure, self.workers)
 
     def after(self, steps: int, now: Stocks, waited: float) -> UsingUp:
@@ -134,3 +151,9 @@ class UsingUp:
         again = UsingUp.of(now)
         waits = self.waited >= WAITS * self.measured and self.measured >= again.round_steps
         return again if again.needed and waits else self
+
+
+def _waits(now: Stocks, waited: float) -> bool:
+    """Whether training waits for workers: to take a batch that is there may take a while, too, where cores are few."""
+    short = any(stock is not None and (stock.is_low or not stock.has_idle_workers) for stock in now)
+    return waited >= (WAITS if short else _LONGEST_TAKE)

@@ -31,6 +31,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from .compiling import Compiling
+from .held_workers import HeldWorkers
 from .meeting import meet_apart
 from .originals import protect
 from .same_files import digest_of
@@ -77,6 +78,7 @@ class _Turns:
         self._wanted = 0
         self._marks: list[int] = []
         self._input_ns = 0
+        self._workers = HeldWorkers(hub.steps)
         self._window: Window | None = None
         self._window_path = ""
 
@@ -162,7 +164,8 @@ class _Turns:
     def _begin(self) -> None:
         """The first instant of what is measured: the device is idle, and no step has begun."""
         if self._window is not None and self._torch is not None:
-            self._window.open(self._torch)
+            with self._workers.still():
+                self._window.open(self._torch)
         self._hub.synchronize()
         self._input_ns = self._hub.input_ns()
         self._marks = [time.perf_counter_ns()]
@@ -189,7 +192,8 @@ class _Turns:
     def _close_window(self) -> None:
         window, self._window = self._window, None
         if window is not None:
-            window.close(Path(self._window_path))
+            with self._workers.still():
+                window.close(Path(self._window_path))
 
     def _wait(self) -> None:
         """Wait for the controller's next word and prepare for it."""
