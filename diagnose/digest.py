@@ -15,6 +15,7 @@ import numpy as np
 
 from diagnose.measure import Measures
 from diagnose.measure.critical_path import critical_path
+from diagnose.measure.pace import watched_step_ns
 from diagnose.measure.rank_record import RankRecord, record_of
 from diagnose.measure.recoverable import replayed, untraced_ns, without
 from diagnose.measure.spread import mean_uncertain_by
@@ -308,7 +309,7 @@ def _longer_in_the_run(found: Sequence[Settled], measures: Measures) -> Iterator
 
 def _lengthened(measures: Measures) -> Iterator[str]:
     """By how much the profiler lengthened the steps, where it matters."""
-    watched, traced = measures.trace.facts.step_ns_watched, _steps(measures).median_ns
+    watched, traced = watched_step_ns(measures.trace), _steps(measures).median_ns
     if measures.replay.ran_ahead:
         return  # the pace of a host ahead of its device is not that of the steps
     if watched and traced and traced > _OVERHEAD * watched:

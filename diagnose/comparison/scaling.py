@@ -14,6 +14,7 @@ import numpy as np
 
 from diagnose.errors import UsageError
 from diagnose.measure import Measures
+from diagnose.measure.pace import watched_step_ns
 from diagnose.measure.ranks import Job, job_of
 from diagnose.measure.spread import usual, usual_uncertain_by
 from diagnose.model import Accounting
@@ -77,9 +78,9 @@ def run_of(measures: Sequence[Measures]) -> Run:
     lengths = [one.steps.length_ns for one in counted]
     slowest = max(lengths, key=usual)
     watched = [
-        float(one.trace.facts.step_ns_watched)
+        float(step_ns)
         for one in counted
-        if one.trace.facts.step_ns_watched and not one.replay.ran_ahead
+        if (step_ns := watched_step_ns(one.trace)) and not one.replay.ran_ahead
     ]
     step_ns = max(watched) if watched else usual(slowest)
     return Run(

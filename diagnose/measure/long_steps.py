@@ -44,7 +44,8 @@ so does what a profiler saw of them."""
 WARM_UP = 10
 """Steps that are left out at the beginning, as many as a live run waits before it calls steps steady."""
 
-_AFTER_WINDOW = 4  # steps after the traced ones: the profiler stops, waits are sought
+AFTER_WINDOW = 4
+"""Steps after the traced ones that say nothing: the profiler stops, waits are sought."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +85,7 @@ def step_times(trace: Trace, steps: StepSpans) -> StepTimes | None:
             # The step before the window opens the profiler, those after it close it and look for waits.
             first, last = np.searchsorted(ends, trace.window_ns)
             at = np.arange(1, len(ends))
-            log = replace(log, usable=log.usable & ((at < first - 1) | (at > last + _AFTER_WINDOW)))
+            log = replace(log, usable=log.usable & ((at < first - 1) | (at > last + AFTER_WINDOW)))
     else:
         log = StepTimes(steps.start_ns, steps.end_ns, np.ones(len(steps), np.bool_))
     return log if int(log.usable.sum()) >= FEWEST * FEWEST else None

@@ -23,6 +23,7 @@ from diagnose.measure.activity import threads_in
 from diagnose.measure.full_queue import launch_usually_ns, waits_for_room
 from diagnose.measure.launch import Launches
 from diagnose.measure.optree import OpTree, op_tree
+from diagnose.measure.pace import watched_step_ns
 from diagnose.measure.recording import Records, records_of
 from diagnose.measure.replay_build import replay_graph
 from diagnose.measure.replay_cuts import Cut, changed
@@ -136,7 +137,7 @@ class Replay:
     @cached_property
     def watched_ns(self) -> int | None:
         """What all counted steps would take at the pace of those that a live run watched without a profiler."""
-        watched, total = self.trace.facts.step_ns_watched, int(self._steps.length_ns.sum())
+        watched, total = watched_step_ns(self.trace), int(self._steps.length_ns.sum())
         if not watched or self.ran_ahead:
             return None
         share = watched / float(np.median(self._steps.length_ns))
