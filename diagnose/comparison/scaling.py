@@ -78,9 +78,7 @@ def run_of(measures: Sequence[Measures]) -> Run:
     lengths = [one.steps.length_ns for one in counted]
     slowest = max(lengths, key=usual)
     watched = [
-        float(step_ns)
-        for one in counted
-        if (step_ns := watched_step_ns(one.trace)) and not one.replay.ran_ahead
+        float(pace_ns) for one in counted if (pace_ns := watched_step_ns(one.trace)) and not one.replay.ran_ahead
     ]
     step_ns = max(watched) if watched else usual(slowest)
     return Run(
