@@ -81,6 +81,7 @@ from diagnose.source.functional import functional, operand
 from diagnose.source.hooks import is_adapted, is_watching_hook
 from diagnose.source.in_place import call_in_place, comments_above, in_place, laid_out
 from diagnose.source.leftovers import unread_after, without_from_import, without_import
+from diagnose.source.lines import lines_in
 from diagnose.source.options import CallOptions, Placed
 from diagnose.source.pure import only_computes
 from diagnose.source.reaching import Bound, reaching, statement_of
@@ -306,6 +307,7 @@ __all__ = [
     "last_micro_step",
     "leaf",
     "lightning_models",
+    "lines_in",
     "lines_with",
     "log_branch",
     "logged_reads",

@@ -23,7 +23,15 @@ from diagnose.measure.growth import growth, growth_between
 from diagnose.measure.idle import LATENCY_NS, REFILL_NS
 from diagnose.measure.kept_memory import backward_begins, kept_by, places_by_stack
 from diagnose.measure.kernels import KernelClass, matmul_format
-from diagnose.measure.long_steps import Stalls, StepTimes, exceptional_steps, median_low, stalls_of, step_times
+from diagnose.measure.long_steps import (
+    AFTER_WINDOW,
+    Stalls,
+    StepTimes,
+    exceptional_steps,
+    median_low,
+    stalls_of,
+    step_times,
+)
 from diagnose.measure.named import named
 from diagnose.measure.needless import without_collectives
 from diagnose.measure.op_places import places_of_ops
@@ -82,6 +90,7 @@ from diagnose.trace.schema import (
 from diagnose.units import format_bytes, format_count, format_ns, format_share
 
 __all__ = [
+    "AFTER_WINDOW",
     "ALLOCATIONS",
     "BUCKET_BYTES",
     "FORMATS",

@@ -51,6 +51,7 @@ from diagnose.fixer import (
     gate,
     is_read,
     keep_on_device,
+    lines_in,
     lines_with,
     logged_reads,
     loops_around,
@@ -116,7 +117,7 @@ def _returned(source: Source, lines: set[int]) -> Iterator[str]:
 def _shapes(request: Request) -> Iterator[str]:
     """Lines that read the device without saying so: the size of their result depends on its values."""
     for place in request.finding.where:
-        lines = request.sources.get(place.file, "").splitlines()
+        lines = lines_in(request.sources.get(place.file, ""))
         code = lines[place.line - 1].split("#")[0] if 0 < place.line <= len(lines) else ""
         if _DEPENDS.search(code) or _MASKED.search(code):
             yield (

@@ -151,10 +151,7 @@ def _lost(measures: Measures, share: float) -> Intervals:
 
 
 def _values(measures: Measures, name: str) -> np.typing.NDArray[np.float64]:
-    trace = measures.trace
-    if name not in trace.names:
-        return np.empty(0, np.float64)
-    return np.asarray(trace.counters.value[trace.counters.name == trace.names.index(name)], np.float64)
+    return np.asarray(measures.trace.counter(name).value, np.float64)
 
 
 def _median(measures: Measures, name: str) -> float | None:

@@ -39,6 +39,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from diagnose.rule import (
+    AFTER_WINDOW,
     CannotTell,
     Claim,
     Confidence,
@@ -56,7 +57,6 @@ from diagnose.rule import (
 
 FEWEST_STEPS = 3
 WARM_UP = 10
-_AFTER_WINDOW = 4  # steps after the traced ones: the profiler stops, waits are sought
 _UNCOMPILED = ", and what fits none of the versions runs uncompiled since"
 
 _CHANGING = re.compile(r"(?<=expected )\S+(?=,)|(?<=actual )\S+|(?<=== )-?[\d.]+(?:e-?\d+)?")
@@ -217,7 +217,7 @@ def _unseen_ns(measures: Measures, compiling: Intervals) -> int:
     if trace.window_ns is not None:
         before, after = np.searchsorted(ends, trace.window_ns)
         at = np.arange(len(ends))
-        usable = (at < before - 1) | (at > after + _AFTER_WINDOW)
+        usable = (at < before - 1) | (at > after + AFTER_WINDOW)
         starts, ends = starts[usable], ends[usable]
     if len(ends) == 0:
         return 0

@@ -183,7 +183,7 @@ def check_job(job: Job, findings: Sequence[Sequence[Finding]]) -> Iterator[JobCl
                 "for a core: some seconds of a live run",
             )
         else:
-            yield _claim(job, late, findings)
+            yield _claim(job, late, findings, gain)
 
 
 def _cost_ns(late: Lateness) -> int:
@@ -230,7 +230,7 @@ def _leaves_open(reason: Finding | None, cost_ns: int) -> bool:
     return reason is None or reason.recoverable_ns < _MOST * cost_ns
 
 
-def _claim(job: Job, late: Lateness, findings: Sequence[Sequence[Finding]]) -> JobClaim:
+def _claim(job: Job, late: Lateness, findings: Sequence[Sequence[Finding]], gain: _Gain) -> JobClaim:
     cost, excess = _cost_ns(late), _excess(job, late.member)
     reason, times = _own_finding(job, late, findings, cost), _times_as_much(job, late.member)
     does = max(excess, key=lambda name: excess[name], default=None)
@@ -241,13 +241,12 @@ def _claim(job: Job, late: Lateness, findings: Sequence[Sequence[Finding]]) -> J
         why.append("the ranks wait for cores, and whether it has more to do is not recorded")
     uneven = times > 1 + ALIKE if times is not None else reason is None and does == "compute"
     more_work = min(max(excess.get("compute", 0), 0), cost) if uneven else 0
-    gain = _gain(job, late)
     back = gain.ns - min(more_work, gain.ns) // len(job.table)
     if gain.ns < cost:
         why.append(f"as their hosts take almost as long for a step, {format_ns(gain.ns)} of it come back")
     if more_work:
         why.append(f"{'if so, ' if coreless else ''}dealt out evenly, that gives back {format_ns(back)}")
-    sure, doubts = _sure(job, late, excess, reason)
+    sure, doubts = _sure(job, late, excess, reason, gain)
     why += doubts
     share = late.share * back / max(cost, 1)
     return JobClaim(
@@ -258,16 +257,18 @@ def _claim(job: Job, late: Lateness, findings: Sequence[Sequence[Finding]]) -> J
         share=share,
         sure_share=share * sure,
         confidence=Confidence.BOUND if coreless or sure < _SURE else Confidence.MEASURED,
-        evidence=list(_evidence(job, late, excess, reason, times)),
+        evidence=list(_evidence(job, late, excess, reason, times, gain)),
         where=reason.where if reason else (),
         fixers=reason.fixers if reason else (),
         confirm=reason.confirm if reason else "what that rank does differently: its data, its device, its host",
     )
 
 
-def _sure(job: Job, late: Lateness, excess: Mapping[str, int], reason: Finding | None) -> tuple[float, list[str]]:
+def _sure(
+    job: Job, late: Lateness, excess: Mapping[str, int], reason: Finding | None, gain: _Gain
+) -> tuple[float, list[str]]:
     """Which part of what comes back does so for certain (0 to 1), and what makes the rest uncertain."""
-    gain, recording = _gain(job, late), _recording_ns(job, late, excess)
+    recording = _recording_ns(job, late, excess)
     sure = max(1 - (gain.ns - gain.surely_ns + RECORDED_MOST * recording) / max(gain.ns, 1), 0.0)
     doubts = []
     if sure < _SURE and recording:
@@ -304,12 +305,12 @@ def _what_it_does(
 
 
 def _evidence(
-    job: Job, late: Lateness, excess: Mapping[str, int], reason: Finding | None, times: float | None
+    job: Job, late: Lateness, excess: Mapping[str, int], reason: Finding | None, times: float | None, gain: _Gain
 ) -> Iterator[Evidence]:
     yield Evidence("what every other rank waits for it, per step", _cost_ns(late), "ns")
     yield Evidence("steps in which it is late", late.late_steps, "count")
     yield Evidence("of steps", len(late.cost_ns), "count")
-    if (gain := _gain(job, late)).ns < _cost_ns(late):
+    if gain.ns < _cost_ns(late):
         yield Evidence("its host takes longer than the others', in the median step", gain.ns, "ns")
         yield Evidence("of it, beyond chance", gain.surely_ns, "ns")
     yield Evidence("collectives in which it came last", job.table[late.member].last or 0, "count")

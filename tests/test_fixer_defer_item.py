@@ -217,3 +217,11 @@ def test_what_a_bar_shows_is_left_alone_where_showing_it_does_more(shown: str, e
     )
     answer = FIXER.rewrite(example_request("host-sync", text, lines=[8]))
     assert isinstance(answer, Edits if edited else Advice), answer
+
+
+def test_a_form_feed_ends_no_line() -> None:
+    """Python counts lines so, and so do the places of findings."""
+    text = "import torch\n# one part\x0c\nfor x in batches:\n    loss = model(x.unique()).mean()\n    loss.backward()\n"
+    answer = FIXER.rewrite(example_request("host-sync", text, lines=[4]))
+    assert isinstance(answer, Advice)
+    assert "train.py:4 may read how large its result is" in answer.text

@@ -125,15 +125,11 @@ def main_memory(trace: Trace) -> int:
 
 
 def _devices_of(trace: Trace, name: str) -> Int64:
-    number = trace.names.index(name) if name in trace.names else None
-    rows = trace.counters.name == number if number is not None else slice(0, 0)
-    return trace.counters.device[rows].astype(np.int64)
+    return trace.counter(name).device.astype(np.int64)
 
 
 def counted(trace: Trace, name: str, device: int) -> Series:
     """The readings of a counter of a device, or of the host; empty without any."""
-    if name not in trace.names or not len(trace.counters):
-        return EMPTY
-    counters = trace.counters
-    rows = (counters.name == trace.names.index(name)) & (counters.device == device) & np.isfinite(counters.value)
-    return Series(counters.time_ns[rows], counters.value[rows].astype(np.int64))
+    counters = trace.counter(name)
+    rows = (counters.device == device) & np.isfinite(counters.value)
+    return Series(counters.time_ns[rows], counters.value[rows].astype(np.int64)) if rows.any() else EMPTY

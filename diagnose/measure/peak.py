@@ -257,7 +257,7 @@ def _counter_series(trace: Trace) -> tuple[Int64, Int64] | None:
         name = f"memory.{category.name.lower()}_bytes"
         if name not in trace.names:
             continue
-        rows = trace.counters.where(trace.counters.name == trace.names.index(name))
+        rows = trace.counter(name)
         if by_role is None:
             times = rows.time_ns
             by_role = np.zeros((len(CATEGORIES), len(rows)), np.int64)

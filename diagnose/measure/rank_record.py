@@ -86,8 +86,7 @@ def record_of(measures: Measures) -> RankRecord:
 
 
 def _readings(measures: Measures, counter: str) -> int:
-    trace = measures.trace
-    return int((trace.counters.name == trace.names.index(counter)).sum()) if counter in trace.names else 0
+    return len(measures.trace.counter(counter))
 
 
 def _recording_ns(measures: Measures) -> int | None:

@@ -101,6 +101,11 @@ class Trace:
     facts: Facts = field(default_factory=Facts)
     warnings: tuple[str, ...] = ()
 
+    def counter(self, name: str) -> Counters:
+        """The readings of one counter, of all devices; none where it was not read."""
+        named = self.counters.name == self.names.index(name) if name in self.names else slice(0)
+        return self.counters.where(named)
+
     @property
     def has_device(self) -> bool:
         """Whether any device work was recorded."""
