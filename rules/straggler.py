@@ -159,31 +159,37 @@ def check_job(job: Job, findings: Sequence[Sequence[Finding]]) -> Iterator[JobCl
                 f"{late.late_steps} of {len(late.cost_ns)} steps may be chance",
             )
     for late in job.stragglers:
-        cost, excess, gain = _cost_ns(late), _excess(job, late.member), _gain(job, late)
-        negligible = _GAIN * job.table[late.member].mean_step_ns
-        if gain.ns < negligible:
-            continue  # the others' hosts take as long themselves
-        recording = _recording_ns(job, late, excess)
-        if gain.ns < recording * (RECORDED if len(job.table) > 2 else RECORDED_MOST):
-            yield CannotTell(
-                "straggler",
-                f"rank {late.rank} without Python stacks and shapes: writing them down costs its host "
-                f"{format_ns(recording)} per step, and no more than {format_ns(gain.ns)} come back",
-            )
-        elif gain.surely_ns < negligible:
-            yield CannotTell(
-                "straggler",
-                f"more steps, or a live run: the others wait {format_ns(cost)} per step for rank {late.rank}, which "
-                "issues its work after them, but whether its host takes longer than theirs is not beyond chance",
-            )
-        elif _may_have_no_core(job, late, findings, excess):
-            yield CannotTell(
-                "straggler",
-                f"how long rank {late.rank}, which takes {format_ns(cost)} more per step for what it computes, waits "
-                "for a core: some seconds of a live run",
-            )
-        else:
-            yield _claim(job, late, findings, gain)
+        answer = _answer(job, late, findings)
+        if answer is not None:
+            yield answer
+
+
+def _answer(job: Job, late: Lateness, findings: Sequence[Sequence[Finding]]) -> JobClaim | CannotTell | None:
+    """What is said of a rank that is late beyond chance; None where the others' hosts take as long themselves."""
+    cost, excess, gain = _cost_ns(late), _excess(job, late.member), _gain(job, late)
+    negligible = _GAIN * job.table[late.member].mean_step_ns
+    if gain.ns < negligible:
+        return None
+    recording = _recording_ns(job, late, excess)
+    if gain.ns < recording * (RECORDED if len(job.table) > 2 else RECORDED_MOST):
+        return CannotTell(
+            "straggler",
+            f"rank {late.rank} without Python stacks and shapes: writing them down costs its host "
+            f"{format_ns(recording)} per step, and no more than {format_ns(gain.ns)} come back",
+        )
+    if gain.surely_ns < negligible:
+        return CannotTell(
+            "straggler",
+            f"more steps, or a live run: the others wait {format_ns(cost)} per step for rank {late.rank}, which "
+            "issues its work after them, but whether its host takes longer than theirs is not beyond chance",
+        )
+    if _may_have_no_core(job, late, findings, excess):
+        return CannotTell(
+            "straggler",
+            f"how long rank {late.rank}, which takes {format_ns(cost)} more per step for what it computes, waits "
+            "for a core: some seconds of a live run",
+        )
+    return _claim(job, late, findings, gain)
 
 
 def _cost_ns(late: Lateness) -> int:
