@@ -72,12 +72,13 @@ def save_in_background(state, path):
     if not isinstance(path, (str, os.PathLike)) or (os.path.exists(path) and not os.path.isfile(path)):
         _save_now(state, path)
     else:
-        _begin(state, os.path.realpath(path))
+        _begin(state, path)
     _tell()  # now: what went wrong with another file keeps this state from nothing
 
 
 def _begin(state, path):
-    waiting = _saving[1] if len(_saving) > 1 and _saving[1].path == path else None
+    real = os.path.realpath(path)
+    waiting = _saving[1] if len(_saving) > 1 and _saving[1].path == real else None
     copies = {}
     try:
         if waiting is not None and waiting.gives_way():
@@ -93,7 +94,7 @@ def _begin(state, path):
         if interrupts:
             raise
         return
-    save = _Save(copied, path, copies.values(), _saving[-1] if _saving else None)
+    save = _Save(copied, real, copies.values(), _saving[-1] if _saving else None)
     _spare.clear()  # the state has no use for it
     _saving.append(save)  # first: a start may be interrupted
     try:
