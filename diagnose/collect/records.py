@@ -32,6 +32,9 @@ thread; `trace.readers.run_folder` reads them into a `Trace`. All times are nano
                      captured step left behind (`inside.state`)
     trajectory.json  {"losses": [loss or null, …], "memory_bytes": […], "optimizers": {step: […]}, "seeds_itself"}: a
                      number a step (`inside.trajectory`)
+    whole_run.json   losses, final parameters, optimizer calls and file events of a program that ran to its end
+                     (`inside.whole_run`)
+    batches.json     {"passes": [[hash of a batch, …], …]}: what the first training loader yields (`inside.data_order`)
     stands           of a capture that began early, while it stands still between two steps (`inside.standing`); it
                      does so while the run folder has a file `stand`
     end.json         {"reason": "exit" | "exception" | "stopped", "steps": n}
@@ -57,6 +60,8 @@ NUMBERS = "numbers.jsonl"
 VALUES = "numbers.f64"
 STATE = "state.json"
 TRAJECTORY = "trajectory.json"
+WHOLE_RUN = "whole_run.json"
+BATCHES = "batches.json"
 STAND = "stand"
 STANDS = "stands"
 

@@ -67,6 +67,17 @@ class GateResult:
 
 
 @dataclass(frozen=True, slots=True)
+class Check:
+    """What a gate beside the numerics gate saw: of a whole run, of a way out, of the order of data."""
+
+    name: str
+    passed: bool | None
+    """None: it could not be run, or saw only a part."""
+    detail: str
+    """One sentence with what was compared, or what differs."""
+
+
+@dataclass(frozen=True, slots=True)
 class Mechanism:
     """What the fix claims to move, before and after, in one unit."""
 

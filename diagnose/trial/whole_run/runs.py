@@ -1,0 +1,153 @@
+"""Runs programs whole: each run in a fresh copy with a folder for temporary files of its own, several side by side."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from diagnose.collect.records import BATCHES
+from diagnose.errors import InputError
+from diagnose.program import Program
+from diagnose.program.shorten import shortened
+from diagnose.program.source import read_source
+from diagnose.trial.arms import Workplace
+from diagnose.trial.copies import Copies
+from diagnose.trial.groups import Group
+from diagnose.trial.schedule import Deadline
+from diagnose.trial.whole_run.observation import Observation, listed, observe
+
+_DETERMINISTIC = {"PYTHONHASHSEED": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A run of a program: under which recipe, and whether its long loops are shortened."""
+
+    program: Program
+    """A copy that a trial made; a fresh one is made of its files."""
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    mode: str = "whole_run"
+
+    @property
+    def shortens(self) -> bool:
+        """Whether loops are to be marked."""
+        return self.recipe.get("batches") is not None and self.mode == "whole_run"
+
+
+@dataclass
+class Runs:
+    """Makes copies and processes; what the runs left stays on disk until `clear`."""
+
+    workplace: Workplace
+    copies: Copies
+    limit_ns: int
+    """For one run, from its start to its end."""
+    side_by_side: int = 1
+    deadline: Deadline = field(default_factory=Deadline)
+    _numbers: Any = field(default_factory=itertools.count)
+    _folders: list[Path] = field(default_factory=list)
+
+    def observe(self, wanted: Sequence[Wanted]) -> list[Observation]:
+        """Carry out all of them, as many side by side as fit; in the order asked for."""
+        found: dict[int, Observation] = {}
+        waiting, running = list(enumerate(wanted)), dict[int, _Running]()
+        try:
+            while waiting or running:
+                while waiting and len(running) < max(1, self.side_by_side):
+                    place, one = waiting.pop(0)
+                    running[place] = self._start(one)
+                done = self._first_to_end(running)
+                found[done] = running.pop(done).finish()
+        finally:
+            for left in running.values():
+                left.group.end()
+        return [found[place] for place in range(len(wanted))]
+
+    def batches(self, program: Program, batches: int, passes: int) -> list[list[str]] | None:
+        """Hashes of what the first training loader of a program yields, pass by pass; None where it says nothing."""
+        wanted = Wanted(program, {"batches": batches, "passes": passes}, "data_order")
+        started = self._start(wanted)
+        try:
+            self._first_to_end({0: started})
+        finally:
+            started.group.end()
+        return _hashes(started.folder)
+
+    def clear(self) -> None:
+        """Remove what the runs left on disk."""
+        while self._folders:
+            shutil.rmtree(self._folders.pop(), ignore_errors=True)
+
+    def _start(self, wanted: Wanted) -> _Running:
+        folder = self.workplace.folder / f"whole-{next(self._numbers)}"
+        self._folders.append(folder)
+        program = self._fresh(wanted, folder.name)
+        scratch = folder / "tmp"
+        scratch.mkdir(parents=True)
+        places = {"root": str(program.root), "scratch": str(scratch), "private": str(self.workplace.folder)}
+        recipe = {"mode": wanted.mode, "seed": 0, **places, **wanted.recipe}
+        before = listed(program.root)
+        settings = {**_DETERMINISTIC, "TMPDIR": str(scratch)}
+        group = self.workplace.start(program, recipe, folder, {}, settings)
+        return _Running(program, folder, scratch, group, before)
+
+    def _fresh(self, wanted: Wanted, name: str) -> Program:
+        """A new copy with the files of the one that is meant: what an earlier run left in that is not in it."""
+        root = wanted.program.root
+        texts = {os.path.relpath(path, root): read_source(Path(path)).text for path in self.copies.edited.get(root, ())}
+        if wanted.shortens:
+            texts |= shortened({**_sources(root, wanted.program), **texts})
+        return self.copies.make(texts, f"{name}-copy")
+
+    def _first_to_end(self, running: Mapping[int, _Running]) -> int:
+        """The first that ends by itself; the oldest when its time is up."""
+        oldest = next(iter(running))
+        while True:
+            for place, one in running.items():
+                if one.group.exited:
+                    return place
+            if self.deadline.passed or time.monotonic_ns() - running[oldest].began_ns >= self.limit_ns:
+                return oldest
+            running[oldest].group.rest()
+
+
+@dataclass
+class _Running:
+    program: Program
+    folder: Path
+    scratch: Path
+    group: Group
+    before: Mapping[str, tuple[int, int]]
+    began_ns: int = field(default_factory=lambda: time.monotonic_ns())
+
+    def finish(self) -> Observation:
+        returncode = self.group.wait(0)
+        self.group.end()
+        return observe(self.folder, self.program.root, self.scratch, self.before, returncode)
+
+
+def _sources(root: Path, program: Program) -> dict[str, str]:
+    """The program's own Python files below its root."""
+    found = {}
+    for name in listed(root):
+        if name.endswith(".py") and program.owned(root / name):
+            try:
+                found[name] = read_source(root / name).text
+            except InputError:
+                continue
+    return found
+
+
+def _hashes(folder: Path) -> list[list[str]] | None:
+    import json
+
+    found: list[list[str]] = []
+    for path in sorted(folder.glob(f"rank*/{BATCHES}")):
+        found += json.loads(path.read_bytes())["passes"]
+    return found or None
