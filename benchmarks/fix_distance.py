@@ -191,6 +191,7 @@ class Believing:
         *,
         asked: bool = True,
         fewer: bool = False,
+        loading: bool = False,
     ) -> GateResult:
         return GateResult(gate, True, "believed")
 

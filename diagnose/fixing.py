@@ -147,6 +147,8 @@ class Fixer:
     and for the training gate, which then also refuses what is wrong by far more than that."""
     fewer_parameters: bool = False
     """The fix takes out parameters without influence: the training gate, which alone allows it, lets them go."""
+    changes_loading: bool = False
+    """The fix changes who makes batches, or when: their order and contents are compared over whole passes."""
     examples: tuple[Example, ...] = field(default=(), repr=False)
     order: int = 50
     """Order class of composition: 10 environment, 20 syncs, 30 input, 40 precision, 50 kernels, 60 compile, 70 memory,

@@ -263,6 +263,7 @@ FIXER = Fixer(
     rewrite=rewrite,
     gate=Gate.BITWISE,
     mechanism="idle.input",
+    changes_loading=True,
     order=30,
     after=("loader-workers",),
     examples=(

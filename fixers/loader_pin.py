@@ -76,6 +76,7 @@ FIXER = Fixer(
     rewrite=rewrite,
     gate=Gate.BITWISE,
     mechanism="exposed_copy+idle",
+    changes_loading=True,
     order=30,
     examples=(
         Example(

@@ -235,6 +235,7 @@ FIXER = Fixer(
     rewrite=rewrite,
     gate=Gate.BITWISE,
     mechanism="idle.input",
+    changes_loading=True,
     settings=settings,
     order=30,
     examples=(

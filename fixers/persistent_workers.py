@@ -85,6 +85,7 @@ FIXER = Fixer(
     rewrite=rewrite,
     gate=Gate.TRAINING,
     mechanism="idle.input",
+    changes_loading=True,
     order=30,
     after=("loader-workers",),
     completes=("loader-workers",),

@@ -235,6 +235,7 @@ FIXER = Fixer(
     rewrite=rewrite,
     gate=Gate.BITWISE,
     mechanism="exposed_copy",
+    changes_loading=True,
     order=30,
     after=("loader-workers", "loader-pin", "nonblocking-copies"),
     examples=(

@@ -179,6 +179,7 @@ class FakeBench:
         *,
         asked: bool = True,
         fewer: bool = False,
+        loading: bool = False,
     ) -> GateResult:
         self.gates.append((gate, self.copies[original.root], self.copies[patched.root], rounds_to))
         text = self.copies[patched.root]

@@ -103,7 +103,8 @@ class Alone:
         reason = _reason(verdict, proposal) if verdict.decision is Decision.NO_CHANGE else None
         if reason is None:
             return verdict
-        gate = self.bench.gate(fixer.gate, numbers, patched, fixer.rounds_to, fewer=fixer.fewer_parameters)
+        fewer, loading = fixer.fewer_parameters, fixer.changes_loading
+        gate = self.bench.gate(fixer.gate, numbers, patched, fixer.rounds_to, fewer=fewer, loading=loading)
         if gate.passed is not True:
             return replace(verdict, gate=gate)
         said = f"the step takes as long as before, but {reason}; {gate.detail}"

@@ -67,6 +67,7 @@ class Trials(Protocol):
         *,
         asked: bool = True,
         fewer: bool = False,
+        loading: bool = False,
     ) -> GateResult: ...
     def steps_alone(self, programs: Sequence[tuple[Program, str]], steps: int) -> list[int | None]: ...
 

@@ -81,7 +81,8 @@ class Tuning:
 
     def _gate(self, fixer: Fixer, patched: Program, chosen: Program) -> GateResult:
         self.journal.phase(f"checking the numbers of {fixer.name} with its new setting", fixer.gate.value)
-        return self.bench.gate(fixer.gate, patched, chosen, fixer.rounds_to, fewer=fixer.fewer_parameters)
+        fewer, loading = fixer.fewer_parameters, fixer.changes_loading
+        return self.bench.gate(fixer.gate, patched, chosen, fixer.rounds_to, fewer=fewer, loading=loading)
 
 
 def described(setting: Mapping[str, Scalar]) -> str:

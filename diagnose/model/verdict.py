@@ -56,17 +56,6 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True)
-class GateResult:
-    """What the numerics gate saw."""
-
-    gate: Gate
-    passed: bool | None
-    """None: it could not be run."""
-    detail: str
-    """One sentence with the figures."""
-
-
-@dataclass(frozen=True, slots=True)
 class Check:
     """What a gate beside the numerics gate saw: of a whole run, of a way out, of the order of data."""
 
@@ -75,6 +64,19 @@ class Check:
     """None: it could not be run, or saw only a part."""
     detail: str
     """One sentence with what was compared, or what differs."""
+
+
+@dataclass(frozen=True, slots=True)
+class GateResult:
+    """What the numerics gate saw."""
+
+    gate: Gate
+    passed: bool | None
+    """None: it could not be run."""
+    detail: str
+    """One sentence with the figures."""
+    checks: tuple[Check, ...] = ()
+    """What was compared beside the numbers of the first steps."""
 
 
 @dataclass(frozen=True, slots=True)

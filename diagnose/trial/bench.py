@@ -39,6 +39,8 @@ from diagnose.trial.settings import Settings
 from diagnose.trial.solo import Solo, SoloRun, ruling_on_failure
 from diagnose.trial.startup import Startups
 from diagnose.trial.stopping import worth
+from diagnose.trial.whole_run.gate import WHOLE_RUN_LIMIT_NS, WholeRunGate
+from diagnose.trial.whole_run.runs import Runs
 from diagnose.verdict import LEAST_PAIRS, LEAST_SAVING, Ruling, saved
 
 OnPhase = Callable[[str, str], None]
@@ -112,7 +114,8 @@ class Bench:
         )
         self._ahead = Ahead(self._arm, lambda: time.monotonic_ns())
         self._beside = Beside(self._ahead, self._gatekeeper, schedule.generations, ranks, on_phase)
-        self._looks = Looks(self._gatekeeper, self._costs, on_phase)
+        whole = WholeRunGate(Runs(self._place, self._copies, WHOLE_RUN_LIMIT_NS))
+        self._looks = Looks(self._gatekeeper, self._costs, on_phase, whole)
         self._solo = Solo(
             self._place, schedule, deadline, lambda program: self._ahead.take(Turn.LAST_RUN, program.root)
         )
@@ -277,13 +280,14 @@ class Bench:
         *,
         asked: bool = True,
         fewer: bool = False,
+        loading: bool = False,
     ) -> GateResult:
         """Whether a patched program keeps a promise about its numbers, as `attempt` asks too.
 
         `asked` False: no fix promised it, and it is looked at only where that is cheap. `fewer`: a fix has taken out
-        parameters.
+        parameters; `loading`: it changes how data is loaded.
         """
-        return self._looks.check(gate, original, patched, rounds_to, asked=asked, fewer=fewer)
+        return self._looks.check(gate, original, patched, rounds_to, asked=asked, fewer=fewer, loading=loading)
 
     def trial_ns(self, plan: Plan, *, at_best: bool = False) -> int:
         """How long a trial is expected to take, with the choice between settings and its gate; `at_best`: if what is

@@ -53,6 +53,8 @@ class Costs:
     """The same of a later process, which found everything compiled."""
     gates_ns: dict[Gate, int] = field(default_factory=dict)
     """The numbers of one more patched program, of each kind: what it is held against has been captured by then."""
+    whole_runs_ns: int = 0
+    """Whole runs of one more patched program, beside those of the original that were there."""
     alternates: bool = False
     """Two do not fit side by side: processes come one after the other."""
     ahead: bool = False
@@ -119,6 +121,10 @@ class Costs:
         """Learn from a look at the numbers, for which so many processes ran."""
         if processes:
             self.gates_ns[gate] = took_ns * min(processes, _OF_ITS_OWN[gate]) // processes
+
+    def saw_whole_runs(self, took_ns: int) -> None:
+        """Learn from whole runs; the first also had to look at the original."""
+        self.whole_runs_ns = min(self.whole_runs_ns, took_ns) if self.whole_runs_ns else took_ns
 
     def trial_ns(
         self,

@@ -80,6 +80,8 @@ class Estimates:
         if seen_ns is not None:
             early = there is not None or (beside is not None and self.gatekeeper.has_room(beside))
             numbers_ns = max(numbers_ns, seen_ns - (self.costs.first_step_after_ns if early else 0))
+        if plan.fixer.gate is not Gate.TRAINING:
+            numbers_ns += self.costs.whole_runs_ns
         started = there is not None
         return numbers_ns + self.costs.trial_ns(
             plan.settings, compiles=compiles, started=started, windows=windows, at_best=at_best, saved=saved

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from diagnose.fixer import Fixer
-from diagnose.model import Gate, GateResult, Verdict
+from diagnose.model import Check, Gate, GateResult, Verdict
 from diagnose.program import Program
 from diagnose.trial.comparison import Comparison
 from diagnose.trial.costs import Costs
 from diagnose.trial.gatekeeper import Gatekeeper
 from diagnose.trial.judging import ruled, settled_by_time
+from diagnose.trial.memory import at_once
 from diagnose.trial.wanted import Part
+from diagnose.trial.whole_run.gate import DATA_ORDER, WHOLE, WholeRunGate
+
+MOST_SIDE_BY_SIDE = 4
+"""Whole runs at the same time."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,8 @@ class Looks:
     costs: Costs
     on_phase: Callable[[str, str], None]
     """Told what is being done now, and a detail of it."""
+    whole: WholeRunGate | None = None
+    """Looks at what programs do from start to end, where their numbers hold."""
     early: int = 0
     """Captures that were begun beside a duel since the last look."""
     early_ns: int = 0
@@ -72,14 +79,35 @@ class Looks:
 
     def _gated(self, fixer: Fixer, original: Program, patched: Program) -> GateResult:
         self.on_phase(f"checking the numbers of {fixer.name}", fixer.gate.value)
-        return self.check(fixer.gate, original, patched, fixer.rounds_to, fewer=fixer.fewer_parameters)
+        fewer, loading = fixer.fewer_parameters, fixer.changes_loading
+        return self.check(fixer.gate, original, patched, fixer.rounds_to, fewer=fewer, loading=loading)
 
     def check(
-        self, gate: Gate, original: Program, patched: Program, rounds_to: str | None, *, asked: bool = True, fewer: bool
+        self,
+        gate: Gate,
+        original: Program,
+        patched: Program,
+        rounds_to: str | None = None,
+        *,
+        asked: bool = True,
+        fewer: bool = False,
+        loading: bool = False,
     ) -> GateResult:
-        """As of the gatekeeper."""
+        """Whether a patched program keeps its promise: first its numbers, then what it does from start to end.
+
+        `asked` and `fewer` are those of `Gatekeeper.check`; `loading`: a fix changes how data is loaded.
+        """
         with self._seen(gate):
-            return self.gatekeeper.check(gate, original, patched, rounds_to, asked=asked, fewer=fewer)
+            answer = self.gatekeeper.check(gate, original, patched, rounds_to, asked=asked, fewer=fewer)
+        if not answer.passed or answer.gate is Gate.TRAINING or self.whole is None:
+            return answer
+        began_ns = time.monotonic_ns()
+        self.on_phase("comparing whole runs", "output, files and exit")
+        self.whole.runs.deadline = self.gatekeeper.deadline
+        self.whole.runs.side_by_side = at_once(self.gatekeeper.memory, MOST_SIDE_BY_SIDE)
+        checks = self.whole.check(answer.gate, original, patched, rounds_to, loading=loading)
+        self.costs.saw_whole_runs(time.monotonic_ns() - began_ns)
+        return with_checks(answer, checks)
 
     @contextlib.contextmanager
     def beside(self) -> Iterator[None]:
@@ -98,3 +126,14 @@ class Looks:
         took_ns = time.monotonic_ns() - began_ns + more_ns
         self.costs.saw_gate(gate, took_ns, self.gatekeeper.started - before)
         self.early = self.early_ns = 0
+
+
+def with_checks(answer: GateResult, checks: Sequence[Check]) -> GateResult:
+    """A gate's answer with what whole runs showed: one that differs makes it a refusal."""
+    refused = next((check for check in checks if check.passed is False), None)
+    if refused is not None:
+        where = "in a whole run" if refused.name == WHOLE else f"at an {refused.name} in mid-run"
+        where = "its data is another" if refused.name == DATA_ORDER else where
+        return replace(answer, passed=False, detail=f"{where}: {refused.detail}", checks=tuple(checks))
+    said = [f"{check.name}: {check.detail}" for check in checks]
+    return replace(answer, detail="; ".join([answer.detail, *said]), checks=tuple(checks))

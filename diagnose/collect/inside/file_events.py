@@ -2,8 +2,8 @@
 
 Events, each [kind, path, path after a rename]: `made`, `written` (a file that was there is opened for writing),
 `removed`, `renamed`, `read` (a file that this run made or wrote is opened for reading), `listed` (a folder is looked
-into), `started` (another program is started: it may read anything). Paths are relative to the program's folder, or below
-`<tmp>` to the folder for temporary files; files that are written elsewhere are in `elsewhere`.
+into), `started` (another program is started: it may read anything). Paths are relative to the folder of the program, or
+below `<tmp>` to that for temporary files; files that are written in neither are in `elsewhere`.
 """
 
 from __future__ import annotations

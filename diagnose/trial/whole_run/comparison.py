@@ -48,7 +48,7 @@ def compare(original: Original, patched: Observation, *, losses: bool = True) ->
     if patched.returncode != before.returncode and all(
         one.returncode == original.found.returncode for one in original.again
     ):
-        differs.append(f"exits with {_code(patched)} instead of {_code(before)}: {_last(patched)}")
+        differs.append(f"exits with {_code(patched)} instead of {_code(before)}: {patched.last_words}")
     differs += differences(before.printed, patched.printed, _noise(original, "printed"))
     differs += [f"on stderr it {one}" for one in differences(before.errors, patched.errors, _noise(original, "errors"))]
     if not patched.records or not before.records:
@@ -75,11 +75,6 @@ def _noise(original: Original, stream: str) -> Noise:
 
 def _code(run: Observation) -> str:
     return "no exit code in time" if run.returncode is None else f"exit code {run.returncode}"
-
-
-def _last(run: Observation) -> str:
-    lines = run.errors.lines
-    return lines[-1].template[:120] if lines else "no message"
 
 
 def _losses(original: Original, patched: Observation) -> list[str]:

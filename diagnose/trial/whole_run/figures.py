@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 SPREADS = 10.0
 """How many times the original's own movement a rounding fix may move a figure; one or two samples say little."""
@@ -27,14 +27,14 @@ _NUMBER = re.compile(
     r"(?<![A-Za-z_.\d])[-+]?(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?!\d)|\b(?:nan|inf)\b"
 )
 _CLOCK = re.compile(
-    r"\b(?:\d{4}([-/.])\d{1,2}\1\d{1,2}|\d{1,2}([-/.])\d{1,2}\2\d{4}|\d{8}[-_]\d{4,6})(?:[ T_]\d{1,2}:\d{2}(?::\d{2})?)?"
-    r"(?:[.,]\d+)?|\b(?:\d+:)?\d{1,2}:\d{2}(?:[.,]\d+)?\b"
+    r"\b(?:\d{4}([-/.])\d{1,2}\1\d{1,2}|\d{1,2}([-/.])\d{1,2}\2\d{4}|\d{8}[-_]\d{4,6})"
+    r"(?:[ T_]\d{1,2}:\d{2}(?::\d{2})?)?(?:[.,]\d+)?|\b(?:\d+:)?\d{1,2}:\d{2}(?:[.,]\d+)?\b"
 )
 _UNIT = re.compile(
     r"\s?(?:[mnuµ]?s|secs?|seconds?|minutes?|hrs?|hours?|[a-zA-Z]+/(?:s|sec|second|ms|min|h)|s/[a-z]+|[fi]ps|FPS)\b"
 )
 _WORD = re.compile(
-    r"(?<![A-Za-z])(?:time|elapsed|took|eta|speed|throughput|duration|latency|[fi]ps|dt|(?:samples|tokens|images|steps|"
+    r"(?<![A-Za-z])(?:time|elapsed|took|eta|speed|throughput|duration|latency|[fi]ps|dt|[a-z]+/s(?:ec)?|(?:samples|tokens|images|steps|"
     r"items|batches)[ _](?:per|/)[ _]?s(?:ec(?:ond)?)?)(?:_?m?s|_sec(?:onds)?)?(?: taken| elapsed| per \w+)?"
     r"(?: ?\((?:m?s|sec|seconds)\))?[\"']?\s*[:=]?\s*$",
     re.IGNORECASE,
@@ -51,6 +51,8 @@ class Line:
 
     template: str
     numbers: tuple[str, ...]
+    text: str = field(default="", compare=False)
+    """As printed."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +101,8 @@ def read_text(text: str, names: Mapping[str, str]) -> Text:
     return Text(tuple(lines))
 
 
-def _line(text: str) -> Line:
-    text = _CLOCK.sub("<time>", text)
+def _line(printed: str) -> Line:
+    text = _CLOCK.sub("<time>", printed)
     numbers: list[str] = []
     template, at = "", 0
     for match in _NUMBER.finditer(text):
@@ -114,7 +116,7 @@ def _line(text: str) -> Line:
         at = match.end()
     template += text[at:]
     # A field may be padded to a width.
-    return Line(re.sub(r"\s+", " ", template).strip(), tuple(numbers))
+    return Line(re.sub(r"\s+", " ", template).strip(), tuple(numbers), printed)
 
 
 def differences(original: Text, patched: Text, noise: Noise) -> list[str]:

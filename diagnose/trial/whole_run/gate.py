@@ -8,25 +8,30 @@
 - *data order*: for fixes that change loading, some hundred batches of the training loader, over the end of a pass,
   several times.
 
-The original's runs serve all fixes of a session.
+A run that could not be made, or that did not reach the program's end, leaves that part *unverified*. Runs of the
+original serve all fixes of a session.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from diagnose.model import Check, Gate
 from diagnose.program import Program
+from diagnose.trial.memory import died_of_memory
 from diagnose.trial.whole_run.comparison import Compared, Original, compare
 from diagnose.trial.whole_run.observation import Observation
-from diagnose.trial.whole_run.runs import Runs, Wanted
+from diagnose.trial.whole_run.runs import Runs, Wanted, sources
 from diagnose.units import NS_PER_S
 
 FULL_NS = 20 * NS_PER_S
 """A program whose training ends within this runs as it is; a longer one is shortened."""
+WHOLE_RUN_LIMIT_NS = 300 * NS_PER_S
+"""For one run, with its start and all that it does beside training."""
 SHORT_NS = 8 * NS_PER_S
 """For the training steps of a shortened run."""
 LEAST_BATCHES, MOST_BATCHES = 12, 200
@@ -34,12 +39,15 @@ TURNS = 3
 """Of a loop whose turns have several steps each: two first epochs and the last one."""
 LOADER_BATCHES, LOADER_PASSES, LOADER_TIMES = 150, 2, 2
 """Batches of a pass, passes in one process, and processes of the patched program."""
+WHOLE = "whole run"
+DATA_ORDER = "data order"
 _DISTURBED_RUNS = 2
 _ROUNDS = {"tf32": 2.0**-11, "bfloat16": 2.0**-8, "bf16": 2.0**-8, "float16": 2.0**-11, "fp16": 2.0**-11}
 _FLOAT32_ROUNDS = 2.0**-21
 """A few units in the last place: what another order of sums does."""
 _LEFT_AT = 0.6
 """The part of the optimizer's calls after which a run is left by an exception or an interrupt."""
+_HANDLES = re.compile(r"\b(?:except|finally|atexit|signal|__exit__|contextmanager)\b")
 
 
 @dataclass
@@ -49,128 +57,154 @@ class WholeRunGate:
     runs: Runs
     _found: Program | None = None
     """The program as found."""
-    _shape: Mapping[str, Any] | None = None
-    """How runs are shortened."""
+    _shape: dict[str, Any] = field(default_factory=dict)
+    """How runs are shortened; empty where they are not."""
     _seen: dict[tuple[Path, str], Observation] = field(default_factory=dict)
     _loaders: dict[Path, list[list[str]] | None] = field(default_factory=dict)
+    _answers: dict[tuple[Path, Path, str, bool], tuple[Check, ...]] = field(default_factory=dict)
 
     def check(
-        self,
-        gate: Gate,
-        found: Program,
-        original: Program,
-        patched: Program,
-        rounds_to: str | None = None,
-        *,
-        loading: bool = False,
-    ) -> list[Check]:
-        """The answers of all gates. `found` is the program as found, `original` what the patched one was made from;
-        `loading`: the fix changes how data is loaded."""
-        if gate is Gate.TRAINING:
-            return []
-        self._found = self._found or found
-        self._settle_shape()
-        rounding = gate is Gate.ROUNDING
-        again = [self._again(number, rounds_to if rounding else None, rounding) for number in range(1 + rounding)]
-        needed = [("whole", found), *((name, found) for name, _ in again), ("whole", original), ("whole", patched)]
-        ways = self._ways_out()
-        needed += [(name, program) for name in ways for program in (original, patched)]
-        recipes = {"whole": {}, **dict(again), **ways}
-        self._take([(name, program, recipes[name]) for name, program in needed])
-        original_runs = [self._seen[found.root, name] for name, _ in again]
-        base = self._seen[found.root, "whole"]
-        answers = [self._whole(Original(self._seen[original.root, "whole"], base, original_runs, rounding), patched)]
-        for name in ways:
-            answers.append(self._way_out(name, original, patched, base, original_runs, rounding))
-        if loading:
-            answers.append(self._data_order(original, patched))
-        return answers
+        self, gate: Gate, original: Program, patched: Program, rounds_to: str | None = None, *, loading: bool = False
+    ) -> tuple[Check, ...]:
+        """The answers of all gates; the first `original` of a session is the program as found.
 
-    def _settle_shape(self) -> None:
+        `loading`: the fix changes how data is loaded. A fix that changes the training has no such gate.
+        """
+        if gate is Gate.TRAINING:
+            return ()
+        key = (original.root, patched.root, gate.value, loading)
+        if key not in self._answers:
+            self._answers[key] = tuple(self._check(gate, original, patched, rounds_to, loading=loading))
+        return self._answers[key]
+
+    def _check(
+        self, gate: Gate, original: Program, patched: Program, rounds_to: str | None, *, loading: bool
+    ) -> Iterator[Check]:
+        self._look_at_original(original, patched)
+        ways = self._ways_out([original, patched])
+        self._take([(name, program, recipe) for name, recipe in ways.items() for program in (original, patched)])
+        disturb = _disturbance(rounds_to) if gate is Gate.ROUNDING else None
+        for name, recipe in ways.items():
+            before, after = self._seen[original.root, name], self._seen[patched.root, name]
+            problem = self._problem(name, before, after)
+            if problem is not None:
+                yield Check(name, None, problem)
+                continue
+            yield self._compared(name, recipe, before, after, disturb)
+        if loading:
+            yield self._data_order(original, patched)
+
+    def _look_at_original(self, original: Program, patched: Program) -> None:
         """Run the program as found as it is; where that takes too long, learn how to shorten it, and run it so."""
-        if self._shape is not None or self._found is None:
+        if self._found is not None:
             return
-        shape: dict[str, Any] = {}
-        (seen,) = self.runs.observe([Wanted(self._found, {"seconds": FULL_NS / NS_PER_S})])
+        self._found = original
+        limit = {"seconds": FULL_NS / NS_PER_S}
+        seen, beside = self.runs.observe([Wanted(original, limit), Wanted(patched, limit)])
         if seen.cut or seen.returncode is None:
             steps = SHORT_NS // (TURNS * max(seen.step_ns, 1))
-            shape = {"batches": min(MOST_BATCHES, max(LEAST_BATCHES, steps)), "turns": TURNS}
-            (seen,) = self.runs.observe([Wanted(self._found, {**shape, "seconds": FULL_NS / NS_PER_S})])
+            self._shape = {"batches": min(MOST_BATCHES, max(LEAST_BATCHES, steps)), "turns": TURNS}
+            (seen,) = self.runs.observe([Wanted(original, {**self._shape, **limit})])
+        elif not beside.cut:
+            self._seen[patched.root, WHOLE] = beside
         if seen.cut:  # the others are left at the same step
-            shape["leave"] = {"how": "interrupt", "call": seen.calls}
-        self._shape, self._seen[self._found.root, "whole"] = shape, seen
+            self._shape["leave"] = {"how": "interrupt", "call": seen.calls}
+        self._seen[original.root, WHOLE] = seen
 
-    def _again(self, number: int, rounds_to: str | None, rounding: bool) -> tuple[str, dict[str, Any]]:
-        """The name and the recipe of another run of the program as found."""
-        if not rounding:
-            return "again", {}
-        disturb = max(_ROUNDS.get(rounds_to or "", 0.0), _FLOAT32_ROUNDS)
-        return f"disturbed-{disturb:.2g}-{number}", {"disturb": disturb, "disturb_seed": number}
-
-    def _ways_out(self) -> dict[str, dict[str, Any]]:
-        """The recipes of runs that are left in the middle; none for a program without optimizer steps to leave at."""
+    def _ways_out(self, programs: Sequence[Program]) -> dict[str, Mapping[str, Any]]:
+        """The recipes of the runs that are needed. Programs that handle nothing leave the same on every way out."""
         assert self._found is not None
-        calls = self._seen[self._found.root, "whole"].calls
-        if calls < 2:
-            return {}
-        call = max(2, round(_LEFT_AT * calls))
-        return {how: {"leave": {"how": how, "call": call}} for how in ("exception", "interrupt")}
+        ways: dict[str, Mapping[str, Any]] = {WHOLE: {}}
+        calls = self._seen[self._found.root, WHOLE].calls
+        if calls > 1:
+            handles = any(_HANDLES.search(text) for program in programs for text in sources(program).values())
+            for how in ("exception", "interrupt") if handles else ("exception",):
+                ways[how] = {"leave": {"how": how, "call": max(2, round(_LEFT_AT * calls))}}
+        return ways
 
     def _take(self, needed: Sequence[tuple[str, Program, Mapping[str, Any]]]) -> None:
         missing = {(program.root, name): (program, recipe) for name, program, recipe in needed}
         missing = {key: value for key, value in missing.items() if key not in self._seen}
-        wanted = [Wanted(program, {**(self._shape or {}), **recipe}) for program, recipe in missing.values()]
+        wanted = [Wanted(program, {**self._shape, **recipe}) for program, recipe in missing.values()]
         for key, seen in zip(missing, self.runs.observe(wanted), strict=True):
             self._seen[key] = seen
 
-    def _whole(self, original: Original, patched: Program) -> Check:
-        run = self._seen[patched.root, "whole"]
-        how = "as it is" if not self._shape else f"with {self._shape['batches']} batches a pass and {TURNS} epochs"
-        if original.run.returncode is None:
-            return Check("whole run", None, f"the original does not come to an end in time, run {how}")
-        compared = compare(original, run)
-        seen = f"{run.steps} steps, run {how}: same output, {len(original.run.files)} files, losses and exit"
-        if original.run.cut:
-            seen = f"{run.steps} steps until an interrupt: the end of the program was not reached"
-            return _answer("whole run", compared, seen, reached=False)
-        return _answer("whole run", compared, seen)
+    def _problem(self, name: str, before: Observation, after: Observation) -> str | None:
+        """Why two runs cannot be compared; None where they can."""
+        if before.returncode is None:
+            return "the original did not come to an end in time"
+        if name != WHOLE and not before.left:
+            return "the original did not come to the step where it was to be left"
+        if name == WHOLE and before.returncode != 0 and not before.cut:
+            return f"the original itself ends with exit code {before.returncode} here: {before.last_words}"
+        for one in (before, after):
+            if died_of_memory(one.last_words, one.returncode):
+                return "there was too little memory for a whole run"
+        if after.returncode is None and self.runs.deadline.passed:
+            return "the budget left no time"
+        return None
 
-    def _way_out(
-        self,
-        name: str,
-        original: Program,
-        patched: Program,
-        base: Observation,
-        again: Sequence[Observation],
-        rounding: bool,
+    def _compared(
+        self, name: str, recipe: Mapping[str, Any], before: Observation, after: Observation, disturb: float | None
     ) -> Check:
-        before, after = self._seen[original.root, name], self._seen[patched.root, name]
-        if not before.left:
-            return Check(name, None, "the program did not get that far")
-        compared = compare(Original(before, base, again, rounding), after, losses=False)
-        return _answer(
-            name, compared, f"left at optimizer step {self._ways_out()[name]['leave']['call']}: the same is left"
-        )
+        """Runs that differ are compared again beside other runs of the program as found: what differs between those is
+        no fault of the patch."""
+        assert self._found is not None
+        base = self._seen[self._found.root, WHOLE]
+        losses = name == WHOLE
+        compared = compare(Original(before, base, ()), after, losses=losses)
+        if compared.differs:
+            again = self._again(disturb)
+            compared = compare(Original(before, base, again, disturb is not None), after, losses=losses)
+        if name == WHOLE:
+            count = len(before.files)
+            files = f"{count} file{'' if count == 1 else 's'}"
+            seen = f"{after.steps} steps {self._how}: the same output, losses, {files} and exit"
+            return _answer(name, compared, seen, reached=not before.cut)
+        return _answer(name, compared, f"left at optimizer step {recipe['leave']['call']}: the same is left behind")
+
+    @property
+    def _how(self) -> str:
+        if "leave" in self._shape:
+            return "until an interrupt, as the program is too long to be run to its end"
+        if not self._shape:
+            return "from start to end"
+        return f"from start to end, with at most {self._shape['batches']} batches a pass and {TURNS} epochs"
+
+    def _again(self, disturb: float | None) -> list[Observation]:
+        """Other runs of the program as found."""
+        assert self._found is not None
+        if disturb is None:
+            recipes: dict[str, dict[str, Any]] = {"again": {}}
+        else:
+            title = f"disturbed by {disturb:.2g}"
+            recipes = {f"{title}, {at}": {"disturb": disturb, "disturb_seed": at} for at in range(_DISTURBED_RUNS)}
+        self._take([(name, self._found, recipe) for name, recipe in recipes.items()])
+        return [self._seen[self._found.root, name] for name in recipes]
 
     def _data_order(self, original: Program, patched: Program) -> Check:
-        for program in (original,):
-            if program.root not in self._loaders:
-                self._loaders[program.root] = self.runs.batches(program, LOADER_BATCHES, LOADER_PASSES)
+        if original.root not in self._loaders:
+            self._loaders[original.root] = self.runs.batches(original, LOADER_BATCHES, LOADER_PASSES)
         before = self._loaders[original.root]
         if before is None:
-            return Check("data order", None, "no DataLoader fed the first training step")
-        if before != self.runs.batches(original, LOADER_BATCHES, LOADER_PASSES):
-            return Check("data order", None, "the original's own batches differ from run to run")
+            return Check(DATA_ORDER, None, "no DataLoader fed the first training step")
         for _ in range(LOADER_TIMES):
             after = self.runs.batches(patched, LOADER_BATCHES, LOADER_PASSES)
             if after is None:
-                return Check("data order", False, "the patched program gave no batches")
+                return Check(DATA_ORDER, False, "the patched program gave no batches")
             for number, (one, other) in enumerate(zip(before, after, strict=False)):
                 if one != other:
+                    if before != self.runs.batches(original, LOADER_BATCHES, LOADER_PASSES):
+                        return Check(DATA_ORDER, None, "the original's own batches differ from run to run")
                     place = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), len(one))
-                    return Check("data order", False, f"batch {place + 1} of pass {number + 1} holds other samples")
+                    return Check(DATA_ORDER, False, f"batch {place + 1} of pass {number + 1} holds other samples")
         count = sum(map(len, before))
-        return Check("data order", True, f"{count} batches of {LOADER_PASSES} passes are equal, {LOADER_TIMES} times")
+        return Check(DATA_ORDER, True, f"{count} batches of {LOADER_PASSES} passes are equal, {LOADER_TIMES} times")
+
+
+def _disturbance(rounds_to: str | None) -> float:
+    """By how much, relatively, a rounding fix moves what it computes with."""
+    return max(_ROUNDS.get(rounds_to or "", 0.0), _FLOAT32_ROUNDS)
 
 
 def _answer(name: str, compared: Compared, seen: str, *, reached: bool = True) -> Check:

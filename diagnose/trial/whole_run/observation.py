@@ -34,6 +34,11 @@ class Observation:
     """Of each rank, as `collect.inside.whole_run` left it; none where the process ended without its exit handlers."""
 
     @property
+    def last_words(self) -> str:
+        """The last line of the error stream."""
+        return self.errors.lines[-1].text[:160] if self.errors.lines else ""
+
+    @property
     def cut(self) -> bool:
         """Whether the run was interrupted for lack of time."""
         return any(record["cut"] for record in self.records)

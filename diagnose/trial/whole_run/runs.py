@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import shutil
 import time
@@ -102,7 +103,7 @@ class Runs:
         root = wanted.program.root
         texts = {os.path.relpath(path, root): read_source(Path(path)).text for path in self.copies.edited.get(root, ())}
         if wanted.shortens:
-            texts |= shortened({**_sources(root, wanted.program), **texts})
+            texts |= shortened({**sources(wanted.program), **texts})
         return self.copies.make(texts, f"{name}-copy")
 
     def _first_to_end(self, running: Mapping[int, _Running]) -> int:
@@ -132,9 +133,9 @@ class _Running:
         return observe(self.folder, self.program.root, self.scratch, self.before, returncode)
 
 
-def _sources(root: Path, program: Program) -> dict[str, str]:
+def sources(program: Program) -> dict[str, str]:
     """The program's own Python files below its root."""
-    found = {}
+    found, root = {}, program.root
     for name in listed(root):
         if name.endswith(".py") and program.owned(root / name):
             try:
@@ -145,8 +146,6 @@ def _sources(root: Path, program: Program) -> dict[str, str]:
 
 
 def _hashes(folder: Path) -> list[list[str]] | None:
-    import json
-
     found: list[list[str]] = []
     for path in sorted(folder.glob(f"rank*/{BATCHES}")):
         found += json.loads(path.read_bytes())["passes"]
