@@ -12,12 +12,9 @@ from typing import Any
 import numpy as np
 
 from diagnose.trial.whole_run import file_history
-from diagnose.trial.whole_run.figures import SPREADS, Noise, Text, differences, read_text
+from diagnose.trial.whole_run.figures import SPREADS, Noise, Text, differences, least_move, read_text
 from diagnose.trial.whole_run.observation import Observation
 from diagnose.trial.whole_run.saved_objects import read_saved
-
-LEAST_RELATIVE = 1e-5
-"""A rounding fix may move a loss or a saved tensor by this much in any case: a few roundings of float32 per step."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +25,9 @@ class Original:
     found: Observation
     """The first run of the as-found program."""
     again: Sequence[Observation]
-    """Other runs of it: equal ones, or, with `rounding`, ones whose weights were disturbed."""
-    rounding: bool = False
+    """Other runs of it: equal ones, or ones whose weights were disturbed."""
+    disturbed: float | None = None
+    """By how much the weights of the other runs were disturbed, relatively; None for a fix that rounds as before."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,7 @@ def compare(original: Original, patched: Observation, *, losses: bool = True) ->
 def _noise(original: Original, stream: str) -> Noise:
     """What the figures of a stream do by themselves."""
     base: Text = getattr(original.found, stream)
-    return Noise(base, [getattr(run, stream) for run in original.again], original.rounding)
+    return Noise(base, [getattr(run, stream) for run in original.again], original.disturbed)
 
 
 def _code(run: Observation) -> str:
@@ -89,12 +87,13 @@ def _losses(original: Original, patched: Observation) -> list[str]:
         own = original.found.losses[place] if place < len(original.found.losses) else None
         moves = [abs(own - value) for run in others if own is not None and (value := run[place]) is not None]
         moved = max([moved, *(move for move in moves if not math.isnan(move))])
-        if one == other or (math.isnan(one) and math.isnan(other)) or (moved and not original.rounding):
+        if one == other or (math.isnan(one) and math.isnan(other)) or (moved and original.disturbed is None):
             continue
-        if not original.rounding or not abs(one - other) <= SPREADS * moved + LEAST_RELATIVE * abs(one):
+        allowed = 0.0 if original.disturbed is None else SPREADS * moved + least_move(original.disturbed) * abs(one)
+        if not abs(one - other) <= allowed:
             return [f"the loss of backward pass {place + 1} is {other:.9g} instead of {one:.9g}"]
     quiet = all(run.parameters == original.found.parameters for run in original.again)
-    if not original.rounding and quiet and original.run.parameters != patched.parameters:
+    if original.disturbed is None and quiet and original.run.parameters != patched.parameters:
         return ["the final parameters differ"]
     return []
 
@@ -122,14 +121,14 @@ def _compare_file(name: str, original: Original, patched: Observation, differs: 
     saved = read_saved(one)
     if saved is not None:
         found = [values for run in runs if (values := read_saved(run.files[name])) is not None]
-        differs += _values(name, saved, read_saved(other), found, original.rounding)[:2]
+        differs += _values(name, saved, read_saved(other), found, original.disturbed)[:2]
         return
     first, second = _text(name, original.run), _text(name, patched)
     base, *others = [_text(name, run) for run in runs] or [first]
     if first is not None and second is not None and base is not None:
-        noise = Noise(base, [run for run in others if run is not None], original.rounding)
+        noise = Noise(base, [run for run in others if run is not None], original.disturbed)
         differs += [f"in {name} it {what}" for what in differences(first, second, noise)[:2]]
-    elif original.rounding or len({_digest(run.files[name]) for run in runs}) > 1:
+    elif original.disturbed is not None or len({_digest(run.files[name]) for run in runs}) > 1:
         unknown.append(f"{name} is in a format that cannot be compared")
     else:
         differs.append(f"{name} has other bytes")
@@ -140,7 +139,7 @@ def _values(
     before: Mapping[str, Any],
     after: Mapping[str, Any] | None,
     runs_of_original: Sequence[Mapping[str, Any]],
-    rounding: bool,
+    disturbed: float | None,
 ) -> list[str]:
     if after is None:
         return [f"{name} can no longer be read"]
@@ -151,11 +150,11 @@ def _values(
     for path, one in before.items():
         other = after[path]
         runs = [run[path] for run in runs_of_original if path in run]
-        if _equal(one, other) or (not rounding and any(not _equal(runs[0], run) for run in runs[1:])):
+        if _equal(one, other) or (disturbed is None and any(not _equal(runs[0], run) for run in runs[1:])):
             continue
-        if rounding and _number(one) is not None and _number(other) is not None:
+        if disturbed is not None and _number(one) is not None and _number(other) is not None:
             allowed = SPREADS * max((_distance(runs[0], run) for run in runs[1:]), default=0.0)
-            if _distance(one, other) <= allowed + LEAST_RELATIVE * _size(one):
+            if _distance(one, other) <= allowed + least_move(disturbed) * _size(one):
                 continue
         found.append(f"{name}: {path or 'the value'} differs")
     return found

@@ -7,7 +7,8 @@ the k-th number of a template's lines is a column of figures. Which figures may 
   follows a word such as `time`, `elapsed` or `throughput`, a clock (`00:12`), a date;
 - those of a column in which the original differs from itself when it runs a second time;
 - for a fix that rounds differently: those of a column by `SPREADS` times what the original's own figures move where its
-  weights are disturbed by as much as it rounds, and by one unit of the last printed digit.
+  weights are disturbed by as much as it rounds, and, unless they are whole numbers, by a few roundings and one unit of
+  the last printed digit.
 
 Of a line that is written over by carriage returns its last state counts. Warnings, and the lines of a traceback other
 than its exception, name places in the source that a patch moves; they are left out.
@@ -22,6 +23,10 @@ from dataclasses import dataclass, field
 
 SPREADS = 10.0
 """How many times the original's own movement a rounding fix may move a figure; one or two samples say little."""
+LEAST_RELATIVE = 1e-5
+"""Some ten roundings of float32: no figure of a rounding fix is held to less."""
+ROUNDINGS = 4.0
+"""The same in roundings of the format that the fix declares."""
 
 _NUMBER = re.compile(
     r"(?<![A-Za-z_.\d])[-+]?(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?!\d)|\b(?:nan|inf)\b"
@@ -76,8 +81,14 @@ class Noise:
 
     base: Text
     runs: Sequence[Text]
-    rounding: bool = False
-    """Whether the other runs were disturbed, and figures may move by as much."""
+    disturbed: float | None = None
+    """By how much the weights of the other runs were disturbed, relatively: figures may move as far. None: not at all,
+    and they may not."""
+
+
+def least_move(disturbed: float | None) -> float:
+    """How far a fix may move a figure in any case that rounds by so much, relatively; 0 for one that does not round."""
+    return 0.0 if disturbed is None else max(LEAST_RELATIVE, ROUNDINGS * disturbed)
 
 
 def read_text(text: str, names: Mapping[str, str]) -> Text:
@@ -139,7 +150,7 @@ def differences(original: Text, patched: Text, noise: Noise) -> list[str]:
             found.append(_counted(template, len(rows), len(rows_after)))
             continue
         moves = _moves(base.get(template, []), [run.get(template, []) for run in others])
-        found += _figures(template, rows, rows_after, moves, noise.rounding)
+        found += _figures(template, rows, rows_after, moves, noise.disturbed)
     if not found and not restless and not any(_order(noise.base, run) for run in noise.runs):
         found += _order(original, patched)
     return found
@@ -170,16 +181,20 @@ def _figures(
     rows: Sequence[tuple[str, ...]],
     rows_after: Sequence[tuple[str, ...]],
     moves: Sequence[float],
-    rounding: bool,
+    disturbed: float | None,
 ) -> list[str]:
     """The first figure that differs by more than it may; empty where none does."""
     for number, (row, row_after) in enumerate(zip(rows, rows_after, strict=True)):
         for column, (one, other) in enumerate(zip(row, row_after, strict=True)):
             moved = moves[column] if column < len(moves) else 0.0
-            if one == other or (moved and not rounding):
+            if one == other or (moved and disturbed is None):
                 continue
-            allowed = SPREADS * moved + _last_digit(one) if rounding else 0.0
             first, second = _value(one), _value(other)
+            allowed, digit = SPREADS * moved, _last_digit(one)
+            if disturbed is None:
+                allowed = 0.0
+            elif digit:
+                allowed += digit + least_move(disturbed) * abs(first)
             if not (abs(first - second) <= allowed * (1 + 1e-9) or (math.isnan(first) and math.isnan(second))):
                 place = f" (line {number + 1} of {len(rows)})" if len(rows) > 1 else ""
                 return [f"prints {other} instead of {one} in “{_short(template)}”{place}"]

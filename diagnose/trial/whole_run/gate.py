@@ -155,7 +155,7 @@ class WholeRunGate:
         compared = compare(Original(before, base, ()), after, losses=losses)
         if compared.differs:
             again = self._again(disturb)
-            compared = compare(Original(before, base, again, disturb is not None), after, losses=losses)
+            compared = compare(Original(before, base, again, disturb), after, losses=losses)
         if name == WHOLE:
             count = len(before.files)
             files = f"{count} file{'' if count == 1 else 's'}"
