@@ -132,8 +132,7 @@ def with_checks(answer: GateResult, checks: Sequence[Check]) -> GateResult:
     """A gate's answer with what whole runs showed: one that differs makes it a refusal."""
     refused = next((check for check in checks if check.passed is False), None)
     if refused is not None:
-        where = "in a whole run" if refused.name == WHOLE else f"at an {refused.name} in mid-run"
-        where = "its data is another" if refused.name == DATA_ORDER else where
-        return replace(answer, passed=False, detail=f"{where}: {refused.detail}", checks=tuple(checks))
+        when = {WHOLE: "in a whole run ", DATA_ORDER: ""}.get(refused.name, f"at an {refused.name} in mid-run ")
+        return replace(answer, passed=False, detail=f"{when}{refused.detail}", checks=tuple(checks))
     said = [f"{check.name}: {check.detail}" for check in checks]
     return replace(answer, detail="; ".join([answer.detail, *said]), checks=tuple(checks))

@@ -75,6 +75,8 @@ class WholeRunGate:
         key = (original.root, patched.root, gate.value, loading)
         if key not in self._answers:
             self._answers[key] = tuple(self._check(gate, original, patched, rounds_to, loading=loading))
+            if any(check.passed is False for check in self._answers[key]):
+                self._forget(patched)
         return self._answers[key]
 
     def _check(
@@ -121,6 +123,11 @@ class WholeRunGate:
             for how in ("exception", "interrupt") if handles else ("exception",):
                 ways[how] = {"leave": {"how": how, "call": max(2, round(_LEFT_AT * calls))}}
         return ways
+
+    def _forget(self, program: Program) -> None:
+        """Remove the runs of a program that nothing is compared with any more."""
+        for key in [key for key in self._seen if key[0] == program.root]:
+            self.runs.forget(self._seen.pop(key).folder)
 
     def _take(self, needed: Sequence[tuple[str, Program, Mapping[str, Any]]]) -> None:
         missing = {(program.root, name): (program, recipe) for name, program, recipe in needed}

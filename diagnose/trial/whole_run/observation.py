@@ -21,6 +21,8 @@ _LEFT_OUT = frozenset({"__pycache__", ".diagnose", ".git"})
 class Observation:
     """One run, of all its ranks."""
 
+    folder: Path
+    """Where its record and its streams are."""
     returncode: int | None
     """None: it had to be ended."""
     printed: Text
@@ -107,7 +109,7 @@ def observe(
     names = {str(root): "<root>", os.path.realpath(root): "<root>", str(scratch): "<tmp>"}
     records = [json.loads(path.read_bytes()) for path in sorted(folder.glob(f"rank*/{WHOLE_RUN}"))]
     printed, errors = (read_text(_stream(folder / f"program.{one}"), names) for one in ("out", "err"))
-    return Observation(returncode, printed, errors, files, names, records)
+    return Observation(folder, returncode, printed, errors, files, names, records)
 
 
 def _stream(path: Path) -> str:

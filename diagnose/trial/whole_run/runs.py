@@ -43,7 +43,7 @@ class Wanted:
 
 @dataclass
 class Runs:
-    """Makes copies and processes; what the runs left stays on disk until `clear`."""
+    """Makes copies and processes; what a run left stays on disk until it is forgotten, or the trials end."""
 
     workplace: Workplace
     copies: Copies
@@ -52,7 +52,6 @@ class Runs:
     side_by_side: int = 1
     deadline: Deadline = field(default_factory=Deadline)
     _numbers: Any = field(default_factory=itertools.count)
-    _folders: list[Path] = field(default_factory=list)
 
     def observe(self, wanted: Sequence[Wanted]) -> list[Observation]:
         """Carry out all of them, as many side by side as fit; in the order asked for."""
@@ -78,17 +77,19 @@ class Runs:
             self._first_to_end({0: started})
         finally:
             started.group.end()
-        return _hashes(started.folder)
+        found = _hashes(started.folder)
+        self.forget(started.folder)
+        return found
 
-    def clear(self) -> None:
-        """Remove what the runs left on disk."""
-        while self._folders:
-            shutil.rmtree(self._folders.pop(), ignore_errors=True)
+    def forget(self, *folders: Path) -> None:
+        """Remove what these runs left on disk, which may be checkpoints of many GB."""
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(self.copies.folder / _copy_of(folder), ignore_errors=True)
 
     def _start(self, wanted: Wanted) -> _Running:
         folder = self.workplace.folder / f"whole-{next(self._numbers)}"
-        self._folders.append(folder)
-        program = self._fresh(wanted, folder.name)
+        program = self._fresh(wanted, _copy_of(folder))
         scratch = folder / "tmp"
         scratch.mkdir(parents=True)
         places = {"root": str(program.root), "scratch": str(scratch), "private": str(self.workplace.folder)}
@@ -104,7 +105,7 @@ class Runs:
         texts = {os.path.relpath(path, root): read_source(Path(path)).text for path in self.copies.edited.get(root, ())}
         if wanted.shortens:
             texts |= shortened({**sources(wanted.program), **texts})
-        return self.copies.make(texts, f"{name}-copy")
+        return self.copies.make(texts, name)
 
     def _first_to_end(self, running: Mapping[int, _Running]) -> int:
         """The first that ends by itself; the oldest when its time is up."""
@@ -131,6 +132,10 @@ class _Running:
         returncode = self.group.wait(0)
         self.group.end()
         return observe(self.folder, self.program.root, self.scratch, self.before, returncode)
+
+
+def _copy_of(folder: Path) -> str:
+    return f"{folder.name}-copy"
 
 
 def sources(program: Program) -> dict[str, str]:
