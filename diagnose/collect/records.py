@@ -34,6 +34,7 @@ thread; `trace.readers.run_folder` reads them into a `Trace`. All times are nano
                      number a step (`inside.trajectory`)
     whole_run.json   losses, final parameters, optimizer calls and file events of a program that ran to its end
                      (`inside.whole_run`)
+    program.out, program.err  standard streams of one of several ranks, in a whole run
     batches.json     {"passes": [[hash of a batch, …], …]}: what the first training loader yields (`inside.data_order`)
     stands           of a capture that began early, while it stands still between two steps (`inside.standing`); it
                      does so while the run folder has a file `stand`
@@ -61,6 +62,8 @@ VALUES = "numbers.f64"
 STATE = "state.json"
 TRAJECTORY = "trajectory.json"
 WHOLE_RUN = "whole_run.json"
+STDOUT = "program.out"
+STDERR = "program.err"
 BATCHES = "batches.json"
 STAND = "stand"
 STANDS = "stands"

@@ -21,7 +21,9 @@ import builtins
 import hashlib
 import importlib
 import json
+import os
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -30,7 +32,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ..records import WHOLE_RUN
+from ..records import STDERR, STDOUT, WHOLE_RUN
 from .capture import _bytes_of, _draw_as_eager_does, _seed
 from .compiling import Compiling
 from .file_events import FileEvents
@@ -55,6 +57,7 @@ def start(recipe: dict[str, Any], hub: Hub) -> None:
     _seed(seed)
     run = _WholeRun(recipe, hub, seed)
     _number_temporary_files()
+    _keep_streams_apart(Path(str(recipe["folder"])))
     builtins.diagnose_shortened = run.shortened  # type: ignore[attr-defined]  # the controller writes this name
     hub.on_torch(run.torch_imported)
     hub.on_step(run.step_ended)
@@ -268,6 +271,20 @@ def _number_temporary_files() -> None:
     """Let names of temporary files be the same in every run."""
     numbers = count()
     tempfile._RandomNameSequence.__next__ = lambda _self: f"{next(numbers):08d}"  # type: ignore[attr-defined]
+
+
+def _keep_streams_apart(folder: Path) -> None:
+    """Let each rank of a launcher write into files of its own: lines of several ranks would mix by chance."""
+    rank = os.environ.get("RANK", "")
+    if not rank.isdigit() or os.environ.get("WORLD_SIZE", "1") == "1":
+        return
+    own = folder / f"rank{rank}"
+    own.mkdir(parents=True, exist_ok=True)
+    for stream, number, name in ((sys.stdout, 1, STDOUT), (sys.stderr, 2, STDERR)):
+        stream.flush()
+        descriptor = os.open(own / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(descriptor, number)
+        os.close(descriptor)
 
 
 def _median_gap(times_ns: list[int]) -> int:

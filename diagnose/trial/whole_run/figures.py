@@ -46,6 +46,8 @@ _WORD = re.compile(
 )
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _WARNING = re.compile(r"^.*:\d+: \w*(?:Warning|warning): .*$|^\s*\[?W\d{3,}.*$|^\[[WIE]\d{3} .*$")
+_RANK = re.compile(r"^\[rank\d+\]: ")
+"""Of a traceback, where there are several ranks."""
 _BAR = re.compile(r"\d+%\|.*\|")
 _FRAMES = re.compile(r"^(?:Traceback \(most recent call last\):|  File |    |During handling|The above exception)")
 
@@ -99,7 +101,7 @@ def read_text(text: str, names: Mapping[str, str]) -> Text:
     shown = False
     for raw in text.split("\n"):
         parts = [part for part in raw.split("\r") if part.strip()]
-        line = _ESCAPE.sub("", parts[-1]).rstrip() if parts else ""
+        line = _RANK.sub("", _ESCAPE.sub("", parts[-1])).rstrip() if parts else ""
         if _WARNING.match(line):
             shown = True  # the source line that it quotes comes next
             continue

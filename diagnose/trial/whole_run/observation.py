@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from diagnose.collect.records import WHOLE_RUN
+from diagnose.collect.records import STDERR, STDOUT, WHOLE_RUN
 from diagnose.trial.whole_run.figures import Text, read_text
 from diagnose.trial.whole_run.file_history import history
 
@@ -108,8 +108,14 @@ def observe(
     files |= {f"<tmp>/{name}": scratch / name for name in listed(scratch)}
     names = {str(root): "<root>", os.path.realpath(root): "<root>", str(scratch): "<tmp>"}
     records = [json.loads(path.read_bytes()) for path in sorted(folder.glob(f"rank*/{WHOLE_RUN}"))]
-    printed, errors = (read_text(_stream(folder / f"program.{one}"), names) for one in ("out", "err"))
+    printed, errors = (read_text(_streams(folder, name), names) for name in (STDOUT, STDERR))
     return Observation(folder, returncode, printed, errors, files, names, records)
+
+
+def _streams(folder: Path, name: str) -> str:
+    """What ranks printed, one after the other, where they have streams of their own: the launcher has the common one."""
+    apart = sorted(folder.glob(f"rank*/{name}"))
+    return "\n".join(map(_stream, apart or [folder / name]))
 
 
 def _stream(path: Path) -> str:
