@@ -23,6 +23,7 @@ from diagnose.errors import Cancelled, DiagnoseError, UsageError
 COMMANDS = (
     "run",
     "fix",
+    "check",
     "apply",
     "revert",
     "analyze",
@@ -159,9 +160,11 @@ def command_parsers() -> dict[str, tuple[str, argparse.ArgumentParser]]:
 
 
 def _without_program(words: list[str]) -> list[str]:
-    """The words that belong to `diagnose` itself: for `run` and `fix`, those before the user's program begins."""
-    from diagnose.cli.program_words import split
+    """The words that belong to `diagnose` itself: those before the user's program begins, where it starts one."""
+    from diagnose.cli.program_words import split, split_check
 
+    if words and words[0] == "check":
+        return [words[0], *split_check(words[1:])[1].options]
     if not words or words[0] not in ("run", "fix"):
         return words
     return [words[0], *split(words[1:]).options]

@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     catalogue = load()
     fixers, rules = tuple(sorted(catalogue.fixers)), tuple(sorted(catalogue.rules))
     commands = {
-        name: Command(said, tuple(_options(parser, fixers)), _words(name, parser, (*rules, *fixers)))
+        name: Command(said, tuple(_options(parser, fixers)), _words(name, parser, rules, fixers))
         for name, (said, parser) in command_parsers().items()
     }
     if args.shell == "fish":
@@ -75,9 +75,11 @@ def _options(parser: argparse.ArgumentParser, fixers: tuple[str, ...]) -> Iterat
             yield Option(tuple(action.option_strings), values, action.nargs != 0, action.help or "")
 
 
-def _words(name: str, parser: argparse.ArgumentParser, names: tuple[str, ...]) -> tuple[str, ...]:
-    if name == "explain":
-        return names
+def _words(
+    name: str, parser: argparse.ArgumentParser, rules: tuple[str, ...], fixers: tuple[str, ...]
+) -> tuple[str, ...]:
+    if name in ("explain", "check"):
+        return fixers if name == "check" else (*rules, *fixers)
     choices = (action.choices for action in parser._actions if not action.option_strings)
     return tuple(str(word) for words in choices if words for word in words)
 

@@ -3,13 +3,14 @@
     diagnose run [options] SCRIPT ARGS…
     diagnose run [options] -m PACKAGE ARGS…
     diagnose run [options] -- LAUNCHER …
+    diagnose check [options] FIXER [options] SCRIPT ARGS…    and so on
 
 The program's words may look like our options, so they are cut off before argparse sees them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from diagnose.errors import UsageError
 
@@ -26,9 +27,10 @@ TAKES_VALUE = frozenset(
         "--budget",
         "--only",
         "--skip",
+        "--setting",
     }
 )
-"""Options of `run` and `fix` that are followed by a value; a test compares them with the parsers."""
+"""Options of `run`, `fix` and `check` that are followed by a value; a test compares them with the parsers."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +62,22 @@ def split(words: list[str]) -> Split:
 
 def program_of(words: list[str], command: str = "run") -> Split:
     """The same, for a `command` that cannot do without a program. Raises UsageError when there is none."""
+    return required(split(words), f"{command} train.py")
+
+
+def split_check(words: list[str]) -> tuple[str | None, Split]:
+    """A command line of `check`, cut in two, and the fixer that it names first; none beside --all."""
     found = split(words)
+    if "--all" in found.options or found.module or found.launcher or not found.program:
+        return None, found
+    rest = split(found.program[1:])
+    return found.program[0], replace(rest, options=[*found.options, *rest.options])
+
+
+def required(found: Split, example: str) -> Split:
+    """What was found, with a program in it. Raises UsageError when there is none."""
     if not found.program:
         what = {(True, False): "a module after -m", (False, True): "a command after --"}
         missing = what.get((found.module, found.launcher), "a training script")
-        raise UsageError(f"{missing} is missing; for example `diagnose {command} train.py`")
+        raise UsageError(f"{missing} is missing; for example `diagnose {example}`")
     return found

@@ -18,6 +18,7 @@ import diagnose
 from diagnose import compose
 from diagnose.cli.choosing import limited, names_in
 from diagnose.cli.findings import terminal_width, wants_colour
+from diagnose.cli.program_words import Split
 from diagnose.cli.streams import result, standard_output_to_stderr, talk
 from diagnose.collect.inside import cached_views
 from diagnose.collect.recipe import Recipe
@@ -91,7 +92,7 @@ class Watching:
                     code = run_screen(lambda show: self._work(fixing, show, on_screen=True), self._stop.set)
                 else:
                     with standard_output_to_stderr(as_json):
-                        code = self._work(fixing, _plain_lines(), on_screen=False)
+                        code = self._work(fixing, plain_lines(), on_screen=False)
         finally:
             self.session.close()
         result(self._answer(as_json))
@@ -148,7 +149,7 @@ class Watching:
         recipe = self.recipe if fixing is None else self.recipe.within(fixing.budget_ns)
         seen = observe(self.program, recipe, self.session, self.catalogue, self._stop, on_screen)
         self._returncode = seen.outcome.returncode
-        code, message = _judged(seen, self._stop.is_set())
+        code, message = judged(seen, self._stop.is_set())
         left = fixing.after(time.monotonic_ns() - began_ns) if fixing is not None else None
         if code == 0 and left is not None:
             message, _ = self._fix(seen, left)
@@ -222,25 +223,34 @@ def fixing_of(args: argparse.Namespace) -> Fixing:
     """The options of `fix`. Raises UsageError for a budget that is no duration, and for a job on several hosts."""
     from diagnose.cli.program_words import program_of
 
-    words = program_of(args.words[1:], args.words[0])
+    on_one_host(program_of(args.words[1:], args.words[0]))
+    return Fixing(
+        budget_of(args),
+        getattr(args, "allow", None) == "training",
+        getattr(args, "quick", False),
+        names_in(getattr(args, "only", None)),
+        getattr(args, "dry_run", False),
+    )
+
+
+def on_one_host(words: Split) -> None:
+    """Raise UsageError for a job on several hosts."""
     if words.launcher and names_several_hosts(words.program, os.environ):
         raise UsageError(
             "the arms of a trial live on one host, and this launcher waits for others: try fixes on the ranks of one "
             "(--nnodes 1); to see all hosts, start `diagnose run` on each, then `diagnose gather`"
         )
+
+
+def budget_of(args: argparse.Namespace) -> int | None:
+    """What --budget says, in ns; None without it. Raises UsageError for what is no duration."""
     try:
         budget_ns = parse_duration_ns(args.budget) if args.budget else None
     except ValueError as error:
         raise UsageError(f"--budget: {error}") from error
     if budget_ns is not None and not args.budget.strip()[-1].isalpha():
         talk(f"diagnose: --budget {args.budget} is taken as {format_ns(budget_ns)}; write {args.budget}m for minutes")
-    return Fixing(
-        budget_ns,
-        getattr(args, "allow", None) == "training",
-        getattr(args, "quick", False),
-        names_in(getattr(args, "only", None)),
-        getattr(args, "dry_run", False),
-    )
+    return budget_ns
 
 
 def require_torch() -> None:
@@ -257,7 +267,7 @@ def wants_screen(plain: bool) -> bool:
     return not plain and sys.stdout.isatty() and sys.stdin.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
-def _plain_lines() -> Tell:
+def plain_lines() -> Tell:
     progress = Progress()
 
     def tell(event: AnyEvent) -> None:
@@ -268,7 +278,7 @@ def _plain_lines() -> Tell:
     return tell
 
 
-def _judged(seen: Observation, cancelled: bool) -> tuple[int, str]:
+def judged(seen: Observation, cancelled: bool) -> tuple[int, str]:
     """Exit code and a word on how the program ended."""
     outcome = seen.outcome
     if cancelled or outcome.interrupted:

@@ -36,6 +36,11 @@ class Recipe:
     ranks: str | tuple[int, ...] = SOME
     """Which ranks of a job are traced: `some`, `all`, or these (`diagnose.collect.traced_ranks`)."""
 
+    @classmethod
+    def brief(cls) -> Recipe:
+        """Just enough to know the program: its files, the calls that matter, the machine. No time of it is used."""
+        return cls(steps=1, warmup=1, stop_after_trace=True, log_steps=0, most_log_s=0.0, most_warmup_steps=3)
+
     def within(self, budget_ns: int | None) -> Recipe:
         """The recipe where watching is the first part of something that must end within a budget.
 

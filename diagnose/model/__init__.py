@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from diagnose.model.check import EditCheck, GateAnswer, GateCheck
 from diagnose.model.diagnosis import SCHEMA, Accounting, Diagnosis, RankAccounting, RankWait, Steps, StepWork
 from diagnose.model.finding import CannotTell, Confidence, Evidence, Finding, Number, Place, Scalar, Severity
 from diagnose.model.memory import MemoryPart, MemoryPeak, MemoryTimeline
@@ -21,10 +22,13 @@ __all__ = [
     "Confidence",
     "Decision",
     "Diagnosis",
+    "EditCheck",
     "Evidence",
     "Facts",
     "Finding",
     "Gate",
+    "GateAnswer",
+    "GateCheck",
     "GateResult",
     "Interval",
     "Mechanism",

@@ -25,10 +25,11 @@ from diagnose.session.events import (
     VerdictReached,
     Warned,
 )
-from diagnose.session.journal import JOURNAL, RUNS, Session, latest, read
+from diagnose.session.journal import CHECKS, JOURNAL, RUNS, Session, latest, read
 from diagnose.session.state import RankSteps, State, TrialState, fold, with_verdict
 
 __all__ = [
+    "CHECKS",
     "JOURNAL",
     "RUNS",
     "AnyEvent",

@@ -15,6 +15,8 @@ from diagnose.program.atomic import write_atomic
 from diagnose.session.events import AnyEvent
 
 RUNS = Path(".diagnose") / "runs"
+CHECKS = Path(".diagnose") / "checks"
+"""For what is gone once it is answered: it is not among the runs that other commands open."""
 JOURNAL = "journal.jsonl"
 
 _SAME_VERSION = "read it with the diagnose that wrote it, or run the program again"
@@ -33,9 +35,11 @@ class Session:
         self._file = (path / JOURNAL).open("ab", buffering=0)
 
     @classmethod
-    def create(cls, name: str, listener: Callable[[AnyEvent], None] | None = None, root: Path | None = None) -> Session:
+    def create(
+        cls, name: str, listener: Callable[[AnyEvent], None] | None = None, root: Path | None = None, below: Path = RUNS
+    ) -> Session:
         """A new run folder below the working directory, or below `root`. Raises InputError where none can be made."""
-        runs = (root or Path.cwd()) / RUNS
+        runs = (root or Path.cwd()) / below
         try:
             runs.mkdir(parents=True, exist_ok=True)
             ignore = runs.parent / ".gitignore"

@@ -289,6 +289,10 @@ class Bench:
         """
         return self._looks.check(gate, original, patched, rounds_to, asked=asked, fewer=fewer, loading=loading)
 
+    def broken_by(self, original: Program, patched: Program) -> str | None:
+        """How the patched program failed in a capture that the original came through; None: it did not."""
+        return self._gatekeeper.broken_by(original.root, patched.root)
+
     def trial_ns(self, plan: Plan, *, at_best: bool = False) -> int:
         """How long a trial is expected to take, with the choice between settings and its gate; `at_best`: if what is
         only assumed of it turns out short, and what it promises holds."""

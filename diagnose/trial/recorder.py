@@ -29,6 +29,7 @@ _DETERMINISTIC = {"PYTHONHASHSEED": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 _PATIENT = {"OMP_WAIT_POLICY": "PASSIVE"}
 # The float64 reference is made operator by operator; what is compiled would be out of its reach.
 _EAGER = {"TORCHDYNAMO_DISABLE": "1"}
+_GAVE_NONE = "the program gave no numbers"
 _LACK = "there was too little memory for the program under the gate"
 
 
@@ -111,6 +112,17 @@ class Recorder:
         """End what was begun and turned out not to be needed."""
         while self._begun:
             self._begun.pop().group.end()
+
+    def broken_by(self, original: Path, patched: Path) -> str | None:
+        """How the program at `patched` failed in a capture that the one at `original` came through; None: it did not.
+
+        Programs are told by their roots. What lacked memory or time is no failure of the program.
+        """
+        for (root, name), taken in self._taken.items():
+            failed = root == patched and isinstance(taken, str) and taken.startswith(_GAVE_NONE)
+            if failed and not isinstance(self._taken.get((original, name), ""), str):
+                return str(taken)
+        return None
 
     def has_room(self, beside: Sequence[float]) -> bool:
         """Whether a capture fits beside processes with these shares of the memory that was seen."""
@@ -259,5 +271,5 @@ class Recorder:
         if capture is None or returncode != 0:
             if died_of_memory(words, returncode):
                 return _LACK
-            return f"the program gave no numbers ({wanted.name}): {words or f'exit code {returncode}'}"
+            return f"{_GAVE_NONE} ({wanted.name}): {words or f'exit code {returncode}'}"
         return capture

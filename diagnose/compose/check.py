@@ -1,0 +1,166 @@
+"""Asks fixers about a program whatever the findings say, and has the gates look at what they would write.
+
+A fixer is asked for every rule that names it: with the finding of the watched run where there is one, else with a
+finding that names no line and promises nothing. A fixer that has no edit then is asked again with the lines that every
+step runs, as some edit only what a finding names. All else that it may look at was recorded of the program: what needs
+a device has no edit on a machine without one.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from diagnose.compose.answers import Answers, Variant, ask
+from diagnose.compose.candidates import candidates
+from diagnose.compose.journal import NOTHING_TO_CHANGE, Journal, Record
+from diagnose.compose.knowledge import knowledge
+from diagnose.compose.proposals import Proposal
+from diagnose.compose.stack import Stack
+from diagnose.errors import UsageError
+from diagnose.fixer import EveryStep, Fixer
+from diagnose.model import Confidence, Diagnosis, EditCheck, Finding, Place, Scalar, Severity
+from diagnose.plugins import Catalogue
+from diagnose.program import Program
+from diagnose.trace import Trace
+from diagnose.trial.bench import Bench
+from diagnose.trial.check import check_edit
+from diagnose.trial.groups import never, undisturbed
+from diagnose.trial.memory import while_watched
+from diagnose.trial.schedule import Deadline, Schedule
+
+_UNTOLD = "no finding of this run: asked all the same"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A fixer and what it would do."""
+
+    fixer: Fixer
+    answers: Answers | None = None
+    broken: str = ""
+    """How the fixer itself failed."""
+
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        """One for each setting that leads to an edit."""
+        return self.answers.variants if self.answers else ()
+
+    def without_edit(self) -> EditCheck:
+        """Why there is nothing to check."""
+        advice = "; ".join(dict.fromkeys(text for _, text in self.answers.advice)) if self.answers else ""
+        return EditCheck(self.fixer.name, self.broken or advice or NOTHING_TO_CHANGE)
+
+
+def check(
+    program: Program,
+    diagnosis: Diagnosis,
+    traces: Sequence[Trace],
+    catalogue: Catalogue,
+    names: Sequence[str],
+    record: Record,
+    folder: Path,
+    setting: Mapping[str, str] | None = None,
+    budget_ns: int | None = None,
+    cancelled: Callable[[], bool] = never,
+) -> list[EditCheck]:
+    """What these fixers would write, and what the gates say of it; copies below `folder` are gone in the end.
+
+    `setting` chooses among a fixer's settings. Raises UsageError where none of them has it, and Cancelled.
+    """
+    known = knowledge(program, diagnosis, traces)
+    stack, journal = Stack.of(program, known), Journal(record)
+    asked = [_ask(stack, diagnosis, catalogue, catalogue.fixers[name]) for name in names]
+    chosen = {one.fixer.name: _chosen(one, setting or {}) for one in asked if one.variants}
+    if not chosen:
+        return [one.without_edit() for one in asked]
+    trials = folder / "trials"
+    try:
+        with Bench(
+            program,
+            trials,
+            Schedule(),
+            Deadline.within(budget_ns),
+            memory=while_watched(traces),
+            on_phase=journal.phase,
+            cancelled=cancelled,
+            ranks=max(1, len(traces)),
+            compiles=any(site.kind == "compile" for site in known.sites),
+        ) as bench:
+            original = bench.copy({}, "original")
+            found = []
+            for one in asked:
+                if one.variants:
+                    found.append(_checked(bench, journal, stack, original, one, chosen[one.fixer.name]))
+                else:
+                    found.append(one.without_edit())
+    finally:
+        with undisturbed():
+            shutil.rmtree(trials, ignore_errors=True)
+    return found
+
+
+def _checked(
+    bench: Bench, journal: Journal, stack: Stack, original: Program, asked: Asked, variant: Variant
+) -> EditCheck:
+    name = asked.fixer.name
+    journal.phase(f"checking {name}", variant.fixer.gate.value)
+    patched = bench.copy(variant.answer.files, name)
+    return EditCheck(
+        name,
+        variant.answer.summary,
+        stack.diff(variant.answer),
+        check_edit(bench, variant.fixer, original, patched),
+        variant.setting,
+        tuple(one.setting for one in asked.variants),
+    )
+
+
+def _ask(stack: Stack, diagnosis: Diagnosis, catalogue: Catalogue, fixer: Fixer) -> Asked:
+    """What a fixer does for all rules that name it."""
+    real = {one.finding.rule: one.finding for one in candidates(stack.program, diagnosis.findings, catalogue)}
+    rules = [rule.name for rule in catalogue.rules.values() if fixer.name in rule.fixers]
+    rules.sort(key=lambda rule: rule not in real)  # of what the run found, the setting is the right one
+    findings = tuple(real.get(rule) or _untold(rule) for rule in rules)
+    try:
+        answers = ask(stack, Proposal(fixer, findings))
+        if not answers.variants:
+            steps = tuple(_lines_of_steps(stack))
+            lined = tuple(finding if finding.where else replace(finding, where=steps) for finding in findings)
+            again = ask(stack, Proposal(fixer, lined))
+            answers = again if again.variants or not answers.advice else answers
+    except Exception as error:  # noqa: BLE001 - a fixer may be the user's own; a broken one must not hide the others
+        return Asked(fixer, broken=f"the fixer itself failed: {error!r}")
+    return Asked(fixer, answers)
+
+
+def _untold(rule: str) -> Finding:
+    return Finding(rule, Severity.LOW, None, 0, 0.0, Confidence.HINT, _UNTOLD)
+
+
+def _lines_of_steps(stack: Stack) -> Iterator[Place]:
+    """The lines that every step runs."""
+    request = stack.request(_untold(""))
+    seen = set()
+    for stretch in EveryStep(request.sources).stretches:
+        first, last = stretch.source.lines_of(stretch.body)
+        for line in range(first, last + 1):
+            if (stretch.path, line) not in seen:
+                seen.add((stretch.path, line))
+                yield Place(stretch.path, line)
+
+
+def _chosen(asked: Asked, wanted: Mapping[str, str]) -> Variant:
+    """The first variant with these values. Raises UsageError where there is none."""
+    for variant in asked.variants:
+        if all(str(variant.setting.get(name)) == value for name, value in wanted.items()):
+            return variant
+    words = ", ".join(f"{name}={value}" for name, value in wanted.items())
+    there = "; ".join(_described(variant.setting) for variant in asked.variants)
+    raise UsageError(f"{asked.fixer.name} has no setting {words} for this program; there is: {there}")
+
+
+def _described(setting: Mapping[str, Scalar]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in setting.items()) or "no setting"
