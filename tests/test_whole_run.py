@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from watching import LIGHT_TORCH, LIMIT_NS
 
-from diagnose.model import Check, Gate
+from diagnose.model import Gate, GateAnswer, GateCheck
 from diagnose.program import Program
 from diagnose.trial.arms import Workplace
 from diagnose.trial.copies import Copies
@@ -81,7 +81,7 @@ WRONG = {
     "an exception at the end": ('print("trained")', 'print("trained"); [].pop()', "whole run", "exit code 1"),
 }
 
-Asked = Callable[..., tuple[Check, ...]]
+Asked = Callable[..., tuple[GateCheck, ...]]
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,9 @@ def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
         place = Workplace(groups, folder, sys.executable, copies.environment_of, edited=copies.edited)
         gate = WholeRunGate(Runs(place, copies, LIMIT_NS, 2))
 
-        def asked(before: str, after: str, kind: Gate = Gate.BITWISE, *, loading: bool = False) -> tuple[Check, ...]:
+        def asked(
+            before: str, after: str, kind: Gate = Gate.BITWISE, *, loading: bool = False
+        ) -> tuple[GateCheck, ...]:
             assert before in PROGRAM
             patched = copies.make({"train.py": PROGRAM.replace(before, after, 1)}, f"patched-{len(copies.edited)}")
             return gate.check(kind, original, patched, loading=loading)
@@ -106,32 +108,32 @@ def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
 @pytest.mark.parametrize("name", SAME)
 def test_a_program_that_does_the_same_passes(ask: Asked, name: str) -> None:
     checks = ask(*SAME[name])
-    assert [(check.name, check.passed) for check in checks] == [
-        ("whole run", True),
-        ("exception", True),
-        ("interrupt", True),
+    assert [(check.name, check.answer) for check in checks] == [
+        ("whole run", "passed"),
+        ("exception", "passed"),
+        ("interrupt", "passed"),
     ]
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_what_shows_only_after_the_first_steps_is_refused(ask: Asked, name: str) -> None:
     before, after, gate, told = WRONG[name]
-    refused = {check.name: check.detail for check in ask(before, after) if check.passed is False}
+    refused = {check.name: check.detail for check in ask(before, after) if check.answer is GateAnswer.REFUSED}
     assert told in refused[gate]
 
 
 def test_a_rounding_fix_may_move_figures_as_far_as_rounding_does(ask: Asked) -> None:
     moved = ask("loss.backward()", "(loss * (1 + 2e-7)).backward()", Gate.ROUNDING)
-    assert [check.passed for check in moved] == [True, True, True]
+    assert [check.answer for check in moved] == [GateAnswer.PASSED] * 3
     wrong = ask("loss.backward()", "(loss * 1.01).backward()", Gate.ROUNDING)
-    assert wrong[0].passed is False
+    assert wrong[0].answer is GateAnswer.REFUSED
 
 
 def test_loaders_that_yield_other_samples_are_refused(ask: Asked) -> None:
     held = ask("shuffle=True)", "shuffle=True, num_workers=1)", loading=True)
-    assert (held[-1].name, held[-1].passed) == ("data order", True)
+    assert (held[-1].name, held[-1].answer) == ("data order", "passed")
     other = ask("shuffle=True)", "shuffle=True, sampler=None, drop_last=True)", loading=True)
-    assert other[-1].passed is False
+    assert other[-1].answer is GateAnswer.REFUSED
 
 
 def test_a_fix_that_changes_the_training_has_no_such_gate(ask: Asked) -> None:

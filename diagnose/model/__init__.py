@@ -10,14 +10,13 @@ from diagnose.model.diagnosis import SCHEMA, Accounting, Diagnosis, RankAccounti
 from diagnose.model.finding import CannotTell, Confidence, Evidence, Finding, Number, Place, Scalar, Severity
 from diagnose.model.memory import MemoryPart, MemoryPeak, MemoryTimeline
 from diagnose.model.recorded import CollectiveCurve, Facts, Site, SyncSite
-from diagnose.model.verdict import TOGETHER, Check, Decision, Gate, GateResult, Interval, Mechanism, Verdict
+from diagnose.model.verdict import TOGETHER, Decision, Gate, GateResult, Interval, Mechanism, Verdict
 
 __all__ = [
     "SCHEMA",
     "TOGETHER",
     "Accounting",
     "CannotTell",
-    "Check",
     "CollectiveCurve",
     "Confidence",
     "Decision",

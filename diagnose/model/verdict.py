@@ -6,6 +6,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from diagnose.model.check import GateCheck
 from diagnose.model.finding import Confidence, Number, Place, Scalar
 
 
@@ -56,17 +57,6 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    """What a gate beside the numerics gate saw: of a whole run, of a way out, of the order of data."""
-
-    name: str
-    passed: bool | None
-    """None: it could not be run, or saw only a part."""
-    detail: str
-    """One sentence with what was compared, or what differs."""
-
-
-@dataclass(frozen=True, slots=True)
 class GateResult:
     """What the numerics gate saw."""
 
@@ -75,7 +65,7 @@ class GateResult:
     """None: it could not be run."""
     detail: str
     """One sentence with the figures."""
-    checks: tuple[Check, ...] = ()
+    checks: tuple[GateCheck, ...] = ()
     """What was compared beside the numbers of the first steps."""
 
 

@@ -14,7 +14,7 @@ from typing import Self
 
 from diagnose.errors import ProgramFailed
 from diagnose.fixer import Fixer
-from diagnose.model import Decision, Gate, GateResult, Verdict
+from diagnose.model import Decision, Gate, GateCheck, GateResult, Verdict
 from diagnose.program import Program
 from diagnose.trial.ahead import Ahead, Turn
 from diagnose.trial.arms import Arm, Workplace
@@ -288,6 +288,18 @@ class Bench:
         parameters; `loading`: it changes how data is loaded.
         """
         return self._looks.check(gate, original, patched, rounds_to, asked=asked, fewer=fewer, loading=loading)
+
+    def numbers(
+        self, gate: Gate, original: Program, patched: Program, rounds_to: str | None = None, *, fewer: bool = False
+    ) -> GateResult:
+        """The part of `gate` that looks at numbers of the first steps."""
+        return self._looks.numbers(gate, original, patched, rounds_to, fewer=fewer)
+
+    def whole_runs(
+        self, gate: Gate, original: Program, patched: Program, rounds_to: str | None = None, *, loading: bool = False
+    ) -> tuple[GateCheck, ...]:
+        """The part of `gate` that looks at whole runs."""
+        return self._looks.whole_runs(gate, original, patched, rounds_to, loading=loading)
 
     def broken_by(self, original: Program, patched: Program) -> str | None:
         """How the patched program failed in a capture that the original came through; None: it did not."""

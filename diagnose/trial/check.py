@@ -1,12 +1,6 @@
-"""Holds one edit to its gates, without timing it.
-
-`GATES` are asked in turn. A gate needs the bench, the fixer with the promise of this very edit, and two copies of the
-program: as found, and with the edit. It answers for itself; one that refuses does not keep the others from being asked.
-"""
+"""Holds one edit to its gates, without timing it: the numerics gate of its class, then whole runs."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 from diagnose.fixer import Fixer
 from diagnose.model import GateAnswer, GateCheck
@@ -15,24 +9,19 @@ from diagnose.trial.bench import Bench
 
 _ANSWERS = {True: GateAnswer.PASSED, False: GateAnswer.REFUSED, None: GateAnswer.UNVERIFIED}
 
-Ask = Callable[[Bench, Fixer, Program, Program], GateCheck]
 
-
-def numbers(bench: Bench, fixer: Fixer, original: Program, patched: Program) -> GateCheck:
-    """Losses, gradients and parameters of the first steps, as the fixer's class promises them.
+def check_edit(bench: Bench, fixer: Fixer, original: Program, patched: Program) -> tuple[GateCheck, ...]:
+    """What each gate says. Whole runs are compared unless the numbers are refused: a program whose first steps cannot
+    be captured may still be run from start to end.
 
     A program that fails with the edit, and not without it, is refused: nothing else is known to be wrong with it.
     """
-    found = bench.gate(fixer.gate, original, patched, fixer.rounds_to, fewer=fixer.fewer_parameters)
+    fewer, loading = fixer.fewer_parameters, fixer.changes_loading
+    found = bench.numbers(fixer.gate, original, patched, fixer.rounds_to, fewer=fewer)
     broken = bench.broken_by(original, patched) if found.passed is None else None
     if broken is not None:
-        return GateCheck(found.gate.value, GateAnswer.REFUSED, f"with the edit {broken}; without it, it gives them")
-    return GateCheck(found.gate.value, _ANSWERS[found.passed], found.detail)
-
-
-GATES: tuple[Ask, ...] = (numbers,)
-
-
-def check_edit(bench: Bench, fixer: Fixer, original: Program, patched: Program) -> tuple[GateCheck, ...]:
-    """What each gate says."""
-    return tuple(ask(bench, fixer, original, patched) for ask in GATES)
+        return (GateCheck(found.gate.value, GateAnswer.REFUSED, f"with the edit {broken}; without it, it gives them"),)
+    numbers = GateCheck(found.gate.value, _ANSWERS[found.passed], found.detail)
+    if numbers.answer is GateAnswer.REFUSED:
+        return (numbers,)
+    return (numbers, *bench.whole_runs(found.gate, original, patched, fixer.rounds_to, loading=loading))

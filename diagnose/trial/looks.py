@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from diagnose.fixer import Fixer
-from diagnose.model import Check, Gate, GateResult, Verdict
+from diagnose.model import Gate, GateAnswer, GateCheck, GateResult, Verdict
 from diagnose.program import Program
 from diagnose.trial.comparison import Comparison
 from diagnose.trial.costs import Costs
@@ -97,17 +97,38 @@ class Looks:
 
         `asked` and `fewer` are those of `Gatekeeper.check`; `loading`: a fix changes how data is loaded.
         """
-        with self._seen(gate):
-            answer = self.gatekeeper.check(gate, original, patched, rounds_to, asked=asked, fewer=fewer)
-        if not answer.passed or answer.gate is Gate.TRAINING or self.whole is None:
+        answer = self.numbers(gate, original, patched, rounds_to, asked=asked, fewer=fewer)
+        if not answer.passed:
             return answer
+        return with_checks(answer, self.whole_runs(answer.gate, original, patched, rounds_to, loading=loading))
+
+    def numbers(
+        self,
+        gate: Gate,
+        original: Program,
+        patched: Program,
+        rounds_to: str | None = None,
+        *,
+        asked: bool = True,
+        fewer: bool = False,
+    ) -> GateResult:
+        """Whether its numbers hold: those of the first steps, or for the training gate losses over more of them."""
+        with self._seen(gate):
+            return self.gatekeeper.check(gate, original, patched, rounds_to, asked=asked, fewer=fewer)
+
+    def whole_runs(
+        self, gate: Gate, original: Program, patched: Program, rounds_to: str | None = None, *, loading: bool = False
+    ) -> tuple[GateCheck, ...]:
+        """Whether it does from start to end what the original does; nothing for a fix that changes the training."""
+        if gate is Gate.TRAINING or self.whole is None:
+            return ()
         began_ns = time.monotonic_ns()
         self.on_phase("comparing whole runs", "output, files and exit")
         self.whole.runs.deadline = self.gatekeeper.deadline
         self.whole.runs.side_by_side = at_once(self.gatekeeper.memory, MOST_SIDE_BY_SIDE)
-        checks = self.whole.check(answer.gate, original, patched, rounds_to, loading=loading)
+        checks = self.whole.check(gate, original, patched, rounds_to, loading=loading)
         self.costs.saw_whole_runs(time.monotonic_ns() - began_ns)
-        return with_checks(answer, checks)
+        return checks
 
     @contextlib.contextmanager
     def beside(self) -> Iterator[None]:
@@ -128,9 +149,9 @@ class Looks:
         self.early = self.early_ns = 0
 
 
-def with_checks(answer: GateResult, checks: Sequence[Check]) -> GateResult:
+def with_checks(answer: GateResult, checks: Sequence[GateCheck]) -> GateResult:
     """A gate's answer with what whole runs showed: one that differs makes it a refusal."""
-    refused = next((check for check in checks if check.passed is False), None)
+    refused = next((check for check in checks if check.answer is GateAnswer.REFUSED), None)
     if refused is not None:
         when = {WHOLE: "in a whole run ", DATA_ORDER: ""}.get(refused.name, f"at an {refused.name} in mid-run ")
         return replace(answer, passed=False, detail=f"{when}{refused.detail}", checks=tuple(checks))

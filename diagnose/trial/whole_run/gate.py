@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from diagnose.model import Check, Gate
+from diagnose.model import Gate, GateAnswer, GateCheck
 from diagnose.program import Program
 from diagnose.trial.memory import died_of_memory
 from diagnose.trial.whole_run.comparison import Compared, Original, compare
@@ -61,11 +61,11 @@ class WholeRunGate:
     """How runs are shortened; empty where they are not."""
     _seen: dict[tuple[Path, str], Observation] = field(default_factory=dict)
     _loaders: dict[Path, list[list[str]] | None] = field(default_factory=dict)
-    _answers: dict[tuple[Path, Path, str, bool], tuple[Check, ...]] = field(default_factory=dict)
+    _answers: dict[tuple[Path, Path, str, bool], tuple[GateCheck, ...]] = field(default_factory=dict)
 
     def check(
         self, gate: Gate, original: Program, patched: Program, rounds_to: str | None = None, *, loading: bool = False
-    ) -> tuple[Check, ...]:
+    ) -> tuple[GateCheck, ...]:
         """The answers of all gates; the first `original` of a session is the program as found.
 
         `loading`: the fix changes how data is loaded. A fix that changes the training has no such gate.
@@ -75,13 +75,13 @@ class WholeRunGate:
         key = (original.root, patched.root, gate.value, loading)
         if key not in self._answers:
             self._answers[key] = tuple(self._check(gate, original, patched, rounds_to, loading=loading))
-            if any(check.passed is False for check in self._answers[key]):
+            if any(check.answer is GateAnswer.REFUSED for check in self._answers[key]):
                 self._forget(patched)
         return self._answers[key]
 
     def _check(
         self, gate: Gate, original: Program, patched: Program, rounds_to: str | None, *, loading: bool
-    ) -> Iterator[Check]:
+    ) -> Iterator[GateCheck]:
         self._look_at_original(original, patched)
         ways = self._ways_out([original, patched])
         self._take([(name, program, recipe) for name, recipe in ways.items() for program in (original, patched)])
@@ -90,7 +90,7 @@ class WholeRunGate:
             before, after = self._seen[original.root, name], self._seen[patched.root, name]
             problem = self._problem(name, before, after)
             if problem is not None:
-                yield Check(name, None, problem)
+                yield GateCheck(name, GateAnswer.UNVERIFIED, problem)
                 continue
             yield self._compared(name, recipe, before, after, disturb)
         if loading:
@@ -153,7 +153,7 @@ class WholeRunGate:
 
     def _compared(
         self, name: str, recipe: Mapping[str, Any], before: Observation, after: Observation, disturb: float | None
-    ) -> Check:
+    ) -> GateCheck:
         """Runs that differ are compared again beside other runs of the program as found: what differs between those is
         no fault of the patch."""
         assert self._found is not None
@@ -189,24 +189,32 @@ class WholeRunGate:
         self._take([(name, self._found, recipe) for name, recipe in recipes.items()])
         return [self._seen[self._found.root, name] for name in recipes]
 
-    def _data_order(self, original: Program, patched: Program) -> Check:
+    def _data_order(self, original: Program, patched: Program) -> GateCheck:
         if original.root not in self._loaders:
             self._loaders[original.root] = self.runs.batches(original, LOADER_BATCHES, LOADER_PASSES)
         before = self._loaders[original.root]
         if before is None:
-            return Check(DATA_ORDER, None, "no DataLoader fed the first training step")
+            return GateCheck(DATA_ORDER, GateAnswer.UNVERIFIED, "no DataLoader fed the first training step")
         for _ in range(LOADER_TIMES):
             after = self.runs.batches(patched, LOADER_BATCHES, LOADER_PASSES)
-            if after is None:
-                return Check(DATA_ORDER, False, "the patched program gave no batches")
-            for number, (one, other) in enumerate(zip(before, after, strict=False)):
-                if one != other:
-                    if before != self.runs.batches(original, LOADER_BATCHES, LOADER_PASSES):
-                        return Check(DATA_ORDER, None, "the original's own batches differ from run to run")
-                    place = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), len(one))
-                    return Check(DATA_ORDER, False, f"batch {place + 1} of pass {number + 1} holds other samples")
-        count = sum(map(len, before))
-        return Check(DATA_ORDER, True, f"{count} batches of {LOADER_PASSES} passes are equal, {LOADER_TIMES} times")
+            if before == after:
+                continue
+            if before != self.runs.batches(original, LOADER_BATCHES, LOADER_PASSES):
+                return GateCheck(DATA_ORDER, GateAnswer.UNVERIFIED, "the original's own batches change from run to run")
+            return GateCheck(DATA_ORDER, GateAnswer.REFUSED, _first_other(before, after))
+        seen = f"{sum(map(len, before))} batches of {LOADER_PASSES} passes are equal, {LOADER_TIMES} times"
+        return GateCheck(DATA_ORDER, GateAnswer.PASSED, seen)
+
+
+def _first_other(before: Sequence[Sequence[str]], after: Sequence[Sequence[str]] | None) -> str:
+    """Where the batches of two loaders differ first, in words."""
+    for number, (one, other) in enumerate(zip(before, after or (), strict=False), 1):
+        if one != other:
+            place = next((at for at, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), None)
+            if place is None:
+                return f"pass {number} has {len(other)} batches instead of {len(one)}"
+            return f"batch {place + 1} of pass {number} holds other samples"
+    return "the patched program gave no batches"
 
 
 def _disturbance(rounds_to: str | None) -> float:
@@ -214,11 +222,11 @@ def _disturbance(rounds_to: str | None) -> float:
     return max(_ROUNDS.get(rounds_to or "", 0.0), _FLOAT32_ROUNDS)
 
 
-def _answer(name: str, compared: Compared, seen: str, *, reached: bool = True) -> Check:
+def _answer(name: str, compared: Compared, seen: str, *, reached: bool = True) -> GateCheck:
     if compared.differs:
         more = len(compared.differs) - 2
         shown = "; ".join(compared.differs[:2]) + (f"; and {more} more" if more > 0 else "")
-        return Check(name, False, f"the patched program {shown}")
+        return GateCheck(name, GateAnswer.REFUSED, f"the patched program {shown}")
     if compared.unknown:
         seen += f"; not compared: {'; '.join(compared.unknown)}"
-    return Check(name, True if reached else None, seen)
+    return GateCheck(name, GateAnswer.PASSED if reached else GateAnswer.UNVERIFIED, seen)

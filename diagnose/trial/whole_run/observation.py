@@ -113,7 +113,7 @@ def observe(
 
 
 def _streams(folder: Path, name: str) -> str:
-    """What ranks printed, one after the other, where they have streams of their own: the launcher has the common one."""
+    """What was printed: rank by rank where ranks have streams of their own; the common one is the launcher's then."""
     apart = sorted(folder.glob(f"rank*/{name}"))
     return "\n".join(map(_stream, apart or [folder / name]))
 
