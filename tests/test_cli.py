@@ -171,6 +171,7 @@ def test_help_names_every_command_and_loads_nothing_heavy(tmp_path: Path) -> Non
     for command in (
         "run",
         "fix",
+        "check",
         "apply",
         "revert",
         "analyze",

@@ -52,6 +52,9 @@ def test_values_and_names_are_offered_where_they_are_known(bash: str) -> None:
     catalogue = load()
     assert offered(bash, "diagnose", "report", "--format", "ma") == ["markdown"]
     assert set(offered(bash, "diagnose", "fix", "--only", "")) == set(catalogue.fixers)
+    assert set(offered(bash, "diagnose", "check", "use-s")) == {
+        one for one in catalogue.fixers if one.startswith("use-s")
+    }
     assert offered(bash, "diagnose", "explain", "input") == ["input-bound"]
     assert offered(bash, "diagnose", "cache", "ex") == ["export"]
 

@@ -53,6 +53,7 @@ TESTED_ELSEWHERE = {
     "diagnose fix --skip compile-model train.py": "tests/test_preview.py",
     "diagnose fix --allow training train.py": "tests/test_compose.py",
     "diagnose fix --json --budget 10m train.py": "tests/test_fix.py",
+    "diagnose check --all train.py": "tests/test_cli_check.py",
     "diagnose apply": "tests/test_apply.py",
     "diagnose apply --dry-run": "tests/test_apply.py",
     "diagnose apply --only use-sdpa": "tests/test_apply_some.py",
@@ -91,7 +92,7 @@ ALL = list(dict.fromkeys(line for text in TEXTS for line in commands(text)))
 RUN_HERE = [line for line in ALL if line.startswith("diagnose ") and line not in TESTED_ELSEWHERE]
 
 
-STARTS_PROGRAMS = ("diagnose run", "diagnose fix", "diagnose calibrate")
+STARTS_PROGRAMS = ("diagnose run", "diagnose fix", "diagnose check", "diagnose calibrate")
 ANSWERED_AT_ONCE = [line for line in RUN_HERE if not line.startswith((*NEEDS_A_TERMINAL, *STARTS_PROGRAMS))]
 
 
