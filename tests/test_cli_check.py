@@ -15,6 +15,7 @@ from watching import LIGHT_TORCH, LIMIT_S
 from diagnose.cli import main
 from diagnose.cli.program_words import Split, split_check
 from diagnose.model import EditCheck, GateAnswer, GateCheck
+from diagnose.plugins import load
 from diagnose.report.checks import as_json, as_text
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -211,3 +212,14 @@ def test_the_text_shows_the_diff_each_gate_and_other_settings() -> None:
     assert "whole run: refused. line 3 of the output differs" in text
     assert "--setting checks another: num_workers=2" in text
     assert "use-sdpa: nothing to change" in text
+
+
+def test_all_asks_every_fixer_and_what_the_budget_has_no_time_for_is_unverified(folder: Path) -> None:
+    changing(folder, "square", ".square()", ".pow(2)")
+    done = diagnose(folder, "check", "--json", "--all", "--budget", "1ms", "--fixers", "mine", "train.py")
+    assert done.returncode == 0, done.stderr
+    found = {one["fixer"]: one for one in json.loads(done.stdout)["checks"]}
+    assert set(found) == {*load().fixers, "square"}
+    assert (found["square"]["edits"], found["square"]["gate"]) == (True, "unverified")
+    assert "budget" in found["square"]["gates"][0]["detail"]
+    assert all(one["detail"] for one in found.values())
