@@ -152,6 +152,17 @@ def test_a_termination_is_the_programs_to_handle(tmp_path: Path, capfd: pytest.C
     assert capfd.readouterr().out == ""
 
 
+def test_a_line_that_is_no_record_costs_its_step_alone(tmp_path: Path) -> None:
+    """As a full disk may cut one off."""
+    (tmp_path / "rank0").mkdir()
+    (tmp_path / "rank0" / "claim").write_text("{}")
+    (tmp_path / "rank0" / "steps.jsonl").write_text(
+        '{"t":1,"b":1,"w":0}\n{"t":2,"b"{"t":3,"b":1,"w":0}\n{"t":4,"w":0}\n'
+    )
+    [steps] = [record for record in Tail(tmp_path, 4).new() if isinstance(record, StepsEnded)]
+    assert steps.ends_ns == (1, 4)
+
+
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGKILL])
 def test_a_program_under_a_screen_ends_with_us(tmp_path: Path, number: signal.Signals) -> None:
     """As when the terminal is closed: its signal goes to us alone."""

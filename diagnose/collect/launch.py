@@ -1,8 +1,8 @@
 """Starts the user's command under a recipe and follows it until it ends.
 
 In plain mode the program has our terminal, our process group and our standard streams: signals and exit code are as
-without us. With `on_output` a screen owns the terminal: the program gets a pseudo-terminal and a session of its own,
-and is ended when we are gone (`orphans`).
+without us. With `on_output` a screen owns the terminal: the program gets a pseudo-terminal and a session of its own.
+It is ended when we are gone (`orphans`).
 """
 
 from __future__ import annotations
@@ -128,23 +128,33 @@ def _follow(
             tell(PhaseBegan(tail.phase, waited))
         if slowest.rank is not None and slowest.rank != told:
             told = slowest.rank
-            write_atomic(folder / SLOWEST, json.dumps(told).encode())
+            with suppress(OSError):  # a full disk must not end the program
+                write_atomic(folder / SLOWEST, json.dumps(told).encode())
         if program.returncode is not None:
             return stopped
         if time.monotonic() >= read_counters_at:
             read_counters_at = time.monotonic() + COUNTERS_EVERY_S
-            for rank, values in counters.read().items():
+            for rank, values in _read(counters).items():
                 tell(CounterValues(rank, values))
         if not stopped and (stop.is_set() or (tail.all_traced and log.suffices(time.monotonic()))):
             stopped = True
             processes.end_all(program.pid, folder)
 
 
+def _read(counters: Counters) -> dict[int, dict[str, float]]:
+    """What the counters say; nothing on a full disk, which must not end the program."""
+    try:
+        return counters.read()
+    except OSError:
+        return {}
+
+
 def _note_the_stop(folder: Path, ranks: Sequence[int]) -> None:
     for rank in ranks:
         path = folder / f"rank{rank}" / END
         if not path.exists():
-            path.write_text(json.dumps({"reason": "stopped"}))
+            with suppress(OSError):
+                path.write_text(json.dumps({"reason": "stopped"}))
 
 
 @dataclass
