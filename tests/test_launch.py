@@ -152,6 +152,18 @@ def test_a_termination_is_the_programs_to_handle(tmp_path: Path, capfd: pytest.C
     assert capfd.readouterr().out == ""
 
 
+def test_signals_that_are_ignored_here_are_ignored_by_the_program(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As of a job that a shell starts in the background."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        start(tmp_path, "-c", "import signal; print(signal.getsignal(signal.SIGINT))")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert capfd.readouterr().out == f"{signal.SIG_IGN}\n"
+
+
 def test_a_line_that_is_no_record_costs_its_step_alone(tmp_path: Path) -> None:
     """As a full disk may cut one off."""
     (tmp_path / "rank0").mkdir()

@@ -178,8 +178,9 @@ def _forwarded_signals() -> Iterator[_Signals]:
     if threading.current_thread() is not threading.main_thread():
         yield signals
         return
-    # Handlers, not SIG_IGN: that would be inherited by the program.
-    before = {number: signal.signal(number, signals.received) for number in (signal.SIGINT, signal.SIGTERM)}
+    # Handlers, not SIG_IGN: that is inherited by the program, as it shall be where we were started so.
+    heard = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, signals.received) for number in heard}
     try:
         yield signals
     finally:
