@@ -2,7 +2,7 @@
 
 In plain mode the program has our terminal, our process group and our standard streams: signals and exit code are as
 without us. With `on_output` a screen owns the terminal: the program gets a pseudo-terminal and a session of its own.
-It is ended when we are gone (`orphans`).
+There, and where the program runs for its trace alone, it is ended when we are gone (`orphans`).
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def run(
         except OSError as error:
             raise UsageError(f"cannot start {command[0]}: {_why_not(command[0], error)}") from error
         signals.child = program
-        if on_output is not None:
+        if on_output is not None or recipe.stop_after_trace:
             cleaning.enter_context(outlived(program.pid, folder))
         try:
             stopped = _follow(program, recipe, folder, on_progress, stop or threading.Event())
