@@ -15,6 +15,7 @@ import msgspec
 from diagnose.errors import InputError
 from diagnose.program.atomic import write_atomic
 from diagnose.session.events import AnyEvent, Warned
+from diagnose.session.owner import clear_abandoned, own
 
 RUNS = Path(".diagnose") / "runs"
 JOURNAL = "journal.jsonl"
@@ -37,7 +38,9 @@ class Session:
 
     @classmethod
     def create(cls, name: str, listener: Callable[[AnyEvent], None] | None = None, root: Path | None = None) -> Session:
-        """A new run folder below the working directory, or below `root`. Raises InputError where none can be made.
+        """A new run folder below the working directory, or below `root`; what killed runs left of their trials goes.
+
+        Raises InputError where none can be made.
         """
         runs = (root or Path.cwd()) / RUNS
         try:
@@ -56,6 +59,8 @@ class Session:
                 path.mkdir()
             except FileExistsError:
                 continue
+            own(path)
+            clear_abandoned(runs)
             return cls(path, listener)
         raise InputError(runs, "cannot make a run folder; remove old ones")
 
