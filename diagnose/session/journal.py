@@ -114,6 +114,8 @@ class Session:
 def read(path: Path) -> tuple[list[AnyEvent], list[str]]:
     """The events of a run folder or journal, and warnings for lines that could not be read."""
     journal = path / JOURNAL if path.is_dir() else path
+    if journal.exists() and not journal.is_file():  # to open a pipe may wait for ever
+        raise InputError(path, f"no journal of a run (it is no file); name a folder below {RUNS}")
     try:
         raw = journal.read_bytes()
     except OSError as error:
