@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 import threading
@@ -14,6 +15,7 @@ from diagnose.collect import launch
 from diagnose.collect.progress import CounterValues, FactsWritten, PhaseBegan, Progress, StepsEnded, WindowWritten
 from diagnose.collect.recipe import Recipe
 from diagnose.engine import diagnose
+from diagnose.errors import DiagnoseError
 from diagnose.model import Diagnosis, Facts
 from diagnose.plugins import Catalogue
 from diagnose.program import Program
@@ -67,7 +69,9 @@ def observe(
             session.record(event)
         if isinstance(progress, WindowWritten) and steps.all_traced:
             # Findings show while the program goes on; what the watcher still learns makes them anew at the end.
-            session.record(DiagnosisMade(diagnosis=diagnose(open_traces([session.path]), catalogue)))
+            # What is wrong with a file, as on a full disk, must not end the program; the end says it.
+            with contextlib.suppress(DiagnoseError, OSError):
+                session.record(DiagnosisMade(diagnosis=diagnose(open_traces([session.path]), catalogue)))
 
     outcome = launch.run(
         program.command(sys.executable),

@@ -23,7 +23,8 @@ from diagnose.errors import InputError, UsageError
 from diagnose.plugins import Catalogue
 from diagnose.program import Program
 from diagnose.report.vocabulary import CLASSES, DECISIONS, MEMORY, SEVERITIES, how_it_ended
-from diagnose.session import PhaseChanged, Session, fold
+from diagnose.session import AnyEvent, PhaseChanged, Session, Warned, fold, read
+from diagnose.trace.readers import open_traces
 
 
 def printed(text: str, encoding: str) -> str:
@@ -132,6 +133,29 @@ def test_a_journal_that_finds_no_room_says_so(tmp_path: Path) -> None:
     session = Session(tmp_path)
     with pytest.raises(InputError, match=r"journal\.jsonl: cannot be written \(No space left on device\); free some"):
         session.record(PhaseChanged(phase="watching"))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk that is always full")
+def test_where_a_journal_finds_no_room_the_run_goes_on_and_is_told_once(tmp_path: Path) -> None:
+    (tmp_path / "journal.jsonl").symlink_to("/dev/full")
+    told: list[AnyEvent] = []
+    session = Session(tmp_path, told.append)
+    for phase in ("watching", "reading the trace"):
+        session.record(PhaseChanged(phase=phase))
+    watching, warned, reading = told
+    assert [getattr(event, "phase", None) for event in (watching, reading)] == ["watching", "reading the trace"]
+    assert isinstance(warned, Warned)
+    assert warned.message.startswith("nothing more is recorded, and the program goes on")
+    assert "No space left on device" in warned.message
+
+
+def test_a_pipe_is_no_recording_and_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "trace.json")
+    os.mkfifo(tmp_path / "journal.jsonl")
+    with pytest.raises(InputError, match=r"trace\.json: is neither a file nor a folder"):
+        open_traces([tmp_path / "trace.json"])
+    with pytest.raises(InputError, match="no journal of a run"):
+        read(tmp_path)
 
 
 def test_a_name_that_is_no_text_is_refused_before_anything_runs(tmp_path: Path) -> None:

@@ -171,6 +171,13 @@ def test_no_exit_leaves_a_window_open(tmp_path: Path, how: str, returncode: int,
         assert json.load(file)["traceEvents"]
 
 
+def test_a_child_that_is_forked_after_the_window_exits_as_it_does_alone(tmp_path: Path) -> None:
+    ran = run(tmp_path, "forks_after_window.py", recipe=AT_ONCE)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout == "what the child prints7\n"
+    assert ran.has("trace.json.gz")
+
+
 def test_a_script_that_raises_keeps_its_traceback(tmp_path: Path) -> None:
     ran = run(tmp_path, "training.py", "--end", "raise", *WITHIN, recipe=AT_ONCE)
     assert ran.returncode == 1

@@ -152,16 +152,49 @@ def test_a_termination_is_the_programs_to_handle(tmp_path: Path, capfd: pytest.C
     assert capfd.readouterr().out == ""
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGKILL])
-def test_a_program_under_a_screen_ends_with_us(tmp_path: Path, number: signal.Signals) -> None:
+def test_signals_that_are_ignored_here_are_ignored_by_the_program(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As of a job that a shell starts in the background."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        start(tmp_path, "-c", "import signal; print(signal.getsignal(signal.SIGINT))")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert capfd.readouterr().out == f"{signal.SIG_IGN}\n"
+
+
+def test_a_line_that_is_no_record_costs_its_step_alone(tmp_path: Path) -> None:
+    """As a full disk may cut one off."""
+    (tmp_path / "rank0").mkdir()
+    (tmp_path / "rank0" / "claim").write_text("{}")
+    (tmp_path / "rank0" / "steps.jsonl").write_text(
+        '{"t":1,"b":1,"w":0}\n{"t":2,"b"{"t":3,"b":1,"w":0}\n{"t":4,"w":0}\n'
+    )
+    [steps] = [record for record in Tail(tmp_path, 4).new() if isinstance(record, StepsEnded)]
+    assert steps.ends_ns == (1, 4)
+
+
+UNDER_A_SCREEN = ("QUICK", "on_output=lambda text: None")
+FOR_ITS_TRACE = ("replace(QUICK, stop_after_trace=True, log_steps=10**9, most_log_s=10**9)", "")
+
+
+@pytest.mark.parametrize(
+    ("number", "how"),
+    [(signal.SIGHUP, UNDER_A_SCREEN), (signal.SIGKILL, UNDER_A_SCREEN), (signal.SIGKILL, FOR_ITS_TRACE)],
+)
+def test_a_program_that_nobody_sees_or_waits_for_ends_with_us(
+    tmp_path: Path, number: signal.Signals, how: tuple[str, str]
+) -> None:
     """As when the terminal is closed: its signal goes to us alone."""
+    recipe, options = how
     watching = (
-        "import signal, sys; from pathlib import Path; from watching import QUICK; "
+        "import signal, sys; from dataclasses import replace; from pathlib import Path; from watching import QUICK; "
         "from diagnose.collect.launch import run; from diagnose.collect.progress import FactsWritten;"
         "signal.signal(signal.SIGHUP, signal.SIG_DFL);"  # tests that run under nohup are born deaf to it
-        f"run([sys.executable, *{ENDLESS!r}], QUICK, Path({str(tmp_path)!r}), "
+        f"run([sys.executable, *{ENDLESS!r}], {recipe}, Path({str(tmp_path)!r}), "
         "lambda told: print('started', flush=True) if isinstance(told, FactsWritten) else None, "
-        f"cwd=Path({str(PROGRAMS)!r}), on_output=lambda text: None)"
+        f"cwd=Path({str(PROGRAMS)!r}), {options})"
     )
     path = os.pathsep.join(map(str, (PROGRAMS.parent, PROGRAMS.parent.parent)))
     variables = {**os.environ, "PYTHONPATH": path}

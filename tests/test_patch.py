@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -264,3 +266,30 @@ def test_a_damaged_record_is_refused(tree: Path) -> None:
 def test_an_edit_outside_of_the_root_is_refused(tree: Path) -> None:
     with pytest.raises(InputError, match="lies outside"):
         patch.make({str(tree.parent / "x.py"): "a\n"}, tree)
+
+
+def test_what_a_killed_process_left_beside_a_source_goes_and_what_a_living_one_writes_stays(tmp_path: Path) -> None:
+    home, kept = tmp_path / "home", tmp_path / "kept"
+    home.mkdir()
+    (home / "x.py").write_text("a = 1\n")
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        pass
+    dead, living, theirs = (home / f".x.py.{name}.tmp" for name in (ended.pid, os.getppid(), "theirs"))
+    for path in (dead, living, theirs):
+        path.write_text("half")
+    change = patch.make({"x.py": "a = 2\n"}, home)
+    patch.apply(change, kept)
+    assert [path.exists() for path in (dead, living, theirs)] == [False, True, True]
+    dead.write_text("half")
+    patch.revert(change, kept)
+    assert [path.exists() for path in (dead, living, theirs)] == [False, True, True]
+
+
+def test_ctrl_c_leaves_nothing_beside_a_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_atomic(tmp_path / "x.py", b"a = 1")
+    assert list(tmp_path.iterdir()) == []

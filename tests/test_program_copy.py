@@ -199,3 +199,17 @@ def test_copies_below_the_program_itself_hold_no_copies(project: Path) -> None:
         assert sorted(path.name for path in copy.root.iterdir() if path.name != "runs") == ["data", "pkg", "train.py"]
         assert list((copy.root / "runs").glob("*")) == []
         assert output(copy) == "inside"
+
+
+def test_beyond_a_total_large_files_are_linked_and_sources_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setattr(copying, "MOST_COPIED_BYTES", 5 << 20)
+    for number in range(4):
+        (home / f"part{number}.bin").write_bytes(bytes(2 << 20))
+    (home / "train.py").write_text("pass\n")
+    copied = copy_program(Program.parse(["train.py"], cwd=home), tmp_path / "copy")
+    assert [(copied.root / f"part{number}.bin").is_symlink() for number in range(4)] == [False, False, True, True]
+    assert not (copied.root / "train.py").is_symlink()

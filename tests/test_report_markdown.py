@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import journals
+import pytest
 import tinygpt
 
 from diagnose.report import markdown
+from diagnose.report.markdown_text import code, fence_around, inline
 from diagnose.session import fold
 
 
@@ -29,3 +31,28 @@ def test_text_of_a_trace_cannot_break_the_document() -> None:
     hostile = replace(diagnosis.findings[0], summary="a <script>\n# b | c", evidence=(), where=())
     said = markdown.render(replace(diagnosis, findings=(hostile,)))
     assert "A &lt;script> # b | c." in said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("a <img src=x> b", "a &lt;img src=x> b"),
+        ("<!-- hidden", "&lt;!-- hidden"),
+        ("![x](http://a.b)", "![x\\](http:\u200b//a.b)"),
+        ("thanks @somebody, see #12", "thanks @\u200bsomebody, see #\u200b12"),
+        ("run `x <b> @y` now", "run `x <b> @y` now"),
+        ("one ` alone", "one \\` alone"),
+        ("&lt;b&gt; **bold** __init__ train_step", "&amp;lt;b&amp;gt; \\*\\*bold\\*\\* \\_\\_init\\_\\_ train_step"),
+        ("several\n\n# lines", "several # lines"),
+        ("+46.1 % [+45.2, +47.0]", "+46.1 % [+45.2, +47.0]"),
+    ],
+)
+def test_text_of_others_is_no_markup(words: str, said: str) -> None:
+    assert inline(words) == said
+
+
+def test_code_ends_where_its_span_does_whatever_it_holds() -> None:
+    assert code("a.py:1") == "`a.py:1`"
+    assert code("a`<b>`.py") == "`` a`<b>`.py ``".replace(" ", "")
+    assert code("`") == "`` ` ``"
+    assert fence_around("+``` \n+````") == "`````"

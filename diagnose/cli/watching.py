@@ -104,7 +104,7 @@ class Watching:
         if self.state.diagnosis is None or self.state.diagnosis.steps.count == 0:
             return
         page = self.session.write(PAGE, formats()["html"].render(self.state))
-        if page.is_relative_to(Path.cwd()):  # else it goes with the folder that it is in
+        if page is not None and page.is_relative_to(Path.cwd()):  # else it goes with the folder that it is in
             talk(f"kept in {page.parent.relative_to(Path.cwd())}: {PAGE} is a page")
             talk("`diagnose view` shows the run again")
 

@@ -1,8 +1,8 @@
 """Starts the user's command under a recipe and follows it until it ends.
 
 In plain mode the program has our terminal, our process group and our standard streams: signals and exit code are as
-without us. With `on_output` a screen owns the terminal: the program gets a pseudo-terminal and a session of its own,
-and is ended when we are gone (`orphans`).
+without us. With `on_output` a screen owns the terminal: the program gets a pseudo-terminal and a session of its own.
+There, and where the program runs for its trace alone, it is ended when we are gone (`orphans`).
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def run(
         except OSError as error:
             raise UsageError(f"cannot start {command[0]}: {_why_not(command[0], error)}") from error
         signals.child = program
-        if on_output is not None:
+        if on_output is not None or recipe.stop_after_trace:
             cleaning.enter_context(outlived(program.pid, folder))
         try:
             stopped = _follow(program, recipe, folder, on_progress, stop or threading.Event())
@@ -128,23 +128,33 @@ def _follow(
             tell(PhaseBegan(tail.phase, waited))
         if slowest.rank is not None and slowest.rank != told:
             told = slowest.rank
-            write_atomic(folder / SLOWEST, json.dumps(told).encode())
+            with suppress(OSError):  # a full disk must not end the program
+                write_atomic(folder / SLOWEST, json.dumps(told).encode())
         if program.returncode is not None:
             return stopped
         if time.monotonic() >= read_counters_at:
             read_counters_at = time.monotonic() + COUNTERS_EVERY_S
-            for rank, values in counters.read().items():
+            for rank, values in _read(counters).items():
                 tell(CounterValues(rank, values))
         if not stopped and (stop.is_set() or (tail.all_traced and log.suffices(time.monotonic()))):
             stopped = True
             processes.end_all(program.pid, folder)
 
 
+def _read(counters: Counters) -> dict[int, dict[str, float]]:
+    """What the counters say; nothing on a full disk, which must not end the program."""
+    try:
+        return counters.read()
+    except OSError:
+        return {}
+
+
 def _note_the_stop(folder: Path, ranks: Sequence[int]) -> None:
     for rank in ranks:
         path = folder / f"rank{rank}" / END
         if not path.exists():
-            path.write_text(json.dumps({"reason": "stopped"}))
+            with suppress(OSError):
+                path.write_text(json.dumps({"reason": "stopped"}))
 
 
 @dataclass
@@ -168,8 +178,9 @@ def _forwarded_signals() -> Iterator[_Signals]:
     if threading.current_thread() is not threading.main_thread():
         yield signals
         return
-    # Handlers, not SIG_IGN: that would be inherited by the program.
-    before = {number: signal.signal(number, signals.received) for number in (signal.SIGINT, signal.SIGTERM)}
+    # Handlers, not SIG_IGN: that is inherited by the program, as it shall be where we were started so.
+    heard = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, signals.received) for number in heard}
     try:
         yield signals
     finally:

@@ -1,4 +1,6 @@
-"""Ends a watched program that is left behind: under a screen it has a session of its own, which no hang-up reaches.
+"""Ends a watched program that is left behind and that nobody sees or waits for.
+
+Under a screen it has a session of its own, which no hang-up reaches; and what runs for its trace alone has no end.
 
     with outlived(program.pid, folder): …       # however we end, the program does not go on unseen
 

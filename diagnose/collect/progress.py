@@ -120,7 +120,7 @@ class Tail:
             return
         self._offsets[rank] += len(text)
         *lines, self._torn[rank] = (self._torn.get(rank, b"") + text).split(b"\n")
-        steps = [json.loads(line) for line in lines if line]
+        steps = [step for line in lines if line and (step := _record(line)) is not None]
         if steps:
             ends_ns, input_ns = tuple(step["t"] for step in steps), tuple(step["w"] for step in steps)
             yield StepsEnded(rank, ends_ns, input_ns, rank in self._anew)
@@ -147,7 +147,15 @@ class Tail:
 
 def _read_json(path: Path) -> dict[str, Any] | None:
     try:
-        record = json.loads(path.read_text())
-    except (OSError, ValueError):
+        return _record(path.read_bytes())
+    except OSError:
+        return None
+
+
+def _record(text: bytes) -> dict[str, Any] | None:
+    """None for what is no record, such as a line that a full disk cut off."""
+    try:
+        record = json.loads(text)
+    except ValueError:
         return None
     return record if isinstance(record, dict) else None

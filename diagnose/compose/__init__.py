@@ -23,6 +23,7 @@ from diagnose.compose.rescue import rescue
 from diagnose.model import Decision, Diagnosis, Gate, Verdict
 from diagnose.plugins import Catalogue
 from diagnose.program import Program, patch
+from diagnose.session.owner import TRIALS
 from diagnose.trace import Trace
 from diagnose.trial.as_found import OutOfMemoryAsFound
 from diagnose.trial.bench import Bench
@@ -65,7 +66,7 @@ def fix(
     plan = schedule or Schedule()
     deadline = Deadline.within(budget_ns)
     known = knowledge(program, diagnosis, traces)
-    trials, journal = folder / "trials", Journal(record)
+    trials, journal = folder / TRIALS, Journal(record)
     mortal = any(finding.ends_run for finding in diagnosis.findings)
     try:
         with Bench(

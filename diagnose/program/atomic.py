@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 from pathlib import Path
 
@@ -18,6 +19,24 @@ def write_atomic(path: Path, data: bytes, mode: int | None = None) -> None:
         if mode is not None:
             sibling.chmod(mode)
         sibling.replace(path)
-    except OSError:
-        sibling.unlink(missing_ok=True)  # a full disk leaves no half of a file beside the user's own
+    except BaseException:
+        sibling.unlink(missing_ok=True)  # neither a full disk nor Ctrl-C leaves half a file beside the user's own
         raise
+
+
+def clear_unfinished(path: Path) -> None:
+    """Remove what a killed process left beside a file that it was writing; what a living one writes stays."""
+    for sibling in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+        writer = sibling.name.removeprefix(f".{path.name}.").removesuffix(".tmp")
+        if writer.isdigit() and not _lives(int(writer)):
+            sibling.unlink(missing_ok=True)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True

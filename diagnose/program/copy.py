@@ -24,6 +24,10 @@ __all__ = ["copy_environment", "copy_program", "editable_paths", "in_copy"]
 
 LARGEST_COPIED_BYTES = 64 << 20
 """A file above this is linked."""
+MOST_COPIED_BYTES = 256 << 20
+"""What is copied of one program: each trial has copies of its own, and beyond this large files are linked."""
+SMALLEST_LINKED_BYTES = 1 << 20
+"""A file below this is copied, however many there are: such are sources and their settings."""
 MOST_COPIED_FILES = 2_000
 """A folder with more files than this, none of them Python, is data: it is linked as a whole."""
 
@@ -107,10 +111,10 @@ def _moved_word(word: str, program: Program, folder: Path) -> str:
     return word
 
 
-def _copy_tree(source: Path, target: Path, root: Path) -> None:
-    """Copies of `root` that lie below it, this one among them, are no part of it."""
+def _copy_tree(source: Path, target: Path, root: Path, copied_bytes: int = 0) -> int:
+    """Copies of `root` that lie below it, this one among them, are no part of it. How many bytes were copied so far."""
     target.mkdir(parents=True, exist_ok=True)
-    for item in list(os.scandir(source)):
+    for item in sorted(os.scandir(source), key=lambda item: item.name):
         if item.name in _LEFT_OUT or item.name.endswith(".egg-info") or in_copy(root, Path(item.path)).is_dir():
             continue
         there = target / item.name
@@ -120,13 +124,17 @@ def _copy_tree(source: Path, target: Path, root: Path) -> None:
             if (Path(item.path) / "pyvenv.cfg").exists() or _is_data(Path(item.path)):
                 there.symlink_to(item.path, target_is_directory=True)
             else:
-                _copy_tree(Path(item.path), there, root)
+                copied_bytes = _copy_tree(Path(item.path), there, root, copied_bytes)
         elif item.is_file():
-            if item.stat().st_size > LARGEST_COPIED_BYTES:
+            size = item.stat().st_size
+            too_much = size >= SMALLEST_LINKED_BYTES and copied_bytes + size > MOST_COPIED_BYTES
+            if size > LARGEST_COPIED_BYTES or too_much:
                 there.symlink_to(item.path)
             else:
                 # Times are kept: programs that compare them with caches must see what they saw.
                 shutil.copy2(item.path, there)
+                copied_bytes += size
+    return copied_bytes
 
 
 def _is_data(folder: Path) -> bool:

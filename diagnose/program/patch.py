@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from diagnose.errors import InputError, PatchConflict
-from diagnose.program.atomic import write_atomic
+from diagnose.program.atomic import clear_unfinished, write_atomic
 from diagnose.program.diff import apply_hunks, file_diff, parse_diff
 from diagnose.program.source import decode_source
 
@@ -208,6 +208,7 @@ def apply(patch: Patch, folder: Path) -> None:
     Raises PatchConflict where a file is no longer what the patch was made for.
     """
     check(patch)
+    _clear_unfinished(patch)
     # Kept first: should the machine stop between two files, `revert` finds each as it was or as it shall be.
     write_atomic(folder / APPLIED, json.dumps({"root": str(patch.root)}).encode())
     try:
@@ -224,8 +225,14 @@ def revert(patch: Patch, folder: Path) -> None:
     ]
     if changed:
         raise PatchConflict(f"{_listed(changed)} changed since the patch was applied; nothing was written")
+    _clear_unfinished(patch)
     _write_all(patch.root, [(change.path, change.after, change.before) for change in patch.changes])
     (folder / APPLIED).unlink(missing_ok=True)
+
+
+def _clear_unfinished(patch: Patch) -> None:
+    for change in patch.changes:
+        clear_unfinished((patch.root / change.path).resolve())
 
 
 def _write_all(root: Path, states: list[tuple[str, bytes | None, bytes | None]]) -> None:

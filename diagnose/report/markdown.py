@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from diagnose.model import Decision, Finding, Verdict
 from diagnose.report import Report, Subject, as_state
 from diagnose.report.ending import cut_short, nothing_kept, restless
+from diagnose.report.markdown_text import code, fence_around, inline
 from diagnose.report.memory import headline, held, life, title, weighty
 from diagnose.report.next_steps import next_commands
 from diagnose.report.paths import place
@@ -54,11 +55,11 @@ def render(subject: Subject) -> str:
     """One document; tables as GitHub draws them."""
     state = as_state(subject)
     name, *about = identity(state) or ["a run of which nothing is known yet"]
-    blocks = [f"# {_inline(name)}", " · ".join(map(_inline, about))]
+    blocks = [f"# {inline(name)}", " · ".join(map(inline, about))]
     if state.final is not None:
-        blocks.append(f"**{final(state)}**")
+        blocks.append(f"**{inline(final(state))}**")
     elif said := nothing_kept(state):
-        blocks += [f"**{said}**", _inline(sentence(restless(state)))]
+        blocks += [f"**{inline(said)}**", inline(sentence(restless(state)))]
     blocks += [*_accounting(state), *_findings(state), *_memory(state), *_fixes(state)]
     # What was changed and what it brought comes first where somebody reviews it.
     blocks += [*_cannot_tell(state), *_warnings(state)]
@@ -99,16 +100,16 @@ def _finding(number: int, finding: Finding, root: str | None) -> list[str]:
     rank = "" if finding.rank is None else f" on rank {finding.rank}"
     lines = [f"- Gives back: {gain(finding)}"]
     for where in finding.where:
-        code = f" `{where.code.replace('`', chr(39))}`" if where.code else ""
-        lines.append(f"- Where: `{place(where, root)}`{code}")
+        shown = f" {code(where.code)}" if where.code else ""
+        lines.append(f"- Where: {code(place(where, root))}{shown}")
     if finding.evidence:
-        lines.append(f"- Evidence: {_inline(', '.join(map(evidence, finding.evidence)))}")
+        lines.append(f"- Evidence: {inline(', '.join(map(evidence, finding.evidence)))}")
     if finding.fixers:
-        lines.append(f"- Would try: {', '.join(finding.fixers)}")
+        lines.append(f"- Would try: {inline(', '.join(finding.fixers))}")
     if finding.confirm:
-        lines.append(f"- To confirm: {_inline(finding.confirm)}")
-    title = f"### {number}. {look.mark} {finding.rule}{rank} ({look.label})"
-    return [title, _inline(sentence(finding.summary)), "\n".join(lines)]
+        lines.append(f"- To confirm: {inline(finding.confirm)}")
+    title = f"### {number}. {look.mark} {inline(finding.rule)}{rank} ({look.label})"
+    return [title, inline(sentence(finding.summary)), "\n".join(lines)]
 
 
 def _memory(state: State) -> list[str]:
@@ -140,7 +141,7 @@ def _cannot_tell(state: State) -> list[str]:
 
 def _warnings(state: State) -> list[str]:
     said = said_once((*(state.diagnosis.warnings if state.diagnosis else ()), *state.warnings))
-    return ["## Warnings", "\n".join(f"- {_inline(message)}" for message in said)] if said else []
+    return ["## Warnings", "\n".join(f"- {inline(message)}" for message in said)] if said else []
 
 
 def _fixes(state: State) -> list[str]:
@@ -159,7 +160,7 @@ def _fixes(state: State) -> list[str]:
             interplay(state),
         ]
         how = f" ({'; '.join(filter(None, rests))})"
-        blocks += ["## Result", f"**{final(state)}**{how}"]
+        blocks += ["## Result", f"**{inline(final(state))}**{how}"]
     return blocks
 
 
@@ -176,21 +177,21 @@ def _measured(state: State) -> list[str]:
         )
     head = ("fix", "predicted per step", "measured per step", "of a step [95 % interval]", "verdict")
     blocks.append(_table(head, [_verdict_row(verdict, look(state, verdict)) for verdict in rows(state)]))
-    blocks += [_inline(sentence(said)) for said in fell_apart(state)]
+    blocks += [inline(sentence(said)) for said in fell_apart(state)]
     for alike in kept_alike(tried):
         verdict, *others = alike.verdicts
         rests_on = basis(state, alike)
         lines = [
-            f"- {name}: {_inline(words)}"
+            f"- {name}: {inline(words)}"
             for name, words in verdict_particulars(rests_on)
             if not (others and name == "setting")
         ]
         names = ", ".join(map(chosen, alike.verdicts)) if others else verdict.fixer
-        blocks += [f"### {names}", _inline(sentence(remark(rests_on))), "\n".join(lines)]
+        blocks += [f"### {inline(names)}", inline(sentence(remark(rests_on))), "\n".join(lines)]
     outcomes = dropped(state.verdicts)
     if outcomes:
         lines = [
-            f"- {', '.join(verdict.fixer for verdict in alike.verdicts)}: {_inline(sentence(alike.words))}"
+            f"- {', '.join(verdict.fixer for verdict in alike.verdicts)}: {inline(sentence(alike.words))}"
             for alike in outcomes
         ]
         blocks += ["### Not kept", "\n".join(lines)]
@@ -199,7 +200,7 @@ def _measured(state: State) -> list[str]:
 
 def _untried(state: State) -> list[str]:
     lines = [
-        f"- {', '.join(map(promise, alike.verdicts))}: {_inline(sentence(alike.words))}"
+        f"- {', '.join(map(promise, alike.verdicts))}: {inline(sentence(alike.words))}"
         for alike in untried(state.verdicts)
     ]
     return [*(["## Not tried", "\n".join(lines)] if lines else []), *filter(None, [idle(state.verdicts)])]
@@ -210,7 +211,7 @@ def _advice(state: State) -> list[str]:
     lines = []
     for verdict in advised(state.verdicts):
         where = f", `{place(verdict.where[0], root)}`" if verdict.where else ""
-        lines.append(f"- {promise(verdict)}{where}: {_inline(sentence(verdict.summary))}")
+        lines.append(f"- {promise(verdict)}{where}: {inline(sentence(verdict.summary))}")
     return ["## By hand", "\n".join(lines)] if lines else []
 
 
@@ -218,13 +219,13 @@ def _would_try(state: State) -> list[str]:
     blocks = ["## Fixes that would be tried", "A dry run: nothing was tried. Each diff is for the program as it is."]
     for verdict in state.verdicts:
         if verdict.decision is not Decision.ADVICE:
-            blocks += [f"### {promise(verdict)}", _inline(sentence(verdict.summary))]
+            blocks += [f"### {inline(promise(verdict))}", inline(sentence(verdict.summary))]
             blocks += [_fenced(verdict.diff)] if verdict.diff else []
     return blocks
 
 
 def _fenced(diff: str) -> str:
-    fence = "````" if "```" in diff else "```"
+    fence = fence_around(diff)
     return f"{fence}diff\n{diff.rstrip()}\n{fence}"
 
 
@@ -235,12 +236,7 @@ def _verdict_row(verdict: Verdict, look: Look) -> tuple[str, ...]:
 
 def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     lines = [head, ("---",) * len(head), *rows]
-    return "\n".join("| " + " | ".join(_inline(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
-
-
-def _inline(words: str) -> str:
-    """Text that stays on its line and starts no HTML."""
-    return " ".join(words.replace("<", "&lt;").split())
+    return "\n".join("| " + " | ".join(inline(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
 REPORT = Report("markdown", ".md", render)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import threading
 import time
@@ -12,7 +14,8 @@ import msgspec
 
 from diagnose.errors import InputError
 from diagnose.program.atomic import write_atomic
-from diagnose.session.events import AnyEvent
+from diagnose.session.events import AnyEvent, Warned
+from diagnose.session.owner import clear_abandoned, own
 
 RUNS = Path(".diagnose") / "runs"
 CHECKS = Path(".diagnose") / "checks"
@@ -32,13 +35,17 @@ class Session:
         self.path = path
         self._listener = listener
         self._lock = threading.Lock()
+        self._full = False
         self._file = (path / JOURNAL).open("ab", buffering=0)
 
     @classmethod
     def create(
         cls, name: str, listener: Callable[[AnyEvent], None] | None = None, root: Path | None = None, below: Path = RUNS
     ) -> Session:
-        """A new run folder below the working directory, or below `root`. Raises InputError where none can be made."""
+        """A new run folder below the working directory, or below `root`; what killed runs left of their trials goes.
+
+        Raises InputError where none can be made.
+        """
         runs = (root or Path.cwd()) / below
         try:
             runs.mkdir(parents=True, exist_ok=True)
@@ -56,26 +63,50 @@ class Session:
                 path.mkdir()
             except FileExistsError:
                 continue
+            own(path)
+            clear_abandoned(runs)
             return cls(path, listener)
         raise InputError(runs, "cannot make a run folder; remove old ones")
 
     def record(self, event: AnyEvent) -> None:
-        """Append one event, then tell the listener. Raises InputError where the disk takes no more."""
+        """Append one event, then tell the listener.
+
+        Where the disk takes no more, recording ends: whatever is recorded must not end of it. The listener is told so,
+        once, and goes on being told of events. Raises InputError where there is no listener.
+        """
         line = _encoder.encode(event) + b"\n"
+        refused = None
         try:
             with self._lock:
-                self._file.write(line)
+                if not self._full:
+                    self._append(line)
         except OSError as error:
-            raise InputError(
+            self._full = True
+            refused = InputError(
                 self.path / JOURNAL, f"cannot be written ({error.strerror}); free some space, then start again"
-            ) from error
+            )
+            if self._listener is None:
+                raise refused from error
         if self._listener is not None:
             self._listener(event)
+            if refused is not None:
+                self._listener(Warned(message=f"nothing more is recorded, and the program goes on: {refused}"))
 
-    def write(self, name: str, text: str) -> Path:
-        """Write a file of the run folder in one piece: it is there whole or not at all."""
+    def _append(self, line: bytes) -> None:
+        if self._file.write(line) != len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def write(self, name: str, text: str) -> Path | None:
+        """Write a file of the run folder in one piece: it is there whole or not at all. None where the disk takes no
+        more; without a listener, which is told so, that is an OSError."""
         path = self.path / name
-        write_atomic(path, text.encode())
+        try:
+            write_atomic(path, text.encode())
+        except OSError as error:
+            if self._listener is None:
+                raise
+            self._listener(Warned(message=f"{path}: cannot be written ({error.strerror}); free some space"))
+            return None
         return path
 
     def close(self) -> None:
@@ -87,6 +118,8 @@ class Session:
 def read(path: Path) -> tuple[list[AnyEvent], list[str]]:
     """The events of a run folder or journal, and warnings for lines that could not be read."""
     journal = path / JOURNAL if path.is_dir() else path
+    if journal.exists() and not journal.is_file():  # to open a pipe may wait for ever
+        raise InputError(path, f"no journal of a run (it is no file); name a folder below {RUNS}")
     try:
         raw = journal.read_bytes()
     except OSError as error:

@@ -21,6 +21,7 @@ from typing import Any
 from ..records import MEMORY
 from .guard import guarded
 from .hub import Hub
+from .size_limit import unsignalled
 
 FIRST = 3
 """Steps until parameters, gradients, optimizer state and a whole step's activations have been asked for."""
@@ -180,8 +181,9 @@ class Allocations:
 
     def _write(self, snapshot: bytes) -> None:
         sibling = self._hub.folder / f".{MEMORY}.{self._hub.pid}.tmp"
-        sibling.write_bytes(snapshot)
-        sibling.replace(self._hub.folder / MEMORY)
+        with unsignalled():
+            sibling.write_bytes(snapshot)
+            sibling.replace(self._hub.folder / MEMORY)
 
     def _note_optimizers(self, optimizer_class: Any) -> None:
         init = optimizer_class.__init__

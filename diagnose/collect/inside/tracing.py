@@ -23,6 +23,7 @@ from .held_workers import HeldWorkers
 from .hub import Hub
 from .lines import LineLog
 from .sites import Sites
+from .size_limit import unsignalled
 from .steady import MOST_NS, MOST_STEPS, Steadiness
 from .syncs import SyncWatch
 from .termination import Termination
@@ -239,9 +240,10 @@ class Tracing:
     # -- writing --------------------------------------------------------------------------------------------------
 
     def _save(self) -> None:
-        guarded(self._lines.save)(self._hub.folder / LINES)
-        self._lines = LineLog(self._ownership)  # without what is on disk now
-        self._window.save(self._hub.folder / TRACE)
+        with unsignalled():
+            guarded(self._lines.save)(self._hub.folder / LINES)
+            self._lines = LineLog(self._ownership)  # without what is on disk now
+            self._window.save(self._hub.folder / TRACE)
         self._saved = True
 
     def _end_syncs(self) -> None:
@@ -249,5 +251,6 @@ class Tracing:
         if watch is not None:
             watch.end()
             lines = "".join(encode(record) + "\n" for record in watch.records(max(1, self._steps_after)))
-            (self._hub.folder / SYNCS).write_text(lines)
+            with unsignalled():
+                (self._hub.folder / SYNCS).write_text(lines)
             self._syncs = None

@@ -15,6 +15,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from .forked_exit import let_children_leave
+from .guard import guarded
+
 _LOG_LEVEL = "KINETO_LOG_LEVEL"
 _COMPRESSION = 4  # level 9 takes four times as long for a tenth less
 
@@ -46,6 +49,7 @@ class Window:
         # `acc_events` changes nothing within one cycle, but without it torch 2.11 warns on the program's stderr. (To
         # filter the warning would make Python forget which of the program's own it has shown.)
         self._profile = self._torch.profiler.profile(activities=activities, record_shapes=True, acc_events=True)
+        guarded(let_children_leave)()
         with _quiet_kineto():
             self._profile.start()
         self.is_open = True

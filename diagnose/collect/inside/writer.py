@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .guard import guarded
+from .size_limit import unsignalled
 
 FLUSH_S = 0.4
 
@@ -29,7 +30,8 @@ class Writer:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._sources: list[Source] = []
-        self._files: dict[str, int] = {}
+        self._torn: set[str] = set()
+        """Files that the disk took only a part of: more would make a line of two halves."""
         self._wake = threading.Event()
         self._stop = False
         self._draining = threading.RLock()
@@ -46,20 +48,21 @@ class Writer:
     def write_json(self, name: str, record: Any) -> None:
         """Replace file `name`: it is there whole or not at all."""
         sibling = self._folder / f".{name}.{os.getpid()}.tmp"
-        sibling.write_text(encode(record), encoding="utf-8")
-        sibling.replace(self._folder / name)
+        with unsignalled():
+            sibling.write_text(encode(record), encoding="utf-8")
+            sibling.replace(self._folder / name)
 
     def truncate(self, name: str) -> None:
         """Empty file `name`, or create it empty."""
-        os.ftruncate(self._handle(name), 0)
+        (self._folder / name).write_bytes(b"")
 
     def flush(self) -> None:
         """Write all that is new; from any thread."""
-        with self._draining:
+        with self._draining, unsignalled():
             for source in self._sources:
                 for name, lines in guarded(source)() or ():
-                    if lines:
-                        os.write(self._handle(name), lines.encode())
+                    if lines and name not in self._torn:
+                        guarded(self._append)(name, lines.encode())
 
     def close(self) -> None:
         """Stop the thread and write the rest."""
@@ -68,9 +71,6 @@ class Writer:
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(timeout=5)
         self.flush()
-        for handle in self._files.values():
-            os.close(handle)
-        self._files.clear()
 
     def _run(self) -> None:
         flush = guarded(self.flush)
@@ -78,7 +78,10 @@ class Writer:
             self._wake.wait(FLUSH_S)
             flush()
 
-    def _handle(self, name: str) -> int:
-        if name not in self._files:
-            self._files[name] = os.open(self._folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        return self._files[name]
+    def _append(self, name: str, data: bytes) -> None:
+        """Opened each time: a program may close descriptors that are not its own, and then gets their numbers."""
+        self._torn.add(name)
+        with (self._folder / name).open("ab", buffering=0) as file:
+            written = file.write(data)
+        if written == len(data):
+            self._torn.discard(name)

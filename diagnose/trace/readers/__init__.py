@@ -59,6 +59,9 @@ def open_traces(paths: Sequence[Path], progress: Progress = no_progress) -> list
 def find(paths: Sequence[Path]) -> list[Given]:
     """What is to be read of files, run folders and folders of traces. Raises InputError as `open_traces` does."""
     given = []
+    for path in paths:
+        if path.exists() and not (path.is_file() or path.is_dir()):  # to open a pipe may wait for ever
+            raise InputError(path, "is neither a file nor a folder; write what it gives to a file, and name that")
     for group in _given_together(paths):
         try:
             given.append(_given(group))

@@ -1,0 +1,60 @@
+"""Whose run a folder is: a process that was killed leaves copies and captures of many GB, which the next run clears.
+
+A process is known by its number and by when it started, in ticks since the machine did, so that neither a number that
+is used again nor a clock that is set makes one out of two. Both are said within a boot and a namespace of processes:
+what was written elsewhere (another host, another container) is left alone, and so is what belongs to another user.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+OWNER = "owner.json"
+TRIALS = "trials"
+"""The folder of a run that holds what only its trials need."""
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_STARTED = 19
+"""The field of /proc/PID/stat, counted from the one behind the command's name."""
+
+
+def own(folder: Path) -> None:
+    """Note that the files of a run are this process's. Does nothing on a system that cannot tell processes apart."""
+    with suppress(OSError, ValueError):
+        record = {"pid": os.getpid(), "started": _started(os.getpid()), "machine": _machine()}
+        (folder / OWNER).write_text(json.dumps(record))
+
+
+def clear_abandoned(runs: Path) -> None:
+    """Remove the trials of runs whose process has ended without doing so."""
+    for trials in runs.glob(f"*/{TRIALS}"):
+        if _is_abandoned(trials.parent / OWNER):
+            shutil.rmtree(trials, ignore_errors=True)
+
+
+def _is_abandoned(note: Path) -> bool:
+    try:
+        owner = json.loads(note.read_text())
+        if note.stat().st_uid != os.getuid() or owner["machine"] != _machine():
+            return False
+        pid, started = int(owner["pid"]), int(owner["started"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    try:
+        return _started(pid) != started
+    except FileNotFoundError:
+        return True
+    except (OSError, ValueError):
+        return False
+
+
+def _started(pid: int) -> int:
+    stat = Path(f"/proc/{pid}/stat").read_text()
+    return int(stat[stat.rindex(")") + 2 :].split()[_STARTED])
+
+
+def _machine() -> list[str]:
+    return [_BOOT.read_text().strip(), *(str(Path(f"/proc/self/ns/{kind}").readlink()) for kind in ("pid", "time"))]
