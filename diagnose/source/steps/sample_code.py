@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from diagnose.source.bindings import binding_of, passed_to
-from diagnose.source.edit import call_name
 from diagnose.source.flow import is_variable
 from diagnose.source.syntax import Source
 
@@ -43,6 +42,9 @@ class SampleCode:
                 if isinstance(each, cst.ClassDef | cst.FunctionDef):
                     self.defined.setdefault(each.name.value, []).append((path, each))
 
+        self.lasting: set[cst.ClassDef] = set()
+        """Classes of which an instance lives on from one sample to the next."""
+
     def builds(self, path: str, node: cst.CSTNode) -> None:
         """Follow an expression, or a function's body, that makes a dataset, a transform or a collate function."""
         if node in self.building:
@@ -58,7 +60,7 @@ class SampleCode:
         for each in source.walk(node):
             for file, found in self.named(source, each):
                 if isinstance(found, cst.ClassDef):
-                    self._of_class(file, found)
+                    self._of_class(file, found, lasting=True)
                 elif each in called:
                     self.builds(file, found)
                 else:
@@ -67,7 +69,7 @@ class SampleCode:
     def makes_samples_by(self, name: str) -> None:
         """Follow a class or function that the run saw at work."""
         for path, found in self.defined.get(name.rpartition(".")[2], ()):
-            self._goes_to(path, found)
+            self._goes_to(path, found, lasting=True)
 
     def samples(self, path: str, node: cst.FunctionDef | cst.Lambda) -> None:
         """Follow code that runs for each sample into what it calls."""
@@ -79,7 +81,8 @@ class SampleCode:
             for file, found in self.named(source, each):
                 if found is not node:
                     self._goes_to(file, found)
-        self.methods |= {call_name(call) for call in self.calls(path, node) if isinstance(call.func, cst.Attribute)}
+        # A property is read, and a method may be passed on: each attribute counts, called or not.
+        self.methods |= {each.attr.value for each in source.every(cst.Attribute, node)}
         for owner in list(self.classes):
             self._its_methods(owner)
         for name in _reads(source, node):
@@ -87,15 +90,17 @@ class SampleCode:
             if bound is not None and isinstance(bound.scope, cst.Module) and isinstance(bound.value, cst.Call):
                 self.builds(path, bound.value)
 
-    def _goes_to(self, path: str, found: _Definition) -> None:
+    def _goes_to(self, path: str, found: _Definition, lasting: bool = False) -> None:
         if isinstance(found, cst.ClassDef):
-            self._of_class(path, found)
+            self._of_class(path, found, lasting)
         else:
             self.samples(path, found)
 
-    def _of_class(self, path: str, found: cst.ClassDef) -> None:
-        if found in self.classes:
+    def _of_class(self, path: str, found: cst.ClassDef, lasting: bool = False) -> None:
+        if found in self.classes and (found in self.lasting or not lasting):
             return
+        if lasting:
+            self.lasting.add(found)
         self.classes.add(found)
         source = self.sources[path]
         self.paths[found] = path
@@ -106,7 +111,7 @@ class SampleCode:
         for base in found.bases:
             for file, above in self.named(source, base.value):
                 if isinstance(above, cst.ClassDef):
-                    self._of_class(file, above)
+                    self._of_class(file, above, lasting)
 
     def _its_methods(self, owner: cst.ClassDef) -> None:
         path = self.paths[owner]
@@ -132,7 +137,13 @@ class SampleCode:
         """What a name is bound to; of a parameter, what the program passes for it."""
         bound = binding_of(self.sources[path], name)
         if bound is None:
+            yield from ((path, value) for value in _assigned(self.sources[path], name.value))
             return
+        if bound.imported is not None:
+            module, known = bound.imported
+            for file, source in self.sources.items():
+                if file.rpartition("/")[2] == f"{module.rpartition('.')[2]}.py":
+                    yield from ((file, value) for value in _assigned(source, known))
         if bound.value is not None:
             yield path, bound.value
         function, parameter = bound.scope, bound.parameter
@@ -156,3 +167,11 @@ def is_read(source: Source, name: cst.Name) -> bool:
 def _reads(source: Source, node: cst.CSTNode) -> Iterator[cst.Name]:
     """Of each variable below a node, one place that reads it."""
     yield from {each.value: each for each in source.every(cst.Name, node) if is_read(source, each)}.values()
+
+
+def _assigned(source: Source, name: str) -> Iterator[cst.BaseExpression]:
+    """What assignments give a variable of this name, also as one of several: `train, test = split(data)`."""
+    for assign in source.every(cst.Assign):
+        bound = {each for target in assign.targets for each in source.every(cst.Name, target.target)}
+        if any(each.value == name and is_variable(source, each) for each in bound):
+            yield assign.value
