@@ -173,6 +173,8 @@ def test_workers_are_given_to_a_dataset_whose_samples_depend_on_their_index_alon
         (program("return self.make(i, []), i", more="def make(self, i, seen, all=[]):\n    all.append(i)  # !\n    return i"), "# !"),
         (program("x = self.x[i]  # !\nreturn self.transform(x), i  # !", STORED, dataset="Images(paths, halve)",
                  top="def halve(x):\n    x /= 2\n    return x\n"), "# !"),
+        (program("return self.x[i], i  # !", STORED).replace("batch_size=8", "batch_size=None"), "# !"),
+        (program("self.n = i  # !\nreturn i, i").replace("self", "this"), "# !"),
         # Handles.
         (program(RECORDS, "self.file = open('x.bin', 'rb')  # !"), "# !"),
         (program(RECORDS, "self.file = zipfile.ZipFile('x.zip').open('x')  # !"), "# !"),

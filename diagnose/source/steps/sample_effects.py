@@ -20,7 +20,7 @@ from diagnose.source.steps.sample_code import SampleCode, is_read
 from diagnose.source.syntax import Source
 from diagnose.source.written import written_in_place
 
-__all__ = ["Trace", "changed_by", "local_names", "made_first_in_a_sample", "root_of", "traces"]
+__all__ = ["Trace", "changed_by", "handed_on", "is_own", "local_names", "made_first_in_a_sample", "root_of", "traces"]
 
 _CHANGES = frozenset(
     {"append", "extend", "insert", "pop", "popleft", "appendleft", "remove", "clear", "update", "add", "discard"}
@@ -88,7 +88,7 @@ def traces(code: SampleCode) -> Iterator[Trace]:
                     words = f"reads `{source.code(read)}`, which is another in a worker or at another time,"
                     yield Trace(f"{words} while it makes a sample", path, _l(source, read))
         if mutating:
-            for alias in _handed_on(source, node):
+            for alias in handed_on(source, node):
                 words = f"hands on `{source.code(alias)}` itself, no copy, to code that changes it in place"
                 yield Trace(words, path, _l(source, alias))
 
@@ -99,10 +99,8 @@ def changed_by(source: Source, below: cst.CSTNode) -> Iterator[cst.BaseExpressio
         targets: list[cst.BaseExpression] = []
         if isinstance(node, cst.Assign):
             targets = [each.target for each in node.targets]
-        elif (
-            (isinstance(node, cst.AnnAssign) and node.value is not None)
-            or isinstance(node, cst.AugAssign | cst.For | cst.NamedExpr)
-            or isinstance(node, cst.Del)
+        elif (isinstance(node, cst.AnnAssign) and node.value is not None) or isinstance(
+            node, (cst.AugAssign | cst.For | cst.NamedExpr, cst.Del)
         ):
             targets = [node.target]
         elif isinstance(node, cst.WithItem) and node.asname is not None:
@@ -201,7 +199,7 @@ def _outlives(code: SampleCode, path: str, function: cst.FunctionDef | cst.Lambd
     if not isinstance(root, cst.Name):
         return isinstance(root, cst.Call) and call_name(root) in {"globals", "vars", "super", "type", "getattr"}
     own = source.inside(target, cst.ClassDef)
-    if root.value in {"self", "cls"}:
+    if is_own(source, root):
         return own is None or own in code.lasting
     inside = {*local_names(source, function)}
     for above in source.ancestors(function):
@@ -236,7 +234,7 @@ def is_alias(code: SampleCode, path: str, function: cst.CSTNode, node: cst.BaseE
     root = root_of(node)
     if not isinstance(root, cst.Name) or depth == 0:
         return False
-    if root.value in {"self", "cls"}:
+    if is_own(source, root):
         return root is not node and (source.inside(node, cst.ClassDef) in code.lasting)
     if root.value not in local_names(source, function):
         return root is not node and not source.names(root) & {"builtins." + root.value} and _is_global(source, root)
@@ -281,7 +279,7 @@ def _of_parameters(source: Source, function: cst.FunctionDef | cst.Lambda) -> It
                 yield target
 
 
-def _handed_on(source: Source, function: cst.FunctionDef | cst.Lambda) -> Iterator[cst.BaseExpression]:
+def handed_on(source: Source, function: cst.FunctionDef | cst.Lambda) -> Iterator[cst.BaseExpression]:
     """Objects of the dataset that a function returns or passes to a call as they are."""
     owner = source.inside(function, cst.ClassDef)
     if (
@@ -294,7 +292,7 @@ def _handed_on(source: Source, function: cst.FunctionDef | cst.Lambda) -> Iterat
         target.target.value: assign.value
         for assign in source.every(cst.Assign, function)
         for target in assign.targets
-        if isinstance(target.target, cst.Name) and _is_item_of_self(assign.value)
+        if isinstance(target.target, cst.Name) and _is_item_of_self(source, assign.value)
     }
     handed: list[cst.BaseExpression] = []
     for node in source.walk(function):
@@ -303,19 +301,29 @@ def _handed_on(source: Source, function: cst.FunctionDef | cst.Lambda) -> Iterat
             handed += [each.value for each in value.elements] if isinstance(value, cst.Tuple | cst.List) else [value]
             if isinstance(value, cst.Dict):
                 handed += [each.value for each in value.elements]
-        elif isinstance(node, cst.Call) and _is_self(root_of(node.func)) and isinstance(node.func, cst.Attribute):
+        elif isinstance(node, cst.Call) and is_own(source, root_of(node.func)) and isinstance(node.func, cst.Attribute):
             handed += [arg.value for arg in node.args]
     for each in handed:
-        if (isinstance(each, cst.Name) and each.value in aliases) or _is_item_of_self(each):
+        if (isinstance(each, cst.Name) and each.value in aliases) or _is_item_of_self(source, each):
             yield each
 
 
-def _is_self(node: cst.BaseExpression) -> bool:
-    return isinstance(node, cst.Name) and node.value == "self"
+def is_own(source: Source, node: cst.BaseExpression) -> bool:
+    """Whether a name is that of the object whose method it stands in, or of its class: `self`, however it is called."""
+    if not isinstance(node, cst.Name):
+        return False
+    for above in source.ancestors(node):
+        if isinstance(above, cst.FunctionDef) and isinstance(
+            source.parent(source.parent(above) or above), cst.ClassDef
+        ):
+            static = any(source.code(each.decorator) == "staticmethod" for each in above.decorators)
+            first = next(iter((*above.params.posonly_params, *above.params.params)), None)
+            return not static and first is not None and first.name.value == node.value
+    return node.value in {"self", "cls"}
 
 
-def _is_item_of_self(node: cst.BaseExpression) -> bool:
-    return not isinstance(node, cst.Name) and _is_self(root_of(node))
+def _is_item_of_self(source: Source, node: cst.BaseExpression) -> bool:
+    return not isinstance(node, cst.Name) and is_own(source, root_of(node))
 
 
 def made_first_in_a_sample(source: Source, target: cst.BaseExpression, function: cst.CSTNode) -> bool:

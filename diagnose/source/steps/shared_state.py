@@ -14,13 +14,15 @@ from functools import cached_property
 
 import libcst as cst
 
+from diagnose.source.arguments import argument
+from diagnose.source.bindings import binding_of
 from diagnose.source.edit import call_name, parse
 from diagnose.source.flow import is_variable, within
 from diagnose.source.literals import string
 from diagnose.source.steps.held_handles import held_handles
 from diagnose.source.steps.sample_code import SampleCode, is_read
 from diagnose.source.steps.sample_draws import sample_draw
-from diagnose.source.steps.sample_effects import Trace, changed_by, local_names, root_of, traces
+from diagnose.source.steps.sample_effects import Trace, changed_by, handed_on, is_own, local_names, root_of, traces
 from diagnose.source.syntax import Source
 
 __all__ = ["SharedState", "When"]
@@ -84,6 +86,13 @@ class SharedState:
         yield from self._opened_outside()
         yield from self._caught()
         yield from self._trained()
+        size = argument(self.loader, "batch_size", 1)
+        if size is not None and self.code.sources[self.path].code(size.value) == "None":
+            for node, path in self.code.sampling.items():
+                source = self.code.sources[path]
+                for alias in handed_on(source, node):
+                    words = f"hands on `{source.code(alias)}` itself, which is no copy and which training may change"
+                    yield Trace(words, path, source.lines_of(alias)[0])
 
     def late_draws(self) -> Iterator[Trace]:
         """Random numbers of the process that are drawn between two samples, where training draws its own."""
@@ -182,6 +191,11 @@ class SharedState:
                     return False
             return self._may_be_shared(path, node.value)
         if isinstance(node, cst.Name):
+            bound = binding_of(source, node) if changes_object else None
+            if bound is not None and bound.parameter is not None and not is_own(source, node):
+                given = self.code.values(path, node)
+                if any(self.code.sources[file].code(value) in self._given for file, value in given):
+                    return True
             if keys & items:
                 return self._may_be_shared(path, node)
             if node.value in variables:
@@ -206,7 +220,7 @@ class SharedState:
     def _may_be_shared(self, path: str, node: cst.BaseExpression) -> bool:
         """Whether an object may be one that samples read from, as far as what makes it shows."""
         source = self.code.sources[path]
-        if isinstance(node, cst.Name) and node.value in {"self", "cls"}:
+        if is_own(source, node):
             owner = source.inside(node, cst.ClassDef)
             return owner is None or owner in self.code.lasting
         root = root_of(node)
@@ -362,14 +376,17 @@ class SharedState:
         """Whether the program holds an iterator of a loader beside the `for` of an epoch."""
         for source in self.code.sources.values():
             for call in source.every(cst.Call):
-                if call_name(call) in {"iter", "__next__"} or (
-                    call_name(call) == "next" and isinstance(call.func, cst.Name)
-                ):
-                    if not any(
+                if (
+                    (
+                        call_name(call) in {"iter", "__next__"}
+                        or (call_name(call) == "next" and isinstance(call.func, cst.Name))
+                    )
+                    and not any(
                         each in self.code.sampling or each in self.code.building for each in source.ancestors(call)
-                    ):
-                        if not any(".parameters()" in source.code(arg.value) for arg in call.args):
-                            return True
+                    )
+                    and not any(".parameters()" in source.code(arg.value) for arg in call.args)
+                ):
+                    return True
             for function in source.every(cst.FunctionDef):
                 if function not in self.code.sampling and any(source.every(cst.Yield, function)):
                     return True
