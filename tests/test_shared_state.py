@@ -107,7 +107,7 @@ CURRICULUM = "class Strength:\n    value = 0.0\n    def step(self):\n        sel
     "text",
     [
         program(),
-        program("return self.transform(Image.open(self.paths[i]).convert('RGB')), 0", dataset="Images(paths, nn.Flatten())"),
+        program("return self.transform(Image.open(self.paths[i]).convert('RGB')), 0", dataset="Images(paths, nn.Flatten())"),  # noqa: E501
         program("return self.x[i], i", STORED),
         program("return self.x[i].clone().mul_(2), i", STORED),
         program("x = self.x[i].clone()\nx[3:] = 0\nreturn x, i", STORED),
@@ -122,8 +122,8 @@ CURRICULUM = "class Strength:\n    value = 0.0\n    def step(self):\n        sel
         program(LAZY, "self.file = None"),
         program(NOISY, "self.strength = 1.0", dataset="Images(paths)", end="opt.strength = 2.0"),
         program(NOISY, "self.strength = 0.0", epoch="data.strength = epoch"),
-        program(NOISY, "self.strength = 0", "def set_epoch(self, e):\n    self.strength = e", epoch="data.set_epoch(epoch)"),
-        program("return self.data[i], i", "self.data = torch.zeros(9)", step="for p in model.parameters():\n    p.data.mul_(1)"),
+        program(NOISY, "self.strength = 0", "def set_epoch(self, e):\n    self.strength = e", epoch="data.set_epoch(epoch)"),  # noqa: E501
+        program("return self.data[i], i", "self.data = torch.zeros(9)", step="for p in model.parameters():\n    p.data.mul_(1)"),  # noqa: E501
         program("return self.step(i), i", more="def step(self, i):\n    return torch.load(self.paths[i])"),
         program("out = []\nout.append(i)\nreturn torch.tensor(out), i"),
         program("sample = {}\nsample['x'] = i\nreturn sample, i"),
@@ -143,7 +143,7 @@ def test_workers_are_given_to_a_dataset_whose_samples_depend_on_their_index_alon
         (program(NOISY, "self.strength = 0.0", step="data.strength = 0.5  # !"), "# !"),
         (program(NOISY, "self.strength = 0.0", step="loader.dataset.strength += 0.5  # !"), "# !"),
         (program(NOISY, "self.strength = 0.0", step="setattr(data, 'strength', 0.5)  # !"), "# !"),
-        (program(NOISY, "self.strength = 0.0", "def grow(self):\n    self.strength += 1  # !", step="data.grow()"), "# !"),
+        (program(NOISY, "self.strength = 0.0", "def grow(self):\n    self.strength += 1  # !", step="data.grow()"), "# !"),  # noqa: E501
         (program("return self.paths[i], i", "self.items = []", step="data.paths.append('x')  # !"), "# !"),
         (program("return self.transform(i), i", step="data.transform = None  # !"), "# !"),
         (program("return i * STRENGTH, i", top="STRENGTH = 1\n", step="global STRENGTH\nSTRENGTH += 1  # !"), "# !"),
@@ -155,7 +155,7 @@ def test_workers_are_given_to_a_dataset_whose_samples_depend_on_their_index_alon
          .replace("paths = sorted", "cfg = dict(s=1)\n    paths = sorted"), "# !"),
         (program("return self.transform(i), i", dataset="Images(paths, lambda x: x * scale)", step="scale = 2  # !")
          .replace("paths = sorted", "scale = 1\n    paths = sorted"), "# !"),
-        (program(options=", collate_fn=lambda rows: rows[:size]", step="size = 4  # !").replace("paths = s", "size = 2\n    paths = s"), "# !"),
+        (program(options=", collate_fn=lambda rows: rows[:size]", step="size = 4  # !").replace("paths = s", "size = 2\n    paths = s"), "# !"),  # noqa: E501
         (program("return self.transform(i), i", dataset="Images(paths, model)"), "model.parameters()"),
         # Samples leave something behind.
         (program("self.seen.append(i)  # !\nreturn i, i", "self.seen = []"), "# !"),
@@ -166,11 +166,11 @@ def test_workers_are_given_to_a_dataset_whose_samples_depend_on_their_index_alon
         (program("print(i)  # !\nreturn i, i"), "# !"),
         (program("logging.warning('bad')  # !\nreturn i, i"), "# !"),
         (program("open('log.txt', 'a').write('x')  # !\nreturn i, i"), "# !"),
-        (program("self.buffer.copy_(self.x[i])  # !\nreturn self.buffer, i", f"{STORED}\nself.buffer = torch.zeros(16)"), "# !"),
+        (program("self.buffer.copy_(self.x[i])  # !\nreturn self.buffer, i", f"{STORED}\nself.buffer = torch.zeros(16)"), "# !"),  # noqa: E501
         (program("x = self.x[i]\nx.mul_(2)  # !\nreturn x, i", STORED), "# !"),
         (program("x = self.x[i]\nx += 1  # !\nreturn x, i", STORED), "# !"),
         (program("self.cache.setdefault(i, i)  # !\nreturn i, i", "self.cache = {}"), "# !"),
-        (program("return self.make(i, []), i", more="def make(self, i, seen, all=[]):\n    all.append(i)  # !\n    return i"), "# !"),
+        (program("return self.make(i, []), i", more="def make(self, i, seen, all=[]):\n    all.append(i)  # !\n    return i"), "# !"),  # noqa: E501
         (program("x = self.x[i]  # !\nreturn self.transform(x), i  # !", STORED, dataset="Images(paths, halve)",
                  top="def halve(x):\n    x /= 2\n    return x\n"), "# !"),
         (program("return self.x[i], i  # !", STORED).replace("batch_size=8", "batch_size=None"), "# !"),
@@ -193,7 +193,7 @@ def test_workers_are_given_to_a_dataset_whose_samples_depend_on_their_index_alon
         (program("return int(os.environ['SCALE']), i  # !"), "# !"),
         (program("return os.getpid(), i  # !"), "# !"),
         # Exceptions.
-        (program("raise KeyError(i)", end="try:\n    for x in loader:\n        pass\nexcept KeyError as error:  # !\n    print(error)"), "# !"),
+        (program("raise KeyError(i)", end="try:\n    for x in loader:\n        pass\nexcept KeyError as error:  # !\n    print(error)"), "# !"),  # noqa: E501
     ],
 )  # fmt: skip
 def test_no_workers_are_given_where_a_worker_would_not_see_or_show_what_the_program_does(text: str, mark: str) -> None:
@@ -215,9 +215,9 @@ class Hard:
     ("text", "mark"),
     [
         (program(top=ORDER, options=", sampler=order", step="order.losses[step] = float(loss)  # !"), "# !"),
-        (program(top=ORDER.replace("yield from", "self.turn = 1  # !\n        yield from"), options=", sampler=order"), "# !"),
-        (program(top=ORDER.replace("yield from sorted(", "for i in (").replace("__)", "__):\n            yield random.randrange(9)")
-                 .replace("(range(len(self.losses)), key=self.losses.__getitem__)", "range(9)"), options=", sampler=order"),
+        (program(top=ORDER.replace("yield from", "self.turn = 1  # !\n        yield from"), options=", sampler=order"), "# !"),  # noqa: E501
+        (program(top=ORDER.replace("yield from sorted(", "for i in (").replace("__)", "__):\n            yield random.randrange(9)")  # noqa: E501
+                 .replace("(range(len(self.losses)), key=self.losses.__getitem__)", "range(9)"), options=", sampler=order"),  # noqa: E501
          "random.randrange"),
     ],
 )  # fmt: skip
@@ -234,8 +234,8 @@ BETWEEN = [
 ]
 
 
-@pytest.mark.parametrize(("text", "mark"), BETWEEN)
-def test_what_changes_between_epochs_is_seen_by_workers_that_are_started_anew(text: str, mark: str) -> None:
+@pytest.mark.parametrize("text", [text for text, _ in BETWEEN])
+def test_what_changes_between_epochs_is_seen_by_workers_that_are_started_anew(text: str) -> None:
     assert isinstance(asked("loader-workers", text), Edits)
 
 

@@ -157,9 +157,11 @@ def _handle(code: SampleCode, path: str, value: cst.CSTNode, depth: int, named: 
 def _of_name(code: SampleCode, path: str, name: cst.Name, depth: int, named: bool) -> str | None:
     source = code.sources[path]
     for item in source.every(cst.WithItem):
-        if item.asname is not None and isinstance(item.asname.name, cst.Name) and item.asname.name.value == name.value:
-            if (made := _handle(code, path, item.item, depth - 1, named)) is not None:
-                return made
+        known = item.asname.name if item.asname is not None else None
+        named_so = isinstance(known, cst.Name) and known.value == name.value
+        made = _handle(code, path, item.item, depth - 1, named) if named_so else None
+        if made is not None:
+            return made
     given = code.values(path, name)
     return next(filter(None, (_handle(code, file, each, depth - 1, named) for file, each in given)), None)
 

@@ -70,11 +70,10 @@ def traces(code: SampleCode) -> Iterator[Trace]:
     for node, path in code.sampling.items():
         source = code.sources[path]
         for target in changed_by(source, node):
-            if not is_read_only(source, target, node) and _outlives(code, path, node, target):
-                if not made_first_in_a_sample(source, target, node):
-                    yield Trace(
-                        f"keeps or changes `{source.code(target)}` while it makes a sample", path, _l(source, target)
-                    )
+            binds = is_read_only(source, target, node) or made_first_in_a_sample(source, target, node)
+            if not binds and _outlives(code, path, node, target):
+                words = f"keeps or changes `{source.code(target)}` while it makes a sample"
+                yield Trace(words, path, _l(source, target))
         for each in source.every(cst.Name, node):
             if each.value in {"print", "input"} and is_read(source, each):
                 yield Trace(f"calls `{each.value}` while it makes a sample", path, _l(source, each))
@@ -274,9 +273,10 @@ def _of_parameters(source: Source, function: cst.FunctionDef | cst.Lambda) -> It
     given = {param.name.value for param in source.every(cst.Param, function.params)} - {"self", "cls"}
     for target in changed_by(source, function):
         root = root_of(target)
-        if isinstance(root, cst.Name) and root.value in given:
-            if root is not target or _changes_object(source, root):
-                yield target
+        if not isinstance(root, cst.Name) or root.value not in given:
+            continue
+        if root is not target or _changes_object(source, root):
+            yield target
 
 
 def handed_on(source: Source, function: cst.FunctionDef | cst.Lambda) -> Iterator[cst.BaseExpression]:

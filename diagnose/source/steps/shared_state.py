@@ -186,10 +186,9 @@ class SharedState:
             return not _is_of_model(source, node)
         if isinstance(node, cst.Attribute):
             name = node.attr.value
-            if name not in attributes | variables and source.code(node.value) not in self._datasets:
-                if not (isinstance(node.value, cst.Attribute) and node.value.attr.value == "dataset"):
-                    return False
-            return self._may_be_shared(path, node.value)
+            of_dataset = isinstance(node.value, cst.Attribute) and node.value.attr.value == "dataset"
+            of_dataset = of_dataset or source.code(node.value) in self._datasets
+            return (of_dataset or name in attributes | variables) and self._may_be_shared(path, node.value)
         if isinstance(node, cst.Name):
             bound = binding_of(source, node) if changes_object else None
             if bound is not None and bound.parameter is not None and not is_own(source, node):
@@ -313,9 +312,9 @@ class SharedState:
             return When.BEFORE
         if function in seen:
             return When.BEFORE
-        if within(source, self.loader, function) and path == self.path:
-            if source.span(node)[0] < source.span(self.loader)[0] and not isinstance(node, cst.FunctionDef):
-                return When.BEFORE
+        here = path == self.path and within(source, self.loader, function)
+        if here and source.span(node)[0] < source.span(self.loader)[0]:
+            return When.BEFORE
         owner = source.inside(function, cst.ClassDef)
         if any(source.every(cst.Yield, function)) or (function.decorators and owner is not None):
             return When.DURING
@@ -335,9 +334,9 @@ class SharedState:
                     continue
                 call = other.parent(used)
                 if isinstance(call, cst.Call) and call.func is used:
-                    if isinstance(used, cst.Attribute) and owner is not None and owner in self.code.lasting:
-                        if not self._may_be_shared(file, used.value):
-                            continue
+                    of_lasting = isinstance(used, cst.Attribute) and owner in self.code.lasting
+                    if of_lasting and isinstance(used, cst.Attribute) and not self._may_be_shared(file, used.value):
+                        continue
                 elif not (isinstance(call, cst.Arg) and self._starts(other, call)):
                     return When.DURING  # handed on, to be called nobody knows when
                 found = True
