@@ -103,7 +103,7 @@ def changed_by(source: Source, below: cst.CSTNode) -> Iterator[cst.BaseExpressio
         ):
             targets = [node.target]
         elif isinstance(node, cst.WithItem) and node.asname is not None:
-            targets = [node.asname.name]  # type: ignore[list-item]
+            targets = [node.asname.name]
         elif isinstance(node, cst.Call):
             name = call_name(node)
             if isinstance(node.func, cst.Attribute) and name in _CHANGES and not _is_module(source, node.func.value):
