@@ -215,7 +215,7 @@ def _is_imported(source: Source, function: cst.BaseExpression) -> bool:
     if not isinstance(root, cst.Name):
         return False
     for each in source.every(cst.ImportAlias):
-        known = each.asname.name if each.asname is not None else each.name
+        known: cst.BaseExpression = each.asname.name if each.asname is not None else each.name
         while isinstance(known, cst.Attribute):
             known = known.value
         if isinstance(known, cst.Name) and known.value == root.value:
