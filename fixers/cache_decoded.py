@@ -242,7 +242,7 @@ def _why_not(request: Request, loader: Loader, given: cst.BaseExpression) -> str
     named = any(name.value == "decoded" for name in source.every(cst.Name))
     if named and import_from_shim(source, ["decoded"]):
         return "stands beside something else that is called decoded: keep the samples in memory by hand."
-    return changing_samples(request.sources, source, given, recorded.get("dataset"))
+    return changing_samples(request.sources, source, given, recorded.get("dataset")) or loader.why_none_kept()
 
 
 def _recorded(text: str, **arguments: Scalar) -> Request:

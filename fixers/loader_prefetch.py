@@ -54,6 +54,10 @@ def rewrite(request: Request) -> Answer:
     for loader in request.loaders().loaders:
         if loader.workers == 0 or _ahead(loader) >= wanted:
             continue
+        reason = loader.why_no_order_ahead()
+        if reason is not None:
+            reasons.append(f"{loader.where} {reason}")
+            continue
         placed = loader.options.place("prefetch_factor", wanted, code=_code(loader, wanted))
         edits += placed.edits.items()
         reasons += [placed.reason] if placed.reason else []

@@ -144,6 +144,8 @@ def rewrite(request: Request) -> Answer:
     if files:
         summary = f"load samples in {wanted} worker process{'es' if wanted != 1 else ''}"
         summary += _guard_note(request) + _share_note(request.facts)
+        if not draws and any(loader.is_stream for loader in found.loaders):
+            return Edits(files, summary, Gate.TRAINING, "workers yield their parts of the stream in turn")
         if not draws:
             return Edits(files, summary)
         return Edits(files, summary, Gate.TRAINING, _because(draws[0].code))

@@ -66,7 +66,7 @@ def _why_not(request: Request, loader: Loader) -> str | None:
     lines = [line.split("#")[0].strip() for text in request.sources.values() for line in text.splitlines()]
     if any(_CHANGES.search(line) for line in lines if not line.startswith(("self.", "import ", "from "))):
         return "feeds a dataset that the program changes between epochs, which workers that live on would not see."
-    return None
+    return loader.why_none_kept()
 
 
 def _recorded(text: str, workers: int = 2) -> Request:

@@ -138,6 +138,8 @@ def _wrapped(request: Request) -> dict[str, str]:
     pinned += [site.arguments.get("pin_memory") is True for site in loaders.foreign]
     if not pinned or not all(pinned):
         return {}
+    if any(loader.why_not_ahead() for loader in loaders.loaders):
+        return {}
     found = [each for each in transfers(EveryStep(request.sources)) if each.origin is Origin.LOADER]
     edits: dict[str, list[Splice]] = {}
     names: dict[str, str] = {}

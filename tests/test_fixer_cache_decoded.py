@@ -21,15 +21,22 @@ from diagnose.plugins import load
 
 FIXER = load().fixers["cache-decoded"]
 
+_COUNTED = """made = 0
+
+
+def one_more():
+    global made
+    made += 1
+"""
+"""A library that counts the samples, whose source the fixer does not see."""
 _PICTURES = """
+import counted
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 
 class Pictures(Dataset):
-    made = 0
-
     def __init__(self, size, transform=None):
         self.data = (torch.arange(size * 12) * 7 % 251).to(torch.uint8).view(size, 12)
         self.classes = ["odd", "even"]
@@ -39,7 +46,7 @@ class Pictures(Dataset):
         return len(self.data)
 
     def __getitem__(self, index):
-        Pictures.made += 1
+        counted.one_more()
         picture = self.data[index].float() / 255
         return (self.transform(picture) if self.transform else picture), index % 2
 """
@@ -55,7 +62,7 @@ for epoch in range(3):
         loss = nn.functional.cross_entropy(model(x), y)
         loss.backward()
     print(loss.item(), x.dtype, y.dtype)
-print(Pictures.made, "made of", len(loader.dataset))
+print(counted.made, "made of", len(loader.dataset))
 """
 )
 OPTIONS = (
@@ -73,7 +80,7 @@ def main():
             loss = nn.functional.cross_entropy(model(x), y)
             loss.backward()
         print(loss.item())
-    print(Pictures.made, "made of", len(loader.dataset))
+    print(counted.made, "made of", len(loader.dataset))
 
 
 if __name__ == '__main__':
@@ -102,7 +109,7 @@ class Trainer:
                 loss = nn.functional.cross_entropy(self.model(batch["x"]), batch["y"]) * batch["weight"].mean()
                 loss.backward()
             print(loss.item(), batch["weight"].dtype)
-        print(Pictures.made, "made of", len(self.loader.dataset))
+        print(counted.made, "made of", len(self.loader.dataset))
 
 
 Trainer().fit()
@@ -136,7 +143,7 @@ def fixed(text: str) -> Edits:
 
 
 def printed(folder: Path, files: dict[str, str]) -> list[str]:
-    for name, text in files.items():
+    for name, text in {**files, "counted.py": _COUNTED}.items():
         (folder / name).write_text(text)
     done = subprocess.run(
         [*LIGHT_PYTHON, "train.py"], cwd=folder, capture_output=True, text=True, check=False, timeout=LIMIT_S

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import libcst as cst
 
@@ -16,6 +17,7 @@ from diagnose.source.flow import is_repeated
 from diagnose.source.options import CallOptions
 from diagnose.source.steps.built_again import is_built_again, is_for_one_pass
 from diagnose.source.steps.sample_draws import Draw, sample_draw
+from diagnose.source.steps.shared_state import SharedState, When
 from diagnose.source.steps.trainers import trainers_of
 from diagnose.source.syntax import Source
 
@@ -25,6 +27,12 @@ POSITIONS = {"dataset": 0, "batch_size": 1, "shuffle": 2, "num_workers": 5, "col
 _DRAWS = "draws"
 """The kind of site at which a run saw random numbers go into samples: `collect/inside/drawing.py` records it."""
 _DEVICE = re.compile(r"\.cuda\(|device\s*=\s*[\"']cuda|\.to\(\s*[\"']cuda")
+
+_SPAWNS = re.compile(
+    r"(?:set_start_method|get_context)\(\s*[\"'](?:spawn|forkserver)|_context\s*=\s*[\"'](?:spawn|forks)"
+)
+"""How a program says that its processes are no copies of it."""
+_GUARD = re.compile(r"__name__\s*==|==\s*__name__")
 
 
 @dataclass(frozen=True)
@@ -79,21 +87,91 @@ class Loader:
         """Whether it is built where a `for` goes through it, so that nothing does so again."""
         return is_for_one_pass(self.options.sources, self.options.source, self.options.node)
 
+    @property
+    def is_stream(self) -> bool:
+        """Whether its dataset yields samples in an order of its own."""
+        found = self._dataset()
+        return (self.site is not None and self.site.arguments.get("iterable") is True) or bool(
+            found and any("IterableDataset" in found[0].code(base.value) for base in found[1].bases)
+        )
+
     def why_no_workers(self) -> str | None:
         """What its dataset does that worker processes would break."""
         found = self._dataset()
         code = found[0].code(found[1]) if found else ""
-        iterable = (self.site is not None and self.site.arguments.get("iterable") is True) or bool(
-            found and any("IterableDataset" in found[0].code(base.value) for base in found[1].bases)
-        )
-        if iterable and "get_worker_info" not in code:
+        if self.is_stream and "get_worker_info" not in code:
             return (
                 "feeds an IterableDataset that does not ask torch.utils.data.get_worker_info() which part is its own: "
                 "workers would each yield all samples. Split the samples in its __iter__ first."
             )
         if self.uses_device:
             return "feeds a dataset that uses the CUDA device, which worker processes cannot: move data after loading."
+        return self.why_not_ahead() or self._why_not_copied() or self._why_not_spawned()
+
+    def why_not_ahead(self) -> str | None:
+        """What the program does that batches which are loaded before they are asked for would not follow."""
+        if self.shared is None:
+            return None
+        found = next(self.shared.changes(When.DURING), None) or next(self.shared.traces(), None)
+        if found is not None:
+            return f"feeds a dataset that {found.words}: {found.where}. Samples that are loaded ahead would differ."
+        return self.why_no_order_ahead()
+
+    def why_no_order_ahead(self) -> str | None:
+        """What the program does to its sampler that samples which are chosen ahead would not follow."""
+        given = [] if self.options.names else [self.options.given(name) for name in ("sampler", "batch_sampler")]
+        made_by = tuple(each for each in given if each is not None)
+        if not made_by:
+            return None
+        order = SharedState(self.options.sources, self.options.path, self.options.node, made_by, is_dataset=False)
+        found = next(order.changes(When.DURING), None) or next(order.traces(), None) or next(order.late_draws(), None)
+        if found is None:
+            return None
+        return f"has a sampler that {found.words}: {found.where}. An order that is asked for ahead would differ."
+
+    def _why_not_copied(self) -> str | None:
+        """What its dataset holds that processes must not share."""
+        found = next(self.shared.handles(), None) if self.shared is not None else None
+        if found is None:
+            return None
+        return f"feeds a dataset that {found.words}: {found.where}. Open it at the first sample that a worker makes."
+
+    def _why_not_spawned(self) -> str | None:
+        """What keeps a dataset from being sent to a process that does not begin as a copy of this one."""
+        context = self.site.arguments.get("multiprocessing_context") if self.site is not None else None
+        spawns = context in {"spawn", "forkserver"} or any(map(_SPAWNS.search, self.options.sources.values()))
+        if self.shared is None or not spawns:
+            return None
+        found = next(self.shared.unsent(), None) or next(self.shared.changes(When.BETWEEN), None)
+        if found is not None:
+            return f"feeds a dataset that {found.words}: {found.where}. A process that is spawned would not have it."
+        if not any(_GUARD.search(text) for text in self.options.sources.values()):
+            return "stands in a program that spawns processes and has no main guard: each would run the program anew."
         return None
+
+    def why_none_kept(self) -> str | None:
+        """What the program shares with its dataset that workers which live on, or samples that are kept, do not see."""
+        if self.shared is None:
+            return None
+        found = next(self.shared.changes(When.BETWEEN), None) or next(self.shared.traces(), None)
+        return f"feeds a dataset that {found.words}: {found.where}." if found is not None else None
+
+    @cached_property
+    def shared(self) -> SharedState | None:
+        """What its samples share with the program; None where a library builds the loader."""
+        if self.options.names:
+            return None
+        recorded = self.site.arguments if self.site is not None else {}
+        given = [self.options.given(name) for name in ("dataset", "collate_fn")]
+        names = [name for name in (recorded.get("dataset"), recorded.get("collate_fn")) if isinstance(name, str)]
+        return SharedState(
+            self.options.sources,
+            self.options.path,
+            self.options.node,
+            tuple(expression for expression in given if expression is not None),
+            tuple(names),
+            self.options.given("worker_init_fn"),
+        )
 
     def draw(self) -> Draw | None:
         """A random number that goes into its samples, where one is seen."""

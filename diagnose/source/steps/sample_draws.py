@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import libcst as cst
 
 from diagnose.source.arguments import argument
-from diagnose.source.bindings import binding_of, passed_to
 from diagnose.source.edit import call_name
-from diagnose.source.flow import is_variable
+from diagnose.source.steps.sample_code import SampleCode
 from diagnose.source.syntax import Source, parse
 
 __all__ = ["Draw", "sample_draw"]
@@ -48,8 +47,6 @@ _IN_PLACE = frozenset({"uniform_", "normal_", "random_", "bernoulli_", "exponent
 _ENTROPY = frozenset({"random.SystemRandom", "os.urandom", "secrets.token_bytes", "secrets.randbelow"})
 _SEEDS = frozenset({"random.seed", "numpy.random.seed", "torch.manual_seed", "torch.random.manual_seed"})
 _OF_WORKER = re.compile(r"\bget_worker_info\b|\binitial_seed\b|\bgetpid\b|\burandom\b|\bworker_seed\b")
-_BY_THE_LOADER = frozenset({"__getitem__", "__getitems__", "__iter__", "__next__", "__call__", "forward"})
-_Definition = cst.ClassDef | cst.FunctionDef
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,132 +95,13 @@ def sample_draw(
     return next((draw for draw in draws if draw.copied), draws[0] if draws else None)
 
 
-@dataclass
-class _Code:
-    """The program's own code that a loader runs: what builds its dataset, and what makes each sample."""
-
-    sources: Mapping[str, Source]
-    building: dict[cst.CSTNode, str] = field(default_factory=dict)
-    """Run once, by the file that it lies in."""
-    sampling: dict[cst.FunctionDef | cst.Lambda, str] = field(default_factory=dict)
-    """Run for each sample."""
-    paths: dict[cst.ClassDef, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.defined: dict[str, list[tuple[str, _Definition]]] = {}
-        self.classes: set[cst.ClassDef] = set()
-        self.methods: set[str] = set()
-        """Names of what is called on some object for a sample."""
-        for path, source in self.sources.items():
-            for each in source.walk():
-                if isinstance(each, cst.ClassDef | cst.FunctionDef):
-                    self.defined.setdefault(each.name.value, []).append((path, each))
-
-    def builds(self, path: str, node: cst.CSTNode) -> None:
-        """Follow an expression, or a function's body, that makes a dataset, a transform or a collate function."""
-        if node in self.building:
-            return
-        self.building[node] = path
-        source = self.sources[path]
-        for function in source.every(cst.Lambda, node):
-            self.samples(path, function)
-        called = {call.func for call in source.every(cst.Call, node)}
-        for name in _reads(source, node):
-            for file, value in self._values(path, name):
-                self.builds(file, value)
-        for each in source.walk(node):
-            for file, found in self._named(source, each):
-                if isinstance(found, cst.ClassDef):
-                    self._of_class(file, found)
-                elif each in called:
-                    self.builds(file, found)
-                else:
-                    self.samples(file, found)
-
-    def makes_samples_by(self, name: str) -> None:
-        """Follow a class or function that the run saw at work."""
-        for path, found in self.defined.get(name.rpartition(".")[2], ()):
-            self._goes_to(path, found)
-
-    def samples(self, path: str, node: cst.FunctionDef | cst.Lambda) -> None:
-        """Follow code that runs for each sample into what it calls."""
-        if node in self.sampling:
-            return
-        self.sampling[node] = path
-        source = self.sources[path]
-        for each in source.walk(node):
-            for file, found in self._named(source, each):
-                if found is not node:
-                    self._goes_to(file, found)
-        self.methods |= {call_name(call) for call in self._calls(path, node) if isinstance(call.func, cst.Attribute)}
-        for owner in list(self.classes):
-            self._its_methods(owner)
-        for name in _reads(source, node):
-            bound = binding_of(source, name)
-            if bound is not None and isinstance(bound.scope, cst.Module) and isinstance(bound.value, cst.Call):
-                self.builds(path, bound.value)
-
-    def _goes_to(self, path: str, found: _Definition) -> None:
-        if isinstance(found, cst.ClassDef):
-            self._of_class(path, found)
-        else:
-            self.samples(path, found)
-
-    def _of_class(self, path: str, found: cst.ClassDef) -> None:
-        if found in self.classes:
-            return
-        self.classes.add(found)
-        source = self.sources[path]
-        self.paths[found] = path
-        self._its_methods(found)
-        for function in source.every(cst.FunctionDef, found):
-            if function.name.value == "__init__":
-                self.builds(path, function)
-        for base in found.bases:
-            for file, above in self._named(source, base.value):
-                if isinstance(above, cst.ClassDef):
-                    self._of_class(file, above)
-
-    def _its_methods(self, owner: cst.ClassDef) -> None:
-        path = self.paths[owner]
-        for function in self.sources[path].every(cst.FunctionDef, owner):
-            if function.name.value in _BY_THE_LOADER | self.methods:
-                self.samples(path, function)
-
-    def _named(self, source: Source, node: cst.CSTNode) -> Iterator[tuple[str, _Definition]]:
-        """The program's own functions and classes, no methods, that a name or `module.name` may stand for."""
-        if isinstance(node, cst.Name):
-            if not _is_read(source, node):
-                return
-            last = node.value
-        elif isinstance(node, cst.Attribute) and source.names(node):
-            last = node.attr.value
-        else:
-            return
-        for path, found in self.defined.get(last, ()):
-            if not isinstance(self.sources[path].parent(self.sources[path].parent(found) or found), cst.ClassDef):
-                yield path, found
-
-    def _values(self, path: str, name: cst.Name) -> Iterator[tuple[str, cst.BaseExpression]]:
-        """What a name is bound to; of a parameter, what the program passes for it."""
-        bound = binding_of(self.sources[path], name)
-        if bound is None:
-            return
-        if bound.value is not None:
-            yield path, bound.value
-        function, parameter = bound.scope, bound.parameter
-        if parameter is None or not isinstance(function, cst.FunctionDef) or name.value in ("self", "cls"):
-            return
-        owner = self.sources[path].inside(function, cst.ClassDef)
-        own = owner.name.value if owner is not None and function.name.value == "__init__" else None
-        for file, value in passed_to(function, parameter, own, self.sources) or ():
-            if value is not None:
-                yield file, value
+class _Code(SampleCode):
+    """Which of the code that a loader runs draws random numbers."""
 
     def seeds_itself(self) -> Iterator[bool]:
         """Whether code that makes a sample seeds a global generator first."""
         for node, path in self.sampling.items():
-            yield from (bool(_SEEDS & self.sources[path].names(call.func)) for call in self._calls(path, node))
+            yield from (bool(_SEEDS & self.sources[path].names(call.func)) for call in self.calls(path, node))
 
     def draws(self, init: str) -> Iterator[Draw]:
         """All that is seen to draw; `init` is the program's code that sets up each worker."""
@@ -231,7 +109,7 @@ class _Code:
         told = any(_OF_WORKER.search(self.sources[path].code(node)) for node, path in self.sampling.items())
         for node, path in self.sampling.items():
             source = self.sources[path]
-            for call in self._calls(path, node):
+            for call in self.calls(path, node):
                 if _draws(source, call) or self._is_random_transform(call):
                     yield Draw(source.code(call.func), source.lines_of(call)[0], path)
             for read in source.walk(node):
@@ -239,7 +117,7 @@ class _Code:
                     apart = told or re.search(rf"\bdataset\b|\b{held.rpartition('.')[2]}\b", init) is not None
                     yield Draw(held, source.lines_of(read)[0], path, copied=not apart)
         for made, path in self.building.items():
-            for call in self._calls(path, made):
+            for call in self.calls(path, made):
                 if self._is_random_transform(call):
                     yield Draw(call_name(call), self.sources[path].lines_of(call)[0], path)
 
@@ -257,7 +135,7 @@ class _Code:
             its, text = self.sources[file], self.sources[file].code(body)
             parameters = [param.name.value for param in body.params.params] if hasattr(body, "params") else []
             told = any(len(re.findall(rf"\b{name}\b", text)) > 1 for name in parameters)
-            seeds = [call for call in self._calls(file, body) if _SEEDS & its.names(call.func)]
+            seeds = [call for call in self.calls(file, body) if _SEEDS & its.names(call.func)]
             if seeds and not told and _OF_WORKER.search(text) is None:
                 return Draw(its.code(seeds[0]), its.lines_of(seeds[0])[0], file, copied=True)
         return None
@@ -279,19 +157,16 @@ class _Code:
         """Whether a value is made with a generator, or is one that is passed in."""
         scope = self.sources[path].inside(value, cst.FunctionDef)
         follows = scope in self.building  # the others are many, and keep no generator for samples
-        given = [*self._values(path, value)] if isinstance(value, cst.Name) and follows else []
+        given = [*self.values(path, value)] if isinstance(value, cst.Name) and follows else []
         return any(
             set(_MAKERS) & self.sources[file].names(call.func) and not _is_used_up(self.sources[file], call)
             for file, each in [(path, value), *given]
-            for call in self._calls(file, each)
+            for call in self.calls(file, each)
         )
 
     def _is_random_transform(self, call: cst.Call) -> bool:
         name = call_name(call)
         return name == "get_params" or (_TRANSFORM.fullmatch(name) is not None and name not in self.defined)
-
-    def _calls(self, path: str, node: cst.CSTNode) -> Iterator[cst.Call]:
-        return self.sources[path].every(cst.Call, node)
 
 
 def _is_used_up(source: Source, made: cst.Call) -> bool:
@@ -321,16 +196,6 @@ def _targets(assign: cst.Assign | cst.AnnAssign) -> Iterator[cst.BaseExpression]
             pending += [element.value for element in target.elements]
         else:
             yield target
-
-
-def _is_read(source: Source, name: cst.Name) -> bool:
-    """Whether it is a variable's name that is no parameter's and no import's."""
-    return is_variable(source, name) and not isinstance(source.parent(name), cst.Param | cst.ImportAlias | cst.AsName)
-
-
-def _reads(source: Source, node: cst.CSTNode) -> Iterator[cst.Name]:
-    """Of each variable below a node, one place that reads it."""
-    yield from {each.value: each for each in source.every(cst.Name, node) if _is_read(source, each)}.values()
 
 
 def _draws(source: Source, call: cst.Call) -> bool:

@@ -1,0 +1,265 @@
+"""State that a dataset shares with the program keeps loading as it is, and the line that shares it is named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from textwrap import dedent, indent
+
+import pytest
+
+from diagnose.fixer import Advice, Edits, Facts, Site, example_request, lines_with
+from diagnose.plugins import load
+
+FIXERS = load().fixers
+TOP = """import os, time, itertools, sqlite3, zipfile, random, logging
+import h5py
+import numpy as np
+import torch
+from PIL import Image
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, Subset, random_split
+"""
+DATASET = """
+class Images(Dataset):
+    def __init__(self, paths, transform=None):
+        self.paths, self.transform = paths, transform
+        {init}
+    def __len__(self):
+        return len(self.paths)
+    def __getitem__(self, i):
+        {sample}
+    {more}
+"""
+MAIN = """
+def main():
+    paths = sorted(os.listdir("images"))
+    data = {dataset}
+    loader = DataLoader(data, batch_size=8, shuffle=True{options})
+    model = nn.Linear(16, 1)
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch in range(3):
+        {epoch}
+        for step, (x, y) in enumerate(loader):
+            loss = model(x).sum()
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+            {step}
+    {end}
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def program(
+    sample: str = "return torch.load(self.paths[i]), i",
+    init: str = "pass",
+    more: str = "",
+    dataset: str = "Images(paths)",
+    options: str = "",
+    epoch: str = "pass",
+    step: str = "pass",
+    end: str = "pass",
+    top: str = "",
+) -> str:
+    """A program with a dataset of its own."""
+    parts = {"init": (init, 8), "sample": (sample, 8), "more": (more, 4)}
+    text = DATASET.format(**{name: indent(dedent(code), " " * by).lstrip() for name, (code, by) in parts.items()})
+    loop = {"epoch": (epoch, 8), "step": (step, 12), "end": (end, 4)}
+    given = {name: indent(dedent(code), " " * by).lstrip() for name, (code, by) in loop.items()}
+    return TOP + top + text + MAIN.format(dataset=dataset, options=options, **given)
+
+
+def asked(fixer: str, text: str, **others: str) -> Edits | Advice | None:
+    """What a fixer answers for the one loader of a program."""
+    workers = 2 if fixer == "persistent-workers" else 0
+    line = lines_with(text, "DataLoader(")[0]
+    site = Site("DataLoader", "train.py", line, arguments={"num_workers": workers, "shuffle": True})
+    setting = {"num_workers": 2} if fixer == "loader-workers" else {}
+    request = example_request("input-bound", text, sites=[site], facts=Facts(cpu_count=4), setting=setting)
+    return FIXERS[fixer].rewrite(
+        replace(request, sources={**request.sources, **{f"{name}.py": code for name, code in others.items()}})
+    )
+
+
+def refused(fixer: str, text: str, mark: str, **others: str) -> None:
+    """The edit is refused, and the line that holds `mark` is named."""
+    answer = asked(fixer, text, **others)
+    assert isinstance(answer, Advice), answer
+    lines = {f"train.py:{line}" for line in lines_with(text, mark)}
+    lines |= {f"{name}.py:{line}" for name, code in others.items() for line in lines_with(code, mark)}
+    assert any(f"{line}." in answer.text or f"{line} " in answer.text for line in lines), (answer.text, lines)
+
+
+NOISY = "return torch.load(self.paths[i]) * self.strength, i"
+STORED = "self.x = torch.zeros(9, 16)"
+LAZY = """
+if self.file is None:
+    self.file = h5py.File("x.h5")
+return self.file["x"][i], i
+"""
+RECORDS = "self.file.seek(i)\nreturn self.file.read(4), i"
+CURRICULUM = "class Strength:\n    value = 0.0\n    def step(self):\n        self.value += 0.1\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        program(),
+        program("return self.transform(Image.open(self.paths[i]).convert('RGB')), 0", dataset="Images(paths, nn.Flatten())"),  # noqa: E501
+        program("return self.x[i], i", STORED),
+        program("return self.x[i].clone().mul_(2), i", STORED),
+        program("x = self.x[i].clone()\nx[3:] = 0\nreturn x, i", STORED),
+        program("x = self.x[i] * 2\nx += 1\nreturn x, i", STORED),
+        program("return self.x[i], i", "with open('x.json') as f:\n    self.x = json.load(f)", top="import json\n"),
+        program("return self.x[i], i", "self.x = open('x.txt').read().splitlines()"),
+        program("return self.x[i], i", "self.x = np.memmap('x.bin', dtype=np.float32)"),
+        program("return np.load('x.npy', mmap_mode='r')[i], i"),
+        program("return self.x[i], i", "self.x = np.load('x.npy', mmap_mode='r')"),
+        program("return self.x[i], i", "self.x = list(zip(paths, range(9)))"),
+        program("with open(self.paths[i], 'rb') as f:\n    return len(f.read()), i"),
+        program(LAZY, "self.file = None"),
+        program(NOISY, "self.strength = 1.0", dataset="Images(paths)", end="opt.strength = 2.0"),
+        program(NOISY, "self.strength = 0.0", epoch="data.strength = epoch"),
+        program(NOISY, "self.strength = 0", "def set_epoch(self, e):\n    self.strength = e", epoch="data.set_epoch(epoch)"),  # noqa: E501
+        program("return self.data[i], i", "self.data = torch.zeros(9)", step="for p in model.parameters():\n    p.data.mul_(1)"),  # noqa: E501
+        program("return self.step(i), i", more="def step(self, i):\n    return torch.load(self.paths[i])"),
+        program("out = []\nout.append(i)\nreturn torch.tensor(out), i"),
+        program("sample = {}\nsample['x'] = i\nreturn sample, i"),
+        program(step="history = []\nhistory.append(float(loss))"),
+        program(dataset="Subset(Images(paths), range(9))"),
+        program("return SCALE * torch.load(self.paths[i]), i", top="SCALE = 1 / 255\n"),
+    ],
+)  # fmt: skip
+def test_workers_are_given_to_a_dataset_whose_samples_depend_on_their_index_alone(text: str) -> None:
+    assert isinstance(asked("loader-workers", text), Edits)
+
+
+@pytest.mark.parametrize(
+    ("text", "mark"),
+    [
+        # The program changes what samples read while batches come.
+        (program(NOISY, "self.strength = 0.0", step="data.strength = 0.5  # !"), "# !"),
+        (program(NOISY, "self.strength = 0.0", step="loader.dataset.strength += 0.5  # !"), "# !"),
+        (program(NOISY, "self.strength = 0.0", step="setattr(data, 'strength', 0.5)  # !"), "# !"),
+        (program(NOISY, "self.strength = 0.0", "def grow(self):\n    self.strength += 1  # !", step="data.grow()"), "# !"),  # noqa: E501
+        (program("return self.paths[i], i", "self.items = []", step="data.paths.append('x')  # !"), "# !"),
+        (program("return self.transform(i), i", step="data.transform = None  # !"), "# !"),
+        (program("return i * STRENGTH, i", top="STRENGTH = 1\n", step="global STRENGTH\nSTRENGTH += 1  # !"), "# !"),
+        (program("return i * CFG['s'], i", top="CFG = {'s': 1}\n", step="CFG['s'] += 1  # !"), "# !"),
+        (program("return i * cfg.s, i", top="class cfg:\n    s = 1\n", step="cfg.s += 1  # !"), "# !"),
+        (program("return i * self.transform.value, i", top=CURRICULUM, dataset="Images(paths, aug)", step="aug.step()")
+         .replace("paths = sorted", "aug = Strength()\n    paths = sorted"), "self.value += 0.1"),
+        (program("return i * self.transform['s'], i", dataset="Images(paths, cfg)", step="cfg['s'] = 2  # !")
+         .replace("paths = sorted", "cfg = dict(s=1)\n    paths = sorted"), "# !"),
+        (program("return self.transform(i), i", dataset="Images(paths, lambda x: x * scale)", step="scale = 2  # !")
+         .replace("paths = sorted", "scale = 1\n    paths = sorted"), "# !"),
+        (program(options=", collate_fn=lambda rows: rows[:size]", step="size = 4  # !").replace("paths = s", "size = 2\n    paths = s"), "# !"),  # noqa: E501
+        (program("return self.transform(i), i", dataset="Images(paths, model)"), "model.parameters()"),
+        # Samples leave something behind.
+        (program("self.seen.append(i)  # !\nreturn i, i", "self.seen = []"), "# !"),
+        (program("self.count += 1  # !\nreturn i, i", "self.count = 0"), "# !"),
+        (program("Images.count += 1  # !\nreturn i, i"), "# !"),
+        (program("NOTES[i] = 1  # !\nreturn i, i", top="NOTES = {}\n"), "# !"),
+        (program("global LAST\nLAST = i  # !\nreturn i, i", top="LAST = 0\n"), "# !"),
+        (program("print(i)  # !\nreturn i, i"), "# !"),
+        (program("logging.warning('bad')  # !\nreturn i, i"), "# !"),
+        (program("open('log.txt', 'a').write('x')  # !\nreturn i, i"), "# !"),
+        (program("self.buffer.copy_(self.x[i])  # !\nreturn self.buffer, i", f"{STORED}\nself.buffer = torch.zeros(16)"), "# !"),  # noqa: E501
+        (program("x = self.x[i]\nx.mul_(2)  # !\nreturn x, i", STORED), "# !"),
+        (program("x = self.x[i]\nx += 1  # !\nreturn x, i", STORED), "# !"),
+        (program("self.cache.setdefault(i, i)  # !\nreturn i, i", "self.cache = {}"), "# !"),
+        (program("return self.make(i, []), i", more="def make(self, i, seen, all=[]):\n    all.append(i)  # !\n    return i"), "# !"),  # noqa: E501
+        (program("x = self.x[i]  # !\nreturn self.transform(x), i  # !", STORED, dataset="Images(paths, halve)",
+                 top="def halve(x):\n    x /= 2\n    return x\n"), "# !"),
+        (program("return self.x[i], i  # !", STORED).replace("batch_size=8", "batch_size=None"), "# !"),
+        (program("self.n = i  # !\nreturn i, i").replace("self", "this"), "# !"),
+        # Handles.
+        (program(RECORDS, "self.file = open('x.bin', 'rb')  # !"), "# !"),
+        (program(RECORDS, "self.file = zipfile.ZipFile('x.zip').open('x')  # !"), "# !"),
+        (program("return self.file['x'][i], i", "self.file = h5py.File('x.h5')  # !"), "# !"),
+        (program("return self.rows[i], i", "self.rows = h5py.File('x.h5')['rows']  # !"), "# !"),
+        (program("return self.base.execute('x').fetchone(), i", "self.base = sqlite3.connect('x')  # !"), "# !"),
+        (program("return self.arrays['x'][i], i", "self.arrays = np.load('x.npz')  # !"), "# !"),
+        (program("return next(self.it), i", "self.it = iter(paths)"), "next(self.it)"),
+        (program("return self.store.get(i), i", "self.store = stores.Client('x')  # !", top="import stores\n"), "# !"),
+        (program("return FILE.read(4), i", top="FILE = open('x.bin', 'rb')  # !\n"), "# !"),
+        (program("return self.files[i].read(), i", "self.files = [open(p) for p in paths]  # !"), "# !"),
+        (program(LAZY, "self.file = None", end="print(data[0])  # !"), "# !"),
+        (program(LAZY, "self.file = None", end="test = DataLoader(data, batch_size=8)  # !"), "# !"),
+        # The clock, the process, the environment.
+        (program("return time.time(), i  # !"), "# !"),
+        (program("return int(os.environ['SCALE']), i  # !"), "# !"),
+        (program("return os.getpid(), i  # !"), "# !"),
+        # Exceptions.
+        (program("raise KeyError(i)", end="try:\n    for x in loader:\n        pass\nexcept KeyError as error:  # !\n    print(error)"), "# !"),  # noqa: E501
+    ],
+)  # fmt: skip
+def test_no_workers_are_given_where_a_worker_would_not_see_or_show_what_the_program_does(text: str, mark: str) -> None:
+    refused("loader-workers", text, mark)
+
+
+ORDER = """
+class Hard:
+    def __init__(self, n):
+        self.losses = [0.0] * n
+    def __iter__(self):
+        yield from sorted(range(len(self.losses)), key=self.losses.__getitem__)
+    def __len__(self):
+        return len(self.losses)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "mark"),
+    [
+        (program(top=ORDER, options=", sampler=order", step="order.losses[step] = float(loss)  # !"), "# !"),
+        (program(top=ORDER.replace("yield from", "self.turn = 1  # !\n        yield from"), options=", sampler=order"), "# !"),  # noqa: E501
+        (program(top=ORDER.replace("yield from sorted(", "for i in (").replace("__)", "__):\n            yield random.randrange(9)")  # noqa: E501
+                 .replace("(range(len(self.losses)), key=self.losses.__getitem__)", "range(9)"), options=", sampler=order"),  # noqa: E501
+         "random.randrange"),
+    ],
+)  # fmt: skip
+def test_an_order_that_training_decides_is_not_asked_for_ahead(text: str, mark: str) -> None:
+    text = text.replace("    loader =", "    order = Hard(9)\n    loader =").replace("shuffle=True", "drop_last=True")
+    refused("loader-workers", text, mark)
+
+
+BETWEEN = [
+    (program(NOISY, "self.strength = 0.0", epoch="data.strength = epoch  # !"), "# !"),
+    (program("return i * cfg.s, i", top="class cfg:\n    s = 1\n", epoch="cfg.s = epoch  # !"), "# !"),
+    (program("return i * CFG['s'], i", top="CFG = {'s': 1}\n", epoch="CFG['s'] = epoch  # !"), "# !"),
+    (program("return i * S, i", top="S = 1\n", epoch="global S\nS = epoch  # !"), "# !"),
+]
+
+
+@pytest.mark.parametrize("text", [text for text, _ in BETWEEN])
+def test_what_changes_between_epochs_is_seen_by_workers_that_are_started_anew(text: str) -> None:
+    assert isinstance(asked("loader-workers", text), Edits)
+
+
+@pytest.mark.parametrize(("text", "mark"), BETWEEN[1:])
+@pytest.mark.parametrize("fixer", ["persistent-workers", "cache-decoded"])
+def test_what_changes_between_epochs_is_not_seen_by_kept_workers_and_samples(fixer: str, text: str, mark: str) -> None:
+    refused(fixer, text, mark)
+
+
+def test_state_is_found_across_the_files_of_a_program() -> None:
+    data = TOP + DATASET.format(init="self.strength = 0", sample=NOISY, more="").rstrip() + "\n"
+    main = MAIN.format(dataset="Images(paths)", options="", epoch="pass", step="data.strength += 1  # !", end="pass")
+    refused("loader-workers", TOP + "from images import Images\n" + main, "# !", images=data)
+
+
+def test_a_base_class_is_read_too() -> None:
+    text = program("return i, i").replace("class Images(Dataset):", "class Images(Kept):")
+    base = (
+        "class Kept(Dataset):\n    def __getitems__(self, rows):\n        self.last = rows  # !\n        return rows\n"
+    )
+    refused("loader-workers", text.replace("\nclass Images", f"\n{base}\nclass Images", 1), "# !")
+
+
+def test_a_function_without_a_name_is_not_sent_to_a_process_that_is_spawned() -> None:
+    text = program(dataset="Images(paths, lambda x: x)", options=", multiprocessing_context='spawn'")
+    refused("loader-workers", text, "lambda x")
+    assert isinstance(asked("loader-workers", text.replace("'spawn'", "'fork'")), Edits)
