@@ -101,6 +101,7 @@ from diagnose.source.steps.block_calls import (
 )
 from diagnose.source.steps.built import Built, built_model
 from diagnose.source.steps.called_micro_step import called_micro_step
+from diagnose.source.steps.caught import ERRORS_OF_CHECKS, who_catches
 from diagnose.source.steps.compiled import (
     Compiled,
     ModelClass,
@@ -135,6 +136,7 @@ from diagnose.source.steps.overwritten import is_overwritten
 from diagnose.source.steps.own_moves import OwnMove, own_moves
 from diagnose.source.steps.parameter_loops import ParameterLoop, parameter_loops
 from diagnose.source.steps.pending import puts_off
+from diagnose.source.steps.pending_files import may_notice
 from diagnose.source.steps.progress import does_more, on_progress_bar, show_less_often, shown_at
 from diagnose.source.steps.reads import is_read, log_branch, outcome, tensor_of, training_reads, trains, trains_within
 from diagnose.source.steps.sample_draws import Draw
@@ -154,6 +156,7 @@ from diagnose.source.wrapped import block_of, wrapped
 from diagnose.source.written import is_written
 
 __all__ = [
+    "ERRORS_OF_CHECKS",
     "STEADY_UPDATES",
     "Accumulation",
     "Advice",
@@ -315,6 +318,7 @@ __all__ = [
     "losses",
     "losses_of_steps",
     "made_on_host",
+    "may_notice",
     "mentions_fused",
     "microbatch",
     "model_class",
@@ -379,6 +383,7 @@ __all__ = [
     "uses_of_model",
     "variables",
     "varies",
+    "who_catches",
     "within",
     "within_context",
     "without_from_import",
