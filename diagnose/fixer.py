@@ -101,7 +101,7 @@ from diagnose.source.steps.block_calls import (
 )
 from diagnose.source.steps.built import Built, built_model
 from diagnose.source.steps.called_micro_step import called_micro_step
-from diagnose.source.steps.caught import ERRORS_OF_CHECKS, who_catches
+from diagnose.source.steps.caught import ERRORS_OF_CHECKS, ways_to, who_catches
 from diagnose.source.steps.compiled import (
     Compiled,
     ModelClass,
@@ -120,6 +120,7 @@ from diagnose.source.steps.data_parallel import (
 )
 from diagnose.source.steps.deferred import Deferred, LeftAlone, filled_by, keep_on_device, put_off, read_at_once
 from diagnose.source.steps.device_type import device_type
+from diagnose.source.steps.every_gradient import idle_gradients
 from diagnose.source.steps.every_step import EveryStep, Stretch, batch_loops, counter_of, is_occasional
 from diagnose.source.steps.forward_region import ForwardRegion, forward_region
 from diagnose.source.steps.images import conv_classes, convolves_first, moved_inputs, uses_convolutions
@@ -281,6 +282,7 @@ __all__ = [
     "has_losses",
     "has_star",
     "hooked_gradients",
+    "idle_gradients",
     "import_for_effect",
     "import_from_shim",
     "in_place",
@@ -383,6 +385,7 @@ __all__ = [
     "uses_of_model",
     "variables",
     "varies",
+    "ways_to",
     "who_catches",
     "within",
     "within_context",

@@ -140,8 +140,14 @@ def test_tensors_that_share_memory_share_it_in_the_file(tmp_path: Path) -> None:
     [
         ("torch.save(model, 'm.pt')", "not seen to be a dictionary"),
         ("torch.save(model.state_dict(), 'm.pt', pickle_protocol=4)", "more than a state and a path"),
-        ("torch.save(model.state_dict(), 'm.pt'); model.load_state_dict(torch.load('m.pt'))", "may meet a file that is not written yet"),
-        ("name = 'm.pt'; torch.save(model.state_dict(), name); upload(name)", "may meet a file that is not written yet"),
+        (
+            "torch.save(model.state_dict(), 'm.pt'); model.load_state_dict(torch.load('m.pt'))",
+            "may meet a file that is not written yet",
+        ),
+        (
+            "name = 'm.pt'; torch.save(model.state_dict(), name); upload(name)",
+            "may meet a file that is not written yet",
+        ),
     ],
 )
 def test_what_is_not_understood_is_left_alone_with_the_reason(step: str, why: str) -> None:
