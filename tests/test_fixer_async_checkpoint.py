@@ -157,19 +157,10 @@ def test_what_is_not_understood_is_left_alone_with_the_reason(step: str, why: st
     assert why in answer.text
 
 
-def test_a_second_save_shares_the_file_that_is_there() -> None:
-    files = dict(patched(FLAT).files)
-    again = example_request("periodic-stall", FLAT)
-    shared = FIXER.rewrite(
-        type(again)(
-            again.finding,
-            {"train.py": FLAT, **{k: v for k, v in files.items() if k != "train.py"}},
-            entry="train.py",
-            home="",
-        )
-    )
-    assert isinstance(shared, Edits)
-    assert dict(shared.files) == files
+def test_no_file_is_added_and_the_module_is_imported() -> None:
+    files = patched(FLAT).files
+    assert list(files) == ["train.py"]
+    assert "from diagnose.background_saves import finish_saving, save_in_background\n" in files["train.py"]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import libcst as cst
 
 from diagnose.source.bindings import binding_of
 from diagnose.source.edit import call_name
-from diagnose.source.flow import within
+from diagnose.source.flow import binds, within
 from diagnose.source.steps.every_step import EveryStep
 from diagnose.source.syntax import Source
 
@@ -16,6 +16,7 @@ __all__ = ["idle_gradients"]
 
 _CUTS = frozenset({"detach", "no_grad", "inference_mode", "stop_gradient", "requires_grad_", "requires_grad"})
 _HOOKS = frozenset({"register_hook", "register_full_backward_hook", "register_post_accumulate_grad_hook"})
+_KNOWN = frozenset({"parameters", "named_parameters", "train", "eval", "zero_grad", "state_dict", "to", "modules"})
 _RATE_ONLY = frozenset({"params", "lr", "foreach", "fused", "maximize"})
 
 
@@ -75,7 +76,16 @@ def _doubts(code: EveryStep, path: str, source: Source, optimizer: cst.Call) -> 
             yield from _branches(at, other, written)
     yield from _steps(code)
     if isinstance(given, cst.Call) and isinstance(given.func, cst.Attribute):
+        model = source.code(given.func.value)
         yield from _foreign(parsed, path, source, given.func.value)
+        for stretch in code.stretches:
+            for node in stretch.source.every(cst.Attribute, stretch.body):
+                if (
+                    stretch.loop is not None
+                    and stretch.source.code(node.value) == model
+                    and node.attr.value not in _KNOWN
+                ):
+                    yield f"{_at(stretch.path, stretch.source, node)} takes `{node.attr.value}` of the model by itself"
 
 
 def _is_trained(code: EveryStep, source: Source, node: cst.CSTNode) -> bool:
@@ -158,11 +168,14 @@ def _steps(code: EveryStep) -> Iterator[str]:
     path, source, call = passes[0]
     loops = [stretch for stretch in code.stretches if stretch.loop is not None]
     for stretch in loops:
-        for node in stretch.source.walk(stretch.body):
-            if isinstance(node, cst.If | cst.IfExp) and any(
-                _computes(each) for each in stretch.source.every(cst.Call, node)
-            ):
-                yield f"{_at(stretch.path, stretch.source, node)} decides what a step computes"
+        source_of = stretch.source
+        for node in source_of.walk(stretch.body):
+            chosen = isinstance(node, cst.IfExp) and isinstance(source_of.parent(node), cst.Attribute | cst.Assign)
+            branches = isinstance(node, cst.If | cst.IfExp) and any(map(_computes, source_of.every(cst.Call, node)))
+            if chosen or branches:
+                yield f"{_at(stretch.path, source_of, node)} decides what a step computes"
+            elif isinstance(node, cst.Subscript) and _chooses(stretch.source, stretch.body, node):
+                yield f"{_at(stretch.path, stretch.source, node)} picks a part of what a step computes"
             elif isinstance(node, cst.Continue):
                 yield f"{_at(stretch.path, stretch.source, node)} leaves some steps early"
     for above in source.ancestors(call):
@@ -170,6 +183,16 @@ def _steps(code: EveryStep) -> Iterator[str]:
             if isinstance(above, cst.If) and "__name__" in source.code(above.test):
                 continue
             yield f"{_at(path, source, above)} decides whether a step goes backward"
+
+
+def _chooses(source: Source, loop: cst.CSTNode, node: cst.Subscript) -> bool:
+    """Whether an index that may change from step to step picks from what the step made itself."""
+    index = node.slice[0].slice
+    if not isinstance(index, cst.Index) or isinstance(
+        index.value, cst.BaseNumber | cst.BaseString | cst.UnaryOperation
+    ):
+        return False
+    return not isinstance(node.value, cst.Name) or binds(source, loop, node.value.value)
 
 
 def _computes(call: cst.Call) -> bool:

@@ -211,6 +211,9 @@ def _is_apart(
             )
     if name in {"rename", "replace", "copy", "copyfile", "copy2", "move", "link", "symlink"} and len(call.args) > 1:
         about = [arg.value for arg in call.args]
+    of_module = any(each.split(".")[0] in {"os", "shutil"} for each in source.names(call.func))
+    if name in {"rename", "replace", "symlink_to", "hardlink_to", "samefile"} and not of_module:
+        about = [*about, call.func.value] if isinstance(call.func, cst.Attribute) else []
     known = _MODULES - {"os", "shutil", "joblib", "pickle", "dill", "safetensors"}
     if any(each.split(".")[0] in known for each in source.names(call.func)):
         return False
