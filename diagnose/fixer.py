@@ -101,6 +101,7 @@ from diagnose.source.steps.block_calls import (
 )
 from diagnose.source.steps.built import Built, built_model
 from diagnose.source.steps.called_micro_step import called_micro_step
+from diagnose.source.steps.caught import ERRORS_OF_CHECKS, ways_to, who_catches
 from diagnose.source.steps.compiled import (
     Compiled,
     ModelClass,
@@ -119,6 +120,7 @@ from diagnose.source.steps.data_parallel import (
 )
 from diagnose.source.steps.deferred import Deferred, LeftAlone, filled_by, keep_on_device, put_off, read_at_once
 from diagnose.source.steps.device_type import device_type
+from diagnose.source.steps.every_gradient import idle_gradients
 from diagnose.source.steps.every_step import EveryStep, Stretch, batch_loops, counter_of, is_occasional
 from diagnose.source.steps.forward_region import ForwardRegion, forward_region
 from diagnose.source.steps.images import conv_classes, convolves_first, moved_inputs, uses_convolutions
@@ -135,6 +137,7 @@ from diagnose.source.steps.overwritten import is_overwritten
 from diagnose.source.steps.own_moves import OwnMove, own_moves
 from diagnose.source.steps.parameter_loops import ParameterLoop, parameter_loops
 from diagnose.source.steps.pending import puts_off
+from diagnose.source.steps.pending_files import may_notice
 from diagnose.source.steps.progress import does_more, on_progress_bar, show_less_often, shown_at
 from diagnose.source.steps.reads import is_read, log_branch, outcome, tensor_of, training_reads, trains, trains_within
 from diagnose.source.steps.sample_draws import Draw
@@ -154,6 +157,7 @@ from diagnose.source.wrapped import block_of, wrapped
 from diagnose.source.written import is_written
 
 __all__ = [
+    "ERRORS_OF_CHECKS",
     "STEADY_UPDATES",
     "Accumulation",
     "Advice",
@@ -278,6 +282,7 @@ __all__ = [
     "has_losses",
     "has_star",
     "hooked_gradients",
+    "idle_gradients",
     "import_for_effect",
     "import_from_shim",
     "in_place",
@@ -315,6 +320,7 @@ __all__ = [
     "losses",
     "losses_of_steps",
     "made_on_host",
+    "may_notice",
     "mentions_fused",
     "microbatch",
     "model_class",
@@ -379,6 +385,8 @@ __all__ = [
     "uses_of_model",
     "variables",
     "varies",
+    "ways_to",
+    "who_catches",
     "within",
     "within_context",
     "without_from_import",

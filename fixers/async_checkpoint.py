@@ -1,9 +1,10 @@
 """Writes checkpoints while training goes on.
 
 What it changes
-    `torch.save(state, path)` in the training loop becomes `save_in_background(state, path)`, from a small file
-    `diagnose_fixes.py` that the fix adds beside the script: it copies the state to the host in the step and writes it
-    in a thread. `finish_saving()` after the loop waits for the last one.
+    `torch.save(state, path)` in the training loop becomes `save_in_background(state, path)` of
+    `diagnose.background_saves`: it copies the state to the host in the step and writes it in a thread.
+    `finish_saving()` after the loop, before a `return` within it, and after other calls of a function that saves, waits
+    for the last one.
 
 Why it helps
     `torch.save` copies every tensor to the host and writes the file while the device waits. The copy is needed, but
@@ -19,16 +20,20 @@ Fix safety
     killed leaves a file that is older than its last save by at most the time that two files take to be written. An
     error of a thread is raised by the next save, whose own state is safe by then, or after the loop; where that is left
     otherwise, it is printed at the end. A file that the program writes itself meanwhile, by a plain `torch.save` under
-    the same name, is the newer one and stays. What cannot be copied, and what goes to an open file or a pipe, is
-    written in the step. Tensors in the file are on the CPU, except those inside of other objects: `torch.load` without
-    `map_location` gives them there. The host holds a copy of the state that is being written and of the one that waits,
-    and keeps their memory for the next. Left alone, with advice: a file that the program reads again, a state that is
-    no dictionary, `torch.distributed.checkpoint`, which has `async_save` of its own.
+    the same name, is the newer one and stays. What cannot be copied is written in the step. Tensors in the file are on
+    the CPU, except those inside of other objects: `torch.load` without `map_location` gives them there. The host holds
+    a copy of the state that is being written and of the one that waits, and keeps their memory for the next. Left
+    alone, with advice that names the line: a program that may load, look at, move, send or remove files while one is
+    written, in any of its files, or that catches errors of the save, handles signals, or ends by `os._exit`; a state
+    that is no dictionary or has classes that say how they are copied; `torch.distributed.checkpoint`, which has
+    `async_save` of its own. The program then imports `diagnose.background_saves`, which needs torch and nothing else:
+    where it runs, this package has to be installed. `diagnose revert` takes the import out again, and
+    `--skip async-checkpoint` never puts it in.
 """
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterator
 
 import libcst as cst
 
@@ -46,22 +51,23 @@ from diagnose.fixer import (
     Source,
     Splice,
     Stretch,
-    add_to_shim,
+    binding_of,
     call_name,
+    ensure_from_import,
     example_request,
-    import_from_shim,
     insert_after,
+    insert_before,
     loops_around,
+    may_notice,
     reaching,
     replace,
     scope_of,
-    splice,
     statement_of,
     within,
 )
 
-from ._background_saves import CODE, IMPORTS
-
+_MODULE = "diagnose.background_saves"
+_FINISH = "finish_saving()"
 _ABOUT_DCP = (
     "saves with torch.distributed.checkpoint: its async_save(state, checkpoint_id=path) returns a future; wait for the "
     "one before with .result(), and build the process group with a backend for the CPU (cpu:gloo,cuda:nccl)."
@@ -71,32 +77,116 @@ _ABOUT_DCP = (
 def rewrite(request: Request) -> Answer:
     """Replace every save of the training loop that can be."""
     code = EveryStep(request.sources, request.finding.where)
-    edits: dict[str, dict[Splice, None]] = {}
+    found: dict[cst.Call, tuple[str, Source]] = {}
+    loops: dict[Loop, tuple[str, Source]] = {}
     reasons: list[str] = []
-    used: dict[str, set[str]] = {}
     for stretch in code.stretches:
-        if stretch.loop is None:
-            continue
-        for path, source, call in _saves(code, stretch, stretch.loop):
+        for path, source, call in _saves(code, stretch, stretch.loop) if stretch.loop is not None else ():
             reason = _why_not(source, call)
             if reason is not None:
                 reasons.append(f"{path}:{source.lines_of(call)[0]} {reason}")
-                continue
-            edits.setdefault(path, {})[replace(source, call.func, "save_in_background")] = None
-            used.setdefault(path, set()).add("save_in_background")
-            outermost = [stretch.loop, *loops_around(stretch.source, stretch.loop)][-1]
-            edits.setdefault(stretch.path, {})[insert_after(stretch.source, outermost, ["finish_saving()"])] = None
-            used.setdefault(stretch.path, set()).add("finish_saving")
-    if not edits:
+            elif stretch.loop is not None:
+                found[call] = (path, source)
+                outermost = [stretch.loop, *loops_around(stretch.source, stretch.loop)][-1]
+                loops[outermost] = (stretch.path, stretch.source)
+    if not found:
         return Advice(" ".join(dict.fromkeys(reasons))) if reasons else None
-    home = request.home
-    if home is None:
-        return Advice("Copy the state to pinned memory in the step and write it in a thread: the script is not ours.")
-    for path, names in used.items():
-        edits[path] |= dict.fromkeys(import_from_shim(code.sources[path], sorted(names)))
-    files = {path: splice(code.sources[path].text, list(splices)) for path, splices in edits.items()}
-    shim = add_to_shim(home, request.sources, IMPORTS, CODE)
-    return Edits({**files, shim.path: shim.text}, "write checkpoints in a thread, by a new file diagnose_fixes.py")
+    saves = [(path, source, call) for call, (path, source) in found.items()]
+    noticed = may_notice(code.sources, saves, [(path, source, loop) for loop, (path, source) in loops.items()])
+    if noticed is not None:
+        where = f"{saves[0][0]}:{saves[0][1].lines_of(saves[0][2])[0]}"
+        return Advice(f"{where} saves a checkpoint, and {noticed}: wait for a thread that writes it there, by hand.")
+    waits: dict[str, dict[Splice, None]] = {}
+    for loop, (path, source) in loops.items():
+        ends = _waits_of_loop(source, loop)
+        if isinstance(ends, str):
+            return Advice(f"{path}:{ends}: write it in a thread by hand.")
+        waits.setdefault(path, {}).update(dict.fromkeys(ends))
+    others = _waits_of_calls(code, saves, list(loops))
+    if isinstance(others, str):
+        return Advice(f"{others}: write it in a thread by hand.")
+    for path, edit in others:
+        waits.setdefault(path, {})[edit] = None
+    return _edited(request, code, saves, waits)
+
+
+def _edited(
+    request: Request,
+    code: EveryStep,
+    saves: list[tuple[str, Source, cst.Call]],
+    waits: dict[str, dict[Splice, None]],
+) -> Edits:
+    edits: list[tuple[str, list[Splice]]] = [(path, list(splices)) for path, splices in waits.items()]
+    for path in {*waits, *(path for path, _, _ in saves)}:
+        source = code.sources[path]
+        calls = [call for at, _, call in saves if at == path]
+        names = [*(["finish_saving"] if path in waits else []), *(["save_in_background"] if calls else [])]
+        known, imports = ensure_from_import(source, _MODULE, names)
+        edits.append((path, [*imports, *(replace(source, call.func, known[-1]) for call in calls)]))
+    return Edits(request.edited(edits), f"write checkpoints in a thread, by {_MODULE}, which the program then needs")
+
+
+def _waits_of_loop(source: Source, loop: Loop) -> list[Splice] | str:
+    """The waits at every end of a loop; the line of an end that cannot have one, and why."""
+    found = [insert_after(source, loop, [_FINISH])]
+    for node in source.walk(loop):
+        if not isinstance(node, cst.Return | cst.Yield) or scope_of(source, node) is not scope_of(source, loop):
+            continue
+        line = source.parent(node)
+        alone = isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1
+        if isinstance(node, cst.Yield) or not alone or line is None:
+            return f"{source.lines_of(node)[0]} leaves the loop that saves, on a line that no wait fits before"
+        found.append(insert_before(source, line, [_FINISH]))
+    return found
+
+
+def _waits_of_calls(
+    code: EveryStep, saves: list[tuple[str, Source, cst.Call]], loops: list[Loop]
+) -> list[tuple[str, Splice]] | str:
+    """The waits after calls, outside of the loops, of functions that save."""
+    found: list[tuple[str, Splice]] = []
+    pending = [function for _, source, call in saves if (function := source.inside(call, cst.FunctionDef)) is not None]
+    homes = {function: source for source in code.sources.values() for function in source.every(cst.FunctionDef)}
+    seen: set[cst.FunctionDef] = set()
+    while pending:
+        function = pending.pop()
+        if function in seen or any(within(homes[function], loop, function) for loop in loops):
+            continue
+        seen.add(function)
+        for path, source, call in _calls_of(code, homes[function], function):
+            if any(within(source, call, loop) for loop in loops):
+                continue
+            around = source.inside(call, cst.FunctionDef)
+            statement = source.parent(call)
+            line = source.parent(statement) if statement is not None else None
+            if around is not None and _is_called_in(code, around, loops):
+                pending.append(around)
+            elif isinstance(statement, cst.Expr) and isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1:
+                found.append((path, insert_after(source, line, [_FINISH])))
+            else:
+                return f"{path}:{source.lines_of(call)[0]} saves outside of the loop, in an expression"
+    return found
+
+
+def _calls_of(code: EveryStep, home: Source, function: cst.FunctionDef) -> Iterator[tuple[str, Source, cst.Call]]:
+    method = home.inside(function, cst.ClassDef) is not None
+    for path, source in code.sources.items():
+        for call in source.every(cst.Call):
+            if call_name(call) != function.name.value or any(
+                name.startswith("torch.") for name in source.names(call.func)
+            ):
+                continue
+            if isinstance(call.func, cst.Attribute) or not method:
+                yield path, source, call
+
+
+def _is_called_in(code: EveryStep, function: cst.FunctionDef, loops: list[Loop]) -> bool:
+    return any(
+        call_name(call) == function.name.value and within(source, call, loop)
+        for source in code.sources.values()
+        for loop in loops
+        for call in source.every(cst.Call)
+    )
 
 
 def _saves(code: EveryStep, stretch: Stretch, loop: Loop) -> list[tuple[str, Source, cst.Call]]:
@@ -132,9 +222,20 @@ def _why_not(source: Source, call: cst.Call) -> str | None:
         return "is a part of an expression: write it in a thread by hand."
     if not _is_state(source, call, call.args[0].value):
         return "saves what is not seen to be a dictionary of tensors: save a state_dict() in a thread by hand."
-    if _is_read_again(source, call):
-        return "writes a file that the program reads again: wait for a thread that writes it before that, by hand."
+    if _is_open(source, call.args[1].value):
+        return "writes to an open file: give torch.save the path, or write it in a thread by hand."
     return None
+
+
+def _is_open(source: Source, path: cst.BaseExpression) -> bool:
+    """Whether a state goes to a buffer or an open file, which the next statement may read."""
+    if isinstance(path, cst.Name):
+        items = (item for item in source.every(cst.AsName) if source.code(item.name) == path.value)
+        if any(isinstance(source.parent(item), cst.WithItem) for item in items):
+            return True
+        bound = binding_of(source, path)
+        return bound is not None and bound.value is not None and _is_open(source, bound.value)
+    return isinstance(path, cst.Call) and call_name(path) in {"open", "BytesIO", "SpooledTemporaryFile"}
 
 
 def _is_state(source: Source, call: cst.Call, value: cst.BaseExpression) -> bool:
@@ -160,39 +261,13 @@ def _assigned(source: Source, call: cst.Call, name: str) -> list[cst.BaseExpress
     ]
 
 
-def _is_read_again(source: Source, call: cst.Call) -> bool:
-    """Whether anything after the save may open the file: a load, a copy, another use of the name of its path."""
-    loops = loops_around(source, call)  # what comes before it in a loop comes after it in the next turn
-    begin = source.span(loops[-1])[0] if loops else source.span(call)[1]
-    if re.search(r"\btorch\.load\(|\.load_checkpoint\(|\bload_checkpoint\(", source.text[begin:]):
-        return True
-    path = call.args[1].value
-    others = [each for each in source.every(cst.Call) if source.span(each)[0] >= begin and call_name(each) != "save"]
-    if not isinstance(path, cst.Name) and any(
-        source.code(arg.value) == source.code(path) and call_name(each) not in {"print", "info"}
-        for each in others
-        for arg in each.args
-    ):
-        return True
-    names = {path.value} if isinstance(path, cst.Name) else set()
-    uses = source.every(cst.Name, scope_of(source, call))
-    end = source.span(call)[1]
-    later = [use for use in uses if use.value in names and source.span(use)[0] > end]
-    return any(
-        isinstance(above, cst.Call) and call_name(above) not in {"print", "info", "save", "join"}
-        for use in later
-        for above in source.ancestors(use)
-        if not isinstance(above, cst.FunctionDef | cst.Module)
-    )
-
-
 def _recorded(text: str) -> Request:
     return example_request("periodic-stall", text)
 
 
 _TOP = "import torch\n"
 _LOOP = "for step in range(9):\n    model(x).sum().backward()\n    optimizer.step()\n    if step % 3 == 0:\n"
-_IMPORT = "\nfrom diagnose_fixes import finish_saving, save_in_background\n"
+_IMPORT = "from diagnose.background_saves import finish_saving, save_in_background\n"
 
 FIXER = Fixer(
     name="async-checkpoint",

@@ -5,7 +5,7 @@ What it changes
     `emit_nvtx()` from around its code, `detect_anomaly=True` out of a trainer's arguments, and the lines that set
     `CUDA_LAUNCH_BLOCKING` or `TORCH_DISTRIBUTED_DEBUG`. In the code that runs in every step, `gradcheck` goes, and
     `assert` on a tensor becomes `torch._assert_async`, which asks the same without waiting for the answer. Hooks that
-    only look for NaN or print are no longer registered.
+    only look for NaN, and say so by an error, are no longer registered.
 
 Why it helps
     Anomaly detection tests every gradient and keeps the stack of every operation. With `CUDA_LAUNCH_BLOCKING` the
@@ -13,10 +13,11 @@ Why it helps
 
 Fix safety
     Bitwise: none of these takes part in what is computed. A program that relied on them to stop at a NaN goes on; the
-    checks that are asked without waiting still end the program, with an error of the device and some steps later.
-    Deterministic settings are left alone: they are a choice. So is a switch that comes from the command line or stands
-    under a condition, and a profiler whose results are used, with advice; and a hook that raises an error of the
-    program's own, which somebody catches.
+    checks that are asked without waiting still end the program, with an error of the device and some steps later. Left
+    alone, with its line: what raises an error that the program may catch, around it or around any call that leads to
+    it; a check whose message is computed, or which a `finally` follows; a hook that prints. Deterministic
+    settings are left alone: they are a choice. So is a switch that comes from the command line or stands under a
+    condition, and a profiler whose results are used, with advice; and a hook that raises an error of the program's own.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from diagnose.fixer import (
+    ERRORS_OF_CHECKS,
     Advice,
     Answer,
     Edits,
@@ -39,6 +41,7 @@ from diagnose.fixer import (
     Splice,
     Stretch,
     argument,
+    call_name,
     chosen_by,
     ensure_import,
     example_request,
@@ -48,6 +51,8 @@ from diagnose.fixer import (
     replace,
     splice,
     unwrap,
+    ways_to,
+    who_catches,
     without_import,
 )
 
@@ -75,12 +80,13 @@ def rewrite(request: Request) -> Answer:
     """Switch off everything that is known to be left from a hunt for a fault."""
     code = EveryStep(request.sources, request.finding.where)
     plans = {path: _Plan(source) for path, source in code.sources.items()}
+    caught = _who_catches_steps(code)
     for plan in plans.values():
-        _settings(plan)
+        _settings(plan, caught)
     for stretch, call in code.calls():
-        _gradcheck(plans[stretch.path], call)
+        _gradcheck(code, plans[stretch.path], call)
     for stretch in code.stretches:
-        _assertions(plans[stretch.path], stretch)
+        _assertions(code, plans[stretch.path], stretch)
     files: dict[str, str] = {}
     for path, plan in plans.items():
         if plan.statements or plan.splices:
@@ -95,14 +101,33 @@ def rewrite(request: Request) -> Answer:
     return Advice(" ".join(reasons)) if reasons else None
 
 
-def _settings(plan: _Plan) -> None:
-    """Switches, contexts, environment variables and hooks, wherever they are."""
+def _who_catches_steps(code: EveryStep) -> str | None:
+    """The line of a statement that may catch the error of a step, which anomaly detection or a hook may raise."""
+    trained = ("backward", "manual_backward", "fit", "train")
+    for path, source in code.sources.items():
+        for call in source.every(cst.Call):
+            if call_name(call) in trained:
+                found = who_catches(code.sources, path, call, ERRORS_OF_CHECKS)
+                if found is not None:
+                    return f"{found[0]}:{found[1].lines_of(found[2])[0]}"
+    return None
+
+
+def _settings(plan: _Plan, caught: str | None) -> None:
+    """Switches, contexts, environment variables and hooks, wherever they are.
+
+    `caught`: where the program may catch what anomaly detection and hooks raise.
+    """
     source = plan.source
     for call in source.every(cst.Call):
         statement = source.parent(call)
         line = source.lines_of(call)[0]
         names = {*source.names(call.func), source.code(call.func)}
         given = argument(call, "detect_anomaly")
+        raises = given is not None or any("anomaly" in name for name in names) or is_watching_hook(source, call)
+        if raises and caught is not None:
+            plan.reasons.append(f"{line} may raise an error that {caught} catches: leave it off by hand.")
+            continue
         if any(_SWITCH.search(name) for name in names) and isinstance(statement, cst.Expr):
             _switch(plan, call, statement, line)
         elif given is not None and source.code(given.value) == "True":
@@ -116,7 +141,7 @@ def _settings(plan: _Plan) -> None:
             _set(plan, statement, _variable(source, call) or "")
         elif is_watching_hook(source, call) and isinstance(statement, cst.Expr):
             plan.statements.append(statement)
-            plan.removed["a hook that looks for NaN or prints"] = None
+            plan.removed["a hook that looks for NaN"] = None
     for assign in source.every(cst.Assign):
         name = _variable(source, assign.targets[0].target)
         if name is not None and "environ" in source.code(assign.targets[0].target) and _is_on(source, assign.value):
@@ -200,17 +225,21 @@ def _sets_variable(source: Source, call: cst.Call) -> bool:
     return name.endswith("environ.update") and bool(keywords) and keywords <= set(_VARIABLES)
 
 
-def _gradcheck(plan: _Plan, call: cst.Call) -> None:
+def _gradcheck(code: EveryStep, plan: _Plan, call: cst.Call) -> None:
     source = plan.source
+    path = next(path for path, other in code.sources.items() if other is source)
     if not any(re.search(r"(^|\.)grad(grad)?check$", name) for name in {*source.names(call.func)}):
         return
     statement = source.parent(call)
-    if isinstance(statement, cst.Expr) or (isinstance(statement, cst.Assert) and statement.test is call):
+    draws = any("rand" in call_name(each) for arg in call.args for each in source.every(cst.Call, arg))
+    if draws or who_catches(code.sources, path, call, ERRORS_OF_CHECKS) is not None:
+        plan.reasons.append(f"{source.lines_of(call)[0]} draws numbers, or its error is caught: take it out by hand.")
+    elif isinstance(statement, cst.Expr) or (isinstance(statement, cst.Assert) and statement.test is call):
         plan.statements.append(statement)
         plan.removed["gradcheck"] = None
 
 
-def _assertions(plan: _Plan, stretch: Stretch) -> None:
+def _assertions(code: EveryStep, plan: _Plan, stretch: Stretch) -> None:
     """Checks of tensors in every step are asked without waiting."""
     source = stretch.source
     for check in stretch.steady(cst.Assert):
@@ -219,11 +248,31 @@ def _assertions(plan: _Plan, stretch: Stretch) -> None:
         tensor = _checked(source, check.test)
         if tensor is None or any(edit.start == source.span(check)[0] for edit in plan.splices):
             continue
+        observed = _observed(code, stretch, check)
+        if observed is not None:
+            plan.reasons.append(f"{source.lines_of(check)[0]} {observed}")
+            continue
         torch, imports = ensure_import(source, "torch")
         message = check.msg if isinstance(check.msg, cst.SimpleString) else None
         said = f", {source.code(message)}" if message is not None else ""
         plan.splices += [replace(source, check, f"{torch}._assert_async({tensor}{said})"), *imports]
         plan.removed["checks of tensors that are waited for"] = None
+
+
+def _observed(code: EveryStep, stretch: Stretch, check: cst.Assert) -> str | None:
+    """Why the error of a check has to be Python's, in its step; None where nothing sees the difference."""
+    if check.msg is not None and not isinstance(check.msg, cst.SimpleString):
+        return "computes the message of a check: a check on the device could not tell it."
+    found = who_catches(code.sources, stretch.path, check, ERRORS_OF_CHECKS)
+    if found is not None:
+        where = f"{found[0]}:{found[1].lines_of(found[2])[0]}"
+        return f"checks a tensor, and {where} may catch its error: leave it, or test less often."
+    for path, source, place in ways_to(code.sources, stretch.path, check):
+        for above in source.ancestors(place):
+            if isinstance(above, cst.Try) and above.finalbody is not None:
+                where = f"{path}:{source.lines_of(above.finalbody)[0]}"
+                return f"checks a tensor, and {where} runs after its error, when the device is lost."
+    return None
 
 
 def _checked(source: Source, test: cst.BaseExpression) -> str | None:

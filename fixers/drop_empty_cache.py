@@ -12,8 +12,9 @@ Why it helps
 
 Fix safety
     Bitwise: where memory comes from changes no number. Memory that other processes on the device would take in the
-    meantime stays reserved. Calls in handlers of errors, after a validation, or behind a counter are left alone, unless
-    the finding names their line.
+    meantime stays reserved. Left alone where the program tells how much the device holds; `gc.collect()` stays where
+    the program sees what is collected (`weakref`, `__del__`, `gc.get_objects`). Calls in handlers of errors, after a
+    validation, or behind a counter are left alone, unless the finding names their line.
 """
 
 from __future__ import annotations
@@ -39,6 +40,10 @@ from diagnose.fixer import (
 )
 
 _EMPTIES = re.compile(r"(^|\.)(cuda|accelerator|xpu|mps|npu|memory)\.empty_cache$")
+_TOLD = re.compile(
+    r"(^|\.)(max_)?memory_(reserved|cached|stats|summary|snapshot)$|mem_get_info$|nvmlDeviceGetMemoryInfo$"
+)
+_SEEN = re.compile(r"\bweakref\b|\b__del__\b|\bgc\.(?:get_\w+|callbacks|garbage)\b|\btracemalloc\b|\bmemory_info\(")
 _ABOUT = r"cache|memory|fragment|\boom\b|garbage|collect|\bfree"
 
 
@@ -53,10 +58,27 @@ def rewrite(request: Request) -> Answer:
                 found.setdefault(stretch.path, []).append(call)
             else:
                 reasons.append(f"{stretch.path}:{stretch.source.lines_of(call)[0]} empties the cache in an expression.")
-    files = {path: _without(code.sources[path], calls) for path, calls in found.items()}
+    told = _memory_told(code)
+    if found and told is not None:
+        return Advice(f"{told} tells how much memory the device holds, which the call changes: take it out by hand.")
+    files = {path: _without(code.sources[path], calls, _sees_collections(code)) for path, calls in found.items()}
     if files:
         return Edits(files, "do not give memory back to the driver in every step")
     return Advice(" ".join([*reasons, "Take the call out of the step by hand."])) if reasons else None
+
+
+def _memory_told(code: EveryStep) -> str | None:
+    """The line that asks how much memory is reserved."""
+    for path, source in code.sources.items():
+        for call in source.every(cst.Call):
+            if _TOLD.search(source.code(call.func)):
+                return f"{path}:{source.lines_of(call)[0]}"
+    return None
+
+
+def _sees_collections(code: EveryStep) -> bool:
+    """Whether the program sees when objects are collected: `gc.collect()` is then more than a use of time."""
+    return any(_SEEN.search(source.text) for source in code.sources.values())
 
 
 def _empties(source: Source, call: cst.Call) -> bool:
@@ -64,13 +86,13 @@ def _empties(source: Source, call: cst.Call) -> bool:
     return any(_EMPTIES.search(name) for name in names)
 
 
-def _without(source: Source, calls: list[cst.Call]) -> str:
+def _without(source: Source, calls: list[cst.Call], seen: bool) -> str:
     statements: dict[cst.BaseSmallStatement, None] = {}
     for call in calls:
         statement = source.parent(call)
         assert isinstance(statement, cst.Expr)  # the others were left alone
         statements[statement] = None
-        statements |= dict.fromkeys(_collections_beside(source, statement))
+        statements |= dict.fromkeys([] if seen else _collections_beside(source, statement))
     splices = remove_statements(source, list(statements), _ABOUT)
     return splice(source.text, without_import(source, splices, "gc"))
 

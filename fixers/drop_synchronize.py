@@ -10,10 +10,11 @@ Why it helps
 
 Fix safety
     Bitwise: operations on one stream run in their order with or without it. Left alone, with advice: a call in a
-    step in which the program reads a clock, since the wait makes its timing true; programs with streams or graphs of
-    their own, or with copies to the host that are not waited for otherwise, where the wait may keep the data right.
-    A wait behind a counter, or after the loop, is left alone. As the host no longer waits, it runs ahead of the device,
-    which can raise peak memory.
+    step in which the program reads a clock or the use of memory, also by a function, a decorator or a context of its
+    own, since the wait makes what is read true; programs that profile, or that time with events; programs with streams,
+    graphs or kernels of their own, or with copies to the host that are not waited for otherwise, where the wait may
+    keep the data right; and a wait whose error the program catches. A wait behind a counter, or after the loop, is left
+    alone. As the host no longer waits, it runs ahead of the device, which can raise peak memory.
 """
 
 from __future__ import annotations
@@ -31,19 +32,29 @@ from diagnose.fixer import (
     Fixer,
     Gate,
     Request,
+    Source,
     Stretch,
+    argument,
+    binding_of,
+    call_name,
     example_request,
     remove_statements,
     splice,
+    who_catches,
 )
 
 _WAITS = re.compile(r"(^|\.)(cuda|accelerator|xpu|mps|npu)\.synchronize$")
 _ABOUT = r"sync|wait|finish"
-_CLOCK = re.compile(r"(^|\.)(perf_counter|monotonic|process_time|default_timer|elapsed_time|time)(_ns)?$")
-_OWN_STREAMS = re.compile(r"\bcuda\.(Stream|stream|CUDAGraph|graph)\(|\.replay\(\)|\.wait_stream\(")
-_UNWAITED = re.compile(
-    r"\.to\(\s*(?:device\s*=\s*)?(?:torch\.device\(\s*)?[\"']cpu[\"'][^)]*\)?[^)]*non_blocking|\.cpu\([^)]*non_blocking"
-    r"|\.copy_\([^)\n]*non_blocking\s*=\s*True"
+_CLOCK = re.compile(
+    r"(^|\.)(perf_counter|monotonic|process_time|default_timer|elapsed_time|time|utcnow|now|today)(_ns)?$"
+)
+_MEMORY = re.compile(r"(^|\.)(max_)?memory_(allocated|reserved|stats|summary)$|mem_get_info$|utilization$")
+_WATCHED = re.compile(
+    r"\.elapsed_time\(|\.query\(\)|\bprofiler?\.(?:profile|record_function|start)\b|\bemit_nvtx\b|\bcudart\("
+)
+_OWN_STREAMS = re.compile(
+    r"\b(?:Stream|ExternalStream|CUDAGraph)\(|\bcuda\.(?:stream|graph)\(|\.replay\(\)|\.wait_stream\(|\bcupy\b|\bctypes\b"
+    r"|\bnumba\b|\bpycuda\b|\bdlpack\b|\bload_inline\(|\bcpp_extension\b"
 )
 
 
@@ -57,7 +68,7 @@ def rewrite(request: Request) -> Answer:
         if not any(_WAITS.search(name) for name in {*source.names(call.func), source.code(call.func)}):
             continue
         statement = source.parent(call)
-        reason = _needed(request, code, stretch)
+        reason = _needed(request, code, stretch, call)
         if reason is None and isinstance(statement, cst.Expr):
             found.setdefault(stretch.path, []).append(statement)
         else:
@@ -72,23 +83,91 @@ def rewrite(request: Request) -> Answer:
     return Advice(" ".join(reasons)) if reasons else None
 
 
-def _needed(request: Request, code: EveryStep, stretch: Stretch) -> str | None:
+def _needed(request: Request, code: EveryStep, stretch: Stretch, wait: cst.Call) -> str | None:
     """What a wait may be there for; None where it serves nothing."""
-    loops = [each for each in code.stretches if each.loop is not None]
-    if any(_reads_clock(each) for each in [stretch, *loops]):
+    clock = _clock(code, stretch)
+    if clock is not None:
         return (
-            "the program reads a clock in every step, and without the wait would time how fast work is asked for. "
-            "Time many steps from one log line to the next instead, with one wait before each clock."
+            f"the program reads a clock in every step ({clock}), and without the wait would time how fast work is "
+            "asked for. Time many steps from one log line to the next instead, with one wait before each clock."
         )
+    if any(_WATCHED.search(text) for text in request.sources.values()):
+        return "the program profiles, or times with events, and the wait may be what completes them."
     if any(_OWN_STREAMS.search(text) for text in request.sources.values()):
-        return "the program has streams or graphs of its own, whose order the wait may keep."
-    if any(_UNWAITED.search(text) for text in request.sources.values()):
-        return "the program copies with non_blocking=True, and the wait may be what makes the copy complete."
+        return "the program has streams, graphs or kernels of its own, whose order the wait may keep."
+    for path, source in code.sources.items():
+        for call in source.every(cst.Call):
+            if _is_unwaited(source, call):
+                line = f"{path}:{source.lines_of(call)[0]}"
+                return f"{line} copies with non_blocking=True, and the wait may be what makes the copy complete."
+    found = who_catches(code.sources, stretch.path, wait, {"RuntimeError"})
+    if found is not None:
+        return f"{found[0]}:{found[1].lines_of(found[2])[0]} may catch the error of a kernel that the wait tells."
     return None
 
 
-def _reads_clock(stretch: Stretch) -> bool:
-    return any(_CLOCK.search(stretch.source.code(call.func)) for call in stretch.steady(cst.Call))
+def _clock(code: EveryStep, around: Stretch) -> str | None:
+    """The line at which a step reads a clock, or how much memory is in use; None where none does."""
+    pieces = [around, *(each for each in code.stretches if each.loop is not None or each is not around)]
+    opened = any(any(stretch.steady(cst.With)) for stretch in code.stretches)
+    for path, source in code.sources.items():
+        for function in source.every(cst.FunctionDef):
+            context = function.name.value in {"__enter__", "__exit__", "__call__"} and opened
+            if context or function.name.value in _decorators(code):
+                pieces.append(Stretch(path, source, function, None))
+    for piece in pieces:
+        inner = _calls_of(piece)
+        for call in inner:
+            names = {piece.source.code(call.func), *piece.source.names(call.func), *_bound_names(piece.source, call)}
+            if any(_CLOCK.search(name) or _MEMORY.search(name) for name in names):
+                return f"{piece.path}:{piece.source.lines_of(call)[0]}"
+    return None
+
+
+def _calls_of(piece: Stretch) -> list[cst.Call]:
+    """The calls of a piece that every turn makes; of a decorator, those of the function that it makes, too."""
+    if isinstance(piece.body, cst.FunctionDef) and any(
+        each is not piece.body for each in piece.source.every(cst.FunctionDef, piece.body)
+    ):
+        return list(piece.source.every(cst.Call, piece.body))
+    return list(piece.steady(cst.Call))
+
+
+def _decorators(code: EveryStep) -> set[str]:
+    """The names of what decorates the functions that a step calls."""
+    return {
+        name.value
+        for stretch in code.stretches
+        for function in (stretch.body, stretch.source.inside(stretch.body, cst.FunctionDef))
+        if isinstance(function, cst.FunctionDef)
+        for decorator in function.decorators
+        for name in stretch.source.every(cst.Name, decorator)
+    }
+
+
+def _bound_names(source: Source, call: cst.Call) -> set[str]:
+    """What `clock` stands for, after `clock = time.perf_counter`."""
+    bound = binding_of(source, call.func) if isinstance(call.func, cst.Name) else None
+    if bound is not None and isinstance(bound.value, cst.Name | cst.Attribute):
+        return {source.code(bound.value), *source.names(bound.value)}
+    return {".".join(bound.imported)} if bound is not None and bound.imported is not None else set()
+
+
+def _is_unwaited(source: Source, call: cst.Call) -> bool:
+    """Whether a call copies to the host, or into a buffer, and does not wait for the copy."""
+    given = argument(call, "non_blocking")
+    name = call_name(call)
+    if given is None or source.code(given.value) == "False" or name not in {"to", "cpu", "copy_"}:
+        return False
+    target = argument(call, "device", 0) if name == "to" else None
+    return name != "to" or target is None or _is_host(source, target.value)
+
+
+def _is_host(source: Source, device: cst.BaseExpression) -> bool:
+    """Whether a device may be the host alone: it is named `cpu`, and no other with it."""
+    bound = binding_of(source, device) if isinstance(device, cst.Name) else None
+    code = source.code(bound.value if bound is not None and bound.value is not None else device)
+    return "cpu" in code and "cuda" not in code
 
 
 def _recorded(text: str) -> Request:

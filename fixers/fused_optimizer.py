@@ -111,6 +111,12 @@ def _edit(request: Request, site: Site) -> list[tuple[str, list[Splice]]] | str:
     if own is not None:
         return _in_place_of_own(request, *own)
     call = call_at(source, site.line, {*_FUSED, *_FOREACH_ONLY, name} - {""}) if source is not None else None
+    if source is not None and call is None:
+        row = _row(source, site.line)
+        if row:
+            each_of = [_set_fused(request, site, source, each, _kind(source, each) or "") for each in row]
+            reasons = [each for each in each_of if isinstance(each, str)]
+            return reasons[0] if reasons else [(site.file, edits) for edits in each_of if not isinstance(edits, str)]
     if source is None or call is None:
         return f"{where} is not a line that we can edit: pass fused=True to {name or 'the optimizer'} there."
     kind = _kind(source, call)
@@ -128,6 +134,16 @@ def _edit(request: Request, site: Site) -> list[tuple[str, list[Splice]]] | str:
         return [kept]
     found = _set_fused(request, site, source, call, kind)
     return found if isinstance(found, str) else [(site.file, found)]
+
+
+def _row(source: Source, line: int) -> list[cst.Call]:
+    """Optimizers that one line builds, as `a, b = Adam(…), Adam(…)` does: a recorded line is that of each."""
+    found = [
+        call
+        for call in source.every(cst.Call)
+        if _kind(source, call) in _FUSED and source.lines_of(call)[0] <= line <= source.lines_of(call)[1]
+    ]
+    return found if len(found) > 1 and all(not has_star(call) for call in found) else []
 
 
 def _kept_elsewhere(request: Request, site: Site, source: Source, call: cst.Call) -> tuple[str, list[Splice]] | None:

@@ -14,7 +14,8 @@ Fix safety
     Bitwise: collections free memory and compute nothing. What is frozen is freed by its reference count as ever, but
     not if it is part of a cycle. Cycles that are made while training are still collected, by Python's own schedule or
     every hundredth step; those that hold tensors keep their memory until then. A program that arranges its own
-    collections (`gc.freeze`, `gc.disable`, thresholds) is left alone.
+    collections (`gc.freeze`, `gc.disable`, thresholds), or sees what is collected (`weakref`, `__del__`,
+    `gc.get_objects`), is left alone.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ from diagnose.fixer import (
     remove_statements,
 )
 
-_ARRANGED = re.compile(r"\bgc\.(freeze|disable|set_threshold)\(|\bfrom gc import\b")
+_ARRANGED = re.compile(r"\bgc\.(freeze|disable|enable|set_threshold)\(|\bfrom gc import\b")
+_SEEN = re.compile(r"\bweakref\b|\b__del__\b|\bgc\.(?:get_\w+|callbacks|garbage)\b|\btracemalloc\b|= *gc\.collect\(")
 _ABOUT = r"garbage|collect|memory|\bgc\b|\bfree"
 _EVERY = 100
 
@@ -59,7 +61,7 @@ def settings(request: Request) -> Sequence[Mapping[str, Scalar]]:
 
 def rewrite(request: Request) -> Answer:
     """Set aside what is alive before the loop, and collect less in it."""
-    if any(_ARRANGED.search(text) for text in request.sources.values()):
+    if any(_ARRANGED.search(text) or _SEEN.search(text) for text in request.sources.values()):
         return None
     code = EveryStep(request.sources, request.finding.where)
     loop = _loop(code)

@@ -9,9 +9,11 @@ Why it helps
     first, one launch for each tensor or group of tensors, and then read and added to.
 
 Fix safety
-    Bitwise, if every parameter gets a gradient in every step: the optimizer skips one that has none, where it would
-    apply weight decay and momentum to a gradient of zeros. Left alone where the program reads `.grad` without asking
-    whether it is None, and where it captures CUDA graphs, which need gradients that stay where they are.
+    Bitwise where the source shows that every parameter gets a gradient in every step, or where the optimizer is SGD
+    without momentum and weight decay. Training otherwise, with the line that leaves it open: the optimizer skips a
+    parameter that has no gradient, where it would apply weight decay and momentum to a gradient of zeros. Left
+    alone where the program reads `.grad` without asking whether it is None, and where it captures CUDA graphs, which
+    need gradients that stay where they are.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from diagnose.fixer import (
     argument,
     call_name,
     example_request,
+    idle_gradients,
     parse,
     remove_argument,
     replace,
@@ -71,7 +74,11 @@ def rewrite(request: Request) -> Answer:
     reader = next((place for path, source in parsed if (place := _reader(path, source, changed))), None)
     if reader is not None:
         return Advice(f"{reader} reads `.grad` as if it never were None: ask there first, then let zero_grad free it.")
-    return Edits(request.edited(edits), "let zero_grad free the gradients")
+    idle = idle_gradients(request.sources)
+    if idle is None:
+        return Edits(request.edited(edits), "let zero_grad free the gradients")
+    because = f"{idle}: a parameter without a new gradient is skipped, where it was decayed and kept its momentum"
+    return Edits(request.edited(edits), "let zero_grad free the gradients", Gate.TRAINING, because)
 
 
 def _loop(source: Source, loop: cst.For) -> list[Splice]:

@@ -1,35 +1,25 @@
-"""The file that `async-checkpoint` adds beside a program, as a module, and a disk that writes when a test lets it."""
+"""`diagnose.background_saves` without a past, and a disk that writes when a test lets it."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import queue
 import threading
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 from watching import LIMIT_S
 
-from diagnose.fixer import Edits, example_request
-from diagnose.plugins import load
-
-PROGRAM = """
-import torch
-for step in range(9):
-    model(x).sum().backward()
-    torch.save({"step": step, "model": model.state_dict()}, "latest.pt")
-"""
-
 
 def made() -> Any:
-    """The file that the fixer adds, as a module, and a disk that writes when a test lets it."""
-    answer = load().fixers["async-checkpoint"].rewrite(example_request("periodic-stall", PROGRAM))
-    assert isinstance(answer, Edits)
-    module: Any = ModuleType("diagnose_fixes")
-    exec(dict(answer.files)["diagnose_fixes.py"], module.__dict__)
+    """The module, imported anew: no test sees what another has saved."""
+    place = importlib.util.find_spec("diagnose.background_saves")
+    assert place is not None and place.loader is not None
+    module = importlib.util.module_from_spec(place)
+    place.loader.exec_module(module)
     return module
 
 

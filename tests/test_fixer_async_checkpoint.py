@@ -140,8 +140,14 @@ def test_tensors_that_share_memory_share_it_in_the_file(tmp_path: Path) -> None:
     [
         ("torch.save(model, 'm.pt')", "not seen to be a dictionary"),
         ("torch.save(model.state_dict(), 'm.pt', pickle_protocol=4)", "more than a state and a path"),
-        ("torch.save(model.state_dict(), 'm.pt'); model.load_state_dict(torch.load('m.pt'))", "reads again"),
-        ("name = 'm.pt'; torch.save(model.state_dict(), name); upload(name)", "reads again"),
+        (
+            "torch.save(model.state_dict(), 'm.pt'); model.load_state_dict(torch.load('m.pt'))",
+            "may meet a file that is not written yet",
+        ),
+        (
+            "name = 'm.pt'; torch.save(model.state_dict(), name); upload(name)",
+            "may meet a file that is not written yet",
+        ),
     ],
 )
 def test_what_is_not_understood_is_left_alone_with_the_reason(step: str, why: str) -> None:
@@ -151,19 +157,10 @@ def test_what_is_not_understood_is_left_alone_with_the_reason(step: str, why: st
     assert why in answer.text
 
 
-def test_a_second_save_shares_the_file_that_is_there() -> None:
-    files = dict(patched(FLAT).files)
-    again = example_request("periodic-stall", FLAT)
-    shared = FIXER.rewrite(
-        type(again)(
-            again.finding,
-            {"train.py": FLAT, **{k: v for k, v in files.items() if k != "train.py"}},
-            entry="train.py",
-            home="",
-        )
-    )
-    assert isinstance(shared, Edits)
-    assert dict(shared.files) == files
+def test_no_file_is_added_and_the_module_is_imported() -> None:
+    files = patched(FLAT).files
+    assert list(files) == ["train.py"]
+    assert "from diagnose.background_saves import finish_saving, save_in_background\n" in files["train.py"]
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def test_a_state_that_cannot_be_copied_is_written_at_once(shim: Any, tmp_path: P
 
 def test_what_lies_in_objects_on_a_device_leaves_no_room_for_a_second(shim: Any, tmp_path: Path) -> None:
     copies: dict[object, Any] = {}
-    shim._copied({"kept": argparse.Namespace(weight=torch.zeros(2, device="meta"))}, copies)
+    shim._copied({"kept": argparse.Namespace(weight=torch.zeros(2, device="meta"))}, copies, {})
     assert not shim._has_room_for(shim._Save({}, tmp_path / "a.pt", copies.values(), None).size)
 
 

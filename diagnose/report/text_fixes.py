@@ -3,6 +3,8 @@ why, what is left to the user, the diff, and the final figures."""
 
 from __future__ import annotations
 
+import re
+
 from rich.text import Text
 
 from diagnose.model import Verdict
@@ -175,6 +177,13 @@ def _advice(state: State, width: int) -> list[Text]:
     return lines
 
 
+_IMPORTED = re.compile(r"^\+\s*(?:from|import) diagnose[. ]", re.MULTILINE)
+_NEEDS = (
+    "With it, the program imports diagnose: install this package where it trains, or leave out the fixes whose lines "
+    "import it, by `diagnose apply --without` or `diagnose fix --skip`."
+)
+
+
 def _diff(state: State, width: int) -> list[Text]:
     if state.patch is None or not state.patch.diff:
         return []
@@ -183,7 +192,8 @@ def _diff(state: State, width: int) -> list[Text]:
     some = "`diagnose apply --only` or `--without` writes some of these" if len(state.patch.fixers) > 1 else ""
     if cut_short(state):
         some = "as far as it came: there is no patch to apply"
-    return [heading("Diff", some, width), *names, *(_diff_line(line) for line in state.patch.diff.splitlines())]
+    needs = _muted(_NEEDS, width) if _IMPORTED.search(state.patch.diff) else []
+    return [heading("Diff", some, width), *names, *needs, *(_diff_line(line) for line in state.patch.diff.splitlines())]
 
 
 def _result(state: State, width: int) -> list[Text]:

@@ -1,4 +1,4 @@
-"""Hooks on modules and tensors: whether there are any, and which only watch: they look for NaN or print."""
+"""Hooks on modules and tensors: whether there are any, and which only watch: they look for NaN and raise."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ _REGISTERS = frozenset(
         "register_module_full_backward_hook",
     }
 )
-_LOOKS = re.compile(r"\b(isnan|isinf|isfinite)\(|\bprint\(|\blogg(?:er|ing)\.\w+\(")
+_LOOKS = re.compile(r"\b(isnan|isinf|isfinite)\(")
 _CHANGES = re.compile(
     r"\.(append|add|update|extend|setdefault|mul_|add_|clamp_|copy_|zero_|fill_|backward|save)\(|\bglobal\b"
 )
+_TELLS = re.compile(r"\bprint\(|\blogg(?:er|ing)\b|\b(?:write|warn)\(")
 
 _ADAPTED = re.compile(
     r"\b(?:get_peft_model|inject_adapter|quantize_|prepare_qat\w*|register_(?:full_)?(?:forward|backward)_(?:pre_)?hook)\b"
@@ -43,13 +44,13 @@ def is_adapted(sources: Mapping[str, str]) -> bool:
 
 
 def is_watching_hook(source: Source, call: cst.Call) -> bool:
-    """Whether a call registers a function of the same file which only looks for NaN or prints."""
+    """Whether a call registers a function of the same file which only looks for NaN, and raises an error of Python's.
+
+    One that prints or logs does not only watch: what it says is what the program says.
+    """
     if call_name(call) not in _REGISTERS or not call.args:
         return False
     hook = call.args[0].value
-    if isinstance(hook, cst.Lambda):
-        body = hook.body
-        return isinstance(body, cst.Call) and source.code(body.func) == "print"
     if not isinstance(hook, cst.Name):
         return False
     functions = [each for each in source.every(cst.FunctionDef) if each.name.value == hook.value]
@@ -58,7 +59,7 @@ def is_watching_hook(source: Source, call: cst.Call) -> bool:
 
 def _watches(source: Source, function: cst.FunctionDef) -> bool:
     code = source.code(function.body)
-    if not _LOOKS.search(code) or _CHANGES.search(code):
+    if not _LOOKS.search(code) or _CHANGES.search(code) or _TELLS.search(code):
         return False
     if not all(map(_is_builtin, source.every(cst.Raise, function))):
         return False  # an error of the program's own is there to be caught: it starts anew from a checkpoint

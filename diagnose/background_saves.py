@@ -1,45 +1,63 @@
-"""What `async-checkpoint` adds beside the user's script: it copies a state, and writes the file in a thread."""
+"""Writes checkpoints in a thread while training goes on.
 
-IMPORTS = (
-    "import atexit",
-    "import collections",
-    "import copy",
-    "import os",
-    "import pathlib",
-    "import threading",
-    "import torch",
-)
-CODE = '''
-_saving = []  # the save that is being written, and one that waits for it
-_failed = []  # what went wrong with files, until it is raised
-_spare = {}  # host memory of states that are written, or need not be, for the next
+`async-checkpoint` makes a program import this module. It needs torch and nothing else of this package.
+"""
+
+from __future__ import annotations
+
+import atexit
+import collections
+import contextlib
+import copy
+import os
+import pathlib
+import threading
+from collections.abc import Collection
+from typing import Any
+
+import torch
+
+__all__ = ["finish_saving", "save_in_background"]
+
+_Stamp = tuple[int, int, int]
+_Kind = tuple[object, ...]
+_Copy = tuple[torch.Tensor, "_Kind | None", torch.Tensor]
+"""A tensor, the kind of host memory that its copy lies in (None: of no use for another), and the copy."""
+_Path = str | os.PathLike[str]
+
+_saving: list[_Save] = []  # the save that is being written, and one that waits for it
+_failed: list[BaseException] = []  # what went wrong with files, until it is raised
+_spare: dict[_Kind, list[torch.Tensor]] = {}  # host memory of states that are written, or need not be, for the next
 
 
 class _Save(threading.Thread):
     """One file that is being written, or waits for the one before it."""
 
-    def __init__(self, state, path, copies, before):
+    def __init__(self, state: object, path: str, copies: Collection[_Copy], before: _Save | None) -> None:
         super().__init__(name="save_in_background")
-        self.state, self.path, self.before, self.error, self.done = state, path, before, None, False
-        self.found, self.left = _stamp(path), None
+        self.state, self.path, self.before, self.done = state, path, before, False
+        self.error: BaseException | None = None
+        self.found = _stamp(path)
+        self.left: _Stamp | None = None
         self.taken = threading.Lock()  # once: by who writes it, or by a newer save in its place
         self.buffers = [(kind, copied) for _, kind, copied in copies if kind is not None]
         cloned = [copied for _, kind, copied in copies if kind is None and copied.device.type != "cpu"]
         self.size = float("inf") if cloned else sum(copied.nbytes for _, copied in self.buffers)
         self.copying = {
-            device: torch.cuda.current_stream(device).record_event(torch.cuda.Event(blocking=True))
+            device: torch.cuda.current_stream(device).record_event(torch.cuda.Event(blocking=True))  # type: ignore[no-untyped-call]
             for device in {value.device for value, _, _ in copies if value.is_cuda}
         }
-        stem, suffix = os.path.splitext(path)  # torch.save notes the stem in the file
-        self.unfinished = f"{stem}.unfinished-{suffix[1:]}-{os.environ.get('RANK', _rank_of()[0])}"
+        name = pathlib.Path(path)  # torch.save notes the stem in the file
+        end = f"unfinished-{name.suffix[1:]}-{os.environ.get('RANK', _rank_of()[0])}"
+        self.unfinished = name.with_name(f"{name.stem}.{end}")
 
-    def gives_way(self):
+    def gives_way(self) -> bool:
         """Whether a newer save takes its place, and its memory; not once it is being written."""
         for copied in self.copying.values():
             copied.synchronize()  # the newer state may be copied by another stream
         return self.taken.acquire(blocking=False)
 
-    def run(self):
+    def run(self) -> None:
         before = self.before
         while before is not None and before.is_alive() and not self.taken.locked():
             before.join(0.1)  # not for as long as it takes: what gave way ends
@@ -49,19 +67,19 @@ class _Save(threading.Thread):
             for device, copied in self.copying.items():
                 torch.cuda.set_device(device)  # else a thread's device is the first
                 copied.synchronize()
-            torch.save(self.state, self.unfinished)
+            torch.save(self.state, str(self.unfinished))
             if _stamp(self.path) in (None, self.found, before and before.left):
-                os.replace(self.unfinished, self.path)
+                self.unfinished.replace(self.path)
                 self.left = _stamp(self.path)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - the thread that trains raises it
             self.error = error
         finally:
             self.state = self.before = before = None
-            pathlib.Path(self.unfinished).unlink(missing_ok=True)  # where it failed, or a plain torch.save came later
+            self.unfinished.unlink(missing_ok=True)  # where it failed, or a plain torch.save came later
             self.done = True
 
 
-def save_in_background(state, path):
+def save_in_background(state: object, path: _Path) -> None:
     """As torch.save(state, path), but the file is written while training goes on.
 
     The tensors are copied to the host first, so that training may change them; they are on the CPU in the file. A
@@ -69,23 +87,23 @@ def save_in_background(state, path):
     that another can take the place of is written at once, and so is a state that cannot be copied.
     """
     _settle()
-    if not isinstance(path, (str, os.PathLike)) or (os.path.exists(path) and not os.path.isfile(path)):
+    if not isinstance(path, str | os.PathLike) or (pathlib.Path(path).exists() and not pathlib.Path(path).is_file()):
         _save_now(state, path)
     else:
         _begin(state, path)
     _tell()  # now: what went wrong with another file keeps this state from nothing
 
 
-def _begin(state, path):
+def _begin(state: object, path: _Path) -> None:
     real = os.path.realpath(path)
     waiting = _saving[1] if len(_saving) > 1 and _saving[1].path == real else None
-    copies = {}
+    copies: dict[object, _Copy] = {}
     try:
         if waiting is not None and waiting.gives_way():
             _forget(waiting)  # its memory holds the newer state
         else:
             _wait_for_a_place()
-        copied = _copied(state, copies)
+        copied = _copied(state, copies, {})
     except BaseException as error:  # it has no room, or is of a kind that cannot be copied
         interrupts = not isinstance(error, Exception)
         if not interrupts or (waiting is not None and waiting not in _saving):
@@ -103,18 +121,18 @@ def _begin(state, path):
         _wait_for_all()  # which writes it
 
 
-def _wait_for_a_place():
+def _wait_for_a_place() -> None:
     while _saving and (len(_saving) >= 2 or not _has_room_for(_saving[0].size)):
         _saving[0].join()
         _settle()
 
 
-def _save_now(state, path):
+def _save_now(state: object, path: _Path) -> None:
     _wait_for_all()
     torch.save(state, path)
 
 
-def finish_saving():
+def finish_saving() -> None:
     """Wait until all files are written; raises what went wrong with them."""
     _wait_for_all()
     _spare.clear()
@@ -124,14 +142,14 @@ def finish_saving():
 atexit.register(finish_saving)  # where the loop is left by an error or a return, tell what went wrong
 
 
-def _wait_for_all():
+def _wait_for_all() -> None:
     for save in list(_saving):
         if save.is_alive():
             save.join()
     _settle()
 
 
-def _settle():
+def _settle() -> None:
     """Forget the saves that are done; one whose thread has not come to life is written here."""
     for save in list(_saving):
         if not save.is_alive():
@@ -143,7 +161,7 @@ def _settle():
                 save.error = None
 
 
-def _tell():
+def _tell() -> None:
     """Raise what went wrong with files; the traceback of the last shows the others above it."""
     if _failed:
         try:
@@ -152,7 +170,7 @@ def _tell():
             _tell()
 
 
-def _forget(save):
+def _forget(save: _Save) -> None:
     if save not in _saving:
         return  # a signal's handler was first
     _saving.remove(save)
@@ -161,31 +179,30 @@ def _forget(save):
         _spare.setdefault(kind, []).append(buffer)
 
 
-def _stamp(path):
+def _stamp(path: str) -> _Stamp | None:
     """What tells a file from the one that was there before."""
     try:
-        found = os.stat(path)
+        found = pathlib.Path(path).stat()
     except OSError:
         return None
     return found.st_ino, found.st_mtime_ns, found.st_size
 
 
-def _rank_of():
+def _rank_of() -> tuple[int, int]:
     """The rank of this process, of how many."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
     return 0, 1
 
 
-def _has_room_for(size):
+def _has_room_for(size: float) -> bool:
     """Whether all processes of this host could take that, with a lot to spare, of its memory and their control groups'.
 
     Cached files count as taken, though the system would give some of that up.
     """
     try:
         left = [os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-        with open("/proc/self/cgroup") as file:
-            named = [line.strip().split(":", 2)[2] for line in file]
+        named = [line.split(":", 2)[2] for line in _read("/proc/self/cgroup").splitlines()]
     except (AttributeError, OSError, ValueError):
         return False  # nobody knows
     for group in {above for name in named for above in pathlib.PurePosixPath(name, "_").parents}:
@@ -193,43 +210,56 @@ def _has_room_for(size):
             (f"{group}/memory.max", f"{group}/memory.current"),
             (f"memory/{group}/memory.limit_in_bytes", f"memory/{group}/memory.usage_in_bytes"),
         ):
-            try:
-                with open(f"/sys/fs/cgroup/{limit}") as most, open(f"/sys/fs/cgroup/{used}") as now:
-                    left.append(int(most.read()) - int(now.read()))
-            except (OSError, ValueError):
-                pass  # there is no such limit
+            with contextlib.suppress(OSError, ValueError):  # there is no such limit
+                left.append(int(_read(f"/sys/fs/cgroup/{limit}")) - int(_read(f"/sys/fs/cgroup/{used}")))
     return 8 * size * int(os.environ.get("LOCAL_WORLD_SIZE", _rank_of()[1])) <= min(left)
 
 
-def _copied(value, copies):
+def _read(path: str) -> str:
+    return pathlib.Path(path).read_text()
+
+
+def _copied(value: Any, copies: dict[object, _Copy], objects: dict[int, Any]) -> Any:
+    """A copy that nothing else can change; what is in the state twice is in the copy twice, and not two things."""
     if isinstance(value, torch.Tensor):
-        plain = type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout is torch.strided
-        key = id(value)
-        if plain and value.numel():  # tensors that share their memory do so in the file
-            bits = (value.is_conj(), value.is_neg())
-            key = (value.device, value.data_ptr(), value.dtype, value.shape, value.stride(), *bits)
-        if key not in copies:
-            copies[key] = (value, *_on_host(value.detach())) if plain else (value, None, copy.deepcopy(value))
-        copied = copies[key][2]
-        if type(value) is torch.nn.Parameter:
-            return torch.nn.Parameter(copied, value.requires_grad)
-        return copied.detach().requires_grad_() if plain and value.requires_grad else copied
+        return _copied_tensor(value, copies)
+    if id(value) in objects:
+        return objects[id(value)]
     if type(value) in (dict, collections.OrderedDict):
-        new = type(value)((key, _copied(item, copies)) for key, item in value.items())
+        new = objects[id(value)] = type(value)()
+        new.update((key, _copied(item, copies, objects)) for key, item in value.items())
         if hasattr(value, "_metadata"):
             new._metadata = value._metadata
         return new
-    if type(value) in (list, tuple):
-        return type(value)(_copied(item, copies) for item in value)
-    seen = {}
-    copied = copy.deepcopy(value, seen)
-    copies.update((id(each), (each, None, each)) for each in seen.values() if isinstance(each, torch.Tensor))
+    if type(value) is list:
+        items = objects[id(value)] = []
+        items += [_copied(item, copies, objects) for item in value]
+        return items
+    if type(value) is tuple:
+        return objects.setdefault(id(value), tuple(_copied(item, copies, objects) for item in value))
+    before = {id(each) for each in objects.values()}
+    copied = copy.deepcopy(value, objects)
+    inner = (each for each in objects.values() if isinstance(each, torch.Tensor) and id(each) not in before)
+    copies.update((id(each), (each, None, each)) for each in inner)
     return copied
 
 
-def _on_host(value):
+def _copied_tensor(value: torch.Tensor, copies: dict[object, _Copy]) -> torch.Tensor:
+    plain = type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout is torch.strided
+    key: object = id(value)
+    if plain and value.numel():  # tensors that share their memory do so in the file
+        bits = (value.is_conj(), value.is_neg())
+        key = (value.device, value.data_ptr(), value.dtype, value.shape, value.stride(), *bits)
+    if key not in copies:
+        copies[key] = (value, *_on_host(value.detach())) if plain else (value, None, copy.deepcopy(value))
+    copied = copies[key][2]
+    if type(value) is torch.nn.Parameter:
+        return torch.nn.Parameter(copied, value.requires_grad)
+    return copied.detach().requires_grad_() if plain and value.requires_grad else copied
+
+
+def _on_host(value: torch.Tensor) -> tuple[_Kind, torch.Tensor]:
     kind = (value.is_cuda, value.dtype, value.shape, value.stride(), torch.is_inference_mode_enabled())
     spare = _spare.get(kind)
     buffer = spare.pop() if spare else torch.empty_like(value, device="cpu", pin_memory=value.is_cuda)
     return kind, buffer.copy_(value, non_blocking=value.is_cuda)
-'''
