@@ -28,6 +28,7 @@ from diagnose.program.environment import before_imports, variables
 from diagnose.source.arguments import argument, argument_code, has_star, remove_argument, set_keywords
 from diagnose.source.as_torch import Translated, copied, leaf, translated_use
 from diagnose.source.bindings import binding_of
+from diagnose.source.derivatives import second_derivative
 from diagnose.source.edit import (
     Source,
     Splice,
@@ -78,7 +79,7 @@ from diagnose.source.formulas.residual_norm import NormCall, ResidualNorm, resid
 from diagnose.source.formulas.rotary import RotatedPair, rotated_pairs
 from diagnose.source.formulas.vocabulary import OutputLayer, output_layers
 from diagnose.source.functional import functional, operand
-from diagnose.source.hooks import is_adapted, is_watching_hook
+from diagnose.source.hooks import forward_hook, is_adapted, is_watching_hook
 from diagnose.source.in_place import call_in_place, comments_above, in_place, laid_out
 from diagnose.source.leftovers import unread_after, without_from_import, without_import
 from diagnose.source.lines import lines_in
@@ -121,7 +122,7 @@ from diagnose.source.steps.deferred import Deferred, LeftAlone, filled_by, keep_
 from diagnose.source.steps.device_type import device_type
 from diagnose.source.steps.every_step import EveryStep, Stretch, batch_loops, counter_of, is_occasional
 from diagnose.source.steps.forward_region import ForwardRegion, forward_region
-from diagnose.source.steps.images import conv_classes, convolves_first, moved_inputs, uses_convolutions
+from diagnose.source.steps.images import convolves_first, layout_use, moved_inputs, sized_views, uses_convolutions
 from diagnose.source.steps.kept_averages import KeptAverage, kept_averages
 from diagnose.source.steps.lightning import lightning_models, logged_reads
 from diagnose.source.steps.loaders import Loader, LoadersFound, find_loaders
@@ -137,6 +138,7 @@ from diagnose.source.steps.parameter_loops import ParameterLoop, parameter_loops
 from diagnose.source.steps.pending import puts_off
 from diagnose.source.steps.progress import does_more, on_progress_bar, show_less_often, shown_at
 from diagnose.source.steps.reads import is_read, log_branch, outcome, tensor_of, training_reads, trains, trains_within
+from diagnose.source.steps.repeated_forward import repeated_effect
 from diagnose.source.steps.sample_draws import Draw
 from diagnose.source.steps.samples import changing_samples
 from diagnose.source.steps.sharded import Sharded, sharded
@@ -254,7 +256,6 @@ __all__ = [
     "compilations",
     "computes_loss",
     "condition",
-    "conv_classes",
     "convolves_first",
     "copied",
     "count_of",
@@ -269,6 +270,7 @@ __all__ = [
     "example_request",
     "filled_by",
     "find_loaders",
+    "forward_hook",
     "forward_region",
     "free_name",
     "functional",
@@ -305,6 +307,7 @@ __all__ = [
     "known_optimizer",
     "laid_out",
     "last_micro_step",
+    "layout_use",
     "leaf",
     "lightning_models",
     "lines_in",
@@ -347,16 +350,19 @@ __all__ = [
     "remove_argument",
     "remove_call",
     "remove_statements",
+    "repeated_effect",
     "replace",
     "replaced_by_torchs",
     "residual_norms",
     "rotated_pairs",
     "scope_of",
+    "second_derivative",
     "set_keywords",
     "setting_of",
     "sharded",
     "show_less_often",
     "shown_at",
+    "sized_views",
     "splice",
     "split_plans",
     "state_shares",
