@@ -68,7 +68,7 @@ from diagnose.source.formulas.conv_norms import biased_before_norm
 from diagnose.source.formulas.cross_entropy import CrossEntropy, classes_last
 from diagnose.source.formulas.gated import GatedUnit, gated_units
 from diagnose.source.formulas.likelihood import WrittenLikelihood, written_likelihoods
-from diagnose.source.formulas.losses import differentiates_twice, has_losses, losses
+from diagnose.source.formulas.losses import has_losses, losses
 from diagnose.source.formulas.norm_loop import NormLoop, clipped_by_hand, norm_loops
 from diagnose.source.formulas.norms import WrittenNorm, written_norms
 from diagnose.source.formulas.optimizer_formula import known_optimizer
@@ -263,7 +263,6 @@ __all__ = [
     "cuda_test",
     "data_parallel",
     "device_type",
-    "differentiates_twice",
     "does_more",
     "ensure_from_import",
     "ensure_import",

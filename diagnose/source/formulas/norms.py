@@ -166,6 +166,8 @@ def _method(found: WrittenNorm, node: cst.BaseExpression) -> None:
     returned = last.body[0] if isinstance(last, cst.SimpleStatementLine) else None
     if len(methods) != 1 or not isinstance(returned, cst.Return) or returned.value is None:
         raise _NotOne
+    if any(source.code(base.value) == around.name.value for each in source.every(cst.ClassDef) for base in each.bases):
+        raise _NotOne  # a class below it may have a method of its own there
     inner = WrittenNorm(source, returned.value, found.kind)
     _weighted(inner, returned.value)
     parameters = methods[0].params.params
@@ -356,7 +358,7 @@ def _is_float32(source: Source, made: Operation) -> bool:
 
 
 def _is_format_of_input(found: WrittenNorm, made: Operation) -> bool:
-    """Whether a change of format is to the input's own: `.type_as(x)`, `.to(x.dtype)`, also by a name for the latter."""
+    """Whether a change of format is to the input's own: `.type_as(x)`, `.to(x.dtype)`, also by a name for that."""
     source, asked = found.source, made.given("dtype", 1)
     if asked is None or found.input is None:
         return False
@@ -410,9 +412,5 @@ def _check_reads(found: WrittenNorm, removed: set[int]) -> None:
         if isinstance(parent, cst.AssignTarget | cst.Param):
             continue
         seen = reaching(source, statement_of(source, name), name.value)
-        if id(seen.statement) in removed:
-            if ".dtype" in source.code(statement_of(source, name)):
-                continue
-            raise _NotOne
-        if seen.bound is Bound.LOST:
+        if id(seen.statement) in removed or seen.bound is Bound.LOST:
             raise _NotOne
