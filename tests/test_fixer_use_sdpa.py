@@ -496,7 +496,7 @@ def attend(q, k, v, {mask}):
         ("hidden", "    scores = torch.where(~hidden, scores, -1e9)"),
         (
             "hidden",
-            "    scores = scores.masked_fill(hidden[:, :1], -1e9)\n    scores = scores.masked_fill(hidden, -1e9)",
+            "    scores = scores.masked_fill(hidden[:1], -1e9)\n    scores = scores.masked_fill(hidden, -1e9)",
         ),
     ],
 )
