@@ -28,6 +28,7 @@ from diagnose.program.environment import before_imports, variables
 from diagnose.source.arguments import argument, argument_code, has_star, remove_argument, set_keywords
 from diagnose.source.as_torch import Translated, copied, leaf, translated_use
 from diagnose.source.bindings import binding_of
+from diagnose.source.derivatives import second_derivative
 from diagnose.source.edit import (
     Source,
     Splice,
@@ -67,7 +68,7 @@ from diagnose.source.formulas.conv_norms import biased_before_norm
 from diagnose.source.formulas.cross_entropy import CrossEntropy, classes_last
 from diagnose.source.formulas.gated import GatedUnit, gated_units
 from diagnose.source.formulas.likelihood import WrittenLikelihood, written_likelihoods
-from diagnose.source.formulas.losses import differentiates_twice, has_losses, losses
+from diagnose.source.formulas.losses import has_losses, losses
 from diagnose.source.formulas.norm_loop import NormLoop, clipped_by_hand, norm_loops
 from diagnose.source.formulas.norms import WrittenNorm, written_norms
 from diagnose.source.formulas.optimizer_formula import known_optimizer
@@ -78,7 +79,7 @@ from diagnose.source.formulas.residual_norm import NormCall, ResidualNorm, resid
 from diagnose.source.formulas.rotary import RotatedPair, rotated_pairs
 from diagnose.source.formulas.vocabulary import OutputLayer, output_layers
 from diagnose.source.functional import functional, operand
-from diagnose.source.hooks import is_adapted, is_watching_hook
+from diagnose.source.hooks import forward_hook, is_adapted, is_watching_hook
 from diagnose.source.in_place import call_in_place, comments_above, in_place, laid_out
 from diagnose.source.leftovers import unread_after, without_from_import, without_import
 from diagnose.source.lines import lines_in
@@ -123,7 +124,7 @@ from diagnose.source.steps.device_type import device_type
 from diagnose.source.steps.every_gradient import idle_gradients
 from diagnose.source.steps.every_step import EveryStep, Stretch, batch_loops, counter_of, is_occasional
 from diagnose.source.steps.forward_region import ForwardRegion, forward_region
-from diagnose.source.steps.images import conv_classes, convolves_first, moved_inputs, uses_convolutions
+from diagnose.source.steps.images import convolves_first, layout_use, moved_inputs, sized_views, uses_convolutions
 from diagnose.source.steps.kept_averages import KeptAverage, kept_averages
 from diagnose.source.steps.lightning import lightning_models, logged_reads
 from diagnose.source.steps.loaders import Loader, LoadersFound, find_loaders
@@ -140,6 +141,7 @@ from diagnose.source.steps.pending import puts_off
 from diagnose.source.steps.pending_files import may_notice
 from diagnose.source.steps.progress import does_more, on_progress_bar, show_less_often, shown_at
 from diagnose.source.steps.reads import is_read, log_branch, outcome, tensor_of, training_reads, trains, trains_within
+from diagnose.source.steps.repeated_forward import repeated_effect
 from diagnose.source.steps.sample_draws import Draw
 from diagnose.source.steps.samples import changing_samples
 from diagnose.source.steps.sharded import Sharded, sharded
@@ -258,7 +260,6 @@ __all__ = [
     "compilations",
     "computes_loss",
     "condition",
-    "conv_classes",
     "convolves_first",
     "copied",
     "count_of",
@@ -266,13 +267,13 @@ __all__ = [
     "cuda_test",
     "data_parallel",
     "device_type",
-    "differentiates_twice",
     "does_more",
     "ensure_from_import",
     "ensure_import",
     "example_request",
     "filled_by",
     "find_loaders",
+    "forward_hook",
     "forward_region",
     "free_name",
     "functional",
@@ -310,6 +311,7 @@ __all__ = [
     "known_optimizer",
     "laid_out",
     "last_micro_step",
+    "layout_use",
     "leaf",
     "lightning_models",
     "lines_in",
@@ -353,16 +355,19 @@ __all__ = [
     "remove_argument",
     "remove_call",
     "remove_statements",
+    "repeated_effect",
     "replace",
     "replaced_by_torchs",
     "residual_norms",
     "rotated_pairs",
     "scope_of",
+    "second_derivative",
     "set_keywords",
     "setting_of",
     "sharded",
     "show_less_often",
     "shown_at",
+    "sized_views",
     "splice",
     "split_plans",
     "state_shares",

@@ -3,8 +3,8 @@
 What it changes
     Adds `model.to(memory_format=torch.channels_last)` after the lines that build the model, before it is wrapped or
     compiled, and passes `memory_format` where the loop moves images to the device. Where the program chooses a format
-    itself, `torch.contiguous_format`, that word is changed. In classes with convolutions `.view(…)` becomes
-    `.reshape(…)`, which also takes tensors that are not laid out channels first.
+    itself, `torch.contiguous_format`, that word is changed. `.view(…)` becomes `.reshape(…)`,
+    which also takes tensors that are not laid out channels first.
 
 Why it helps
     Given channels first, cuDNN converts the input and the weight before a convolution and the result after it, each
@@ -14,7 +14,8 @@ Why it helps
 Fix safety
     Rounding: other kernels for the same convolutions. Values and shapes stay; strides change, in parameters too, which
     a checkpoint does not keep. Layers without kernels for this format (some normalisations, some upsampling) convert
-    by themselves and can be slower: the trial tells. Left alone: programs that use channels last already.
+    by themselves and can be slower: the trial tells. Left alone: programs that use channels last already, that
+    ask for strides or addresses, that hand tensors to operators of their own, and that write through a view.
 """
 
 from __future__ import annotations
@@ -36,14 +37,15 @@ from diagnose.fixer import (
     after_build,
     argument,
     built_model,
-    conv_classes,
     convolves_first,
     ensure_import,
     example_request,
+    layout_use,
     moved_inputs,
     parse,
     replace,
     set_keywords,
+    sized_views,
     training_steps,
     uses_convolutions,
 )
@@ -59,6 +61,8 @@ def rewrite(request: Request) -> Answer:
     if any("channels_last" in text for text in request.sources.values()):
         return None
     chosen = _chosen(request)
+    if (chosen or uses_convolutions(request.sources)) and (asked := layout_use(request.sources)) is not None:
+        return Advice(f"Channels last would be read otherwise: {asked}. {_BY_HAND}")
     if chosen:
         return Edits(chosen, "lay images and weights out channels last")
     if not uses_convolutions(request.sources):
@@ -82,13 +86,9 @@ def rewrite(request: Request) -> Answer:
             edits.append((step.path, [*imports, *set_keywords(step.source, call, keywords)]))
     if not edits:
         return Advice(_BY_HAND)
-    edits += [(path, _reshaped(source)) for path, source in _sources(request)]
+    parsed = ((path, parse(text)) for path, text in request.sources.items() if ".view(" in text)
+    edits += [(path, _reshaped(source)) for path, source in parsed if source is not None]
     return Edits(request.edited(edits), "lay images and weights out channels last")
-
-
-def _sources(request: Request) -> list[tuple[str, Source]]:
-    parsed = [(path, parse(text)) for path, text in request.sources.items() if "Conv2d" in text]
-    return [(path, source) for path, source in parsed if source is not None]
 
 
 def _chosen(request: Request) -> dict[str, str]:
@@ -124,13 +124,11 @@ def _is_for_moves(source: Source, node: cst.Attribute) -> bool:
 
 
 def _reshaped(source: Source) -> list[Splice]:
-    splices = []
-    for _, method in conv_classes(source):
-        for call in source.every(cst.Call, method):
-            function = call.func
-            if isinstance(function, cst.Attribute) and function.attr.value == "view" and len(call.args) > 1:
-                splices.append(Splice(*source.span(function.attr), "reshape"))
-    return splices
+    return [
+        Splice(*source.span(call.func.attr), "reshape")
+        for call in sized_views(source)
+        if isinstance(call.func, cst.Attribute)
+    ]
 
 
 def _recorded(text: str) -> Request:

@@ -57,6 +57,7 @@ from diagnose.fixer import (
     plans,
     read_plan,
     recorded,
+    repeated_effect,
     split_plans,
     training_steps,
     written_plan,
@@ -144,6 +145,9 @@ def _by_plan(request: Request, known: Recorded, wanted: str) -> Answer:
         edits.append((line.site.file, made))
     if not edits:
         return None
+    twice = repeated_effect(request.sources, {(line.site.file, line.site.line) for line in known.lines})
+    if twice is not None:
+        return Advice(f"{_BY_HAND} Not by us: {twice}.")
     number, count = len(again), len(known.chain.blocks)
     which = "all blocks" if number == count else f"{number} of {count} blocks"
     if request.setting.get("operators"):
@@ -172,6 +176,7 @@ def _by_source(request: Request) -> Answer:
     """Nothing of use was recorded: all blocks of the loops that the text shows."""
     edits: list[tuple[str, list[Splice]]] = []
     reasons: list[str] = []
+    callers: set[tuple[str, int]] = set()
     for path, text in request.sources.items():
         source = parse(text) if re.search(r"\bModuleList\b|\bSequential\b", text) else None
         for place in block_calls(source) if source is not None else ():
@@ -180,6 +185,10 @@ def _by_source(request: Request) -> Answer:
                 reasons.append(f"{path}:{place.line}: {_BY_HAND} Not by us: {made}.")
             else:
                 edits.append((path, made))
+                callers.add((path, place.line))
+    twice = repeated_effect(request.sources, callers) if edits else None
+    if twice is not None:
+        return Advice(f"{_BY_HAND} Not by us: {twice}.")
     if edits:
         return Edits(request.edited(edits), "compute all blocks again in the backward pass instead of keeping them")
     return Advice(reasons[0] if reasons else _BY_HAND)

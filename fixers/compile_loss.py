@@ -32,13 +32,13 @@ from diagnose.fixer import (
     Request,
     Source,
     call_name,
-    differentiates_twice,
     ensure_import,
     example_request,
     insert_before,
     is_handed_to_compile,
     lines_with,
     parse,
+    second_derivative,
 )
 
 _LOSSES = frozenset({"cross_entropy", "log_softmax", "nll_loss", "logsumexp"})
@@ -51,7 +51,7 @@ _ADVICE = (
 
 def rewrite(request: Request) -> Answer:
     """Compile the functions that hold a recorded line, or that are the only one of their kind."""
-    if differentiates_twice(request.sources):
+    if second_derivative(request.sources) is not None:
         return None
     edits, others = [], []
     for path, text in request.sources.items():

@@ -33,7 +33,6 @@ from diagnose.fixer import (
     Splice,
     call_in_place,
     classes_last,
-    differentiates_twice,
     ensure_from_import,
     example_request,
     has_losses,
@@ -41,13 +40,14 @@ from diagnose.fixer import (
     losses,
     operand,
     parse,
+    second_derivative,
     take_out,
 )
 
 
 def rewrite(request: Request) -> Answer:
     """Replace every one of the program's files whose classes come last."""
-    if differentiates_twice(request.sources):
+    if second_derivative(request.sources) is not None:
         return None
     edits: list[tuple[str, list[Splice]]] = []
     for path, text in request.sources.items():

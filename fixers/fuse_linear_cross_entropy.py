@@ -47,7 +47,6 @@ from diagnose.fixer import (
     call_in_place,
     compilations,
     computes_loss,
-    differentiates_twice,
     ensure_from_import,
     example_request,
     free_name,
@@ -61,6 +60,7 @@ from diagnose.fixer import (
     parse,
     reader_of,
     replace,
+    second_derivative,
     set_keywords,
     splice,
     take_out,
@@ -82,7 +82,7 @@ _BY_HAND = (
 
 def rewrite(request: Request) -> Answer:
     """Replace the loss wherever nobody else needs its logits."""
-    if differentiates_twice(request.sources):
+    if second_derivative(request.sources) is not None:
         return None
     edits: list[tuple[str, Sequence[Splice]]] = []
     reasons: list[str] = []

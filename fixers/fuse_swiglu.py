@@ -35,6 +35,7 @@ from diagnose.fixer import (
     gated_units,
     is_compiled,
     parse,
+    second_derivative,
     take_out,
 )
 
@@ -48,13 +49,15 @@ _OPERATORS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 def rewrite(request: Request) -> Answer:
     """Replace every one of the program's files."""
     edits: list[tuple[str, list[Splice]]] = []
+    if second_derivative(request.sources) is not None:
+        return None
     for path, text in request.sources.items():
         source = parse(text) if any(word in text for word in ("silu", "SiLU", "gelu", "GELU")) else None
         if source is None:
             continue
         found = [
             unit
-            for unit in gated_units(source)
+            for unit in gated_units(source, [other for each, other in request.sources.items() if each != path])
             if not is_compiled(request.sources, request.sites, path, source, unit.root)
         ]
         if found:

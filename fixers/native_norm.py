@@ -56,7 +56,7 @@ def _edits(source: Source, found: WrittenNorm) -> list[Splice]:
     assert found.input is not None and found.eps is not None
     name, imports = functional(source)
     given, eps = source.code(found.input), source.code(found.eps)
-    arguments = [given]
+    arguments = [f"{given}.{found.widened}()" if found.widened else given]
     if found.weight is not None:
         weight = source.code(found.weight)
         arguments += [f"{weight}.shape", weight]

@@ -15,8 +15,10 @@ Fix safety
     Rounding: the same mathematics with sums in another order. Where weights are dropped at random, the fused kernel
     draws other numbers: that changes the training, and is tried only if it is allowed. Left alone: attention whose
     scores or weights are used elsewhere or returned (no fused kernel has them), a branch beside one that calls the
-    fused kernel already, masks and scales that are not understood. A mask with a finite fill value stays one, so that
-    a row of which nothing is seen keeps its even weights. A buffer that holds a mask stays, for old checkpoints.
+    fused kernel already, masks and scales that are not understood. With a finite fill value
+    a row of which nothing is seen has even weights: there the query is made zero and sees all, which says the same.
+    Left alone are also softmax and dropout modules in a program with forward hooks, and programs that take second
+    derivatives. A buffer that holds a mask stays, for old checkpoints.
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ from diagnose.fixer import (
     call_in_place,
     comments_above,
     example_request,
+    forward_hook,
     free_name,
     functional,
     fused_call,
@@ -50,6 +53,7 @@ from diagnose.fixer import (
     mentions_fused,
     parse,
     replace,
+    second_derivative,
     take_out,
     unread_after,
     without_import,
@@ -71,6 +75,7 @@ def rewrite(request: Request) -> Answer:
     edits: list[tuple[str, list[Splice]]] = []
     reasons: list[str] = []
     drops = False
+    twice, hooked = second_derivative(request.sources), forward_hook(request.sources)
     for path, text in request.sources.items():
         source = parse(text) if "softmax" in text.lower() else None
         if source is None:
@@ -80,13 +85,20 @@ def rewrite(request: Request) -> Answer:
             if isinstance(found, Refused):
                 reasons.append(f"{path}:{source.lines_of(found.node)[0]}: {found.reason}.")
                 continue
+            where = f"{path}:{source.lines_of(found.product)[0]}"
             if mentions_fused(source, found.product):
-                reasons.append(f"{path}:{source.lines_of(found.product)[0]}: the fused kernel is in the other branch.")
+                reasons.append(f"{where}: the fused kernel is in the other branch.")
+                continue
+            if twice is not None:
+                reasons.append(f"{where}: {twice} takes derivatives that the fused kernel does not have.")
+                continue
+            if hooked is not None and found.modules:
+                reasons.append(f"{where}: {hooked} hooks modules, and {found.modules[0]} would not be called any more.")
                 continue
             try:
                 made, random = _edits(source, found, request)
             except CannotFuse as reason:
-                reasons.append(f"{path}:{source.lines_of(found.product)[0]}: {reason}.")
+                reasons.append(f"{where}: {reason}.")
                 continue
             splices += made
             drops = drops or random
@@ -195,7 +207,8 @@ FIXER = Fixer(
             "        out = nn.functional.scaled_dot_product_attention(\n"
             "            q,\n            k,\n            v,\n"
             "            attn_mask=mask,\n"
-            "            dropout_p=self.drop.p if self.training else 0.0,\n            scale=self.scale,\n        )\n"
+            "            dropout_p=self.drop.p if self.drop.training else 0.0,\n"
+            "            scale=self.scale,\n        )\n"
             "        return out\n",
             request=_recorded,
         ),

@@ -174,7 +174,7 @@ PROGRAMS = {
                 return torch.matmul(p_attn, value)
         """,
         "MultiHead()|[*(torch.randn(2, 3, 5, 4) for _ in range(3)), (torch.arange(10) % 3).view(2, 1, 1, 5)]",
-        "attn_mask=None if mask is None else torch.where(mask == 0, -1e9, 0.0).to(query.dtype)",
+        "attn_mask=None if mask is None else (mask != 0) | (mask == 0).all(-1, keepdim=True)",
     ),
     "additive mask and float32 softmax": (
         """
@@ -441,14 +441,14 @@ def test_dropout_of_weights_changes_the_training() -> None:
     answer = rewrite(DROPS)
     assert isinstance(answer, Edits)
     assert answer.gate is Gate.TRAINING
-    assert "dropout_p=self.dropout.p if self.training else 0.0" in answer.files["train.py"]
+    assert "dropout_p=self.dropout.p if self.dropout.training else 0.0" in answer.files["train.py"]
 
 
-def test_a_dropout_that_is_set_to_zero_is_none() -> None:
+def test_a_dropout_that_is_set_to_zero_changes_no_training_and_stays_a_setting() -> None:
     answer = rewrite("class Config:\n    dropout: float = 0.0\n" + DROPS)
     assert isinstance(answer, Edits)
     assert answer.gate is None
-    assert "dropout_p" not in answer.files["train.py"]
+    assert "dropout_p=self.dropout.p" in answer.files["train.py"]
 
 
 def test_gaps_around_what_goes_are_closed_whatever_the_line_ends() -> None:
@@ -472,8 +472,82 @@ def test_gaps_around_what_goes_are_closed_whatever_the_line_ends() -> None:
                 return out
         """
     text = HEAD + textwrap.dedent(code)
-    wanted = "    q = q.contiguous()\n\n        out = F.scaled_dot_product_attention(q, k, v, scale=self.scale)\n"
+    wanted = "    q = q.contiguous()\n\n        out = F.scaled_dot_product_attention(\n            q,\n            k,\n"
     for newline in ("\n", "\r\n"):
         answer = FIXER.rewrite(example_request("unfused-attention", text.replace("\n", newline)))
         assert isinstance(answer, Edits)
         assert wanted.replace("\n", newline) in answer.files["train.py"]
+
+
+MASKED = """
+def attend(q, k, v, {mask}):
+    scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))
+{fill}
+    return scores.softmax(-1) @ v
+"""
+
+
+@pytest.mark.parametrize(
+    ("mask", "fill"),
+    [
+        ("hidden", "    scores = scores.masked_fill(hidden, -1e9)"),
+        ("hidden", "    scores = scores.masked_fill(hidden, -1e4)"),
+        ("hidden", "    scores = torch.where(hidden, torch.finfo(scores.dtype).min, scores)"),
+        ("hidden", "    scores = torch.where(~hidden, scores, -1e9)"),
+        (
+            "hidden",
+            "    scores = scores.masked_fill(hidden[:1], -1e9)\n    scores = scores.masked_fill(hidden, -1e9)",
+        ),
+    ],
+)
+def test_a_row_of_which_nothing_is_seen_keeps_its_even_weights_and_no_gradient(mask: str, fill: str) -> None:
+    hidden = "torch.rand(2, 1, 5, 5).lt(0.4) | (torch.arange(5) == 2)[:, None]"
+    agrees(
+        MASKED.format(mask=mask, fill=fill), f"attend|[*(torch.randn(2, 3, 5, 4) for _ in range(3)), {hidden}]", FORWARD
+    )
+
+
+def test_masks_of_two_fill_values_are_left_alone() -> None:
+    fills = "    scores = scores.masked_fill(a, -1e9)\n    scores = scores.masked_fill(b, -1e4)"
+    assert not isinstance(rewrite(MASKED.format(mask="a, b", fill=fills)), Edits)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        "k = torch.cat([past, k], dim=2)",
+        "if past is not None:\n        k = join(past, k)",
+        "k = self.cache[:, :, :end]",
+    ],
+)
+def test_a_causal_mask_over_keys_of_earlier_calls_stays_a_mask(keys: str) -> None:
+    answer = rewrite(
+        "def attend(self, q, k, v, past, end):\n"
+        f"    {keys}\n    mask = torch.tril(torch.ones(q.size(-2), q.size(-2)))\n"
+        "    scores = (q @ k.transpose(-2, -1)).masked_fill(mask == 0, float('-inf'))\n"
+        "    return scores.softmax(-1) @ v\n"
+    )
+    assert not isinstance(answer, Edits) or "is_causal" not in answer.files["train.py"]
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "penalty = torch.autograd.grad(loss, x, create_graph=True)",
+        "hessian = torch.func.hessian(model)(x)",
+        "model.dropout.register_forward_hook(keep)",
+    ],
+)
+def test_hooks_and_second_derivatives_keep_what_the_program_wrote(use: str) -> None:
+    answer = rewrite(DROPS + f"\n\n{use}\n")
+    assert isinstance(answer, Advice)
+    assert "train.py:" in answer.text
+
+
+def test_a_share_that_the_program_sets_later_is_not_taken_for_zero() -> None:
+    plain = DROPS.replace("config.dropout", "0.0")
+    constant, scheduled = rewrite(plain), rewrite(plain + "\n\nmodel.dropout.p = 0.2\n")
+    assert isinstance(constant, Edits)
+    assert isinstance(scheduled, Edits)
+    assert "dropout_p" not in constant.files["train.py"]
+    assert "dropout_p=self.dropout.p" in scheduled.files["train.py"]

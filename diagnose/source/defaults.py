@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import libcst as cst
@@ -10,9 +10,9 @@ import libcst as cst
 from diagnose.source.arguments import argument
 from diagnose.source.edit import call_name
 from diagnose.source.literals import string
-from diagnose.source.syntax import Source
+from diagnose.source.syntax import Source, parse
 
-__all__ = ["Default", "assigned", "defaults_of", "keys_of", "option_default", "option_words"]
+__all__ = ["Default", "assigned", "defaults_of", "keys_of", "option_default", "option_words", "sets_attribute"]
 
 _HOLDERS = frozenset({"Namespace", "SimpleNamespace", "EasyDict", "DictConfig", "AttrDict", "ConfigDict"})
 _SWITCH = "argparse.BooleanOptionalAction, default={}"
@@ -142,3 +142,13 @@ def keys_of(source: Source, name: str) -> Iterator[cst.BaseExpression]:
             given = argument(node, name)
             if given is not None:
                 yield given.value
+
+
+def sets_attribute(sources: Mapping[str, str], name: str) -> bool:
+    """Whether a program gives anything's attribute of that name a value, `module.p = 0.1`."""
+    for text in sources.values():
+        source = parse(text) if f".{name}" in text else None
+        for target in source.every(cst.AssignTarget) if source is not None else ():
+            if isinstance(target.target, cst.Attribute) and target.target.attr.value == name:
+                return True
+    return False

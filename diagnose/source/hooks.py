@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 import libcst as cst
 
 from diagnose.source.edit import call_name
-from diagnose.source.syntax import Source
+from diagnose.source.syntax import Source, parse
 
-__all__ = ["is_adapted", "is_watching_hook"]
+__all__ = ["forward_hook", "is_adapted", "is_watching_hook"]
 
 _REGISTERS = frozenset(
     {
@@ -24,6 +24,10 @@ _REGISTERS = frozenset(
         "register_module_forward_hook",
         "register_module_full_backward_hook",
     }
+)
+_ON_CALLS = frozenset(
+    {"register_forward_hook", "register_forward_pre_hook", "register_module_forward_hook"}
+    | {"register_module_forward_pre_hook", "create_feature_extractor", "IntermediateLayerGetter"}
 )
 _LOOKS = re.compile(r"\b(isnan|isinf|isfinite)\(")
 _CHANGES = re.compile(
@@ -41,6 +45,17 @@ _ADAPTED = re.compile(
 def is_adapted(sources: Mapping[str, str]) -> bool:
     """Whether a program hooks its layers, or puts others in their places: their own `forward` has to be called."""
     return any(_ADAPTED.search(text) for text in sources.values())
+
+
+def forward_hook(sources: Mapping[str, str]) -> str | None:
+    """The file and line at which a program first hooks the calls of modules; None where it hooks none."""
+    for path, text in sources.items():
+        source = parse(text) if any(name in text for name in _ON_CALLS) else None
+        for call in source.every(cst.Call) if source is not None else ():
+            assert source is not None
+            if call_name(call) in _ON_CALLS:
+                return f"{path}:{source.lines_of(call)[0]}"
+    return None
 
 
 def is_watching_hook(source: Source, call: cst.Call) -> bool:

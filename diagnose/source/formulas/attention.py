@@ -66,6 +66,8 @@ class WrittenAttention:
     steps: list[Step] = field(default_factory=list)
     """Statements, with the names that they bind, which nobody needs any more."""
     three_axes: bool = False
+    modules: list[str] = field(default_factory=list)
+    """Modules between the scores and the product, as they are called, which nothing calls any more."""
 
     @property
     def statement(self) -> cst.CSTNode:
@@ -124,6 +126,8 @@ def _weights(found: WrittenAttention, node: cst.BaseExpression) -> cst.BaseExpre
         if made is None or not made.operands:
             raise _NoAttention
         found.steps += made.through
+        if made.module is not None and isinstance(made.node, cst.Call):
+            found.modules.append(found.source.code(made.node.func))
         if made.name == "softmax":
             if made.condition is not None or not _over_keys(found, made):
                 raise _NoAttention

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from diagnose.source.defaults import assigned, defaults_of
+from diagnose.source.defaults import assigned, defaults_of, sets_attribute
 from diagnose.source.formulas.attention import Mask, Operand, WrittenAttention
+from diagnose.source.formulas.attention_keys import may_have_more_keys
 from diagnose.source.formulas.causal import Polarity, causal, fill_value
 from diagnose.source.formulas.formula import constant, operation
 from diagnose.source.formulas.numeric import canonical, is_number, last_size, root_of
@@ -45,18 +46,20 @@ def fused_call(found: WrittenAttention, sources: Mapping[str, str]) -> FusedCall
     source = found.source
     for operand in (found.query, found.key, found.value):
         _same(found, operand.node)
-    parts = [_operand(source, operand) for operand in (found.query, found.key, found.value)]
+    query, *others = (_operand(source, operand) for operand in (found.query, found.key, found.value))
+    unneeded: list[tuple[cst.CSTNode, str]] = []
+    masks = _masks(found, unneeded)
+    parts = [_with_even_rows(found, query, masks), *others]
     if found.three_axes:
         parts = [f"{part}.unsqueeze(0)" for part in parts]
-    unneeded: list[tuple[cst.CSTNode, str]] = []
-    arguments = [*parts, *_masks(found, unneeded)]
-    dropped = _dropped(found, sources)
+    arguments = [*parts, *([masks.argument] if masks is not None else [])]
+    dropped, drops = _dropped(found, sources)
     arguments += [f"dropout_p={dropped}"] if dropped else []
     scale = _scale(found)
     arguments += [f"scale={scale}"] if scale else []
     after = ".squeeze(0)" if found.three_axes else ""
     after += _moved(found.result_order) if found.result_order else ""
-    return FusedCall(tuple(arguments), after, tuple(unneeded), bool(dropped))
+    return FusedCall(tuple(arguments), after, tuple(unneeded), drops)
 
 
 def _same(found: WrittenAttention, node: cst.BaseExpression) -> None:
@@ -97,30 +100,41 @@ def _moved(order: tuple[int, ...]) -> str:
     return f".permute({', '.join(map(str, order))})"
 
 
-def _masks(found: WrittenAttention, unneeded: list[tuple[cst.CSTNode, str]]) -> list[str]:
+@dataclass(frozen=True)
+class _Told:
+    """How the masks are said to the kernel."""
+
+    argument: str
+    hidden: str | None = None
+    """Of a finite fill value: the code that is true where a key is not seen."""
+    condition: cst.BaseExpression | None = None
+
+
+def _masks(found: WrittenAttention, unneeded: list[tuple[cst.CSTNode, str]]) -> _Told | None:
     plain: list[Mask] = []
     is_causal: list[Mask] = []
+    square = not may_have_more_keys(found)
     for mask in found.masks:
         used: list[tuple[cst.CSTNode, str]] = []
         hides = mask.kind == "add" or _fill(found, mask) <= -_LARGE
         if not hides:
             raise CannotFuse("what it puts in the place of masked scores is not known to be very negative")
-        if causal(found.source, mask.node, used) is _AGREES[mask.kind]:
+        if square and causal(found.source, mask.node, used) is _AGREES[mask.kind]:
             is_causal.append(mask)
             unneeded += used
         else:
             plain.append(mask)
     if not plain and not is_causal:
-        return []
+        return None
     if not plain and len(is_causal) == 1:
         condition = is_causal[0].condition
         if condition is None:
-            return ["is_causal=True"]
+            return _Told("is_causal=True")
         if isinstance(condition, cst.Name | cst.Attribute):
-            return [f"is_causal={found.source.code(condition)}"]
+            return _Told(f"is_causal={found.source.code(condition)}")
         raise CannotFuse("its mask is causal or not from call to call")
     unneeded.clear()
-    return [f"attn_mask={_combined(found, [*is_causal, *plain])}"]
+    return _combined(found, [*is_causal, *plain])
 
 
 def _fill(found: WrittenAttention, mask: Mask) -> float:
@@ -128,7 +142,7 @@ def _fill(found: WrittenAttention, mask: Mask) -> float:
     return math.nan if value is None else value
 
 
-def _combined(found: WrittenAttention, masks: list[Mask]) -> str:
+def _combined(found: WrittenAttention, masks: list[Mask]) -> _Told:
     source = found.source
     for mask in masks:
         _same(found, mask.node)
@@ -138,41 +152,67 @@ def _combined(found: WrittenAttention, masks: list[Mask]) -> str:
         return _single(found, masks[0])
     if any(mask.kind == "add" or mask.condition is not None for mask in masks):
         raise CannotFuse("it has several masks, not all of them plain ones of booleans")
+    seen = " & ".join(_seen(source, mask, nested=True) for mask in masks)
     if all(math.isinf(_fill(found, mask)) for mask in masks):
-        return " & ".join(_seen(source, mask, nested=True) for mask in masks)
+        return _Told(f"attn_mask={seen}")
+    if len({_fill(found, mask) for mask in masks}) > 1:
+        raise CannotFuse("its masks put different numbers in the place of scores")
     hidden = " | ".join(_hidden(source, mask, nested=True) for mask in masks)
-    fill = min((mask for mask in masks if math.isfinite(_fill(found, mask))), key=lambda mask: _fill(found, mask))
-    return _additive(found, hidden, fill)
+    return _Told(f"attn_mask=({seen}) | {_whole(hidden)}", hidden)
 
 
-def _single(found: WrittenAttention, mask: Mask) -> str:
+def _single(found: WrittenAttention, mask: Mask) -> _Told:
     source = found.source
+    hidden = None
     if mask.kind == "add":
         code = source.code(mask.node)
     elif math.isinf(_fill(found, mask)):
         code = _seen(source, mask)
     else:
-        code = _additive(found, _hidden(source, mask), mask)
+        hidden = _hidden(source, mask)
+        code = f"{_seen(source, mask, nested=True)} | {_whole(hidden)}"
     if mask.condition is None:
-        return code
-    test = source.code(mask.condition)
-    if test == f"{code} is not None":
+        return _Told(f"attn_mask={code}", hidden)
+    return _Told(f"attn_mask={_only_if(source, mask.condition, code, 'None')}", hidden, mask.condition)
+
+
+def _only_if(source: Source, condition: cst.BaseExpression, code: str, otherwise: str) -> str:
+    """`code` where the condition holds, as a mask's `is not None` is best read."""
+    test = source.code(condition)
+    if otherwise == "None" and test == f"{code} is not None":
         return code
     if test.endswith(" is not None"):
-        return f"None if {test.replace(' is not None', ' is None')} else {code}"
-    return f"{code} if {test} else None"
+        return f"{otherwise} if {test.removesuffix(' is not None')} is None else {code}"
+    return f"{code} if {test} else {otherwise}"
 
 
-def _additive(found: WrittenAttention, hidden: str, mask: Mask) -> str:
-    """A row of which nothing is seen stays an even mean, as it was, where booleans would make it zero."""
-    assert found.query is not None and mask.fill is not None
-    torch = next((name for name in ("torch", "th") if f"import {name}\n" in found.source.text + "\n"), "torch")
-    query = found.source.code(found.query.node)
-    if any(name.value in {bound for _, bound in found.steps} for name in names_in(found.source, mask.fill)):
-        fill = f"{torch}.finfo({query}.dtype).min"
-    else:
-        fill = found.source.code(mask.fill)
-    return f"{torch}.where({hidden}, {fill}, 0.0).to({query}.dtype)"
+def _whole(hidden: str) -> str:
+    """True for the rows of which nothing is seen."""
+    plain = hidden.isidentifier() or (hidden.startswith("(") and _closes_last(hidden))
+    return f"{hidden if plain else f'({hidden})'}.all(-1, keepdim=True)"
+
+
+def _closes_last(code: str) -> bool:
+    """Whether the parenthesis that code begins with is closed by its last character."""
+    depth = 0
+    for at, character in enumerate(code):
+        depth += (character == "(") - (character == ")")
+        if not depth:
+            return at == len(code) - 1
+    return False
+
+
+def _with_even_rows(found: WrittenAttention, query: str, told: _Told | None) -> str:
+    """The queries, zero in rows of which nothing is seen.
+
+    A finite fill value gives such a row even weights over all keys, and no gradient to its scores. So does a query of
+    zeros that sees every key; booleans alone would give the row zeros, and a number that is added would let the
+    gradient through.
+    """
+    if told is None or told.hidden is None:
+        return query
+    zeroed = f"{query}.masked_fill({_whole(told.hidden)}, 0.0)"
+    return zeroed if told.condition is None else _only_if(found.source, told.condition, zeroed, query)
 
 
 def _seen(source: Source, mask: Mask, nested: bool = False) -> str:
@@ -291,27 +331,27 @@ def _root_of_tensor(source: Source, node: cst.BaseExpression) -> cst.BaseExpress
     return first if sayable and is_number(source, first) else None
 
 
-def _dropped(found: WrittenAttention, sources: Mapping[str, str]) -> str | None:
-    """The code of the share of weights that is dropped; None where none is."""
+def _dropped(found: WrittenAttention, sources: Mapping[str, str]) -> tuple[str | None, bool]:
+    """The code of the share of weights that is dropped, None where none ever is; and whether this program drops any."""
     made, source = found.dropout, found.source
     if made is None:
-        return None
+        return None, False
     if made.module is not None:
         assert isinstance(made.node, cst.Call)
         share = next((arg.value for arg in made.module.args if arg.keyword is None or arg.keyword.value == "p"), None)
-        if share is not None and _is_zero(source, share, sources):
-            return None
-        return f"{source.code(made.node.func)}.p if self.training else 0.0"
+        fixed = share is not None and constant(source, share) == 0 and not sets_attribute(sources, "p")
+        module = source.code(made.node.func)
+        drops = share is None or not _is_zero(source, share, sources)
+        return (None if fixed else f"{module}.p if {module}.training else 0.0"), drops and not fixed
     share, training = made.given("p", 1), made.given("training", 2)
     if made.method or (share is None and training is None):
         raise CannotFuse("its weights are dropped out in a way that is not followed")
     code = source.code(share) if share is not None else "0.5"
-    if share is not None and _is_zero(source, share, sources):
-        return None
     when = source.code(training) if training is not None else "True"
-    if when == "False":
-        return None
-    return code if when == "True" else f"{code} if {when} else 0.0"
+    if when == "False" or (share is not None and constant(source, share) == 0):
+        return None, False
+    drops = share is None or not _is_zero(source, share, sources)
+    return (code if when == "True" else f"{code} if {when} else 0.0"), drops
 
 
 def _is_zero(source: Source, share: cst.BaseExpression, sources: Mapping[str, str]) -> bool:

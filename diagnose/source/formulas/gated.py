@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import libcst as cst
@@ -33,8 +34,8 @@ class GatedUnit:
     """Statements that nobody needs any more."""
 
 
-def gated_units(source: Source) -> Iterator[GatedUnit]:
-    """Those of a file, in the order of the text."""
+def gated_units(source: Source, others: Collection[str] = ()) -> Iterator[GatedUnit]:
+    """Those of a file, in the order of the text; `others` are the texts of the program's other files."""
     for node in source.walk():
         if not isinstance(node, cst.BinaryOperation | cst.Call):
             continue
@@ -42,14 +43,18 @@ def gated_units(source: Source) -> Iterator[GatedUnit]:
         if made is None or made.name != "mul" or len(made.operands) != 2 or made.keywords:
             continue
         for act, up in (made.operands, made.operands[::-1]):
-            found = _unit(source, node, act, up)
+            found = _unit(source, node, act, up, others)
             if found is not None:
                 yield found
                 break
 
 
 def _unit(
-    source: Source, root: cst.BaseExpression, act: cst.BaseExpression, up: cst.BaseExpression
+    source: Source,
+    root: cst.BaseExpression,
+    act: cst.BaseExpression,
+    up: cst.BaseExpression,
+    others: Collection[str],
 ) -> GatedUnit | None:
     made = certain(source, act)
     kind = _kind(source, made) if made is not None else None
@@ -59,7 +64,7 @@ def _unit(
     gone = [statement for statement, _ in made.through]
     if not unchanged_until(source, gate, at, gone) or not nothing_else_reads(source, root, made.through):
         return None
-    return GatedUnit(root, kind, gate, up, made.through) if _of_one_shape(source, gate, up) else None
+    return GatedUnit(root, kind, gate, up, made.through) if _of_one_shape(source, gate, up, others) else None
 
 
 def _kind(source: Source, made: Operation) -> str | None:
@@ -77,10 +82,45 @@ def _kind(source: Source, made: Operation) -> str | None:
     return {"none": "gelu", "tanh": "gelu_tanh"}.get(way)
 
 
-def _of_one_shape(source: Source, gate: cst.BaseExpression, up: cst.BaseExpression) -> bool:
+def _of_one_shape(
+    source: Source, gate: cst.BaseExpression, up: cst.BaseExpression, others: Collection[str] = ()
+) -> bool:
     """Whether two tensors are seen to have one shape: a product that broadcasts is another thing."""
+    given = _given(source, gate, up, others)
+    if given is not None:
+        return bool(given) and all(_of_one_shape(source, *pair) for pair in given)
     one, other = (_origin(source, node) for node in (gate, up))
     return one is not None and one == other
+
+
+def _given(
+    source: Source, gate: cst.BaseExpression, up: cst.BaseExpression, others: Collection[str]
+) -> list[tuple[cst.BaseExpression, cst.BaseExpression]] | None:
+    """What every call of a function gives two of its parameters, none where a use is not followed; None for others."""
+    if not isinstance(gate, cst.Name) or not isinstance(up, cst.Name):
+        return None
+    bound = [reaching(source, statement_of(source, name), name.value) for name in (gate, up)]
+    function = bound[0].statement
+    if any(one.bound is not Bound.PARAMETER or one.statement is not function for one in bound):
+        return None
+    if not isinstance(function, cst.FunctionDef) or function.decorators or source.parent(function) is not source.module:
+        return []
+    name = function.name.value
+    if any(re.search(rf"\b{name}\b", text) for text in others):
+        return []
+    places = {parameter.name.value: at for at, parameter in enumerate(function.params.params)}
+    pairs = []
+    for use in source.every(cst.Name):
+        call = source.parent(use)
+        if use.value != name or call is function:
+            continue
+        if not isinstance(call, cst.Call) or call.func is not use:
+            return []
+        first, second = (argument(call, each.value, places.get(each.value)) for each in (gate, up))
+        if first is None or second is None:
+            return []
+        pairs.append((first.value, second.value))
+    return pairs
 
 
 def _origin(source: Source, node: cst.BaseExpression) -> tuple[object, ...] | None:

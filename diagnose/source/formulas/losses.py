@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import libcst as cst
 
@@ -17,19 +16,12 @@ from diagnose.source.formulas.cross_entropy import (
 from diagnose.source.formulas.likelihood import WrittenLikelihood, written_likelihoods
 from diagnose.source.syntax import Source
 
-__all__ = ["differentiates_twice", "has_losses", "losses"]
-
-_TWICE = re.compile(r"create_graph\s*=\s*True|\bautograd\.functional\b|\bautograd\.forward_ad\b")
+__all__ = ["has_losses", "losses"]
 
 
 def has_losses(text: str) -> bool:
     """Whether a file may have any: to ask this takes no time, to read a file does."""
     return any(word in text for word in ("cross_entropy", "CrossEntropyLoss", "log_softmax"))
-
-
-def differentiates_twice(sources: Mapping[str, str]) -> bool:
-    """Whether a program takes gradients of gradients, which fused kernels do not have."""
-    return any(_TWICE.search(text) for text in sources.values())
 
 
 def losses(source: Source, below: cst.CSTNode | None = None) -> Iterator[CrossEntropy]:

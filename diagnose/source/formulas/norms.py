@@ -34,6 +34,12 @@ class WrittenNorm:
     method: cst.FunctionDef | None = None
     """The method that the core stands in."""
     steps: list[Step] = field(default_factory=list)
+    widened: str = ""
+    """`float` where the input is made float32 and what comes out stays that."""
+    casts: list[Operation] = field(default_factory=list)
+    """Changes of the input's format."""
+    casts_back: list[Operation] = field(default_factory=list)
+    """Changes of the format of what comes out."""
 
 
 class _NotOne(Exception):
@@ -109,6 +115,7 @@ def _weighted(found: WrittenNorm, node: cst.BaseExpression) -> None:
     for value, factor in (rest, rest[::-1]):
         before = len(found.steps)
         found.input = found.eps = None
+        found.casts.clear()
         try:
             if value[0] == "mul":
                 _denominator(found, factor[1], inverse=factor[0] == "mul")
@@ -133,6 +140,7 @@ def _factors(found: WrittenNorm, node: cst.BaseExpression) -> list[tuple[str, cs
         inner = _factors(found, made.operands[0])
         if len(inner) > 1 or (made.operands and _is_method(found.source, inner[0][1])):
             found.steps += made.through
+            found.casts_back.append(made)
             return inner
     if made.through and _is_method(found.source, node):
         found.steps += made.through
@@ -158,6 +166,8 @@ def _method(found: WrittenNorm, node: cst.BaseExpression) -> None:
     returned = last.body[0] if isinstance(last, cst.SimpleStatementLine) else None
     if len(methods) != 1 or not isinstance(returned, cst.Return) or returned.value is None:
         raise _NotOne
+    if any(source.code(base.value) == around.name.value for each in source.every(cst.ClassDef) for base in each.bases):
+        raise _NotOne  # a class below it may have a method of its own there
     inner = WrittenNorm(source, returned.value, found.kind)
     _weighted(inner, returned.value)
     parameters = methods[0].params.params
@@ -171,6 +181,7 @@ def _method(found: WrittenNorm, node: cst.BaseExpression) -> None:
         raise _NotOne
     found.steps += made.through
     found.eps, found.method = inner.eps, methods[0]
+    found.casts, found.casts_back = [*inner.casts], [*found.casts_back, *inner.casts_back]
     _set_input(found, made.operands[0])
 
 
@@ -181,6 +192,7 @@ def _uncast(found: WrittenNorm, node: cst.BaseExpression) -> cst.BaseExpression:
         if made is None or made.name not in _CASTS or made.condition is not None or not made.operands:
             return node
         found.steps += made.through
+        found.casts.append(made)
         node = made.operands[0]
 
 
@@ -325,6 +337,48 @@ def _check(found: WrittenNorm) -> None:
     if found.weight is not None and not same_value(source, found.weight, at):
         raise _NotOne
     _check_reads(found, removed)
+    _check_formats(found)
+
+
+def _check_formats(found: WrittenNorm) -> None:
+    """The kernel returns its input's format: what comes out is in that, or in the wider one that the input is given."""
+    source = found.source
+    if any(not _is_format_of_input(found, made) for made in found.casts_back):
+        raise _NotOne
+    if found.casts_back or not found.casts:
+        return
+    if any(not _is_float32(source, made) for made in found.casts):
+        raise _NotOne
+    found.widened = "float"
+
+
+def _is_float32(source: Source, made: Operation) -> bool:
+    asked = made.given("dtype", 1)
+    return made.name == "float" or (asked is not None and bool(source.names(asked) & {"torch.float32", "torch.float"}))
+
+
+def _is_format_of_input(found: WrittenNorm, made: Operation) -> bool:
+    """Whether a change of format is to the input's own: `.type_as(x)`, `.to(x.dtype)`, also by a name for that."""
+    source, asked = found.source, made.given("dtype", 1)
+    if asked is None or found.input is None:
+        return False
+    if isinstance(asked, cst.Name):
+        seen = reaching(source, statement_of(source, asked), asked.value)
+        if seen.bound is Bound.ASSIGNED and isinstance(seen.value, cst.Attribute):
+            asked = seen.value
+    if isinstance(asked, cst.Attribute) and asked.attr.value == "dtype":
+        asked = asked.value
+    if found.method is not None and source.inside(asked, cst.FunctionDef) is found.method:
+        parameter = found.method.params.params[1].name.value
+        given = reaching(source, statement_of(source, asked), parameter)
+        return source.code(asked) == parameter and given.bound is Bound.PARAMETER
+    if source.code(asked) != source.code(found.input):
+        return False
+    for name, other in zip(names_in(source, asked), names_in(source, found.input), strict=True):
+        one = reaching(source, statement_of(source, name), name.value)
+        if one.statement is not reaching(source, statement_of(source, other), other.value).statement:
+            return False
+    return True
 
 
 def _all_removed_between(found: WrittenNorm, name: str, first: cst.CSTNode | None, at: cst.CSTNode) -> bool:
@@ -358,9 +412,5 @@ def _check_reads(found: WrittenNorm, removed: set[int]) -> None:
         if isinstance(parent, cst.AssignTarget | cst.Param):
             continue
         seen = reaching(source, statement_of(source, name), name.value)
-        if id(seen.statement) in removed:
-            if ".dtype" in source.code(statement_of(source, name)):
-                continue
-            raise _NotOne
-        if seen.bound is Bound.LOST:
+        if id(seen.statement) in removed or seen.bound is Bound.LOST:
             raise _NotOne

@@ -11,9 +11,17 @@ from diagnose.source.flow import within
 from diagnose.source.members import members_named
 from diagnose.source.steps.training import TrainingStep
 from diagnose.source.syntax import Source, parse
+from diagnose.source.written import is_written
 
-__all__ = ["conv_classes", "convolves_first", "moved_inputs", "uses_convolutions"]
+__all__ = ["convolves_first", "layout_use", "moved_inputs", "sized_views", "uses_convolutions"]
 
+_LAYOUT_METHODS = frozenset(
+    {"as_strided", "as_strided_", "data_ptr", "is_contiguous", "resize_", "set_", "storage", "storage_offset"}
+    | {"stride", "untyped_storage"}
+)
+_FLATTENING = frozenset({"torch.nn.utils.parameters_to_vector", "torch.as_strided", "torch.optim.LBFGS"})
+"""Of torch's own, what takes a parameter as one row of numbers by `view`."""
+_FOREIGN = ("torch.ops.", "torch.utils.cpp_extension.", "torch.utils.dlpack.", "ctypes.", "cupy.", "triton.")
 _LIBRARIES = ("torchvision.models", "timm", "torchvision import models", "segmentation_models_pytorch")
 
 
@@ -22,7 +30,66 @@ def uses_convolutions(sources: Mapping[str, str]) -> bool:
     return any("Conv2d" in text or any(name in text for name in _LIBRARIES) for text in sources.values())
 
 
-def conv_classes(source: Source) -> Iterator[tuple[cst.ClassDef, cst.FunctionDef]]:
+def layout_use(sources: Mapping[str, str]) -> str | None:
+    """The first place where a program asks how a tensor lies in memory, or hands it to code that assumes it."""
+    for path, text in sources.items():
+        source = parse(text)
+        if source is None:
+            continue
+        for node in source.walk():
+            reason = _asks_layout(source, node)
+            if reason:
+                return f"{path}:{source.lines_of(node)[0]}: {reason}"
+        for view in sized_views(source):
+            if _is_written_through(source, view):
+                return f"{path}:{source.lines_of(view)[0]}: a view is written to"
+    return None
+
+
+def _asks_layout(source: Source, node: cst.CSTNode) -> str | None:
+    if isinstance(node, cst.ClassDef):
+        own = any("torch.autograd.Function" in source.names(base.value) for base in node.bases)
+        return f"`{node.name.value}` is an operator of the program's own" if own else None
+    if not isinstance(node, cst.Call):
+        return None
+    if isinstance(node.func, cst.Attribute) and node.func.attr.value in _LAYOUT_METHODS:
+        return f"`{node.func.attr.value}` hangs on how a tensor lies in memory"
+    names = source.names(node.func)
+    if names & _FLATTENING or any(name.startswith(_FOREIGN) for name in names):
+        return f"`{source.code(node.func)}` takes tensors as they lie in memory"
+    return None
+
+
+def sized_views(source: Source) -> Iterator[cst.Call]:
+    """The calls `x.view(…)` with sizes, and not with a format of numbers."""
+    for call in source.every(cst.Call):
+        if isinstance(call.func, cst.Attribute) and call.func.attr.value == "view" and call.args:
+            first = call.args[0]
+            formats = any(name.startswith("torch.") for name in source.names(first.value))
+            if first.keyword is None and (not formats or isinstance(first.value, cst.Call)):
+                yield call
+
+
+def _is_written_through(source: Source, view: cst.Call) -> bool:
+    """Whether the program changes through a view what the tensor itself holds."""
+    below: cst.CSTNode = view
+    for above in source.ancestors(view):
+        if isinstance(above, cst.Attribute) and above.value is below:
+            called = source.parent(above)
+            if isinstance(called, cst.Call) and above.attr.value.endswith("_"):
+                return True
+        elif isinstance(above, cst.AssignTarget | cst.AugAssign):
+            return above.target is below
+        elif not isinstance(above, cst.Subscript):
+            break
+        below = above
+    assign = source.parent(view)
+    target = assign.targets[0].target if isinstance(assign, cst.Assign) else None
+    scope = source.inside(view, cst.FunctionDef)
+    return isinstance(target, cst.Name) and is_written(source, target.value, scope or source.module)
+
+
+def _conv_classes(source: Source) -> Iterator[tuple[cst.ClassDef, cst.FunctionDef]]:
     """Classes that build convolutions, with their `forward`."""
     for around in source.every(cst.ClassDef):
         if "Conv2d" not in source.code(around):
@@ -42,7 +109,7 @@ def convolves_first(sources: Mapping[str, str]) -> bool:
     for text in sources.values():
         library = library or any(name in text for name in _LIBRARIES)
         source = parse(text) if "Conv2d" in text else None
-        for around, method in conv_classes(source) if source is not None else ():
+        for around, method in _conv_classes(source) if source is not None else ():
             assert source is not None
             first = method.params.params[1].name.value if len(method.params.params) > 1 else None
             for call in source.every(cst.Call, method.body):

@@ -1,0 +1,191 @@
+"""What edits of a model's mathematics must leave alone, and what they may take."""
+
+from __future__ import annotations
+
+import pytest
+from rewriting import fixed, rewritten
+
+CONVOLUTION = """
+import torch
+from torch import nn
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3)
+
+    def forward(self, x):
+        return self.conv(x)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.block = Block()
+        self.head = nn.Linear(32, 2)
+
+    def forward(self, x):
+        x = self.block(x)
+        return self.head(x.view(x.size(0), -1))
+
+
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x in batches:
+    loss = model(x).sum()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_channels_last_flattens_what_another_class_convolved() -> None:
+    assert "x.reshape(x.size(0), -1)" in fixed("channels-last", CONVOLUTION)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "print(model.block.conv.weight.stride())",
+        "send(model.block.conv.weight.data_ptr())",
+        "vector = nn.utils.parameters_to_vector(model.parameters())",
+        "model.block.conv.weight.data.view(-1).fill_(1)",
+        "x.view(2, -1)[:, 0] = 0",
+        "torch.ops.mine.convolve(x)",
+    ],
+)
+def test_channels_last_leaves_programs_that_ask_how_tensors_lie(use: str) -> None:
+    assert rewritten("channels-last", CONVOLUTION + use + "\n") is None
+
+
+GATED = """
+import torch.nn.functional as F
+from torch import nn
+
+
+def act(x, g):
+    return F.silu(g) * x
+
+
+class Unit(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.gate = nn.Linear(4, 8), nn.Linear(4, 8)
+        self.one = nn.Linear(4, 1)
+
+    def forward(self, x):
+        return act(self.up(x), self.gate(x))
+"""
+
+
+def test_a_gated_unit_in_a_function_is_one_where_every_call_gives_one_shape() -> None:
+    assert "return swiglu(g, x)" in fixed("fuse-swiglu", GATED)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("self.gate(x))", "self.one(x))"),
+        ("act(self.up(x), self.gate(x))", "act(self.up(x), self.gate(x)) + act(x, self.one(x))"),
+        ("act(self.up(x), self.gate(x))", "apply(act, self.up(x), self.gate(x))"),
+        ("    return F.silu(g)", "    g = g[..., :1]\n    return F.silu(g)"),
+        ("F.silu(g)", "F.silu(g.detach())"),
+        ("import torch.nn", "import torch\nHESSIAN = torch.func.hessian(f)\nimport torch.nn"),
+    ],
+)
+def test_a_gated_unit_of_other_shapes_or_uses_is_left_alone(old: str, new: str) -> None:
+    assert rewritten("fuse-swiglu", GATED.replace(old, new)) is None
+
+
+NORM = """
+import torch
+from torch import nn
+
+
+class Norm(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x):
+        {first}
+        y = {value}
+        return y * self.weight
+"""
+ROOT = "x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)"
+
+
+@pytest.mark.parametrize("given", ["x.float()", "x.to(torch.float32)"])
+def test_a_norm_that_returns_the_wider_format_still_does(given: str) -> None:
+    assert "rms_norm(x.float(), " in fixed("native-norm", NORM.format(first=f"x = {given}", value=ROOT))
+
+
+@pytest.mark.parametrize(
+    ("first", "value"),
+    [
+        ("x = x.to(torch.bfloat16)", ROOT),
+        ("x = x.double()", ROOT),
+        ("x = x.float()", f"({ROOT}).to(x.dtype)"),
+        ("x = x.float(); print(x.dtype)", ROOT),
+    ],
+)
+def test_a_norm_that_returns_another_format_is_left_alone(first: str, value: str) -> None:
+    assert rewritten("native-norm", NORM.format(first=first, value=value)) is None
+
+
+BLOCKS = """
+import random
+
+import torch
+from torch import nn
+
+SEEN = []
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        {effect}
+        return x + self.linear(x)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([Block() for _ in range(3)])
+
+    def forward(self, x):
+        self.calls = 1
+        for block in self.blocks:
+            x = block(x)
+        return x
+"""
+
+
+def test_blocks_without_effects_are_computed_again_whatever_the_caller_keeps() -> None:
+    text = BLOCKS.format(effect="rows = []\n        rows.append(x)")
+    assert "checkpoint(block, x" in fixed("checkpoint-blocks", text, rule="memory-pressure")
+
+
+@pytest.mark.parametrize(
+    "effect",
+    [
+        "self.calls += 1",
+        "self.last = x",
+        "self.count.add_(1)",
+        "SEEN.append(x.shape)",
+        "print(x.shape)",
+        "x = x if random.random() < 0.5 else -x",
+        "global SEEN",
+    ],
+)
+def test_blocks_whose_second_pass_shows_are_left_alone(effect: str) -> None:
+    assert rewritten("checkpoint-blocks", BLOCKS.format(effect=effect), rule="memory-pressure") is None
+
+
+def test_hooked_blocks_are_left_alone() -> None:
+    text = BLOCKS.format(effect="pass") + "\n\nNet().blocks[0].register_forward_hook(print)\n"
+    assert rewritten("checkpoint-blocks", text, rule="memory-pressure") is None
