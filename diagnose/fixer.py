@@ -119,13 +119,15 @@ from diagnose.source.steps.data_parallel import (
     hooked_gradients,
     wrapper_of,
 )
-from diagnose.source.steps.deferred import Deferred, LeftAlone, filled_by, keep_on_device, put_off, read_at_once
+from diagnose.source.steps.deferral import Deferred, LeftAlone
+from diagnose.source.steps.deferred import filled_by, keep_on_device, put_off, read_at_once
 from diagnose.source.steps.device_type import device_type
 from diagnose.source.steps.every_gradient import idle_gradients
 from diagnose.source.steps.every_step import EveryStep, Stretch, batch_loops, counter_of, is_occasional
 from diagnose.source.steps.forward_region import ForwardRegion, forward_region
 from diagnose.source.steps.images import convolves_first, layout_use, moved_inputs, sized_views, uses_convolutions
 from diagnose.source.steps.kept_averages import KeptAverage, kept_averages
+from diagnose.source.steps.kinds import number_kind
 from diagnose.source.steps.lightning import lightning_models, logged_reads
 from diagnose.source.steps.loaders import Loader, LoadersFound, find_loaders
 from diagnose.source.steps.micro_steps import LastMicroStep, last_micro_step
@@ -140,7 +142,7 @@ from diagnose.source.steps.parameter_loops import ParameterLoop, parameter_loops
 from diagnose.source.steps.pending import puts_off
 from diagnose.source.steps.pending_files import may_notice
 from diagnose.source.steps.progress import does_more, on_progress_bar, show_less_often, shown_at
-from diagnose.source.steps.reads import is_read, log_branch, outcome, tensor_of, training_reads, trains, trains_within
+from diagnose.source.steps.reads import is_read, log_branch, tensor_of, training_reads, trains, trains_within
 from diagnose.source.steps.repeated_forward import repeated_effect
 from diagnose.source.steps.sample_draws import Draw
 from diagnose.source.steps.samples import changing_samples
@@ -331,12 +333,12 @@ __all__ = [
     "needs_model",
     "norm_loops",
     "number",
+    "number_kind",
     "on_device",
     "on_progress_bar",
     "only_computes",
     "only_statement",
     "operand",
-    "outcome",
     "output_layers",
     "output_losses",
     "own_moves",

@@ -5,7 +5,7 @@ What it changes
     are logged. `running += loss.item()` becomes `running += loss.detach().double()`, and `float(running)` stands
     where the program uses it, in its own `if step % n == 0:` or after the loop. A list of losses holds tensors and
     is read at once where it is used. A statement that fills a dictionary, or a meter of the program's own, is put off
-    until somebody looks at what it fills. A progress bar shows every tenth value. A loop that calls `.item()` for
+    until somebody looks at what it fills. A progress bar shows every tenth value and the last of each loop. A loop that calls `.item()` for
     every parameter collects its tensors and reads them in one go, in the log branch if that is where the result is
     used, and ahead of the loop where it is used in the same turn. What a Lightning module logs goes to its `log` as a
     tensor.
@@ -25,7 +25,6 @@ Fix safety
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 import libcst as cst
@@ -51,10 +50,10 @@ from diagnose.fixer import (
     gate,
     is_read,
     keep_on_device,
-    lines_in,
     lines_with,
     logged_reads,
     loops_around,
+    number_kind,
     on_progress_bar,
     parse,
     put_off,
@@ -70,8 +69,7 @@ from diagnose.fixer import (
     trains_within,
 )
 
-_DEPENDS = re.compile(r"\.nonzero\(|\bnonzero\(|masked_select\(|\.unique\(|\bunique\(")
-_MASKED = re.compile(r"[\w\]]\[[^\[\]:]*\b(\w*mask\w*|matched|valid|keep|selected|positive)(\[\w+\])?\s*\]")
+_DEPENDS = frozenset({"nonzero", "masked_select", "unique"})
 
 
 def rewrite(request: Request) -> Answer:
@@ -85,7 +83,7 @@ def rewrite(request: Request) -> Answer:
         source = parse(text) if ".item()" in text or lines else None
         if source is None:
             continue
-        plan = Deferred(source)
+        plan = Deferred(source, [one for each in request.sources.values() if (one := parse(each)) is not None])
         plan.torch, imports = ensure_import(source, "torch")
         _plan(plan, lines)
         if any(f"{plan.torch}." in edit.text for edit in plan.splices):
@@ -116,15 +114,34 @@ def _returned(source: Source, lines: set[int]) -> Iterator[str]:
 
 def _shapes(request: Request) -> Iterator[str]:
     """Lines that read the device without saying so: the size of their result depends on its values."""
-    for place in request.finding.where:
-        lines = lines_in(request.sources.get(place.file, ""))
-        code = lines[place.line - 1].split("#")[0] if 0 < place.line <= len(lines) else ""
-        if _DEPENDS.search(code) or _MASKED.search(code):
+    for path, text in request.sources.items():
+        lines = {place.line for place in request.finding.where if place.file == path}
+        source = parse(text) if lines else None
+        if source is None:
+            continue
+        told = dict.fromkeys(
+            source.lines_of(node)[0]
+            for node in source.every(cst.BaseExpression)
+            if source.lines_of(node)[0] in lines and _depends(source, node)
+        )
+        for line in told:
             yield (
-                f"{place.file}:{place.line} may read how large its result is: what it picks depends on values of the "
+                f"{path}:{line} may read how large its result is: what it picks depends on values of the "
                 "device. With torch.where, or with the mask as a weight (loss of all × mask, divided by mask.sum()), "
                 "sizes stay the same and nobody waits"
             )
+
+
+def _depends(source: Source, node: cst.BaseExpression) -> bool:
+    """Whether an expression in a line that was seen to wait may pick by values: with a mask, or a table of them."""
+    if isinstance(node, cst.Call):
+        return call_name(node) in _DEPENDS
+    if not isinstance(node, cst.Subscript) or len(node.slice) != 1:
+        return False
+    index = node.slice[0].slice
+    if not isinstance(index, cst.Index) or not isinstance(index.value, cst.Name | cst.Subscript | cst.Comparison):
+        return False
+    return number_kind(source, index.value) is None
 
 
 def _plan(plan: Deferred, lines: set[int]) -> None:
@@ -177,15 +194,31 @@ def _plan_read(plan: Deferred, read: cst.Call, steps: set[Loop], done: set[tuple
         key = (scope_of(source, read), name)
         if key not in done:
             done.add(key)
-            keep_on_device(plan, read, batch, name)
+            _keep(plan, read, batch, name)
+
+
+def _keep(plan: Deferred, read: cst.Call, batch: Loop, name: str) -> None:
+    """Keep a variable on the device; where that would compute it otherwise, put its statement off. Raises LeftAlone."""
+    before = len(plan.splices)
+    try:
+        keep_on_device(plan, read, batch, name)
+    except LeftAlone as reason:
+        del plan.splices[before:]
+        if puts_off(plan.source, read, sums=True) is None:
+            raise
+        try:
+            put_off(plan, read, batch)
+        except LeftAlone as second:
+            del plan.splices[before:]
+            raise LeftAlone(f"{reason}; {second}") from second
 
 
 def _show_less_often(plan: Deferred, shown: cst.Expr, batch: Loop) -> None:
     if does_more(plan.source, shown):
         raise LeftAlone("what it shows is made by a call that may do more; show every n-th step only")
     splices = show_less_often(plan.source, shown, batch)
-    if splices is None:
-        raise LeftAlone("it is shown in every step, and nothing counts the steps; show every n-th only")
+    if isinstance(splices, str):
+        raise LeftAlone(f"it is shown in every step, and {splices}; show every n-th only")
     plan.splices += [edit for edit in splices if edit not in plan.splices]
     plan.moved.append("what the progress bar shows")
 

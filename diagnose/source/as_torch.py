@@ -74,10 +74,15 @@ def translated_use(
                 best = (node, found)
         elif not isinstance(node, cst.Arg | cst.ComparisonTarget):
             break
-    if best is None or not best[1].reduced:
-        return None
+    if best is None or not best[1].reduced or not best[1].exact:
+        return None  # a sum in another order has other last digits
     node, found = best
-    return node, found if found.read else replace(found, code=f"{found.code}.item()", read=True)
+    if found.read:
+        return best
+    shown = source.parent(node)
+    formatted = isinstance(shown, cst.FormattedStringExpression) and shown.format_spec is not None
+    # A number of NumPy's prints otherwise than one of Python's, and computes otherwise in single precision.
+    return (node, replace(found, code=f"{found.code}.item()", read=True)) if formatted else None
 
 
 def as_torch(source: Source, node: cst.BaseExpression, leaves: Mapping[cst.CSTNode, Translated]) -> Translated | None:

@@ -14,6 +14,7 @@ __all__ = [
     "STEADY_UPDATES",
     "Loop",
     "Uses",
+    "Variable",
     "asks_nothing",
     "bindings",
     "binds",
@@ -31,6 +32,8 @@ __all__ = [
 ]
 
 Scope = cst.FunctionDef | cst.Module
+Variable = cst.Name | cst.Attribute
+"""A name, or an attribute of the object: `self.total`."""
 STEADY_UPDATES = (cst.AddAssign, cst.SubtractAssign, cst.MultiplyAssign, cst.DivideAssign)
 """`+=` and its like, which mean the same for a number and for a tensor that holds one."""
 _ARITHMETIC = (cst.Add, cst.Subtract, cst.Multiply, cst.Divide)
@@ -42,11 +45,11 @@ _NO_MODE = re.compile(r"__name__|is_available\(|\b(?:use_|no_)?cuda\b|\bdevice\b
 class Uses:
     """All that happens to one name in one scope, in the order of the text."""
 
-    assigned: tuple[tuple[cst.Name, cst.BaseExpression], ...]
+    assigned: tuple[tuple[Variable, cst.BaseExpression], ...]
     """`name = value`, alone on the left; also with an annotation, and as one of `name, other = value, 0`."""
-    augmented: tuple[tuple[cst.Name, cst.AugAssign], ...]
+    augmented: tuple[tuple[Variable, cst.AugAssign], ...]
     """`name += value` and its like."""
-    reads: tuple[cst.Name, ...]
+    reads: tuple[Variable, ...]
     lost: str | None
     """Why the name cannot be followed (`is used by another function`); None where everything is above."""
 
@@ -58,9 +61,9 @@ def scope_of(source: Source, node: cst.CSTNode) -> Scope:
 
 def uses_of(source: Source, scope: Scope, name: str) -> Uses:
     """Follow a name through a scope."""
-    assigned: list[tuple[cst.Name, cst.BaseExpression]] = []
-    augmented: list[tuple[cst.Name, cst.AugAssign]] = []
-    reads: list[cst.Name] = []
+    assigned: list[tuple[Variable, cst.BaseExpression]] = []
+    augmented: list[tuple[Variable, cst.AugAssign]] = []
+    reads: list[Variable] = []
     lost: str | None = None
     for node in source.every(cst.Name, scope):
         if node.value != name or not is_variable(source, node):
@@ -89,7 +92,7 @@ def uses_of(source: Source, scope: Scope, name: str) -> Uses:
 
 
 def _in_row(source: Source, node: cst.Name) -> cst.BaseExpression | None:
-    """The constant that a name gets in `a, b = 0.0, []`; None where it is not one of as many constants."""
+    """What a name gets in `a, b = 0.0, Meter()`; None where it is not one of as many constants, lists and calls."""
     element = source.parent(node)
     row = source.parent(element) if isinstance(element, cst.Element) else None
     target = source.parent(row) if isinstance(row, cst.Tuple) else None
@@ -103,8 +106,10 @@ def _in_row(source: Source, node: cst.Name) -> cst.BaseExpression | None:
 
 
 def _is_start(node: cst.BaseExpression) -> bool:
-    """Whether something is what a sum or a list begins with."""
-    return isinstance(node, cst.Integer | cst.Float) or (isinstance(node, cst.List) and not node.elements)
+    """Whether something is what a sum, a list or a meter begins with."""
+    if isinstance(node, cst.Integer | cst.Float | cst.Call):
+        return True
+    return isinstance(node, cst.List) and not node.elements
 
 
 def _scope_within(source: Source, node: cst.CSTNode) -> cst.CSTNode:
@@ -232,10 +237,10 @@ def updates(source: Source, node: cst.CSTNode) -> str | None:
     for above in source.ancestors(node):
         if isinstance(above, cst.Assign):
             target = above.targets[0].target
-            return target.value if isinstance(target, cst.Name) and len(above.targets) == 1 else None
+            return source.code(target) if isinstance(target, Variable) and len(above.targets) == 1 else None
         if isinstance(above, cst.AugAssign):
             steady = isinstance(above.operator, STEADY_UPDATES) and above.value is below
-            return above.target.value if isinstance(above.target, cst.Name) and steady else None
+            return source.code(above.target) if isinstance(above.target, Variable) and steady else None
         if isinstance(above, cst.BinaryOperation):
             power = isinstance(above.operator, cst.Power) and isinstance(above.right, cst.Integer)
             if not power and not isinstance(above.operator, _ARITHMETIC):
@@ -264,7 +269,7 @@ def chosen_by(source: Source, node: cst.CSTNode) -> str | None:
     return None
 
 
-def asks_nothing(source: Source, use: cst.Name) -> bool:
+def asks_nothing(source: Source, use: Variable) -> bool:
     """Whether a use asks nothing of the value: an append, a length, a comparison with None, its own update."""
     parent = source.parent(use)
     above = source.parent(parent) if parent is not None else None
@@ -274,4 +279,4 @@ def asks_nothing(source: Source, use: cst.Name) -> bool:
         return source.code(above.func) == "len"
     if isinstance(parent, cst.Comparison):
         return all(isinstance(each.operator, cst.Is | cst.IsNot) for each in parent.comparisons)
-    return updates(source, use) == use.value
+    return updates(source, use) == source.code(use)

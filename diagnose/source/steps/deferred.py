@@ -2,77 +2,58 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-
 import libcst as cst
 
 from diagnose.source.edit import call_name, free_name, insert_above, insert_after, insert_before, replace
 from diagnose.source.flow import (
-    STEADY_UPDATES,
     Loop,
     Uses,
+    Variable,
     asks_nothing,
     binds,
     gate,
     is_after,
     is_append,
+    loops_around,
     scope_of,
-    updates,
     uses_of,
     within,
 )
 from diagnose.source.pure import only_computes
 from diagnose.source.reaching import names_in
+from diagnose.source.steps.attributes import uses_of_attribute
+from diagnose.source.steps.deferral import Deferred, LeftAlone
+from diagnose.source.steps.kept_values import keep_list, keep_sum
 from diagnose.source.steps.pending import NotPending, put_off_statement, puts_off
-from diagnose.source.steps.reads import is_read, log_branch, outcome, tensor_of
+from diagnose.source.steps.reads import is_read, log_branch, tensor_of
+from diagnose.source.steps.ways_out import seen_after_failure, seen_elsewhere
 from diagnose.source.syntax import Source, Splice
 
 __all__ = ["Deferred", "LeftAlone", "filled_by", "keep_on_device", "put_off", "read_at_once"]
 
 _PARAMETERS = frozenset({"parameters", "named_parameters"})
-_CHANGES = re.compile(r"backward\(|\.step\(|\bparameters\(|named_parameters\(|\b(break|return|yield)\b")
-_COUNTS = re.compile(r"==|!=|\.(?:eq|ne|gt|lt|ge|le|count_nonzero)\(")
-_MEASURES = re.compile(r"loss|norm|mean|error|entropy|criterion|mse|nll|accuracy", re.IGNORECASE)
-
-
-class LeftAlone(Exception):
-    """Why a read stays where it is."""
-
-
-@dataclass
-class Deferred:
-    """The edits of one file while they are found."""
-
-    source: Source
-    splices: list[Splice] = field(default_factory=list)
-    moved: list[str] = field(default_factory=list)
-    """What was deferred, for the summary."""
-    reasons: list[str] = field(default_factory=list)
-    torch: str = "torch"
-    taken: set[str] = field(default_factory=set)
-    """New names so far."""
+_CHANGES = _PARAMETERS | {"backward", "step"}
+_LEAVES = cst.Break | cst.Return | cst.Yield | cst.Raise
 
 
 def put_off(plan: Deferred, read: cst.Call, batch: Loop) -> None:
     """Run the statement that takes the value when somebody looks at what it fills."""
     try:
-        plan.splices += put_off_statement(plan.source, read, batch, plan.torch)
+        plan.splices += put_off_statement(plan.source, plan.others, read, batch)
     except NotPending as reason:
         raise LeftAlone(str(reason)) from reason
-    plan.moved.append(f"`{puts_off(plan.source, read)}`")
+    plan.moved.append(f"`{puts_off(plan.source, read, sums=True)}`")
 
 
 def filled_by(source: Source, read: cst.Call) -> str:
-    """The variable that a read goes to. Raises LeftAlone where it goes elsewhere."""
+    """The variable, or attribute of the object, that a read goes to. Raises LeftAlone where it goes elsewhere."""
     for above in source.ancestors(read):
-        if isinstance(above, cst.AugAssign) and isinstance(above.target, cst.Name):
-            return above.target.value
+        if isinstance(above, cst.AugAssign) and isinstance(above.target, Variable):
+            return source.code(above.target)
         if isinstance(above, cst.Assign) and len(above.targets) == 1:
             target = above.targets[0].target
-            if isinstance(target, cst.Name):
-                return target.value
+            if isinstance(target, Variable):
+                return source.code(target)
         if is_append(above) and isinstance(above, cst.Call):
             assert isinstance(above.func, cst.Attribute)
             return source.code(above.func.value)
@@ -86,99 +67,48 @@ def filled_by(source: Source, read: cst.Call) -> str:
 
 
 def keep_on_device(plan: Deferred, read: cst.Call, batch: Loop, name: str) -> None:
-    """Let a variable of the training loop hold tensors, and read it where it is used."""
+    """Let a variable of the training loop hold tensors, and read it where it is used. Raises LeftAlone."""
     source = plan.source
-    uses = uses_of(source, scope_of(source, read), name)
+    uses = _followed(plan, read, name)
     if uses.lost:
         raise LeftAlone(f"`{name}` {uses.lost}")
     for use in uses.reads:
+        here = scope_of(source, use) is scope_of(source, batch)
         if within(source, use, batch) and not asks_nothing(source, use) and gate(source, use, batch) is None:
             raise LeftAlone(f"`{name}` is used in every step, in line {source.lines_of(use)[0]}")
-        if not within(source, use, batch) and not is_after(source, use, batch) and not asks_nothing(source, use):
-            raise LeftAlone(f"`{name}` is used before the loop, in line {source.lines_of(use)[0]}")
+        if here and not within(source, use, batch) and not is_after(source, use, batch):
+            if not asks_nothing(source, use):
+                raise LeftAlone(f"`{name}` is used before the loop, in line {source.lines_of(use)[0]}")
         part = source.inside(use, cst.FormattedStringExpression)
         if part is not None and part.equal is not None:
             raise LeftAlone(f"`{name}` is printed with its own source text, in line {source.lines_of(use)[0]}")
     if any(isinstance(value, cst.List) for _, value in uses.assigned):
-        _keep_list(plan, name, uses)
+        keep_list(plan, name, uses, batch)
     elif len(uses.assigned) == 1 and not uses.augmented and uses.assigned[0][1] is read:
         plan.splices.append(replace(source, read, tensor_of(source, read, "kept")))
         plan.splices += [replace(source, use, f"{name}.item()") for use in uses.reads]
     else:
-        _keep_sum(plan, name, uses)
+        keep_sum(plan, name, uses, batch)
     plan.moved.append(f"`{name}`")
 
 
-def _keep_sum(plan: Deferred, name: str, uses: Uses) -> None:
-    """A sum or a moving average: float64 on the device, as Python's own floats are; counts stay integers."""
-    source = plan.source
-    values = [value for _, value in uses.assigned] + [statement.value for _, statement in uses.augmented]
-    reads: list[cst.Call] = []
-    for value in values:
-        found = [call for call in source.every(cst.Call, value) if is_read(call)]
-        reads += found
-        if any(updates(source, call) != name for call in found):
-            raise LeftAlone(f"`{name}` is computed in a way that is not followed, in line {source.lines_of(value)[0]}")
-        plain = isinstance(value, cst.Integer | cst.Float) or source.code(value) == "None"
-        own = any(use.value == name for use in source.every(cst.Name, value))
-        if not found and not plain and not own and not any(value is each.value for _, each in uses.augmented):
-            raise LeftAlone(f"`{name}` gets a value from elsewhere, in line {source.lines_of(value)[0]}")
-    code = " ".join(source.code(call) for call in reads)
-    operators = [statement.operator for _, statement in uses.augmented]
-    starts = [value for _, value in uses.assigned if isinstance(value, cst.Integer)]
-    counts = bool(starts) and bool(_COUNTS.search(code))
-    if not all(isinstance(each, cst.AddAssign if counts else STEADY_UPDATES) for each in operators):
-        raise LeftAlone(f"`{name}` is computed in a way that is not followed")
-    measured = _MEASURES.search(name) or all(_MEASURES.search(outcome(source, call)) for call in reads)
-    if starts and not counts and not measured:
-        raise LeftAlone(f"whether `{name}` is a count or a measure cannot be told from its start at an integer")
-    plan.splices += [replace(source, call, tensor_of(source, call, "" if counts else "added")) for call in reads]
-    into = "int" if counts else "float"
-    for use in uses.reads:
-        parent = source.parent(use)
-        above = source.parent(parent) if parent is not None else None
-        converted = isinstance(above, cst.Call) and source.code(above.func) in {"float", "int"}
-        if not converted and not asks_nothing(source, use):
-            plan.splices.append(replace(source, use, f"{into}({name})"))
-
-
-def _keep_list(plan: Deferred, name: str, uses: Uses) -> None:
-    """A list of values: it holds tensors, and each use reads those that it needs at once."""
-    source = plan.source
-    added = [each.value for _, statement in uses.augmented for each in _added(statement)]
-    grows = all(isinstance(value, cst.List) and not value.elements for _, value in uses.assigned)
-    if not grows or not all(any(_added(statement)) for _, statement in uses.augmented):
-        raise LeftAlone(f"`{name}` does not only grow by one value after the other")
-    for value in added:
-        if not isinstance(value, cst.Call) or not is_read(value):
-            raise LeftAlone(f"`{name}` also takes other values, in line {source.lines_of(value)[0]}")
-        plan.splices.append(replace(source, value, tensor_of(source, value, "kept")))
-    for use in uses.reads:
-        parent = source.parent(use)
-        above = source.parent(parent) if parent is not None else None
-        if isinstance(above, cst.Call) and is_append(above) and isinstance(parent, cst.Attribute):
-            value = above.args[0].value
-            if not isinstance(value, cst.Call) or not is_read(value):
-                raise LeftAlone(f"`{name}` also takes other values, in line {source.lines_of(use)[0]}")
-            plan.splices.append(replace(source, value, tensor_of(source, value, "kept")))
-        elif asks_nothing(source, use):
-            continue
-        elif isinstance(parent, cst.Subscript) and parent.value is use:
-            plan.splices.append(_read_part(plan, parent))
-        else:
-            plan.splices.append(replace(source, use, f"({plan.torch}.stack({name}).tolist() if {name} else [])"))
-
-
-def _added(statement: cst.AugAssign) -> Sequence[cst.BaseElement]:
-    """The elements of `name += [value, …]`; none of another update."""
-    written = isinstance(statement.operator, cst.AddAssign) and isinstance(statement.value, cst.List)
-    return statement.value.elements if written and isinstance(statement.value, cst.List) else ()
-
-
-def _read_part(plan: Deferred, part: cst.Subscript) -> Splice:
-    code = plan.source.code(part)
-    sliced = isinstance(part.slice[0].slice, cst.Slice)
-    return replace(plan.source, part, f"{plan.torch}.stack({code}).tolist()" if sliced else f"{code}.item()")
+def _followed(plan: Deferred, read: cst.Call, name: str) -> Uses:
+    """Every use of the variable. Raises LeftAlone where the read itself may fail, or code sees it without its name."""
+    source, scope = plan.source, scope_of(plan.source, read)
+    for above in source.ancestors(read):
+        if above is scope:
+            break
+        if isinstance(above, cst.Try) and above.handlers and loops_around(source, above):
+            raise LeftAlone("what reading it raises is caught")
+        if isinstance(above, cst.With) and any("inference_mode" in source.code(item.item) for item in above.items):
+            raise LeftAlone("it is read in inference mode, whose tensors cannot be added to outside of it")
+    target = next((each for each in source.every(cst.Attribute, scope) if source.code(each) == name), None)
+    if target is not None and "." in name:
+        return uses_of_attribute(source, plan.others, target)
+    seen = seen_elsewhere(source, plan.others, scope, name)
+    if seen is not None:
+        raise LeftAlone(f"`{name}` {seen}")
+    return uses_of(source, scope, name)
 
 
 def read_at_once(plan: Deferred, read: cst.Call, loop: cst.For) -> None:
@@ -197,6 +127,12 @@ def read_at_once(plan: Deferred, read: cst.Call, loop: cst.For) -> None:
     for node in source.every(cst.Name, loop):
         if node.value == name and not within(source, node, statement):
             raise LeftAlone(f"`{name}` is used within the loop, in line {source.lines_of(node)[0]}")
+    uses = uses_of(source, scope_of(source, loop), name)
+    if uses.lost or not uses.assigned:
+        raise LeftAlone(f"`{name}` {uses.lost or 'is not made in this function'}")
+    failed = seen_after_failure(source, loop, [name])
+    if failed is not None or any(source.every(cst.Return, loop)) or any(source.every(cst.Yield, loop)):
+        raise LeftAlone(failed or "the loop may be left while its values wait")
     outside = [
         node for node in source.every(cst.Name, first) if not any(above is read for above in source.ancestors(node))
     ]
@@ -211,7 +147,12 @@ def read_at_once(plan: Deferred, read: cst.Call, loop: cst.For) -> None:
     start, end = source.span(read)
     begin, finish = source.span(first)
     again = source.text[begin:start] + value + source.text[end:finish]
-    flush = [f"for {value} in {plan.torch}.stack({kept}).tolist() if {kept} else []:", f"{_indent(source)}{again}"]
+    indent = _indent(source)
+    flush = [
+        f"if {kept}:",
+        f"{indent}for {value} in {plan.torch}.stack({kept}).flatten().tolist():",
+        f"{indent}{indent}{again}",
+    ]
     plan.splices.append(insert_above(source, loop, [f"{kept} = []"]))
     plan.splices.append(Splice(begin, finish, f"{kept}.append({tensor_of(source, read, 'kept')})"))
     logged = log_branch(source, loop, name) if not others else None
@@ -236,7 +177,7 @@ def _read_ahead(plan: Deferred, read: cst.Call, loop: cst.For, name: str) -> boo
     needed = {node.value for node in names_in(source, read)}
     if not isinstance(assign, cst.Assign) or assign.value is not read or not needed & own:
         return False
-    if not all(_skips(row) for row in before) or _CHANGES.search(source.code(loop.body)):
+    if not all(_skips(row) for row in before) or _changes(source, loop):
         return False
     if any(binds(source, row, each) for row in rows for each in needed) or not only_computes(source, read, {}):
         return False
@@ -251,11 +192,20 @@ def _read_ahead(plan: Deferred, read: cst.Call, loop: cst.For, name: str) -> boo
         f"for {source.code(loop.target)} in {source.code(over)}:",
         *skips,
         f"{indent}{kept}.append({tensor_of(source, read, 'kept')})",
-        f"{kept} = iter({plan.torch}.stack({kept}).flatten().tolist() if {kept} else [])",
+        f"if {kept}:",
+        f"{indent}{kept} = {plan.torch}.stack({kept}).flatten().tolist()",
+        f"{kept} = iter({kept})",
     ]
     plan.splices += [insert_above(source, loop, lines), replace(source, read, f"next({kept})")]
     plan.moved.append(f"`{name}`")
     return True
+
+
+def _changes(source: Source, loop: cst.For) -> bool:
+    """Whether a loop may be left early, or changes what its later turns read."""
+    if any(isinstance(node, _LEAVES) for node in source.walk(loop.body)):
+        return True
+    return any(call_name(call) in _CHANGES for call in source.every(cst.Call, loop.body))
 
 
 def _skips(row: cst.CSTNode) -> bool:

@@ -1,25 +1,31 @@
 """Statements that take a value read from the device, put off until somebody looks at what they fill.
 
 `history[task].append(loss.item())` becomes `history_pending.append((loss.detach().clone(), task))`; where the program
-uses `history`, in its log branch or after the loop, the statement runs for each of them, with values read in one go.
+uses `history`, in its log branch or after the loop, the statement runs for each of them, with its value read then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import libcst as cst
 
-from diagnose.source.edit import free_name, insert_above, insert_after, insert_before
-from diagnose.source.flow import Loop, asks_nothing, binds, gate, is_after, scope_of, uses_of, within
+from diagnose.source.edit import call_name, free_name, insert_above, insert_after, insert_before
+from diagnose.source.flow import Loop, asks_nothing, gate, is_after, is_variable, scope_of, uses_of, within
+from diagnose.source.steps.filling import does_more_than_fill
+from diagnose.source.steps.kinds import is_number
 from diagnose.source.steps.reads import is_read, tensor_of
+from diagnose.source.steps.ways_out import seen_after_failure, seen_elsewhere
 from diagnose.source.syntax import Source, Splice
+from diagnose.source.written import is_written
 
 __all__ = ["NotPending", "put_off_statement", "puts_off"]
 
 _FILLS = frozenset({"append", "update", "add"})
 _MOST_ALIASES = 8
+_CONTAINERS = frozenset({"list", "dict", "set", "defaultdict", "OrderedDict", "deque", "Counter"})
+_NAMES_PARTS = frozenset({"len", "range", "format", "zip", "enumerate", "str", "int", "float"})
 
 
 class NotPending(Exception):
@@ -35,12 +41,15 @@ class _Call:
     replaced: list[tuple[cst.BaseExpression, str]] = field(default_factory=list)
 
 
-def puts_off(source: Source, read: cst.Call) -> str | None:
-    """The variable that the statement of a read fills, where the statement is of a kind that can be put off."""
+def puts_off(source: Source, read: cst.Call, sums: bool = False) -> str | None:
+    """The variable that the statement of a read fills, where the statement is of a kind that can be put off.
+
+    `sums`: also that of `total += …`, which could stay on the device where its arithmetic is exact there.
+    """
     statement = _statement(source, read)
     if isinstance(statement, cst.AugAssign):
         target: cst.BaseExpression = statement.target
-        return _root(target) if isinstance(target, cst.Subscript) else None
+        return _root(target) if sums or isinstance(target, cst.Subscript) else None
     if isinstance(statement, cst.Expr) and isinstance(statement.value, cst.Call):
         function = statement.value.func
         if isinstance(function, cst.Attribute) and function.attr.value in _FILLS:
@@ -49,21 +58,22 @@ def puts_off(source: Source, read: cst.Call) -> str | None:
     return None
 
 
-def put_off_statement(source: Source, read: cst.Call, batch: Loop, torch: str) -> list[Splice]:
-    """The edits that put the statement of a read off. Raises NotPending."""
+def put_off_statement(source: Source, others: Sequence[Source], read: cst.Call, batch: Loop) -> list[Splice]:
+    """The edits that put the statement of a read off; `others` are the program's files. Raises NotPending."""
     statement = _statement(source, read)
-    name = puts_off(source, read)
+    name = puts_off(source, read, sums=True)
     line = source.parent(statement) if statement is not None else None
     if statement is None or name is None or not isinstance(line, cst.SimpleStatementLine) or len(line.body) > 1:
         raise NotPending("its statement cannot be moved")
     if sum(map(is_read, source.every(cst.Call, statement))) > 1:
         raise NotPending("its statement reads several values")
+    _check_filled(source, others, statement, batch, name)
     branches, after = _looks(source, statement, batch, name)
     call = _taken_apart(source, statement, read, batch, name)
     pending = free_name(source, f"{name}_pending")
     tensor = tensor_of(source, read, "kept")
     entry = f"({', '.join([tensor, *map(source.code, call.kept)])})" if call.kept else tensor
-    flush = _flush(source, statement, call, pending, torch)
+    flush = _flush(source, statement, call, pending)
     splices = [
         insert_above(source, batch, [f"{pending} = []"]),
         Splice(*source.span(statement), f"{pending}.append({entry})"),
@@ -76,6 +86,36 @@ def put_off_statement(source: Source, read: cst.Call, batch: Loop, torch: str) -
     if after:
         splices.append(insert_after(source, batch, flush))
     return splices
+
+
+def _check_filled(
+    source: Source, others: Sequence[Source], statement: cst.BaseSmallStatement, batch: Loop, name: str
+) -> None:
+    """Refuse what may be looked at before it is filled, and what does more than to fill. Raises NotPending."""
+    scope = scope_of(source, batch)
+    if any(isinstance(node, cst.Yield) for node in source.walk(scope)):
+        raise NotPending("the function is a generator, which may be closed while values wait")
+    seen = seen_elsewhere(source, others, scope, name)
+    failed = seen_after_failure(source, batch, [name, *_aliases(source, scope, name, batch)])
+    if seen is not None or failed is not None:
+        raise NotPending(f"`{name}` {seen}" if seen is not None else str(failed))
+    method = ""
+    if isinstance(statement, cst.Expr) and isinstance(statement.value, cst.Call):
+        method = call_name(statement.value)
+    made = [value for _, value in uses_of(source, scope, name).assigned]
+    if not made:
+        raise NotPending(f"`{name}` is not made in this function, and others may look at it")
+    classes = {each.name.value: each for one in others for each in one.every(cst.ClassDef)}
+    where = {each.name.value: one for one in others for each in one.every(cst.ClassDef)}
+    for value in made:
+        called = [call_name(call) for call in source.every(cst.Call, value)]
+        own = [each for each in called if each in classes]
+        if any(each not in _CONTAINERS and each not in classes and each not in _NAMES_PARTS for each in called):
+            raise NotPending(f"what `{name}` is made by is not seen in these files")
+        for each in own:
+            reason = does_more_than_fill(where[each], classes[each], method)
+            if method and reason is not None:
+                raise NotPending(f"`{each}.{method}` {reason}")
 
 
 def _statement(source: Source, read: cst.Call) -> cst.BaseSmallStatement | None:
@@ -129,7 +169,9 @@ def _aliases(source: Source, scope: cst.CSTNode, name: str, batch: Loop) -> list
     for known in found:
         for assign in source.every(cst.Assign, scope):
             target = assign.targets[0].target
-            mentions = any(use.value == known for use in source.every(cst.Name, assign.value))
+            mentions = any(
+                use.value == known and is_variable(source, use) for use in source.every(cst.Name, assign.value)
+            )
             gated = within(source, assign, batch) and gate(source, assign, batch) is not None
             later = is_after(source, assign, batch)
             if mentions and isinstance(target, cst.Name) and target.value not in found and not gated and not later:
@@ -181,49 +223,36 @@ def _parts(statement: cst.BaseSmallStatement) -> Iterator[cst.BaseExpression]:
 
 def _take(source: Source, part: cst.BaseExpression, call: _Call, batch: Loop, name: str) -> None:
     if part is call.read:
-        call.replaced.append((part, free_name(source, "value")))
+        call.replaced.append((part, free_name(source, "tensor")))
     elif any(node is call.read for node in source.walk(part)):
         if not isinstance(part, cst.BinaryOperation):
             raise NotPending("where its value goes is not understood")
         _take(source, part.left, call, batch, name)
         _take(source, part.right, call, batch, name)
-    elif any(binds(source, batch, each.value) for each in source.every(cst.Name, part)) or any(
-        source.every(cst.Call, part)
-    ):
+    elif not isinstance(part, cst.Integer | cst.Float | cst.SimpleString):
+        if any(each.value == name for each in source.every(cst.Name, part)):
+            raise NotPending(f"it depends on `{name}` itself")
+        if any(is_written(source, each.value, batch) for each in source.every(cst.Name, part)):
+            if not is_number(source, part):
+                raise NotPending(f"`{source.code(part)}` may be changed before it is used")
         kept = free_name(source, f"{part.value}_then" if isinstance(part, cst.Name) else "argument", _taken(call))
         call.kept.append(part)
         call.replaced.append((part, kept))
-    elif any(each.value == name for each in source.every(cst.Name, part)):
-        raise NotPending(f"it depends on `{name}` itself")
 
 
 def _taken(call: _Call) -> set[str]:
     return {name for _, name in call.replaced}
 
 
-def _flush(source: Source, statement: cst.CSTNode, call: _Call, pending: str, torch: str) -> list[str]:
+def _flush(source: Source, statement: cst.CSTNode, call: _Call, pending: str) -> list[str]:
     """The lines that run the statement for all that is pending."""
     start, end = source.span(statement)
     code, at = "", start
     for part, name in sorted(call.replaced, key=lambda each: source.wide_span(each[0])[0]):
         begin, finish = source.wide_span(part)
-        code += source.text[at:begin] + name
+        code += source.text[at:begin] + (f"{name}.item()" if part is call.read else name)
         at = finish
     code += source.text[at:end]
-    value = next(name for part, name in call.replaced if part is call.read)
-    kept = [name for part, name in call.replaced if part is not call.read]
-    indent = source.indentation
-    if not kept:
-        head = f"for {value} in {torch}.stack({pending}).flatten().tolist() if {pending} else []:"
-        return [head, f"{indent}{code}", f"{pending}.clear()"]
-    tensors = free_name(source, "tensors")
-    others = free_name(source, "kept")
-    values = f"{torch}.stack({tensors}).flatten().tolist()"
-    names = ", ".join([value, *kept])
-    return [
-        f"if {pending}:",
-        f"{indent}{tensors}, *{others} = zip(*{pending})",
-        f"{indent}for {names} in zip({values}, *{others}):",
-        f"{indent}{indent}{code}",
-        f"{indent}{pending}.clear()",
-    ]
+    tensor = next(name for part, name in call.replaced if part is call.read)
+    names = [tensor, *(name for part, name in call.replaced if part is not call.read)]
+    return [f"for {', '.join(names)} in {pending}:", f"{source.indentation}{code}", f"{pending}.clear()"]

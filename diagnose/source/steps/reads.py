@@ -7,9 +7,10 @@ from collections.abc import Collection, Iterator
 import libcst as cst
 
 from diagnose.source.flow import Loop, loops_around, scope_of, uses_of, within
+from diagnose.source.steps.kinds import is_fresh
 from diagnose.source.syntax import Source
 
-__all__ = ["is_read", "log_branch", "outcome", "tensor_of", "training_reads", "trains", "trains_within"]
+__all__ = ["awaited", "is_read", "log_branch", "tensor_of", "training_reads", "trains", "trains_within"]
 
 _TRAINS = frozenset({"backward", "zero_grad", "step"})
 
@@ -49,6 +50,17 @@ def trains_within(source: Source, loop: Loop) -> bool:
 
 def tensor_of(source: Source, read: cst.Call, then: str) -> str:
     """The tensor that a read waits for, cut from the graph; `.detach()` and `.cpu()` on the way are not needed."""
+    value = awaited(source, read)
+    code = source.code(value)
+    if isinstance(value, cst.BinaryOperation | cst.Comparison | cst.UnaryOperation) and not value.lpar:
+        code = f"({code})"
+    if then == "kept" and not is_fresh(source, value):
+        return f"{code}.detach().clone()"  # it may be changed in place before it is read
+    return f"{code}.detach()" + (".double()" if then == "added" else "")
+
+
+def awaited(source: Source, read: cst.Call) -> cst.BaseExpression:
+    """The tensor that a read waits for, without `.detach()` and `.cpu()` on the way."""
     assert isinstance(read.func, cst.Attribute)
     value = read.func.value
     while (
@@ -58,21 +70,7 @@ def tensor_of(source: Source, read: cst.Call, then: str) -> str:
         and value.func.attr.value in {"detach", "cpu"}
     ):
         value = value.func.value
-    code = source.code(value)
-    if then == "kept" and isinstance(value, cst.Name | cst.Attribute | cst.Subscript):
-        return f"{code}.detach().clone()"  # it may be changed in place before it is read
-    return f"{code}.detach()" + (".double()" if then == "added" else "")
-
-
-def outcome(source: Source, read: cst.Call) -> str:
-    """The name of what a read reads: `loss` for `loss.sum().item()`, `argmax` for `x.argmax().item()`."""
-    assert isinstance(read.func, cst.Attribute)
-    value = read.func.value
-    while isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute):
-        if value.func.attr.value not in {"sum", "detach", "cpu"}:
-            break
-        value = value.func.value
-    return source.code(value.func if isinstance(value, cst.Call) else value).rpartition(".")[2]
+    return value
 
 
 def log_branch(source: Source, loop: cst.For, name: str) -> cst.CSTNode | None:

@@ -16,6 +16,7 @@ from diagnose.source.flow import loops_around, within
 from diagnose.source.literals import string
 from diagnose.source.reaching import Bound, Definition, reaching, statement_of
 from diagnose.source.steps.every_step import EveryStep, Stretch
+from diagnose.source.steps.kinds import Kind, number_kind
 from diagnose.source.syntax import Source
 
 __all__ = ["Origin", "Transfer", "cuda_test", "made_on_host", "transfers"]
@@ -306,9 +307,7 @@ def _is_integer(source: Source, name: cst.Name) -> bool:
     value = bound.value if bound is not None else None
     if isinstance(value, cst.BinaryOperation):
         return all(_is_integer(source, each) for each in source.every(cst.Name, value))
-    if isinstance(value, cst.Integer):
-        return True
-    return name.value in {"batches", "batch_size", "steps"} or re.search(r"^(n|num)_\w+$", name.value) is not None
+    return value is not None and number_kind(source, value) is Kind.WHOLE
 
 
 def cuda_test(source: Source, transfer: Transfer, before: cst.CSTNode | None = None) -> str:
