@@ -67,8 +67,8 @@ def put_off_statement(source: Source, others: Sequence[Source], read: cst.Call, 
         raise NotPending("its statement cannot be moved")
     if sum(map(is_read, source.every(cst.Call, statement))) > 1:
         raise NotPending("its statement reads several values")
-    _check_filled(source, others, statement, batch, name)
     branches, after = _looks(source, statement, batch, name)
+    _check_filled(source, others, statement, batch, name)
     call = _taken_apart(source, statement, read, batch, name)
     pending = free_name(source, f"{name}_pending")
     tensor = tensor_of(source, read, "kept")
