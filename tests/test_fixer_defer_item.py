@@ -295,7 +295,7 @@ def test_what_is_added_up_elsewhere_is_the_same_bit_for_bit(text: str) -> None:
         (
             "def train(history):\n    for x in data:\n        loss = model(x)\n        loss.backward()\n"
             "        history['loss'].append(loss.item())\n",
-            "others may look",
+            "is bound in a way that is not followed",
         ),
         (
             "history = {'loss': []}\ntry:\n    for x in data:\n        loss = model(x)\n        loss.backward()\n"
