@@ -3,12 +3,12 @@
 What it changes
     Values that a training loop reads from the device in every step, only to log them, stay on the device until they
     are logged. `running += loss.item()` becomes `running += loss.detach().double()`, and `float(running)` stands
-    where the program uses it, in its own `if step % n == 0:` or after the loop. A list of losses holds tensors and
-    is read at once where it is used. A statement that fills a dictionary, or a meter of the program's own, is put off
-    until somebody looks at what it fills. A progress bar shows every tenth value and the last of each loop. A loop that calls `.item()` for
-    every parameter collects its tensors and reads them in one go, in the log branch if that is where the result is
-    used, and ahead of the loop where it is used in the same turn. What a Lightning module logs goes to its `log` as a
-    tensor.
+    where the program uses it, in its own `if step % n == 0:` or after the loop; `self.running` is treated alike. A
+    list of losses holds tensors until it is used. A statement that fills a dictionary, or a meter of the program's
+    own, is put off until somebody looks at what it fills; so is a sum whose arithmetic a device may round otherwise.
+    A progress bar shows every tenth value, and the last of each loop. A loop that calls `.item()` for every parameter
+    collects its tensors and reads them in one go, in the log branch if that is where the result is used, and ahead of
+    the loop where it is used in the same turn. What a Lightning module logs goes to its `log` as a tensor.
 
 Why it helps
     `.item()` makes the host wait until the device has done all that was asked of it. Until the host has caught up
@@ -19,8 +19,9 @@ Fix safety
     are added up in float64, as Python does, and collected values go through the very statement that they went
     through before. A value that steers the program (a condition, a return value, an index, an argument of a
     scheduler) is left alone, and so is one that is printed in every step, and every variable of which some use is
-    not understood. As the host no longer waits, it runs ahead of the device, which can raise peak memory; a list
-    holds one small tensor for each entry until it is read.
+    not understood, or that may be looked at after an exception before its values are read. A loop that is interrupted
+    leaves its progress bar at a value up to nine steps old. As the host no longer waits, it runs ahead of the device,
+    which can raise peak memory; a list holds one small tensor for each entry until it is read.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ def _shapes(request: Request) -> Iterator[str]:
             continue
         told = dict.fromkeys(
             source.lines_of(node)[0]
-            for node in source.every(cst.BaseExpression)
+            for node in source.walk()
             if source.lines_of(node)[0] in lines and _depends(source, node)
         )
         for line in told:
@@ -132,7 +133,7 @@ def _shapes(request: Request) -> Iterator[str]:
             )
 
 
-def _depends(source: Source, node: cst.BaseExpression) -> bool:
+def _depends(source: Source, node: cst.CSTNode) -> bool:
     """Whether an expression in a line that was seen to wait may pick by values: with a mask, or a table of them."""
     if isinstance(node, cst.Call):
         return call_name(node) in _DEPENDS
@@ -272,7 +273,7 @@ FIXER = Fixer(
             (
                 "correct = 0",
                 "correct += (loss > 0.1).eq(True).sum().detach()",
-                "print(int(correct), int(correct) / 20)\n",
+                "correct = int(correct)\nprint(correct, correct / 20)\n",
             ),
         ),
         _deferred(
@@ -284,8 +285,8 @@ FIXER = Fixer(
             (
                 "losses = []",
                 "losses.append(loss.detach().clone())\n"
-                "if i % 5 == 0:\n    print(losses[-1].item(), sum(torch.stack(losses[-3:]).tolist()))",
-                "print((torch.stack(losses).tolist() if losses else []))\n",
+                "if i % 5 == 0:\n    print(losses[-1].item(), sum([value.item() for value in losses[-3:]]))",
+                "losses = [value.item() for value in losses]\nprint(losses)\n",
             ),
         ),
         _deferred(
@@ -297,8 +298,9 @@ FIXER = Fixer(
             (
                 "",
                 _NORMS.format("total_values = []\n", "total_values.append(p.grad.norm().detach())")
-                + "if i % 5 == 0:\n    for value in torch.stack(total_values).tolist() if total_values else []:\n"
-                "        total += value ** 2\n    print(total ** 0.5)",
+                + "if i % 5 == 0:\n    if total_values:\n"
+                "        for value in torch.stack(total_values).flatten().tolist():\n"
+                "            total += value ** 2\n    print(total ** 0.5)",
             ),
         ),
         _deferred(
@@ -310,8 +312,8 @@ FIXER = Fixer(
             (
                 "norms = []",
                 _NORMS.format("total_values = []\n", "total_values.append(p.grad.norm().detach())")
-                + "for value in torch.stack(total_values).tolist() if total_values else []:\n    total += value ** 2\n"
-                "norms.append(total)",
+                + "if total_values:\n    for value in torch.stack(total_values).flatten().tolist():\n"
+                "        total += value ** 2\nnorms.append(total)",
                 "print(norms)\n",
             ),
         ),
@@ -324,9 +326,8 @@ FIXER = Fixer(
             (
                 "import collections\nhistory = collections.defaultdict(list)\nhistory_pending = []",
                 "for task in range(2):\n    history_pending.append(((loss + task).detach(), task))\n"
-                "if i % 5 == 0:\n    if history_pending:\n        tensors, *kept = zip(*history_pending)\n"
-                "        for value, task_then in zip(torch.stack(tensors).flatten().tolist(), *kept):\n"
-                "            history[task_then].append(value)\n        history_pending.clear()\n"
+                "if i % 5 == 0:\n    for tensor, task_then in history_pending:\n"
+                "        history[task_then].append(tensor.item())\n    history_pending.clear()\n"
                 "    print(history[0][-1], history[1][-1])",
             ),
         ),
@@ -335,8 +336,8 @@ FIXER = Fixer(
             (
                 "sums = {'loss': 0.0}\nsums_pending = []",
                 "sums_pending.append(loss.detach().clone())",
-                "for value in torch.stack(sums_pending).flatten().tolist() if sums_pending else []:\n"
-                "    sums['loss'] += value\nsums_pending.clear()\nprint(sums['loss'] / 20)\n",
+                "for tensor in sums_pending:\n    sums['loss'] += tensor.item()\nsums_pending.clear()\n"
+                "print(sums['loss'] / 20)\n",
             ),
         ),
         _deferred(
@@ -350,7 +351,8 @@ FIXER = Fixer(
                 "norms = {}",
                 "norm_values = []\nfor n, p in model.named_parameters():\n    if p.grad is None:\n"
                 "        continue\n    norm_values.append(p.grad.norm().detach())\n"
-                "norm_values = iter(torch.stack(norm_values).flatten().tolist() if norm_values else [])\n"
+                "if norm_values:\n    norm_values = torch.stack(norm_values).flatten().tolist()\n"
+                "norm_values = iter(norm_values)\n"
                 "for n, p in model.named_parameters():\n    if p.grad is None:\n        continue\n"
                 "    norm = next(norm_values)\n    norms[n] = 0.9 * norms.get(n, norm) + 0.1 * norm",
                 "print(norms)\n",
@@ -363,7 +365,6 @@ FIXER = Fixer(
         _left_alone("", "if i % 5 == 0:\n    print(loss.item())"),
         _left_alone("running = 0.0", "running += loss.item()\nif running > 3:\n    break"),
         _left_alone("running = 0.0", "running += loss.item()\nprint(running)"),
-        _left_alone("seen = 0", "seen += loss.sum().argmax().item()", "print(seen)\n"),
         _left_alone(
             "", "total = 0.0\nfor p in model.parameters():\n    total += p.grad.norm().item()\n    print(total)"
         ),

@@ -17,7 +17,7 @@ Fix safety
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
@@ -127,14 +127,16 @@ def _cut(source: Source, loop: Loop, value: cst.Name, kept: str) -> list[Splice]
     return [replace(source, value, code), replace(source, number, variable)]
 
 
-def _steers(source: Source, loop: Loop, use: cst.Name) -> bool:
+def _steers(source: Source, loop: Loop, use: cst.BaseExpression) -> bool:
     """Whether a use of a collection is more than a look at it now and then, or after the loop."""
     statement = source.statement(use)
     differentiated = statement is not None and any(word in source.code(statement) for word in ("backward(", "grad("))
     return differentiated or (within(source, use, loop) and gate(source, use, loop) is None)
 
 
-def _made_of_each(source: Source, uses: Uses, reads: list[cst.Name]) -> tuple[cst.BaseExpression, str] | None:
+def _made_of_each(
+    source: Source, uses: Uses, reads: Sequence[cst.BaseExpression]
+) -> tuple[cst.BaseExpression, str] | None:
     """The tensor that the one use of a list reads of each entry, and its name for an entry; None where it is none."""
     each = source.parent(reads[0]) if len(reads) == 1 else None
     comprehension = source.parent(each) if isinstance(each, cst.CompFor) else None

@@ -180,7 +180,7 @@ def _is_read(source: Source, name: str, own: tuple[cst.CSTNode, ...]) -> bool:
     return uses.lost is not None or any(not any(within(source, use, each) for each in own) for use in uses.reads)
 
 
-def _is_shown(source: Source, use: cst.Name) -> bool:
+def _is_shown(source: Source, use: cst.BaseExpression) -> bool:
     """Whether a tensor does as well as a number: in a formatted string with a format, or as the argument of a root."""
     part = source.inside(use, cst.FormattedStringExpression)
     around = source.parent(source.parent(use)) if isinstance(source.parent(use), cst.Arg) else None  # type: ignore[arg-type]

@@ -129,7 +129,7 @@ def _only_for(
     return name if seen and inside and reads else None
 
 
-def _is_last_entry(source: Source, use: cst.Name) -> bool:
+def _is_last_entry(source: Source, use: cst.BaseExpression) -> bool:
     part = source.parent(use)
     return isinstance(part, cst.Subscript) and part.value is use and source.code(part).endswith("[-1]")
 

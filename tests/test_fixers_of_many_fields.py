@@ -157,7 +157,7 @@ def test_a_list_that_grows_by_one_value_is_read_at_once() -> None:
     )
     after = edited(answer("defer-item", "host-sync", text, naming(text, ".item()")))
     assert "fractions += [((ratio - 1.0).abs() > 0.2).float().mean().detach()]" in after
-    assert "np.mean((torch.stack(fractions).tolist() if fractions else []))" in after
+    assert "np.mean([value.item() for value in fractions])" in after
 
 
 @pytest.mark.parametrize("update", ["fractions += [ratio.mean().item(), 0.5]", "fractions *= 2", "fractions += others"])

@@ -107,7 +107,9 @@ def _in_row(source: Source, node: cst.Name) -> cst.BaseExpression | None:
 
 def _is_start(node: cst.BaseExpression) -> bool:
     """Whether something is what a sum, a list or a meter begins with."""
-    if isinstance(node, cst.Integer | cst.Float | cst.Call):
+    if isinstance(node, cst.Call):
+        return isinstance(node.func, cst.Name)
+    if isinstance(node, cst.Integer | cst.Float):
         return True
     return isinstance(node, cst.List) and not node.elements
 

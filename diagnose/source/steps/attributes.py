@@ -62,9 +62,9 @@ def _lost(source: Source, others: Iterable[Source], around: cst.ClassDef, name: 
         return "belongs to a class that others have a part in"
     for each in source.every(cst.Name, around):
         parent = source.parent(each)
-        if each.value == "self" and not isinstance(parent, cst.Param):
-            if not isinstance(parent, cst.Attribute) or parent.attr.value == "__dict__":
-                return f"belongs to an object that is handed on whole, in line {source.lines_of(each)[0]}"
+        whole = not isinstance(parent, cst.Param | cst.Attribute)
+        if each.value == "self" and whole:
+            return f"belongs to an object that is handed on whole, in line {source.lines_of(each)[0]}"
     for one in (source, *(each for each in others if each is not source)):
         reason = _seen_outside(source, one, around, name)
         if reason is not None:

@@ -180,14 +180,14 @@ def is_used_after(source: Source, loop: cst.For) -> bool:
     )
 
 
-def _is_bound_anew(source: Source, read: cst.Name, loop: cst.For) -> bool:
+def _is_bound_anew(source: Source, read: cst.Name | cst.Attribute, loop: cst.For) -> bool:
     """Whether a read behind a loop sees another binding: of a loop around it, or of a plain assignment before it."""
     for above in source.ancestors(read):
         if isinstance(above, cst.For | cst.BaseComp) and not within(source, loop, above):
             target = above.target if isinstance(above, cst.For) else above.for_in.target
-            if any(name.value == read.value for name in source.every(cst.Name, target)):
+            if any(name.value == source.code(read) for name in source.every(cst.Name, target)):
                 return True
-    return reaching(source, statement_of(source, read), read.value).bound in {Bound.ASSIGNED, Bound.UNPACKED}
+    return reaching(source, statement_of(source, read), source.code(read)).bound in {Bound.ASSIGNED, Bound.UNPACKED}
 
 
 def _lists(source: Source, loop: cst.For, kept: str, value: str) -> tuple[str, str] | None:

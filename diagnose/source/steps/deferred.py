@@ -76,9 +76,9 @@ def keep_on_device(plan: Deferred, read: cst.Call, batch: Loop, name: str) -> No
         here = scope_of(source, use) is scope_of(source, batch)
         if within(source, use, batch) and not asks_nothing(source, use) and gate(source, use, batch) is None:
             raise LeftAlone(f"`{name}` is used in every step, in line {source.lines_of(use)[0]}")
-        if here and not within(source, use, batch) and not is_after(source, use, batch):
-            if not asks_nothing(source, use):
-                raise LeftAlone(f"`{name}` is used before the loop, in line {source.lines_of(use)[0]}")
+        early = here and not within(source, use, batch) and not is_after(source, use, batch)
+        if early and not asks_nothing(source, use):
+            raise LeftAlone(f"`{name}` is used before the loop, in line {source.lines_of(use)[0]}")
         part = source.inside(use, cst.FormattedStringExpression)
         if part is not None and part.equal is not None:
             raise LeftAlone(f"`{name}` is printed with its own source text, in line {source.lines_of(use)[0]}")

@@ -28,7 +28,7 @@ from diagnose.source.syntax import Source, Splice
 __all__ = ["keep_list", "keep_sum"]
 
 _EXACT = cst.Add | cst.Subtract | cst.Multiply
-"""Operators that give the same float64 on every device; a division by a number is a product with its inverse on some."""
+"""Operators that give the same float64 on every device; some divide by multiplying with the inverse."""
 _CONSUMES = frozenset(
     {"print", "sum", "min", "max", "len", "sorted", "str", "float", "mean", "std", "median", "tensor"}
 )
@@ -43,7 +43,7 @@ def keep_sum(plan: Deferred, name: str, uses: Uses, batch: Loop) -> None:
         _check_value(source, name, uses, batch, value, found)
     every = [call for found in reads.values() for call in found]
     starts = {number_kind(source, value) for _, value in uses.assigned if not reads[value]} - {None}
-    kinds = {kind_of(source, awaited(source, call)) for call in every}
+    kinds = {kind_of(source, awaited(call)) for call in every}
     added = {kind for value, found in reads.items() if found for kind in _number_kinds(source, value)}
     whole = starts == {Kind.WHOLE} and kinds | added == {Kind.WHOLE}
     if Kind.WHOLE in starts and not whole and not (Kind.FLOAT in kinds | added and None not in kinds):
@@ -51,7 +51,7 @@ def keep_sum(plan: Deferred, name: str, uses: Uses, batch: Loop) -> None:
     into = "int" if whole else "float"
     if not whole and (Kind.WHOLE in starts or None in map(_start, (value for _, value in uses.assigned))):
         _check_start(source, name, uses, batch)
-    shaped = len(every) > 1 and not all(is_reduced(source, awaited(source, call)) for call in every)
+    shaped = len(every) > 1 and not all(is_reduced(source, awaited(call)) for call in every)
     for call in every:
         code = tensor_of(source, call, "" if whole else "added") + (".squeeze()" if shaped else "")
         copied = ".clone()" if any(value is call for _, value in uses.assigned) else ""
@@ -66,7 +66,7 @@ def _check_value(
     line = source.lines_of(value)[0]
     if not found:
         plain = isinstance(value, cst.Integer | cst.Float) or source.code(value) == "None"
-        own = any(source.code(use) == name for use in source.every(Variable, value))
+        own = any(isinstance(each, Variable) and source.code(each) == name for each in source.walk(value))
         augments = any(value is each.value for _, each in uses.augmented)
         if not plain and not own and not augments:
             raise LeftAlone(f"`{name}` gets a value from elsewhere, in line {line}")
@@ -146,7 +146,7 @@ def _convert(
     """Let every use read the value: each of its own, or one statement after the loop for all that follow."""
     source = plan.source
     own = [use for use in uses.reads if any(within(source, use, each) or use is each for each in formulas)]
-    others = [use for use in uses.reads if not any(use is each for each in own) and not _asks(source, use, formulas)]
+    others = [use for use in uses.reads if not any(use is each for each in own) and not _asks(source, use)]
     foreign = [each for _, each in uses.augmented if not any(each.value is one for one in formulas)]
     outside = [each for each in (*others, *foreign) if not within(source, each, batch)]
     if len(outside) > 1 and "." not in name and _is_passed(source, uses, batch):
@@ -174,7 +174,7 @@ def _inside(source: Source, edit: Splice, node: cst.CSTNode) -> bool:
     return start <= edit.start and edit.end <= end
 
 
-def _asks(source: Source, use: Variable, formulas: Sequence[cst.BaseExpression]) -> bool:
+def _asks(source: Source, use: Variable) -> bool:
     """Whether a use asks nothing of the value; the update of the variable by itself does where Python computes it."""
     return asks_nothing(source, use) and updates(source, use) != source.code(use)
 

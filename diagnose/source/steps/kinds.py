@@ -1,4 +1,4 @@
-"""What an expression is known to hold: whole numbers or floats, a number of Python's, a new tensor, a tensor of no axis.
+"""What an expression is known to hold: whole numbers or floats, a number of Python's, a new tensor, one without axes.
 
 Only what the code says counts: literals, operators, methods and functions of torch, and the bindings of a name.
 """

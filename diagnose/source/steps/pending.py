@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from diagnose.source.edit import call_name, free_name, insert_above, insert_after, insert_before
-from diagnose.source.flow import Loop, asks_nothing, gate, is_after, is_variable, scope_of, uses_of, within
+from diagnose.source.flow import Loop, Variable, asks_nothing, gate, is_after, is_variable, scope_of, uses_of, within
 from diagnose.source.steps.filling import does_more_than_fill
 from diagnose.source.steps.kinds import is_number
 from diagnose.source.steps.reads import is_read, tensor_of
@@ -67,8 +67,8 @@ def put_off_statement(source: Source, others: Sequence[Source], read: cst.Call, 
         raise NotPending("its statement cannot be moved")
     if sum(map(is_read, source.every(cst.Call, statement))) > 1:
         raise NotPending("its statement reads several values")
-    _check_filled(source, others, statement, batch, name)
     branches, after = _looks(source, statement, batch, name)
+    _check_filled(source, others, statement, batch, name)
     call = _taken_apart(source, statement, read, batch, name)
     pending = free_name(source, f"{name}_pending")
     tensor = tensor_of(source, read, "kept")
@@ -187,7 +187,7 @@ def _in_loop_around(source: Source, use: cst.CSTNode, batch: Loop) -> bool:
     return any(within(source, use, loop) for loop in around)
 
 
-def _is_handed_on(source: Source, use: cst.Name) -> bool:
+def _is_handed_on(source: Source, use: Variable) -> bool:
     """Whether a statement that binds nothing passes a variable to a call."""
     for above in source.ancestors(use):
         if isinstance(above, cst.Arg):
@@ -232,9 +232,9 @@ def _take(source: Source, part: cst.BaseExpression, call: _Call, batch: Loop, na
     elif not isinstance(part, cst.Integer | cst.Float | cst.SimpleString):
         if any(each.value == name for each in source.every(cst.Name, part)):
             raise NotPending(f"it depends on `{name}` itself")
-        if any(is_written(source, each.value, batch) for each in source.every(cst.Name, part)):
-            if not is_number(source, part):
-                raise NotPending(f"`{source.code(part)}` may be changed before it is used")
+        written = any(is_written(source, each.value, batch) for each in source.every(cst.Name, part))
+        if written and not is_number(source, part):
+            raise NotPending(f"`{source.code(part)}` may be changed before it is used")
         kept = free_name(source, f"{part.value}_then" if isinstance(part, cst.Name) else "argument", _taken(call))
         call.kept.append(part)
         call.replaced.append((part, kept))

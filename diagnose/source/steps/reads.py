@@ -50,7 +50,7 @@ def trains_within(source: Source, loop: Loop) -> bool:
 
 def tensor_of(source: Source, read: cst.Call, then: str) -> str:
     """The tensor that a read waits for, cut from the graph; `.detach()` and `.cpu()` on the way are not needed."""
-    value = awaited(source, read)
+    value = awaited(read)
     code = source.code(value)
     if isinstance(value, cst.BinaryOperation | cst.Comparison | cst.UnaryOperation) and not value.lpar:
         code = f"({code})"
@@ -59,7 +59,7 @@ def tensor_of(source: Source, read: cst.Call, then: str) -> str:
     return f"{code}.detach()" + (".double()" if then == "added" else "")
 
 
-def awaited(source: Source, read: cst.Call) -> cst.BaseExpression:
+def awaited(read: cst.Call) -> cst.BaseExpression:
     """The tensor that a read waits for, without `.detach()` and `.cpu()` on the way."""
     assert isinstance(read.func, cst.Attribute)
     value = read.func.value

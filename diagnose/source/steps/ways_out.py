@@ -30,9 +30,9 @@ def seen_after_failure(source: Source, loop: Loop, names: Iterable[str]) -> str 
                     return f"`{use.value}` may be used after an exception, in line {source.lines_of(use)[0]}"
     for use in source.every(cst.Name, loop):
         around = source.inside(use, cst.Try)
-        if use.value in wanted and around is not None and within(source, around, loop):
-            if within(source, use, around) and (around.handlers or around.finalbody):
-                return f"`{use.value}` is used where an exception is caught, in line {source.lines_of(use)[0]}"
+        caught = around is not None and within(source, around, loop) and (around.handlers or around.finalbody)
+        if use.value in wanted and caught:
+            return f"`{use.value}` is used where an exception is caught, in line {source.lines_of(use)[0]}"
     return None
 
 
