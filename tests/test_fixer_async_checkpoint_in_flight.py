@@ -368,7 +368,7 @@ def test_a_second_state_is_copied_where_eight_times_the_state_is_free_for_each_r
         os.path.normpath(path): str(int(text * GIB)) if isinstance(text, int) else text for path, text in files.items()
     }
 
-    def read(path: str) -> str:
+    def read(path: str) -> Any:
         text = files.get(os.path.normpath(path))
         if text is None:
             raise FileNotFoundError(path)
