@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test lint types imports check format snapshots overhead bench-ingest bench-rules bench-kernels accuracy sickbay clean
+.PHONY: help demo test lint types imports check format snapshots overhead bench-ingest bench-rules bench-kernels accuracy sickbay safety clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -54,6 +54,9 @@ accuracy: $(VENV)/ready-to-test ## say how often the diagnosis is right: on prog
 
 sickbay: $(VENV)/ready-to-test ## fix the programs of the sick bay and time them beside an expert's; needs a GPU
 	$(BIN)/python benchmarks/sickbay_fix.py build/sickbay
+
+safety: $(VENV)/ready-to-test ## run every edit that the fixers propose for the adversarial suite; takes hours on two cores
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/safety.py build/safety
 
 clean: ## remove what was installed and cached
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,6 +1,6 @@
 """Runs every edit that the fixers propose for the adversarial suite, and says which change what a program does.
 
-    python benchmarks/safety.py OUT [--fixer NAME]... [--program TEXT] [--every N]
+    python benchmarks/safety.py OUT [--fixer NAME]... [--program PATTERN] [--every N]
 
 Each program is run whole, then each proposed edit of it: to the end, with an exception in mid-run and with Ctrl-C.
 OUT gets `pairs.jsonl`, a line for each proposal, and `summary.md`. Exits with 1 where an edit is wrong, where a fixer
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -26,6 +27,8 @@ from adversarial.program import Program  # noqa: E402
 from adversarial.proposals import fixers, proposals  # noqa: E402
 from adversarial.running import Runner  # noqa: E402
 
+from diagnose.fixer import Gate  # noqa: E402
+
 Row = dict[str, object]
 
 
@@ -34,11 +37,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--fixer", action="append", help="ask this one; may be given again")
-    parser.add_argument("--program", default="", help="programs whose name has this text")
+    parser.add_argument("--program", default="", help="programs whose name has this pattern")
     parser.add_argument("--every", type=int, default=1, help="every N-th program")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    chosen = [one for one in suite() if options.program in one.name][:: options.every]
+    chosen = [one for one in suite() if re.search(options.program, one.name)][:: options.every]
     names = options.fixer or list(fixers())
     rows: list[Row] = []
     with Runner() as runner, (options.out / "pairs.jsonl").open("w") as output:
@@ -56,9 +59,10 @@ def main() -> int:
 def judged(runner: Runner, program: Program, names: Sequence[str]) -> Iterator[Row]:
     """A row for each edit proposed, and for each fixer that does not keep to what is expected of it."""
     oracle = Oracle(runner, program.files, program.ranks)
-    if any(oracle.whole.codes):
-        last = (oracle.whole.complained[0].strip().splitlines() or [""])[-1]
-        yield {"program": program.name, "fixer": "", "answer": "fails as found", "detail": last}
+    varied = [str(each) for each in oracle.compare(program.files, Gate.BITWISE)]
+    if varied:  # what differs without an edit says nothing about one
+        yield {"program": program.name, "fixer": "", "answer": "varies as found", "detail": "; ".join(varied[:3])}
+        return
     for name in names:
         made = list(proposals(program, name))
         if name in program.edited and not made:
@@ -68,7 +72,7 @@ def judged(runner: Runner, program: Program, names: Sequence[str]) -> Iterator[R
             found = [str(each) for each in oracle.differences(one)]
             if found:
                 yield {**row, "answer": "wrong", "detail": "; ".join(found[:3]), "diff": _diff(program, one.files)}
-            elif name in program.left_alone:
+            elif name in program.left_alone and one.gate is not Gate.TRAINING:
                 detail = f"must be left alone: {program.left_alone[name]}"
                 yield {**row, "answer": "unwarranted", "detail": detail, "diff": _diff(program, one.files)}
             else:

@@ -18,9 +18,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
+
 from adversarial.proposals import Proposal
 from adversarial.running import Outcome, Runner
-
 from diagnose.fixer import Gate
 
 _TIME = re.compile(
@@ -128,12 +128,16 @@ def _errors(text: str) -> str:
 def _text_difference(gate: Gate, original: str, patched: str, disturbed: str) -> str | None:
     a, b, c = (_TOKEN.findall(_TIME.sub("TIME", text)) for text in (original, patched, disturbed))
     if gate is Gate.TRAINING:
-        return None if [one for one in a if not _NUMBER.match(one)] == [one for one in b if not _NUMBER.match(one)] else "words differ"
+        return (
+            None
+            if [one for one in a if not _NUMBER.match(one)] == [one for one in b if not _NUMBER.match(one)]
+            else "words differ"
+        )
     c = c if len(c) == len(a) else a
     for at, (one, other, near) in enumerate(zip(a, b, c, strict=False)):
         if one != other and not (gate is Gate.ROUNDING and _close_tokens(one, other, near)):
             return f"{' '.join(a[max(0, at - 4) : at + 2])!r} became {' '.join(b[max(0, at - 4) : at + 2])!r}"
-    return None if len(a) == len(b) else f"{len(a)} tokens became {len(b)}: {a[len(b):][:6] or b[len(a):][:6]}"
+    return None if len(a) == len(b) else f"{len(a)} tokens became {len(b)}: {a[len(b) :][:6] or b[len(a) :][:6]}"
 
 
 def _close_tokens(one: str, other: str, near: str) -> bool:

@@ -22,7 +22,8 @@ class Program:
     edited: frozenset[str] = frozenset()
     """Fixers that are expected to edit it."""
     left_alone: Mapping[str, str] = field(default_factory=dict)
-    """Fixers that must not edit it, each with the reason."""
+    """Fixers that must not edit it under a promise of equal numbers, each with the reason; as a change of the training they
+    may."""
     more: Mapping[str, str] = field(default_factory=dict)
     """Its other files: name → text."""
     ranks: int = 1
@@ -42,7 +43,7 @@ def fill(template: str, **parts: str) -> str:
     text = dedent(template).lstrip("\n")
     for _ in range(3):
         text = _SLOT.sub(lambda found: _block(parts, found), text)
-        text = _WORD.sub(lambda found: parts.get(found[2 - 1], found[0]), text)
+        text = _WORD.sub(lambda found: parts.get(found[1], found[0]), text)
     return re.sub(r"^[ ]*\x00\n", "", text, flags=re.MULTILINE)
 
 

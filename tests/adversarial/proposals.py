@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from adversarial.program import Program
-
 from diagnose.fixer import Edits, Facts, Fixer, Gate, Request, Site, example_request
 from diagnose.model import Place, Scalar
 from diagnose.plugins import load
@@ -101,9 +100,7 @@ def _requests(program: Program, fixer: str) -> Iterator[Request]:
         request = example_request(rule, program.text, sites=sites, facts=facts)
         request = replace(request, sources=program.files)
         every = tuple(
-            Place(path, line)
-            for path, text in program.files.items()
-            for line in range(1, text.count("\n") + 1)
+            Place(path, line) for path, text in program.files.items() for line in range(1, text.count("\n") + 1)
         )
         yield request
         yield replace(request, finding=replace(request.finding, where=every))

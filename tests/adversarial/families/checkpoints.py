@@ -93,7 +93,10 @@ USES: dict[str, dict[str, str]] = {
         "after_save": 'print("saved", load("out/last.pt"))',
     },
     "replaced": {"save": f'torch.save({STATE}, "out/tmp.pt")', "after_save": 'os.replace("out/tmp.pt", "out/last.pt")'},
-    "renamed": {"save": f'torch.save({STATE}, "out/tmp.pt")', "after_save": 'os.rename("out/tmp.pt", f"out/{step}.pt")'},
+    "renamed": {
+        "save": f'torch.save({STATE}, "out/tmp.pt")',
+        "after_save": 'os.rename("out/tmp.pt", f"out/{step}.pt")',
+    },
     "copied": {"save": PLAIN, "after_save": 'shutil.copy("out/last.pt", "out/best.pt")'},
     "size_shown": {"save": PLAIN, "after_save": 'print("bytes", os.path.getsize("out/last.pt") > 1000)'},
     "listed": {"save": NUMBERED, "after_save": 'print(sorted(os.listdir("out")))'},
@@ -105,7 +108,10 @@ USES: dict[str, dict[str, str]] = {
         "save": PLAIN,
         "after_save": 'with open("out/last.pt", "rb") as f:\n    print(len(hashlib.sha256(f.read()).hexdigest()))',
     },
-    "sent_by_shell": {"save": PLAIN, "after_save": 'subprocess.run(["cp", "out/last.pt", f"out/sent{step}.pt"], check=True)'},
+    "sent_by_shell": {
+        "save": PLAIN,
+        "after_save": 'subprocess.run(["cp", "out/last.pt", f"out/sent{step}.pt"], check=True)',
+    },
     "sent_by_system": {"save": PLAIN, "after_save": 'print("status", os.system("cp out/last.pt out/mirror.pt"))'},
     "noted_in_json": {
         "save": NUMBERED,
@@ -115,20 +121,29 @@ USES: dict[str, dict[str, str]] = {
         "save": NUMBERED,
         "after_save": 'if os.path.lexists("latest"):\n    os.remove("latest")\nos.symlink(os.path.abspath(f"out/{step:03d}.pt"), "latest")\nprint(os.path.exists("latest"))',
     },
-    "whole_model": {"save": 'torch.save(model, "out/model.pt")', "end": 'print(type(torch.load("out/model.pt", weights_only=False)).__name__)'},
+    "whole_model": {
+        "save": 'torch.save(model, "out/model.pt")',
+        "end": 'print(type(torch.load("out/model.pt", weights_only=False)).__name__)',
+    },
     "best_kept": {
         "save": 'if loss.item() < best:\n    best = loss.item()\n    torch.save(model.state_dict(), "out/best.pt")\n    print("best", f"{best:.5f}")',
         "end": 'model.load_state_dict(torch.load("out/best.pt"))\nprint(f"{float(sum(p.double().sum() for p in model.parameters())):.6f}")',
     },
     "buffer": {
-        "save": 'buffer = io.BytesIO()\ntorch.save(model.state_dict(), buffer)\nkept.append(buffer.getvalue())',
+        "save": "buffer = io.BytesIO()\ntorch.save(model.state_dict(), buffer)\nkept.append(buffer.getvalue())",
         "end": 'print(len(kept), torch.load(io.BytesIO(kept[0]))["0.bias"].shape)',
     },
     "open_file": {"save": f'with open("out/last.pt", "wb") as f:\n    torch.save({STATE}, f)\n    print(f.tell() > 0)'},
-    "alias_kept": {"save": 'kept.append(model.state_dict())', "end": 'torch.save(kept[0], "out/first.pt")\nprint(torch.equal(kept[0]["0.bias"], kept[-1]["0.bias"]))'},
-    "copy_kept": {"save": 'kept.append(copy.deepcopy(model.state_dict()))', "end": 'torch.save(kept[0], "out/first.pt")\nprint(torch.equal(kept[0]["0.bias"], kept[-1]["0.bias"]))'},
+    "alias_kept": {
+        "save": "kept.append(model.state_dict())",
+        "end": 'torch.save(kept[0], "out/first.pt")\nprint(torch.equal(kept[0]["0.bias"], kept[-1]["0.bias"]))',
+    },
+    "copy_kept": {
+        "save": "kept.append(copy.deepcopy(model.state_dict()))",
+        "end": 'torch.save(kept[0], "out/first.pt")\nprint(torch.equal(kept[0]["0.bias"], kept[-1]["0.bias"]))',
+    },
     "saved_then_exits": {"save": PLAIN, "in_step": 'if step == 18:\n    print("budget spent")\n    sys.exit(3)'},
-    "saved_then_hard_exit": {"save": PLAIN, "in_step": 'if step == 16:\n    sys.stdout.flush()\n    os._exit(4)'},
+    "saved_then_hard_exit": {"save": PLAIN, "in_step": "if step == 16:\n    sys.stdout.flush()\n    os._exit(4)"},
     "save_may_fail": {
         "save": f'try:\n    torch.save({STATE}, "missing/last.pt" if step > 9 else "out/last.pt")\nexcept (OSError, RuntimeError) as error:\n    print("cannot save", type(error).__name__)',
     },

@@ -121,38 +121,59 @@ if __name__ == "__main__":
 PLAIN = "return self.x[i], self.y[i]"
 STATES: dict[str, tuple[dict[str, str], str]] = {
     "length_set": (
-        {"init": "self.length = 2", "get": "x = self.x[i].clone()\nx[self.length:] = 0\nreturn x, self.y[i]",
-         "in_step": "if step % 5 == 4:\n    data.length = min(8, data.length + 1)"},
+        {
+            "init": "self.length = 2",
+            "get": "x = self.x[i].clone()\nx[self.length:] = 0\nreturn x, self.y[i]",
+            "in_step": "if step % 5 == 4:\n    data.length = min(8, data.length + 1)",
+        },
         "the loop sets an attribute of the dataset",
     ),
     "set_epoch": (
-        {"init": "self.epoch = 0", "methods": "def set_epoch(self, epoch):\n    self.epoch = epoch",
-         "get": "return self.x[i] * (1 + self.epoch), self.y[i]", "epoch_end": "data.set_epoch(epoch + 1)"},
+        {
+            "init": "self.epoch = 0",
+            "methods": "def set_epoch(self, epoch):\n    self.epoch = epoch",
+            "get": "return self.x[i] * (1 + self.epoch), self.y[i]",
+            "epoch_end": "data.set_epoch(epoch + 1)",
+        },
         "a method changes the dataset between epochs",
     ),
     "setattr": (
-        {"init": "self.gain = 1.0", "get": "return self.x[i] * self.gain, self.y[i]",
-         "in_step": "setattr(data, 'gain', 1.0 + step / 10)"},
+        {
+            "init": "self.gain = 1.0",
+            "get": "return self.x[i] * self.gain, self.y[i]",
+            "in_step": "setattr(data, 'gain', 1.0 + step / 10)",
+        },
         "setattr changes the dataset in each step",
     ),
     "global_number": (
-        {"module": "NOISE = 0.0", "get": "return self.x[i] + NOISE, self.y[i]",
-         "epoch_start": "globals()['NOISE'] = 0.1 * epoch"},
+        {
+            "module": "NOISE = 0.0",
+            "get": "return self.x[i] + NOISE, self.y[i]",
+            "epoch_start": "globals()['NOISE'] = 0.1 * epoch",
+        },
         "a global is read for each sample and set in each epoch",
     ),
     "config_object": (
-        {"module": "class Config:\n    scale = 1.0", "get": "return self.x[i] * Config.scale, self.y[i]",
-         "epoch_start": "Config.scale = 1.0 + epoch"},
+        {
+            "module": "class Config:\n    scale = 1.0",
+            "get": "return self.x[i] * Config.scale, self.y[i]",
+            "epoch_start": "Config.scale = 1.0 + epoch",
+        },
         "a config class is read for each sample and changed in each epoch",
     ),
     "config_dictionary": (
-        {"module": 'options = {"drop": 0}', "get": "x = self.x[i].clone()\nx[: options['drop']] = 0\nreturn x, self.y[i]",
-         "epoch_start": "options['drop'] = epoch"},
+        {
+            "module": 'options = {"drop": 0}',
+            "get": "x = self.x[i].clone()\nx[: options['drop']] = 0\nreturn x, self.y[i]",
+            "epoch_start": "options['drop'] = epoch",
+        },
         "a dictionary is read for each sample and changed in each epoch",
     ),
     "environment": (
-        {"get": "return self.x[i] * float(os.environ.get('GAIN', '1')), self.y[i]",
-         "epoch_start": "os.environ['GAIN'] = str(1 + epoch)"},
+        {
+            "get": "return self.x[i] * float(os.environ.get('GAIN', '1')), self.y[i]",
+            "epoch_start": "os.environ['GAIN'] = str(1 + epoch)",
+        },
         "the environment is read for each sample and changed in each epoch",
     ),
     "counter": (
@@ -160,13 +181,19 @@ STATES: dict[str, tuple[dict[str, str], str]] = {
         "the dataset counts its reads",
     ),
     "noted": (
-        {"init": "self.bad = []", "get": f"if self.y[i] > 1:\n    self.bad.append(int(i))\n{PLAIN}",
-         "end": "with open('bad.json', 'w') as f:\n    json.dump(data.bad, f)\nprint(len(data.bad))"},
+        {
+            "init": "self.bad = []",
+            "get": f"if self.y[i] > 1:\n    self.bad.append(int(i))\n{PLAIN}",
+            "end": "with open('bad.json', 'w') as f:\n    json.dump(data.bad, f)\nprint(len(data.bad))",
+        },
         "the dataset notes indices that the end writes",
     ),
     "noted_in_global": (
-        {"module": "SEEN = {}", "get": f"SEEN[int(i)] = SEEN.get(int(i), 0) + 1\n{PLAIN}",
-         "end": "print('seen', len(SEEN), sum(SEEN.values()))"},
+        {
+            "module": "SEEN = {}",
+            "get": f"SEEN[int(i)] = SEEN.get(int(i), 0) + 1\n{PLAIN}",
+            "end": "print('seen', len(SEEN), sum(SEEN.values()))",
+        },
         "each sample is counted in a global",
     ),
     "counter_drives": (
@@ -174,13 +201,17 @@ STATES: dict[str, tuple[dict[str, str], str]] = {
         "a sample depends on how many were read",
     ),
     "generator": (
-        {"init": "self.rng = np.random.default_rng(5)",
-         "get": "return self.x[i] + float(self.rng.normal()), self.y[i]"},
+        {
+            "init": "self.rng = np.random.default_rng(5)",
+            "get": "return self.x[i] + float(self.rng.normal()), self.y[i]",
+        },
         "the dataset keeps a generator",
     ),
     "torch_generator": (
-        {"init": "self.g = torch.Generator().manual_seed(7)",
-         "get": "return self.x[i] + torch.randn(8, generator=self.g), self.y[i]"},
+        {
+            "init": "self.g = torch.Generator().manual_seed(7)",
+            "get": "return self.x[i] + torch.randn(8, generator=self.g), self.y[i]",
+        },
         "the dataset keeps a generator of torch",
     ),
     "random": (
@@ -192,26 +223,35 @@ STATES: dict[str, tuple[dict[str, str], str]] = {
         "a sample draws from torch's generator",
     ),
     "file_handle": (
-        {"init": "self.x.numpy().tofile('x.bin')\nself.file = open('x.bin', 'rb')",
-         "get": "self.file.seek(int(i) * 32)\nx = torch.tensor(struct.unpack('8f', self.file.read(32)))\nreturn x, self.y[i]"},
+        {
+            "init": "self.x.numpy().tofile('x.bin')\nself.file = open('x.bin', 'rb')",
+            "get": "self.file.seek(int(i) * 32)\nx = torch.tensor(struct.unpack('8f', self.file.read(32)))\nreturn x, self.y[i]",
+        },
         "an open file is shared by all workers",
     ),
     "zip_handle": (
-        {"init": "with zipfile.ZipFile('x.zip', 'w') as z:\n    for k in range(n):\n"
-         "        z.writestr(f'{k}', self.x[k].numpy().tobytes())\nself.zip = zipfile.ZipFile('x.zip')",
-         "get": "x = torch.from_numpy(np.frombuffer(self.zip.read(str(int(i))), dtype=np.float32).copy())\nreturn x, self.y[i]"},
+        {
+            "init": "with zipfile.ZipFile('x.zip', 'w') as z:\n    for k in range(n):\n"
+            "        z.writestr(zipfile.ZipInfo(f'{k}'), self.x[k].numpy().tobytes())\nself.zip = zipfile.ZipFile('x.zip')",
+            "get": "x = torch.from_numpy(np.frombuffer(self.zip.read(str(int(i))), dtype=np.float32).copy())\nreturn x, self.y[i]",
+        },
         "an open zip file is shared by all workers",
     ),
     "database": (
-        {"init": "self.db = sqlite3.connect('x.db')\nself.db.execute('create table if not exists t (k integer primary key, v blob)')\n"
-         "self.db.executemany('insert or replace into t values (?, ?)', [(k, self.x[k].numpy().tobytes()) for k in range(n)])\nself.db.commit()",
-         "get": "row = self.db.execute('select v from t where k = ?', (int(i),)).fetchone()\n"
-         "return torch.from_numpy(np.frombuffer(row[0], dtype=np.float32).copy()), self.y[i]"},
+        {
+            "init": "self.db = sqlite3.connect('x.db')\nself.db.execute('create table if not exists t (k integer primary key, v blob)')\n"
+            "self.db.executemany('insert or replace into t values (?, ?)', [(k, self.x[k].numpy().tobytes()) for k in range(n)])\nself.db.commit()",
+            "get": "row = self.db.execute('select v from t where k = ?', (int(i),)).fetchone()\n"
+            "return torch.from_numpy(np.frombuffer(row[0], dtype=np.float32).copy()), self.y[i]",
+        },
         "a database connection is shared by all workers",
     ),
     "weights_by_loss": (
-        {"init": "self.weight = torch.ones(n)", "get": "return self.x[i] * self.weight[i], self.y[i]",
-         "epoch_end": "data.weight *= 0.5 + loss.item()"},
+        {
+            "init": "self.weight = torch.ones(n)",
+            "get": "return self.x[i] * self.weight[i], self.y[i]",
+            "epoch_end": "data.weight *= 0.5 + loss.item()",
+        },
         "what the loss says goes back into the dataset",
     ),
     "labels_replaced": (
@@ -219,7 +259,10 @@ STATES: dict[str, tuple[dict[str, str], str]] = {
         "the program replaces the labels in each epoch",
     ),
     "buffer_reused": (
-        {"init": "self.buffer = torch.empty(8)", "get": "self.buffer.copy_(self.x[i] * 2)\nreturn self.buffer.clone(), self.y[i]"},
+        {
+            "init": "self.buffer = torch.empty(8)",
+            "get": "self.buffer.copy_(self.x[i] * 2)\nreturn self.buffer.clone(), self.y[i]",
+        },
         "",
     ),
     "plain": ({"get": PLAIN}, ""),
@@ -228,13 +271,17 @@ STATES: dict[str, tuple[dict[str, str], str]] = {
         "",
     ),
     "memory_map": (
-        {"init": "np.save('x.npy', self.x.numpy())\nself.map = np.load('x.npy', mmap_mode='r')",
-         "get": "return torch.from_numpy(np.array(self.map[i])), self.y[i]"},
+        {
+            "init": "np.save('x.npy', self.x.numpy())\nself.map = np.load('x.npy', mmap_mode='r')",
+            "get": "return torch.from_numpy(np.array(self.map[i])), self.y[i]",
+        },
         "",
     ),
     "opened_lazily": (
-        {"init": "self.x.numpy().tofile('x.bin')",
-         "get": "with open('x.bin', 'rb') as f:\n    f.seek(int(i) * 32)\n    x = torch.tensor(struct.unpack('8f', f.read(32)))\nreturn x, self.y[i]"},
+        {
+            "init": "self.x.numpy().tofile('x.bin')",
+            "get": "with open('x.bin', 'rb') as f:\n    f.seek(int(i) * 32)\n    x = torch.tensor(struct.unpack('8f', f.read(32)))\nreturn x, self.y[i]",
+        },
         "",
     ),
 }
@@ -246,8 +293,10 @@ def programs() -> Iterator[Program]:
     for loop, template in {"function": MAIN, "trainer": TRAINER}.items():
         for name, (parts, why) in STATES.items():
             left = dict.fromkeys(_SHARED, why) if why else {}
-            if name in ("random", "torch_random"):
+            if name in ("generator", "torch_generator"):
                 left = {"cache-decoded": why}
+            if name in ("random", "torch_random"):
+                left = {}  # the cache sees draws from these at the start of the run, and stands aside
             if name in ("noted", "noted_in_global", "counter", "file_handle", "zip_handle", "database"):
                 left = {"loader-workers": why}
             yield Program(f"data_{loop}_{name}", FAMILY, fill(template, **{**slots, **parts}), left_alone=left)

@@ -78,11 +78,11 @@ MASKS = {
     "finite": "att = att.masked_fill(~keep[:, None, None, :], -1e9)",
     "small": "att = att.masked_fill(~keep[:, None, None, :], -10.0)",
     "lowest": "att = att.masked_fill(~keep[:, None, None, :], torch.finfo(att.dtype).min)",
-    "swapped": 'att = att.masked_fill(keep[:, None, None, :], -1e4)',
-    "where": 'att = torch.where(keep[:, None, None, :], att, torch.tensor(-1e9))',
+    "swapped": "att = att.masked_fill(keep[:, None, None, :], -1e4)",
+    "where": "att = torch.where(keep[:, None, None, :], att, torch.tensor(-1e9))",
     "added": "att = att + (~keep[:, None, None, :]).float() * -1e9",
     "multiplied": "att = att * keep[:, None, None, :]",
-    "rows": 'att = att.masked_fill(~keep[:, None, :, None], -1e9)',
+    "rows": "att = att.masked_fill(~keep[:, None, :, None], -1e9)",
 }
 SOFTMAXES = {
     "method": "att = att.softmax(-1)",
@@ -186,23 +186,26 @@ def programs() -> Iterator[Program]:
             shortest = "0" if mask in ("finite", "lowest", "where", "added") and at % 2 else "2"
             why = {"use-sdpa": "softmax over the queries"} if softmax == "queries" else {}
             yield _program("attention", f"attention_{mask}_{scale}_{softmax}", block, shortest=shortest, left=why)
-    for at, (norm, lines) in enumerate(NORMS.items()):
+    for norm, lines in NORMS.items():
         for eps in ("1e-5", "1e-2"):
             block = fill(NORM, norm=lines, eps=eps)
             yield _program("norms", f"norm_{norm}_{'wide' if eps == '1e-2' else 'small'}", block)
-        assert at < len(NORMS)
     for unit, lines in UNITS.items():
         yield _program("activations", f"unit_{unit}", fill(UNIT, unit=lines))
     plain = fill(UNIT, unit="return torch.tanh(a) * b")
     for name, lines in LOSSES.items():
         yield _program("losses", f"loss_{name}", plain, loss=lines)
         if name in ("picked", "masked", "ignored", "library", "nll"):
-            yield _program("losses", f"loss_{name}_of_nothing", plain, loss=lines, labels="if step == 8:\n    y.zero_()")
+            yield _program(
+                "losses", f"loss_{name}_of_nothing", plain, loss=lines, labels="if step == 8:\n    y.zero_()"
+            )
 
 
 def _program(
     family: str, name: str, block: str, *, loss: str = PLAIN_LOSS, labels: str = "", shortest: str = "2",
     left: dict[str, str] | None = None,
 ) -> Program:  # fmt: skip
-    text = fill(LOOP, block=block, loss=fill("def criterion(out, y):\n    <body>", body=loss), labels=labels, shortest=shortest)
+    text = fill(
+        LOOP, block=block, loss=fill("def criterion(out, y):\n    <body>", body=loss), labels=labels, shortest=shortest
+    )
     return Program(name, family, text, left_alone=left or {})

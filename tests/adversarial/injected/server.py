@@ -39,7 +39,8 @@ def main() -> None:
         codes = [_waited(pid, time.monotonic() + _LIMIT_S) for pid in ranks]
         counted = Path(job["folder"], "steps")
         steps = int(counted.read_text()) if counted.exists() else 0
-        print(json.dumps({"codes": codes, "steps": steps}), flush=True)
+        sys.stdout.write(json.dumps({"codes": codes, "steps": steps}) + "\n")
+        sys.stdout.flush()
 
 
 def _start(job: dict[str, Any], rank: int) -> int:
@@ -80,7 +81,7 @@ def _run(job: dict[str, Any], rank: int) -> int:
     except KeyboardInterrupt:
         traceback.print_exc()
         code = 130
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - a program may raise anything
         traceback.print_exc()
         code = 1
     import atexit
