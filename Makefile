@@ -31,7 +31,7 @@ format: $(VENV)/ready-to-test ## format the code
 	$(BIN)/ruff format .
 
 snapshots: $(VENV)/ready-to-test ## make the pictures of the screens again; look at them before you commit them
-	$(BIN)/python -m pytest tests/test_tui_snapshots.py --snapshot-update
+	$(BIN)/python -m pytest tests/unit/tui/test_tui_snapshots.py --snapshot-update
 
 overhead: $(VENV)/ready-to-test ## measure what watching costs
 	$(BIN)/python benchmarks/overhead.py

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from accuracy_markdown import markdown
 from accuracy_pack import pack, unpack
 from accuracy_programs import SICKBAY, Program, programs
-from accuracy_record import Recorder
+from accuracy_record import CaptureRunner
 from accuracy_score import Answer, score, table
 
 
@@ -61,7 +61,7 @@ def main() -> int:
         return 0
     part, parts = map(int, args.part.split("/"))
     fitting = [program for program in chosen if fits(program, args.device, args.ranks)][part - 1 :: parts]
-    return 0 if Recorder(args.folder, args.device, args.lanes, args.seconds).record(fitting) else 1
+    return 0 if CaptureRunner(args.folder, args.device, args.lanes, args.seconds).record(fitting) else 1
 
 
 def told(answers: Sequence[Answer], *, as_json: bool, as_markdown: bool) -> str:

@@ -56,7 +56,7 @@ class Task:
         return f"{self.program.name}/{self.arm}/{self.kind}"
 
 
-class Recorder:
+class CaptureRunner:
     """Runs tasks in lanes; a lane belongs to a device, or to as many of them as a program needs."""
 
     def __init__(self, out: Path, device: str, lanes: int, seconds: float = math.inf) -> None:

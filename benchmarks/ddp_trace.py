@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from diagnose.measure import Measures
-from diagnose.measure.between_ranks import between_ranks
+from diagnose.measure.job.job_report import between_ranks
 from diagnose.trace.readers import open_traces
 
 if TYPE_CHECKING:

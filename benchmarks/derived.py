@@ -23,10 +23,10 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from diagnose.measure.accounting import device_occupation, main_device  # noqa: E402 - found by the line above
-from diagnose.measure.kernels import classes_of  # noqa: E402
-from diagnose.measure.launch import launches_of  # noqa: E402
-from diagnose.measure.nesting import nested  # noqa: E402
+from diagnose.measure.steps.accounting import device_occupation, main_device  # noqa: E402 - found by the line above
+from diagnose.measure.views.kernel_classes import classes_of  # noqa: E402
+from diagnose.measure.views.launches import launches_of  # noqa: E402
+from diagnose.measure.views.nesting import nested  # noqa: E402
 from diagnose.trace import Trace  # noqa: E402
 from diagnose.trace.readers import open_traces  # noqa: E402
 from diagnose.trace.schema import Table  # noqa: E402

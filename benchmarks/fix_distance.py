@@ -28,8 +28,8 @@ from pathlib import Path, PurePath
 from accuracy_programs import SICKBAY, programs
 from accuracy_programs import Program as Patient
 
-from diagnose.compose.composition import Composition
-from diagnose.compose.knowledge import Known, knowledge
+from diagnose.compose.greedy_search import GreedySearch
+from diagnose.compose.run_context import RunContext, knowledge
 from diagnose.engine import diagnose
 from diagnose.fixer import Fixer
 from diagnose.model import (
@@ -50,15 +50,15 @@ from diagnose.model import (
 from diagnose.plugins import Catalogue, load
 from diagnose.program import Program
 from diagnose.trace.readers import open_traces
+from diagnose.trial.ab.aa_control import AAControl
+from diagnose.trial.ab.arm_protocol import OnPair
+from diagnose.trial.ab.knob_search import OnSetting
 from diagnose.trial.bench import Trial
-from diagnose.trial.beside import Expected
-from diagnose.trial.control import Control
-from diagnose.trial.estimates import Plan
-from diagnose.trial.knobs import OnSetting
-from diagnose.trial.live import OnPair
-from diagnose.trial.looks import Halfway
+from diagnose.trial.planning.estimates import Plan
+from diagnose.trial.planning.numerics_check import PartialStack
+from diagnose.trial.planning.prelaunch import Expected
 from diagnose.trial.schedule import Deadline, Schedule
-from diagnose.trial.solo import SoloRun
+from diagnose.trial.standalone import StandaloneRun
 
 FOLDERS = (SICKBAY, SICKBAY.parent / "heldout")
 _ALL = frozenset(Gate)
@@ -151,8 +151,8 @@ class Believing:
         on_pair: OnPair | None = None,
         promised: Sequence[float] = (),
         expected: Sequence[Expected] = (),
-    ) -> Control | None:
-        return Control(Interval(0.0, -0.01, 0.01), 0.01, 8, 2, _STEP_NS)
+    ) -> AAControl | None:
+        return AAControl(Interval(0.0, -0.01, 0.01), 0.01, 8, 2, _STEP_NS)
 
     def choose(self, candidates: Sequence[Program], on_try: OnSetting, *, scale: bool = False) -> list[int]:
         return list(range(len(candidates)))
@@ -164,7 +164,7 @@ class Believing:
         patched: Program,
         on_pair: OnPair | None = None,
         numbers: Program | None = None,
-        halfway: Halfway | None = None,
+        halfway: PartialStack | None = None,
         promised: float = 0.0,
     ) -> Trial:
         return Trial(Verdict(fixer.name, Decision.KEPT, "believed", saving=_BELIEVED, saving_ns=1))
@@ -179,8 +179,8 @@ class Believing:
     ) -> Trial:
         return Trial(Verdict(fixer.name, Decision.KEPT, "believed", saving=_BELIEVED, saving_ns=1))
 
-    def alone(self, program: Program, name: str, least_steps: int = 0) -> SoloRun:
-        return SoloRun()
+    def alone(self, program: Program, name: str, least_steps: int = 0) -> StandaloneRun:
+        return StandaloneRun()
 
     def gate(
         self,
@@ -239,7 +239,7 @@ def _distance(
     (folder / script).write_text(found)
     program = Program.parse([script], cwd=folder)
     diagnosis, known = _known(patient, program, recording, catalogue)
-    outcome = Composition(
+    outcome = GreedySearch(
         program, diagnosis, known, catalogue, _ignore, Believing(program), Schedule(), Deadline(), _ALL
     ).run()
     fixed = {str(folder / script): found}
@@ -267,7 +267,9 @@ def _ignore(_event: object) -> None:
     pass
 
 
-def _known(patient: Patient, program: Program, recording: Path | None, catalogue: Catalogue) -> tuple[Diagnosis, Known]:
+def _known(
+    patient: Patient, program: Program, recording: Path | None, catalogue: Catalogue
+) -> tuple[Diagnosis, RunContext]:
     """The diagnosis of a recording and what it knows, with all places in the files that are here."""
     traces = open_traces([recording]) if recording else []
     if traces:

@@ -155,7 +155,7 @@ def by_diagnose(path: Path) -> Result:
     import numpy as np
 
     from diagnose.measure import Measures
-    from diagnose.trace.readers.torch_profiler import read
+    from diagnose.trace.readers.kineto.torch_profiler import read
     from diagnose.trace.schema import Table
 
     seconds, (trace, *_) = timed(lambda: read(path))

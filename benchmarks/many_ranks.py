@@ -24,8 +24,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from diagnose.digest import Digest
     from diagnose.plugins import Catalogue
+    from diagnose.rank_digest import Digest
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
@@ -96,8 +96,8 @@ def in_fresh_processes(paths: list[Path]) -> list[Cost]:
 
 def cost_of(path: Path) -> Cost:
     """Reduce one file, as a worker does."""
-    from diagnose.digest import digest_of
     from diagnose.plugins import load_rules
+    from diagnose.rank_digest import digest_of
     from diagnose.trace.readers import open_part
 
     catalogue = load_rules()
@@ -112,7 +112,7 @@ def cost_of(path: Path) -> Cost:
 def merged_s(digests: list[Digest], ranks: int) -> tuple[float, float]:
     """Processor time from bytes to the diagnosis of a job of so many ranks, and of comparing their collectives."""
     from diagnose.engine import diagnose_digests
-    from diagnose.measure.ranks import job_of_records
+    from diagnose.measure.job.ranks import job_of_records
     from diagnose.plugins import load_rules
 
     catalogue: Catalogue = load_rules()

@@ -93,8 +93,8 @@ def by_fetchall(database: Path) -> int:
 
 def by_numbers(database: Path) -> int:
     """The same columns as the readers get them, kept whole."""
-    from diagnose.trace.readers.sqlite_file import opened
-    from diagnose.trace.readers.sqlite_numbers import numbers
+    from diagnose.trace.readers.io.sqlite_file import opened
+    from diagnose.trace.readers.io.sqlite_numbers import numbers
 
     # Identifiers and sizes fit 32 bits, as in the trace's tables; times and process ids do not.
     types = [np.int64 if name in ("start", "end", "globalPid") else np.int32 for name in COLUMNS]
@@ -111,9 +111,9 @@ def by_numbers(database: Path) -> int:
 
 def by_trace(database: Path) -> int:
     """A whole trace, ready to be diagnosed."""
-    from diagnose.trace.readers import nsight
+    from diagnose.trace.readers.nsight import nsight_sqlite
 
-    (trace,) = nsight.read(database)
+    (trace,) = nsight_sqlite.read(database)
     return len(trace.device) + len(trace.calls)
 
 

@@ -299,9 +299,9 @@ def instants(out: Path) -> tuple[str, ...]:
     if ran.returncode:
         return "instants", "failed", ran.stderr[-300:]
     sys.path.insert(0, str(ROOT))
-    from diagnose.measure.memory import main_memory
-    from diagnose.measure.peak_layout import layout_at
-    from diagnose.measure.pieces import pieces
+    from diagnose.measure.memory.allocations import pieces
+    from diagnose.measure.memory.segment_layout import layout_at
+    from diagnose.measure.memory.usage import main_memory
     from diagnose.trace.readers import open_traces
     from diagnose.trace.schema import MemoryAction
 

@@ -104,7 +104,7 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
     synchronize()
     time.sleep(2)  # the trace is being written
     if options.child == "within":
-        [watch] = sys.modules["_diagnose_collect.inside.watch"].running
+        [watch] = sys.modules["_diagnose_collect.inside.modes.watch"].running
         return measure_switching(step, synchronize, watch.set_enabled, options.pairs)
     steps = [measure(step, synchronize) for _ in range(BLOCKS_ACROSS)]
     return {"size": size, "steps": steps}

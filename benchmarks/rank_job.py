@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from diagnose.trial.last_words import of_the_program
+from diagnose.trial.process.stderr_tail import of_the_program
 
 ROOT = Path(__file__).resolve().parent.parent
 END_S = 60

@@ -22,9 +22,9 @@ from functools import cached_property
 from pathlib import Path
 
 from diagnose import plugins
+from diagnose.attribution import settled
 from diagnose.measure import Measures
 from diagnose.rule import Claim
-from diagnose.settlement import settled
 from diagnose.trace.readers import open_traces
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,7 +33,7 @@ SHOWN_MS = 1.0
 """Measures that take less are not listed."""
 
 
-class Costs:
+class CostModel:
     """CPU time by what it went to."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ def main() -> int:
 
 def report(path: Path, limit: float) -> int:
     """Diagnose one recording piece by piece."""
-    stages, shared, rules = Costs(), Costs(), Costs()
+    stages, shared, rules = CostModel(), CostModel(), CostModel()
     stages.spent_ns["start-up"] = time.process_time_ns()
     with stages.of("finding rules"):
         catalogue = plugins.load()

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from diagnose.trial.last_words import where_it_crashed
+from diagnose.trial.process.stderr_tail import where_it_crashed
 
 CHILD = Path(__file__).resolve().parent / "turns_child.py"
 WARM_UP = 20

@@ -26,7 +26,7 @@ sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 from accuracy_child import follow
 
-from diagnose.collect.inside.cached_views import refuse
+from diagnose.collect.inside.hooks.inductor_cache_workaround import refuse
 
 _PR_SET_PDEATHSIG = 1
 _STEADY = 5

@@ -21,9 +21,9 @@ import torch
 
 from diagnose.model import Gate, GateResult
 from diagnose.program import Program
-from diagnose.trial.arms import Workplace
-from diagnose.trial.gatekeeper import Gatekeeper
-from diagnose.trial.groups import Groups
+from diagnose.trial.gates.gate import Gatekeeper
+from diagnose.trial.process.arm import Workplace
+from diagnose.trial.process.process_group import Groups
 from diagnose.units import NS_PER_S
 
 LIMIT_NS = 300 * NS_PER_S

@@ -2,8 +2,8 @@
 
     diagnose(open_traces(paths), plugins.load())  →  Diagnosis
 
-Each rank is reduced to a digest (`diagnose.digest`), here or on another machine; the diagnosis of a job is made of the
-digests of its ranks alone: what several ranks say alike is merged, and all is ranked.
+Each rank is reduced to a digest (`diagnose.rank_digest`), here or on another machine; the diagnosis of a job is made of
+the digests of its ranks alone: what several ranks say alike is merged, and all is ranked.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
-from diagnose.digest import SMALLEST_SHARE, Digest, digest_of
 from diagnose.job import Together, together
-from diagnose.measure.ranks import listed, roll_call
+from diagnose.measure.job.ranks import listed, roll_call
 from diagnose.model import (
     SCHEMA,
     Accounting,
@@ -30,15 +29,16 @@ from diagnose.model import (
     Steps,
 )
 from diagnose.plugins import Catalogue
+from diagnose.rank_digest import SMALLEST_SHARE, Digest, digest_of
 from diagnose.trace import Trace
 
-__all__ = ["SMALLEST_SHARE", "Examination", "diagnose", "diagnose_digests", "examine", "examine_digests"]
+__all__ = ["SMALLEST_SHARE", "DiagnosisWithClaims", "diagnose", "diagnose_digests", "examine", "examine_digests"]
 
 _LONGEST_SOURCE_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
-class Examination:
+class DiagnosisWithClaims:
     """A diagnosis, and what the rules claimed before anything was weighed."""
 
     diagnosis: Diagnosis
@@ -52,19 +52,20 @@ def diagnose(traces: Sequence[Trace], catalogue: Catalogue) -> Diagnosis:
     return examine(traces, catalogue).diagnosis
 
 
-def examine(traces: Sequence[Trace], catalogue: Catalogue) -> Examination:
+def examine(traces: Sequence[Trace], catalogue: Catalogue) -> DiagnosisWithClaims:
     """The diagnosis together with the raw claims: a claim too small for a finding is not the same as none."""
     return examine_digests([digest_of(trace, catalogue) for trace in traces], catalogue)
 
 
 def diagnose_digests(digests: Sequence[Digest], catalogue: Catalogue) -> Diagnosis:
-    """The same diagnosis, of ranks that were reduced elsewhere, with the same rules."""
+    """The diagnosis of ranks that were reduced elsewhere, with these rules."""
     return examine_digests(digests, catalogue).diagnosis
 
 
-def examine_digests(digests: Sequence[Digest], catalogue: Catalogue) -> Examination:
-    """The same examination, of ranks that were reduced elsewhere, with the same rules. Where some ranks were traced
-    and others only watched, those that were traced answer for the job."""
+def examine_digests(digests: Sequence[Digest], catalogue: Catalogue) -> DiagnosisWithClaims:
+    """The diagnosis of ranks that were reduced elsewhere, with its claims. Where some ranks were traced and others only
+    watched, those that were traced answer for the job.
+    """
     given = digests
     traced = [digest for digest in given if digest.is_traced]
     digests = traced or given
@@ -96,7 +97,7 @@ def examine_digests(digests: Sequence[Digest], catalogue: Catalogue) -> Examinat
         memory=_fullest(digests),
         critical_path=slowest.critical_path if slowest else None,
     )
-    return Examination(diagnosis, claimed)
+    return DiagnosisWithClaims(diagnosis, claimed)
 
 
 def _fullest(digests: Iterable[Digest]) -> MemoryPeak | None:

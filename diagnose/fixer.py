@@ -9,8 +9,8 @@ Shared tests run them all.
 from __future__ import annotations
 
 from diagnose.fixing import Advice, Answer, Edits, Example, Fixer, Request, example_request, lines_with
-from diagnose.measure.planned import planned
-from diagnose.measure.unsharding import to_keep
+from diagnose.measure.comm.bucket_evidence import planned
+from diagnose.measure.comm.fsdp_resharding import to_keep
 from diagnose.memory import (
     Line,
     Plan,
@@ -25,27 +25,16 @@ from diagnose.memory import (
 )
 from diagnose.model import Facts, Finding, Gate, Scalar, Site
 from diagnose.program.environment import before_imports, variables
-from diagnose.source.arguments import argument, argument_code, has_star, remove_argument, set_keywords
-from diagnose.source.as_torch import Translated, copied, leaf, translated_use
-from diagnose.source.bindings import binding_of
-from diagnose.source.derivatives import second_derivative
-from diagnose.source.edit import (
-    Source,
-    Splice,
-    call_at,
-    call_name,
-    ensure_from_import,
-    ensure_import,
-    free_name,
-    insert_above,
-    insert_after,
-    insert_before,
-    parse,
-    replace,
-    splice,
-    top_of_program,
-)
-from diagnose.source.flow import (
+from diagnose.source.batches.accumulation import Accumulation, Count, accumulation, count_of
+from diagnose.source.batches.changing_samples import changing_samples
+from diagnose.source.batches.dataset_rng import Draw
+from diagnose.source.batches.loaders import Loader, LoadersFound, find_loaders
+from diagnose.source.batches.micro_batch import MicroBatch, microbatch
+from diagnose.source.batches.micro_step_methods import called_micro_step
+from diagnose.source.batches.micro_steps import LastMicroStep, last_micro_step
+from diagnose.source.dataflow.bindings import binding_of
+from diagnose.source.dataflow.exception_handlers import ERRORS_OF_CHECKS, ways_to, who_catches
+from diagnose.source.dataflow.flow import (
     STEADY_UPDATES,
     Loop,
     Uses,
@@ -61,37 +50,67 @@ from diagnose.source.flow import (
     uses_of,
     within,
 )
-from diagnose.source.formulas.activations import WrittenActivation, written_activations
-from diagnose.source.formulas.attention import Refused, WrittenAttention, mentions_fused, written_attentions
-from diagnose.source.formulas.attention_call import CannotFuse, fused_call
-from diagnose.source.formulas.conv_norms import biased_before_norm
-from diagnose.source.formulas.cross_entropy import CrossEntropy, classes_last
-from diagnose.source.formulas.gated import GatedUnit, gated_units
-from diagnose.source.formulas.likelihood import WrittenLikelihood, written_likelihoods
-from diagnose.source.formulas.losses import has_losses, losses
-from diagnose.source.formulas.norm_loop import NormLoop, clipped_by_hand, norm_loops
-from diagnose.source.formulas.norms import WrittenNorm, written_norms
-from diagnose.source.formulas.optimizer_formula import known_optimizer
-from diagnose.source.formulas.output_layer import OutputProduct
-from diagnose.source.formulas.output_loss import OutputLoss, output_losses
-from diagnose.source.formulas.own_optimizer import replaced_by_torchs
-from diagnose.source.formulas.residual_norm import NormCall, ResidualNorm, residual_norms
-from diagnose.source.formulas.rotary import RotatedPair, rotated_pairs
-from diagnose.source.formulas.vocabulary import OutputLayer, output_layers
-from diagnose.source.functional import functional, operand
-from diagnose.source.hooks import forward_hook, is_adapted, is_watching_hook
-from diagnose.source.in_place import call_in_place, comments_above, in_place, laid_out
-from diagnose.source.leftovers import unread_after, without_from_import, without_import
-from diagnose.source.lines import lines_in
-from diagnose.source.options import CallOptions, Placed
-from diagnose.source.pure import only_computes
-from diagnose.source.reaching import Bound, reaching, statement_of
-from diagnose.source.remove import remove_call, remove_statements, take_out
-from diagnose.source.shim import add_to_shim, import_for_effect, import_from_shim, is_shim
-from diagnose.source.steps.accumulation import Accumulation, Count, accumulation, count_of
-from diagnose.source.steps.after_build import after_build
-from diagnose.source.steps.averages import MovingAverage, moving_averages
-from diagnose.source.steps.block_calls import (
+from diagnose.source.dataflow.loop_invariants import is_unchanging, on_device
+from diagnose.source.dataflow.mutations import is_written
+from diagnose.source.dataflow.purity import only_computes
+from diagnose.source.dataflow.reaching_definitions import Bound, reaching, statement_of
+from diagnose.source.derivatives import second_derivative
+from diagnose.source.device.batch_classes import OwnMove, own_moves
+from diagnose.source.device.cuda_switches import also_without_cuda
+from diagnose.source.device.deferral import Deferred, LeftAlone
+from diagnose.source.device.deferred_reads import filled_by, keep_on_device, put_off, read_at_once
+from diagnose.source.device.deferred_writes import puts_off
+from diagnose.source.device.device_reads import is_read, log_branch, tensor_of, training_reads, trains, trains_within
+from diagnose.source.device.host_overwrites import is_overwritten
+from diagnose.source.device.progress_bars import does_more, on_progress_bar, show_less_often, shown_at
+from diagnose.source.device.transfer_size import is_constant, is_small, is_variable, is_whole_batch
+from diagnose.source.device.transfers import Origin, Transfer, cuda_test, made_on_host, transfers
+from diagnose.source.device.value_kinds import number_kind
+from diagnose.source.distributed.data_parallel import (
+    DataParallel,
+    carried_by_gloo,
+    data_parallel,
+    hooked_gradients,
+    wrapper_of,
+)
+from diagnose.source.distributed.dynamic_parameters import varies
+from diagnose.source.distributed.fsdp import Sharded, sharded
+from diagnose.source.distributed.parameter_loops import ParameterLoop, parameter_loops
+from diagnose.source.losses.loss_forms import has_losses, losses
+from diagnose.source.losses.loss_of_output import LossOfStep, losses_of_steps
+from diagnose.source.losses.nll_loss import WrittenLikelihood, written_likelihoods
+from diagnose.source.losses.output_layer import OutputProduct
+from diagnose.source.losses.output_loss import OutputLoss, output_losses
+from diagnose.source.losses.unused_outputs import reader_of
+from diagnose.source.optimizers.average_dictionaries import KeptAverage, kept_averages
+from diagnose.source.optimizers.gradient_coverage import idle_gradients
+from diagnose.source.optimizers.gradient_norms import NormLoop, clipped_by_hand, norm_loops
+from diagnose.source.optimizers.moving_averages import MovingAverage, moving_averages
+from diagnose.source.optimizers.optimizer_formula import known_optimizer
+from diagnose.source.optimizers.own_optimizer import replaced_by_torchs
+from diagnose.source.patterns.activations import WrittenActivation, written_activations
+from diagnose.source.patterns.add_norm import NormCall, ResidualNorm, residual_norms
+from diagnose.source.patterns.attention import Refused, WrittenAttention, mentions_fused, written_attentions
+from diagnose.source.patterns.attention_call import CannotFuse, fused_call
+from diagnose.source.patterns.conv_norms import biased_before_norm
+from diagnose.source.patterns.cross_entropy import CrossEntropy, classes_last
+from diagnose.source.patterns.gated_units import GatedUnit, gated_units
+from diagnose.source.patterns.norms import WrittenNorm, written_norms
+from diagnose.source.patterns.rotary import RotatedPair, rotated_pairs
+from diagnose.source.patterns.vocabulary import OutputLayer, output_layers
+from diagnose.source.rewrite.context_removal import unwrap
+from diagnose.source.rewrite.functional import functional, operand
+from diagnose.source.rewrite.hooks import forward_hook, is_adapted, is_watching_hook
+from diagnose.source.rewrite.leftovers import unread_after, without_from_import, without_import
+from diagnose.source.rewrite.numpy_to_torch import Translated, copied, leaf, translated_use
+from diagnose.source.rewrite.removal import remove_call, remove_statements, take_out
+from diagnose.source.rewrite.replacement import call_in_place, comments_above, in_place, laid_out
+from diagnose.source.rewrite.shim import add_to_shim, import_for_effect, import_from_shim, is_shim
+from diagnose.source.rewrite.with_blocks import block_of, wrapped
+from diagnose.source.settings.options import CallOptions, Placed
+from diagnose.source.settings.trainers import Trainer
+from diagnose.source.settings.values import Setting, number, setting_of
+from diagnose.source.training.block_calls import (
     BlockCall,
     Keeping,
     block_call_at,
@@ -100,10 +119,7 @@ from diagnose.source.steps.block_calls import (
     condition,
     within_context,
 )
-from diagnose.source.steps.built import Built, built_model
-from diagnose.source.steps.called_micro_step import called_micro_step
-from diagnose.source.steps.caught import ERRORS_OF_CHECKS, ways_to, who_catches
-from diagnose.source.steps.compiled import (
+from diagnose.source.training.compilation import (
     Compiled,
     ModelClass,
     compilations,
@@ -111,54 +127,44 @@ from diagnose.source.steps.compiled import (
     is_handed_to_compile,
     model_class,
 )
-from diagnose.source.steps.cuda_switch import also_without_cuda
-from diagnose.source.steps.data_parallel import (
-    DataParallel,
-    carried_by_gloo,
-    data_parallel,
-    hooked_gradients,
-    wrapper_of,
+from diagnose.source.training.construction_end import after_build
+from diagnose.source.training.device_type import device_type
+from diagnose.source.training.every_step import EveryStep, Stretch, batch_loops, counter_of, is_occasional
+from diagnose.source.training.forward_region import ForwardRegion, forward_region
+from diagnose.source.training.image_models import (
+    convolves_first,
+    layout_use,
+    moved_inputs,
+    sized_views,
+    uses_convolutions,
 )
-from diagnose.source.steps.deferral import Deferred, LeftAlone
-from diagnose.source.steps.deferred import filled_by, keep_on_device, put_off, read_at_once
-from diagnose.source.steps.device_type import device_type
-from diagnose.source.steps.every_gradient import idle_gradients
-from diagnose.source.steps.every_step import EveryStep, Stretch, batch_loops, counter_of, is_occasional
-from diagnose.source.steps.forward_region import ForwardRegion, forward_region
-from diagnose.source.steps.images import convolves_first, layout_use, moved_inputs, sized_views, uses_convolutions
-from diagnose.source.steps.kept_averages import KeptAverage, kept_averages
-from diagnose.source.steps.kinds import number_kind
-from diagnose.source.steps.lightning import lightning_models, logged_reads
-from diagnose.source.steps.loaders import Loader, LoadersFound, find_loaders
-from diagnose.source.steps.micro_steps import LastMicroStep, last_micro_step
-from diagnose.source.steps.microbatch import MicroBatch, microbatch
-from diagnose.source.steps.model_loss import computes_loss
-from diagnose.source.steps.model_methods import called_methods
-from diagnose.source.steps.moved_values import is_constant, is_small, is_variable, is_whole_batch
-from diagnose.source.steps.output_in_step import LossOfStep, losses_of_steps
-from diagnose.source.steps.overwritten import is_overwritten
-from diagnose.source.steps.own_moves import OwnMove, own_moves
-from diagnose.source.steps.parameter_loops import ParameterLoop, parameter_loops
-from diagnose.source.steps.pending import puts_off
-from diagnose.source.steps.pending_files import may_notice
-from diagnose.source.steps.progress import does_more, on_progress_bar, show_less_often, shown_at
-from diagnose.source.steps.reads import is_read, log_branch, tensor_of, training_reads, trains, trains_within
-from diagnose.source.steps.repeated_forward import repeated_effect
-from diagnose.source.steps.sample_draws import Draw
-from diagnose.source.steps.samples import changing_samples
-from diagnose.source.steps.sharded import Sharded, sharded
-from diagnose.source.steps.trainers import Trainer
-from diagnose.source.steps.training import TrainingStep, training_steps
-from diagnose.source.steps.transfers import Origin, Transfer, cuda_test, made_on_host, transfers
-from diagnose.source.steps.unread_output import reader_of
-from diagnose.source.steps.unwrapped import asked_elsewhere, asks_rank, needs_model, uses_of_model
-from diagnose.source.steps.varying import varies
-from diagnose.source.syntax import only_statement
-from diagnose.source.unchanging import is_unchanging, on_device
-from diagnose.source.unwrap import unwrap
-from diagnose.source.values import Setting, number, setting_of
-from diagnose.source.wrapped import block_of, wrapped
-from diagnose.source.written import is_written
+from diagnose.source.training.lightning import lightning_models, logged_reads
+from diagnose.source.training.model_construction import Built, built_model
+from diagnose.source.training.model_loss import computes_loss
+from diagnose.source.training.model_methods import called_methods
+from diagnose.source.training.model_uses import asked_elsewhere, asks_rank, needs_model, uses_of_model
+from diagnose.source.training.pending_files import may_notice
+from diagnose.source.training.repeated_forward import repeated_effect
+from diagnose.source.training.training_loop import TrainingStep, training_steps
+from diagnose.source.tree.arguments import argument, argument_code, has_star, remove_argument, set_keywords
+from diagnose.source.tree.edits import (
+    Source,
+    Splice,
+    call_at,
+    call_name,
+    ensure_from_import,
+    ensure_import,
+    free_name,
+    insert_above,
+    insert_after,
+    insert_before,
+    parse,
+    replace,
+    splice,
+    top_of_program,
+)
+from diagnose.source.tree.syntax import only_statement
+from diagnose.source.tree.text_lines import lines_in
 
 __all__ = [
     "ERRORS_OF_CHECKS",

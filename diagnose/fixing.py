@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from diagnose.model import Confidence, Facts, Finding, Gate, Place, Scalar, Severity, Site
-from diagnose.source.edit import Source, Splice, splice
-from diagnose.source.steps.loaders import LoadersFound, find_loaders
-from diagnose.source.steps.trainers import Trainer, trainers_of
-from diagnose.source.values import Setting, setting_of, word_for
+from diagnose.source.batches.loaders import LoadersFound, find_loaders
+from diagnose.source.settings.trainers import Trainer, trainers_of
+from diagnose.source.settings.values import Setting, setting_of, word_for
+from diagnose.source.tree.edits import Source, Splice, splice
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ class Fixer:
         return min([finding.recoverable_ns, *known])
 
     def promised_share(self, finding: Finding) -> float:
-        """The same as a part of the step that the finding was made in."""
+        """What the fixer promises of a finding, as a share of the step that the finding was made in."""
         whole = finding.recoverable_ns
         return finding.share * self.promised_ns(finding) / whole if whole > 0 else finding.share
 

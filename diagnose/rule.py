@@ -12,33 +12,24 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from diagnose.measure import Measures
-from diagnose.measure.activity import ALLOCATIONS
-from diagnose.measure.alignment import Misaligned
-from diagnose.measure.bucket_plan import planned_buckets
-from diagnose.measure.collective_cost import held_share
-from diagnose.measure.comm_places import issuing_of, issuing_ops, places_by_cost
-from diagnose.measure.communication import SMALL_BYTES, Phase
-from diagnose.measure.exchange import BUCKET_BYTES, Waste
-from diagnose.measure.growth import growth, growth_between
-from diagnose.measure.idle import LATENCY_NS, REFILL_NS
-from diagnose.measure.kept_memory import backward_begins, kept_by, places_by_stack
-from diagnose.measure.kernels import KernelClass, matmul_format
-from diagnose.measure.long_steps import (
-    AFTER_WINDOW,
-    Stalls,
-    StepTimes,
-    exceptional_steps,
-    median_low,
-    stalls_of,
-    step_times,
-)
-from diagnose.measure.named import named
-from diagnose.measure.needless import without_collectives
-from diagnose.measure.op_places import places_of_ops
-from diagnose.measure.products import Products, best_rate
-from diagnose.measure.program_order import ProgramOrder
-from diagnose.measure.ranks import Job, JobRow, Lateness, listed
-from diagnose.measure.recoverable import (
+from diagnose.measure.comm.bucket_plan import planned_buckets
+from diagnose.measure.comm.collectives import SMALL_BYTES, Phase
+from diagnose.measure.comm.communication_waste import BUCKET_BYTES, Waste
+from diagnose.measure.comm.ddp_unused_parameters import UnusedParameterSearch, used_map
+from diagnose.measure.comm.faster_collectives import shortened
+from diagnose.measure.comm.fsdp_resharding import worth_keeping
+from diagnose.measure.comm.overheads import held_share
+from diagnose.measure.comm.redundant_collectives import without_collectives
+from diagnose.measure.job.ranks import Job, JobRow, Lateness, listed
+from diagnose.measure.kernels.eager_attention import WrittenAttention, product_flop, scores_shape
+from diagnose.measure.kernels.launch_order import LaunchOrder
+from diagnose.measure.kernels.matmuls import Matmuls, best_rate
+from diagnose.measure.kernels.misaligned_matmuls import MisalignedMatmuls
+from diagnose.measure.lines.collective_lines import issuing_of, issuing_ops, places_by_cost
+from diagnose.measure.lines.op_lines import places_of_ops
+from diagnose.measure.memory.leaks import backward_begins, kept_by, places_by_stack
+from diagnose.measure.replay.replay import Cut
+from diagnose.measure.replay.savings import (
     gained_ns,
     recoverable_ns,
     scaled_ns,
@@ -48,16 +39,25 @@ from diagnose.measure.recoverable import (
     without_waiting_ns,
     without_waits,
 )
-from diagnose.measure.replay import Cut
-from diagnose.measure.samples import sampled
-from diagnose.measure.saved_bytes import argument_bytes
-from diagnose.measure.shapes import dtypes_of, shapes_of
-from diagnose.measure.shortened import shortened
-from diagnose.measure.spread import median_surely
-from diagnose.measure.unsharding import worth_keeping
-from diagnose.measure.used_map import UsedMap, used_map
-from diagnose.measure.work import FORMATS
-from diagnose.measure.written_attention import WrittenAttention, product_flop, scores_shape
+from diagnose.measure.roofline.op_costs import FORMATS
+from diagnose.measure.roofline.saved_bytes import argument_bytes
+from diagnose.measure.steps.idle import LATENCY_NS, REFILL_NS
+from diagnose.measure.steps.outlier_steps import (
+    AFTER_WINDOW,
+    Stalls,
+    StepTimes,
+    exceptional_steps,
+    median_low,
+    stalls_of,
+    step_times,
+)
+from diagnose.measure.views.growth import growth, growth_between
+from diagnose.measure.views.host_activity import ALLOCATIONS
+from diagnose.measure.views.kernel_classes import KernelClass, matmul_format
+from diagnose.measure.views.names import named
+from diagnose.measure.views.noise import median_surely
+from diagnose.measure.views.shapes import dtypes_of, shapes_of
+from diagnose.measure.views.stacks import sampled
 from diagnose.model import (
     Accounting,
     CannotTell,
@@ -118,15 +118,15 @@ __all__ = [
     "JobRow",
     "KernelClass",
     "Lateness",
+    "LaunchOrder",
+    "Matmuls",
     "Measures",
     "Memory",
     "MemoryAction",
     "MemoryPeak",
-    "Misaligned",
+    "MisalignedMatmuls",
     "Phase",
     "Place",
-    "Products",
-    "ProgramOrder",
     "RangeKind",
     "Rule",
     "Scalar",
@@ -137,7 +137,7 @@ __all__ = [
     "StepTimes",
     "SyncSite",
     "Trace",
-    "UsedMap",
+    "UnusedParameterSearch",
     "Waste",
     "WorkKind",
     "WrittenAttention",
@@ -221,7 +221,7 @@ class Claim:
     """What of the run changes without the cause, for claims that come after this one; None: `claims` are gone."""
     once: Sequence[str] = ()
     """Rules whose ailments hide this one: it costs nothing while they stand, and is no finding, but is foreseen where
-    they are treated (`diagnose.foresight`)."""
+    they are treated (`diagnose.what_if`)."""
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,7 @@ def _place(name: str, blocks: str) -> int | None:
 
 
 def _by_strategy(request: Request) -> Answer:
-    """The same for FullyShardedDataParallel, which shards the blocks within what it is given by itself."""
+    """Keep the blocks of FullyShardedDataParallel, which shards what lies within the module that it is given."""
     edits: list[tuple[str, list[Splice]]] = []
     for path, text in request.sources.items():
         source = parse(text) if "FullyShardedDataParallel" in text else None

@@ -154,7 +154,9 @@ def _edits(source: Source, found: WrittenAttention, request: Request) -> tuple[l
 
 
 def _result_alone(source: Source, statement: cst.SimpleStatementLine) -> list[Splice]:
-    """Of a comment `# (B, T, T) x (B, T, C) -> (B, T, C)` about the product that goes, the shape of what comes out."""
+    """Shorten a comment `# (B, T, T) x (B, T, C) -> (B, T, C)` about the product that goes to the shape of what comes
+    out.
+    """
     comment = statement.trailing_whitespace.comment
     shapes = _SHAPES.fullmatch(comment.value) if comment is not None else None
     return [replace(source, comment, f"# {shapes[1]}")] if comment is not None and shapes is not None else []

@@ -24,9 +24,9 @@ What fixes it
 
 Thresholds
     TESTED (half): this part of the backward operators has results that are tested; none has without the setting.
-    BLOCKED (95 %) of at least FEWEST (10) kernels longer than diagnose.measure.idle.LATENCY_NS (20 µs): launch calls
-    return in 5 to 10 µs, so that hardly any outlasts such a kernel by chance. CLOCKS_NS (5 µs): how well the clocks of
-    host and device agree.
+    BLOCKED (95 %) of at least FEWEST (10) kernels longer than diagnose.measure.steps.idle.LATENCY_NS (20 µs): launch
+    calls return in 5 to 10 µs, so that hardly any outlasts such a kernel by chance. CLOCKS_NS (5 µs): how well the
+    clocks of host and device agree.
 """
 
 from __future__ import annotations

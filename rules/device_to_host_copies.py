@@ -21,7 +21,7 @@ What fixes it
     only that, later or not in every step (`keep-on-device`).
 
 Thresholds
-    diagnose.measure.idle.LATENCY_NS (20 µs): a shorter copy is latency, whatever its size.
+    diagnose.measure.steps.idle.LATENCY_NS (20 µs): a shorter copy is latency, whatever its size.
     SMALLEST_BYTES (64 KiB): so is a smaller copy, however long it took: pageable memory takes 3 GB/s at least, which
     is 20 µs for this much.
 """

@@ -23,7 +23,7 @@ What fixes it
     buckets, prefetching), moving fewer bytes (bfloat16), or accumulating gradients over more micro-steps.
 
 Thresholds
-    None of its own; what it subtracts is in diagnose/measure/exchange.py.
+    None of its own; what it subtracts is in diagnose/measure/comm/communication_waste.py.
 """
 
 from __future__ import annotations

@@ -21,7 +21,8 @@ What fixes it
 
 Thresholds
     UNSEEN (2 %): idle time in which a pause could hide, below which it is not worth asking (severity low begins there).
-    diagnose.measure.idle.REFILL_NS (100 µs): the line is the one that is seen as soon as the interpreter is free again.
+    diagnose.measure.steps.idle.REFILL_NS (100 µs): the line is the one that is seen as soon as the interpreter is free
+    again.
 """
 
 from __future__ import annotations

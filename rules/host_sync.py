@@ -20,7 +20,7 @@ What fixes it
     what a mask selects instead of selecting it (`weigh-masked`).
 
 Thresholds
-    None of its own; `diagnose.measure.idle.REFILL_NS` says what counts as a refill, and why.
+    None of its own; `diagnose.measure.steps.idle.REFILL_NS` says what counts as a refill, and why.
 """
 
 from __future__ import annotations

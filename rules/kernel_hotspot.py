@@ -249,7 +249,7 @@ def _pattern(name: str) -> str:
 
 
 def _grids(trace: Trace, blocks: dict[str, float]) -> Trace:
-    """The same trace, with so many blocks (of 8 warps) a multiprocessor for kernels of these names."""
+    """The trace with so many blocks (of 8 warps) a multiprocessor for kernels of these names."""
     size = np.array([blocks.get(trace.names[name], 4.0) for name in trace.device.name.tolist()], np.float32)
     return replace(trace, device=replace(trace.device, blocks_per_sm=size, warps_per_sm=8 * size))
 

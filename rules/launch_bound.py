@@ -12,15 +12,16 @@ What proves it
     Idle gaps cut at the launch of the work that ends them, whose host side is dispatch or launch; queue depth at the
     launches; kernels shorter, on average, than the host's time to issue one. Where issuing takes less time than the
     device's work, the host could be ahead, something else holds it up (`host-sync`, `input-bound`), and this rule says
-    nothing. What the profiler's own records cost the host (diagnose.measure.recording) is no part of issuing; a host
-    that came round faster than the device works, while a live run watched it without a profiler, was ahead.
+    nothing. What the profiler's own records cost the host (diagnose.measure.replay.profiler_overhead) is no part of
+    issuing; a host that came round faster than the device works, while a live run watched it without a profiler, was
+    ahead.
 
 What fixes it
     Fewer, larger launches: `compile-model`, `cuda-graphs`, `fused-optimizer`, a bigger batch.
 
 Thresholds
-    diagnose.measure.idle.ISSUE_NS (1 ms): time in operators counts as issuing only if at least one operator or call
-    begins in each millisecond of it; else something was loaded, initialised or locked.
+    diagnose.measure.steps.idle.ISSUE_NS (1 ms): time in operators counts as issuing only if at least one operator or
+    call begins in each millisecond of it; else something was loaded, initialised or locked.
     BREAKS: in compiled functions of which graph breaks take a fifth of the host's time, the gaps are left to
     `graph-breaks`: one graph has fewer kernels, and what launching them costs is told once it is one.
     LINKED: at least half of the work must be linked to its launch call, or the gaps cannot be attributed.

@@ -14,7 +14,7 @@ What proves it
     steadily and by about as much each time; what fills up while the run warms up does not. In a plain trace, memory
     taken from the device in step after step, and none given back. Or a few kernels that take longer in every step than
     in the step before: they copy or read a tensor to which each step adds, and the time is what they grew by since the
-    first counted step (diagnose/measure/growing_work.py); the longer the run, the more.
+    first counted step (diagnose/measure/kernels/growing_work.py); the longer the run, the more.
 
     Lines: where a live run saw the program collect tensors that have a graph; else where the memory that stays was
     asked for, in the steps of which the allocator's history was recorded.

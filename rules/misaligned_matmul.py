@@ -46,7 +46,7 @@ from diagnose.rule import (
     Int64,
     Intervals,
     Measures,
-    Misaligned,
+    MisalignedMatmuls,
     Rule,
     drawn,
     format_ns,
@@ -187,7 +187,7 @@ def _is_plain_fp32(name: str) -> bool:
     return form.dtype == "fp32" and form.tensor_cores is False
 
 
-def _odd_sizes(slow: Misaligned, measures: Measures) -> list[int]:
+def _odd_sizes(slow: MisalignedMatmuls, measures: Measures) -> list[int]:
     """The dimensions that are at fault, the commonest in the most expensive products first."""
     step = {size: 16 // int(bytes_each) for size, bytes_each in _formats(measures)}
     found: dict[int, None] = {}
@@ -204,7 +204,7 @@ def _formats(measures: Measures) -> list[tuple[tuple[int, int, int, int], int]]:
     return [((batch, m, n, k), item_bytes) for batch, m, n, k, item_bytes in table]
 
 
-def _words(slow: Misaligned, odd: list[int]) -> str:
+def _words(slow: MisalignedMatmuls, odd: list[int]) -> str:
     if not slow.measured:
         return "by kernels for unaligned matrices, as their names say"
     sizes = " and ".join(map(str, odd[:3]))

@@ -33,7 +33,7 @@ What fixes it
 Thresholds
     A long step exceeds the median by half of it and by six standard deviations, estimated from the median absolute
     deviation: of normally spread steps, not one in 10⁸ does. Three of them at least, of whose distances three in four
-    are multiples of the period; the rest is in diagnose/measure/long_steps.py.
+    are multiples of the period; the rest is in diagnose/measure/steps/outlier_steps.py.
     BURST (16): a period up to this, in which the loader is waited for, is that of its workers taking turns.
     MOST (half): what explains this part of the excess is named as its cause.
     MOST_CAME (three in four): of the steps that a period lets expect, so many are long where it is told as one.

@@ -32,7 +32,7 @@ What fixes it
 Thresholds
     REFILL_NS (100 µs): a stretch of Python this long is work of its own; issuing one operator takes 5 to 50 µs.
     An operator computes where it launches nothing and takes more than 1 ms, in three steps of four: once, or now and
-    then, it is held up (diagnose/measure/host_computing.py).
+    then, it is held up (diagnose/measure/lines/host_ops.py).
     MOST_STEPS (three in four): files in fewer steps are no part of every step, and `periodic-stall` looks at them.
 """
 

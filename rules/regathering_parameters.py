@@ -21,7 +21,7 @@ What fixes it
 
 Thresholds
     ROOM (0.9): the part of the device's memory that may be in use at the peak; the allocator needs the rest for
-    fragmentation. What a collective takes from compute is in diagnose/measure/collective_cost.py.
+    fragmentation. What a collective takes from compute is in diagnose/measure/comm/overheads.py.
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
 
 
 def _has_room(measures: Measures, rows: Bool) -> Bool:
-    """Of what is gathered again, what is not known not to fit beside the peak, all of one pass together.
+    """Which parameters that are gathered again are not known to be too large to stay beside the peak, all of one pass
+    together.
 
     What is too large is passed over, as where the fixer chooses.
     """

@@ -24,8 +24,9 @@ What fixes it
 Thresholds
     A tenth of the link's rate: a network of 400 Gb/s, which a job across hosts may well use, is 11 % of NVLink's 450
     GB/s. A half: what large collectives reach; two H200 were measured at 217 GB/s with 17 MB, 296 GB/s with 268 MB.
-    Three times the calibrated time: diagnose/measure/exchange.py.
-    4 MiB: smaller messages are latency (1 MB takes 30 µs between two H200). Rates by device: diagnose/measure/links.py.
+    Three times the calibrated time: diagnose/measure/comm/communication_waste.py.
+    4 MiB: smaller messages are latency (1 MB takes 30 µs between two H200). Rates by device:
+    diagnose/measure/comm/links.py.
 """
 
 from __future__ import annotations

@@ -177,7 +177,7 @@ _Found = tuple[Int64, Intervals, Intervals, float]
 
 
 def _without(measures: Measures, found: _Found, steps: Intervals) -> _Found:
-    """The same outside of some steps."""
+    """What was found, outside of some steps."""
     rows, work, gaps, pieces = found
     return rows[~steps.contains(measures.trace.device.start_ns[rows])], work - steps, gaps - steps, pieces
 

@@ -24,7 +24,8 @@ Thresholds
     to be small fill 0.88 to 1.00 of their devices, small ones 0.01 to 0.60.
     NEARLY 0.9: of the kernels' time, the part that is to be full with the larger batch.
     ONE 0.75: the part of the empty device that is one kernel's, where the others together fill it.
-    diagnose.measure.fill.FULL_WARPS: how many warps fill a multiprocessor for a kernel that waits for memory.
+    diagnose.measure.roofline.occupancy.FULL_WARPS: how many warps fill a multiprocessor for a kernel that waits for
+    memory.
     HOST 0.25: the share of the step from which on a device that waits for its host is the host's matter.
     BUSY 0.6: the share of the step, without collectives that nothing hides, in which the device must work, whatever it
     waits for in the rest. Kernels of 3 µs in
@@ -167,7 +168,7 @@ def _filled(measures: Measures, rows: Int64, length: Int64, fill: np.typing.NDAr
 
 
 def _by_activity(measures: Measures) -> float | None:
-    """The same for all kernels: the multiprocessors' activity (percent of all time), while any work runs."""
+    """The fill of all kernels: the multiprocessors' activity (percent of all time), while any work runs."""
     values = measures.readings(("gpu.sm_activity",))["gpu.sm_activity"]
     busy = measures.share(measures.busy)
     if not np.isfinite(values).any() or busy == 0:
@@ -194,7 +195,7 @@ def _is_one_kernel(measures: Measures, rows: Int64, length: Int64, fill: np.typi
 
 
 def _filling(trace: Trace, blocks: float) -> Trace:
-    """The same trace, with kernels of so many blocks (of 8 warps) for each multiprocessor."""
+    """The trace with kernels of so many blocks (of 8 warps) for each multiprocessor."""
     size = np.full(len(trace.device), blocks, np.float32)
     return replace(trace, device=replace(trace.device, blocks_per_sm=size, warps_per_sm=8 * size))
 

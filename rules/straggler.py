@@ -34,18 +34,18 @@ What fixes it
 
 Thresholds
     2 % of the step, 3.5 modified z-scores of eight ranks or more, one in ten as the probability of chance, or a tenth
-    of the step in each of three steps: see diagnose/measure/ranks.py. ALIKE (2 %): work of ranks that differs by less
-    is the same. A rank whose host makes the job slower by less than RECORDED (half) of what the profiler's own records
-    cost it is not named: how fast processes on one server write these down differs by a third
-    (diagnose/measure/recording.py).
+    of the step in each of three steps: see diagnose/measure/job/ranks.py. ALIKE (2 %): work of ranks that differs by
+    less is the same. A rank whose host makes the job slower by less than RECORDED (half) of what the profiler's own
+    records cost it is not named: how fast processes on one server write these down differs by a third
+    (diagnose/measure/replay/profiler_overhead.py).
     Of two ranks neither is the usual one: there it must be RECORDED_MOST (1.6) times as much, the factor to which
-    the cost of records is known (diagnose/measure/replay_overhead.py). Two recordings of a balanced program on two
+    the cost of records is known (diagnose/measure/replay/overhead.py). Two recordings of a balanced program on two
     H200, bound by its host only while it is profiled, have one rank late by 0.9 and 1.4 times that cost: not the same.
     Three of a balanced job on four have one late by 0.4, 0.7 and 0.7: more ranks than two name it from a half on, but
     as a bound, and only what lies beyond 1.6 times the cost makes the finding severe.
     How much longer the late rank's host takes is the median over the steps. Sure of it is the lowest of up to five
     steps, the second lowest of up to eight and so on: once in eight times, at most, the median is less
-    (diagnose/measure/spread.py).
+    (diagnose/measure/views/noise.py).
     A rank that computes on the processor, and longer than the others, is not named where nobody recorded how long it
     waited for a core: of a balanced job on a busy host, either may be last in all of four steps. Nor is it by a finding
     of its own that explains less than half (_MOST) of what the others wait. Where it is recorded

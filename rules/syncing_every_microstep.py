@@ -20,7 +20,7 @@ What fixes it
 
 Thresholds
     1 %: bytes of rounds of the same gradients may differ by so much (statistics that travel along). What a collective
-    takes from compute is in diagnose/measure/collective_cost.py.
+    takes from compute is in diagnose/measure/comm/overheads.py.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ Thresholds
     small language model, whose gradient is ready last.
     COPIES (three quarters): the part of a device's memory bandwidth that plain copies reach; an H200 copies buckets
     back into gradients at 3.5 of 4.8 TB/s. What a hidden transfer takes from compute is in
-    diagnose/measure/collective_cost.py.
+    diagnose/measure/comm/overheads.py.
 """
 
 from __future__ import annotations

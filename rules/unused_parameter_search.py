@@ -45,7 +45,7 @@ from diagnose.rule import (
     Place,
     Rule,
     Site,
-    UsedMap,
+    UnusedParameterSearch,
     drawn,
     format_ns,
     issuing_of,
@@ -107,13 +107,13 @@ def _idle_in(measures: Measures, host: Intervals) -> Intervals:
     return (host & measures.counted) - measures.busy if measures.has_device else host & measures.counted
 
 
-def _noted(kept: UsedMap, measures: Measures) -> str:
+def _noted(kept: UnusedParameterSearch, measures: Measures) -> str:
     """What the map takes of the host, in words; nothing where it is not seen."""
     spent = ((kept.writes | kept.reads) & measures.counted).total_ns / measures.step_count
     return f"; which are used is noted and read one by one, {format_ns(spent)} per step" if spent else ""
 
 
-def _of_the_map(kept: UsedMap, written: Intervals, read: Intervals, steps: int) -> Iterator[Evidence]:
+def _of_the_map(kept: UnusedParameterSearch, written: Intervals, read: Intervals, steps: int) -> Iterator[Evidence]:
     if len(kept.writes):
         yield Evidence("idle time in marking each parameter as used, per step", written.total_ns // steps, "ns")
     if len(kept.reads):

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 import diagnose
-from diagnose.cli.lettering import speak
+from diagnose.cli.encoding_fallback import speak
 from diagnose.cli.streams import talk, terminal_is_lost
 from diagnose.errors import Cancelled, DiagnoseError, UsageError
 
@@ -161,7 +161,7 @@ def command_parsers() -> dict[str, tuple[str, argparse.ArgumentParser]]:
 
 def _without_program(words: list[str]) -> list[str]:
     """The words that belong to `diagnose` itself: those before the user's program begins, where it starts one."""
-    from diagnose.cli.program_words import split, split_check
+    from diagnose.cli.argv_split import split, split_check
 
     if words and words[0] == "check":
         return [words[0], *split_check(words[1:])[1].options]

@@ -47,9 +47,9 @@ def run(args: argparse.Namespace) -> int:
     """Read, diagnose, print."""
     from diagnose.cli.findings import failed, print_diagnosis
     from diagnose.engine import diagnose
-    from diagnose.measure.calibrated import with_calibrations
+    from diagnose.measure.roofline.calibrations import with_calibrations
     from diagnose.plugins import load_rules
-    from diagnose.trace.readers.limits import lifted
+    from diagnose.trace.readers.io.limits import lifted
 
     catalogue = load_rules(args.rules)
     for problem in catalogue.problems:
@@ -74,8 +74,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _opened(paths: list[Path]) -> list[Trace]:
     """The recordings; where a path is none, of the run that it names, or of the latest one of that project."""
-    from diagnose.cli.reading import show_progress
-    from diagnose.cli.subject import run_of
+    from diagnose.cli.progress_bar import show_progress
+    from diagnose.cli.target import run_of
     from diagnose.trace.readers import open_traces
 
     try:

@@ -64,11 +64,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _some(run: Path, whole: Patch, args: argparse.Namespace) -> tuple[Path, Patch]:
     """The patch with some of its fixes, and the folder that is to keep it. Says that it is not what was measured."""
-    from diagnose.cli.choosing import known, names_in
-    from diagnose.compose import stored  # brings LibCST and numpy along
+    from diagnose.cli.fixer_selection import known, names_in
+    from diagnose.compose import stack_store  # brings LibCST and numpy along
     from diagnose.plugins import load
 
-    kept = stored.names(run)
+    kept = stack_store.names(run)
     named = names_in(args.only or args.without)
     known(named, kept, f"fix that {run.name} kept; it kept {', '.join(kept)}")
     stay = tuple(name for name in kept if (name in named) == bool(args.only))
@@ -77,7 +77,7 @@ def _some(run: Path, whole: Patch, args: argparse.Namespace) -> tuple[Path, Patc
     if stay == kept:
         return run, whole
     left_out = [name for name in kept if name not in stay]
-    change = stored.without(run, whole, left_out, load(None, args.fixers).fixers)
+    change = stack_store.without(run, whole, left_out, load(None, args.fixers).fixers)
     talk(
         f"diagnose: takes {', '.join(stay)}; leaves out {', '.join(left_out)}. The run measured and checked what it "
         f"kept as a whole, not this selection: `diagnose fix --only {','.join(stay)} …` would"
@@ -155,7 +155,9 @@ def _runs(project: Path) -> list[Path]:
 
 
 def _explained(error: PatchConflict, folder: Path, change: Patch) -> PatchConflict:
-    """The same with the way out: which patch of ours stands in the way, or how to merge with what the user edited."""
+    """Add the way out to a conflict: which patch of ours stands in the way, or how to merge with what the user
+    edited.
+    """
     paths = {change.root / each.path for each in change.changes}
     for other in run_folders(folder.parent.parent.parent):
         if other.resolve() == folder.resolve() or patch.applied_at(other) is None:

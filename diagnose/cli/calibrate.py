@@ -49,7 +49,7 @@ def _members(text: str) -> tuple[int, ...]:
 
 def run(args: argparse.Namespace) -> int:
     """Measure here, as one rank of a job, or start the ranks."""
-    from diagnose.cli.watching import require_torch
+    from diagnose.cli.watched_run import require_torch
 
     require_torch()
     try:
@@ -86,8 +86,8 @@ def _wanted_ranks(args: argparse.Namespace) -> int:
 
 
 def _start(ranks: int, words: list[str]) -> int:
-    """The same command on several ranks of this host, by torch's own launcher."""
-    from diagnose.collect.inside.facts import usable_cores
+    """Run this command on several ranks of this host, by torch's own launcher."""
+    from diagnose.collect.inside.process.process_facts import usable_cores
 
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     # Without this torchrun gives each rank one thread, and says so at length.
@@ -139,7 +139,7 @@ def _measure(args: argparse.Namespace, budget_ns: int) -> int:
 
 def _groups_of(recording: Path) -> tuple[tuple[int, ...], ...]:
     """The groups of ranks that a recorded job's collectives name."""
-    from diagnose.cli.subject import run_of
+    from diagnose.cli.target import run_of
     from diagnose.trace.readers import open_traces
 
     traces = open_traces([run_of(recording) or recording])

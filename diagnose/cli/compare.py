@@ -87,7 +87,7 @@ def _pair(args: argparse.Namespace) -> tuple[Portrait, Portrait] | None:
 
 def _portrait(path: Path) -> Portrait:
     """A run by its folder or name, or a recording."""
-    from diagnose.cli.subject import run_of
+    from diagnose.cli.target import run_of
     from diagnose.comparison import portrait_of
     from diagnose.engine import diagnose
     from diagnose.measure import Measures

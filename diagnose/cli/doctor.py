@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
 
 def look() -> list[Check]:
     """Everything that a command may need, in the order in which a user would miss it."""
-    from diagnose.collect.inside.facts import usable_cores
+    from diagnose.collect.inside.process.process_facts import usable_cores
 
     return [
         Check("Python", platform.python_version(), "nothing works"),

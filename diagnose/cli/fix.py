@@ -40,6 +40,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Watch until traced, then try."""
-    from diagnose.cli.watching import fixing_of, watching
+    from diagnose.cli.watched_run import fixing_of, watching
 
     return watching(args, "fix").carry_out(fixing_of(args), args.plain, args.json)

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from diagnose.cli.streams import result, talk
-from diagnose.cli.subject import run_of
+from diagnose.cli.target import run_of
 from diagnose.errors import UsageError
 from diagnose.session import JOURNAL
 
@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     from diagnose.cli.findings import print_diagnosis
     from diagnose.engine import diagnose
     from diagnose.measure import Measures
-    from diagnose.measure.ranks import job_of
+    from diagnose.measure.job.ranks import job_of
     from diagnose.observe import DIAGNOSIS
     from diagnose.plugins import load_rules
     from diagnose.report import contract

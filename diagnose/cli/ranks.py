@@ -36,11 +36,11 @@ def add_calibration_option(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Read, compare, print."""
     from diagnose.cli.findings import terminal_width
-    from diagnose.cli.subject import run_of
+    from diagnose.cli.target import run_of
     from diagnose.errors import InputError
     from diagnose.measure import Measures
-    from diagnose.measure.between_ranks import between_ranks
-    from diagnose.measure.calibrated import with_calibrations
+    from diagnose.measure.job.job_report import between_ranks
+    from diagnose.measure.roofline.calibrations import with_calibrations
     from diagnose.report import ranks as report
     from diagnose.trace.readers import open_traces
 

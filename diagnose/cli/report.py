@@ -32,7 +32,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Read, render, print or write."""
     from diagnose.cli.findings import terminal_width, wants_colour
-    from diagnose.cli.subject import diagnosis_of, run_of, state_of
+    from diagnose.cli.target import diagnosis_of, run_of, state_of
     from diagnose.program.atomic import write_atomic
     from diagnose.report import formats, text
 

@@ -24,7 +24,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Open the screen until the user leaves it."""
-    from diagnose.cli.subject import diagnosis_of, run_of
+    from diagnose.cli.target import diagnosis_of, run_of
 
     if args.json:
         from diagnose.cli import report

@@ -17,13 +17,13 @@ from typing import TypeVar
 from diagnose.cluster.reducing import Reduced, found, reduced, reduced_together
 from diagnose.cluster.rules import Rules, fingerprint
 from diagnose.cluster.workers import Cluster, Workers, parse, workers_of
-from diagnose.digest import Digest
 from diagnose.engine import diagnose_digests
 from diagnose.errors import DiagnoseError
 from diagnose.model import Diagnosis
 from diagnose.plugins import Catalogue
+from diagnose.rank_digest import Digest
 from diagnose.trace.readers import gathered
-from diagnose.trace.readers.companions import companions_of
+from diagnose.trace.readers.sidecars import companions_of
 
 __all__ = ["Cluster", "diagnose_on", "parse"]
 

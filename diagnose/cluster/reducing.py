@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diagnose.cluster.rules import Rules, catalogue_of
-from diagnose.digest import Digest, digest_of
 from diagnose.errors import DiagnoseError
+from diagnose.rank_digest import Digest, digest_of
 from diagnose.trace.readers import Given, Part, find, open_part, with_warning
-from diagnose.trace.readers.companions import is_rank, with_companions
-from diagnose.trace.readers.processes import cores, sharing
+from diagnose.trace.readers.io.reader_processes import cores, sharing
+from diagnose.trace.readers.sidecars import is_rank, with_companions
 
 
 @dataclass(frozen=True, slots=True)

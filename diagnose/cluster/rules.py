@@ -14,7 +14,7 @@ import diagnose
 from diagnose.errors import EnvironmentLacks
 from diagnose.plugins import Catalogue, load_rules
 
-_DECIDE = ("trace", "measure", "model.py", "units.py", "rule.py", "plugins.py", "settlement.py", "digest.py")
+_DECIDE = ("trace", "measure", "model", "units.py", "rule.py", "plugins.py", "attribution.py", "rank_digest.py")
 """What a digest depends on, beside the rules."""
 _LOADING = Lock()
 
@@ -30,7 +30,7 @@ class Rules:
 
 
 def fingerprint(extra_rules: Path | None) -> str:
-    """The same on two machines only if the same sources diagnose there, so that their digests may be put together."""
+    """A hash of the sources that diagnose: digests of two machines may be put together only where it is equal."""
     own, extra = _own_sources(), _digest([extra_rules] if extra_rules else [])
     return hashlib.blake2b(own + extra, digest_size=16).hexdigest()
 

@@ -24,7 +24,7 @@ INJECTED = Path(__file__).resolve().parent / "injected"
 def environment(recipe: Mapping[str, Any], base: Mapping[str, str]) -> dict[str, str]:
     """`base` and what makes a Python started with it, and Pythons started by that one, carry out `recipe`.
 
-    `recipe` has at least `mode` (`watch`, `turns` or `capture`) and `folder` (absolute path of the run folder).
+    `recipe` has at least `mode` (`watch`, `ab_worker` or `capture`) and `folder` (absolute path of the run folder).
     """
     path = [str(INJECTED)]
     path += [entry for entry in (base.get("PYTHONPATH"),) if entry and entry != str(INJECTED)]

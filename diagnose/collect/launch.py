@@ -2,7 +2,7 @@
 
 In plain mode the program has our terminal, our process group and our standard streams: signals and exit code are as
 without us. With `on_output` a screen owns the terminal: the program gets a pseudo-terminal and a session of its own.
-There, and where the program runs for its trace alone, it is ended when we are gone (`orphans`).
+There, and where the program runs for its trace alone, it is ended when we are gone (`watchdog`).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from typing import Any
 from diagnose.collect import environment, processes
 from diagnose.collect.counters import Counters, claims
 from diagnose.collect.log_length import LogLength
-from diagnose.collect.orphans import outlived
 from diagnose.collect.progress import CounterValues, PhaseBegan, Progress, StepsEnded, Tail
 from diagnose.collect.recipe import Recipe
 from diagnose.collect.records import END
-from diagnose.collect.silence import Silence
+from diagnose.collect.stall_notice import StallNotice
 from diagnose.collect.traced_ranks import SLOWEST, Slowest
+from diagnose.collect.watchdog import outlived
 from diagnose.errors import UsageError
 from diagnose.program.atomic import write_atomic
 
@@ -112,7 +112,7 @@ def _follow(
     """Look at the run folder until the program has ended; True if we ended it."""
     tell = on_progress or (lambda _: None)
     tail, counters = Tail(folder, recipe.steps), Counters(folder)
-    read_counters_at, silence = time.monotonic() + COUNTERS_EVERY_S, Silence(time.monotonic())
+    read_counters_at, silence = time.monotonic() + COUNTERS_EVERY_S, StallNotice(time.monotonic())
     log = LogLength(recipe)
     stopped, slowest, told = False, Slowest(), None
     while True:

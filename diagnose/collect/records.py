@@ -14,29 +14,31 @@ thread; `trace.readers.run_folder` reads them into a `Trace`. All times are nano
     stacks.jsonl     {"i": id, "f": [[file, line, function], …]} innermost first, before its first use
     samples.jsonl    {"t": [time_ns, …], "s": [stack id, …]}
     sites.jsonl      {"kind", "file", "line", "function", "arguments": {…}}: what the program built, and under the kinds
-                     graph_break and recompile what torch.compile did with it (`inside.compiler`), keeps graphs which
-                     variable collects them (`inside.keeping`), out of memory where the program ended of it, broken
-                     cache entry likewise (`inside.cached_views`), blocks where it calls the repeated blocks of its
-                     model (`inside.blocks`), draws where it makes samples that draw random numbers (`inside.drawing`)
+                     graph_break and recompile what torch.compile did with it (`inside.probes.compiler_log`), keeps
+                     graphs which variable collects them (`inside.probes.graph_leaks`), out of memory where the program
+                     ended of it, broken cache entry likewise (`inside.hooks.inductor_cache_workaround`), blocks where
+                     it calls the repeated blocks of its model (`inside.probes.blocks`), draws where it makes samples
+                     that draw random numbers (`inside.probes.rng_use`)
     syncs.jsonl      {"file", "line", "function", "count", "steps"}; the file exists, if empty, once somebody looked
     memory.pickle    a snapshot of the device's allocator, as torch takes it, and beside its own keys "diagnose":
                      {"reason": "steady" | "out of memory", "time_ns", "capacity_bytes", "cost_ns", "pieces":
                      [[address, bytes, parameter | gradient | optimizer_state], …]}, and of one without memory "device",
-                     "wanted_bytes", "free_bytes" (`inside.allocations`)
+                     "wanted_bytes", "free_bytes" (`inside.probes.allocations`)
     counters.jsonl   {"t": time_ns, "d": device or -1, "v": {metric: value}}
     claim            {"pid", "device": {"ordinal", "uuid"} or null}: created by the process that is watched
     facts.json       the fields of `diagnose.model.Facts`, and "rank", "world_size", "pid", "owned_roots"
     numbers.jsonl    {"step", "kind", "name", "shape", "finite", "sha256" or "elements"}, a line a tensor
     numbers.f64      float64 elements of those tensors, one after the other
     state.json       {"steps": [{"random": {generator: hash}, "optimizers": […], "memory_bytes"}, …]}: what else each
-                     captured step left behind (`inside.state`)
+                     captured step left behind (`inside.modes.step_state`)
     trajectory.json  {"losses": [loss or null, …], "memory_bytes": […], "optimizers": {step: […]}, "seeds_itself"}: a
-                     number a step (`inside.trajectory`)
+                     number a step (`inside.modes.trajectory`)
     whole_run.json   losses, final parameters, optimizer calls and file events of a program that ran to its end
-                     (`inside.whole_run`)
+                     (`inside.modes.whole_run`)
     program.out, program.err  standard streams of one of several ranks, in a whole run
-    batches.json     {"passes": [[hash of a batch, …], …]}: what the first training loader yields (`inside.data_order`)
-    stands           of a capture that began early, while it stands still between two steps (`inside.standing`); it
+    batches.json     {"passes": [[hash of a batch, …], …]}: what the first training loader yields
+    (`inside.modes.data_order`) stands           of a capture that began early, while it stands still between two steps
+    (`inside.modes.capture_pause`); it
                      does so while the run folder has a file `stand`
     end.json         {"reason": "exit" | "exception" | "stopped", "steps": n}
 """

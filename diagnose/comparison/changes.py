@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from diagnose.comparison.identity import differences
 from diagnose.comparison.portrait import Portrait, Spent
-from diagnose.measure.spread import common_period, usual, usual_uncertain_by
+from diagnose.measure.views.noise import common_period, usual, usual_uncertain_by
 from diagnose.model import Accounting, Finding
 
 PROCESSES = 0.01

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from diagnose.measure import Measures
-from diagnose.measure.shapes import Shape, shapes_of
+from diagnose.measure.views.shapes import Shape, shapes_of
 
 _LAYERS = {"aten::linear": (1, 0), "aten::convolution": (1, 0), "aten::embedding": (0, 1)}
 """Layers, with the positions of the weight and of the batch among their arguments."""

@@ -14,9 +14,9 @@ import numpy as np
 
 from diagnose.errors import UsageError
 from diagnose.measure import Measures
-from diagnose.measure.pace import watched_step_ns
-from diagnose.measure.ranks import Job, job_of
-from diagnose.measure.spread import usual, usual_uncertain_by
+from diagnose.measure.job.ranks import Job, job_of
+from diagnose.measure.steps.pace import watched_step_ns
+from diagnose.measure.views.noise import usual, usual_uncertain_by
 from diagnose.model import Accounting
 
 WEAK, STRONG = "weak", "strong"
@@ -139,7 +139,7 @@ def _other_ns(accounting: Accounting) -> int:
 
 
 def _waited(job: Job, taken: Sequence[Measures]) -> float | None:
-    """Of the mean rank; none where there is nobody to wait for."""
+    """Time per step that the mean rank waits for others; None where the ranks' collectives could not be matched."""
     if not job.matched:
         return None if any(one.accounting.exposed_comm for one in taken) else 0.0
     rows = [(one, waiting) for one, waiting in zip(taken, job.waiting, strict=True) if one.step_count]

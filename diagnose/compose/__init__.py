@@ -1,10 +1,11 @@
 """Which fixes hold together: tries them one by one, each on top of those already kept, and merges what is left.
 
-`composition` goes through the fixers greedily: `proposals` says which promises most, `contracts` what they ask of each
-other, `answers` what one would do, `budget` what there is time for. `leave_one_out` takes away again what the later
-fixes made needless, `final` judges what is left as a whole. `stack` is the program's text with the kept fixes in it,
-`stored` the same on disk. `rescue` is for a program that does not run as found, `rescue_together` for one for which no
-fix is enough, and `survival` runs what those two try. `preview` tells what would be tried, and runs nothing.
+`greedy_search` goes through the fixers: `proposals` says which promises most, `constraints` what they ask of each
+other, `proposed_edits` what one would do, `budget` what there is time for. `leave_one_out` takes away again what the
+later fixes made needless, `final_check` judges what is left as a whole. `stack` is the program's text with the kept
+fixes in it, `stack_store` the same on disk. `oom_rescue` is for a program that runs out of memory as found,
+`oom_rescue_bundle` for one for which no fix is enough, and `oom_survival` runs what those two try. `dry_run` tells what
+would be tried, and runs nothing.
 """
 
 from __future__ import annotations
@@ -13,31 +14,31 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from diagnose.compose import stored
-from diagnose.compose.composition import WITHOUT_ASKING, Composition
+from diagnose.compose import stack_store
+from diagnose.compose.dry_run import preview
+from diagnose.compose.greedy_search import WITHOUT_ASKING, GreedySearch
 from diagnose.compose.journal import NOTHING_TO_CHANGE, Journal, Record
-from diagnose.compose.knowledge import Known, knowledge
+from diagnose.compose.oom_rescue import rescue
 from diagnose.compose.outcome import Outcome
-from diagnose.compose.preview import preview
-from diagnose.compose.rescue import rescue
+from diagnose.compose.run_context import RunContext, knowledge
 from diagnose.model import Decision, Diagnosis, Gate, Verdict
 from diagnose.plugins import Catalogue
 from diagnose.program import Program, patch
 from diagnose.session.owner import TRIALS
 from diagnose.trace import Trace
-from diagnose.trial.as_found import OutOfMemoryAsFound
+from diagnose.trial.baseline_failure import OutOfMemoryBaseline
 from diagnose.trial.bench import Bench
-from diagnose.trial.elsewhere import written_elsewhere
-from diagnose.trial.groups import never, undisturbed
-from diagnose.trial.memory import while_watched
+from diagnose.trial.process.capacity import while_watched
+from diagnose.trial.process.process_group import never, undisturbed
+from diagnose.trial.process.write_guard import written_elsewhere
 from diagnose.trial.schedule import Deadline, Schedule
-from diagnose.trial.windows import written_ns
+from diagnose.trial.window_cost import written_ns
 from diagnose.units import format_ns, format_share
 
-__all__ = ["WITHOUT_ASKING", "Composition", "Outcome", "dry_run", "fix", "stored", "summary"]
+__all__ = ["WITHOUT_ASKING", "GreedySearch", "Outcome", "dry_run", "fix", "stack_store", "summary"]
 
 
-_Given = tuple[Program, Diagnosis, Known, Catalogue, Record, Bench]
+_Given = tuple[Program, Diagnosis, RunContext, Catalogue, Record, Bench]
 _FEW = 3
 _BY_FAR = 4
 """Times the steps after which two copies died: one that goes on for so long with the device to itself may not die."""
@@ -96,15 +97,15 @@ def fix(
     if outcome.patch is not None:
         patch.store(outcome.patch, folder)
         if outcome.stack is not None:
-            stored.store(outcome.stack, folder)
+            stack_store.store(outcome.stack, folder)
     return outcome
 
 
 def _tried(given: _Given, plan: Schedule, deadline: Deadline, allow: frozenset[Gate], *, mortal: bool) -> Outcome:
     """What came of fixes for a program that runs; of one that is `mortal`, of its rescue where memory runs out."""
     try:
-        return Composition(*given, plan, deadline, allow).run()
-    except OutOfMemoryAsFound as death:
+        return GreedySearch(*given, plan, deadline, allow).run()
+    except OutOfMemoryBaseline as death:
         steps = _dies_by_itself_after(given[-1], death.steps) if mortal else None
         outcome = rescue(*given, deadline, allow, steps) if steps is not None else Outcome((), None)
         if outcome.patch is None:

@@ -16,11 +16,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from diagnose.compose.answers import Answers
+from diagnose.compose.proposed_edits import ProposedEdits
 from diagnose.compose.trials import Trials
 from diagnose.fixer import Fixer
 from diagnose.model import Gate, GateResult
-from diagnose.trial.estimates import Plan
+from diagnose.trial.planning.estimates import Plan
 from diagnose.trial.schedule import Deadline
 from diagnose.units import format_ns
 from diagnose.verdict import CLEAR_SAVING
@@ -59,7 +59,7 @@ class Budget:
         # What compiled code does late shows in a trajectory only.
         return exact or not any(one.compiles for one in whole)
 
-    def affordable(self, ready: Answers) -> tuple[Answers, str | None]:
+    def affordable(self, ready: ProposedEdits) -> tuple[ProposedEdits, str | None]:
         """The fix with as many of its settings as there is time for; else why it is not tried."""
         patched = ready.variants[0].fixer
         reason = self.refused(patched)

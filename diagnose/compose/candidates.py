@@ -11,15 +11,15 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from diagnose.compose.knowledge import Known, absolute
+from diagnose.compose.run_context import RunContext, absolute
 from diagnose.compose.stack import moved
-from diagnose.engine import SMALLEST_SHARE, Examination, examine
+from diagnose.engine import SMALLEST_SHARE, DiagnosisWithClaims, examine
 from diagnose.errors import InputError
 from diagnose.fixer import Fixer
 from diagnose.model import Confidence, Finding, Place
 from diagnose.plugins import Catalogue
 from diagnose.program import Program
-from diagnose.source.moved import LineMap
+from diagnose.source.rewrite.line_map import LineMap
 from diagnose.trace.readers import open_traces
 from diagnose.units import format_share
 from diagnose.verdict import LEAST_SAVING
@@ -52,7 +52,7 @@ def candidates(program: Program, findings: Sequence[Finding], catalogue: Catalog
 
 
 def followed(queue: Sequence[Candidate], before: Mapping[str, str], after: Mapping[str, str]) -> list[Candidate]:
-    """The same, with their places where the lines of the texts `before` went in those `after`."""
+    """The candidates with their places where the lines of the texts `before` went in those `after`."""
     lines = LineMap.between(before, {path: text for path, text in after.items() if text != before.get(path)})
     return [replace(one, finding=moved(one.finding, lines, after)) for one in queue]
 
@@ -61,7 +61,7 @@ def review(
     queue: Sequence[Candidate],
     windows: Sequence[Path],
     program: Program,
-    known: Known,
+    known: RunContext,
     catalogue: Catalogue,
     step_ns: int | None = None,
     kept: Collection[str] = (),
@@ -115,7 +115,7 @@ def _of_a_step(candidate: Candidate, step_ns: int | None) -> Candidate:
     return replace(candidate, finding=replace(finding, recoverable_ns=promised_ns, confidence=Confidence.HINT))
 
 
-def _fate(finding: Finding, now: Examination) -> str | None:
+def _fate(finding: Finding, now: DiagnosisWithClaims) -> str | None:
     """What became of a finding that is no longer one; None where it is still worth a trial."""
     if any(answer.rule == finding.rule for answer in now.diagnosis.cannot_tell):
         return None

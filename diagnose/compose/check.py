@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from diagnose.compose.answers import Answers, Variant, ask
 from diagnose.compose.candidates import candidates
 from diagnose.compose.journal import NOTHING_TO_CHANGE, Journal, Record
-from diagnose.compose.knowledge import knowledge
 from diagnose.compose.proposals import Proposal
+from diagnose.compose.proposed_edits import ProposedEdits, Variant, ask
+from diagnose.compose.run_context import knowledge
 from diagnose.compose.stack import Stack
 from diagnose.errors import UsageError
 from diagnose.fixer import EveryStep, Fixer
@@ -27,8 +27,8 @@ from diagnose.program import Program
 from diagnose.trace import Trace
 from diagnose.trial.bench import Bench
 from diagnose.trial.check import check_edit
-from diagnose.trial.groups import never, undisturbed
-from diagnose.trial.memory import while_watched
+from diagnose.trial.process.capacity import while_watched
+from diagnose.trial.process.process_group import never, undisturbed
 from diagnose.trial.schedule import Deadline, Schedule
 
 _UNTOLD = "no finding of this run: asked all the same"
@@ -39,7 +39,7 @@ class Asked:
     """A fixer and what it would do."""
 
     fixer: Fixer
-    answers: Answers | None = None
+    answers: ProposedEdits | None = None
     broken: str = ""
     """How the fixer itself failed."""
 

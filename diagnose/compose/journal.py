@@ -8,8 +8,8 @@ from dataclasses import replace
 from diagnose.compose.proposals import Proposal
 from diagnose.model import Decision, Interval, Verdict
 from diagnose.session import AnyEvent, ControlMeasured, PhaseChanged, TrialBlock, VerdictReached, Warned, with_verdict
-from diagnose.trial.control import Control
-from diagnose.trial.live import OnPair
+from diagnose.trial.ab.aa_control import AAControl
+from diagnose.trial.ab.arm_protocol import OnPair
 from diagnose.verdict import Pair
 
 Record = Callable[[AnyEvent], None]
@@ -38,7 +38,7 @@ class Journal:
         if all(verdict.fixer != fixer for verdict in self.verdicts):
             self.tell(Verdict(fixer, Decision.NOT_TRIED, NOTHING_TO_CHANGE))
 
-    def tell_of_control(self, control: Control) -> None:
+    def tell_of_control(self, control: AAControl) -> None:
         """What this machine can resolve."""
         self.record(
             ControlMeasured(

@@ -18,9 +18,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from diagnose.compose.budget import Budget
+from diagnose.compose.bundle import as_one
 from diagnose.compose.journal import Journal, listed
 from diagnose.compose.stack import Kept, Stack
-from diagnose.compose.together import as_one
 from diagnose.compose.trials import Trials
 from diagnose.model import Decision, Verdict
 from diagnose.program import Program, patch

@@ -5,8 +5,9 @@ by two findings, so nothing counts twice. Whether it does treat a finding is kno
 then the sum is an upper limit. That is enough for a greedy order, as long as a fixer whose sum turns out smaller goes
 back into the queue.
 
-Of a finding that it treats in part (`diagnose.compose.parts`) the part is predicted. Its turn is that of the whole: the
-fixers of one finding stay in their order, and what rewrites everything is not tried before what rewrites a few lines.
+Of a finding that it treats in part (`diagnose.compose.line_coverage`) the part is predicted. Its turn is that of the
+whole: the fixers of one finding stay in their order, and what rewrites everything is not tried before what rewrites a
+few lines.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from diagnose.compose.candidates import Candidate
-from diagnose.compose.contracts import goes_first
-from diagnose.compose.parts import Left, promised_ns, promised_share
+from diagnose.compose.constraints import goes_first
+from diagnose.compose.line_coverage import Left, promised_ns, promised_share
 from diagnose.fixer import Fixer
 from diagnose.model import Confidence, Finding, Gate, Place
 
@@ -51,7 +52,7 @@ class Proposal:
 
     @property
     def share(self) -> float:
-        """Of the step in which they were found, the same."""
+        """What is predicted to be saved, as a share of the step in which the findings were made."""
         return sum(promised_share(self.fixer, finding, left) for finding, left in self.parts)
 
     @property

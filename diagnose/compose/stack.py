@@ -7,13 +7,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from diagnose.compose.knowledge import Known
+from diagnose.compose.run_context import RunContext
 from diagnose.fixer import Answer, Edits, Fixer, Request
 from diagnose.model import Finding, Gate, Place, Scalar
 from diagnose.program import Program, patch
-from diagnose.source.configs import form_of
-from diagnose.source.lines import lines_in
-from diagnose.source.moved import LineMap
+from diagnose.source.rewrite.line_map import LineMap
+from diagnose.source.settings.configs import form_of
+from diagnose.source.tree.text_lines import lines_in
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Kept:
 
     @property
     def promised_share(self) -> float:
-        """The same as a part of the step that they were found in, or are foreseen of."""
+        """What the fix promised, as a share of the step that its findings were made in, or are foreseen of."""
         return sum(self.fixer.promised_share(finding) for finding in self.findings)
 
 
@@ -52,19 +52,19 @@ class Stack:
     """Texts and recorded sites, all in the lines of the present state."""
 
     program: Program
-    known: Known
+    known: RunContext
     """Its sources stay those of the original; its sites move with the edits."""
     texts: Mapping[str, str]
     kept: tuple[Kept, ...] = field(default=())
 
     @classmethod
-    def of(cls, program: Program, known: Known) -> Stack:
+    def of(cls, program: Program, known: RunContext) -> Stack:
         """The original: nothing kept."""
         return cls(program, known, dict(known.sources))
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the kept fixers, in order."""
+        """The names of the kept fixers, in order."""
         return tuple(kept.fixer.name for kept in self.kept)
 
     @property
@@ -174,7 +174,7 @@ class Stack:
         return _again(self.kept[at].below, self.kept[at + 1 :])
 
     def with_setting(self, name: str, setting: Mapping[str, Scalar]) -> Stack | None:
-        """The same fixes, one of them with another setting; None where that has no edit or another needs the first."""
+        """The stack with another setting of one fix; None where that has no edit or another fix needs the first."""
         at = self.names.index(name)
         other = self.kept[at].below.with_again(replace(self.kept[at], setting=setting))
         return other and _again(other, self.kept[at + 1 :])

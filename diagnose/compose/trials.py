@@ -8,14 +8,14 @@ from typing import Protocol
 from diagnose.fixer import Fixer
 from diagnose.model import Gate, GateResult
 from diagnose.program import Program
+from diagnose.trial.ab.aa_control import AAControl
+from diagnose.trial.ab.arm_protocol import OnPair
+from diagnose.trial.ab.knob_search import OnSetting
 from diagnose.trial.bench import Trial
-from diagnose.trial.beside import Expected
-from diagnose.trial.control import Control
-from diagnose.trial.estimates import Plan
-from diagnose.trial.knobs import OnSetting
-from diagnose.trial.live import OnPair
-from diagnose.trial.looks import Halfway
-from diagnose.trial.solo import SoloRun
+from diagnose.trial.planning.estimates import Plan
+from diagnose.trial.planning.numerics_check import PartialStack
+from diagnose.trial.planning.prelaunch import Expected
+from diagnose.trial.standalone import StandaloneRun
 
 
 class Trials(Protocol):
@@ -33,7 +33,7 @@ class Trials(Protocol):
         on_pair: OnPair | None = None,
         promised: Sequence[float] = (),
         expected: Sequence[Expected] = (),
-    ) -> Control | None: ...
+    ) -> AAControl | None: ...
     @property
     def control_cut_short(self) -> bool:
         """Whether the newest control ended for lack of time, and not with the program."""
@@ -47,7 +47,7 @@ class Trials(Protocol):
         patched: Program,
         on_pair: OnPair | None = None,
         numbers: Program | None = None,
-        halfway: Halfway | None = None,
+        halfway: PartialStack | None = None,
         promised: float = 0.0,
     ) -> Trial: ...
     def leave_out(
@@ -71,7 +71,7 @@ class Trials(Protocol):
     ) -> GateResult: ...
     def steps_alone(self, programs: Sequence[tuple[Program, str]], steps: int) -> list[int | None]: ...
 
-    def alone(self, program: Program, name: str, least_steps: int = 0) -> SoloRun: ...
+    def alone(self, program: Program, name: str, least_steps: int = 0) -> StandaloneRun: ...
 
     def trial_ns(self, plan: Plan, *, at_best: bool = False) -> int:
         """How long a trial is expected to take, with the choice between settings and its gate; `at_best`: if what is
@@ -79,10 +79,11 @@ class Trials(Protocol):
         ...
 
     def check_ns(self) -> int:
-        """The same of a leave-one-out check."""
+        """How long a leave-one-out check is expected to take."""
         ...
 
     def final_ns(self, *, held: bool = False, runs: int | None = None) -> int:
-        """The same of the last runs, all or so many, and of the gate of the whole stack unless its numbers are `held`
-        already."""
+        """How long the last runs, all or so many, are expected to take, with the gate of the whole stack unless its
+        numbers are `held` already.
+        """
         ...

@@ -18,7 +18,7 @@ from diagnose.fixer import Edits, Fixer
 from diagnose.model import Gate, GateResult, Interval, Scalar
 from diagnose.program import Program
 from diagnose.session import PatchAccepted
-from diagnose.trial.knobs import is_scale
+from diagnose.trial.ab.knob_search import is_scale
 from diagnose.units import format_share
 
 

@@ -8,12 +8,12 @@ import torch
 from torch import fx
 
 from diagnose.graph import account
-from diagnose.graph.deciding import decided
-from diagnose.graph.finding import modules_of
+from diagnose.graph.decision import decided
 from diagnose.graph.nodes import held
 from diagnose.graph.options import Options, parsed
 from diagnose.graph.patterns import PATTERNS
 from diagnose.graph.rewriting import rewrite
+from diagnose.graph.site_search import modules_of
 
 FIRST_STEPS = 3
 """Calls whose peak memory is reported: allocators and optimizers have what they need after two."""

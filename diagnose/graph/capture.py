@@ -11,9 +11,9 @@ import torch
 from torch import fx
 
 from diagnose.graph.autocasting import note_autocast
-from diagnose.graph.finding import GRADIENT_MODES, communicates, is_checkpoint, written_by
 from diagnose.graph.nodes import held, now, spelling
 from diagnose.graph.site import Site
+from diagnose.graph.site_search import GRADIENT_MODES, communicates, is_checkpoint, written_by
 
 
 class NotCapturedError(Exception):

@@ -145,7 +145,7 @@ def _measured(call: Call, site: Site, values: Sequence[torch.Tensor]) -> tuple[l
 
 
 def _drawn(result: torch.Tensor, seed: int) -> torch.Tensor:
-    """The same normal numbers for results of every dtype, from a generator of their own."""
+    """Draw normal numbers from a generator of their own; they are equal for results of every dtype."""
     generator = torch.Generator(result.device).manual_seed(seed)
     drawn = torch.randn(result.shape, generator=generator, device=result.device, dtype=torch.float32)
     # A value that all dtypes hold: the cotangent's own rounding is no error of either.
@@ -168,7 +168,7 @@ def _errs(found: torch.Tensor, ours: torch.Tensor, exact: torch.Tensor) -> str:
 
 
 def _sizes(found: torch.Tensor, ours: torch.Tensor, exact: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of both errors and of the exact values: sums of squares, and the largest; in parts, for weights are large."""
+    """Sums of squares and the largest of both errors and of the exact values; in parts, for weights are large."""
     squares, worst = (torch.zeros(3, dtype=exact.dtype, device=exact.device) for _ in range(2))
     parts = (torch.split(tensor.reshape(-1), PART_ELEMENTS) for tensor in (found, ours, exact))
     for one, other, right in zip(*parts, strict=True):

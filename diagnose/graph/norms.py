@@ -82,7 +82,7 @@ def _narrow(node: fx.Node) -> bool:
 
 
 def _scaled(node: object) -> tuple[fx.Node, float, tuple[fx.Node, ...]] | None:
-    """Of `x * rsqrt(mean(x²) + eps)`: x before it was widened, eps, and the nodes."""
+    """Find `x * rsqrt(mean(x²) + eps)`: x before it was widened, eps, and the nodes."""
     for wide, scale in factors(node, "mul"):
         if not isinstance(wide, fx.Node) or not isinstance(node, fx.Node):
             continue

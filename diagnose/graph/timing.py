@@ -23,7 +23,7 @@ TURNS = 5
 
 @dataclass(frozen=True)
 class Times:
-    """Of one forward and backward pass."""
+    """Times of one forward and backward pass."""
 
     found_ns: int
     fused_ns: int

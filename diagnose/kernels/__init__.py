@@ -5,6 +5,7 @@ chunks where that saves memory. `backend()` says which one runs. Each works forw
 under `torch.compile`, writes into none of its inputs, and keeps its sums in float32. `AdamW` is an optimizer.
 """
 
+from diagnose.kernels.activation_offload import offload
 from diagnose.kernels.adamw import AdamW
 from diagnose.kernels.backend import backend
 from diagnose.kernels.gated_unit import swiglu
@@ -12,11 +13,10 @@ from diagnose.kernels.gelu_unit import geglu
 from diagnose.kernels.linear_loss import linear_cross_entropy
 from diagnose.kernels.logit_loss import cross_entropy
 from diagnose.kernels.masked_softmax import softmax
+from diagnose.kernels.optimizer_offload import offload_state
 from diagnose.kernels.residual_layer_norm import add_layer_norm
 from diagnose.kernels.residual_norm import add_rms_norm
 from diagnose.kernels.rotary import rotary
-from diagnose.kernels.saved_on_host import offload
-from diagnose.kernels.state_on_host import offload_state
 
 __all__ = [
     "AdamW",

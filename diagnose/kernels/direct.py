@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from diagnose.kernels.left_to_torch import has_tangent, has_tangents
+from diagnose.kernels.fallbacks import has_tangent, has_tangents
 
 PLAIN = frozenset((torch.Tensor, torch.nn.Parameter, type(None), bool, int, float))
 
@@ -36,7 +36,7 @@ def differentiable(
     keep: Callable[..., None],
     backward: Callable[..., Any],
 ) -> Callable[..., Any]:
-    """The same with a gradient: `keep` and `backward` are what the operator's `register_autograd` gets."""
+    """Call a differentiable operator directly: `keep` and `backward` are what its `register_autograd` gets."""
 
     def forward(ctx: Any, *args: Any) -> Any:
         output = function(*args)

@@ -11,8 +11,8 @@ import torch
 
 from diagnose.kernels.backend import compute_dtype, runs_triton
 from diagnose.kernels.direct import differentiable, direct
+from diagnose.kernels.fallbacks import left_to_torch
 from diagnose.kernels.layout import as_rows, buffer_like
-from diagnose.kernels.left_to_torch import left_to_torch
 from diagnose.kernels.tuning import fused_pays
 
 
@@ -101,7 +101,7 @@ _gated = differentiable(_swiglu, _activate, _keep, _backward)
 
 
 def output_buffer(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-    """Of any unit that is gated, contiguous, in the wider of the two types."""
+    """A contiguous buffer for the output of a gated unit, in the wider of the two types."""
     return buffer_like(gate, None if gate.dtype == up.dtype else torch.promote_types(gate.dtype, up.dtype))
 
 

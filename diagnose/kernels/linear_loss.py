@@ -22,8 +22,8 @@ import torch
 
 from diagnose.kernels.backend import cast_for_autocast, compute_dtype, without_autocast
 from diagnose.kernels.direct import no_second_derivatives, refuse_second_derivatives, refuse_tangents
-from diagnose.kernels.handing_on import graph_is_kept, scaled
-from diagnose.kernels.left_to_torch import is_distributed, left_to_torch
+from diagnose.kernels.fallbacks import is_distributed, left_to_torch
+from diagnose.kernels.gradient_reuse import graph_is_kept, scaled
 from diagnose.kernels.row_loss import (
     LossTerms,
     Reduction,

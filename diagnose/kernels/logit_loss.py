@@ -11,8 +11,8 @@ import torch
 
 from diagnose.kernels.backend import compute_dtype
 from diagnose.kernels.direct import differentiable, direct
+from diagnose.kernels.fallbacks import left_to_torch
 from diagnose.kernels.layout import buffer_like
-from diagnose.kernels.left_to_torch import left_to_torch
 from diagnose.kernels.row_loss import (
     LossTerms,
     Reduction,

@@ -11,8 +11,8 @@ import torch
 
 from diagnose.kernels.backend import compute_dtype, runs_triton
 from diagnose.kernels.direct import differentiable
+from diagnose.kernels.fallbacks import left_to_torch
 from diagnose.kernels.layout import with_unit_stride
-from diagnose.kernels.left_to_torch import left_to_torch
 
 
 def rotary(

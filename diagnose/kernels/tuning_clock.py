@@ -47,7 +47,7 @@ def device_times_ns(launches: Sequence[Callable[[], object]]) -> list[float]:
 
 
 def _first_ns(launch: Callable[[], object]) -> tuple[float, float]:
-    """Of one launch after one that compiles, on the device and on the host; infinity where the device has no room."""
+    """Time one launch after one that compiles, on the device and on the host; infinity where the device has no room."""
     try:
         launch()
         begin = time.perf_counter_ns()

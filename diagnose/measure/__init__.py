@@ -15,36 +15,36 @@ from functools import cached_property
 
 import numpy as np
 
-from diagnose.measure.alignment import Misaligned, misaligned
-from diagnose.measure.allocating_ops import AllocatingOps
-from diagnose.measure.allocation import DeviceAllocation, device_allocation
-from diagnose.measure.backward import BackwardPasses, backward_passes
-from diagnose.measure.ceilings import Ceilings, ceilings_of
-from diagnose.measure.communication import Communication, communication_of
-from diagnose.measure.compiled import CompiledRegions, compiled_regions
-from diagnose.measure.exchange import Exchange
-from diagnose.measure.fill import fill_of
-from diagnose.measure.gradient_buckets import GradientBucket, GradientRounds, gradient_buckets, gradient_rounds
-from diagnose.measure.gradient_pieces import gradient_pieces
-from diagnose.measure.growing_work import GrowingWork, growing_work
-from diagnose.measure.handed_over import handed_over
-from diagnose.measure.host_side import HostSide
-from diagnose.measure.kernels import KernelClass
-from diagnose.measure.late_gradients import LateGradients, late_gradients
-from diagnose.measure.layouts import layout_conversions
-from diagnose.measure.loss_work import LossWork, loss_work
-from diagnose.measure.memory import MemoryUse, main_memory, memory_use
-from diagnose.measure.optimizer_work import own_starts_ns
-from diagnose.measure.peak import memory_peak
-from diagnose.measure.pointwise_chains import COMPOSITES, Chain, chained, loose, pointwise_chains
-from diagnose.measure.products import Products, products_of
-from diagnose.measure.program_order import ProgramOrder, program_order
-from diagnose.measure.readings import readings
-from diagnose.measure.recomputation import Recomputations, recomputations
-from diagnose.measure.roofline import MATRIX_CLASSES, Roofline, arithmetic_of, roofline_of
-from diagnose.measure.stretched import stretched
-from diagnose.measure.work import OpWork, work_of
-from diagnose.measure.written_attention import WrittenAttention, attention_places, written_attention
+from diagnose.measure.comm.collectives import Communication, communication_of
+from diagnose.measure.comm.communication_waste import CommunicationWaste
+from diagnose.measure.comm.gradient_buckets import GradientBucket, GradientRounds, gradient_buckets, gradient_rounds
+from diagnose.measure.comm.gradient_sizes import gradient_pieces
+from diagnose.measure.comm.late_gradients import LateGradients, late_gradients
+from diagnose.measure.kernels.compiled_regions import CompiledRegions, compiled_regions
+from diagnose.measure.kernels.eager_attention import WrittenAttention, attention_places, written_attention
+from diagnose.measure.kernels.growing_work import GrowingWork, growing_work
+from diagnose.measure.kernels.launch_order import LaunchOrder, program_order
+from diagnose.measure.kernels.layout_conversions import layout_conversions
+from diagnose.measure.kernels.loss_work import LossWork, loss_work
+from diagnose.measure.kernels.matmuls import Matmuls, products_of
+from diagnose.measure.kernels.misaligned_matmuls import MisalignedMatmuls, misaligned
+from diagnose.measure.kernels.pointwise_chains import COMPOSITES, Chain, chained, loose, pointwise_chains
+from diagnose.measure.kernels.preempted_kernels import stretched
+from diagnose.measure.kernels.recomputation import Recomputations, recomputations
+from diagnose.measure.kernels.time_slices import handed_over
+from diagnose.measure.lines.host_side import HostSide
+from diagnose.measure.memory.allocating_ops import AllocatingOps
+from diagnose.measure.memory.allocator_calls import DeviceAllocation, device_allocation
+from diagnose.measure.memory.peak import memory_peak
+from diagnose.measure.memory.usage import MemoryUse, main_memory, memory_use
+from diagnose.measure.roofline.ceilings import Ceilings, ceilings_of
+from diagnose.measure.roofline.occupancy import fill_of
+from diagnose.measure.roofline.op_costs import OpWork, work_of
+from diagnose.measure.roofline.roofline import MATRIX_CLASSES, Roofline, arithmetic_of, roofline_of
+from diagnose.measure.steps.backward_passes import BackwardPasses, backward_passes
+from diagnose.measure.steps.optimizer_work import own_starts_ns
+from diagnose.measure.views.counters import readings
+from diagnose.measure.views.kernel_classes import KernelClass
 from diagnose.model import MemoryPeak, StepWork
 from diagnose.trace.intervals import Intervals
 from diagnose.trace.schema import Bool, Float64, Int64, WorkKind
@@ -56,17 +56,17 @@ class Measures(HostSide):
     """Named, cached values over the trace of one rank. Times are integer nanoseconds on the trace's clock."""
 
     @cached_property
-    def program_order(self) -> ProgramOrder:
+    def program_order(self) -> LaunchOrder:
         """Device work in the order in which the program launched it, each piece under its operator's name."""
         return program_order(self)
 
     @cached_property
-    def products(self) -> Products:
+    def products(self) -> Matmuls:
         """The matrix products whose sizes are recorded."""
         return products_of(self.program_order)
 
     @cached_property
-    def misaligned(self) -> Misaligned:
+    def misaligned(self) -> MisalignedMatmuls:
         """Products that are slow because their matrices are not aligned."""
         return misaligned(self.program_order, self.products)
 
@@ -187,9 +187,9 @@ class Measures(HostSide):
         return communication_of(self.trace, self.launches, self.classes, self.rows, self.steps, self.backward_passes)
 
     @cached_property
-    def exchange(self) -> Exchange:
-        """The same, with what is wrong with them."""
-        return Exchange(self.trace, self.communication)
+    def exchange(self) -> CommunicationWaste:
+        """The collectives of the counted steps, with the time that each wastes, by cause."""
+        return CommunicationWaste(self.trace, self.communication)
 
     @cached_property
     def gradient_rounds(self) -> GradientRounds | None:

@@ -1,4 +1,6 @@
-"""The blocks of a recorded run, from the sites that its lines left (`collect/inside/blocks.py` measures them)."""
+"""The blocks of a recorded run, from the sites that its lines left (`collect/inside/probes/blocks.py` measures
+them).
+"""
 
 from __future__ import annotations
 

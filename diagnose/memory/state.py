@@ -13,7 +13,7 @@ _BYTES = 4
 
 
 def gradient_bytes(sites: Iterable[Site]) -> int:
-    """Of all that the optimizers train."""
+    """Bytes of the gradients of all that the optimizers train."""
     return sum(_BYTES * _elements(site) for site in sites if site.kind == "optimizer")
 
 

@@ -22,7 +22,7 @@ class Accounting:
     exposed_copy: int = 0
     """Copies not covered by compute or collectives."""
     idle: Mapping[str, int] = field(default_factory=dict)
-    """The rest, by cause: see `diagnose.measure.idle`."""
+    """The rest, by cause: see `diagnose.measure.steps.idle`."""
 
     @property
     def idle_ns(self) -> int:
@@ -114,4 +114,6 @@ class Diagnosis:
     """Of the rank whose device is fullest; None where no allocator's history was recorded."""
     critical_path: Mapping[str, int] | None = None
     """What the ends of the slowest rank's steps waited for, nanoseconds of a mean step by class, the largest first
-    (`diagnose.measure.critical_path`); None without a device, or where the replay does not follow the recording."""
+    (`diagnose.measure.replay.critical_path`); None without a device, or where the replay does not follow the
+    recording.
+    """

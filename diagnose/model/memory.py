@@ -43,7 +43,7 @@ class MemoryPeak:
     held_bytes: int
     """What programs asked for and did not give back: `categories` sum to it."""
     categories: Mapping[str, int]
-    """By `diagnose.measure.piece_roles.CATEGORIES`; those that hold nothing are left out."""
+    """By `diagnose.measure.memory.categories.CATEGORIES`; those that hold nothing are left out."""
     parts: tuple[MemoryPart, ...] = ()
     """By line, the most first."""
     reserved_bytes: int | None = None

@@ -11,8 +11,8 @@ import libcst as cst
 from diagnose.errors import InputError
 from diagnose.program import Program
 from diagnose.program.source import read_source
-from diagnose.source.edit import ensure_import, insert_before
-from diagnose.source.syntax import Source, Splice, parse
+from diagnose.source.tree.edits import ensure_import, insert_before
+from diagnose.source.tree.syntax import Source, Splice, parse
 
 __all__ = ["Variable", "before_imports", "variables", "with_declared"]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from diagnose.errors import InputError
 from diagnose.program import Program
 from diagnose.program.source import read_source
-from diagnose.source.configs import form_of
+from diagnose.source.settings.configs import form_of
 
 __all__ = ["reached"]
 

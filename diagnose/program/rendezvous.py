@@ -107,7 +107,7 @@ def with_own_port(words: Sequence[str], environment: Mapping[str, str], port: in
 
 
 def _here(words: Sequence[str], port: int) -> Iterator[str]:
-    """The same words with this port for those of this host, and this host for a range of numbers of hosts."""
+    """The words with this port for the ports of this host, and with this host for a range of numbers of hosts."""
     before, of_launcher = "", True
     for word in words:
         flag, equals, value = word.partition("=")

@@ -40,7 +40,7 @@ def read_source(path: Path) -> SourceFile:
 
 
 def decode_source(data: bytes, path: object = "source") -> SourceFile:
-    """The same for bytes; `path` is for the message."""
+    """Decode a source file's bytes; `path` is for the message."""
     bom = data.startswith(codecs.BOM_UTF8)
     body = data[len(codecs.BOM_UTF8) :] if bom else data
     try:

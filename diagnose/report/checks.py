@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from diagnose.model import EditCheck, GateAnswer
-from diagnose.report.styled import heading, printed, styled
+from diagnose.report.line_wrapping import wrap
+from diagnose.report.styled_text import heading, printed, styled
 from diagnose.report.vocabulary import BAD, GOOD, MUTED
-from diagnose.report.wrapping import wrap
 
 _COLOURS = {GateAnswer.PASSED: GOOD, GateAnswer.REFUSED: BAD, GateAnswer.UNVERIFIED: MUTED}
 

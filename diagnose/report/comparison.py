@@ -11,9 +11,9 @@ from rich.text import Text
 
 from diagnose.comparison import Comparison, Moved, Spent, StepChange
 from diagnose.model import SCHEMA, Finding
-from diagnose.report.styled import heading, printed, styled
+from diagnose.report.line_wrapping import wrap
+from diagnose.report.styled_text import heading, printed, styled
 from diagnose.report.vocabulary import BAD, GOOD, MUTED, class_look, named_count
-from diagnose.report.wrapping import wrap
 from diagnose.units import format_bytes, format_ns, format_share
 
 _MOST_ROWS = 12

@@ -10,7 +10,7 @@ from diagnose.model import Finding, Severity, Verdict
 from diagnose.report import Report, Subject, as_state
 from diagnose.report.paths import shown
 from diagnose.report.phrases import gain
-from diagnose.report.tried import is_idle
+from diagnose.report.verdict_table import is_idle
 
 _COMMANDS = {Severity.HIGH: "error", Severity.MEDIUM: "warning"}
 

@@ -17,21 +17,21 @@ from diagnose.report import (
     Report,
     Subject,
     as_state,
-    ending,
     memory,
     phrases,
     predictions,
+    run_outcome,
     side_by_side,
     step_chart,
-    tried,
+    verdict_table,
 )
+from diagnose.report.cannot_tell import unsure
+from diagnose.report.mean_vs_median import on_average
 from diagnose.report.next_steps import next_commands
 from diagnose.report.paths import place
-from diagnose.report.slices import is_recorded, slices
-from diagnose.report.uneven import on_average
-from diagnose.report.unsure import unsure
+from diagnose.report.step_bar import is_recorded, slices
 from diagnose.report.vocabulary import SEVERITIES, named_count
-from diagnose.report.warned import said_once
+from diagnose.report.warnings import said_once
 from diagnose.session import State
 from diagnose.units import format_bytes, format_ns, format_share
 
@@ -56,7 +56,7 @@ def render(subject: Subject) -> str:
         ranks=_ranks(state.diagnosis),
         chart=step_chart.step_chart(state.steps),
         warnings=said_once((*(state.diagnosis.warnings if state.diagnosis else ()), *state.warnings)),
-        measured=[] if tried.is_dry(state) else tried.measured(state.verdicts),
+        measured=[] if verdict_table.is_dry(state) else verdict_table.measured(state.verdicts),
         proposed=_proposed(state),
         commands=next_commands(state),
     )
@@ -78,9 +78,9 @@ def _answer(state: State) -> Answer:
         better = state.final.patched_ns <= state.final.original_ns
         kept = sum(verdict.decision is Decision.KEPT for verdict in state.verdicts)
         return Answer("fixed" if better else "worse", named_count(kept, "kept fix", "kept fixes"), phrases.final(state))
-    if said := ending.nothing_kept(state):
-        why = ending.restless(state)
-        title = "No fix was kept" if not ending.cut_short(state) else "The trials were cut short"
+    if said := run_outcome.nothing_kept(state):
+        why = run_outcome.restless(state)
+        title = "No fix was kept" if not run_outcome.cut_short(state) else "The trials were cut short"
         return Answer("open", title, f"{said} {phrases.sentence(why)}" if why else said)
     diagnosis = state.diagnosis
     if diagnosis is None:
@@ -127,7 +127,7 @@ def _ranks(diagnosis: Diagnosis | None) -> list[RankRow]:
 
 def _proposed(state: State) -> list[Verdict]:
     """What a dry run would try, each with its diff."""
-    if not tried.is_dry(state):
+    if not verdict_table.is_dry(state):
         return []
     return [verdict for verdict in state.verdicts if verdict.decision is not Decision.ADVICE]
 
@@ -159,15 +159,15 @@ def _template() -> Template:
         "code": _with_code,
         "evidence": phrases.evidence,
         "chosen": phrases.chosen,
-        "promise": tried.promise,
+        "promise": verdict_table.promise,
     }
     environment.globals |= {
         "style": here.joinpath("page.css").read_text(encoding="utf-8"),
         "phrases": phrases,
-        "ending": ending,
+        "ending": run_outcome,
         "memory": memory,
         "predictions": predictions,
-        "tried": tried,
+        "tried": verdict_table,
         "unsure": unsure,
         "slices": slices,
         "on_average": on_average,

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from diagnose.model import Decision, Finding, Verdict
 from diagnose.report import Report, Subject, as_state
-from diagnose.report.ending import cut_short, nothing_kept, restless
+from diagnose.report.cannot_tell import unsure
 from diagnose.report.markdown_text import code, fence_around, inline
+from diagnose.report.mean_vs_median import on_average
 from diagnose.report.memory import headline, held, life, title, weighty
 from diagnose.report.next_steps import next_commands
 from diagnose.report.paths import place
@@ -27,8 +28,9 @@ from diagnose.report.phrases import (
 from diagnose.report.phrases import particulars as verdict_particulars
 from diagnose.report.predictions import summed_up
 from diagnose.report.resolution import told
-from diagnose.report.slices import slices
-from diagnose.report.tried import (
+from diagnose.report.run_outcome import cut_short, nothing_kept, restless
+from diagnose.report.step_bar import slices
+from diagnose.report.verdict_table import (
     advised,
     basis,
     dropped,
@@ -43,10 +45,8 @@ from diagnose.report.tried import (
     rows,
     untried,
 )
-from diagnose.report.uneven import on_average
-from diagnose.report.unsure import unsure
 from diagnose.report.vocabulary import SEVERITIES, Look, named_count
-from diagnose.report.warned import said_once
+from diagnose.report.warnings import said_once
 from diagnose.session import State
 from diagnose.units import format_bytes, format_ns, format_share
 

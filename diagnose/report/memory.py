@@ -9,7 +9,7 @@ from rich.text import Text
 
 from diagnose.model import MemoryPart, MemoryPeak, MemoryTimeline
 from diagnose.report.paths import clipped, clipped_path, place
-from diagnose.report.styled import styled
+from diagnose.report.styled_text import styled
 from diagnose.report.vocabulary import MEMORY, MUTED, Look
 from diagnose.units import format_bytes, format_share
 

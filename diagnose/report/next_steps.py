@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from diagnose.errors import ProgramFailed
 from diagnose.model import Decision
-from diagnose.report.ending import cut_short, found_without_edits, interrupted
 from diagnose.report.phrases import is_quiet
-from diagnose.report.tried import is_dry, not_allowed, out_of_time, undecided
+from diagnose.report.run_outcome import cut_short, found_without_edits, interrupted
+from diagnose.report.verdict_table import is_dry, not_allowed, out_of_time, undecided
 from diagnose.session import State
 
 _FEW = 3  # fixers named in one sentence; of more, the first two and how many

@@ -25,7 +25,7 @@ from diagnose.model import (
 )
 from diagnose.report.predictions import compared
 from diagnose.report.resolution import told
-from diagnose.report.slices import is_recorded, slices
+from diagnose.report.step_bar import is_recorded, slices
 from diagnose.report.vocabulary import CLASSES, FOUND_BY, class_look, named_count
 from diagnose.session import State
 from diagnose.units import NS_PER_S, format_flops, format_ns, format_share, format_value
@@ -302,7 +302,7 @@ def _equality(gate: GateResult) -> str:
 
 
 def _equal(gate: GateResult) -> str:
-    """The same with what was compared, and each word once."""
+    """What was found equal or not, with what was compared, and each word once."""
     detail = gate.detail.removesuffix(" are equal bit for bit") if gate.passed else gate.detail
     return f"{_equality(gate)}: {detail}"
 

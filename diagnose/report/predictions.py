@@ -66,7 +66,7 @@ def _bounds(verdict: Verdict) -> bool:
 
 
 def _usual_error(verdicts: Sequence[Verdict]) -> str:
-    """Of verdicts that were told, none of them on a bound."""
+    """The median error of predictions that were told, none of them on a bound, in words."""
     errors = [abs(off) for verdict in verdicts if (off := error(verdict)) is not None]
     many = f" (median of {len(errors)})" if len(errors) > 1 else ""
     return f"{format_share(median(errors))} of what was measured{many}"

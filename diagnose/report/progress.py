@@ -12,7 +12,7 @@ from diagnose.errors import DiagnoseError
 from diagnose.model import TOGETHER, Decision, Verdict
 from diagnose.report.phrases import gain, interval, is_priced, setting, signed_percent
 from diagnose.report.resolution import told
-from diagnose.report.tried import is_idle, look
+from diagnose.report.verdict_table import is_idle, look
 from diagnose.report.vocabulary import Look, named_count
 from diagnose.session import (
     AnyEvent,

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from diagnose.measure.bus_bandwidth import CALIBRATED, BusBandwidth
-from diagnose.report.wrapping import wrap
+from diagnose.measure.job.bus_bandwidth import CALIBRATED, BusBandwidth
+from diagnose.report.line_wrapping import wrap
 from diagnose.units import format_bytes, format_count, format_ns, format_share
 
 if TYPE_CHECKING:
-    from diagnose.measure.between_ranks import BetweenRanks
-    from diagnose.measure.ranks import JobRow
+    from diagnose.measure.job.job_report import JobReport
+    from diagnose.measure.job.ranks import JobRow
 
 _GB = 1e9
 _MOST_ROWS = 16
@@ -22,7 +22,7 @@ _WAIT = 0.01
 """Of a step: shorter waits are not worth a word."""
 
 
-def render(between: BetweenRanks, width: int = 100) -> str:
+def render(between: JobReport, width: int = 100) -> str:
     """Everything, as text."""
     lines: list[str] = []
     for section in (_table, _waits, _groups, _pipeline, _buckets, _modules, _bandwidth):
@@ -32,8 +32,8 @@ def render(between: BetweenRanks, width: int = 100) -> str:
     return "\n".join(lines) + "\n"
 
 
-def to_json(between: BetweenRanks) -> str:
-    """The same as one object; times in ns, None for what is unknown."""
+def to_json(between: JobReport) -> str:
+    """The ranks of a job as one JSON object; times in ns, None for what is unknown."""
     job = between.job
     record: dict[str, Any] = {
         "schema": 1,
@@ -78,7 +78,7 @@ def _per_step(row: JobRow, time_ns: int) -> int:
     return time_ns // max(row.steps, 1)
 
 
-def _table(between: BetweenRanks) -> Iterator[str]:
+def _table(between: JobReport) -> Iterator[str]:
     job = between.job
     world = f" of {job.roll.world_size}" if job.roll.world_size else ""
     devices = ", ".join(dict.fromkeys(one.device for one in between.ranks if one.device))
@@ -114,7 +114,7 @@ def _table(between: BetweenRanks) -> Iterator[str]:
 _TABLE = (4, 10, 10, 13, 14, 10, 8, 20)
 
 
-def _blocking(between: BetweenRanks) -> Iterator[str]:
+def _blocking(between: JobReport) -> Iterator[str]:
     """Exposed is not yet blocking: what a replay across ranks says of the difference."""
     found = between.blocking
     if found is None or not found.exposed_ns:
@@ -130,7 +130,7 @@ def _blocking(between: BetweenRanks) -> Iterator[str]:
     )
 
 
-def _waits(between: BetweenRanks) -> Iterator[str]:
+def _waits(between: JobReport) -> Iterator[str]:
     job = between.job
     if not between.waits:
         return
@@ -152,7 +152,7 @@ def _waits(between: BetweenRanks) -> Iterator[str]:
         )
 
 
-def _groups(between: BetweenRanks) -> Iterator[str]:
+def _groups(between: JobReport) -> Iterator[str]:
     lines: dict[str, list[str]] = {}
     for one in between.ranks:
         for group in one.groups:
@@ -168,7 +168,7 @@ def _groups(between: BetweenRanks) -> Iterator[str]:
         yield f"{line}; exposed {', '.join(exposed[:8])}"
 
 
-def _pipeline(between: BetweenRanks) -> Iterator[str]:
+def _pipeline(between: JobReport) -> Iterator[str]:
     found = [(one.rank, one.bubble) for one in between.ranks if one.bubble is not None]
     if found:
         bubble = found[0][1]
@@ -180,7 +180,7 @@ def _pipeline(between: BetweenRanks) -> Iterator[str]:
         yield f"  rank {_name(rank)} idles {format_ns(bubble.idle_ns)} per step ({format_share(bubble.share)})"
 
 
-def _buckets(between: BetweenRanks) -> Iterator[str]:
+def _buckets(between: JobReport) -> Iterator[str]:
     if not between.buckets or between.modules:
         return  # of sharded modules the next table says more
     rank = _name(between.job.table[between.shown].rank)
@@ -201,7 +201,7 @@ def _buckets(between: BetweenRanks) -> Iterator[str]:
 _BUCKETS = (4, 11, 10, 10, 10, 10, 10, 10)
 
 
-def _modules(between: BetweenRanks) -> Iterator[str]:
+def _modules(between: JobReport) -> Iterator[str]:
     if not between.modules:
         return
     yield f"Sharded modules on rank {_name(between.job.table[between.shown].rank)}, the least delayed one; per step"
@@ -216,7 +216,7 @@ def _modules(between: BetweenRanks) -> Iterator[str]:
     yield from _more(len(between.modules))
 
 
-def _bandwidth(between: BetweenRanks) -> Iterator[str]:
+def _bandwidth(between: JobReport) -> Iterator[str]:
     if not between.bandwidth:
         return
     yield "Bandwidth over the bus, without waiting (as nccl-tests define it)"

@@ -15,6 +15,6 @@ def band(resolution: float) -> tuple[float, float]:
 
 
 def told(resolution: float) -> str:
-    """The same in words: `±1.0 %`, or `−61 % … +38 %` where the ends differ."""
+    """The resolution in words: `±1.0 %`, or `−61 % … +38 %` where the ends differ."""
     loss, saving = (format_share(abs(end)) for end in band(resolution))
     return f"±{saving}" if loss == saving else f"−{loss} … +{saving}"

@@ -18,7 +18,7 @@ def render(scaling: Scaling) -> str:
 
 
 def to_json(scaling: Scaling) -> str:
-    """The same as one object."""
+    """How a program scales, as one JSON object."""
     record = {"schema": 1, **msgspec.to_builtins(scaling)}
     return msgspec.json.format(msgspec.json.encode(record), indent=2).decode()
 

@@ -10,8 +10,8 @@ from statistics import median_low
 from rich.text import Text
 
 from diagnose.model import Diagnosis, RankAccounting
-from diagnose.report.slices import bar, slices
-from diagnose.report.styled import styled
+from diagnose.report.step_bar import bar, slices
+from diagnose.report.styled_text import styled
 from diagnose.report.vocabulary import BAD, MUTED
 from diagnose.session import RankSteps, State
 from diagnose.units import format_ns, format_share

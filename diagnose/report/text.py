@@ -10,7 +10,9 @@ from rich.text import Text
 
 from diagnose.model import Decision
 from diagnose.report import Report, Subject, as_state
-from diagnose.report.ending import nothing_kept
+from diagnose.report.cannot_tell import unsure
+from diagnose.report.line_wrapping import wrap
+from diagnose.report.mean_vs_median import on_average
 from diagnose.report.memory import headline, memory_lines, title
 from diagnose.report.next_steps import next_commands
 from diagnose.report.phrases import (
@@ -22,16 +24,14 @@ from diagnose.report.phrases import (
     is_quiet,
     quiet_news,
 )
+from diagnose.report.run_outcome import nothing_kept
 from diagnose.report.side_by_side import spread_words, traced_lines
-from diagnose.report.slices import bar, is_recorded, legend, slices
-from diagnose.report.styled import heading, printed, styled
+from diagnose.report.step_bar import bar, is_recorded, legend, slices
+from diagnose.report.styled_text import heading, printed, styled
 from diagnose.report.text_findings import finding_lines
 from diagnose.report.text_fixes import fix_lines
-from diagnose.report.uneven import on_average
-from diagnose.report.unsure import unsure
 from diagnose.report.vocabulary import BAD, CLASSES, GOOD, MUTED, named_count
-from diagnose.report.warned import said_once
-from diagnose.report.wrapping import wrap
+from diagnose.report.warnings import said_once
 from diagnose.session import State
 from diagnose.units import format_ns
 

@@ -6,11 +6,11 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from diagnose.model import Finding, Place
+from diagnose.report.line_wrapping import wrap
 from diagnose.report.paths import clipped, clipped_path, place
 from diagnose.report.phrases import evidence, gain, sentence
-from diagnose.report.styled import styled
+from diagnose.report.styled_text import styled
 from diagnose.report.vocabulary import MUTED, SEVERITIES
-from diagnose.report.wrapping import wrap
 from diagnose.units import format_share
 
 _INDENT = 5

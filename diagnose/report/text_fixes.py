@@ -8,7 +8,7 @@ import re
 from rich.text import Text
 
 from diagnose.model import Verdict
-from diagnose.report.ending import cut_short, nothing_kept, restless
+from diagnose.report.line_wrapping import wrap
 from diagnose.report.paths import clipped, place
 from diagnose.report.phrases import (
     MINUS,
@@ -22,8 +22,9 @@ from diagnose.report.phrases import (
 )
 from diagnose.report.predictions import summed_up
 from diagnose.report.resolution import told
-from diagnose.report.styled import heading, styled
-from diagnose.report.tried import (
+from diagnose.report.run_outcome import cut_short, nothing_kept, restless
+from diagnose.report.styled_text import heading, styled
+from diagnose.report.verdict_table import (
     advised,
     basis,
     dropped,
@@ -39,7 +40,6 @@ from diagnose.report.tried import (
     untried,
 )
 from diagnose.report.vocabulary import BAD, DECISIONS, GOOD, MUTED, Look, named_count
-from diagnose.report.wrapping import wrap
 from diagnose.session import State
 from diagnose.units import format_ns
 

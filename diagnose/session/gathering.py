@@ -46,7 +46,7 @@ class Given:
 
     @property
     def host(self) -> str:
-        """Of its ranks; the folder's name where none was recorded."""
+        """The host of its ranks; the folder's name where none was recorded."""
         jobs = (one.get("job") for one in self.facts.values())
         hosts = (job.get("host") for job in jobs if isinstance(job, dict))
         return next((str(host) for host in hosts if host), self.folder.name)

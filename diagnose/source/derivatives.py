@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import libcst as cst
 
-from diagnose.source.arguments import argument
-from diagnose.source.syntax import parse
+from diagnose.source.tree.arguments import argument
+from diagnose.source.tree.syntax import parse
 
 __all__ = ["second_derivative"]
 

@@ -113,7 +113,7 @@ class Intervals:
         return Intervals(self.starts[long], self.ends[long])
 
     def joined(self, gap_ns: int) -> Intervals:
-        """The same with every gap shorter than `gap_ns` closed."""
+        """Close every gap shorter than `gap_ns`."""
         if len(self) == 0:
             return self
         wide = self.starts[1:] - self.ends[:-1] >= gap_ns

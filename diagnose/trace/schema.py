@@ -33,7 +33,7 @@ MISSING = -1
 
 
 class WorkKind(enum.IntEnum):
-    """What a row of device work is. Whether a kernel is a collective is for `measure.kernels` to say."""
+    """What a row of device work is. Whether a kernel is a collective is for `measure.views.kernel_classes` to say."""
 
     KERNEL = 0
     COPY = 1
@@ -142,7 +142,7 @@ def column(dtype: type[np.generic], unit: str, meaning: str, missing: int = MISS
 
 
 def narrowed(values: npt.ArrayLike) -> Ids:
-    """The same numbers with 32 bits where those hold them all, else with 64."""
+    """The numbers with 32 bits where those hold them all, else with 64."""
     if isinstance(values, np.ndarray) and values.dtype == np.int32:
         return values
     wide = np.asarray(values, np.int64)
@@ -190,7 +190,7 @@ class Table:
         return type(self)(**{spec.name: getattr(self, spec.name)[rows] for spec in self.columns()})
 
     def sorted_by_start(self) -> Self:
-        """The same rows, ordered by `start_ns`; ties keep their order."""
+        """The rows ordered by `start_ns`; ties keep their order."""
         return self.where(np.argsort(getattr(self, self.columns()[0].name), kind="stable"))
 
     @classmethod

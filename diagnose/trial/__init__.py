@@ -1,0 +1,9 @@
+"""Trials: a fix against the original, on copies of the user's program.
+
+bench ──▶ planning       what runs when
+     ├──▶ ab       arms in turn, until their difference is known ──┐
+     ├──▶ gates    does it still compute the same? ────────────────┼──▶ decision ──▶ verdict
+     ├──▶ standalone, baseline_failure, mechanism ─────────────────┘
+     └──▶ process       all of these run in processes of `process`
+schedule, window_cost       how long turns and profiler windows take
+"""

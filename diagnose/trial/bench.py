@@ -16,36 +16,36 @@ from diagnose.errors import ProgramFailed
 from diagnose.fixer import Fixer
 from diagnose.model import Decision, Gate, GateCheck, GateResult, Verdict
 from diagnose.program import Program
-from diagnose.trial.ahead import Ahead, Turn
-from diagnose.trial.arms import Arm, Workplace
-from diagnose.trial.as_found import fails_as_found
-from diagnose.trial.beside import Beside, Coming, Expected
-from diagnose.trial.comparison import ORIGINAL, Comparison
-from diagnose.trial.control import MOST_OF_BUDGET, Control, Controls, enough
-from diagnose.trial.copies import Copies
-from diagnose.trial.costs import Costs
-from diagnose.trial.duel import Duel
-from diagnose.trial.elsewhere import protection
-from diagnose.trial.estimates import Estimates, Plan
-from diagnose.trial.gatekeeper import Gatekeeper
-from diagnose.trial.groups import Groups, never, undisturbed
-from diagnose.trial.judging import measured, ruled, settled_by_time
-from diagnose.trial.knobs import OnSetting, Sweep
-from diagnose.trial.live import LiveArm, OnPair, Starter
-from diagnose.trial.looks import Halfway, Looks
-from diagnose.trial.memory import Memory, at_once, fills_host, fits_twice, room_ahead, uncrowded
+from diagnose.trial.ab.aa_control import MOST_OF_BUDGET, AAControl, AAControls, enough
+from diagnose.trial.ab.ab_trial import ABTrial
+from diagnose.trial.ab.arm_protocol import ArmProtocol, OnPair, Starter
+from diagnose.trial.ab.knob_search import KnobSweep, OnSetting
+from diagnose.trial.ab.knob_trials import KnobTrials
+from diagnose.trial.ab.result import ORIGINAL, Comparison
+from diagnose.trial.ab.sequential import worth
+from diagnose.trial.ab.startup_cost import StartupCosts
+from diagnose.trial.baseline_failure import fails_as_found
+from diagnose.trial.decision import measured, ruled, settled_by_time
+from diagnose.trial.gates.gate import Gatekeeper
+from diagnose.trial.planning.cost_model import CostModel
+from diagnose.trial.planning.early_arms import Ahead, Turn
+from diagnose.trial.planning.estimates import Estimates, Plan
+from diagnose.trial.planning.numerics_check import NumericsChecks, PartialStack
+from diagnose.trial.planning.prelaunch import Expected, Prelaunch, UpcomingWork
+from diagnose.trial.process.arm import Arm, Workplace
+from diagnose.trial.process.capacity import Memory, at_once, fills_host, fits_twice, room_ahead, uncrowded
+from diagnose.trial.process.process_group import Groups, never, undisturbed
+from diagnose.trial.process.workspace import Workspace
+from diagnose.trial.process.write_guard import protection
 from diagnose.trial.schedule import Deadline, Schedule
-from diagnose.trial.settings import Settings
-from diagnose.trial.solo import Solo, SoloRun, ruling_on_failure
-from diagnose.trial.startup import Startups
-from diagnose.trial.stopping import worth
+from diagnose.trial.standalone import Standalone, StandaloneRun, ruling_on_failure
 from diagnose.trial.whole_run.gate import WHOLE_RUN_LIMIT_NS, WholeRunGate
 from diagnose.trial.whole_run.runs import Runs
 from diagnose.verdict import LEAST_PAIRS, LEAST_SAVING, Ruling, saved
 
 OnPhase = Callable[[str, str], None]
 """Told what is being done now, and a detail of it."""
-OnControl = Callable[[Control], None]
+OnControl = Callable[[AAControl], None]
 """Told of a control that was taken again."""
 
 
@@ -89,7 +89,7 @@ class Bench:
         """
         self._on_phase = on_phase
         self._on_control = on_control
-        self._copies = Copies(program, folder, dict(environment), compiles)
+        self._copies = Workspace(program, folder, dict(environment), compiles)
         self._schedule = schedule
         self._deadline = deadline
         watched = memory or Memory()
@@ -97,13 +97,13 @@ class Bench:
         self._fits = True if known else None
         self._mortal = mortal
         self._twins: tuple[Program, Program] | None = None
-        self._controls = Controls(schedule.pairs)
+        self._controls = AAControls(schedule.pairs)
         self._started = 0
-        self._startups = Startups()
+        self._startups = StartupCosts()
         self._baseline: Program | None = None
         self._windows: dict[Path, Sequence[Path]] = {}
         """Of programs that have had a profiler window, by root."""
-        self._costs = Costs(schedule, window_ns=window_ns)
+        self._costs = CostModel(schedule, window_ns=window_ns)
         self._groups = Groups(cancelled)
         protect = protection(program, folder)
         self._place = Workplace(
@@ -113,10 +113,10 @@ class Bench:
             self._place, schedule.start_limit_ns, deadline, watched, compiling=self._copies.compiling
         )
         self._ahead = Ahead(self._arm, lambda: time.monotonic_ns())
-        self._beside = Beside(self._ahead, self._gatekeeper, schedule.generations, ranks, on_phase)
+        self._beside = Prelaunch(self._ahead, self._gatekeeper, schedule.generations, ranks, on_phase)
         whole = WholeRunGate(Runs(self._place, self._copies, WHOLE_RUN_LIMIT_NS))
-        self._looks = Looks(self._gatekeeper, self._costs, on_phase, whole)
-        self._solo = Solo(
+        self._looks = NumericsChecks(self._gatekeeper, self._costs, on_phase, whole)
+        self._solo = Standalone(
             self._place, schedule, deadline, lambda program: self._ahead.take(Turn.LAST_RUN, program.root)
         )
 
@@ -149,7 +149,7 @@ class Bench:
         on_pair: OnPair | None = None,
         promised: Sequence[float] = (),
         expected: Sequence[Expected] = (),
-    ) -> Control | None:
+    ) -> AAControl | None:
         """Measure what this machine can resolve; None where the program is too short or the time is up.
 
         `promised` are the savings that are predicted, as shares of the step; `expected` what may be the next trial, by
@@ -161,14 +161,14 @@ class Bench:
         return self._look_at_control(enough(promised), on_pair, self._beside.after_control(ready))
 
     def _look_at_control(
-        self, resolution: float, on_pair: OnPair | None = None, coming: Coming | None = None
-    ) -> Control | None:
+        self, resolution: float, on_pair: OnPair | None = None, coming: UpcomingWork | None = None
+    ) -> AAControl | None:
         """Compare the original with itself until the resolution is reached."""
         patience = self._deadline.part(MOST_OF_BUDGET)
         duel = replace(self._duel(on_pair), control=True, mortal=self._mortal, patience=patience, trace=False)
         duel = replace(duel, resolution=None, enough=resolution)
         assert self._twins is not None  # `control` comes first
-        found = self._compare(duel, *self._twins, "control", coming or Coming())
+        found = self._compare(duel, *self._twins, "control", coming or UpcomingWork())
         if found.failed is not None:
             raise fails_as_found(*found.failed)
         self._controls.saw(found, resolution)
@@ -201,9 +201,9 @@ class Bench:
         def starter(program: Program) -> Starter:
             return self._starter(program, "sweep")
 
-        settings = Settings(candidates, starter, self._duel, self._schedule, compiling, self._startups)
+        settings = KnobTrials(candidates, starter, self._duel, self._schedule, compiling, self._startups)
         with contextlib.closing(settings):
-            return Sweep(len(candidates), scale, settings.compare, on_try, short.pairs, most_pairs).ranking()
+            return KnobSweep(len(candidates), scale, settings.compare, on_try, short.pairs, most_pairs).ranking()
 
     def attempt(
         self,
@@ -212,7 +212,7 @@ class Bench:
         patched: Program,
         on_pair: OnPair | None = None,
         numbers: Program | None = None,
-        halfway: Halfway | None = None,
+        halfway: PartialStack | None = None,
         promised: float = 0.0,
     ) -> Trial:
         """Try one fix, `promised` to save a share; `numbers` is a program with the numbers of what it is made from.
@@ -257,7 +257,7 @@ class Bench:
         needed. Programs that fail here, on either side, make it `failed`.
         """
         duel = replace(self._duel(on_pair), trace=shown is not None, reassures=shown is None)
-        coming = Coming(last=self._beside.last(without))
+        coming = UpcomingWork(last=self._beside.last(without))
         found = self._compare(duel, without, stack, f"{fixer.name}-left-out", coming)
         self._look_closer(found)
         verdict = self._startups.beside(measured(fixer, found, self._controls.resolution), without, stack)
@@ -320,12 +320,13 @@ class Bench:
         )
 
     def check_ns(self) -> int:
-        """The same of a leave-one-out check."""
+        """How long a leave-one-out check is expected to take."""
         return self._costs.check_ns()
 
     def final_ns(self, *, held: bool = False, runs: int | None = None) -> int:
-        """The same of the last runs, all or so many, and of the gate of the whole stack unless its numbers are `held`
-        already."""
+        """How long the last runs, all or so many, are expected to take, with the gate of the whole stack unless its
+        numbers are `held` already.
+        """
         return self._costs.final_ns(held=held, runs=runs, started=self._last_starts_early)
 
     def steps_alone(self, programs: Sequence[tuple[Program, str]], steps: int) -> list[int | None]:
@@ -337,17 +338,17 @@ class Bench:
         self._beside.keep_last([program for program, _ in programs])
         return self._solo.steps(programs, steps, together=bool(self._fits))
 
-    def alone(self, program: Program, name: str, least_steps: int = 0) -> SoloRun:
+    def alone(self, program: Program, name: str, least_steps: int = 0) -> StandaloneRun:
         """Whether a program runs for a block of steps after its warm-up, or to its own end if that comes before; for
         `least_steps` in all, where there is time for them."""
         return self._solo.run(program, name, least_steps)
 
-    def _duel(self, on_pair: OnPair | None = None) -> Duel:
+    def _duel(self, on_pair: OnPair | None = None) -> ABTrial:
         """As far as the earlier ones have shown how to run one."""
         limit = self._schedule.next_start_limit_ns(self._startups.longest_ns)
         # One of the last runs has its time.
         deadline = self._deadline.earlier(self._costs.last_runs_ns(1, started=self._last_starts_early))
-        return Duel(
+        return ABTrial(
             self._schedule,
             deadline,
             self._controls.resolution,
@@ -361,7 +362,9 @@ class Bench:
             clear=self._beside.clear,
         )
 
-    def _compare(self, duel: Duel, original: Program, patched: Program, name: str, coming: Coming) -> Comparison:
+    def _compare(
+        self, duel: ABTrial, original: Program, patched: Program, name: str, coming: UpcomingWork
+    ) -> Comparison:
         compiles = patched.root in self._copies.slow
         if compiles:  # no start so far shows how long it takes to compile
             duel = replace(duel, start_limit_ns=self._schedule.start_limit_ns)
@@ -405,12 +408,12 @@ class Bench:
         return cold and not (original.root in slow and self._startups.knows(original))
 
     def _starter(self, program: Program, name: str) -> Starter:
-        def start(_number: int) -> LiveArm:
+        def start(_number: int) -> ArmProtocol:
             return self._ahead.take(Turn.TRIAL, program.root) or self._arm(program, name)
 
         return start
 
-    def _arm(self, program: Program, name: str) -> LiveArm:
+    def _arm(self, program: Program, name: str) -> ArmProtocol:
         self._started += 1  # over all trials: no two processes may share a folder
         return Arm(self._place, program, f"{self._started}-{name}", self._schedule.warmup_steps)
 

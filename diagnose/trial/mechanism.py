@@ -13,10 +13,10 @@ from pathlib import Path
 
 from diagnose.errors import InputError
 from diagnose.measure import Measures
-from diagnose.measure.named import named
+from diagnose.measure.views.names import named
 from diagnose.model import Mechanism, Number
 from diagnose.trace.readers import open_traces
-from diagnose.trial.comparison import Comparison
+from diagnose.trial.ab.result import Comparison
 from diagnose.verdict import LEAST_SAVING
 
 EXPLAINS = 0.25

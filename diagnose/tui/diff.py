@@ -5,9 +5,9 @@ from __future__ import annotations
 from rich.text import Text
 from textual.app import ComposeResult
 
-from diagnose.report.styled import styled
+from diagnose.report.line_wrapping import wrap
+from diagnose.report.styled_text import styled
 from diagnose.report.vocabulary import ACCENT, GOOD
-from diagnose.report.wrapping import wrap
 from diagnose.session import State
 from diagnose.tui.diff_lines import diff_lines
 from diagnose.tui.fixes import fixes_of

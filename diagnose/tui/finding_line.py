@@ -9,7 +9,7 @@ from rich.text import Text
 from diagnose.model import Finding
 from diagnose.report.paths import clipped, clipped_path, place
 from diagnose.report.phrases import is_priced, sentence
-from diagnose.report.styled import styled
+from diagnose.report.styled_text import styled
 from diagnose.report.vocabulary import SEVERITIES
 from diagnose.tui.theme import FAINT
 from diagnose.units import format_ns, format_share

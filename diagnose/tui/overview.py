@@ -8,16 +8,16 @@ from textual.containers import Vertical
 from textual.reactive import reactive
 
 from diagnose.model import TOGETHER, Decision
-from diagnose.report.ending import nothing_kept
+from diagnose.report.line_wrapping import wrap
+from diagnose.report.mean_vs_median import on_average
 from diagnose.report.next_steps import next_command
 from diagnose.report.paths import clipped
 from diagnose.report.phrases import arithmetic, final, is_healthy, is_quiet, quiet_news
-from diagnose.report.slices import bar, legend, slices
-from diagnose.report.styled import styled
-from diagnose.report.tried import measured
-from diagnose.report.uneven import on_average
+from diagnose.report.run_outcome import nothing_kept
+from diagnose.report.step_bar import bar, legend, slices
+from diagnose.report.styled_text import styled
+from diagnose.report.verdict_table import measured
 from diagnose.report.vocabulary import ACCENT, BAD, GOOD
-from diagnose.report.wrapping import wrap
 from diagnose.session import State
 from diagnose.tui.choices import Choices
 from diagnose.tui.finding_line import finding_line, place_width

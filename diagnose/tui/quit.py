@@ -9,7 +9,7 @@ from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from diagnose.report.styled import styled
+from diagnose.report.styled_text import styled
 from diagnose.report.vocabulary import ACCENT
 from diagnose.tui.theme import FAINT
 

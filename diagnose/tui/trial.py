@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from diagnose.model import Decision, Verdict
+from diagnose.report.line_wrapping import wrap
 from diagnose.report.paths import place
 from diagnose.report.phrases import particulars, sentence, setting
-from diagnose.report.styled import styled
-from diagnose.report.tried import remark
+from diagnose.report.styled_text import styled
+from diagnose.report.verdict_table import remark
 from diagnose.report.vocabulary import MUTED, Look, named_count
-from diagnose.report.wrapping import wrap
 from diagnose.session import TrialBlock, TrialState
 from diagnose.tui.chart import narrowing
 from diagnose.tui.diff_lines import diff_lines

@@ -1,11 +1,18 @@
 """What runs in the watched process: torch and the standard library only.
 
 It must not change the program's numbers, must never raise into it, prints nothing, and costs next to nothing until the
-program imports torch: only then is the recipe read and `<mode>.start(recipe, hub)` called, right before torch runs.
+program imports torch: only then is the recipe read and `modes.<mode>.start(recipe, hub)` called, right before torch
+runs.
 
 The package is loaded under a private name (see `injected/sitecustomize.py`), so its modules import each other
-relatively (`from .window import Window`) and nothing else of `diagnose` but what lies beside it and
-needs no more than it does: `..records`, `..calibrations`, `..traced_ranks`.
+relatively (`from ..writer import Writer`) and nothing else of `diagnose` but what lies beside it and
+needs no more than it does: `records`, `calibrations`, `traced_ranks`.
+
+    boot ──▶ imports ──▶ process_hooks ◀── hooks
+                             │
+                             ▼
+    recipe ──────────────▶ modes ──▶ probes, process ──▶ writer ──▶ rank<k>/
+    guard around everything that the program calls
 """
 
 from __future__ import annotations
@@ -18,9 +25,9 @@ TYPE_CHECKING = False  # the module `typing` costs 3 ms, and every Python that t
 if TYPE_CHECKING:
     from typing import Any
 
-    from .hub import Hub
+    from .process_hooks import ProcessHooks
 
-__all__ = ["Hub", "boot"]
+__all__ = ["ProcessHooks", "boot"]
 
 
 def boot() -> None:
@@ -35,20 +42,20 @@ def _start() -> None:
     import importlib
     import json
 
-    from .hub import Hub
+    from .process_hooks import ProcessHooks
 
     recipe = json.loads(os.environ[RECIPE_VARIABLE])
-    hub = Hub(recipe)
+    hub = ProcessHooks(recipe)
     if "room" in recipe:
-        importlib.import_module(".room", __name__).keep_sockets_in(recipe["room"], hub)
-    hub.on_torch(importlib.import_module(".cached_views", __name__).refuse)
-    mode = importlib.import_module(f".{recipe['mode']}", __name__)
+        importlib.import_module(".process.socket_dir", __name__).keep_sockets_in(recipe["room"], hub)
+    hub.on_torch(importlib.import_module(".hooks.inductor_cache_workaround", __name__).refuse)
+    mode = importlib.import_module(f".modes.{recipe['mode']}", __name__)
     mode.start(recipe, hub)
 
 
 def __getattr__(name: str) -> Any:
-    if name == "Hub":
-        from .hub import Hub
+    if name == "ProcessHooks":
+        from .process_hooks import ProcessHooks
 
-        return Hub
+        return ProcessHooks
     raise AttributeError(name)

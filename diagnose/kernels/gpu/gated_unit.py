@@ -151,7 +151,7 @@ def gradients(
 
 
 def _strides(rows: int, columns: int, *inputs: torch.Tensor) -> list[int]:
-    """Of the rows of inputs and of an output; zeros for a single row, which Triton knows to keep addresses aligned."""
+    """Row strides of inputs and of an output; zeros for a single row, which Triton knows to keep addresses aligned."""
     return [tensor.stride(0) for tensor in inputs] + [columns] if rows > 1 else [0] * (len(inputs) + 1)
 
 

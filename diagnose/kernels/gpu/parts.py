@@ -41,7 +41,7 @@ def sum_kernel(
 
 
 def sums_of_parts(parts: torch.Tensor, dtypes: Sequence[torch.dtype | None]) -> list[torch.Tensor | None]:
-    """Of one or two kinds of sums (kinds, parts, columns), contiguous: those over all parts, rounded once.
+    """Add up the parts of one or two kinds of sums (kinds, parts, columns; contiguous), and round each total once.
 
     A kind has the dtype of its place, or is left out where that is None.
     """

@@ -2,7 +2,7 @@
 
     open_traces([Path("trace.json.gz")])   → one Trace a rank
 
-A file's content decides its format, never its name. A module of this package that defines `READER` adds a format.
+A file's content decides its format, never its name. A module below this package that defines `READER` adds a format.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from pathlib import Path
 from diagnose.errors import DiagnoseError, InputError, NotATrace
 from diagnose.trace import Trace
 from diagnose.trace.cache import is_kept, remembered
-from diagnose.trace.readers.blocks import read_head
-from diagnose.trace.readers.companions import with_companions
 from diagnose.trace.readers.folders import recordings_below, recordings_in
-from diagnose.trace.readers.foreign import explain
+from diagnose.trace.readers.inputs import Given, Part, gathered
+from diagnose.trace.readers.io.blocks import read_head
 from diagnose.trace.readers.parallel import Progress, is_large, no_progress, read_ahead
-from diagnose.trace.readers.parts import Given, Part, gathered
-from diagnose.trace.readers.printed import with_printable_texts
+from diagnose.trace.readers.printable_texts import with_printable_texts
 from diagnose.trace.readers.reader import Reader
 from diagnose.trace.readers.run_folder import is_run_folder, profiles_of, read_run_folder, recorded_ranks
+from diagnose.trace.readers.sidecars import with_companions
+from diagnose.trace.readers.unsupported_formats import explain
 
 __all__ = [
     "Given",
@@ -91,7 +91,9 @@ def with_warning(trace: Trace, warning: str) -> Trace:
 @cache
 def formats() -> tuple[Reader, ...]:
     """Every format that a module of this package defines."""
-    modules = (importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__))
+    found = [info.name for info in pkgutil.walk_packages(__path__, f"{__name__}.") if not info.ispkg]
+    # By the module's own name: torch_profiler takes any Chrome trace, after those that know theirs.
+    modules = (importlib.import_module(name) for name in sorted(found, key=lambda name: name.rpartition(".")[2]))
     readers = (getattr(module, "READER", None) for module in modules)
     return tuple(reader for reader in readers if isinstance(reader, Reader))
 

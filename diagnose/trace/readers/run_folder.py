@@ -16,8 +16,19 @@ import numpy as np
 from diagnose.errors import InputError, NotATrace
 from diagnose.model import Facts
 from diagnose.trace import Thread, Trace
-from diagnose.trace.readers import memory_snapshot, torch_profiler
-from diagnose.trace.readers.run_records import COUNTERS, FACTS, FILES, MEMORY, RANGES, STEPS, TRACE, Range, RankRecords
+from diagnose.trace.readers.kineto import torch_profiler
+from diagnose.trace.readers.memory import memory_snapshot
+from diagnose.trace.readers.telemetry.rank_records import (
+    COUNTERS,
+    FACTS,
+    FILES,
+    MEMORY,
+    RANGES,
+    STEPS,
+    TRACE,
+    Range,
+    RankRecords,
+)
 from diagnose.trace.schema import Counters, Ranges, Samples, StepLog
 
 ReadProfile = Callable[[Path], list[Trace]]

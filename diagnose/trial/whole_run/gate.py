@@ -22,7 +22,7 @@ from typing import Any
 
 from diagnose.model import Gate, GateAnswer, GateCheck
 from diagnose.program import Program
-from diagnose.trial.memory import died_of_memory
+from diagnose.trial.process.capacity import died_of_memory
 from diagnose.trial.whole_run.comparison import Compared, Original, compare
 from diagnose.trial.whole_run.observation import Observation
 from diagnose.trial.whole_run.runs import Runs, Wanted, sources

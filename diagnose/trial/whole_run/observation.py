@@ -33,7 +33,9 @@ class Observation:
     names: Mapping[str, str] = field(default_factory=dict)
     """Folders of this run, and what stands for them in what it printed."""
     records: Sequence[Mapping[str, Any]] = ()
-    """Of each rank, as `collect.inside.whole_run` left it; none where the process ended without its exit handlers."""
+    """Of each rank, as `collect.inside.modes.whole_run` left it; none where the process ended without its exit
+    handlers.
+    """
 
     @property
     def last_words(self) -> str:

@@ -17,9 +17,9 @@ from diagnose.errors import InputError
 from diagnose.program import Program
 from diagnose.program.shorten import shortened
 from diagnose.program.source import read_source
-from diagnose.trial.arms import Workplace
-from diagnose.trial.copies import Copies
-from diagnose.trial.groups import Group
+from diagnose.trial.process.arm import Workplace
+from diagnose.trial.process.process_group import Group
+from diagnose.trial.process.workspace import Workspace
 from diagnose.trial.schedule import Deadline
 from diagnose.trial.whole_run.observation import Observation, listed, observe
 
@@ -46,7 +46,7 @@ class Runs:
     """Makes copies and processes; what a run left stays on disk until it is forgotten, or the trials end."""
 
     workplace: Workplace
-    copies: Copies
+    copies: Workspace
     limit_ns: int
     """For one run, from its start to its end."""
     side_by_side: int = 1

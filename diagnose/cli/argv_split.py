@@ -1,0 +1,83 @@
+"""Where `diagnose`'s own options end and the user's program begins.
+
+    diagnose run [options] SCRIPT ARGS…
+    diagnose run [options] -m PACKAGE ARGS…
+    diagnose run [options] -- LAUNCHER …
+    diagnose check [options] FIXER [options] SCRIPT ARGS…    and so on
+
+The program's words may look like our options, so they are cut off before argparse sees them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from diagnose.errors import UsageError
+
+TAKES_VALUE = frozenset(
+    {
+        "--steps",
+        "--warmup",
+        "--trace-ranks",
+        "--name",
+        "--fail-on",
+        "--rules",
+        "--fixers",
+        "--allow",
+        "--budget",
+        "--only",
+        "--skip",
+        "--setting",
+    }
+)
+"""Options of `run`, `fix` and `check` that are followed by a value; a test compares them with the parsers."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """A command line of `run` or `fix`, cut in two."""
+
+    options: list[str]
+    program: list[str]
+    module: bool = False
+    """The first word of `program` is a module (`-m`)."""
+    launcher: bool = False
+    """`program` is a whole command line (after `--`)."""
+
+
+def split(words: list[str]) -> Split:
+    """Cut the words after `run` or `fix` into options and program."""
+    position = 0
+    while position < len(words):
+        word = words[position]
+        if word == "--":
+            return Split(words[:position], words[position + 1 :], launcher=True)
+        if word == "-m":
+            return Split(words[:position], words[position + 1 :], module=True)
+        if not word.startswith("-"):
+            return Split(words[:position], words[position:])
+        position += 2 if word in TAKES_VALUE else 1
+    return Split(words, [])
+
+
+def program_of(words: list[str], command: str = "run") -> Split:
+    """Split the words of a `command` that cannot do without a program. Raises UsageError when there is none."""
+    return required(split(words), f"{command} train.py")
+
+
+def split_check(words: list[str]) -> tuple[str | None, Split]:
+    """A command line of `check`, cut in two, and the fixer that it names first; none beside --all."""
+    found = split(words)
+    if "--all" in found.options or found.module or found.launcher or not found.program:
+        return None, found
+    rest = split(found.program[1:])
+    return found.program[0], replace(rest, options=[*found.options, *rest.options])
+
+
+def required(found: Split, example: str) -> Split:
+    """What was found, with a program in it. Raises UsageError when there is none."""
+    if not found.program:
+        what = {(True, False): "a module after -m", (False, True): "a command after --"}
+        missing = what.get((found.module, found.launcher), "a training script")
+        raise UsageError(f"{missing} is missing; for example `diagnose {example}`")
+    return found

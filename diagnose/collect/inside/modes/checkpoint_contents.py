@@ -1,0 +1,54 @@
+"""What a checkpoint of the program's models would have in it: the keys and shapes of `state_dict()`.
+
+Wrappers that hand their part's state on under a prefix (`_orig_mod.` of torch.compile, `module.` of data parallelism)
+are looked through: a program saves what is inside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ..hooks.modules import Modules
+
+_WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module")
+_PARALLEL = frozenset({"DataParallel", "DistributedDataParallel"})
+_SHARDED = "FullyShardedDataParallel"
+"""Its `state_dict()` gathers all weights: nothing for a look at names."""
+
+
+def checkpoints(modules: Modules) -> list[dict[str, list[int]]] | None:
+    """Keys and shapes of every module that is no part of another and keeps something; None where one cannot be
+    asked.
+    """
+    found: list[dict[str, list[int]]] = []
+    for root in modules.roots():
+        if any(type(module).__name__ == _SHARDED for module in root.modules()):
+            return None
+        try:
+            state = root.state_dict()
+        except Exception:  # noqa: BLE001 - a class of the user's may refuse; that is no failure of the program
+            return None
+        hidden = list(_prefixes(root))
+        shapes = {_named(key, hidden): _shape(value) for key, value in state.items()}
+        if shapes:
+            found.append(shapes)
+    return found
+
+
+def _prefixes(root: Any) -> Iterator[str]:
+    """Where wrappers put their part: `module.` at the front, and others anywhere."""
+    if type(root).__name__ in _PARALLEL:
+        yield "module"
+    yield from _WRAPPERS
+
+
+def _named(key: str, hidden: list[str]) -> str:
+    parts = key.split(".")
+    if parts[0] in hidden:
+        parts = parts[1:]
+    return ".".join(part for part in parts if part not in _WRAPPERS)
+
+
+def _shape(value: Any) -> list[int]:
+    return list(value.shape) if hasattr(value, "shape") else []

@@ -1,0 +1,200 @@
+"""Runs the program in float64: what the numbers of a step would be with next to no rounding.
+
+Parameters and buffers become float64 when their module is first called (their initial values are drawn as the program
+draws them). From then on a dispatch mode keeps everything that meets a float64 tensor in float64: other floating
+inputs are promoted, casts to narrower formats are ignored, autocast does nothing. Random operators draw in the format
+in which the program would have drawn, or the same seed would give other numbers.
+
+With a number format named, the operands of matrix products and convolutions are first rounded to it, and nothing
+else: this is what that format's rounding costs by itself, on any machine.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+MANTISSA_BITS = {"tf32": 10, "fp16": 10, "bf16": 7}
+"""Explicit bits of the formats that a fix may round operands to."""
+
+_OPERANDS = {
+    "aten::mm": (0, 1),
+    "aten::bmm": (0, 1),
+    "aten::addmm": (1, 2),
+    "aten::baddbmm": (1, 2),
+    "aten::convolution": (0, 1),
+    "aten::convolution_backward": (0, 1, 2),
+    "aten::_scaled_dot_product_flash_attention_for_cpu": (0, 1, 2),
+    "aten::_scaled_dot_product_efficient_attention": (0, 1, 2),
+}
+# These take tensors of mixed formats on purpose (step counters, loss scales) and compute in the format of what they
+# update, which is float64 already.
+_MIXED = ("aten::_fused_", "aten::_amp_")
+
+
+def install(torch_module: ModuleType, rounds_to: str | None) -> None:
+    """Make the program that has just imported torch its own float64 reference."""
+    torch: Any = torch_module
+    bits = None if rounds_to is None else MANTISSA_BITS[rounds_to]
+    mode = _mode(torch, bits)
+    seen: set[int] = set()
+    entered: list[Any] = []
+
+    def widen(module: Any) -> None:
+        if id(module) in seen:
+            return
+        seen.update(id(part) for part in module.modules())
+        for parameter in module.parameters():
+            if parameter.is_floating_point():
+                parameter.data = parameter.data.double()
+                if parameter.grad is not None:
+                    parameter.grad = parameter.grad.double()
+        for part in module.modules():
+            for name, buffer in part._buffers.items():
+                if buffer is not None and buffer.is_floating_point():
+                    part._buffers[name] = buffer.double()
+
+    strict = (torch.nn.modules.conv._ConvNd, torch.nn.RNNBase)
+
+    def before_forward(module: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        widen(module)
+        if not entered:
+            entered.append(mode.__enter__())
+        # These hold the format of their input against that of their weights before any mode is asked.
+        return tuple(_wide(torch, value) for value in arguments) if isinstance(module, strict) else None
+
+    torch.nn.modules.module.register_module_forward_pre_hook(before_forward)
+    _without_autocast(torch)
+    _widen_before_wrapping(torch, widen)
+
+
+def _wide(torch: Any, value: Any) -> Any:
+    """A tensor, or the tensors of a state, in float64."""
+    if isinstance(value, tuple):
+        return tuple(_wide(torch, item) for item in value)
+    return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+
+
+def _without_autocast(torch: Any) -> None:
+    autocast = torch.amp.autocast_mode.autocast
+    enter = autocast.__enter__
+
+    def entered_disabled(self: Any) -> Any:
+        self._enabled = False
+        return enter(self)
+
+    autocast.__enter__ = entered_disabled
+
+
+def _widen_before_wrapping(torch: Any, widen: Any) -> None:
+    # The buckets of DistributedDataParallel take the parameters' format when it wraps them.
+    wrapper = torch.nn.parallel.DistributedDataParallel
+    build = wrapper.__init__
+
+    def build_wide(self: Any, module: Any, *args: Any, **kwargs: Any) -> None:
+        widen(module)
+        build(self, module, *args, **kwargs)
+
+    wrapper.__init__ = build_wide
+
+
+def _mode(torch: Any, bits: int | None) -> Any:
+    arithmetic = _Float64(torch, bits)
+    mode: Any = torch.utils._python_dispatch.TorchDispatchMode
+
+    class InFloat64(mode):  # type: ignore[misc]  # a class of a module that is typed Any
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        ) -> Any:
+            return arithmetic.run(func, args, kwargs or {})
+
+    made: Any = InFloat64
+    return made()
+
+
+class _Float64:
+    """Carries out operators in float64, on matrix operands that are rounded to so many bits of mantissa."""
+
+    def __init__(self, torch: Any, bits: int | None) -> None:
+        self._torch, self._wide, self._bits = torch, torch.float64, bits
+
+    def run(self, func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """What an operator gives; one that has no float64 among its inputs, or mixes formats, is left as it is."""
+        name = func._schema.name
+        tensors = [tensor for value in (*args, *named.values()) for tensor in self._floats(value)]
+        if name.startswith(_MIXED) or not any(tensor.dtype == self._wide for tensor in tensors):
+            return func(*args, **named)
+        if self._torch.Tag.nondeterministic_seeded in func.tags and "scaled_dot_product" not in name:
+            return self._drawn(func, args, named)
+        new_args, new_kwargs = self._converted(func, args, named)
+        if self._bits is not None:
+            for place in _OPERANDS.get(name, ()):
+                new_args[place] = self._rounded(new_args[place], self._bits)
+        return func(*new_args, **new_kwargs)
+
+    def _is_float(self, value: Any) -> bool:
+        return isinstance(value, self._torch.Tensor) and value.is_floating_point()
+
+    def _floats(self, value: Any) -> list[Any]:
+        if isinstance(value, (list, tuple)):
+            return [item for item in value if self._is_float(item)]
+        return [value] if self._is_float(value) else []
+
+    def _cast(self, value: Any, dtype: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._cast(item, dtype) for item in value)
+        return value.to(dtype) if self._is_float(value) and value.dtype != dtype else value
+
+    def _converted(self, func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """All floating inputs in one format: that of what is written, else float64."""
+        given = _arguments(func, args, named)
+        written = [tensor.dtype for _, value, changed in given if changed for tensor in self._floats(value)]
+        target = self._wide if not written or self._wide in written else written[0]
+        new_args, new_kwargs = list(args), dict(named)
+        for key, value, changed in given:
+            if not changed:
+                holder: Any = new_args if isinstance(key, int) else new_kwargs
+                holder[key] = self._cast(value, target)
+        dtype = new_kwargs.get("dtype")
+        if dtype is not None and dtype.is_floating_point:
+            new_kwargs["dtype"] = self._wide
+        return new_args, new_kwargs
+
+    def _drawn(self, func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """A random operator on float64 input, drawing as it would have drawn for float32."""
+        narrow = self._torch.float32
+        if func._schema.name == "aten::native_dropout":
+            source, share, train = args
+            if not train:
+                return func(*args, **named)
+            _, mask = func(self._torch.ones_like(source, dtype=narrow), share, train)
+            return source * mask / (1 - share) if share < 1 else source * 0, mask
+        given = _arguments(func, args, named)
+        changed = [value for _, value, written in given if written and self._is_float(value)]
+        drawn = func(
+            *self._cast(tuple(args), narrow), **{name: self._cast(value, narrow) for name, value in named.items()}
+        )
+        if changed:
+            changed[0].copy_(drawn)
+            return changed[0]
+        return self._cast(drawn, self._wide)
+
+    def _rounded(self, tensor: Any, bits: int) -> Any:
+        """Nearest, ties to even, on the bits of a float64."""
+        dropped = 52 - bits
+        raw = tensor.contiguous().view(self._torch.int64)
+        odd = (raw >> dropped) & 1
+        near = ((raw + ((1 << (dropped - 1)) - 1) + odd) >> dropped) << dropped
+        return self._torch.where(self._torch.isfinite(tensor), near.view(self._wide), tensor)
+
+
+def _arguments(func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> list[tuple[Any, Any, bool]]:
+    """Key (position or name) and value of each argument, and whether the operator changes it in place."""
+    found: list[tuple[Any, Any, bool]] = []
+    for position, spec in enumerate(func._schema.arguments):
+        written = spec.alias_info is not None and spec.alias_info.is_write
+        if position < len(args):
+            found.append((position, args[position], written))
+        elif spec.name in named:
+            found.append((spec.name, named[spec.name], written))
+    return found

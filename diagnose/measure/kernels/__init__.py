@@ -1,0 +1,7 @@
+"""Device work by what it computes, and where kernels cost more than they need to.
+
+launch_order ──▶ matmuls ──▶ misaligned_matmuls
+            ├──▶ eager_attention, pointwise_chains, loss_work       patterns of operators
+op_tree ────────▶ layout_conversions, recomputation, compiled_regions
+kernel lengths ─▶ preempted_kernels ──▶ growing_work;  time_slices       the device was given to another process
+"""

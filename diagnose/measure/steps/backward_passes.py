@@ -1,0 +1,63 @@
+"""Backward passes, as the host issued them.
+
+Autograd gives every operator of the forward pass a number that only grows, and works through them from the last one
+back. A pass therefore begins with a number higher than any of the passes before.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from diagnose.measure.views.names import named
+from diagnose.trace import Trace
+from diagnose.trace.schema import MISSING, Int64, RangeKind
+
+_EVALUATED = re.compile(r"^autograd::engine::evaluate_function: ")
+
+
+@dataclass(frozen=True, eq=False)
+class BackwardPasses:
+    """Pass i was issued from start_ns[i] to end_ns[i], on the host's clock; passes do not overlap."""
+
+    start_ns: Int64
+    end_ns: Int64
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    def begun_by(self, times_ns: Int64) -> Int64:
+        """How many passes have begun by each moment."""
+        return np.searchsorted(self.start_ns, times_ns, side="right")
+
+    def holding(self, times_ns: Int64) -> Int64:
+        """The pass that each moment lies in, or -1."""
+        last = self.begun_by(times_ns) - 1
+        if not len(self):
+            return last
+        return np.where((last >= 0) & (times_ns < self.end_ns[np.maximum(last, 0)]), last, MISSING)
+
+
+def backward_passes(trace: Trace) -> BackwardPasses:
+    """The passes of a trace; none where neither autograd's operators nor annotations were recorded."""
+    rows = np.flatnonzero(named(trace.names, trace.ops.name, _EVALUATED))
+    if not len(rows):
+        marked = trace.ranges.where(trace.ranges.kind == RangeKind.BACKWARD).sorted_by_start()
+        outer = np.concatenate(([True], marked.end_ns[1:] > np.maximum.accumulate(marked.end_ns)[:-1]))
+        marked = marked.where(outer[: len(marked)])
+        return BackwardPasses(marked.start_ns, marked.end_ns)
+    ops = trace.ops.where(rows)
+    counted = ops.sequence != MISSING
+    if counted.any():
+        # Checkpointing recomputes on autograd's own thread, which counts for itself.
+        forward = ops.forward_thread[counted]
+        values, count = np.unique(forward, return_counts=True)
+        counted[counted] = forward == values[count.argmax()]
+    number = np.where(counted, ops.sequence, MISSING)
+    highest = np.maximum.accumulate(number)
+    begins = np.concatenate(([True], number[1:] > highest[:-1]))
+    begins[1:] &= counted[1:] & (highest[:-1] != MISSING)
+    first = np.flatnonzero(begins)
+    return BackwardPasses(ops.start_ns[first], np.maximum.reduceat(ops.end_ns, first))

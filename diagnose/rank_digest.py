@@ -1,0 +1,328 @@
+"""One rank's recording, reduced to what a job's diagnosis needs of it: a few kB of plain data that travel.
+
+    digest_of(trace, plugins.load())  →  Digest
+
+Every rule is asked. Claims to the same time are settled, the largest first, so that no nanosecond is found twice; what
+is left is divided by the steps. `diagnose.engine` makes a diagnosis of the digests of all ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from diagnose.attribution import Settled, settled
+from diagnose.measure import Measures
+from diagnose.measure.job.rank_record import RankRecord, record_of
+from diagnose.measure.replay.critical_path import critical_path
+from diagnose.measure.replay.savings import replayed, untraced_ns, without
+from diagnose.measure.steps.pace import watched_step_ns
+from diagnose.measure.views.noise import mean_uncertain_by
+from diagnose.model import Accounting, CannotTell, Confidence, Evidence, Finding, MemoryPeak, Severity, Steps, StepWork
+from diagnose.plugins import Catalogue
+from diagnose.rule import Claim, Rule
+from diagnose.trace import Trace
+from diagnose.trace.intervals import Intervals
+from diagnose.units import format_ns, format_share, format_value
+
+SMALLEST_SHARE = 0.005
+"""A claim to less of the step than this is no finding: half of the 1 % that a fix must bring to be kept."""
+
+_LOW = 0.02
+"""From here on a share is a finding whatever the noise of the step lengths: steps of varying work are noisy as a whole
+while the shares of their causes are not."""
+
+_DOUBT = 0.1
+"""A claim of which this share lies where the recording contradicts itself is a bound, not a measurement."""
+
+_OVERHEAD = 1.1
+"""Traced steps this much longer than watched ones are said to be: host causes then weigh more than they really do."""
+
+
+@dataclass(frozen=True)
+class Digest:
+    """What is left of one rank's recording."""
+
+    source: str
+    rank: int | None
+    world_size: int | None
+    device: str | None
+    """The device's name, where the recording tells."""
+    has_device: bool
+    """Whether work of a device was recorded."""
+    is_traced: bool
+    """Whether a profiler was on: of the ranks of a large job some are watched only."""
+    steps: Steps
+    accounting: Accounting
+    """All counted steps together."""
+    median_step: Accounting
+    """The step of median length."""
+    findings: tuple[Finding, ...]
+    """What the claims came to once they were settled, without the source lines' text."""
+    claimed: Mapping[str, float]
+    """By rule: its largest claim as a share of the counted steps, before anything was weighed."""
+    unknown: tuple[CannotTell, ...]
+    failures: tuple[str, ...]
+    """Rules that raised."""
+    recorded: tuple[str, ...]
+    """Warnings of whoever read the recording."""
+    measured: tuple[str, ...]
+    """Warnings that came up in measuring it."""
+    in_collectives: tuple[tuple[Intervals, int], ...]
+    """Per finding, the part of the time it claims that lies in collectives, and how long all of that time is: what of
+    it turns out to be waiting for other ranks is not the finding's."""
+    work: StepWork | None
+    """The arithmetic of a step; None where it is not known."""
+    memory: MemoryPeak | None
+    """What the device's memory holds at its peak; None where it is not known."""
+    critical_path: Mapping[str, int] | None
+    """What the end of a step waited for, by class; None where no replay tells."""
+    record: RankRecord
+    """What `diagnose.measure.job.ranks.job_of_records` compares with the other ranks."""
+
+
+def digest_of(trace: Trace, catalogue: Catalogue) -> Digest:
+    """Ask every rule about one rank; what they claim is settled here, where the trace is at hand."""
+    measures = Measures(trace)
+    failures: list[str] = []
+    answers = asked(measures, catalogue, failures)
+    claims = [(rule, answer) for rule, answer in answers if isinstance(answer, Claim) and not answer.once]
+    claimed: dict[str, float] = {}
+    for rule, claim in claims:
+        unseen_ns = claim.unseen_ns * measures.step_count
+        whole_ns = measures.total_ns + unseen_ns
+        share = (claim.recoverable_ns + unseen_ns) / whole_ns if whole_ns else 0.0
+        claimed[rule.name] = max(share, claimed.get(rule.name, 0.0))
+    found = _settle(claims, measures)
+    return Digest(
+        source=trace.source,
+        rank=trace.rank,
+        world_size=trace.world_size,
+        device=_device(trace),
+        has_device=trace.has_device,
+        is_traced=trace.has_device or len(trace.ops) > 0 or len(trace.calls) > 0,
+        steps=_steps(measures),
+        accounting=measures.accounting,
+        median_step=_median_step(measures),
+        findings=tuple(finding_of(one, measures, catalogue) for one in found),
+        claimed=claimed,
+        unknown=tuple(dict.fromkeys(answer for _, answer in answers if isinstance(answer, CannotTell))),
+        failures=tuple(failures),
+        recorded=trace.warnings,
+        measured=(*_warnings(measures), *_longer_in_the_run(found, measures)),
+        in_collectives=tuple(
+            (one.claim.claims & measures.counted & measures.comm, (one.claim.claims & measures.counted).total_ns)
+            for one in found
+        ),
+        work=measures.step_work,
+        memory=measures.memory_peak,
+        critical_path=path.per_step if (path := critical_path(measures)) is not None else None,
+        record=record_of(measures),
+    )
+
+
+def asked(measures: Measures, catalogue: Catalogue, failures: list[str]) -> list[tuple[Rule, Claim | CannotTell]]:
+    """What every rule answers; one that raises is told in `failures`."""
+    answers: list[tuple[Rule, Claim | CannotTell]] = []
+    for name in sorted(catalogue.rules):
+        rule = catalogue.rules[name]
+        try:
+            answers += [(rule, answer) for answer in rule.check(measures)]
+        except Exception as error:  # noqa: BLE001 - a rule may be the user's own; a broken one must not hide the others
+            failures.append(f"rule {name} failed and was left out: {type(error).__name__}: {error}")
+    return answers
+
+
+def _settle(claims: Iterable[tuple[Rule, Claim]], measures: Measures) -> list[Settled]:
+    """The findings: claims that still weigh enough once no time is given to two of them, naming none that do not."""
+    found = [one for one in _with_unseen(settled(claims, measures), measures) if counts(one, measures)]
+    names = {one.rule.name for one in found}
+    return [replace(one, shared=tuple(other for other in one.shared if other[0] in names)) for one in found]
+
+
+def _with_unseen(claims: list[Settled], measures: Measures) -> list[Settled]:
+    """Add what claims lose outside the counted steps, by which the mean step of the run is longer than theirs."""
+    count = measures.step_count
+    unseen_ns = sum(one.claim.unseen_ns for one in claims) * count
+    return [
+        replace(one, recoverable_ns=one.recoverable_ns + one.claim.unseen_ns * count, unseen_ns=unseen_ns)
+        for one in claims
+    ]
+
+
+def counts(one: Settled, measures: Measures) -> bool:
+    """Whether a claim is a finding: a hint without a figure is; a figure must exceed what the steps can tell."""
+    if one.claim.confidence is Confidence.HINT and one.claim.recoverable_ns == 0:
+        return True
+    noise = _noise_ns(measures) or 0.0
+    share = _share(one, measures)
+    if share < SMALLEST_SHARE:
+        return False
+    return share >= _LOW or one.recoverable_ns >= noise * measures.step_count
+
+
+def _noise_ns(measures: Measures) -> float | None:
+    """What the mean step is uncertain by: two standard errors; steps that take turns are no noise."""
+    return mean_uncertain_by(measures.steps.length_ns)
+
+
+def finding_of(one: Settled, measures: Measures, catalogue: Catalogue) -> Finding:
+    """A settled claim as a finding."""
+    count = measures.step_count
+    per_step = one.recoverable_ns // count if count else 0
+    share = _share(one, measures)
+    evidence = [*one.claim.evidence]
+    evidence += [Evidence(f"also claimed by {name}", length // count, "ns") for name, length in one.shared]
+    return Finding(
+        rule=one.rule.name,
+        severity=Severity.HIGH if one.claim.ended_run else Severity.of_share(_sure_share(one, measures)),
+        rank=measures.trace.rank,
+        recoverable_ns=per_step,
+        share=share,
+        confidence=_confidence(one.claim, measures),
+        summary=one.claim.summary,
+        evidence=tuple(evidence),
+        where=tuple(one.claim.where),
+        fixers=catalogue.tried_for(one.rule, one.claim.fixers),
+        confirm=_confirm(one, measures),
+        ends_run=one.claim.ends_run or one.claim.ended_run,
+        short_of_memory=one.claim.short_of_memory,
+    )
+
+
+def _share(one: Settled, measures: Measures) -> float:
+    length = _length_ns(one, measures)
+    return min(one.recoverable_ns / length, 1.0) if length else 0.0
+
+
+def _length_ns(one: Settled, measures: Measures) -> int:
+    """What a share is one of: the counted steps, were they as long as those of the whole run are on average. The
+    profiler's cost is no part of that where it is known."""
+    return untraced_ns(measures) + one.unseen_ns
+
+
+def _sure_share(one: Settled, measures: Measures) -> float:
+    """The share that comes back even if the profiler cost the host more than is usual, as far as the rule is sure."""
+    length = _length_ns(one, measures)
+    doubtful = _doubtful_ns(one.claim, measures)
+    share = _share(one, measures) * one.claim.sure
+    return max(share - doubtful / length, 0.0) if doubtful and length else share
+
+
+def _doubtful_ns(claim: Claim, measures: Measures) -> int:
+    """What of a claim to time in which the device idles may be the profiler's."""
+    if claim.recoverable_ns == 0 or not replayed(measures) or measures.replay.doubtful_ns == 0:
+        return 0
+    claims = claim.claims & measures.counted
+    if (claims - measures.busy).total_ns <= claims.total_ns / 2:
+        return 0
+    return measures.replay.doubtful_of(claim.cut if claim.cut is not None else without(measures, claims))
+
+
+def _unreplayed(claim: Claim, measures: Measures) -> bool:
+    """Whether the accounting alone answers for a claim, though a device ran ahead of its host."""
+    return claim.recoverable_ns > 0 and measures.has_device and not replayed(measures)
+
+
+def _confidence(claim: Claim, measures: Measures) -> Confidence:
+    """The claim's own, unless the recording contradicts itself in too much of the time that it claims, or a replay of
+    the unchanged recording misses the steps: then what would be without the cause is not known either."""
+    if claim.confidence is not Confidence.MEASURED:
+        return claim.confidence
+    if _unreplayed(claim, measures) or _doubtful_ns(claim, measures) > _DOUBT * claim.recoverable_ns:
+        return Confidence.BOUND
+    doubted = (claim.claims & measures.doubt).total_ns
+    return Confidence.BOUND if doubted > _DOUBT * claim.claims.total_ns else Confidence.MEASURED
+
+
+def _confirm(one: Settled, measures: Measures) -> str | None:
+    noise = _noise_ns(measures)
+    said = [one.claim.confirm] if one.claim.confirm else []
+    if one.claim.confidence is Confidence.MEASURED and _unreplayed(one.claim, measures):
+        said.append(
+            f"an upper limit: a replay of what was recorded misses the steps by {format_share(measures.replay.off)}"
+        )
+    if _doubtful_ns(one.claim, measures) > _DOUBT * one.claim.recoverable_ns:
+        said.append("a live run (diagnose run) knows the steps without the profiler, which slowed the host here")
+    if noise is not None and 0 < one.recoverable_ns < noise * measures.step_count:
+        said.append(f"the measured steps vary by ±{format_ns(noise)}, more than this: trace more steps")
+    return "; ".join(said) or None
+
+
+def _steps(measures: Measures) -> Steps:
+    if measures.step_count == 0:
+        return Steps(0, None)
+    lengths = np.sort(measures.steps.length_ns)
+    return Steps(
+        count=measures.step_count,
+        median_ns=int(lengths[(len(lengths) - 1) // 2]),
+        mean_ns=measures.total_ns // measures.step_count,
+        total_ns=measures.total_ns,
+        found_by=measures.steps.found_by,
+    )
+
+
+def _median_step(measures: Measures) -> Accounting:
+    if measures.step_count == 0:
+        return measures.accounting
+    order = np.argsort(measures.steps.length_ns, kind="stable")
+    return measures.accounting_of(int(order[(len(order) - 1) // 2]))
+
+
+def _device(trace: Trace) -> str | None:
+    if trace.facts.device_name:
+        return trace.facts.device_name
+    return trace.device_names[0] if trace.has_device and trace.device_names else None
+
+
+def _warnings(measures: Measures) -> list[str]:
+    trace = measures.trace
+    found = [*measures.steps.left_out, *(violation.sentence for violation in measures.violations)]
+    devices = len(np.unique(trace.device.device)) if trace.has_device else 0
+    if devices > 1:
+        found.append(f"work on {devices} devices in one process; the accounting is that of the busiest")
+    if measures.step_count == 0:
+        found.append("no step was found: nothing that could be accounted for was recorded")
+    elif measures.steps.found_by == "whole trace":
+        found.append("no steps are marked and none repeat: the whole recording counts as one step")
+    elif measures.steps.found_by == "period":
+        found.append("no steps are marked: they were inferred from the period with which the kernels repeat")
+    found += _lengthened(measures)
+    noise = _noise_ns(measures)
+    if noise is not None and noise > _LOW * measures.mean_ns:
+        found.append(
+            f"the {measures.step_count} counted steps vary: their mean is known to "
+            f"±{format_share(noise / measures.mean_ns)} (two standard errors)"
+        )
+    return found
+
+
+def _longer_in_the_run(found: Sequence[Settled], measures: Measures) -> Iterator[str]:
+    """What a share is one of, where that is not the mean of the counted steps."""
+    if any(one.unseen_ns for one in found):
+        count = measures.step_count
+        longer, whole = (format_ns(length / count) for length in (found[0].unseen_ns, _length_ns(found[0], measures)))
+        yield f"steps outside the recording are longer, by {longer} a step on average: shares are of a step of {whole}"
+
+
+def _lengthened(measures: Measures) -> Iterator[str]:
+    """By how much the profiler lengthened the steps, where it matters."""
+    watched, traced = watched_step_ns(measures.trace), _steps(measures).median_ns
+    if measures.replay.ran_ahead:
+        return  # the pace of a host ahead of its device is not that of the steps
+    if watched and traced and traced > _OVERHEAD * watched:
+        weighs = "causes on the host weigh more here than without it"
+        if measures.replay.recording_scale:
+            weighs = "savings are predicted without it"
+        yield (
+            f"the profiler made steps {format_value(traced / watched, '')} times as long ({format_ns(traced)} against "
+            f"{format_ns(watched)}): {weighs}"
+        )
+    elif not watched and measures.step_count and measures.total_ns > _OVERHEAD * untraced_ns(measures):
+        mean_ns, longer = measures.total_ns / measures.step_count, measures.total_ns / untraced_ns(measures)
+        yield (
+            f"the profiler made steps about {format_value(longer, '')} times as long ({format_ns(mean_ns)}), as its "
+            f"{len(measures.replay.records):,} records usually cost: savings are predicted without it"
+        )

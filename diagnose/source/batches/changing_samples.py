@@ -1,0 +1,111 @@
+"""Whether the samples of a dataset may be others the next time: drawn, or changed by the dataset or by the program."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+import libcst as cst
+
+from diagnose.model import Scalar
+from diagnose.source.dataflow.bindings import binding_of
+from diagnose.source.tree.edits import call_name
+from diagnose.source.tree.syntax import Source, parse
+
+__all__ = ["changing_samples"]
+
+_DRAWS = re.compile(
+    r"\bRand(?:om)?[A-Z]\w*\(|Jitter\(|\w*Augment\w*\(|AugMix\(|MixUp\(|CutMix\(|\brandom\.(?!seed)\w+\(|"
+    r"\btorch\.(?:rand|randn|randint|randperm|bernoulli|multinomial|normal)\((?![^\n]*generator)|"
+    r"\bgenerator=self\.|\binitial_seed\(|\bget_worker_info\("
+)
+_CHANGES = (
+    r"\b(?:\w*dataset|\w*data|ds|trainset|train_set|{name})\w*(?:\.\w+)*\."
+    r"(?:set_\w+\(|(?!self)\w+(?:\[[^\]]*\])?\s*[-+*/|&]?=[^=])"
+)
+_EDITS = r"\b(?:dataset|{name})(?:\.\w+)+\.(?:insert|append|extend|pop|remove|clear|update)\("
+_NAME = re.compile(r"(?<![.\w])[A-Za-z_]\w*")
+_DEEPEST = 4
+
+
+def changing_samples(
+    sources: Mapping[str, str], source: Source, given: cst.BaseExpression, recorded: Scalar
+) -> str | None:
+    """How samples may be others from one epoch to the next; None where nothing shows that.
+
+    `given` is the dataset that a loader in `source` takes, `recorded` the class that the run saw.
+    """
+    made = recorded if isinstance(recorded, str) else None
+    texts = list(_made_by(source, given, made, _DEEPEST))
+    texts += _code_of(sources, _names(" ".join([*texts, made or ""])))
+    draws = next((found for text in texts if (found := _DRAWS.search(text))), None)
+    if draws is not None:
+        return f"feeds samples that are drawn anew each time (`{draws[0]}…`): store what comes before that decoded."
+    changes = next(filter(None, map(_changes_itself, texts)), None)
+    if changes is not None:
+        return f"feeds a dataset that changes itself (`{changes}`): store what does not change decoded."
+    name = source.code(given).rpartition(".")[2] if isinstance(given, cst.Name | cst.Attribute) else "dataset"
+    change = re.compile(f"{_CHANGES}|{_EDITS}".replace("{name}", name))
+    lines = [line.split("#")[0].strip() for text in sources.values() for line in text.splitlines()]
+    if any(change.search(line) for line in lines if not line.startswith(("import ", "from "))):
+        return "feeds a dataset that the program changes between epochs: store what does not change decoded."
+    return None
+
+
+def _made_by(source: Source, node: cst.CSTNode, made: str | None, depth: int) -> Iterator[str]:
+    """The texts of what makes an expression: itself, and what its names are bound to.
+
+    `made` is the class that the run recorded: of several values of a name, those that call it count.
+    """
+    yield source.code(node)
+    for name in source.every(cst.Name, node) if depth > 0 else ():
+        bound = binding_of(source, name)
+        values = [bound.value] if bound is not None and bound.value is not None else []
+        if bound is None:
+            values = [each.value for each in source.every(cst.Assign) if _binds(each, name.value)]
+            values = [each for each in values if isinstance(each, cst.Call) and call_name(each) == made] or values
+        for value in values:
+            yield from _made_by(source, value, made, depth - 1)
+
+
+def _binds(assign: cst.Assign, name: str) -> bool:
+    """Whether it gives the name its value, as a variable or as an attribute."""
+    targets = (each.target for each in assign.targets)
+    return any(name == getattr(getattr(each, "attr", each), "value", None) for each in targets)
+
+
+def _names(text: str) -> set[str]:
+    return set(_NAME.findall(text))
+
+
+def _code_of(sources: Mapping[str, str], names: set[str]) -> list[str]:
+    """The code of the program's own classes and functions of these names, and of those that they name in turn."""
+    defined: dict[str, list[str]] = {}
+    for source in filter(None, map(parse, sources.values())):
+        definitions: list[cst.ClassDef | cst.FunctionDef] = [*source.every(cst.ClassDef)]
+        for each in [*definitions, *source.every(cst.FunctionDef)]:
+            defined.setdefault(each.name.value, []).append(source.code(each))
+    found: list[str] = []
+    waiting = list(names)
+    while waiting:
+        texts = defined.pop(waiting.pop(), [])
+        found += texts
+        waiting += _names(" ".join(texts))
+    return found
+
+
+def _changes_itself(text: str) -> str | None:
+    """What a class gives itself anew after it is made."""
+    source = parse(text) if text.startswith("class ") else None
+    functions = list(source.every(cst.FunctionDef)) if source is not None else []
+    made = [each for each in functions if each.name.value == "__init__"]
+    if source is None or not made:
+        return None
+    early = {"__init__", *(call_name(call) for each in made for call in source.every(cst.Call, each))}
+    for function in functions:
+        targets = [assign.targets[0].target for assign in source.every(cst.Assign, function)]
+        targets += [assign.target for assign in source.every(cst.AugAssign, function)]
+        own = next((code for code in map(source.code, targets) if code.startswith("self.")), None)
+        if own is not None and function.name.value not in early:
+            return f"{own} in {function.name.value}"
+    return None

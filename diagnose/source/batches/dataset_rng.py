@@ -1,0 +1,213 @@
+"""Whether making a sample draws random numbers, and whether workers would each draw their own.
+
+What a loader runs for a sample is followed from the dataset's `__getitem__` and the collate function through the
+program's own functions and classes; what only builds the dataset (`__init__`, a function that returns one) may draw as
+it likes. torch seeds the generators of Python, NumPy and torch anew in each worker, so a draw from one of those is
+another number of the same kind there. A generator that the program keeps is another matter: each worker starts with a
+copy of it, and all would draw the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import libcst as cst
+
+from diagnose.source.batches.sample_code import SampleCode
+from diagnose.source.tree.arguments import argument
+from diagnose.source.tree.edits import call_name
+from diagnose.source.tree.syntax import Source, parse
+
+__all__ = ["Draw", "sample_draw"]
+
+_TRANSFORM = re.compile(
+    r"Rand(?:om)?(?!State|Sampler|BatchSampler)[A-Z]\w*|\w*Jitter|\w*Augment\w*|AugMix|MixUp|CutMix|ElasticTransform"
+)
+"""Of torchvision and its like: transforms whose every call draws."""
+_MAKERS = ("numpy.random.default_rng", "numpy.random.RandomState", "random.Random", "torch.Generator")
+_STILL_ONE = frozenset({"manual_seed", "set_state", "clone_state", "spawn", "jumped"})
+"""Methods of a generator that return a generator; the others return what was drawn, or nothing to draw from."""
+_NO_DRAW = {
+    "random": {"Random", "SystemRandom", "seed", "getstate", "setstate"},
+    "numpy.random": {
+        *("default_rng", "Generator", "RandomState", "SeedSequence", "BitGenerator", "PCG64", "PCG64DXSM", "Philox"),
+        *("MT19937", "SFC64", "seed", "get_state", "set_state"),
+    },
+}
+_TORCH = frozenset(
+    f"torch.{name}"
+    for name in (
+        *("rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "bernoulli"),
+        *("multinomial", "normal", "poisson"),
+    )
+)
+_IN_PLACE = frozenset({"uniform_", "normal_", "random_", "bernoulli_", "exponential_", "geometric_", "log_normal_"})
+_ENTROPY = frozenset({"random.SystemRandom", "os.urandom", "secrets.token_bytes", "secrets.randbelow"})
+_SEEDS = frozenset({"random.seed", "numpy.random.seed", "torch.manual_seed", "torch.random.manual_seed"})
+_OF_WORKER = re.compile(r"\bget_worker_info\b|\binitial_seed\b|\bgetpid\b|\burandom\b|\bworker_seed\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """A random number that goes into a sample."""
+
+    code: str
+    """What draws it: `np.random.randint`, `RandomCrop`, `self.rng`."""
+    line: int
+    path: str
+    copied: bool = False
+    """It comes from a generator of which every worker would have a copy in the same state."""
+
+    @property
+    def words(self) -> str:
+        """For a sentence: what draws, and where."""
+        return f"`{self.code}`, {self.path}:{self.line}"
+
+
+def sample_draw(
+    sources: Mapping[str, str],
+    path: str,
+    made_by: Sequence[cst.CSTNode],
+    names: Sequence[str],
+    init: cst.CSTNode | None,
+) -> Draw | None:
+    """The first draw that is found, one from a copied generator before all others; None where nothing shows one.
+
+    `made_by` are the expressions in file `path` that make the dataset and the collate function, `names` the classes and
+    functions that the run saw in their place, `init` the loader's `worker_init_fn`.
+    """
+    code = _Code({each: source for each, text in sources.items() if (source := parse(text)) is not None})
+    if path not in code.sources:
+        return None
+    for node in made_by:
+        code.builds(path, node)
+    for name in names:
+        code.makes_samples_by(name)
+    if any(code.seeds_itself()):
+        return None  # what a sample draws follows from its index
+    bodies = [*code.bodies_of(path, init)] if init is not None else []
+    alike = code.seeded_alike(bodies)
+    draws = [*code.draws(" ".join(code.sources[file].code(body) for file, body in bodies))]
+    if draws and alike is not None:
+        return alike
+    return next((draw for draw in draws if draw.copied), draws[0] if draws else None)
+
+
+class _Code(SampleCode):
+    """Which of the code that a loader runs draws random numbers."""
+
+    def seeds_itself(self) -> Iterator[bool]:
+        """Whether code that makes a sample seeds a global generator first."""
+        for node, path in self.sampling.items():
+            yield from (bool(_SEEDS & self.sources[path].names(call.func)) for call in self.calls(path, node))
+
+    def draws(self, init: str) -> Iterator[Draw]:
+        """All that is seen to draw; `init` is the program's code that sets up each worker."""
+        own = {*self._kept_generators()}
+        told = any(_OF_WORKER.search(self.sources[path].code(node)) for node, path in self.sampling.items())
+        for node, path in self.sampling.items():
+            source = self.sources[path]
+            for call in self.calls(path, node):
+                if _draws(source, call) or self._is_random_transform(call):
+                    yield Draw(source.code(call.func), source.lines_of(call)[0], path)
+            for read in source.walk(node):
+                if isinstance(read, cst.Attribute | cst.Name) and (path, held := source.code(read)) in own:
+                    apart = told or re.search(rf"\bdataset\b|\b{held.rpartition('.')[2]}\b", init) is not None
+                    yield Draw(held, source.lines_of(read)[0], path, copied=not apart)
+        for made, path in self.building.items():
+            for call in self.calls(path, made):
+                if self._is_random_transform(call):
+                    yield Draw(call_name(call), self.sources[path].lines_of(call)[0], path)
+
+    def bodies_of(self, path: str, init: cst.CSTNode) -> Iterator[tuple[str, cst.CSTNode]]:
+        """The program's own code that a `worker_init_fn` runs, with the file."""
+        source = self.sources[path]
+        if isinstance(init, cst.Lambda):
+            yield path, init
+        for name in {each.value for each in source.every(cst.Name, init)}:
+            yield from self.defined.get(name, ())
+
+    def seeded_alike(self, bodies: Sequence[tuple[str, cst.CSTNode]]) -> Draw | None:
+        """The seed that a `worker_init_fn` of the program's gives all workers, where it is the same for all."""
+        for file, body in bodies:
+            its, text = self.sources[file], self.sources[file].code(body)
+            parameters = [param.name.value for param in body.params.params] if hasattr(body, "params") else []
+            told = any(len(re.findall(rf"\b{name}\b", text)) > 1 for name in parameters)
+            seeds = [call for call in self.calls(file, body) if _SEEDS & its.names(call.func)]
+            if seeds and not told and _OF_WORKER.search(text) is None:
+                return Draw(its.code(seeds[0]), its.lines_of(seeds[0])[0], file, copied=True)
+        return None
+
+    def _kept_generators(self) -> Iterator[tuple[str, str]]:
+        """The file and the code of what holds a generator from one sample to the next: `self.rng`, `RNG`."""
+        for path, source in self.sources.items():
+            for assign in source.walk():
+                if not isinstance(assign, cst.Assign | cst.AnnAssign) or assign.value is None:
+                    continue
+                scope = source.inside(assign, cst.FunctionDef)
+                if (scope is not None and scope in self.sampling) or not self._makes_one(path, assign.value):
+                    continue
+                for target in _targets(assign):
+                    if scope is None or isinstance(target, cst.Attribute):
+                        yield path, source.code(target)
+
+    def _makes_one(self, path: str, value: cst.BaseExpression) -> bool:
+        """Whether a value is made with a generator, or is one that is passed in."""
+        scope = self.sources[path].inside(value, cst.FunctionDef)
+        follows = scope in self.building  # the others are many, and keep no generator for samples
+        given = [*self.values(path, value)] if isinstance(value, cst.Name) and follows else []
+        return any(
+            set(_MAKERS) & self.sources[file].names(call.func) and not _is_used_up(self.sources[file], call)
+            for file, each in [(path, value), *given]
+            for call in self.calls(file, each)
+        )
+
+    def _is_random_transform(self, call: cst.Call) -> bool:
+        name = call_name(call)
+        return name == "get_params" or (_TRANSFORM.fullmatch(name) is not None and name not in self.defined)
+
+
+def _is_used_up(source: Source, made: cst.Call) -> bool:
+    """Whether all that is left of a new generator are numbers: `default_rng(0).normal()`, `randn(generator=…)`."""
+    node: cst.CSTNode = made
+    while isinstance(node, cst.Call):
+        above = source.parent(node)
+        if isinstance(above, cst.Arg):
+            taker = source.parent(above)
+            return isinstance(taker, cst.Call) and bool(_TORCH & source.names(taker.func))
+        called = source.parent(above) if isinstance(above, cst.Attribute) else None
+        if not isinstance(above, cst.Attribute) or not isinstance(called, cst.Call) or called.func is not above:
+            return False
+        if above.attr.value not in _STILL_ONE:
+            return True
+        node = called
+    return False
+
+
+def _targets(assign: cst.Assign | cst.AnnAssign) -> Iterator[cst.BaseExpression]:
+    """What an assignment binds, also where it takes a tuple apart."""
+    pending: list[cst.BaseExpression] = (
+        [assign.target] if isinstance(assign, cst.AnnAssign) else [each.target for each in assign.targets]
+    )
+    for target in pending:
+        if isinstance(target, cst.Tuple | cst.List):
+            pending += [element.value for element in target.elements]
+        else:
+            yield target
+
+
+def _draws(source: Source, call: cst.Call) -> bool:
+    """Whether a call draws from a generator of the process, or from none that could be repeated."""
+    if argument(call, "generator") is not None:
+        return False
+    if call_name(call) in _IN_PLACE and isinstance(call.func, cst.Attribute):
+        return True
+    for name in source.names(call.func):
+        module, _, last = name.rpartition(".")
+        if module in _NO_DRAW and last not in _NO_DRAW[module]:
+            return True
+        if name in _TORCH or name in _ENTROPY or (name in _MAKERS[:3] and not call.args):
+            return True
+    return False

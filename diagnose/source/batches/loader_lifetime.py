@@ -1,0 +1,70 @@
+"""Whether what an expression makes is made once for all epochs, anew in each, or for one pass alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import libcst as cst
+
+from diagnose.source.dataflow.flow import is_repeated, within
+from diagnose.source.tree.edits import call_name
+from diagnose.source.tree.syntax import Source, parse
+
+__all__ = ["is_built_again", "is_for_one_pass"]
+
+_GO_THROUGH_ONCE = frozenset({"enumerate", "zip", "iter", "islice", "tqdm", "track"})
+
+
+def is_built_again(
+    sources: Mapping[str, str], source: Source, node: cst.CSTNode, seen: frozenset[cst.CSTNode] = frozenset()
+) -> bool:
+    """Whether a loop evaluates an expression in each turn: one around it, or around calls of the function it is in."""
+    if is_repeated(source, node):
+        return True
+    function = source.inside(node, cst.FunctionDef)
+    if function is None or function in seen:
+        return False
+    calls = _calls_of(sources, source, function)
+    return any(is_built_again(sources, other, call, seen | {function}) for other, call in calls)
+
+
+def is_for_one_pass(
+    sources: Mapping[str, str], source: Source, node: cst.CSTNode, seen: frozenset[cst.CSTNode] = frozenset()
+) -> bool:
+    """Whether an expression, or all calls of the function that returns it, stand where a `for` goes through them."""
+    for above in source.ancestors(node):
+        if isinstance(above, cst.For):
+            return above.iter is node
+        if isinstance(above, cst.Return):
+            function = source.inside(node, cst.FunctionDef)
+            if function is None or function in seen:
+                return False
+            calls = list(_calls_of(sources, source, function))
+            return bool(calls) and all(is_for_one_pass(sources, *call, seen | {function}) for call in calls)
+        if isinstance(above, cst.Call) and call_name(above) in _GO_THROUGH_ONCE:
+            node = above
+        elif not isinstance(above, cst.Arg):
+            return False
+    return False
+
+
+def _calls_of(
+    sources: Mapping[str, str], source: Source, function: cst.FunctionDef
+) -> Iterator[tuple[Source, cst.Call]]:
+    """Calls by its name elsewhere: of a method on any object, of a function by itself or from its module."""
+    name = function.name.value
+    method = isinstance(source.parent(source.parent(function) or function), cst.ClassDef)
+    for text in sources.values():
+        other = parse(text) if name in text else None
+        for call in other.every(cst.Call) if other is not None else ():
+            if other is None or call_name(call) != name or within(other, call, function):
+                continue
+            if method or isinstance(call.func, cst.Name) or _is_of_a_module(other, call.func):
+                yield other, call
+
+
+def _is_of_a_module(source: Source, called: cst.BaseExpression) -> bool:
+    while isinstance(called, cst.Attribute):
+        called = called.value
+    imported = {each.evaluated_alias or each.evaluated_name.partition(".")[0] for each in source.every(cst.ImportAlias)}
+    return isinstance(called, cst.Name) and called.value in imported

@@ -1,0 +1,373 @@
+"""What making a sample leaves behind, and what it depends on beside its index.
+
+A worker process makes samples in a copy of the program: what it notes there nobody else sees, what it prints comes
+early, and the clock, the environment and the number of the process are its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import libcst as cst
+
+from diagnose.source.batches.sample_code import SampleCode, is_read
+from diagnose.source.dataflow.bindings import bound_to
+from diagnose.source.dataflow.flow import within
+from diagnose.source.dataflow.mutations import written_in_place
+from diagnose.source.tree.arguments import argument
+from diagnose.source.tree.edits import call_name
+from diagnose.source.tree.literals import string
+from diagnose.source.tree.syntax import Source
+
+__all__ = ["Trace", "changed_by", "handed_on", "is_own", "local_names", "made_first_in_a_sample", "root_of", "traces"]
+
+_CHANGES = frozenset(
+    {"append", "extend", "insert", "pop", "popleft", "appendleft", "remove", "clear", "update", "add", "discard"}
+    | {"setdefault", "popitem", "sort", "reverse", "put", "put_nowait", "rotate", "move_to_end", "subtract", "fill"}
+    | {"load_state_dict"}
+)
+"""Methods of lists, dictionaries, sets, queues and arrays that change them."""
+_TELLS = ("warnings.warn", "logging.", "sys.stdout.", "sys.stderr.", "shutil.", "os.remove", "os.rename", "os.replace")
+_SAVES = frozenset(
+    {"debug", "info", "warning", "error", "critical", "exception", "writelines", "writerow", "write_text"}
+    | {"write_bytes", "write", "to_csv", "savetxt", "savez", "mkdir", "makedirs", "unlink", "commit", "executemany"}
+)
+_SAVING = frozenset({"torch.save", "numpy.save", "json.dump", "pickle.dump", "torchvision.utils.save_image"})
+_HERE_AND_NOW = (
+    *("time.time", "time.perf_counter", "time.monotonic", "time.process_time", "time.localtime", "time.strftime"),
+    *("datetime.datetime.now", "datetime.datetime.utcnow", "datetime.datetime.today", "datetime.date.today"),
+    *("os.getpid", "os.environ", "os.getenv", "os.getppid", "os.times", "threading.", "multiprocessing."),
+    *("uuid.uuid1", "uuid.uuid4", "torch.initial_seed", "torch.multiprocessing.", "resource.", "psutil."),
+    *("torch.is_grad_enabled", "torch.cuda.", "tracemalloc.", "gc.", "inspect.", "sys._getframe", "tempfile."),
+)
+_SAME_MEMORY = frozenset(
+    {"view", "reshape", "flatten", "squeeze", "unsqueeze", "t", "transpose", "permute", "expand", "float", "double"}
+    | {"long", "int", "half", "to", "type", "contiguous", "numpy", "detach", "cpu", "from_numpy", "as_tensor", "ravel"}
+    | {"asarray", "narrow", "select", "unfold", "get", "setdefault", "swapaxes", "movedim", "items", "values"}
+)
+"""Calls whose result may lie in the memory of what they are called on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """One thing that a sample leaves behind or depends on."""
+
+    words: str
+    """For a sentence about the dataset: `keeps …`."""
+    path: str
+    line: int
+
+    @property
+    def where(self) -> str:
+        """File and line."""
+        return f"{self.path}:{self.line}"
+
+
+def traces(code: SampleCode) -> Iterator[Trace]:
+    """All that are seen in the code that makes samples."""
+    mutating = [each for node, path in code.sampling.items() for each in _of_parameters(code.sources[path], node)]
+    for node, path in code.sampling.items():
+        source = code.sources[path]
+        for target in changed_by(source, node):
+            binds = is_read_only(source, target, node) or made_first_in_a_sample(source, target, node)
+            if not binds and _outlives(code, path, node, target):
+                words = f"keeps or changes `{source.code(target)}` while it makes a sample"
+                yield Trace(words, path, _l(source, target))
+        for each in source.every(cst.Name, node):
+            if each.value in {"print", "input"} and is_read(source, each):
+                yield Trace(f"calls `{each.value}` while it makes a sample", path, _l(source, each))
+        for call in code.calls(path, node):
+            if _tells(source, call):
+                yield Trace(f"writes by `{source.code(call.func)}` while it makes a sample", path, _l(source, call))
+        for read in source.walk(node):
+            if isinstance(read, cst.Attribute | cst.Name) and not isinstance(source.parent(read), cst.Attribute):
+                names = {name for each in _chain(read) for name in source.names(each)}
+                if any(name.startswith(each) for name in names for each in _HERE_AND_NOW):
+                    words = f"reads `{source.code(read)}`, which is another in a worker or at another time,"
+                    yield Trace(f"{words} while it makes a sample", path, _l(source, read))
+        if mutating:
+            for alias in handed_on(source, node):
+                words = f"hands on `{source.code(alias)}` itself, no copy, to code that changes it in place"
+                yield Trace(words, path, _l(source, alias))
+
+
+def changed_by(source: Source, below: cst.CSTNode) -> Iterator[cst.BaseExpression]:
+    """What statements below a node bind or change: attributes, items, variables, what a method changes in place."""
+    for node in source.walk(below):
+        targets: list[cst.BaseExpression] = []
+        if isinstance(node, cst.Assign):
+            targets = [each.target for each in node.targets]
+        elif (isinstance(node, cst.AnnAssign) and node.value is not None) or isinstance(
+            node, (cst.AugAssign | cst.For | cst.NamedExpr, cst.Del)
+        ):
+            targets = [node.target]
+        elif isinstance(node, cst.WithItem) and node.asname is not None:
+            targets = [node.asname.name]
+        elif isinstance(node, cst.Call):
+            name = call_name(node)
+            if isinstance(node.func, cst.Attribute) and name in _CHANGES and not _is_module(source, node.func.value):
+                targets = [node.func.value]
+            elif name in {"setattr", "delattr", "next"} and isinstance(node.func, cst.Name) and node.args:
+                targets = [_attribute(node)]
+            elif name in {"heappush", "heappop", "shuffle", "insort"} and node.args:
+                targets = [node.args[-1 if name == "shuffle" else 0].value]
+        while targets:
+            target = targets.pop(0)
+            if isinstance(target, cst.Tuple | cst.List):
+                targets += [each.value for each in target.elements]
+            else:
+                yield target
+    yield from (each for each in written_in_place(source, below) if not isinstance(source.parent(each), cst.AugAssign))
+
+
+def _is_module(source: Source, node: cst.BaseExpression) -> bool:
+    """Whether a name is that of an imported module: `np` of `np.sort(x)`."""
+    imported = (alias for each in source.every(cst.Import) for alias in each.names)
+    known = {(each.asname.name if each.asname is not None else each.name) for each in imported}
+    names = {each.value for each in known if isinstance(each, cst.Name)}
+    return (isinstance(node, cst.Name) and node.value in names) or any(
+        name.startswith(("torch.", "numpy.", "os.", "scipy.", "random.")) for name in source.names(node)
+    )
+
+
+def _attribute(call: cst.Call) -> cst.BaseExpression:
+    """What `setattr(x, "name", value)` changes, as `x.name` where it is in the text, else `x`."""
+    return call.args[0].value
+
+
+def is_read_only(source: Source, target: cst.BaseExpression, node: cst.CSTNode) -> bool:
+    """Whether a target is a variable of the function's own that is bound, and nothing that is changed."""
+    parent = source.parent(target)
+    if not isinstance(target, cst.Name) or isinstance(parent, cst.AugAssign | cst.Attribute | cst.Arg):
+        return False
+    if isinstance(parent, cst.Subscript):
+        return False
+    return target.value in local_names(source, node)
+
+
+def root_of(node: cst.BaseExpression) -> cst.BaseExpression:
+    """`x` of `x.a[0].b`, of `x.view(2)` and of `torch.from_numpy(x)`: what the memory or the object is reached by."""
+    while True:
+        if isinstance(node, cst.Subscript | cst.Attribute):
+            node = node.value
+        elif isinstance(node, cst.Call) and call_name(node) in _SAME_MEMORY:
+            if call_name(node) in {"from_numpy", "as_tensor", "asarray"} and node.args:
+                node = node.args[0].value
+            elif isinstance(node.func, cst.Attribute):
+                node = node.func.value
+            else:
+                return node
+        else:
+            return node
+
+
+def local_names(source: Source, function: cst.CSTNode) -> set[str]:
+    """The variables of a function and of those in it: parameters, and what it binds without declaring it another's."""
+    named = {each.name.value for each in source.every(cst.Param, function) if isinstance(each.name, cst.Name)}
+    for node in source.walk(function):
+        targets: list[cst.CSTNode] = []
+        if isinstance(node, cst.AssignTarget | cst.AnnAssign | cst.AugAssign | cst.For | cst.CompFor | cst.NamedExpr):
+            targets = [node.target]
+        elif isinstance(node, cst.AsName) or (
+            isinstance(node, cst.FunctionDef | cst.ClassDef) and node is not function
+        ):
+            targets = [node.name]
+        for target in targets:
+            if isinstance(target, cst.Name):
+                named.add(target.value)
+            elif isinstance(target, cst.Tuple | cst.List):
+                named |= {each.value for each in source.every(cst.Name, target) if _binds(source, each, target)}
+    declared = {item.name.value for item in source.every(cst.NameItem, function)}
+    return named - declared
+
+
+def _binds(source: Source, name: cst.Name, target: cst.CSTNode) -> bool:
+    for above in source.ancestors(name):
+        if above is target:
+            return True
+        if isinstance(above, cst.Attribute | cst.Subscript | cst.Call):
+            return False
+    return False
+
+
+def _outlives(code: SampleCode, path: str, function: cst.FunctionDef | cst.Lambda, target: cst.BaseExpression) -> bool:
+    """Whether what is changed is there still when the next sample is made."""
+    source = code.sources[path]
+    root = root_of(target)
+    if not isinstance(root, cst.Name):
+        return isinstance(root, cst.Call) and call_name(root) in {"globals", "vars", "super", "type", "getattr"}
+    own = source.inside(target, cst.ClassDef)
+    if is_own(source, root):
+        return own is None or own in code.lasting
+    inside = {*local_names(source, function)}
+    for above in source.ancestors(function):
+        if isinstance(above, cst.FunctionDef | cst.Lambda) and above in code.sampling:
+            inside |= local_names(source, above)
+    if root.value not in inside:
+        return True
+    if isinstance(target, cst.Name) and not _changes_object(source, target):
+        return False
+    if _is_mutable_default(source, function, root.value):
+        return True
+    return is_alias(code, path, function, root)
+
+
+def _changes_object(source: Source, target: cst.Name) -> bool:
+    return isinstance(source.parent(target), cst.AugAssign | cst.Attribute | cst.Arg | cst.Subscript)
+
+
+def _is_mutable_default(source: Source, function: cst.FunctionDef | cst.Lambda, name: str) -> bool:
+    kinds = (cst.List, cst.Dict, cst.Set, cst.Call)
+    return any(
+        param.name.value == name and isinstance(param.default, kinds)
+        for param in source.every(cst.Param, function.params)
+    )
+
+
+def is_alias(code: SampleCode, path: str, function: cst.CSTNode, node: cst.BaseExpression, depth: int = 4) -> bool:
+    """Whether an expression may be an object that the dataset or the program keeps, and no copy of it."""
+    source = code.sources[path]
+    if isinstance(node, cst.IfExp):
+        return any(is_alias(code, path, function, each, depth) for each in (node.body, node.orelse))
+    root = root_of(node)
+    if not isinstance(root, cst.Name) or depth == 0:
+        return False
+    if is_own(source, root):
+        return root is not node and (source.inside(node, cst.ClassDef) in code.lasting)
+    if root.value not in local_names(source, function):
+        return root is not node and not source.names(root) & {"builtins." + root.value} and _is_global(source, root)
+    values = [
+        assign.value
+        for assign in source.every(cst.Assign, function)
+        if any(root.value == getattr(each.target, "value", None) for each in assign.targets)
+    ]
+    for assign in source.every(cst.Assign, function):
+        for each in assign.targets:
+            if isinstance(each.target, cst.Tuple) and any(
+                isinstance(one.value, cst.Name) and one.value.value == root.value for one in each.target.elements
+            ):
+                whole = assign.value
+                pairs = isinstance(whole, cst.Tuple) and len(whole.elements) == len(each.target.elements)
+                values += [
+                    whole.elements[at].value if pairs and isinstance(whole, cst.Tuple) else whole
+                    for at, one in enumerate(each.target.elements)
+                    if isinstance(one.value, cst.Name) and one.value.value == root.value
+                ]
+    values += [
+        loop.iter
+        for loop in source.every(cst.For, function)
+        if any(each.value == root.value for each in source.every(cst.Name, loop.target))
+    ]
+    return any(not within(source, root, value) and is_alias(code, path, function, value, depth - 1) for value in values)
+
+
+def _is_global(source: Source, name: cst.Name) -> bool:
+    """Whether a free name is an object of the program's, and no module, function or class."""
+    found = bound_to(source, name)
+    return any(not isinstance(each, cst.FunctionDef | cst.ClassDef) for each in found)
+
+
+def _of_parameters(source: Source, function: cst.FunctionDef | cst.Lambda) -> Iterator[cst.BaseExpression]:
+    """What a function changes in place of what it is given."""
+    given = {param.name.value for param in source.every(cst.Param, function.params)} - {"self", "cls"}
+    for target in changed_by(source, function):
+        root = root_of(target)
+        if not isinstance(root, cst.Name) or root.value not in given:
+            continue
+        if root is not target or _changes_object(source, root):
+            yield target
+
+
+def handed_on(source: Source, function: cst.FunctionDef | cst.Lambda) -> Iterator[cst.BaseExpression]:
+    """Objects of the dataset that a function returns or passes to a call as they are."""
+    owner = source.inside(function, cst.ClassDef)
+    if (
+        owner is None
+        or not isinstance(function, cst.FunctionDef)
+        or function.name.value not in {"__getitem__", "__iter__"}
+    ):
+        return
+    aliases = {
+        target.target.value: assign.value
+        for assign in source.every(cst.Assign, function)
+        for target in assign.targets
+        if isinstance(target.target, cst.Name) and _is_item_of_self(source, assign.value)
+    }
+    handed: list[cst.BaseExpression] = []
+    for node in source.walk(function):
+        if isinstance(node, cst.Return | cst.Yield) and isinstance(node.value, cst.BaseExpression):
+            value = node.value
+            handed += [each.value for each in value.elements] if isinstance(value, cst.Tuple | cst.List) else [value]
+            if isinstance(value, cst.Dict):
+                handed += [each.value for each in value.elements]
+        elif isinstance(node, cst.Call) and is_own(source, root_of(node.func)) and isinstance(node.func, cst.Attribute):
+            handed += [arg.value for arg in node.args]
+    for each in handed:
+        if (isinstance(each, cst.Name) and each.value in aliases) or _is_item_of_self(source, each):
+            yield each
+
+
+def is_own(source: Source, node: cst.BaseExpression) -> bool:
+    """Whether a name is that of the object whose method it stands in, or of its class: `self`, however it is called."""
+    if not isinstance(node, cst.Name):
+        return False
+    for above in source.ancestors(node):
+        if isinstance(above, cst.FunctionDef) and isinstance(
+            source.parent(source.parent(above) or above), cst.ClassDef
+        ):
+            static = any(source.code(each.decorator) == "staticmethod" for each in above.decorators)
+            first = next(iter((*above.params.posonly_params, *above.params.params)), None)
+            return not static and first is not None and first.name.value == node.value
+    return node.value in {"self", "cls"}
+
+
+def _is_item_of_self(source: Source, node: cst.BaseExpression) -> bool:
+    return not isinstance(node, cst.Name) and is_own(source, root_of(node))
+
+
+def made_first_in_a_sample(source: Source, target: cst.BaseExpression, function: cst.CSTNode) -> bool:
+    """Whether `self.file = open(self.path)` opens what no sample opened before, and by nothing of its own sample.
+
+    It stands where the program asks whether the attribute is there, and its value names no variable of the function.
+    """
+    parent = source.parent(target)
+    assign = source.parent(parent) if isinstance(parent, cst.AssignTarget) else None
+    if not isinstance(target, cst.Attribute) or not isinstance(assign, cst.Assign):
+        return False
+    code, name = source.code(target), target.attr.value
+    own = local_names(source, function) - {"self"}
+    if any(each.value in own and is_read(source, each) for each in source.every(cst.Name, assign.value)):
+        return False
+    asked = [
+        each
+        for each in source.every(cst.If, function)
+        if code in source.code(each.test) or f'"{name}"' in source.code(each.test)
+    ]
+    return any(
+        within(source, assign, each) or any(isinstance(one, cst.Return) for one in source.walk(each.body))
+        for each in asked
+    )
+
+
+def _tells(source: Source, call: cst.Call) -> bool:
+    names, name = source.names(call.func), call_name(call)
+    if any(each.startswith(_TELLS) or each in _SAVING for each in names):
+        return True
+    if isinstance(call.func, cst.Attribute) and name in _SAVES:
+        return True
+    mode = argument(call, "mode", 1)
+    given = string(mode.value) if mode is not None else None
+    return name == "open" and given is not None and bool(set(given) & set("wax+"))
+
+
+def _chain(node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+    """`a.b.c`, `a.b` and `a`."""
+    yield node
+    while isinstance(node, cst.Attribute):
+        node = node.value
+        yield node
+
+
+def _l(source: Source, node: cst.CSTNode) -> int:
+    return source.lines_of(node)[0]

@@ -1,0 +1,58 @@
+"""Who may look at a variable other than in the order of the text: handlers, other files, and what sees all names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from diagnose.source.dataflow.flow import Loop, is_variable, scope_of, within
+from diagnose.source.tree.edits import call_name
+from diagnose.source.tree.syntax import Source
+
+__all__ = ["seen_after_failure", "seen_elsewhere"]
+
+_SEES_ALL = frozenset({"locals", "globals", "vars", "eval", "exec", "breakpoint", "set_trace", "embed"})
+
+
+def seen_after_failure(source: Source, loop: Loop, names: Iterable[str]) -> str | None:
+    """Why what a loop has gathered may be looked at when the loop is left by an exception; None where it is not."""
+    scope = scope_of(source, loop)
+    wanted = set(names)
+    for above in source.ancestors(loop):
+        if above is scope:
+            break
+        if isinstance(above, cst.Try):
+            begin = source.span(loop)[0]
+            for use in source.every(cst.Name, scope):
+                later = source.span(use)[0] > begin and not within(source, use, loop)
+                if use.value in wanted and later and is_variable(source, use):
+                    return f"`{use.value}` may be used after an exception, in line {source.lines_of(use)[0]}"
+    for use in source.every(cst.Name, loop):
+        around = source.inside(use, cst.Try)
+        caught = around is not None and within(source, around, loop) and (around.handlers or around.finalbody)
+        if use.value in wanted and caught:
+            return f"`{use.value}` is used where an exception is caught, in line {source.lines_of(use)[0]}"
+    return None
+
+
+def seen_elsewhere(source: Source, others: Iterable[Source], scope: cst.CSTNode, name: str) -> str | None:
+    """Why a variable may be seen by code that does not name it here: by `locals()`, or from another file."""
+    below = source.module if isinstance(scope, cst.Module) else scope
+    for call in source.every(cst.Call, below):
+        if call_name(call) in _SEES_ALL and not (call_name(call) == "eval" and isinstance(call.func, cst.Attribute)):
+            return f"may be seen by `{call_name(call)}`, in line {source.lines_of(call)[0]}"
+    if not isinstance(scope, cst.Module):
+        return None
+    for other in others:
+        if other is source:
+            continue
+        imported = (
+            alias
+            for each in other.every(cst.ImportFrom)
+            if not isinstance(each.names, cst.ImportStar)
+            for alias in each.names
+        )
+        if any(isinstance(alias.name, cst.Name) and alias.name.value == name for alias in imported):
+            return "is imported by another file"
+    return None

@@ -1,0 +1,71 @@
+"""What a program writes in place: tensors whose contents change while their name stays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from diagnose.source.tree.syntax import Source
+
+__all__ = ["is_written", "written_in_place"]
+
+_SAME_MEMORY = frozenset({"data", "T", "mT", "H", "mH", "real", "imag"})
+_VIEWS = frozenset(
+    {"detach", "diagonal", "expand", "expand_as", "flatten", "movedim", "narrow", "numpy", "permute", "ravel"}
+    | {"reshape", "select", "squeeze", "swapaxes", "t", "transpose", "unfold", "unsqueeze", "view", "view_as"}
+)
+"""Methods whose results lie in the same memory, or may: `reshape` copies only what it has to."""
+
+
+def is_written(source: Source, code: str, below: cst.CSTNode | None = None) -> bool:
+    """Whether anything below a node (the module) writes to what some code names: `mask`, `self.mask`."""
+    return any(source.code(each) == code for each in written_in_place(source, below))
+
+
+def written_in_place(source: Source, below: cst.CSTNode | None = None) -> Iterator[cst.BaseExpression]:
+    """What each write below a node changes.
+
+    `x` of `x.add_(1)`, `x[0] = 1`, `x += 1`, `x.data[0].zero_()`, `torch.add(a, b, out=x)`, `nn.init.zeros_(x)`.
+    """
+    for node in source.walk(below):
+        if isinstance(node, cst.Call):
+            yield from map(_memory, _by_call(source, node))
+        elif isinstance(node, cst.AugAssign):
+            yield _memory(node.target)
+        elif isinstance(node, cst.AssignTarget | cst.For):
+            yield from (_memory(each) for each in _elements(node.target) if isinstance(each, cst.Subscript))
+
+
+def _by_call(source: Source, call: cst.Call) -> Iterator[cst.BaseExpression]:
+    for arg in call.args:
+        if arg.keyword is not None and arg.keyword.value == "out":
+            yield from _elements(arg.value)
+    function = call.func
+    method = function.attr.value if isinstance(function, cst.Attribute) else ""
+    if not method.endswith("_") or method.endswith("__"):
+        return
+    assert isinstance(function, cst.Attribute)  # or it had no such name
+    if not any(name.startswith("torch.") for name in source.names(function)):
+        yield function.value
+    elif call.args and not call.args[0].star:
+        yield call.args[0].value
+
+
+def _elements(target: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+    if isinstance(target, cst.Tuple | cst.List):
+        for element in target.elements:
+            yield from _elements(element.value)
+    else:
+        yield target
+
+
+def _memory(node: cst.BaseExpression) -> cst.BaseExpression:
+    """What holds the memory that a view or a part shows."""
+    while True:
+        if isinstance(node, cst.Subscript) or (isinstance(node, cst.Attribute) and node.attr.value in _SAME_MEMORY):
+            node = node.value
+        elif isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in _VIEWS:
+            node = node.func.value
+        else:
+            return node

@@ -1,0 +1,142 @@
+"""The code that may run while some statements do: all that they mention, and what that mentions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeVar
+
+import libcst as cst
+
+from diagnose.source.dataflow.exception_handlers import ways_to
+from diagnose.source.dataflow.flow import Loop, loops_around
+from diagnose.source.tree.syntax import Source
+
+__all__ = ["Place", "Reached", "runs_after"]
+
+_Node = TypeVar("_Node", bound=cst.CSTNode)
+Place = tuple[str, Source, cst.CSTNode]
+"""A file, its source, and a node of it."""
+
+_STARTS = frozenset({"__init__", "__new__", "__post_init__", "__init_subclass__"})
+_OF_MODULES = frozenset({"train", "eval", "to", "cuda", "cpu", "step", "zero_grad", "backward", "forward", "update"})
+"""Methods of torch's: `model.train()` is not the `train` of a trainer."""
+
+
+class Reached:
+    """Pieces of code, and the functions of the program that may run in them. By name, so rather too many."""
+
+    def __init__(self, sources: Mapping[str, Source], begins: Sequence[Place]) -> None:
+        self._sources = sources
+        self._around = {
+            above
+            for path, _, node in begins
+            for _, other, place in ways_to(sources, path, node)
+            for above in other.ancestors(place)
+        }
+        """What leads to that code is not run by it."""
+        self.pieces: dict[cst.CSTNode, Place] = {}
+        self._aliases = {
+            source.code(alias.asname.name): source.code(alias.name)
+            for source in sources.values()
+            for alias in source.every(cst.ImportAlias)
+            if alias.asname is not None
+        }
+        self._functions = [
+            (path, source, function, source.inside(function, cst.ClassDef))
+            for path, source in sources.items()
+            for function in source.every(cst.FunctionDef)
+        ]
+        pending = [*begins, *self._implicit()]
+        while pending:
+            place = pending.pop()
+            if place[2] not in self.pieces:
+                self.pieces[place[2]] = place
+                pending += self._mentioned(place)
+
+    def every(self, kind: type[_Node]) -> Iterator[tuple[str, Source, _Node]]:
+        """All nodes of a kind in that code, each once."""
+        seen: set[cst.CSTNode] = set()
+        for path, source, piece in self.pieces.values():
+            for node in source.every(kind, piece):
+                if node not in seen:
+                    seen.add(node)
+                    yield path, source, node
+
+    def _implicit(self) -> Iterator[Place]:
+        """What nobody calls by its name: operators, hooks, the methods that a library calls."""
+        handed = {
+            name.value
+            for source in self._sources.values()
+            for name in source.every(cst.Name)
+            if isinstance(source.parent(name), cst.Arg)
+        }
+        for path, source, function, owner in self._functions:
+            name = function.name.value
+            dunder = owner is not None and name.startswith("__") and name not in _STARTS
+            of_library = owner is not None and name not in _STARTS and self._is_of_library(source, owner)
+            if (dunder or name == "forward" or name in handed or of_library) and function not in self._around:
+                yield path, source, function
+
+    def _is_of_library(self, source: Source, owner: cst.ClassDef) -> bool:
+        """Whether a library other than torch may call methods of a class, as it does of a callback."""
+        for base in owner.bases:
+            names = source.names(base.value) or {source.code(base.value)}
+            own = any(each.name.value == source.code(base.value).rpartition(".")[2] for each in self._classes())
+            plain = source.code(base.value) in {"object", "ABC", "Protocol", "Enum", "Exception", "RuntimeError"}
+            if not own and not plain and not any(name.startswith("torch.") for name in names):
+                return True
+        return False
+
+    def _classes(self) -> Iterator[cst.ClassDef]:
+        return (each for source in self._sources.values() for each in source.every(cst.ClassDef))
+
+    def _mentioned(self, place: Place) -> Iterator[Place]:
+        _, source, piece = place
+        plain: set[str] = set()
+        parts: set[str] = set()
+        own: set[str] = set()
+        for name in source.every(cst.Name, piece):
+            above = source.parent(name)
+            if isinstance(above, cst.Arg) and above.keyword is name:
+                continue
+            if isinstance(above, cst.Attribute) and above.attr is name:
+                of_self = isinstance(above.value, cst.Name) and above.value.value in {"self", "cls"}
+                (own if of_self else parts).add(name.value)
+            else:
+                plain.add(self._aliases.get(name.value, name.value))
+        around = source.inside(piece, cst.ClassDef)
+        for path, other, function, owner in self._functions:
+            name_of = function.name.value
+            if function in self._around or function is piece:
+                continue
+            if owner is None:
+                named = name_of in plain | parts
+            elif name_of in _STARTS:
+                named = owner.name.value in plain | parts
+            else:
+                theirs = name_of in parts and name_of not in _OF_MODULES
+                named = theirs or (name_of in own and (around is None or owner is around or bool(around.bases)))
+            if named:
+                yield path, other, function
+
+
+def runs_after(sources: Mapping[str, Source], path: str, node: cst.CSTNode) -> Iterator[Place]:
+    """The statements that may run after a node, in its function and in those that lead to it."""
+    for at, source, place in ways_to(sources, path, node):
+        loops: list[Loop] = loops_around(source, place)
+        if loops:
+            yield at, source, loops[-1]
+        below = place
+        for above in source.ancestors(place):
+            if isinstance(above, cst.Try):
+                for part in (*above.handlers, above.orelse, above.finalbody):
+                    if part is not None and part is not below:
+                        yield at, source, part
+            if isinstance(above, cst.FunctionDef):
+                break
+            block = list(above.body) if isinstance(above, cst.IndentedBlock | cst.Module) else []
+            later = block[block.index(below) + 1 :] if below in block else []  # type: ignore[arg-type]
+            for statement in later:
+                if not isinstance(statement, cst.FunctionDef | cst.ClassDef):
+                    yield at, source, statement
+            below = above

@@ -1,0 +1,268 @@
+"""Statements that take a value read from the device, put off until somebody looks at what they fill.
+
+`history[task].append(loss.item())` becomes `history_pending.append((loss.detach().clone(), task))`; where the program
+uses `history`, in its log branch or after the loop, the statement runs for each of them, with its value read then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import libcst as cst
+
+from diagnose.source.dataflow.exit_paths import seen_after_failure, seen_elsewhere
+from diagnose.source.dataflow.flow import (
+    Loop,
+    Variable,
+    asks_nothing,
+    gate,
+    is_after,
+    is_variable,
+    scope_of,
+    uses_of,
+    within,
+)
+from diagnose.source.dataflow.mutations import is_written
+from diagnose.source.device.device_reads import is_read, tensor_of
+from diagnose.source.device.meter_updates import does_more_than_fill
+from diagnose.source.device.value_kinds import is_number
+from diagnose.source.tree.edits import call_name, free_name, insert_above, insert_after, insert_before
+from diagnose.source.tree.syntax import Source, Splice
+
+__all__ = ["NotPending", "put_off_statement", "puts_off"]
+
+_FILLS = frozenset({"append", "update", "add"})
+_MOST_ALIASES = 8
+_CONTAINERS = frozenset({"list", "dict", "set", "defaultdict", "OrderedDict", "deque", "Counter"})
+_NAMES_PARTS = frozenset({"len", "range", "format", "zip", "enumerate", "str", "int", "float"})
+
+
+class NotPending(Exception):
+    """Why a statement stays where it is."""
+
+
+@dataclass
+class _Call:
+    """The statement taken apart: what is to be kept of the moment, and its code with names in the place of that."""
+
+    read: cst.Call
+    kept: list[cst.BaseExpression] = field(default_factory=list)
+    replaced: list[tuple[cst.BaseExpression, str]] = field(default_factory=list)
+
+
+def puts_off(source: Source, read: cst.Call, sums: bool = False) -> str | None:
+    """The variable that the statement of a read fills, where the statement is of a kind that can be put off.
+
+    `sums`: also that of `total += …`, which could stay on the device where its arithmetic is exact there.
+    """
+    statement = _statement(source, read)
+    if isinstance(statement, cst.AugAssign):
+        target: cst.BaseExpression = statement.target
+        return _root(target) if sums or isinstance(target, cst.Subscript) else None
+    if isinstance(statement, cst.Expr) and isinstance(statement.value, cst.Call):
+        function = statement.value.func
+        if isinstance(function, cst.Attribute) and function.attr.value in _FILLS:
+            plain = function.attr.value == "append" and isinstance(function.value, cst.Name)
+            return None if plain else _root(function.value)
+    return None
+
+
+def put_off_statement(source: Source, others: Sequence[Source], read: cst.Call, batch: Loop) -> list[Splice]:
+    """The edits that put the statement of a read off; `others` are the program's files. Raises NotPending."""
+    statement = _statement(source, read)
+    name = puts_off(source, read, sums=True)
+    line = source.parent(statement) if statement is not None else None
+    if statement is None or name is None or not isinstance(line, cst.SimpleStatementLine) or len(line.body) > 1:
+        raise NotPending("its statement cannot be moved")
+    if sum(map(is_read, source.every(cst.Call, statement))) > 1:
+        raise NotPending("its statement reads several values")
+    branches, after = _looks(source, statement, batch, name)
+    _check_filled(source, others, statement, batch, name)
+    call = _taken_apart(source, statement, read, batch, name)
+    pending = free_name(source, f"{name}_pending")
+    tensor = tensor_of(source, read, "kept")
+    entry = f"({', '.join([tensor, *map(source.code, call.kept)])})" if call.kept else tensor
+    flush = _flush(source, statement, call, pending)
+    splices = [
+        insert_above(source, batch, [f"{pending} = []"]),
+        Splice(*source.span(statement), f"{pending}.append({entry})"),
+    ]
+    for branch in branches:
+        first = branch.body.body[0] if isinstance(branch.body, cst.IndentedBlock) else None
+        if first is None:
+            raise NotPending(f"`{name}` is used in a branch of one line")
+        splices.append(insert_before(source, first, flush))
+    if after:
+        splices.append(insert_after(source, batch, flush))
+    return splices
+
+
+def _check_filled(
+    source: Source, others: Sequence[Source], statement: cst.BaseSmallStatement, batch: Loop, name: str
+) -> None:
+    """Refuse what may be looked at before it is filled, and what does more than to fill. Raises NotPending."""
+    scope = scope_of(source, batch)
+    if any(isinstance(node, cst.Yield) for node in source.walk(scope)):
+        raise NotPending("the function is a generator, which may be closed while values wait")
+    seen = seen_elsewhere(source, others, scope, name)
+    failed = seen_after_failure(source, batch, [name, *_aliases(source, scope, name, batch)])
+    if seen is not None or failed is not None:
+        raise NotPending(f"`{name}` {seen}" if seen is not None else str(failed))
+    method = ""
+    if isinstance(statement, cst.Expr) and isinstance(statement.value, cst.Call):
+        method = call_name(statement.value)
+    made = [value for _, value in uses_of(source, scope, name).assigned]
+    if not made:
+        raise NotPending(f"`{name}` is not made in this function, and others may look at it")
+    classes = {each.name.value: each for one in others for each in one.every(cst.ClassDef)}
+    where = {each.name.value: one for one in others for each in one.every(cst.ClassDef)}
+    for value in made:
+        called = [call_name(call) for call in source.every(cst.Call, value)]
+        own = [each for each in called if each in classes]
+        if any(each not in _CONTAINERS and each not in classes and each not in _NAMES_PARTS for each in called):
+            raise NotPending(f"what `{name}` is made by is not seen in these files")
+        for each in own:
+            reason = does_more_than_fill(where[each], classes[each], method)
+            if method and reason is not None:
+                raise NotPending(f"`{each}.{method}` {reason}")
+
+
+def _statement(source: Source, read: cst.Call) -> cst.BaseSmallStatement | None:
+    return next((above for above in source.ancestors(read) if isinstance(above, cst.BaseSmallStatement)), None)
+
+
+def _root(node: cst.BaseExpression) -> str | None:
+    while isinstance(node, cst.Subscript):
+        node = node.value
+    return node.value if isinstance(node, cst.Name) else None
+
+
+def _looks(source: Source, statement: cst.CSTNode, batch: Loop, name: str) -> tuple[list[cst.If], bool]:
+    """The branches of the loop that look at what a variable holds, and whether anything does so after the loop."""
+    scope = scope_of(source, batch)
+    branches: dict[cst.If, None] = {}
+    after = False
+    for alias in _aliases(source, scope, name, batch):
+        uses = uses_of(source, scope, alias)
+        if uses.lost:
+            raise NotPending(f"`{alias}` {uses.lost}")
+        bound = [target for target, _ in (*uses.assigned, *uses.augmented)]
+        for use in (*uses.reads, *(target for target in bound if within(source, target, batch))):
+            if within(source, use, statement):
+                continue
+            if within(source, use, batch):
+                branch = gate(source, use, batch)
+                if branch is None:
+                    if asks_nothing(source, use) and alias != name:
+                        continue
+                    if isinstance(batch, cst.For) and within(source, use, batch.iter):
+                        raise NotPending(
+                            f"`{alias}` hands out the batches and shows what it holds by itself: let its meters keep "
+                            "tensors, detached, and read them where it shows them"
+                        )
+                    raise NotPending(f"`{alias}` is used in every step, in line {source.lines_of(use)[0]}")
+                branches[branch] = None
+            elif is_after(source, use, batch) or _in_loop_around(source, use, batch):
+                after = True
+            elif alias == name and _is_handed_on(source, use):
+                raise NotPending(f"`{name}` is handed on, in line {source.lines_of(use)[0]}")
+    if after and any(source.every(cst.Return, batch)):
+        raise NotPending("the loop may be left by a return")
+    outer = [branch for branch in branches if not any(within(source, branch, other) for other in branches)]
+    return outer, after
+
+
+def _aliases(source: Source, scope: cst.CSTNode, name: str, batch: Loop) -> list[str]:
+    """The name, and names of what was made from it before the loop: a progress meter that was given it, say."""
+    found = [name]
+    for known in found:
+        for assign in source.every(cst.Assign, scope):
+            target = assign.targets[0].target
+            mentions = any(
+                use.value == known and is_variable(source, use) for use in source.every(cst.Name, assign.value)
+            )
+            gated = within(source, assign, batch) and gate(source, assign, batch) is not None
+            later = is_after(source, assign, batch)
+            if mentions and isinstance(target, cst.Name) and target.value not in found and not gated and not later:
+                found.append(target.value)
+        if len(found) > _MOST_ALIASES:
+            raise NotPending(f"`{name}` goes into too many others")
+    return found
+
+
+def _in_loop_around(source: Source, use: cst.CSTNode, batch: Loop) -> bool:
+    """Whether a use before the loop comes again after it, in the next turn of a loop around both."""
+    around = [above for above in source.ancestors(batch) if isinstance(above, cst.For | cst.While)]
+    return any(within(source, use, loop) for loop in around)
+
+
+def _is_handed_on(source: Source, use: Variable) -> bool:
+    """Whether a statement that binds nothing passes a variable to a call."""
+    for above in source.ancestors(use):
+        if isinstance(above, cst.Arg):
+            return isinstance(source.parent(source.parent(above) or above), cst.Expr)
+        if isinstance(above, cst.BaseSmallStatement):
+            return isinstance(above, cst.Return)
+    return False
+
+
+def _taken_apart(source: Source, statement: cst.BaseSmallStatement, read: cst.Call, batch: Loop, name: str) -> _Call:
+    call = _Call(read)
+    for part in _parts(statement):
+        _take(source, part, call, batch, name)
+    return call
+
+
+def _parts(statement: cst.BaseSmallStatement) -> Iterator[cst.BaseExpression]:
+    """The expressions that a statement is made of, but for what it fills."""
+    filled: cst.BaseExpression | None = None
+    if isinstance(statement, cst.AugAssign):
+        filled = statement.target
+        yield statement.value
+    elif isinstance(statement, cst.Expr) and isinstance(statement.value, cst.Call):
+        yield from (arg.value for arg in statement.value.args)
+        filled = statement.value.func.value if isinstance(statement.value.func, cst.Attribute) else None
+    while isinstance(filled, cst.Subscript):
+        for element in filled.slice:
+            if not isinstance(element.slice, cst.Index):
+                raise NotPending("it fills a slice")
+            yield element.slice.value
+        filled = filled.value
+
+
+def _take(source: Source, part: cst.BaseExpression, call: _Call, batch: Loop, name: str) -> None:
+    if part is call.read:
+        call.replaced.append((part, free_name(source, "tensor")))
+    elif any(node is call.read for node in source.walk(part)):
+        if not isinstance(part, cst.BinaryOperation):
+            raise NotPending("where its value goes is not understood")
+        _take(source, part.left, call, batch, name)
+        _take(source, part.right, call, batch, name)
+    elif not isinstance(part, cst.Integer | cst.Float | cst.SimpleString):
+        if any(each.value == name for each in source.every(cst.Name, part)):
+            raise NotPending(f"it depends on `{name}` itself")
+        written = any(is_written(source, each.value, batch) for each in source.every(cst.Name, part))
+        if written and not is_number(source, part):
+            raise NotPending(f"`{source.code(part)}` may be changed before it is used")
+        kept = free_name(source, f"{part.value}_then" if isinstance(part, cst.Name) else "argument", _taken(call))
+        call.kept.append(part)
+        call.replaced.append((part, kept))
+
+
+def _taken(call: _Call) -> set[str]:
+    return {name for _, name in call.replaced}
+
+
+def _flush(source: Source, statement: cst.CSTNode, call: _Call, pending: str) -> list[str]:
+    """The lines that run the statement for all that is pending."""
+    start, end = source.span(statement)
+    code, at = "", start
+    for part, name in sorted(call.replaced, key=lambda each: source.wide_span(each[0])[0]):
+        begin, finish = source.wide_span(part)
+        code += source.text[at:begin] + (f"{name}.item()" if part is call.read else name)
+        at = finish
+    code += source.text[at:end]
+    tensor = next(name for part, name in call.replaced if part is call.read)
+    names = [tensor, *(name for part, name in call.replaced if part is not call.read)]
+    return [f"for {', '.join(names)} in {pending}:", f"{source.indentation}{code}", f"{pending}.clear()"]

@@ -1,0 +1,79 @@
+"""Whether a model may use other parameters in one step than in another: layers that are dropped, experts, branches."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+
+import libcst as cst
+
+from diagnose.source.tree.syntax import Source, parse
+
+__all__ = ["varies"]
+
+_FORWARD = frozenset({"forward", "training_step"})
+_RANDOM = re.compile(
+    r"\b(?:random|rand|randn|randint|bernoulli|choice|uniform)\(|layer_?drop|drop_path|stochastic_depth|drop_layer",
+    re.I,
+)
+_LOSS = re.compile(r"loss|criterion|objective", re.I)
+_BY_STEP = re.compile(r"\b(?:step|epoch|iteration|global_step)\b")
+
+
+def varies(sources: Mapping[str, str]) -> str | None:
+    """The place of a condition of a forward pass that may come out differently in the next step; None where none does.
+
+    It hangs on a random number, on the step, or on an input, and decides whether a part of the model is called.
+    """
+    for path, text in sources.items():
+        source = parse(text) if "forward" in text or "training_step" in text else None
+        for function in source.every(cst.FunctionDef) if source is not None else ():
+            assert source is not None  # or it would have no functions
+            if function.name.value in _FORWARD and (branch := _varying(source, function)) is not None:
+                return f"{path}:{source.lines_of(branch)[0]}"
+    return None
+
+
+def _varying(source: Source, function: cst.FunctionDef) -> cst.CSTNode | None:
+    branches: list[cst.If | cst.IfExp] = [
+        *source.every(cst.If, function.body),
+        *source.every(cst.IfExp, function.body),
+    ]
+    for branch in branches:
+        test = source.code(branch.test)
+        if _RANDOM.search(test) or _BY_STEP.search(test) or _names_of_chance(source, function, branch.test):
+            return branch
+        if _asks_input(function, branch.test) and _chooses_parts(source, function, branch):
+            return branch
+    return None
+
+
+def _asks_input(function: cst.FunctionDef, test: cst.BaseExpression) -> bool:
+    """Whether a condition asks which task an input is for, or whether there is one."""
+    given = {each.name.value for each in function.params.params}
+    compared = [test.left] if isinstance(test, cst.Comparison) else [test]
+    return any(isinstance(each, cst.Name) and each.value in given for each in compared)
+
+
+def _chooses_parts(source: Source, function: cst.FunctionDef, branch: cst.If | cst.IfExp) -> bool:
+    """Whether a part of the model is called in one of its cases, and nowhere else."""
+    called = Counter(_parts(source, function.body))
+    both = [branch.body, branch.orelse] if branch.orelse is not None else [branch.body]
+    return any(called[part] == count for side in both for part, count in Counter(_parts(source, side)).items())
+
+
+def _parts(source: Source, below: cst.CSTNode) -> list[str]:
+    """What a piece of code calls of `self`, criteria aside: these have no parameters."""
+    calls = [source.code(call.func) for call in source.every(cst.Call, below)]
+    return [code for code in calls if re.fullmatch(r"self\.\w+", code) and not _LOSS.search(code)]
+
+
+def _names_of_chance(source: Source, function: cst.FunctionDef, test: cst.BaseExpression) -> bool:
+    """Whether a condition asks a variable that the function drew."""
+    asked = {name.value for name in source.every(cst.Name, test)}
+    for assign in source.every(cst.Assign, function.body):
+        named = {source.code(target.target) for target in assign.targets}
+        if named & asked and _RANDOM.search(source.code(assign.value)):
+            return True
+    return False

@@ -1,1 +1,0 @@
-"""Formulas that a source writes out: attention, normalisations, activations, losses, optimizers."""

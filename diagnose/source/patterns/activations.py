@@ -1,0 +1,194 @@
+"""Activations written out of primitives: GELU in its two forms, and SiLU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import libcst as cst
+
+from diagnose.source.dataflow.reaching_definitions import Bound, names_in, reaching, same_value, statement_of
+from diagnose.source.patterns.formula import Operation, certain, constant
+from diagnose.source.rewrite.leftovers import nothing_else_reads
+from diagnose.source.tree.syntax import Source
+
+__all__ = ["WrittenActivation", "written_activations"]
+
+_CUBE = 0.044715
+_CLOSE = 1e-4
+"""Relative: constants are often written with four digits."""
+
+
+@dataclass
+class WrittenActivation:
+    """`root` computes `kind` (`tanh`, `erf`: of GELU; `silu`) of `input`."""
+
+    source: Source
+    root: cst.BaseExpression
+    kind: str = ""
+    input: cst.BaseExpression | None = None
+    steps: list[tuple[cst.CSTNode, str]] = field(default_factory=list)
+
+
+class _NotOne(Exception):
+    """It is something else."""
+
+
+def written_activations(source: Source) -> Iterator[WrittenActivation]:
+    """Those of a file, the widest expression of each."""
+    done: list[tuple[int, int]] = []
+    for node in source.walk():
+        if not isinstance(node, cst.BinaryOperation | cst.Call):
+            continue
+        start, end = source.span(node)
+        if any(first <= start and end <= last for first, last in done):
+            continue
+        found = WrittenActivation(source, node)
+        try:
+            _read(found, node)
+        except _NotOne:
+            continue
+        assert found.input is not None
+        at = statement_of(source, node)
+        if same_value(source, found.input, at) and nothing_else_reads(source, node, found.steps):
+            done.append((start, end))
+            yield found
+
+
+def _factors(found: WrittenActivation, node: cst.BaseExpression) -> tuple[float, list[cst.BaseExpression]]:
+    """A product as its constant and its other factors."""
+    value = constant(found.source, node)
+    if value is not None:
+        return value, []
+    made = certain(found.source, node)
+    if made is None or len(made.operands) != 2 or made.name not in {"mul", "div"}:
+        return 1.0, [node]
+    found.steps += made.through
+    left, factors = _factors(found, made.operands[0])
+    right, others = _factors(found, made.operands[1])
+    if made.name == "mul":
+        return left * right, [*factors, *others]
+    if others or not right:
+        raise _NotOne
+    return left / right, factors
+
+
+def _read(found: WrittenActivation, node: cst.BaseExpression) -> None:
+    coefficient, factors = _factors(found, node)
+    if len(factors) != 2:
+        raise _NotOne
+    for value, gate in (factors, factors[::-1]):
+        before = len(found.steps)
+        try:
+            found.input = value
+            _gate(found, coefficient, gate)
+            return
+        except _NotOne:
+            del found.steps[before:]
+    raise _NotOne
+
+
+def _gate(found: WrittenActivation, coefficient: float, node: cst.BaseExpression) -> None:
+    made = _made(found, node)
+    if made.name == "sigmoid" and _close(coefficient, 1):
+        found.kind = "silu"
+        _is_input(found, made.operands[0])
+        return
+    if made.name != "add" or not _close(coefficient, 0.5):
+        raise _NotOne
+    _, inner = _with_constant(found, made, 1)
+    inner_made = _made(found, inner)
+    if inner_made.name == "erf":
+        found.kind = "erf"
+        scale, factors = _factors(found, inner_made.operands[0])
+        if not _close(scale, math.sqrt(0.5)) or len(factors) != 1:
+            raise _NotOne
+        _is_input(found, factors[0])
+    elif inner_made.name == "tanh":
+        found.kind = "tanh"
+        scale, factors = _factors(found, inner_made.operands[0])
+        if not _close(scale, math.sqrt(2 / math.pi)):
+            raise _NotOne
+        _cubic(found, factors)
+    else:
+        raise _NotOne
+
+
+def _cubic(found: WrittenActivation, factors: list[cst.BaseExpression]) -> None:
+    """x + 0.044715·x³, or x·(1 + 0.044715·x²)."""
+    power = 3
+    if len(factors) == 2:
+        first, second = factors
+        if _is_same(found, second):
+            first, second = second, first
+        _is_input(found, first)
+        factors, power = [second], 2
+    if len(factors) != 1:
+        raise _NotOne
+    made = _made(found, factors[0])
+    if made.name != "add" or len(made.operands) != 2:
+        raise _NotOne
+    for plain, raised in (made.operands, tuple(reversed(made.operands))):
+        scale, rest = _factors(found, raised)
+        plain_fits = _is_same(found, plain) if power == 3 else _close(constant(found.source, plain) or 0.0, 1)
+        if plain_fits and _close(scale, _CUBE) and _power(found, rest) == power:
+            return
+    raise _NotOne
+
+
+def _power(found: WrittenActivation, factors: list[cst.BaseExpression]) -> int:
+    total = 0
+    for factor in factors:
+        if _is_same(found, factor):
+            total += 1
+            continue
+        made = _made(found, factor)
+        exponent = (
+            constant(found.source, made.operands[1]) if made.name == "pow" else 2 if made.name == "square" else None
+        )
+        if exponent not in {2, 3} or not _is_same(found, made.operands[0]):
+            raise _NotOne
+        total += int(exponent)
+    return total
+
+
+def _with_constant(
+    found: WrittenActivation, made: Operation, wanted: float
+) -> tuple[cst.BaseExpression, cst.BaseExpression]:
+    if len(made.operands) == 2:
+        for plain, other in (made.operands, tuple(reversed(made.operands))):
+            value = constant(found.source, plain)
+            if value is not None and _close(value, wanted):
+                return plain, other
+    raise _NotOne
+
+
+def _made(found: WrittenActivation, node: cst.BaseExpression) -> Operation:
+    made = certain(found.source, node)
+    if made is None or not made.operands:
+        raise _NotOne
+    found.steps += made.through
+    return made
+
+
+def _is_input(found: WrittenActivation, node: cst.BaseExpression) -> None:
+    if not _is_same(found, node):
+        raise _NotOne
+
+
+def _is_same(found: WrittenActivation, node: cst.BaseExpression) -> bool:
+    """Whether an expression is the activation's input: the same text with the same meaning, and no call."""
+    source, other = found.source, found.input
+    if other is None or any(source.every(cst.Call, node)) or source.code(node) != source.code(other):
+        return False
+    for name, also in zip(names_in(source, node), names_in(source, other), strict=True):
+        one = reaching(source, statement_of(source, name), name.value)
+        two = reaching(source, statement_of(source, also), also.value)
+        if one.statement is not two.statement or Bound.LOST in (one.bound, two.bound):
+            return False
+    return True
+
+
+def _close(value: float, wanted: float) -> bool:
+    return abs(value - wanted) <= _CLOSE * abs(wanted)

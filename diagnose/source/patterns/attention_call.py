@@ -1,0 +1,389 @@
+"""The arguments of `scaled_dot_product_attention` that compute what attention written out computes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import libcst as cst
+
+from diagnose.source.dataflow.reaching_definitions import Bound, in_module, names_in, reaching, same_value, statement_of
+from diagnose.source.patterns.attention import Mask, Operand, WrittenAttention
+from diagnose.source.patterns.attention_keys import may_have_more_keys
+from diagnose.source.patterns.causal_masks import Polarity, causal, fill_value
+from diagnose.source.patterns.formula import constant, operation
+from diagnose.source.patterns.numeric import canonical, is_number, last_size, root_of
+from diagnose.source.settings.defaults import assigned, defaults_of, sets_attribute
+from diagnose.source.tree.attributes import member
+from diagnose.source.tree.syntax import Source, parse
+
+__all__ = ["CannotFuse", "FusedCall", "fused_call"]
+
+_LARGE = 1e3
+_AGREES = {"hide": Polarity.HIDE, "keep": Polarity.KEEP, "add": Polarity.ADD}
+
+
+class CannotFuse(Exception):
+    """Why there is no such call."""
+
+
+@dataclass(frozen=True)
+class FusedCall:
+    """Arguments in order, and what is written after the call."""
+
+    arguments: tuple[str, ...]
+    after: str
+    unneeded: tuple[tuple[cst.CSTNode, str], ...]
+    """Statements, with the names they bind, that made a mask which is now said in one word."""
+    drops: bool
+    """Weights are dropped at random: the fused kernel draws its own random numbers."""
+
+
+def fused_call(found: WrittenAttention, sources: Mapping[str, str]) -> FusedCall:
+    """Raises CannotFuse."""
+    assert found.query is not None and found.key is not None
+    source = found.source
+    for operand in (found.query, found.key, found.value):
+        _same(found, operand.node)
+    query, *others = (_operand(source, operand) for operand in (found.query, found.key, found.value))
+    unneeded: list[tuple[cst.CSTNode, str]] = []
+    masks = _masks(found, unneeded)
+    parts = [_with_even_rows(found, query, masks), *others]
+    if found.three_axes:
+        parts = [f"{part}.unsqueeze(0)" for part in parts]
+    arguments = [*parts, *([masks.argument] if masks is not None else [])]
+    dropped, drops = _dropped(found, sources)
+    arguments += [f"dropout_p={dropped}"] if dropped else []
+    scale = _scale(found)
+    arguments += [f"scale={scale}"] if scale else []
+    after = ".squeeze(0)" if found.three_axes else ""
+    after += _moved(found.result_order) if found.result_order else ""
+    return FusedCall(tuple(arguments), after, tuple(unneeded), drops)
+
+
+def _same(found: WrittenAttention, node: cst.BaseExpression) -> None:
+    if not same_value(found.source, node, found.statement):
+        raise CannotFuse(f"{found.source.code(node)} is changed between its two products")
+    gone = {name for _, name in found.steps}
+    for name in names_in(found.source, node):
+        if name.value in gone and not _stays(found, name):
+            raise CannotFuse(f"{name.value} is one of the tensors that would go")
+
+
+def _stays(found: WrittenAttention, name: cst.Name) -> bool:
+    """Whether a name that a removed statement binds means, where it is used here, something that stays."""
+    seen = reaching(found.source, statement_of(found.source, name), name.value)
+    return all(seen.statement is not statement for statement, _ in found.steps)
+
+
+def _operand(source: Source, operand: Operand) -> str:
+    code = _in_method(source, operand.node) if operand.order or operand.transposed else source.code(operand.node)
+    if operand.transposed:
+        return f"{code}.transpose(-2, -1)"
+    return code + (_moved(operand.order) if operand.order else "")
+
+
+def _in_method(source: Source, node: cst.BaseExpression) -> str:
+    code = source.code(node)
+    simple = isinstance(node, cst.Name | cst.Attribute | cst.Call | cst.Subscript) or code.startswith("(")
+    return code if simple else f"({code})"
+
+
+def _moved(order: tuple[int, ...]) -> str:
+    """The call that puts axes into an order."""
+    if order == tuple(range(len(order))):
+        return ""
+    moved = [axis for axis, there in enumerate(order) if axis != there]
+    if len(moved) == 2:
+        return f".transpose({moved[0]}, {moved[1]})"
+    return f".permute({', '.join(map(str, order))})"
+
+
+@dataclass(frozen=True)
+class _Told:
+    """How the masks are said to the kernel."""
+
+    argument: str
+    hidden: str | None = None
+    """Of a finite fill value: the code that is true where a key is not seen."""
+    condition: cst.BaseExpression | None = None
+
+
+def _masks(found: WrittenAttention, unneeded: list[tuple[cst.CSTNode, str]]) -> _Told | None:
+    plain: list[Mask] = []
+    is_causal: list[Mask] = []
+    square = not may_have_more_keys(found)
+    for mask in found.masks:
+        used: list[tuple[cst.CSTNode, str]] = []
+        hides = mask.kind == "add" or _fill(found, mask) <= -_LARGE
+        if not hides:
+            raise CannotFuse("what it puts in the place of masked scores is not known to be very negative")
+        if square and causal(found.source, mask.node, used) is _AGREES[mask.kind]:
+            is_causal.append(mask)
+            unneeded += used
+        else:
+            plain.append(mask)
+    if not plain and not is_causal:
+        return None
+    if not plain and len(is_causal) == 1:
+        condition = is_causal[0].condition
+        if condition is None:
+            return _Told("is_causal=True")
+        if isinstance(condition, cst.Name | cst.Attribute):
+            return _Told(f"is_causal={found.source.code(condition)}")
+        raise CannotFuse("its mask is causal or not from call to call")
+    unneeded.clear()
+    return _combined(found, [*is_causal, *plain])
+
+
+def _fill(found: WrittenAttention, mask: Mask) -> float:
+    value = fill_value(found.source, mask.fill)
+    return math.nan if value is None else value
+
+
+def _combined(found: WrittenAttention, masks: list[Mask]) -> _Told:
+    source = found.source
+    for mask in masks:
+        _same(found, mask.node)
+        if mask.condition is not None:
+            _same(found, mask.condition)
+    if len(masks) == 1:
+        return _single(found, masks[0])
+    if any(mask.kind == "add" or mask.condition is not None for mask in masks):
+        raise CannotFuse("it has several masks, not all of them plain ones of booleans")
+    seen = " & ".join(_seen(source, mask, nested=True) for mask in masks)
+    if all(math.isinf(_fill(found, mask)) for mask in masks):
+        return _Told(f"attn_mask={seen}")
+    if len({_fill(found, mask) for mask in masks}) > 1:
+        raise CannotFuse("its masks put different numbers in the place of scores")
+    hidden = " | ".join(_hidden(source, mask, nested=True) for mask in masks)
+    return _Told(f"attn_mask=({seen}) | {_whole(hidden)}", hidden)
+
+
+def _single(found: WrittenAttention, mask: Mask) -> _Told:
+    source = found.source
+    hidden = None
+    if mask.kind == "add":
+        code = source.code(mask.node)
+    elif math.isinf(_fill(found, mask)):
+        code = _seen(source, mask)
+    else:
+        hidden = _hidden(source, mask)
+        code = f"{_seen(source, mask, nested=True)} | {_whole(hidden)}"
+    if mask.condition is None:
+        return _Told(f"attn_mask={code}", hidden)
+    return _Told(f"attn_mask={_only_if(source, mask.condition, code, 'None')}", hidden, mask.condition)
+
+
+def _only_if(source: Source, condition: cst.BaseExpression, code: str, otherwise: str) -> str:
+    """`code` where the condition holds, as a mask's `is not None` is best read."""
+    test = source.code(condition)
+    if otherwise == "None" and test == f"{code} is not None":
+        return code
+    if test.endswith(" is not None"):
+        return f"{otherwise} if {test.removesuffix(' is not None')} is None else {code}"
+    return f"{code} if {test} else {otherwise}"
+
+
+def _whole(hidden: str) -> str:
+    """True for the rows of which nothing is seen."""
+    plain = hidden.isidentifier() or (hidden.startswith("(") and _closes_last(hidden))
+    return f"{hidden if plain else f'({hidden})'}.all(-1, keepdim=True)"
+
+
+def _closes_last(code: str) -> bool:
+    """Whether the parenthesis that code begins with is closed by its last character."""
+    depth = 0
+    for at, character in enumerate(code):
+        depth += (character == "(") - (character == ")")
+        if not depth:
+            return at == len(code) - 1
+    return False
+
+
+def _with_even_rows(found: WrittenAttention, query: str, told: _Told | None) -> str:
+    """The queries, zero in rows of which nothing is seen.
+
+    A finite fill value gives such a row even weights over all keys, and no gradient to its scores. So does a query of
+    zeros that sees every key; booleans alone would give the row zeros, and a number that is added would let the
+    gradient through.
+    """
+    if told is None or told.hidden is None:
+        return query
+    zeroed = f"{query}.masked_fill({_whole(told.hidden)}, 0.0)"
+    return zeroed if told.condition is None else _only_if(found.source, told.condition, zeroed, query)
+
+
+def _seen(source: Source, mask: Mask, nested: bool = False) -> str:
+    return _told(source, mask.node, mask.kind == "hide", nested)
+
+
+def _hidden(source: Source, mask: Mask, nested: bool = False) -> str:
+    return _told(source, mask.node, mask.kind == "keep", nested)
+
+
+def _told(source: Source, node: cst.BaseExpression, negated: bool, nested: bool) -> str:
+    code = source.code(node)
+    compound = isinstance(node, cst.Comparison | cst.BinaryOperation) and not code.startswith("(")
+    if not negated:
+        return f"({code})" if nested and compound else code
+    if isinstance(node, cst.Comparison) and len(node.comparisons) == 1:
+        for operator, other in ((cst.Equal, "!="), (cst.NotEqual, "==")):
+            if isinstance(node.comparisons[0].operator, operator):
+                told = f"{source.code(node.left)} {other} {source.code(node.comparisons[0].comparator)}"
+                return f"({told})" if nested or code.startswith("(") else told
+    made = operation(source, node) if not isinstance(node, cst.Name) else None
+    if made is not None and made.name == "invert":
+        return source.code(made.operands[0])
+    return f"~({code})" if compound else f"~{code}"
+
+
+def _scale(found: WrittenAttention) -> str | None:
+    """The code of the scale; None where it is the one that the fused kernel takes by itself."""
+    source = found.source
+    if not found.factors:
+        return "1.0"
+    for _, node in found.factors:
+        _same(found, node)
+    if len(found.factors) == 1:
+        kind, node = found.factors[0]
+        root = root_of(source, node, inverse=kind == "mul")
+        if root is not None and _is_width(found, root):
+            return None
+        if is_number(source, node):
+            return source.text[slice(*source.span(node))] if kind == "mul" else f"1 / {_in_method(source, node)}"
+        if kind == "div" and (inner := _root_of_tensor(source, node)) is not None:
+            return f"{_in_method(source, inner)} ** -0.5"
+    if any(not is_number(source, node) for _, node in found.factors):
+        raise CannotFuse("its scale is not known to be a plain number")
+    return _product(found)
+
+
+def _product(found: WrittenAttention) -> str:
+    times = [_in_method(found.source, node) for kind, node in found.factors if kind == "mul"]
+    by = [_in_method(found.source, node) for kind, node in found.factors if kind == "div"]
+    return " / ".join([" * ".join(times) or "1", *by])
+
+
+def _is_width(found: WrittenAttention, root: cst.BaseExpression) -> bool:
+    """Whether a number is the width of queries and keys."""
+    source = found.source
+    made = operation(source, root)
+    if made is not None and made.name in {"tensor", "FloatTensor", "float"} and made.operands:
+        inner = made.operands[0]
+        if isinstance(inner, cst.List) and len(inner.elements) == 1:
+            inner = inner.elements[0].value
+        return _is_width(found, inner)
+    assert found.query is not None and found.key is not None
+    operands = [each.node for each in (found.query, found.key) if not each.transposed]
+    codes = {source.code(node) for node in operands}
+    written = _unfollowed(source, root)
+    if written is not None:
+        return written in codes
+    sizes = [size for size in (last_size(source, node) for node in operands) if size is not None]
+    return canonical(source, root) in {canonical(source, size) for size in sizes}
+
+
+def _unfollowed(source: Source, root: cst.BaseExpression) -> str | None:
+    """The tensor whose last size an expression is: `k` for `k.size(-1)`, through a name."""
+    while isinstance(root, cst.Name):
+        seen = reaching(source, statement_of(source, root), root.value)
+        if seen.bound is Bound.UNPACKED and isinstance(seen.statement, cst.SimpleStatementLine):
+            return _last_of_shape(source, root.value, seen.statement)
+        if seen.bound is not Bound.ASSIGNED or not isinstance(seen.value, cst.BaseExpression):
+            return None
+        root = seen.value
+    if isinstance(root, cst.Call) and isinstance(root.func, cst.Attribute) and root.func.attr.value == "size":
+        return source.code(root.func.value) if [source.code(arg.value) for arg in root.args] == ["-1"] else None
+    if isinstance(root, cst.Subscript) and isinstance(root.value, cst.Attribute) and root.value.attr.value == "shape":
+        return source.code(root.value.value) if source.code(root).endswith("[-1]") else None
+    return None
+
+
+def _last_of_shape(source: Source, name: str, statement: cst.SimpleStatementLine) -> str | None:
+    """The tensor of `batch, heads, length, name = tensor.shape`."""
+    assign = statement.body[0]
+    target = assign.targets[0].target if isinstance(assign, cst.Assign) else None
+    if not isinstance(assign, cst.Assign) or not isinstance(target, cst.Tuple):
+        return None
+    code = source.code(assign.value)
+    tensor = code.removesuffix(".shape").removesuffix(".size()")
+    return tensor if tensor != code and source.code(target.elements[-1].value) == name else None
+
+
+def _root_of_tensor(source: Source, node: cst.BaseExpression) -> cst.BaseExpression | None:
+    """The number under the root of `self.scale = torch.sqrt(torch.FloatTensor([number]))`, if it can be said here."""
+    inner = member(source, node)
+    node = inner if inner is not None else node
+    made = operation(source, node)
+    while made is not None and made.name in {"to", "cuda", "float"} and made.method:
+        made = operation(source, made.operands[0])
+    if made is None or made.name != "sqrt":
+        return None
+    held = operation(source, made.operands[0])
+    if held is None or held.name not in {"tensor", "FloatTensor"} or not held.operands:
+        return None
+    first = held.operands[0]
+    if isinstance(first, cst.List) and len(first.elements) == 1:
+        first = first.elements[0].value
+    sayable = inner is None or all(name.value == "self" for name in names_in(source, first))
+    return first if sayable and is_number(source, first) else None
+
+
+def _dropped(found: WrittenAttention, sources: Mapping[str, str]) -> tuple[str | None, bool]:
+    """The code of the share of weights that is dropped, None where none ever is; and whether this program drops any."""
+    made, source = found.dropout, found.source
+    if made is None:
+        return None, False
+    if made.module is not None:
+        assert isinstance(made.node, cst.Call)
+        share = next((arg.value for arg in made.module.args if arg.keyword is None or arg.keyword.value == "p"), None)
+        fixed = share is not None and constant(source, share) == 0 and not sets_attribute(sources, "p")
+        module = source.code(made.node.func)
+        drops = share is None or not _is_zero(source, share, sources)
+        return (None if fixed else f"{module}.p if {module}.training else 0.0"), drops and not fixed
+    share, training = made.given("p", 1), made.given("training", 2)
+    if made.method or (share is None and training is None):
+        raise CannotFuse("its weights are dropped out in a way that is not followed")
+    code = source.code(share) if share is not None else "0.5"
+    when = source.code(training) if training is not None else "True"
+    if when == "False" or (share is not None and constant(source, share) == 0):
+        return None, False
+    drops = share is None or not _is_zero(source, share, sources)
+    return (code if when == "True" else f"{code} if {when} else 0.0"), drops
+
+
+def _is_zero(source: Source, share: cst.BaseExpression, sources: Mapping[str, str]) -> bool:
+    """Whether a share of dropout is zero, or a setting that the program sets to zero wherever it sets it."""
+    value = constant(source, share)
+    if value is not None:
+        return value == 0
+    kept = member(source, share)
+    if kept is not None and source.code(kept) != source.code(share):
+        return _is_zero(source, kept, sources)
+    name = (
+        share.attr.value if isinstance(share, cst.Attribute) else share.value if isinstance(share, cst.Name) else None
+    )
+    if name is None:
+        return False
+    found: list[float] = []
+    for text in sources.values():
+        other = parse(text) if name in text else None
+        if other is not None:
+            found += [value for value in (constant(other, each) for each in _given(other, name)) if value is not None]
+    return bool(found) and not any(found)
+
+
+def _given(source: Source, name: str) -> Iterator[cst.BaseExpression]:
+    """What a file gives a setting of that name: as a default, in a call, or as a variable of its top level."""
+    yield from (default.value for default in defaults_of(source, name))
+    yield from assigned(source, name)
+    top = in_module(source, name)
+    if top is not None and isinstance(top.value, cst.BaseExpression):
+        yield top.value
+    for parameter in source.every(cst.Param):
+        if parameter.name.value == name and parameter.default is not None:
+            yield parameter.default
+    for call in source.every(cst.Call):
+        yield from (arg.value for arg in call.args if arg.keyword is not None and arg.keyword.value == name)

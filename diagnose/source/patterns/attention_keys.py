@@ -1,0 +1,58 @@
+"""Whether attention may have more keys than queries: keys of earlier calls that a cache adds."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from diagnose.source.dataflow.flow import scope_of
+from diagnose.source.dataflow.reaching_definitions import names_in
+from diagnose.source.patterns.attention import WrittenAttention
+from diagnose.source.tree.syntax import Source
+
+__all__ = ["may_have_more_keys"]
+
+_JOINS = frozenset({"torch.cat", "torch.concat", "torch.concatenate", "torch.hstack"})
+
+
+def may_have_more_keys(found: WrittenAttention) -> bool:
+    """Whether anything that the keys are made of is joined with more, read back from the module, or chosen by an `if`.
+
+    A mask of one query then covers every key by broadcasting, where the kernel's own causal mask shows the first alone.
+    """
+    assert found.key is not None
+    source = found.source
+    scope = scope_of(source, found.product)
+    open_names, seen = {name.value for name in names_in(source, found.key.node)}, set[str]()
+    while open_names:
+        name = open_names.pop()
+        seen.add(name)
+        for assign in source.every(cst.Assign, scope):
+            if not any(_binds(source, target.target, name) for target in assign.targets):
+                continue
+            if _is_joined(source, assign.value) or _is_kept(assign.value) or _is_chosen(source, assign, scope):
+                return True
+            open_names |= {each.value for each in names_in(source, assign.value)} - seen
+    return _is_joined(source, found.key.node)
+
+
+def _binds(source: Source, target: cst.BaseExpression, name: str) -> bool:
+    if isinstance(target, cst.Tuple | cst.List):
+        return any(_binds(source, element.value, name) for element in target.elements)
+    return isinstance(target, cst.Name) and target.value == name
+
+
+def _is_joined(source: Source, value: cst.BaseExpression) -> bool:
+    return any(source.names(call.func) & _JOINS for call in source.every(cst.Call, value))
+
+
+def _is_kept(value: cst.BaseExpression) -> bool:
+    """Whether a value is a part of something that the module keeps, `self.cache[:, :end]`."""
+    while isinstance(value, cst.Subscript):
+        value = value.value
+    return isinstance(value, cst.Attribute) and isinstance(value.value, cst.Name) and value.value.value == "self"
+
+
+def _is_chosen(source: Source, assign: cst.Assign, scope: cst.CSTNode) -> bool:
+    """Whether an assignment is made under an `if` of its function."""
+    around = source.inside(assign, cst.If)
+    return around is not None and scope_of(source, around) is scope

@@ -1,0 +1,79 @@
+"""Which lines of some files an edit writes anew or takes out, and which functions those lines call."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection, Iterator, Mapping
+from difflib import SequenceMatcher
+
+from diagnose.source.tree.text_lines import lines_in
+
+__all__ = ["lines_reached", "rewritten"]
+
+_WORDS = re.compile(r"[^\W\d]\w*")
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+_Line = tuple[str, int]
+
+
+def rewritten(before: Mapping[str, str], after: Mapping[str, str]) -> frozenset[_Line]:
+    """The lines, by path and number, of the statements of which an edit changes a line; what is put between counts not.
+
+    `after` holds the edited files alone. Lines of a file that is no Python are taken one by one.
+    """
+    found: set[_Line] = set()
+    for path, text in after.items():
+        old = before.get(path, "")
+        lines = set(_changed(lines_in(old), lines_in(text)))
+        for statement in _statements(old):
+            if not lines.isdisjoint(statement):
+                lines.update(statement)
+        found.update((path, line) for line in lines)
+    return frozenset(found)
+
+
+def lines_reached(lines: Collection[_Line], texts: Mapping[str, str]) -> frozenset[_Line]:
+    """These lines, and those of all functions that they call by name, and that these call.
+
+    Every function counts that has the name of a word there: a few too many rather than one too few.
+    """
+    bodies: dict[str, list[tuple[str, range]]] = {}
+    for path, text in texts.items():
+        for function in _functions(text):
+            body = range(function.lineno, (function.end_lineno or function.lineno) + 1)
+            bodies.setdefault(function.name, []).append((path, body))
+    split = {path: lines_in(text) for path, text in texts.items()}
+    reached, new = set(lines), set(lines)
+    while new:
+        said = (split[path][line - 1] for path, line in new if path in split and 0 < line <= len(split[path]))
+        called = {word for code in said for word in _WORDS.findall(code)} & bodies.keys()
+        there = {(path, line) for name in called for path, body in bodies[name] for line in body}
+        new = there - reached
+        reached |= new
+    return frozenset(reached)
+
+
+def _changed(old: list[str], new: list[str]) -> Iterator[int]:
+    for kind, begin, end, _, _ in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if kind != "equal":
+            yield from range(begin + 1, end + 1)
+
+
+def _statements(text: str) -> Iterator[range]:
+    """The lines of each statement; of one with others in it, those of its head."""
+    for node in ast.walk(_tree(text)):
+        if isinstance(node, ast.stmt):
+            body = getattr(node, "body", None)
+            last = body[0].lineno - 1 if isinstance(body, list) and body else node.end_lineno
+            yield range(node.lineno, max(last or node.lineno, node.lineno) + 1)
+
+
+def _functions(text: str) -> Iterator[_Function]:
+    return (node for node in ast.walk(_tree(text)) if isinstance(node, _Function))
+
+
+def _tree(text: str) -> ast.AST:
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError):  # no Python, or of a newer version
+        return ast.Module([], [])

@@ -1,0 +1,154 @@
+"""Values that a program keeps by name: options of its command line, fields of its classes, keys of its dictionaries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import libcst as cst
+
+from diagnose.source.tree.arguments import argument
+from diagnose.source.tree.edits import call_name
+from diagnose.source.tree.literals import string
+from diagnose.source.tree.syntax import Source, parse
+
+__all__ = ["Default", "assigned", "defaults_of", "keys_of", "option_default", "option_words", "sets_attribute"]
+
+_HOLDERS = frozenset({"Namespace", "SimpleNamespace", "EasyDict", "DictConfig", "AttrDict", "ConfigDict"})
+_SWITCH = "argparse.BooleanOptionalAction, default={}"
+
+
+@dataclass(frozen=True, slots=True)
+class Default:
+    """An expression that a name has where nothing else is given."""
+
+    value: cst.BaseExpression
+    template: str = "{}"
+    """What is written in the place of `value`, around the new one."""
+    stands_for: bool | None = None
+    """The value that an expression of another meaning stands for: `action="store_true"` is False."""
+
+
+def defaults_of(source: Source, name: str) -> Iterator[Default]:
+    """Defaults of command-line options and of class fields with that name."""
+    for call in source.every(cst.Call):
+        if call_name(call) in {"add_argument", "option"} and _destination(call) == name:
+            yield from _option(source, call)
+        if call_name(call) == "set_defaults" and (given := argument(call, name)) is not None:
+            yield Default(given.value)
+    for node in source.every(cst.AnnAssign):
+        named = isinstance(node.target, cst.Name) and node.target.value == name
+        if named and node.value is not None and _is_field(source, node):
+            yield Default(_field_default(node.value))
+    for assign in source.every(cst.Assign):
+        target = assign.targets[0].target
+        if isinstance(target, cst.Name) and target.value == name and _is_field(source, assign):
+            yield Default(assign.value)
+
+
+def _option(source: Source, call: cst.Call) -> Iterator[Default]:
+    default = argument(call, "default")
+    action = argument(call, "action")
+    told = string(action.value) if action is not None else None
+    if told in {"store_true", "store_false"}:
+        if default is None and told == "store_true" and action is not None and "import argparse" in source.text:
+            yield Default(action.value, _SWITCH, stands_for=False)
+        elif default is not None:
+            yield Default(default.value)
+    elif default is not None:
+        yield Default(default.value)
+
+
+def _destination(call: cst.Call) -> str | None:
+    """The attribute that `add_argument` fills: `dest`, else the first long option, else the first one."""
+    given = argument(call, "dest")
+    if given is not None:
+        return string(given.value)
+    options = _options(call)
+    longest = next((option for option in options if option.startswith("--")), options[0] if options else None)
+    return longest.lstrip("-").split("/")[0].replace("-", "_") if longest else None
+
+
+def _options(call: cst.Call) -> list[str]:
+    return [text for arg in call.args if arg.keyword is None and (text := string(arg.value)) is not None]
+
+
+def option_words(source: Source, name: str, words: Sequence[str]) -> str | None:
+    """The word of a command line that gives the option of that name, if one does."""
+    options = {f"{dashes}{name}" for dashes in ("--", "--no-", "--no_")}
+    options |= {option.replace("_", "-") for option in options}
+    for call in source.every(cst.Call):
+        if call_name(call) in {"add_argument", "option"} and _destination(call) == name:
+            options |= {option for option in _options(call) if option.startswith("-")}
+    return next((word for word in words if word.split("=")[0] in options), None)
+
+
+def option_default(parameter: cst.Param) -> cst.BaseExpression | None:
+    """The default of a parameter that a command line fills: `workers: int = typer.Option(0)` means 0."""
+    if isinstance(parameter.default, cst.Call):
+        inner = argument(parameter.default, "default", 0)
+        return inner.value if inner is not None else None
+    return None
+
+
+def _is_field(source: Source, node: cst.CSTNode) -> bool:
+    for above in source.ancestors(node):
+        if isinstance(above, cst.FunctionDef | cst.Lambda):
+            return False
+        if isinstance(above, cst.ClassDef):
+            return True
+    return False
+
+
+def _field_default(value: cst.BaseExpression) -> cst.BaseExpression:
+    """The literal in `field(default=0)`, `Field(0)` and the like."""
+    if isinstance(value, cst.Call) and call_name(value) in {"field", "Field", "ib", "attrib", "Option"}:
+        inner = argument(value, "default", 0)
+        return inner.value if inner is not None else value
+    return value
+
+
+def assigned(source: Source, name: str) -> Iterator[cst.BaseExpression]:
+    """Values set by name over any default: `x.name = value`, `x["name"] = value`, and fields of a constructor."""
+    fields = [
+        source.inside(node, cst.ClassDef)
+        for node in source.every(cst.AnnAssign)
+        if isinstance(node.target, cst.Name) and node.target.value == name and _is_field(source, node)
+    ]
+    classes = {each.name.value for each in fields if each is not None}
+    for node in source.every(cst.Assign):
+        for target in node.targets:
+            found = target.target
+            if isinstance(found, cst.Attribute) and found.attr.value == name and source.code(found.value) != "self":
+                yield node.value
+            if isinstance(found, cst.Subscript) and _key(found) == name:
+                yield node.value
+    for call in source.every(cst.Call):
+        if call_name(call) in classes | _HOLDERS and (given := argument(call, name)) is not None:
+            yield given.value
+
+
+def _key(node: cst.Subscript) -> str | None:
+    index = node.slice[0].slice if len(node.slice) == 1 else None
+    return string(index.value) if isinstance(index, cst.Index) else None
+
+
+def keys_of(source: Source, name: str) -> Iterator[cst.BaseExpression]:
+    """Values of a key in dictionaries written out: `{"name": value}` and `dict(name=value)`."""
+    for node in source.walk():
+        if isinstance(node, cst.DictElement) and string(node.key) == name:
+            yield node.value
+        elif isinstance(node, cst.Call) and isinstance(node.func, cst.Name) and node.func.value == "dict":
+            given = argument(node, name)
+            if given is not None:
+                yield given.value
+
+
+def sets_attribute(sources: Mapping[str, str], name: str) -> bool:
+    """Whether a program gives anything's attribute of that name a value, `module.p = 0.1`."""
+    for text in sources.values():
+        source = parse(text) if f".{name}" in text else None
+        for target in source.every(cst.AssignTarget) if source is not None else ():
+            if isinstance(target.target, cst.Attribute) and target.target.attr.value == name:
+                return True
+    return False

@@ -1,0 +1,177 @@
+"""An argument of a call, set where the program keeps it: in the call, in its `**options`, or further away."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import libcst as cst
+
+from diagnose.model import Scalar
+from diagnose.source.settings.mappings import Layer, clashes, layers_of, set_keys
+from diagnose.source.settings.values import Setting, setting_of
+from diagnose.source.tree.arguments import argument, set_keywords
+from diagnose.source.tree.edits import call_name, replace
+from diagnose.source.tree.literals import literal, number, written
+from diagnose.source.tree.syntax import Source, Splice
+
+__all__ = ["CallOptions", "Placed"]
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Edits by file. Without a `reason` none means that the argument has the value already."""
+
+    edits: Mapping[str, Sequence[Splice]] = field(default_factory=dict)
+    fixed: bool = True
+    """Whether the value holds whatever comes from outside; a default may be overridden."""
+    reason: str | None = None
+    """Why it cannot be set."""
+
+
+@dataclass(frozen=True)
+class CallOptions:
+    """A call in the user's files, with what the run recorded of it."""
+
+    path: str
+    source: Source
+    node: cst.Call
+    sources: Mapping[str, str]
+    configs: Mapping[str, str] = field(default_factory=dict)
+    words: Sequence[str] = ()
+    recorded: Mapping[str, Scalar] = field(default_factory=dict)
+    """Arguments as they took effect in the run."""
+    positions: Mapping[str, int] = field(default_factory=dict)
+    """Of parameters that may be passed without their name."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """What the call calls an argument that is asked for by another name."""
+
+    def its(self, name: str) -> str:
+        """What the call calls the argument."""
+        return self.names.get(name, name)
+
+    def given(self, name: str) -> cst.BaseExpression | None:
+        """The expression that the call, or the dictionary that it takes, gives for a parameter."""
+        there = self._argument(name)
+        if there is not None:
+            return there.value
+        found = self._layer_with(name)
+        return found[1] if found is not None else None
+
+    def setting(self, name: str, *, trusted: bool = True) -> Setting | None:
+        """What sets an argument; `trusted`: the recorded value holds still (no fix has touched it)."""
+        there = self._argument(name)
+        recorded = self.recorded.get(name) if trusted else None
+        if there is not None:
+            return self._follow(there.value, self.path, self.source, recorded)
+        found = self._layer_with(name)
+        if found is not None:
+            return self._follow(found[1], found[0].path, found[0].source, recorded)
+        return self._in_config(name, recorded)
+
+    def value(self, name: str) -> Scalar:
+        """The value that the text gives an argument where it can be told, else the recorded one."""
+        setting = self.setting(name, trusted=False)
+        return setting.value if setting is not None else self.recorded.get(name)
+
+    def place(self, name: str, value: Scalar, *, code: str | None = None) -> Placed:
+        """Set an argument. `code` is written instead of the value where the call or its dictionary says it itself."""
+        expression = self.given(name)
+        if expression is None:
+            kept = self.setting(name)
+            if kept is not None:
+                return Placed({kept.path: [kept.to(value)]} if kept.value != value else {}, kept.fixed)
+            return Placed(self.add({name: written(value) if code is None else code}))
+        if code is not None and literal(expression) is not None:
+            there = self._argument(name)
+            layer = self._layer_with(name) if there is None else None
+            path, source = (layer[0].path, layer[0].source) if layer is not None else (self.path, self.source)
+            same = source.code(expression) == code
+            return Placed({} if same else {path: [replace(source, expression, code)]})
+        return self._replaced(name, expression, value)
+
+    def place_all(self, values: Mapping[str, Scalar]) -> list[Placed]:
+        """Set several; those that are nowhere yet by one edit."""
+        absent = [name for name in values if self.given(name) is None and self.setting(name) is None]
+        added = self.add({name: written(values[name]) for name in absent})
+        return [Placed(added), *(self.place(name, value) for name, value in values.items() if name not in absent)]
+
+    def add(self, codes: Mapping[str, str]) -> dict[str, list[Splice]]:
+        """Give parameters that have no argument yet one each: in the call, or in the dictionary that it takes."""
+        stars = [arg for arg in self.node.args if arg.star == "**"]
+        codes = {self.its(name): code for name, code in codes.items()}
+        if not codes:
+            return {}
+        if not stars:
+            return {self.path: set_keywords(self.source, self.node, codes, positions=self.positions)}
+        layers = layers_of(stars[-1].value, self.path, self.source, self.sources, self.recorded)
+        if layers:
+            likely = [layer for layer in layers if any(layer.value(known) is not None for known in _BESIDE)]
+            layer = (likely or layers)[-1]
+            if not likely and self._says_itself(layer, codes):
+                return {self.path: set_keywords(self.source, self.node, codes, positions=self.positions)}
+            if not clashes(layer, self.node, codes):
+                return {layer.path: set_keys(layer, codes)}
+        listed = ", ".join(f'"{name}": {code}' for name, code in codes.items())
+        star = stars[-1].value
+        return {self.path: [replace(self.source, star, f"{{**{self.source.code(star)}, {listed}}}")]}
+
+    def _says_itself(self, layer: Layer, codes: Mapping[str, str]) -> bool:
+        """Whether the call has arguments of its own, and its dictionary is empty and never gets these keys."""
+        named = any(arg.keyword is not None for arg in self.node.args)
+        empty = isinstance(layer.node, cst.Dict) and not layer.node.elements
+        text = layer.source.text
+        return named and empty and not any(f"'{name}'" in text or f'"{name}"' in text for name in codes)
+
+    def _replaced(self, name: str, expression: cst.BaseExpression, value: Scalar) -> Placed:
+        setting = self.setting(name)
+        if setting is not None:
+            edits = {setting.path: [setting.to(value)]} if setting.value != value else {}
+            return Placed(edits, setting.fixed)
+        code = self.source.code(expression)
+        there = self._argument(name)
+        if there is None or not isinstance(value, int) or isinstance(value, bool):
+            line = self.source.lines_of(self.node)[0]
+            return Placed(
+                reason=f"{self.path}:{line} gives {self.its(name)}={code}, which comes from elsewhere: set it there."
+            )
+        present = self.recorded.get(name)
+        bound = "min" if isinstance(present, int) and value < present else "max"
+        if isinstance(expression, cst.Call) and self.source.code(expression.func) in {"max", "min"}:
+            limit = expression.args[-1].value
+            if number(limit) == value:
+                return Placed()
+            if number(limit) is not None and self.source.code(expression.func) == bound:
+                return Placed({self.path: [replace(self.source, limit, str(value))]})
+        # It comes from outside (a command line, a file): what is asked for there still counts beyond this value.
+        return Placed({self.path: [replace(self.source, expression, f"{bound}({code}, {value})")]})
+
+    def _follow(self, node: cst.BaseExpression, path: str, source: Source, recorded: Scalar) -> Setting | None:
+        readers = ("DataLoader", call_name(self.node))
+        return setting_of(
+            node, path, source, self.sources, recorded, configs=self.configs, words=self.words, readers=readers
+        )
+
+    def _argument(self, name: str) -> cst.Arg | None:
+        return argument(self.node, self.its(name), self.positions.get(name))
+
+    def _in_config(self, name: str, recorded: Scalar) -> Setting | None:
+        """The key of a config file whose part the call takes: `**config["loader"]`."""
+        stars = [arg.value for arg in self.node.args if arg.star == "**"]
+        if not self.configs or len(stars) != 1 or not isinstance(stars[0], cst.Subscript | cst.Attribute | cst.Name):
+            return None
+        key = cst.Subscript(stars[0], [cst.SubscriptElement(cst.Index(cst.SimpleString(f'"{self.its(name)}"')))])
+        found = self._follow(key, self.path, self.source, recorded)
+        return found if found is not None and found.form != "python" else None
+
+    def _layer_with(self, name: str) -> tuple[Layer, cst.BaseExpression] | None:
+        for star in reversed([arg for arg in self.node.args if arg.star == "**"]):
+            layers = layers_of(star.value, self.path, self.source, self.sources, self.recorded)
+            for layer in reversed(layers or []):
+                value = layer.value(self.its(name))
+                if value is not None:
+                    return layer, value
+        return None
+
+
+_BESIDE = ("num_workers", "pin_memory", "shuffle", "batch_size")

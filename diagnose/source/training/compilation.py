@@ -1,0 +1,198 @@
+"""What a program compiles by itself, the class of its model, and the blocks that repeat in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import libcst as cst
+
+from diagnose.model import Site
+from diagnose.source.dataflow.flow import within
+from diagnose.source.training.loss_function import loss_function
+from diagnose.source.training.model_construction import Built
+from diagnose.source.tree.edits import call_name
+from diagnose.source.tree.literals import string
+from diagnose.source.tree.syntax import Source, parse
+
+__all__ = ["Compiled", "ModelClass", "compilations", "is_compiled", "is_handed_to_compile", "model_class"]
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """One use of torch.compile."""
+
+    path: str
+    source: Source = field(repr=False)
+    node: cst.Call | cst.Decorator = field(repr=False)
+    target: str
+    """The code of what is compiled; for a decorator the name of the function or class."""
+
+    @property
+    def condition(self) -> cst.If | None:
+        """The innermost `if` that decides on it."""
+        below: cst.CSTNode = self.node
+        for above in self.source.ancestors(self.node):
+            if isinstance(above, cst.FunctionDef | cst.ClassDef):
+                return None
+            if isinstance(above, cst.If) and below is above.body:
+                return above
+            below = above
+        return None
+
+
+def compilations(sources: Mapping[str, str]) -> tuple[Compiled, ...]:
+    """Every use of torch.compile, or of a module's own `compile`, in the order of the text."""
+    found: list[Compiled] = []
+    for path, text in sources.items():
+        source = parse(text) if "compile" in text else None
+        if source is None:
+            continue
+        imported = _imported(source)
+        for call in source.every(cst.Call):
+            target = _compiled_by(source, call, imported)
+            if target is not None:
+                found.append(Compiled(path, source, call, target))
+        for decorator in source.every(cst.Decorator):
+            owner = source.parent(decorator)
+            called = decorator.decorator.func if isinstance(decorator.decorator, cst.Call) else decorator.decorator
+            if "torch.compile" in source.names(called) and isinstance(owner, cst.FunctionDef | cst.ClassDef):
+                found.append(Compiled(path, source, decorator, owner.name.value))
+    return tuple(found)
+
+
+def _compiled_by(source: Source, call: cst.Call, imported: set[str]) -> str | None:
+    if "torch.compile" in source.names(call.func):
+        given = _given(call)
+        return source.code(given) if given is not None else None
+    if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "compile":
+        return None
+    owner = source.code(call.func.value)
+    positional = any(arg.keyword is None for arg in call.args)
+    # `re.compile(…)` is a module's function, and `pattern.compile("…")` takes what is to be compiled.
+    named = isinstance(call.func.value, cst.Name | cst.Attribute | cst.Subscript)
+    return owner if named and not positional and owner.partition(".")[0] not in imported else None
+
+
+def _given(call: cst.Call) -> cst.BaseExpression | None:
+    """What a call of torch.compile is to compile."""
+    return next((arg.value for arg in call.args if arg.keyword is None or arg.keyword.value == "model"), None)
+
+
+def is_handed_to_compile(sources: Mapping[str, str], source: Source, function: cst.FunctionDef) -> bool:
+    """Whether the program compiles a function where it takes it, whatever decides on that: `torch.compile(loss_of)`."""
+    name = function.name.value
+    for found in compilations(sources):
+        if not isinstance(found.node, cst.Call):
+            continue
+        if re.search(rf"\b{name}\b", found.target):
+            return True
+        given = _given(found.node)
+        known = loss_function(sources, found.path, found.source, given) if given is not None else None
+        if known is not None and known.node.deep_equals(function) and known.source.text == source.text:
+            return True
+    return False
+
+
+def _imported(source: Source) -> set[str]:
+    """Names that imports bind."""
+    names: set[str] = set()
+    for alias in source.every(cst.ImportAlias):
+        bound = alias.asname.name if alias.asname is not None else alias.name
+        names.add(source.code(bound).partition(".")[0])
+    return names
+
+
+@dataclass(frozen=True)
+class ModelClass:
+    """The class that a model is made of."""
+
+    path: str
+    source: Source = field(repr=False)
+    definition: cst.ClassDef = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """The name of the class."""
+        return self.definition.name.value
+
+    def repeated_blocks(self, sources: Mapping[str, str]) -> str | None:
+        """The attribute path of the one list of blocks of a class of the program's own: `blocks`, `transformer.h`."""
+        classes = _classes(sources)
+        found = [
+            path
+            for call in self.source.every(cst.Call, self.definition)
+            if call_name(call) in {"ModuleList", "Sequential"} and _repeats(call) in classes
+            for path in [_attribute_of(self.source, call)]
+            if path is not None
+        ]
+        return found[0] if len(set(found)) == 1 else None
+
+
+def model_class(built: Built, sources: Mapping[str, str]) -> ModelClass | None:
+    """The class of the program's own that a model is an instance of, where the text shows it."""
+    classes = _classes(sources)
+    for statement in built.assigned:
+        value = statement.value
+        for call in built.source.every(cst.Call, value) if value is not None else ():
+            if call_name(call) in classes:
+                return classes[call_name(call)]
+    return None
+
+
+def _classes(sources: Mapping[str, str]) -> dict[str, ModelClass]:
+    """Classes of the sources by name; those whose name is there twice are left out."""
+    found: dict[str, list[ModelClass]] = {}
+    for path, text in sources.items():
+        source = parse(text) if "class " in text else None
+        for definition in source.every(cst.ClassDef) if source is not None else ():
+            assert source is not None  # or there would be no class
+            found.setdefault(definition.name.value, []).append(ModelClass(path, source, definition))
+    return {name: owners[0] for name, owners in found.items() if len(owners) == 1}
+
+
+def _repeats(call: cst.Call) -> str | None:
+    """The class that a list of modules repeats: `Block` in `ModuleList([Block(c) for _ in range(n)])`."""
+    if len(call.args) != 1:
+        return None
+    value = call.args[0].value
+    if isinstance(value, cst.ListComp | cst.GeneratorExp):
+        return call_name(value.elt) if isinstance(value.elt, cst.Call) else None
+    if isinstance(value, cst.List) and value.elements:
+        made = {call_name(each.value) for each in value.elements if isinstance(each.value, cst.Call)}
+        return made.pop() if len(made) == 1 and len(value.elements) > 1 else None
+    return None
+
+
+def _attribute_of(source: Source, call: cst.Call) -> str | None:
+    """Where the class keeps it: under `self.name`, perhaps as an entry of a ModuleDict."""
+    entry = ""
+    for above in source.ancestors(call):
+        if isinstance(above, cst.Arg) and above.keyword is not None:
+            entry = f".{above.keyword.value}" + entry
+        elif isinstance(above, cst.DictElement):
+            entry = f".{string(above.key)}" + entry
+        elif isinstance(above, cst.Call) and call_name(above) not in {"ModuleDict", "dict"}:
+            return None
+        elif isinstance(above, cst.Assign):
+            target = source.code(above.targets[0].target)
+            return target.removeprefix("self.") + entry if target.startswith("self.") else None
+        elif isinstance(above, cst.BaseStatement):
+            return None
+    return None
+
+
+def is_compiled(
+    sources: Mapping[str, str], sites: Sequence[Site], path: str, source: Source, node: cst.CSTNode
+) -> bool:
+    """Whether torch.compile gets to see a node: the program compiles its model, or the function around the node."""
+    ran = any(site.kind == "compile" for site in sites)
+    for found in compilations(sources):
+        owner = found.source.parent(found.node) if isinstance(found.node, cst.Decorator) else None
+        if isinstance(owner, cst.FunctionDef):
+            if found.path == path and source.text == found.source.text and within(source, node, owner):
+                return True
+        elif found.condition is None or ran:
+            return True
+    return False

@@ -1,0 +1,257 @@
+"""The code that runs in every step of training: the body of the loop, and the functions that it calls."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeVar
+
+import libcst as cst
+
+from diagnose.model import Place
+from diagnose.source.dataflow.flow import Loop, loops_around
+from diagnose.source.tree.aliases import called_as
+from diagnose.source.tree.edits import call_name
+from diagnose.source.tree.syntax import Source, parse
+
+__all__ = ["EveryStep", "Stretch", "batch_loop", "batch_loops", "counter_of", "is_occasional"]
+
+_Node = TypeVar("_Node", bound=cst.CSTNode)
+_BACKWARD = frozenset({"backward", "manual_backward"})
+_STEPS = re.compile(r"opt|scaler|engine", re.IGNORECASE)
+_DEEPEST = 5  # calls from the loop down
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A piece of code that every step runs."""
+
+    path: str
+    source: Source
+    body: cst.CSTNode
+    """A loop, or a function that a step calls."""
+    loop: Loop | None
+    """The loop over batches where the piece is its body; None for a function."""
+
+    def steady(self, kind: type[_Node]) -> Iterator[_Node]:
+        """The nodes of a kind that run in every turn, not now and then."""
+        inner = self.body.body if isinstance(self.body, cst.For | cst.While | cst.FunctionDef) else self.body
+        return (node for node in self.source.every(kind, inner) if not is_occasional(self.source, node, self.body))
+
+
+def is_occasional(source: Source, node: cst.CSTNode, outer: cst.CSTNode) -> bool:
+    """Whether a node within `outer` runs only in some turns: behind a counter, in a handler, in a function of its own.
+
+    A condition that counts (`step % 10 == 0`, `step > 100`) makes it so; one that is about the machine does not.
+    """
+    counters = _counters(source, outer)
+    below: cst.CSTNode = node
+    for above in source.ancestors(node):
+        if above is outer:
+            return False
+        if isinstance(above, cst.ExceptHandler | cst.FunctionDef | cst.Lambda | cst.ClassDef):
+            return True
+        if isinstance(above, cst.If | cst.IfExp) and below is not above.test and _counts(source, above.test, counters):
+            return True
+        below = above
+    return False
+
+
+def _counters(source: Source, outer: cst.CSTNode) -> frozenset[str]:
+    """The names that a loop counts with."""
+    names = {
+        node.target.value
+        for node in source.every(cst.AugAssign, outer)
+        if isinstance(node.target, cst.Name) and isinstance(node.value, cst.Integer)
+    }
+    if isinstance(outer, cst.For):
+        target = outer.target
+        first = target.elements[0].value if isinstance(target, cst.Tuple) and target.elements else target
+        over = outer.iter
+        counted = isinstance(over, cst.Call) and call_name(over) in {"range", "trange", "count", "enumerate"}
+        if isinstance(first, cst.Name) and (counted or isinstance(target, cst.Tuple)):
+            names.add(first.value)
+    return frozenset(names)
+
+
+def _counts(source: Source, test: cst.BaseExpression, counters: frozenset[str]) -> bool:
+    return any(source.every(cst.Modulo, test)) or any(name.value in counters for name in source.every(cst.Name, test))
+
+
+class EveryStep:
+    """Finds that code in a program's files."""
+
+    def __init__(self, sources: Mapping[str, str], where: Sequence[Place] = ()) -> None:
+        self._texts = sources
+        self._where = where
+
+    @cached_property
+    def sources(self) -> Mapping[str, Source]:
+        """The files that can be read, by path."""
+        parsed = {path: parse(text) for path, text in self._texts.items()}
+        return {path: source for path, source in parsed.items() if source is not None}
+
+    @cached_property
+    def stretches(self) -> tuple[Stretch, ...]:
+        """Loops over batches first, then what they call."""
+        found: dict[cst.CSTNode, Stretch] = {}
+        pending = [(stretch, 0) for stretch in self._trained()]
+        while pending:
+            stretch, depth = pending.pop(0)
+            if stretch.body not in found:
+                found[stretch.body] = stretch
+                if depth < _DEEPEST:
+                    pending += [(callee, depth + 1) for callee in self._called(stretch)]
+        return tuple(found.values())
+
+    def calls(self) -> Iterator[tuple[Stretch, cst.Call]]:
+        """Every call that is made in every step, once each, and those on lines that the finding names."""
+        seen: set[cst.CSTNode] = set()
+        for stretch in self.stretches:
+            for call in stretch.steady(cst.Call):
+                if call not in seen:
+                    seen.add(call)
+                    yield stretch, call
+        for path, source in self.sources.items():
+            lines = {place.line for place in self._where if place.file == path}
+            for call in source.every(cst.Call) if lines else ():
+                first, last = source.lines_of(call)
+                if call not in seen and any(first <= line <= last for line in lines):
+                    seen.add(call)
+                    yield Stretch(path, source, source.module, None), call
+
+    def beginning(self, stretch: Stretch) -> Stretch:
+        """Where training begins: the outermost loop around a loop of steps, in its function or around its calls."""
+        source, loop = stretch.source, stretch.loop
+        around = loops_around(source, loop) if loop is not None else []
+        if around:
+            return Stretch(stretch.path, source, around[-1], around[-1])
+        function = source.inside(loop, cst.FunctionDef) if loop is not None else None
+        if function is None:
+            return stretch
+        callers: dict[cst.CSTNode, Stretch] = {}
+        for path, other in self.sources.items():
+            for call in other.every(cst.Call):
+                loops = loops_around(other, call) if _calls(other, call, function) else []
+                if loops:
+                    callers[loops[-1]] = Stretch(path, other, loops[-1], loops[-1])
+        return next(iter(callers.values())) if len(callers) == 1 else stretch
+
+    def _trained(self) -> list[Stretch]:
+        """Loops around a backward pass, and functions that make one without a loop of their own."""
+        found: list[Stretch] = []
+        for path, source in self.sources.items():
+            for call in source.every(cst.Call):
+                if isinstance(call.func, cst.Attribute) and call.func.attr.value in _BACKWARD:
+                    found += self._around(path, source, call)
+        return found
+
+    def _around(self, path: str, source: Source, call: cst.Call, depth: int = 0) -> list[Stretch]:
+        loop = batch_loop(source, call)
+        if loop is not None:
+            return [Stretch(path, source, loop, loop)]
+        function = source.inside(call, cst.FunctionDef)
+        if function is None or depth >= _DEEPEST:
+            return []
+        found = [Stretch(path, source, function, None)]
+        names = called_as(source, function, self.sources.values())
+        for other_path, other in self.sources.items():
+            for use in other.every(cst.Call):
+                if call_name(use) in names and other.inside(use, cst.FunctionDef) is not function:
+                    found += self._around(other_path, other, use, depth + 1)
+        return found
+
+    def _called(self, stretch: Stretch) -> list[Stretch]:
+        """The functions of the program's own that a stretch calls in every turn."""
+        functions, methods = set(), set()
+        for call in stretch.steady(cst.Call):
+            if isinstance(call.func, cst.Name):
+                functions.add(call.func.value)
+            elif isinstance(call.func, cst.Attribute):
+                methods.add(call.func.attr.value)
+        return [
+            Stretch(path, source, function, None)
+            for path, source, function, owner in self._functions
+            if (owner is None and function.name.value in functions)
+            or (owner is not None and function.name.value in methods | {"forward"})
+        ]
+
+    @cached_property
+    def _functions(self) -> list[tuple[str, Source, cst.FunctionDef, cst.ClassDef | None]]:
+        return [
+            (path, source, function, source.inside(function, cst.ClassDef))
+            for path, source in self.sources.items()
+            for function in source.every(cst.FunctionDef)
+            if source.inside(function, cst.FunctionDef) is None
+        ]
+
+
+def _calls(source: Source, call: cst.Call, function: cst.FunctionDef) -> bool:
+    """Whether a call is of a function by its name, or of a method by `self`: `model.train()` is of neither.
+
+    Another file or class may have one of that name of its own.
+    """
+    is_method = [param.name.value for param in function.params.params][:1] == ["self"]
+    if call_name(call) != function.name.value or isinstance(call.func, cst.Attribute) is not is_method:
+        return False
+    if isinstance(call.func, cst.Attribute) and not (
+        isinstance(call.func.value, cst.Name) and call.func.value.value == "self"
+    ):
+        return False
+    around = source.inside(call, cst.ClassDef) if is_method else source.module
+    here = around.body.body if isinstance(around, cst.ClassDef) else source.module.body
+    own = [each for each in here if isinstance(each, cst.FunctionDef) and each.name.value == function.name.value]
+    return not own or any(each is function for each in own)
+
+
+def batch_loop(source: Source, call: cst.Call) -> Loop | None:
+    """The loop whose turns are steps: the innermost around a backward pass, or the one around it that updates."""
+    loops = loops_around(source, call)
+    at = 0
+    while at + 1 < len(loops) and not _updates(source, loops[at]) and _updates(source, loops[at + 1]):
+        at += 1
+    return loops[at] if loops else None
+
+
+def batch_loops(source: Source) -> set[Loop]:
+    """The loops of a file whose turns are steps."""
+    calls = source.every(cst.Call)
+    passes = (call for call in calls if isinstance(call.func, cst.Attribute) and call.func.attr.value in _BACKWARD)
+    return {loop for loop in (batch_loop(source, call) for call in passes) if loop is not None}
+
+
+def counter_of(source: Source, loop: Loop) -> str | None:
+    """The variable that counts the turns of a loop, one by one; None where none does."""
+    target = _target(source, loop) if isinstance(loop, cst.For) else None
+    if target is not None and target.strip("_"):  # a name of nothing else says that nobody reads it
+        return target
+    body = loop.body.body if isinstance(loop.body, cst.IndentedBlock) else ()
+    for small in (small for line in body if isinstance(line, cst.SimpleStatementLine) for small in line.body):
+        if not isinstance(small, cst.AugAssign) or not isinstance(small.operator, cst.AddAssign):
+            continue
+        if source.code(small.value) == "1" and isinstance(small.target, cst.Name):
+            return small.target.value
+    return None
+
+
+def _target(source: Source, loop: cst.For) -> str | None:
+    """The variable that `enumerate`, or a range of all numbers, counts with."""
+    target, over = loop.target, source.code(loop.iter)
+    if isinstance(target, cst.Tuple) and "enumerate(" in over and isinstance(target.elements[0].value, cst.Name):
+        return target.elements[0].value.value
+    if isinstance(target, cst.Name) and re.match(r"(\w+\.)*t?range\(|tqdm\((\w+\.)*range\(", over):
+        ranges = [call for call in source.every(cst.Call, loop.iter) if call_name(call) in {"range", "trange"}]
+        return target.value if ranges and len(ranges[0].args) < len(("begin", "end", "step")) else None
+    return None
+
+
+def _updates(source: Source, loop: Loop) -> bool:
+    """Whether an optimizer makes its step in a loop."""
+    return any(
+        isinstance(call.func, cst.Attribute)
+        and call.func.attr.value == "step"
+        and _STEPS.search(source.code(call.func.value)) is not None
+        for call in source.every(cst.Call, loop)
+    )

@@ -1,0 +1,164 @@
+"""Models of images: what they are built of, and where a program moves their input to the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import libcst as cst
+
+from diagnose.source.dataflow.flow import within
+from diagnose.source.dataflow.mutations import is_written
+from diagnose.source.training.training_loop import TrainingStep
+from diagnose.source.tree.attributes import members_named
+from diagnose.source.tree.edits import call_name
+from diagnose.source.tree.syntax import Source, parse
+
+__all__ = ["convolves_first", "layout_use", "moved_inputs", "sized_views", "uses_convolutions"]
+
+_LAYOUT_METHODS = frozenset(
+    {"as_strided", "as_strided_", "data_ptr", "is_contiguous", "resize_", "set_", "storage", "storage_offset"}
+    | {"stride", "untyped_storage"}
+)
+_FLATTENING = frozenset({"torch.nn.utils.parameters_to_vector", "torch.as_strided", "torch.optim.LBFGS"})
+"""Of torch's own, what takes a parameter as one row of numbers by `view`."""
+_FOREIGN = ("torch.ops.", "torch.utils.cpp_extension.", "torch.utils.dlpack.", "ctypes.", "cupy.", "triton.")
+_LIBRARIES = ("torchvision.models", "timm", "torchvision import models", "segmentation_models_pytorch")
+
+
+def uses_convolutions(sources: Mapping[str, str]) -> bool:
+    """Whether the program, or a library of image models that it uses, has convolutions of images."""
+    return any("Conv2d" in text or any(name in text for name in _LIBRARIES) for text in sources.values())
+
+
+def layout_use(sources: Mapping[str, str]) -> str | None:
+    """The first place where a program asks how a tensor lies in memory, or hands it to code that assumes it."""
+    for path, text in sources.items():
+        source = parse(text)
+        if source is None:
+            continue
+        for node in source.walk():
+            reason = _asks_layout(source, node)
+            if reason:
+                return f"{path}:{source.lines_of(node)[0]}: {reason}"
+        for view in sized_views(source):
+            if _is_written_through(source, view):
+                return f"{path}:{source.lines_of(view)[0]}: a view is written to"
+    return None
+
+
+def _asks_layout(source: Source, node: cst.CSTNode) -> str | None:
+    if isinstance(node, cst.ClassDef):
+        own = any("torch.autograd.Function" in source.names(base.value) for base in node.bases)
+        return f"`{node.name.value}` is an operator of the program's own" if own else None
+    if not isinstance(node, cst.Call):
+        return None
+    if isinstance(node.func, cst.Attribute) and node.func.attr.value in _LAYOUT_METHODS:
+        return f"`{node.func.attr.value}` hangs on how a tensor lies in memory"
+    names = source.names(node.func)
+    if names & _FLATTENING or any(name.startswith(_FOREIGN) for name in names):
+        return f"`{source.code(node.func)}` takes tensors as they lie in memory"
+    return None
+
+
+def sized_views(source: Source) -> Iterator[cst.Call]:
+    """The calls `x.view(…)` with sizes, and not with a format of numbers."""
+    for call in source.every(cst.Call):
+        if isinstance(call.func, cst.Attribute) and call.func.attr.value == "view" and call.args:
+            first = call.args[0]
+            formats = any(name.startswith("torch.") for name in source.names(first.value))
+            if first.keyword is None and (not formats or isinstance(first.value, cst.Call)):
+                yield call
+
+
+def _is_written_through(source: Source, view: cst.Call) -> bool:
+    """Whether the program changes through a view what the tensor itself holds."""
+    below: cst.CSTNode = view
+    for above in source.ancestors(view):
+        if isinstance(above, cst.Attribute) and above.value is below:
+            called = source.parent(above)
+            if isinstance(called, cst.Call) and above.attr.value.endswith("_"):
+                return True
+        elif isinstance(above, cst.AssignTarget | cst.AugAssign):
+            return above.target is below
+        elif not isinstance(above, cst.Subscript):
+            break
+        below = above
+    assign = source.parent(view)
+    target = assign.targets[0].target if isinstance(assign, cst.Assign) else None
+    scope = source.inside(view, cst.FunctionDef)
+    return isinstance(target, cst.Name) and is_written(source, target.value, scope or source.module)
+
+
+def _conv_classes(source: Source) -> Iterator[tuple[cst.ClassDef, cst.FunctionDef]]:
+    """Classes that build convolutions, with their `forward`."""
+    for around in source.every(cst.ClassDef):
+        if "Conv2d" not in source.code(around):
+            continue
+        for method in source.every(cst.FunctionDef, around):
+            if method.name.value == "forward" and source.inside(method, cst.ClassDef) is around:
+                yield around, method
+
+
+def convolves_first(sources: Mapping[str, str]) -> bool:
+    """Whether every image that goes into the model is surely one of four axes: no input is reshaped on the way.
+
+    True where a class of the program hands the first argument of its `forward` right to a convolution or to a sequence
+    that begins with one, and where the model is a library's.
+    """
+    library = False
+    for text in sources.values():
+        library = library or any(name in text for name in _LIBRARIES)
+        source = parse(text) if "Conv2d" in text else None
+        for around, method in _conv_classes(source) if source is not None else ():
+            assert source is not None
+            first = method.params.params[1].name.value if len(method.params.params) > 1 else None
+            for call in source.every(cst.Call, method.body):
+                direct = len(call.args) == 1 and source.code(call.args[0].value) == first
+                if direct and isinstance(call.func, cst.Attribute) and source.code(call.func.value) == "self":
+                    built = members_named(source, around, call.func.attr.value)
+                    if len(built) == 1 and _is_convolution(source, built[0]):
+                        return True
+    return library
+
+
+def _is_convolution(source: Source, node: cst.BaseExpression) -> bool:
+    if not isinstance(node, cst.Call):
+        return False
+    if call_name(node) == "Sequential" and node.args:
+        return _is_convolution(source, node.args[0].value)
+    return call_name(node) == "Conv2d"
+
+
+def moved_inputs(step: TrainingStep) -> Iterator[cst.Call]:
+    """The calls `images = images.to(device)`, by which the model's first argument comes to the device in a step."""
+    source = step.source
+    for forward in step.forward:
+        if source.code(forward.func) != step.model:
+            continue  # a function with the model in it: which of its arguments are images is its own affair
+        if not forward.args or not isinstance(forward.args[0].value, cst.Name):
+            continue
+        name = forward.args[0].value.value
+        for call in source.every(cst.Call, step.turn):
+            function = call.func
+            if not isinstance(function, cst.Attribute) or function.attr.value not in {"to", "cuda"}:
+                continue
+            before = not within(source, call, forward) and source.span(call)[0] < source.span(forward)[0]
+            if before and source.code(function.value) == name and _gives(source, call, name):
+                yield call
+
+
+def _gives(source: Source, call: cst.Call, name: str) -> bool:
+    """Whether a call's value is given to the name, alone or as one of a tuple."""
+    parent = source.parent(call)
+    if isinstance(parent, cst.Assign):
+        target = parent.targets[0].target
+        return len(parent.targets) == 1 and isinstance(target, cst.Name) and target.value == name
+    if isinstance(parent, cst.Element):
+        values = source.parent(parent)
+        assign = source.parent(values) if values is not None else None
+        if isinstance(values, cst.Tuple) and isinstance(assign, cst.Assign):
+            target = assign.targets[0].target
+            if isinstance(target, cst.Tuple) and len(target.elements) == len(values.elements):
+                at = [element is parent for element in values.elements].index(True)
+                return source.code(target.elements[at].value) == name
+    return False

@@ -1,0 +1,78 @@
+"""What a second forward pass of a module would do twice, or do differently."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import libcst as cst
+
+from diagnose.source.dataflow.mutations import written_in_place
+from diagnose.source.dataflow.reaching_definitions import Bound, reaching, statement_of
+from diagnose.source.rewrite.hooks import forward_hook
+from diagnose.source.tree.syntax import Source, parse
+
+__all__ = ["repeated_effect"]
+
+_OUTSIDE = frozenset({"builtins.print", "builtins.open", "builtins.next", "builtins.input"})
+_DRAWS = ("random.", "numpy.random.")
+_COLLECTS = frozenset(
+    {"add", "append", "appendleft", "clear", "extend", "insert", "pop", "popleft", "setdefault", "update", "write"}
+)
+
+
+def repeated_effect(sources: Mapping[str, str], callers: Collection[tuple[str, int]]) -> str | None:
+    """The file, line and reason of the first: a hook, or in the `forward` of a class of modules.
+
+    `callers` are the files and lines that call what is computed again: the classes around them are not themselves.
+    """
+    hooked = forward_hook(sources)
+    if hooked is not None:
+        return f"{hooked} hooks modules, and a hook would run twice"
+    for path, text in sources.items():
+        source = parse(text) if "def forward" in text else None
+        for method in source.every(cst.FunctionDef) if source is not None else ():
+            assert source is not None
+            around = source.inside(method, cst.ClassDef)
+            if method.name.value != "forward" or around is None:
+                continue
+            first, last = source.lines_of(around)
+            if any(file == path and first <= line <= last for file, line in callers):
+                continue
+            found = _effect(source, method)
+            if found is not None:
+                return f"{path}:{source.lines_of(found[0])[0]} {found[1]}"
+    return None
+
+
+def _effect(source: Source, method: cst.FunctionDef) -> tuple[cst.CSTNode, str] | None:
+    for node in source.walk(method.body):
+        if isinstance(node, cst.Global | cst.Nonlocal):
+            return node, "changes a variable of the program, twice"
+        if isinstance(node, cst.AssignTarget | cst.AugAssign) and _is_kept(source, node.target):
+            return node, "keeps a value of the forward pass, which the second pass replaces"
+        if isinstance(node, cst.Call):
+            names = source.names(node.func)
+            if names & _OUTSIDE:
+                return node, f"calls `{source.code(node.func)}`, which would happen twice"
+            if any(name.startswith(_DRAWS) for name in names):
+                return node, "draws random numbers that are not torch's, and would draw others"
+            collects = isinstance(node.func, cst.Attribute) and node.func.attr.value in _COLLECTS
+            if collects and isinstance(node.func, cst.Attribute) and _is_kept(source, node.func.value):
+                return node, "collects values, twice"
+    for written in written_in_place(source, method.body):
+        if isinstance(written, cst.Attribute) and _is_kept(source, written):
+            return written, "changes a tensor that the module keeps, twice"
+    return None
+
+
+def _is_kept(source: Source, node: cst.BaseExpression) -> bool:
+    """Whether what an expression names outlives the call: an attribute, or a variable from outside the function."""
+    while isinstance(node, cst.Subscript):
+        node = node.value
+    if isinstance(node, cst.Attribute):
+        while isinstance(node, cst.Attribute | cst.Subscript):
+            node = node.value
+        return isinstance(node, cst.Name) and node.value == "self"
+    if not isinstance(node, cst.Name) or isinstance(source.parent(node), cst.AssignTarget | cst.AugAssign):
+        return False
+    return reaching(source, statement_of(source, node), node.value).bound in {Bound.OUTER, Bound.PARAMETER}

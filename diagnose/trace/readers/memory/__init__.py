@@ -1,0 +1,4 @@
+"""PyTorch's memory recordings.
+
+memory_snapshot ◀── snapshot_blocks;  memory_timeline
+"""

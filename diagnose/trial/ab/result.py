@@ -1,0 +1,93 @@
+"""What two programs that took turns were measured to take: pairs of blocks, starts, memory, and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from diagnose.model import Interval
+from diagnose.trial.process.arm import ArmFailed, Block
+from diagnose.trial.process.capacity import Memory
+from diagnose.verdict import Pair, estimate
+
+ORIGINAL, PATCHED = 0, 1
+
+
+@dataclass
+class Comparison:
+    """What a duel measured. Index 0 of a pair of values is the original, 1 the patched program."""
+
+    pairs: list[Pair] = field(default_factory=list)
+    generations: int = 0
+    steps: int = 0
+    """Measured steps in a block."""
+    held_steps: int = 0
+    """The same, where fewer were seen not to hold what recurs every few steps; else 0."""
+    step_ns: int = -1
+    """Mean step of the original over all its blocks."""
+    input_ns: tuple[float, float] | None = None
+    """Per step, inside the loader's `__next__`."""
+    peak_bytes: tuple[int, int] | None = None
+    memory: Memory | None = None
+    """Of the original after its warm-up."""
+    starts_ns: tuple[list[int], list[int]] = field(default_factory=lambda: ([], []))
+    """Of each process in turn: from its start to the end of its warm-up."""
+    traces: tuple[list[Path], list[Path]] = field(default_factory=lambda: ([], []))
+    windows_taken: int = 0
+    """How many of those the duel itself has taken."""
+    windows_ns: int = 0
+    """What it has spent on them."""
+    stopped_early: bool = False
+    alternated: bool = False
+    """The arms did not fit side by side: processes alternated instead of taking turns."""
+    crowded: bool = False
+    """Memory ran out while both arms lived."""
+    ahead: bool = False
+    """Two generations have started together."""
+    apart: bool = False
+    """Each arm has started once the one before it rested."""
+    reassured: bool = False
+    """One generation was enough to show again what was shown before."""
+    out_of_time: bool = False
+    failed: tuple[int, ArmFailed] | None = None
+    """The side that failed, and how; a program that came to its end is no failure."""
+    ended_after: int | None = None
+    """Steps of a program that came to its own end, where it said."""
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more is to be measured."""
+        return self.out_of_time or self.stopped_early or self.reassured or self.failed is not None
+
+    def begin_anew(self, steps: int) -> None:
+        """With blocks of so many steps, as fewer do not hold what recurs: the pairs so far say nothing."""
+        self.steps = self.held_steps = steps
+        self.pairs.clear()
+        self.generations = 0
+        self.stopped_early = False
+
+    @property
+    def start_ns(self) -> int:
+        """The longest way from the start of a process to the end of its warm-up; 0 where none got there."""
+        return max((start for side in self.starts_ns for start in side), default=0)
+
+    @property
+    def saving(self) -> Interval | None:
+        """The estimate over all pairs."""
+        return estimate(self.pairs) if self.pairs else None
+
+    def sum_up(self, original: Sequence[Block], patched: Sequence[Block]) -> None:
+        """The figures that all measured blocks of the two give together."""
+        if not original:
+            return
+        steps, others = (sum(block.steps for block in blocks) for blocks in (original, patched))
+        self.step_ns = round(sum(block.total_ns for block in original) / steps)
+        self.input_ns = (
+            sum(block.input_ns for block in original) / steps,
+            sum(block.input_ns for block in patched) / others,
+        )
+        peaks = [[block.memory.peak_bytes for block in blocks] for blocks in (original, patched)]
+        known = [max((peak for peak in side if peak is not None), default=-1) for side in peaks]
+        if min(known) >= 0:
+            self.peak_bytes = (known[0], known[1])

@@ -1,0 +1,68 @@
+"""When the pairs of a duel say enough, so that more of them would only repeat it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from diagnose.verdict import (
+    CLEAR_SAVING,
+    LEAST_PAIRS,
+    LEAST_SAVING,
+    Pair,
+    clear,
+    estimate,
+    floor,
+    hopeless,
+    nothing_in_sight,
+    precise,
+)
+
+_OF_PROMISE = 0.1
+
+
+def worth(promised: float) -> float:
+    """What a fix that promises this share of a step must be able to save, to be worth more pairs where time is short:
+    a tenth of it, and no more than half of what is a clear saving."""
+    return min(_OF_PROMISE * promised, CLEAR_SAVING / 2)
+
+
+@dataclass(frozen=True)
+class SequentialStopping:
+    """What is asked of the pairs at each of so many `looks`."""
+
+    looks: int
+    resolution: float | None
+    """Of the machine; None while it is being measured."""
+    enough: float
+    """The resolution to reach, while it is being measured."""
+    needed: float | None
+    """What a saving must exceed, where a finer resolution may yet be measured."""
+    reassures: bool = False
+    """The saving was shown before."""
+    worth: float = 0.0
+    """What is tried has to be able to save this much, or it is left although it may yet show a little."""
+
+    def settled(self, pairs: Sequence[Pair]) -> bool:
+        """Whether the answer is clear."""
+        if self.resolution is None:
+            return precise(pairs, self.looks, self.enough)
+        return clear(pairs, self.resolution, self.looks, LEAST_SAVING if self.reassures else CLEAR_SAVING)
+
+    def hopeless(self, pairs: Sequence[Pair]) -> bool:
+        """Whether what is tried cannot be kept any more."""
+        return self.resolution is not None and (
+            hopeless(pairs, self.resolution, self.looks, self.needed)
+            or (self._open(pairs) and hopeless(pairs, self.resolution, self.looks, self.worth))
+        )
+
+    def fruitless(self, pairs: Sequence[Pair]) -> bool:
+        """Whether only other processes could still show a saving."""
+        return self.resolution is not None and (
+            nothing_in_sight(pairs, self.resolution, self.looks, self.needed)
+            or (self._open(pairs) and nothing_in_sight(pairs, self.resolution, self.looks, self.worth))
+        )
+
+    def _open(self, pairs: Sequence[Pair]) -> bool:
+        """Whether something has to be worth it, and no saving is shown that would be kept as it is."""
+        return self.worth > 0 and len(pairs) >= LEAST_PAIRS and estimate(pairs).low <= floor(self.resolution or 0.0)

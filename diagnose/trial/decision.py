@@ -1,0 +1,52 @@
+"""From a comparison to a verdict: its figures, and what they mean beside mechanism, memory and numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from diagnose.fixer import Fixer
+from diagnose.model import Decision, GateResult, Verdict
+from diagnose.trial.ab.result import Comparison
+from diagnose.trial.mechanism import mechanism
+from diagnose.trial.standalone import ruling_on_failure
+from diagnose.verdict import LEAST_GENERATIONS, LEAST_PAIRS, Ruling, ruling, ruling_on_time
+
+
+def measured(fixer: Fixer, found: Comparison, smallest: float) -> Verdict:
+    """The figures of a comparison; what they mean is not decided yet."""
+    return Verdict(
+        fixer.name,
+        Decision.FAILED,
+        "",
+        saving=found.saving,
+        saving_ns=round(found.saving.estimate * found.step_ns) if found.saving else None,
+        resolution=smallest,
+        pairs=len(found.pairs),
+        generations=found.generations,
+        peak_memory_bytes=found.peak_bytes,
+    )
+
+
+def ruled(verdict: Verdict, fixer: Fixer, found: Comparison, gate: GateResult) -> Verdict:
+    """The verdict on what is faster."""
+    assert found.saving is not None  # or the times would have settled it
+    moved = mechanism(fixer.mechanism, found)
+    memory_bytes = found.memory.device_bytes if found.memory else None
+    final = ruling(found.saving, verdict.pairs, gate, moved, found.peak_bytes, memory_bytes)
+    return replace(verdict, decision=final.decision, summary=final.summary, gate=gate, mechanism=moved)
+
+
+def settled_by_time(verdict: Verdict, found: Comparison) -> Ruling | None:
+    """The decision if how it ran, and how fast, settles it."""
+    if found.failed is not None:
+        return ruling_on_failure(found.failed[1])
+    enough = verdict.pairs >= LEAST_PAIRS and verdict.generations >= LEAST_GENERATIONS
+    if found.out_of_time and not enough:
+        return Ruling(Decision.NOT_TRIED, "the budget left no time to end its trial")
+    return ruling_on_time(
+        found.saving,
+        verdict.pairs,
+        verdict.generations,
+        verdict.resolution or 0.0,
+        stopped_early=found.stopped_early,
+    )

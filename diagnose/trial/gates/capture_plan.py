@@ -1,0 +1,113 @@
+"""What a gate needs captured: of which programs, under which recipes. Nothing here runs anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from diagnose.model import Gate
+from diagnose.program import Program
+from diagnose.trial.gates.trajectory import LEAST_SEEDS, LEAST_STEPS
+from diagnose.units import NS_PER_S
+
+BITWISE_STEPS = 5
+ROUNDING_STEPS = 2
+SEEDS = LEAST_SEEDS
+MOST_STEPS = 200
+AGAIN = "bits-again"
+"""Of a program whose bits were captured before: whether it gives the same."""
+TRAJECTORY_NS = 15 * NS_PER_S
+"""For the steps of one program under all seeds, one after the other, where more than LEAST_STEPS fit into it."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A capture of a program under a recipe; `name` tells the recipes apart."""
+
+    program: Program
+    name: str
+    recipe: Mapping[str, Any]
+
+    @property
+    def key(self) -> tuple[Path, str]:
+        """No two captures of a session share it."""
+        return (self.program.root, self.name)
+
+    @property
+    def of_luck(self) -> bool:
+        """Whether it is one trajectory of several, under the program's own settings."""
+        return self.recipe.get("mode") == "trajectory"
+
+    @property
+    def rests(self) -> bool:
+        """Whether one that was begun early is to stand still first: it takes long, or may not be needed."""
+        return self.of_luck or self.name == AGAIN
+
+    @property
+    def exact(self) -> bool:
+        """Whether it is a reference in float64, operator by operator."""
+        return "precision" in self.recipe
+
+
+def bits(program: Program, name: str = "bits") -> Wanted:
+    """All tensors of the first steps as hashes."""
+    return Wanted(program, name, {"steps": BITWISE_STEPS, "values": False})
+
+
+def rounding(original: Program, patched: Program, rounds_to: str | None) -> list[Wanted]:
+    """Values of both, a reference of the original, and where a format is declared one that rounds to it."""
+    recipe = {"steps": ROUNDING_STEPS, "values": True}
+    exact = {**recipe, "precision": "float64"}
+    wanted = [
+        Wanted(original, "values", recipe),
+        Wanted(patched, "values", recipe),
+        Wanted(original, "float64", exact),
+    ]
+    if rounds_to is not None:
+        wanted.append(Wanted(original, f"float64-{rounds_to}", {**exact, "rounds_to": rounds_to}))
+    return wanted
+
+
+def luck(programs: Sequence[Program], seeds: int, steps: int) -> list[Wanted]:
+    """Trajectories of each program under each seed."""
+    return [
+        Wanted(program, f"seed-{seed}", {"mode": "trajectory", "steps": steps, "seed": seed})
+        for program in programs
+        for seed in range(seeds)
+    ]
+
+
+def trajectory_steps(step_ns: int) -> int:
+    """Steps of each trajectory, where a step takes so long; not above zero is unknown."""
+    return min(MOST_STEPS, max(LEAST_STEPS, TRAJECTORY_NS // (SEEDS * step_ns))) if step_ns > 0 else LEAST_STEPS
+
+
+@dataclass(frozen=True)
+class Part:
+    """A program with all but what changes the training, and what it promises against the original."""
+
+    program: Program
+    gate: Gate
+    rounds_to: str | None
+
+
+def for_gate(
+    gate: Gate, original: Program, patched: Program, rounds_to: str | None, steps: int, part: Part | None = None
+) -> list[Wanted]:
+    """All that a look at the numbers needs if it passes, each once; `steps` are those of a trajectory.
+
+    With a `part` that is held against the original, and the training of `patched` against its.
+    """
+    if part is not None:
+        first = for_gate(part.gate, original, part.program, part.rounds_to, steps)
+        gross = rounding(original, patched, rounds_to) if rounds_to is not None and part.gate is Gate.ROUNDING else []
+        wanted = [*first, *gross, *luck([part.program, patched], SEEDS, steps)]
+        return list({one.key: one for one in wanted}.values())
+    if gate is Gate.BITWISE:
+        return [bits(original), bits(patched)]
+    if gate is Gate.ROUNDING:
+        return rounding(original, patched, rounds_to)
+    gross = rounding(original, patched, rounds_to) if rounds_to is not None else []
+    return [*gross, *luck([original, patched], SEEDS, steps)]

@@ -1,0 +1,200 @@
+"""How long turns and last runs will take, told by those before. Pure: fed with measurements, asked for estimates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from diagnose.model import Gate
+from diagnose.trial.ab.periodic_steps import steps_to_see
+from diagnose.trial.ab.result import ORIGINAL, PATCHED, Comparison
+from diagnose.trial.gates.trajectory import LEAST_SEEDS
+from diagnose.trial.schedule import LONG_STEP_NS, Schedule
+from diagnose.units import NS_PER_S
+from diagnose.verdict import LEAST_PAIRS
+
+FIRST_COMPILE_NS = 20 * NS_PER_S
+"""What compiling a training step takes, where this session has not seen it yet: for a GPT of twelve layers inductor
+took 18 to 23 s beside an H200."""
+LEAST_COMPILE_NS = 5 * NS_PER_S
+"""What it takes at best: one function, with the start of the compiler's own processes."""
+WARM_SHARE = 0.25
+"""Of what compiling adds to a start, what a start adds that finds all of it compiled, until this session has seen it:
+the program is traced again, and what was compiled is looked up."""
+WINDOW_NS = 4 * NS_PER_S
+"""To write one profiler window, and to begin and end it, where none has been seen: of a GPT whose window holds some ten
+thousand events it took so long."""
+FINAL_BLOCKS = 5
+"""As many steps as this many blocks of a trial are run alone in the end."""
+_MOST_SLACK = 3.0
+_OF_ITS_OWN = {Gate.BITWISE: 1, Gate.ROUNDING: 1, Gate.TRAINING: LEAST_SEEDS + 1}
+"""Processes that a gate needs of the patched program: its first steps, and a trajectory under each seed."""
+
+
+@dataclass
+class CostModel:
+    """What the trials of one program have taken so far. Times are nanoseconds; zero is not known yet."""
+
+    schedule: Schedule
+    start_ns: int = 0
+    """From the start of a process to the end of its warm-up: that of the newest original."""
+    step_ns: int = 0
+    held_steps: int = 0
+    """Of a block of the newest original, where fewer do not hold what recurs in it."""
+    first_start_ns: int = 0
+    """The same of the program as found, which runs once more in the end."""
+    first_step_ns: int = 0
+    window_ns: int = 0
+    """To write a profiler window and all that goes with it: as the program was watched, then as the newest trial
+    took."""
+    compile_ns: int = 0
+    """By how much the start of a program that compiles was longer, at most; above zero once it was seen, even of one
+    that compiles no less at every start."""
+    rewarm_ns: int = 0
+    """The same of a later process, which found everything compiled."""
+    gates_ns: dict[Gate, int] = field(default_factory=dict)
+    """The numbers of one more patched program, of each kind: what it is held against has been captured by then."""
+    whole_runs_ns: int = 0
+    """Whole runs of one more patched program, beside those of the original that were there."""
+    alternates: bool = False
+    """Two do not fit side by side: processes come one after the other."""
+    ahead: bool = False
+    """Two generations start together."""
+    apart: bool = False
+    """Of the two sides, each starts once the other rests."""
+    slack: float = 1.0
+    """By what factor the last comparison took longer than its parts explain."""
+
+    def saw(self, found: Comparison, took_ns: int, *, compiles: bool = False) -> None:
+        """Learn from a comparison that took `took_ns`."""
+        originals, patched = found.starts_ns[ORIGINAL], found.starts_ns[PATCHED]
+        if originals:
+            # Of a program that compiles itself, later starts find compiled what the first one compiled.
+            self.start_ns = originals[-1] if compiles else max(originals)
+        if compiles and patched:
+            self.compile_ns = max(1, self.compile_ns, max([*originals, *patched]) - self.start_ns)
+        if compiles and len(patched) > 1:
+            self.rewarm_ns = max(0, patched[-1] - self.start_ns)
+        if found.step_ns > 0:
+            self.step_ns = found.step_ns
+        self.held_steps = max(self.held_steps, found.held_steps)
+        self.first_start_ns = self.first_start_ns or self.start_ns
+        self.first_step_ns = self.first_step_ns or self.step_ns
+        if found.pairs:
+            self.alternates, self.apart = found.alternated, found.apart
+        if found.generations > 1:
+            self.ahead = found.ahead
+        if found.windows_taken:
+            steps_ns = self._window_steps * found.step_ns
+            self.window_ns = max(1, found.windows_ns // found.windows_taken - steps_ns)
+        if len(found.pairs) >= self._clear_pairs and not compiles:
+            explained_ns = self._turns_ns(found.generations, len(found.pairs)) + found.windows_ns
+            self.slack = min(_MOST_SLACK, max(1.0, took_ns / max(1, explained_ns)))
+
+    @property
+    def first_step_after_ns(self) -> int:
+        """From the start of a process to its first step, which a capture begins with."""
+        return max(0, self.start_ns - self.schedule.warm_up(self.step_ns) * self.step_ns)
+
+    @property
+    def warm_ns(self) -> int:
+        """By how much the start of a program that compiles is longer where all is compiled already."""
+        return self.rewarm_ns or round(WARM_SHARE * self.compiling_ns())
+
+    def compiling_ns(self, *, at_best: bool = False) -> int:
+        """By how much the first start of a program that compiles is longer."""
+        return self.compile_ns or (LEAST_COMPILE_NS if at_best else FIRST_COMPILE_NS)
+
+    def grew(self, found: Comparison) -> None:
+        """The patched program of a comparison is what the next trials start from."""
+        if found.starts_ns[PATCHED]:
+            self.start_ns = found.starts_ns[PATCHED][-1]  # later starts find compiled what the first one compiled
+        if found.saving is not None:
+            self.step_ns = round(found.step_ns * (1 - found.saving.estimate))
+
+    def if_kept(self, found: Comparison) -> CostModel:
+        """The costs as they will be if the patched program of a comparison is kept."""
+        later = replace(self)
+        later.grew(found)
+        return later
+
+    def saw_gate(self, gate: Gate, took_ns: int, processes: int) -> None:
+        """Learn from a look at the numbers, for which so many processes ran."""
+        if processes:
+            self.gates_ns[gate] = took_ns * min(processes, _OF_ITS_OWN[gate]) // processes
+
+    def saw_whole_runs(self, took_ns: int) -> None:
+        """Learn from whole runs; the first also had to look at the original."""
+        self.whole_runs_ns = min(self.whole_runs_ns, took_ns) if self.whole_runs_ns else took_ns
+
+    def trial_ns(
+        self,
+        settings: int,
+        *,
+        compiles: bool = False,
+        started: bool = False,
+        windows: int = 2,
+        at_best: bool = False,
+        saved: float = 0.0,
+    ) -> int:
+        """A trial up to its gate: the choice between settings, the turns, and so many profiler windows.
+
+        `started`: its processes wait for it. `at_best`: if what nothing in this session has shown yet turns out short.
+        `saved`: the share by which the patched program's steps are shorter.
+        """
+        more_ns = self.compiling_ns(at_best=at_best) if compiles and self.start_ns else 0
+        if compiles and self.ahead:
+            more_ns += self.start_ns  # what one process has to compile, the next waits for
+        sweep_ns = 0
+        if settings > 1:
+            one_ns = self._turns_ns(1, self.schedule.sweep_pairs) + more_ns
+            sweep_ns = (settings - 1) * round(self.slack * one_ns)
+        turns_ns = self.check_ns(saved) + round(self.slack * self._windows_ns(windows)) + more_ns
+        return sweep_ns + turns_ns - (round(self.slack * self.start_ns) if started else 0)
+
+    def check_ns(self, saved: float = 0.0) -> int:
+        """The turns alone, as in a leave-one-out check: as many as a clear answer takes, which most answers are. One
+        side's steps are shorter by the share that is `saved`.
+
+        What is not clear takes longer, and ends with the budget.
+        """
+        return round(self.slack * self._turns_ns(self.schedule.generations, self._clear_pairs, saved))
+
+    def final_ns(self, *, held: bool = False, runs: int | None = None, started: bool = False) -> int:
+        """The last runs, all or so many, and before them the numbers of the whole stack, unless those are `held`."""
+        numbers_ns = 0 if held else max(self.gates_ns.values(), default=2 * self.start_ns)
+        return self.last_runs_ns(runs, started=started) + numbers_ns
+
+    def last_runs_ns(self, runs: int | None = None, *, started: bool = False) -> int:
+        """The last runs of the original and of the patched program alone; `runs` of each, or all. `started`: the
+        processes of the first wait for it."""
+        starts_ns = self.first_start_ns, self.start_ns
+        start_ns = sum(starts_ns) if self.alternates else max(starts_ns)  # where both fit, they start at once
+        steps = FINAL_BLOCKS * self.schedule.block_steps(self.first_step_ns) + self.schedule.drops(self.first_step_ns)
+        whole_ns = (runs or self.schedule.final_runs) * (start_ns + steps * (self.first_step_ns + self.step_ns))
+        return whole_ns - (start_ns if started else 0)
+
+    @property
+    def _clear_pairs(self) -> int:
+        """After how many pairs, over all generations, a clear answer is accepted."""
+        return min(self.schedule.pairs, self.schedule.generations * self.schedule.screened_pairs(self.step_ns))
+
+    @property
+    def _block_ns(self) -> int:
+        steps = max(self.held_steps, self.schedule.block_steps(self.step_ns))
+        return (steps + self.schedule.drops(self.step_ns)) * self.step_ns
+
+    def _windows_ns(self, count: int) -> int:
+        """So many windows, one of each side at most."""
+        return count * (self._window_steps * self.step_ns + (self.window_ns or WINDOW_NS)) if self.start_ns else 0
+
+    @property
+    def _window_steps(self) -> int:
+        return max(self.schedule.trace_steps, steps_to_see(self.held_steps)) + self.schedule.drops(self.step_ns)
+
+    def _turns_ns(self, generations: int, pairs: int, saved: float = 0.0) -> int:
+        block_ns = round(self._block_ns * (1 - saved / 2))  # of both sides on average
+        if self.alternates:
+            return 2 * max(LEAST_PAIRS, self.schedule.pairs // 2) * (self.start_ns + 2 * block_ns)
+        starts = 1 if self.ahead else generations * (2 if self.apart else 1)
+        settling = 1 if self.step_ns >= LONG_STEP_NS else 2 * generations
+        return starts * self.start_ns + (settling + 2 * pairs) * block_ns

@@ -1,0 +1,119 @@
+"""How long the next trial will take: its turns as those before it (cost_model.py), its numbers by what a gate needs.
+
+A look at numbers of a kind that was taken before takes as long again. Of one that was not, the processes are counted
+that it needs, each with a start and steps as trials have seen them, and put side by side as far as there is memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from diagnose.fixer import Fixer
+from diagnose.model import Gate
+from diagnose.program import Program
+from diagnose.trial.gates.capture_plan import Part, Wanted, for_gate
+from diagnose.trial.gates.gate import Gatekeeper
+from diagnose.trial.planning.cost_model import CostModel
+from diagnose.trial.process.makespan import Process
+
+_COMING, _HALFWAY = Path("coming"), Path("halfway")
+"""In the place of copies that have not been made."""
+_EXACT_STEPS = 2
+"""A step in float64, operator by operator, takes so many of the program's own where matrix units know that format."""
+_LARGEST_SPEEDUP = 10
+"""More is not counted on, whatever is promised."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A trial that might be begun."""
+
+    fixer: Fixer
+    settings: int = 1
+    part: Fixer | None = None
+    """Of many fixes that are tried at once, what does not change the training, where something does."""
+    saved_ns: int = 0
+    """By how much the steps of its trajectories are expected to be shorter than those of the newest trial."""
+    names: tuple[str, ...] = ()
+    """Of all fixers that are tried at once; where there is one, its own is enough."""
+    promised: float = 0.0
+    """The share of a step that it promises to save: at best it does."""
+
+    def is_of(self, other: Plan) -> bool:
+        """Whether both try the same, each with one setting."""
+        mine, others = self.names or (self.fixer.name,), other.names or (other.fixer.name,)
+        return mine == others and self.settings == other.settings == 1
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """What is expected of trials on one bench."""
+
+    costs: CostModel
+    gatekeeper: Gatekeeper
+
+    def trial_ns(
+        self,
+        plan: Plan,
+        baseline: Program | None,
+        *,
+        compiles: bool,
+        beside: Sequence[float] | None = None,
+        there: Sequence[Path] | None = None,
+        windows: int = 2,
+        at_best: bool = False,
+    ) -> int:
+        """With the choice between settings, so many profiler windows and the gate; `baseline` is the program that the
+        fix is put on.
+
+        `beside`: of the memory that was seen, what the arms need beside which captures may start. `there`: where the
+        copies with the fix, and with a part of it, lie whose arms wait for this trial already. `at_best`: if what is
+        only assumed turns out short, and what is promised holds.
+        """
+        saved = min(plan.promised, 1 - 1 / _LARGEST_SPEEDUP) if at_best else 0.0
+        numbers_ns = self._numbers_ns(plan, baseline, None if there is not None else beside, there, saved)
+        if compiles and numbers_ns:
+            numbers_ns += 0 if at_best else self.costs.warm_ns  # starts go on side by side
+        seen_ns = self.costs.gates_ns.get(plan.fixer.gate) if plan.part is None else None
+        if seen_ns is not None:
+            early = there is not None or (beside is not None and self.gatekeeper.has_room(beside))
+            numbers_ns = max(numbers_ns, seen_ns - (self.costs.first_step_after_ns if early else 0))
+        if plan.fixer.gate is not Gate.TRAINING:
+            numbers_ns += self.costs.whole_runs_ns
+        started = there is not None
+        return numbers_ns + self.costs.trial_ns(
+            plan.settings, compiles=compiles, started=started, windows=windows, at_best=at_best, saved=saved
+        )
+
+    def _numbers_ns(
+        self,
+        plan: Plan,
+        baseline: Program | None,
+        beside: Sequence[float] | None,
+        there: Sequence[Path] | None,
+        saved: float,
+    ) -> int:
+        """How long everything takes that a gate needs and that has not been captured; nothing where nothing has run.
+        `saved` is the share by which the patched program's steps are shorter.
+        """
+        if baseline is None or not self.costs.start_ns:
+            return 0
+        roots = there or (_COMING, _HALFWAY)
+        coming, part = replace(baseline, root=roots[0]), None
+        if plan.part is not None:
+            part = Part(replace(baseline, root=roots[-1]), plan.part.gate, plan.part.rounds_to)
+        rounds_to = None if plan.fixer.fewer_parameters and plan.fixer.gate is Gate.TRAINING else plan.fixer.rounds_to
+        steps = self.gatekeeper.trajectory_steps
+        wanted = for_gate(plan.fixer.gate, baseline, coming, rounds_to, steps, part)
+        step_ns = self.costs.step_ns
+        later_ns = max(step_ns - plan.saved_ns, step_ns // _LARGEST_SPEEDUP)
+
+        def process(one: Wanted, share: float) -> Process:
+            each_ns = _EXACT_STEPS * step_ns if one.exact else later_ns if one.of_luck else step_ns
+            if one.program is coming and part is None:
+                each_ns = round(each_ns * (1 - saved))
+            return Process(share, self.costs.first_step_after_ns, int(one.recipe["steps"]) * each_ns)
+
+        return self.gatekeeper.expected_ns(wanted, process, beside)

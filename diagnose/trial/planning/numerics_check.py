@@ -1,0 +1,159 @@
+"""Looks at numbers: what a patched program's are worth, told as a verdict, and what the look took."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from diagnose.fixer import Fixer
+from diagnose.model import Gate, GateAnswer, GateCheck, GateResult, Verdict
+from diagnose.program import Program
+from diagnose.trial.ab.result import Comparison
+from diagnose.trial.decision import ruled, settled_by_time
+from diagnose.trial.gates.capture_plan import Part
+from diagnose.trial.gates.gate import Gatekeeper
+from diagnose.trial.planning.cost_model import CostModel
+from diagnose.trial.process.capacity import at_once
+from diagnose.trial.whole_run.gate import DATA_ORDER, WHOLE, WholeRunGate
+
+MOST_SIDE_BY_SIDE = 4
+"""Whole runs at the same time."""
+
+
+@dataclass(frozen=True)
+class PartialStack:
+    """A program with a part of some fixes in it: all but those that change the training."""
+
+    program: Program
+    fixer: Fixer
+    """Stands for that part: its promise is held against the original's numbers."""
+
+    @property
+    def part(self) -> Part:
+        """What is looked at of it."""
+        return Part(self.program, self.fixer.gate, self.fixer.rounds_to)
+
+
+@dataclass
+class NumericsChecks:
+    """Those of one bench."""
+
+    gatekeeper: Gatekeeper
+    costs: CostModel
+    on_phase: Callable[[str, str], None]
+    """Told what is being done now, and a detail of it."""
+    whole: WholeRunGate | None = None
+    """Looks at what programs do from start to end, where their numbers hold."""
+    early: int = 0
+    """Captures that were begun beside a duel since the last look."""
+    early_ns: int = 0
+    """What was waited for them."""
+
+    def judged(
+        self,
+        verdict: Verdict,
+        fixer: Fixer,
+        found: Comparison,
+        original: Program,
+        patched: Program,
+        halfway: PartialStack | None,
+    ) -> Verdict:
+        """The verdict on a trial: by its times, else by the numbers too, in two parts where there is one halfway."""
+        early = settled_by_time(verdict, found)
+        if early is not None:
+            return replace(verdict, decision=early.decision, summary=early.summary)
+        first = None
+        if halfway is not None:
+            with self._seen(fixer.gate):
+                self.gatekeeper.foresee(original, halfway.part, patched, fixer.rounds_to)
+            first = self._gated(halfway.fixer, original, halfway.program)
+            if first.passed is not True:
+                return ruled(verdict, fixer, found, first)
+            original = halfway.program
+        gate = self._gated(fixer, original, patched)
+        if first is not None:
+            gate = replace(gate, detail=f"{gate.detail}; without what changes the training, {first.detail}")
+        return ruled(verdict, fixer, found, gate)
+
+    def _gated(self, fixer: Fixer, original: Program, patched: Program) -> GateResult:
+        self.on_phase(f"checking the numbers of {fixer.name}", fixer.gate.value)
+        fewer, loading = fixer.fewer_parameters, fixer.changes_loading
+        return self.check(fixer.gate, original, patched, fixer.rounds_to, fewer=fewer, loading=loading)
+
+    def check(
+        self,
+        gate: Gate,
+        original: Program,
+        patched: Program,
+        rounds_to: str | None = None,
+        *,
+        asked: bool = True,
+        fewer: bool = False,
+        loading: bool = False,
+    ) -> GateResult:
+        """Whether a patched program keeps its promise: first its numbers, then what it does from start to end.
+
+        `asked` and `fewer` are those of `Gatekeeper.check`; `loading`: a fix changes how data is loaded.
+        """
+        answer = self.numbers(gate, original, patched, rounds_to, asked=asked, fewer=fewer)
+        if not answer.passed:
+            return answer
+        return with_checks(answer, self.whole_runs(answer.gate, original, patched, rounds_to, loading=loading))
+
+    def numbers(
+        self,
+        gate: Gate,
+        original: Program,
+        patched: Program,
+        rounds_to: str | None = None,
+        *,
+        asked: bool = True,
+        fewer: bool = False,
+    ) -> GateResult:
+        """Whether its numbers hold: those of the first steps, or for the training gate losses over more of them."""
+        with self._seen(gate):
+            return self.gatekeeper.check(gate, original, patched, rounds_to, asked=asked, fewer=fewer)
+
+    def whole_runs(
+        self, gate: Gate, original: Program, patched: Program, rounds_to: str | None = None, *, loading: bool = False
+    ) -> tuple[GateCheck, ...]:
+        """Whether it does from start to end what the original does; nothing for a fix that changes the training."""
+        if gate is Gate.TRAINING or self.whole is None:
+            return ()
+        began_ns = time.monotonic_ns()
+        self.on_phase("comparing whole runs", "output, files and exit")
+        self.whole.runs.deadline = self.gatekeeper.deadline
+        self.whole.runs.side_by_side = at_once(self.gatekeeper.memory, MOST_SIDE_BY_SIDE)
+        checks = self.whole.check(gate, original, patched, rounds_to, loading=loading)
+        self.costs.saw_whole_runs(time.monotonic_ns() - began_ns)
+        return checks
+
+    @contextlib.contextmanager
+    def beside(self) -> Iterator[None]:
+        """While a duel goes on, beside whose start captures may be begun."""
+        before = self.gatekeeper.started, self.gatekeeper.waited_ns
+        yield
+        self.early += self.gatekeeper.started - before[0]
+        self.early_ns += self.gatekeeper.waited_ns - before[1]
+
+    @contextlib.contextmanager
+    def _seen(self, gate: Gate) -> Iterator[None]:
+        """Learn what a look at the numbers takes, with what was captured of them early, beside its trial's start."""
+        began_ns, before = time.monotonic_ns(), self.gatekeeper.started - self.early
+        yield
+        more_ns = self.early_ns + self.costs.first_step_after_ns if self.early else 0
+        took_ns = time.monotonic_ns() - began_ns + more_ns
+        self.costs.saw_gate(gate, took_ns, self.gatekeeper.started - before)
+        self.early = self.early_ns = 0
+
+
+def with_checks(answer: GateResult, checks: Sequence[GateCheck]) -> GateResult:
+    """A gate's answer with what whole runs showed: one that differs makes it a refusal."""
+    refused = next((check for check in checks if check.answer is GateAnswer.REFUSED), None)
+    if refused is not None:
+        when = {WHOLE: "in a whole run ", DATA_ORDER: ""}.get(refused.name, f"at an {refused.name} in mid-run ")
+        return replace(answer, passed=False, detail=f"{when}{refused.detail}", checks=tuple(checks))
+    said = [f"{check.name}: {check.detail}" for check in checks]
+    return replace(answer, detail="; ".join([answer.detail, *said]), checks=tuple(checks))

@@ -1,0 +1,44 @@
+"""How long processes take that start as others leave them room: what the gatekeeper will do, before it does it.
+
+Starts go on side by side, steps do not: there is one device, and on a host the cores are shared. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from diagnose.trial.process.capacity import Memory, fitting
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """What is expected of one."""
+
+    share: float
+    """Of the memory that was seen of the program."""
+    start_ns: int
+    """Until its first step."""
+    steps_ns: int
+    """From there to its end, with nothing beside it."""
+
+
+def makespan_ns(processes: Sequence[Process], memory: Memory, resting: Sequence[float] = ()) -> int:
+    """Until the last has ended, where whenever one has, the first that fits beside the others takes its place.
+
+    `resting`: shares of that memory that others hold meanwhile.
+    """
+    waiting = list(processes)
+    running: list[tuple[int, Process]] = []
+    """Each with the moment of its first step."""
+    now_ns = 0
+    while waiting or running:
+        for one in list(waiting):
+            shares = [*resting, *(other.share for _, other in running), one.share]
+            if not running or fitting(memory, shares) == len(shares):
+                waiting.remove(one)
+                running.append((now_ns + one.start_ns, one))
+        begins_ns, done = min(running, key=lambda entry: entry[0])
+        running.remove((begins_ns, done))
+        now_ns = max(now_ns, begins_ns) + done.steps_ns
+    return now_ns

@@ -1,0 +1,62 @@
+"""Copies of one program for its trials: with other texts, an environment of their own, and a cache that all share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from diagnose.program import Program, patch
+from diagnose.program.copy import copy_environment, copy_program
+from diagnose.program.environment import with_declared
+from diagnose.program.source import read_source
+
+_COMPILES = re.compile(r"(?<!\bre)\.compile\(")
+_RECORDS = re.compile(r"make_graphed_callables\(")
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """What was copied below a folder; every answer goes by the root of a copy."""
+
+    program: Program
+    folder: Path
+    environment: Mapping[str, str]
+    """In which the program itself would run."""
+    compiles: bool = False
+    """Whether the program was seen to compile something as found."""
+    edited: dict[Path, list[str]] = field(default_factory=dict)
+    """The files with other texts."""
+    compiling: set[Path] = field(default_factory=set)
+    """Those whose start compiles or records something: as the program itself does, or by what a fix wrote."""
+    slow: set[Path] = field(default_factory=set)
+    """Those of them that wait for a compiler: to record a graph takes a few steps."""
+    _environments: dict[Path, dict[str, str]] = field(default_factory=dict)
+
+    def make(self, texts: Mapping[str, str], name: str) -> Program:
+        """A copy in which the given files have other texts. Raises InputError."""
+        folder = self.folder / name
+        copied = copy_program(self.program, folder)
+        edited = patch.apply_edits(texts, root=self.program.root, copy=copied.root)
+        self.edited[copied.root] = sorted(map(str, edited))
+        # What one process has compiled serves all later ones; the user's own cache is neither needed nor filled.
+        cache = {"TORCHINDUCTOR_CACHE_DIR": str(self.folder / "compiled")}
+        environment = copy_environment(self.program, folder, self.environment) | cache
+        # A trial imports torch before the program runs, and with it what reads the environment on import.
+        self._environments[copied.root] = with_declared(copied, environment)
+        if self.compiles or any(self._has_more(_COMPILES, path, text) for path, text in texts.items()):
+            self.slow.add(copied.root)
+        if copied.root in self.slow or any(self._has_more(_RECORDS, path, text) for path, text in texts.items()):
+            self.compiling.add(copied.root)
+        return copied
+
+    def _has_more(self, calls: re.Pattern[str], path: str, text: str) -> bool:
+        """Whether a fix wrote such a call; one that was there may be switched off."""
+        found = self.program.root / path
+        before = read_source(found).text if found.exists() else ""
+        return len(calls.findall(text)) > len(calls.findall(before))
+
+    def environment_of(self, copied: Program) -> dict[str, str]:
+        """That of a copy."""
+        return self._environments[copied.root]

@@ -1,0 +1,161 @@
+"""What `analyze --json` prints obeys a schema, whatever the trace: other people's tools read it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema
+import msgspec
+import pytest
+
+from diagnose import plugins
+from diagnose.engine import diagnose
+from diagnose.measure.steps.idle import CAUSES
+from diagnose.trace import Trace
+
+COUNT = {"type": "integer", "minimum": 0}
+SHARE = {"type": "number", "minimum": 0, "maximum": 1}
+TEXT = {"type": "string", "minLength": 1}
+MAYBE = {"type": ["string", "null"]}
+
+
+def record(required: dict[str, Any], optional: dict[str, Any] | None = None) -> dict[str, Any]:
+    properties = required | (optional or {})
+    return {"type": "object", "required": list(required), "properties": properties, "additionalProperties": False}
+
+
+def listed(items: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": items}
+
+
+ACCOUNTING = record(
+    {"compute": COUNT, "exposed_comm": COUNT, "exposed_copy": COUNT, "idle": record(dict.fromkeys(CAUSES, COUNT))}
+)
+STEPS = record(
+    {
+        "count": COUNT,
+        "median_ns": {"type": ["integer", "null"], "minimum": 1},
+        "mean_ns": {"type": ["integer", "null"], "minimum": 1},
+        "total_ns": COUNT,
+        "found_by": {"enum": ["optimizer", "profiler marks", "nvtx", "period", "whole trace", "none"]},
+    }
+)
+EVIDENCE = record({"measure": TEXT, "value": {"type": "number"}, "unit": TEXT, "rows": listed(COUNT)})
+PLACE = record(
+    {"file": TEXT, "line": {"type": "integer", "minimum": 1}, "code": MAYBE},
+    {"function": MAYBE, "share": {"anyOf": [SHARE, {"type": "null"}]}},
+)
+FINDING = record(
+    {
+        "rule": {"type": "string", "pattern": "^[a-z0-9]+(-[a-z0-9]+)*$"},
+        "severity": {"enum": ["high", "medium", "low", "note"]},
+        "rank": {"type": ["integer", "null"]},
+        "recoverable_ns": COUNT,
+        "share": SHARE,
+        "confidence": {"enum": ["measured", "bound", "hint"]},
+        "summary": TEXT,
+        "evidence": listed(EVIDENCE),
+        "where": listed(PLACE),
+        "fixers": listed(TEXT),
+    },
+    {"confirm": MAYBE, "ends_run": {"type": "boolean"}, "short_of_memory": {"type": "boolean"}},
+)
+WORK = record(
+    {
+        "flops_per_step": COUNT,
+        "flops_per_s": {"type": "number", "minimum": 0},
+        "ceiling_flops_per_s": {"type": "number", "exclusiveMinimum": 0},
+        "utilisation": SHARE,
+        "modelled": SHARE,
+        "ceiling_source": TEXT,
+    }
+)
+SIZES = {"type": "object", "additionalProperties": {"type": "integer", "minimum": 0}}
+NULLABLE = {"type": ["integer", "null"]}
+MEMORY = record(
+    {
+        "device": {"type": "integer"},
+        "at_ns": NULLABLE,
+        "held_bytes": COUNT,
+        "categories": SIZES,
+        "parts": listed(
+            record(
+                {
+                    "category": TEXT,
+                    "held_bytes": COUNT,
+                    "pieces": COUNT,
+                    "place": {"anyOf": [PLACE, {"type": "null"}]},
+                    "taken": MAYBE,
+                    "freed": MAYBE,
+                    "by": MAYBE,
+                }
+            )
+        ),
+        "reserved_bytes": NULLABLE,
+        "fragments_bytes": NULLABLE,
+        "capacity_bytes": NULLABLE,
+        "wanted_bytes": NULLABLE,
+        "timeline": {
+            "anyOf": [
+                record(
+                    {
+                        "time_ns": {"anyOf": [listed(COUNT), {"type": "null"}]},
+                        "categories": {"type": "object", "additionalProperties": listed(COUNT)},
+                    }
+                ),
+                {"type": "null"},
+            ]
+        },
+    }
+)
+DIAGNOSIS = record(
+    {
+        "schema": {"const": 1},
+        "source": listed(TEXT),
+        "ranks": COUNT,
+        "device": MAYBE,
+        "steps": STEPS,
+        "accounting": ACCOUNTING,
+        "findings": listed(FINDING),
+        "cannot_tell": listed(record({"rule": TEXT, "needs": TEXT})),
+        "warnings": listed(TEXT),
+    },
+    {
+        "per_rank": listed(
+            record(
+                {"rank": {"type": ["integer", "null"]}, "source": TEXT, "steps": STEPS, "accounting": ACCOUNTING},
+                {"waits": listed(record({"rank": {"type": ["integer", "null"]}, "time_ns": COUNT}))},
+            )
+        ),
+        "has_device": {"type": ["boolean", "null"]},
+        "work": {"anyOf": [WORK, {"type": "null"}]},
+        "memory": {"anyOf": [MEMORY, {"type": "null"}]},
+        "critical_path": {"anyOf": [SIZES, {"type": "null"}]},
+    },
+)
+
+CATALOGUE = plugins.load()
+EXAMPLES = [trace for rule in CATALOGUE.rules.values() for trace in (*rule.fires, *rule.silent)]
+
+
+@pytest.mark.parametrize("trace", [*EXAMPLES, Trace(source="nothing")])
+def test_the_printed_object_obeys_the_schema_and_its_sums(trace: Trace) -> None:
+    printed = json.loads(msgspec.json.encode(diagnose([trace], CATALOGUE)))
+    jsonschema.validate(printed, DIAGNOSIS)
+    accounting = printed["accounting"]
+    classes = [accounting[name] for name in ("compute", "exposed_comm", "exposed_copy")] + list(
+        accounting["idle"].values()
+    )
+    assert sum(classes) == (printed["steps"]["median_ns"] or 0)
+    assert sum(finding["recoverable_ns"] for finding in printed["findings"]) <= (printed["steps"]["mean_ns"] or 0)
+    if (path := printed["critical_path"]) is not None:
+        assert sum(path.values()) == pytest.approx(printed["steps"]["mean_ns"], rel=0.02)
+        assert list(path.values()) == sorted(path.values(), reverse=True)
+    gains = [finding["recoverable_ns"] for finding in printed["findings"] if not finding["ends_run"]]
+    assert gains == sorted(gains, reverse=True)
+
+
+def test_the_same_traces_give_the_same_answer() -> None:
+    first, second = (msgspec.json.encode(diagnose(EXAMPLES[:4], CATALOGUE)) for _ in range(2))
+    assert first == second

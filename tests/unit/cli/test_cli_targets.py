@@ -1,0 +1,51 @@
+"""What `diagnose analyze` reads where it is given a project, or the name of a run, in the place of a recording."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from diagnose.cli import main
+from diagnose.session import Session
+
+TRACE = Path(__file__).parents[3] / "sample_traces" / "h200_cuda_graph" / "rank0" / "trace.json.gz"
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run with a recording, of the project that is the working directory."""
+    monkeypatch.chdir(tmp_path)
+    session = Session.create("train", root=tmp_path)
+    session.close()
+    (session.path / "rank0").mkdir()
+    shutil.copy(TRACE, session.path / "rank0")
+    (tmp_path / "train.py").write_text("pass\n")
+    return session.path
+
+
+@pytest.mark.parametrize("named", [".", ".diagnose", ".diagnose/runs", "the run's name"])
+def test_a_project_stands_for_its_latest_run(run: Path, named: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", str(run)]) == 0
+    direct = capsys.readouterr().out.splitlines()
+    word = run.name if named == "the run's name" else named
+    assert main(["analyze", word]) == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines()[2:] == direct[2:]  # but for the first line, which has the path
+    assert err.startswith(f"diagnose: {word} is no recording; this reads ")
+    assert run.name in err
+
+
+def test_recordings_that_lie_in_a_project_come_before_its_runs(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copy(run / "rank0" / "trace.json.gz", tmp_path / "mine.json.gz")
+    assert main(["analyze", "."]) == 0
+    assert "this reads" not in capsys.readouterr().err
+
+
+def test_a_run_that_recorded_nothing_says_how_to_see_why(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(run / "rank0")
+    assert main(["analyze", str(run)]) == 2
+    assert f"nothing was recorded in this run; `diagnose report {run}` says how it ended" in capsys.readouterr().err

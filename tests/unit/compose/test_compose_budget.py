@@ -1,0 +1,238 @@
+"""What the end needs beside the last runs: nothing where the numbers of the whole were held already."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+from composing import ITEM, LOADER, Stage, finding, fixer, replacing
+
+from diagnose.compose import candidates
+from diagnose.compose.budget import Budget
+from diagnose.compose.budget_fit import better_apart
+from diagnose.compose.bundle import Bundle
+from diagnose.compose.proposals import Proposal
+from diagnose.compose.proposed_edits import ProposedEdits, Variant
+from diagnose.compose.stack import Stack
+from diagnose.compose.trials import Trials
+from diagnose.fixer import Edits, Fixer
+from diagnose.model import TOGETHER, Decision, Gate, GateResult
+from diagnose.session import PatchAccepted, fold
+from diagnose.trial.planning.estimates import Plan
+from diagnose.trial.schedule import Deadline
+
+EXACT = fixer("exact", replacing("a", "b"))
+ROUNDS = fixer("rounds", replacing("a", "b"), Gate.ROUNDING)
+TRAINS = fixer("trains", replacing("a", "b"), Gate.TRAINING)
+COMPILES = fixer("compiles", replacing("a", "b"), Gate.ROUNDING, order=60)
+RECORDS = fixer("records", replacing("a", "b"), Gate.BITWISE, order=60)
+MODEL = fixer("narrow-model", replacing("model = 3", "model = 30"), Gate.TRAINING)
+
+
+class Costly:
+    """A trial takes 10 ns, each of two last runs 10, the numbers of a whole 50."""
+
+    def trial_ns(self, _plan: Plan, *, at_best: bool = False) -> int:
+        return 5 if at_best else 10
+
+    def check_ns(self) -> int:
+        return 10
+
+    def final_ns(self, *, held: bool = False, runs: int | None = None) -> int:
+        return 10 * (runs or 2) + (0 if held else 50)
+
+
+def budget(left_ns: int, *kept: Fixer) -> Budget:
+    made = Budget(cast("Trials", Costly()), Deadline(left_ns, lambda: 0))
+    for one in kept:
+        made.grew(one, GateResult(one.gate, True, ""))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("kept", "held"),
+    [
+        ((EXACT,), True),
+        ((EXACT, ROUNDS), True),
+        ((ROUNDS, TRAINS), True),
+        ((TRAINS, EXACT), True),  # with the same bits, the same training
+        ((TRAINS, ROUNDS), False),  # three times the error of what was three times the original's
+        ((TRAINS, ROUNDS, EXACT), False),
+        ((TRAINS, ROUNDS, TRAINS), True),  # whose training was held again
+        ((TRAINS, RECORDS), False),  # shows late
+        ((COMPILES,), False),
+        ((COMPILES, TRAINS), True),
+    ],
+)
+def test_what_adds_up(kept: tuple[Fixer, ...], held: bool) -> None:
+    assert budget(100, *kept).held is held
+
+
+def test_a_gate_that_fell_back_to_rounding_is_no_exact_one() -> None:
+    made = budget(100, TRAINS)
+    made.grew(EXACT, GateResult(Gate.ROUNDING, True, "the original is not deterministic"))
+    assert not made.held
+
+
+def test_time_is_set_aside_only_for_what_will_be_asked() -> None:
+    assert budget(20, TRAINS).refused(EXACT) is None
+    assert budget(20, TRAINS).refused(ROUNDS) is not None
+    assert budget(70, TRAINS).refused(ROUNDS) is None
+    assert budget(19, TRAINS).refused(EXACT) is not None
+
+
+def answers(share: float, *fixers: Fixer) -> ProposedEdits:
+    made = replace(finding("rule", 9, fixers[0].name), share=share)
+    variants = tuple(Variant({}, Edits({}, "made up"), one) for one in fixers)
+    return ProposedEdits(Proposal(fixers[0], (made,)), variants)
+
+
+@pytest.mark.parametrize(
+    ("left_ns", "share", "begun", "risky"),
+    [
+        (20, 0.3, True, False),
+        (15, 0.3, True, True),  # 5 at best, and a last run
+        (15, 0.05, False, False),  # a saving that few pairs do not show is not worth it
+        (14, 0.3, False, False),
+    ],
+)
+def test_what_only_an_assumption_stands_against_is_begun_where_it_promises_much(
+    left_ns: int, share: float, begun: bool, risky: bool
+) -> None:
+    told: list[str] = []
+    made = Budget(
+        cast("Trials", Costly()), Deadline(left_ns, lambda: 0), on_risk=lambda *words: told.append(": ".join(words))
+    )
+    ready, reason = made.affordable(answers(share, ROUNDS, ROUNDS))
+    assert (reason is None) is begun
+    if risky:
+        assert len(ready.variants) == 1  # the cheapest setting
+        assert told == [
+            "trying rounds although it may be cut short: the budget leaves only 5 ns before the last runs "
+            "(this would take about 10 ns)"
+        ]
+    else:
+        assert told == []
+
+
+@pytest.mark.parametrize(
+    ("left_ns", "plain_ns", "more", "apart"),
+    [
+        (100, 9, 0, True),
+        (None, 9, 0, False),  # there is time for all of them
+        (100, 4, 0, False),  # compiling is most of what is promised
+        (100, 90, 4, False),  # one by one, seven take longer than at once
+    ],
+)
+def test_compiling_waits_where_time_is_short_and_another_fix_promises_most(
+    left_ns: int | None, plain_ns: int, more: int, apart: bool
+) -> None:
+    some = ((EXACT, plain_ns), (COMPILES, 1), (RECORDS, 1), *((EXACT, 1) for _ in range(more)))
+    members = tuple(promising(one, promised_ns, f"rule {at}") for at, (one, promised_ns) in enumerate(some))
+    bundle = Bundle(members, cast("Stack", None), cast("Stack", None))
+    made = Budget(cast("Trials", Costly()), Deadline(left_ns, lambda: 0))
+    assert better_apart(bundle, made) is apart
+
+
+def promising(one: Fixer, promised_ns: int, rule: str) -> ProposedEdits:
+    made = finding(rule, promised_ns, one.name)
+    return ProposedEdits(Proposal(one, (made,)), (Variant({}, Edits({}, "made up"), one),))
+
+
+def test_what_is_left_out_leaves_a_whole_that_nobody_has_looked_at() -> None:
+    assert budget(79, TRAINS).refused_check() is not None
+    assert budget(80, TRAINS).refused_check() is None
+    made = budget(30, TRAINS)
+    made.changed()
+    assert made.refused(EXACT) is not None
+
+
+def test_a_state_that_was_held_stays_where_it_cannot_be_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(candidates, "open_traces", lambda _paths: [])
+    fixers = (LOADER, ITEM, MODEL)
+    findings = [finding(f"rule {one.name}", 9 - at, one.name) for at, one in enumerate(fixers)]
+    decisions = {TOGETHER: Decision.NO_CHANGE, **{one.name: Decision.KEPT for one in fixers}}
+    made = Stage(tmp_path, fixers, findings, decisions, allow=frozenset(Gate))
+    made.bench.gate_passes = None
+    outcome = made.run()
+    assert outcome.patch is not None
+    assert all(one.decision is Decision.KEPT for one in outcome.verdicts)
+    assert any("could not be checked" in warning for warning in fold(made.events).warnings)
+
+
+def test_a_rounding_fix_on_a_trained_state_goes_where_its_whole_is_not_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(candidates, "open_traces", lambda _paths: [])
+    late = fixer("late", replacing("import torch\n", "import torch  # late\n"), Gate.ROUNDING, after=("narrow-model",))
+    fixers = (LOADER, MODEL, late)
+    findings = [finding(f"rule {one.name}", 9 - at, one.name) for at, one in enumerate(fixers)]
+    decisions = {TOGETHER: Decision.NO_CHANGE, **{one.name: Decision.KEPT for one in fixers}}
+    made = Stage(tmp_path, fixers, findings, decisions, allow=frozenset(Gate))
+    made.bench.gate_by_text = {"# late": None}
+    outcome = made.run()
+    told = {one.fixer: one for one in outcome.verdicts}
+    assert told["late"].decision is Decision.UNVERIFIED
+    assert told["late"].summary.startswith("not kept: beside faster-loader, narrow-model its numbers could not be")
+    assert outcome.patch is not None
+    assert b"late" not in (outcome.patch.changes[0].after or b"")
+    accepted = [event.fixers for event in made.events if isinstance(event, PatchAccepted)]
+    assert accepted[-1] == ["faster-loader", "narrow-model"]
+
+
+HARMLESS = (
+    LOADER,
+    ITEM,
+    fixer("more-imports", replacing("import torch\n", "import os\nimport torch\n")),
+)
+BOLD = tuple(fixer(f"bold-{at}", replacing("model = 3", f"model = 3  # {at}"), Gate.TRAINING) for at in range(3))
+
+
+def test_what_is_too_long_for_a_common_trial_says_so_beside_kept_fixes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing but what changes the training is left to try, and no part of that takes less time."""
+    monkeypatch.setattr(candidates, "open_traces", lambda _paths: [])
+    fixers = (*HARMLESS, *BOLD)
+    findings = [finding(f"rule {one.name}", 9 - at, one.name) for at, one in enumerate(fixers)]
+    decisions = {TOGETHER: Decision.KEPT, **{one.name: Decision.KEPT for one in fixers}}
+    made = Stage(tmp_path, fixers, findings, decisions, Deadline(100, lambda: 0), frozenset(Gate))
+    made.bench.training_takes_ns = 200
+    told = {one.fixer: one for one in made.run().verdicts}
+    assert all(told[one.name].decision is Decision.KEPT for one in HARMLESS)
+    for one in BOLD:
+        assert told[one.name].decision is Decision.NOT_TRIED
+        assert "the budget leaves only" in told[one.name].summary
+
+
+def test_one_last_run_is_enough_where_there_is_no_time_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(candidates, "open_traces", lambda _paths: [])
+    now = [0]
+    made = Stage(tmp_path, (LOADER,), [finding("rule", 9, "faster-loader")], {"faster-loader": Decision.KEPT})
+    made.budget = Deadline(10, lambda: now[0])
+    ran: list[int] = []
+
+    def runs(programs: Sequence[object], _steps: int) -> list[int | None]:
+        now[0] = 20
+        ran.append(len(programs))
+        return [20_000_000, 10_000_000]
+
+    monkeypatch.setattr(made.bench, "steps_alone", runs)
+    monkeypatch.setattr(made.bench, "gate", spent(now, made.bench.gate))
+    assert made.run().final is not None
+    assert ran == [2]
+
+
+def spent(now: list[int], gate: Callable[..., GateResult]) -> Callable[..., GateResult]:
+    """A look at the numbers that takes all of the time."""
+
+    def looked(*given: object, **more: object) -> GateResult:
+        now[0] = 20
+        return gate(*given, **more)
+
+    return looked

@@ -1,0 +1,63 @@
+"""Which files of the user's a program reaches beyond those that its steps were seen in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from diagnose.compose.run_context import knowledge
+from diagnose.compose.stack import Stack
+from diagnose.model import Confidence, Diagnosis, Finding, Severity
+from diagnose.program import Program
+from diagnose.program.reached import LARGEST_CONFIG_BYTES, reached
+
+FILES = {
+    "train.py": (
+        "import json\nimport torch\nimport model.net\nfrom config import WORKERS\nfrom .near import x\n"
+        "exec(open('configurator.py').read())\nsettings = open('settings.yaml')\n"
+        "@hydra.main(config_path='conf', config_name='base')\ndef main(cfg):\n    pass\n"
+    ),
+    "config.py": "from deeper import more\nWORKERS = 0\n",
+    "near.py": "",
+    "deeper/__init__.py": "from . import more\n",
+    "deeper/more.py": "",
+    "model/net.py": "",
+    "configurator.py": "",
+    "settings.yaml": "workers: 0\n",
+    "conf/base.yaml": "workers: 1\n",
+    "given.toml": "workers = 1\n",
+    "config/small.py": "WORKERS = 1\n",
+    "large.json": '{"x": "' + "x" * LARGEST_CONFIG_BYTES + '"}',
+    "unused.py": "",
+}
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Program:
+    for name, text in FILES.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    words = ["train.py", "config/small.py", "--config=given.toml", "--data", "large.json"]
+    return Program.parse(words, cwd=tmp_path)
+
+
+def test_imports_executed_files_and_configs_are_reached(program: Program) -> None:
+    found = reached(program, {str(program.entry): FILES["train.py"]})
+    names = {str(Path(path).relative_to(program.root)) for path in found}
+    assert names == set(FILES) - {"train.py", "unused.py", "large.json"}
+
+
+def test_what_is_no_python_reaches_nothing_and_breaks_nothing(program: Program) -> None:
+    assert "settings.yaml" not in "".join(reached(program, {str(program.entry): "def (:\n"}))
+
+
+def test_a_fixer_sees_python_and_configs_apart(program: Program) -> None:
+    diagnosis = Diagnosis.__new__(Diagnosis)
+    object.__setattr__(diagnosis, "findings", ())
+    finding = Finding("input-bound", Severity.HIGH, 0, 1, 0.5, Confidence.MEASURED, "")
+    request = Stack.of(program, knowledge(program, diagnosis, [])).request(finding)
+    assert {Path(path).suffix for path in request.sources} == {".py"}
+    assert {Path(path).name for path in request.configs} == {"settings.yaml", "base.yaml", "given.toml"}
+    assert tuple(request.words) == program.words

@@ -1,0 +1,137 @@
+"""What is known of one program holds of another with the same bits, and not of one that rounds otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from diagnose.model import Gate
+from diagnose.program import Program
+from diagnose.trial.gates.captures import Capture, Tensor
+from diagnose.trial.gates.gate import Gatekeeper
+from diagnose.trial.gates.trajectory import LEAST_SEEDS, Curve
+from diagnose.trial.process.arm import Workplace
+from diagnose.trial.schedule import Deadline
+
+SEEDS = [f"seed-{seed}" for seed in range(LEAST_SEEDS)]
+
+
+@dataclass
+class Made(Gatekeeper):
+    """Its captures are made up: bits by the program's name, losses that only luck tells apart."""
+
+    bits: dict[str, str] = field(default_factory=dict)
+    """By program; that of others is their own name."""
+    drifts: frozenset[str] = frozenset()
+    """Programs whose losses go astray."""
+    took: list[tuple[str, str]] = field(default_factory=list)
+
+    def _take(self, some: Sequence[Any]) -> None:
+        for one in some:
+            program = one.program.root.name
+            self.took.append((program, one.name))
+            self._taken[one.key] = self._curve(program, one) if one.of_luck else self._capture(program)
+
+    def _capture(self, program: str) -> Capture:
+        bits = self.bits.get(program, program)
+        tensors = [Tensor(0, kind, kind, (1,), True, bits, 1) for kind in ("loss", "gradient")]
+        return Capture({(0, *one.key): one for one in tensors}, {(0, *one.key): np.ones(1) for one in tensors})
+
+    def _curve(self, program: str, one: Any) -> Curve:
+        luck = np.random.default_rng(one.recipe["seed"]).standard_normal(one.recipe["steps"])
+        return Curve(3 + 0.1 * luck + (2 if program in self.drifts else 0))
+
+
+def keeper(bits: dict[str, str], **more: Any) -> Made:
+    return Made(cast("Workplace", None), 1, bits=bits, **more)
+
+
+def program(name: str) -> Program:
+    root = Path("/copies") / name
+    return Program(("train.py",), "script", root / "train.py", root, root)
+
+
+FOUND, STACK, NEXT, LAST = map(program, ("found", "stack", "next", "last"))
+
+
+def test_what_equals_the_stack_bit_for_bit_has_its_training() -> None:
+    made = keeper({"next": "stack", "last": "stack"})
+    assert made.check(Gate.TRAINING, FOUND, STACK).passed
+    assert made.check(Gate.BITWISE, STACK, NEXT).passed
+    assert made.check(Gate.BITWISE, NEXT, LAST).passed  # and what equals that
+    before = list(made.took)
+    for one in (NEXT, LAST):
+        answer = made.check(Gate.TRAINING, FOUND, one)
+        assert answer.passed
+        assert answer.detail.endswith("as captured of a program that it equals bit for bit")
+    assert made.took == before
+
+
+def test_what_rounds_otherwise_has_a_trajectory_of_its_own() -> None:
+    made = keeper({}, drifts=frozenset({"next"}))
+    assert made.check(Gate.TRAINING, FOUND, STACK).passed
+    assert made.check(Gate.ROUNDING, STACK, NEXT).passed
+    answer = made.check(Gate.TRAINING, FOUND, NEXT)
+    assert answer.passed is False
+    assert {name for root, name in made.took if root == "next"} >= set(SEEDS)
+    assert "bit for bit" not in answer.detail
+
+
+def test_other_bits_and_a_gate_that_failed_lend_nothing() -> None:
+    made = keeper({})
+    assert made.check(Gate.TRAINING, FOUND, STACK).passed
+    made.check(Gate.BITWISE, STACK, NEXT)
+    made.check(Gate.TRAINING, FOUND, NEXT)
+    assert {name for root, name in made.took if root == "next"} >= set(SEEDS)
+
+
+def test_the_first_that_compiles_has_a_trajectory_of_its_own() -> None:
+    """Its first steps are equal; what compiled code does late shows in its losses only."""
+    made = keeper({"next": "stack"}, compiling=frozenset({NEXT.root}))
+    assert made.check(Gate.TRAINING, FOUND, STACK).passed
+    assert made.check(Gate.BITWISE, STACK, NEXT).passed
+    made.check(Gate.TRAINING, FOUND, NEXT)
+    assert {name for root, name in made.took if root == "next"} >= set(SEEDS)
+    both = keeper({"next": "stack"}, compiling=frozenset({STACK.root, NEXT.root}))
+    assert both.check(Gate.TRAINING, FOUND, STACK).passed
+    assert both.check(Gate.BITWISE, STACK, NEXT).passed
+    assert "bit for bit" in both.check(Gate.TRAINING, FOUND, NEXT).detail
+
+
+def test_a_program_is_not_held_against_itself() -> None:
+    """The stack stands in for the original whose numbers it has, and has the bits of the next: not both at once."""
+    made = keeper({"next": "stack"}, drifts=frozenset({"stack", "next"}))
+    assert made.check(Gate.ROUNDING, FOUND, STACK).passed
+    assert made.check(Gate.TRAINING, FOUND, STACK).passed is False
+    assert made.check(Gate.BITWISE, STACK, NEXT).passed
+    assert made.check(Gate.TRAINING, FOUND, NEXT).passed is False
+
+
+@pytest.mark.parametrize("gate", [Gate.BITWISE, Gate.ROUNDING])
+def test_first_steps_are_taken_once_of_all_with_the_same_bits(gate: Gate) -> None:
+    made = keeper({"next": "found", "stack": "found"})
+    assert made.check(Gate.BITWISE, FOUND, STACK).passed
+    assert made.check(Gate.BITWISE, STACK, NEXT).passed
+    if gate is Gate.ROUNDING:
+        assert made.check(gate, FOUND, STACK).passed
+    before = list(made.took)
+    assert made.check(gate, FOUND, NEXT).passed
+    assert made.took == before
+
+
+def test_what_was_captured_is_judged_after_the_time_is_up() -> None:
+    now = [0]
+    made = keeper({"next": "stack"}, deadline=Deadline(10, lambda: now[0]))
+    assert made.check(Gate.TRAINING, FOUND, STACK).passed
+    assert made.check(Gate.BITWISE, STACK, NEXT).passed
+    now[0] = 20
+    assert made.check(Gate.TRAINING, FOUND, STACK).passed
+    assert made.check(Gate.TRAINING, FOUND, NEXT).passed
+    late = made.check(Gate.TRAINING, FOUND, LAST)
+    assert late.passed is None
+    assert "the budget left no time" in late.detail

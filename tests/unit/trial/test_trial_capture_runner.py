@@ -1,0 +1,178 @@
+"""Captures that begin beside other processes: what is short is taken, what is long stands still; nothing is lost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from diagnose.program import Program
+from diagnose.trial.gates.capture_plan import AGAIN, Wanted, bits, luck
+from diagnose.trial.gates.capture_runner import _LACK, CaptureRunner
+from diagnose.trial.gates.captures import Capture
+from diagnose.trial.process.arm import Workplace
+from diagnose.trial.process.capacity import Memory, fitting
+from diagnose.trial.process.makespan import Process as UpcomingWork
+from diagnose.units import NS_PER_S
+
+GIB = 1 << 30
+ROOMY = Memory(GIB, GIB, 99 * GIB, 100 * GIB, 1)
+ROOT = Path("/copies/one")
+ONE = Program(("train.py",), "script", ROOT / "train.py", ROOT, ROOT)
+SHORT, AGAIN_BITS, (LONG,) = bits(ONE), bits(ONE, AGAIN), luck([ONE], 1, 50)
+
+
+@dataclass
+class Process:
+    """Ends by itself unless it stands still, or never."""
+
+    ends: bool
+    diary: list[str] = field(default_factory=list)
+
+    @property
+    def exited(self) -> bool:
+        return self.ends and self.diary[-1:] != ["pause"]
+
+    def __getattr__(self, what: str) -> Any:
+        return lambda: self.diary.append(what)
+
+
+@dataclass
+class Made(CaptureRunner):
+    """Its processes are made up."""
+
+    fails: list[str] = field(default_factory=list)
+    """Captures whose first process gives no numbers."""
+    why: str = "it failed"
+    hangs: tuple[str, ...] = ()
+    restless: tuple[str, ...] = ()
+    """Captures that do not get to stand still."""
+    processes: dict[str, Process] = field(default_factory=dict)
+
+    def _start(self, wanted: Wanted) -> tuple[Path, Any]:
+        self.started += 1
+        self.processes[wanted.name] = Process(wanted.name not in self.hangs)
+        return Path(), self.processes[wanted.name]
+
+    def _ask_to_stand(self, one: Any) -> None:
+        one.group.ask()
+
+    def _stands(self, one: Any, _end_ns: int) -> bool:
+        return one.wanted.name not in self.restless
+
+    def _stop(self, one: Any) -> None:
+        one.group.pause()
+
+    def _let_go_on(self, one: Any) -> None:
+        one.group.resume()
+
+    def _finish(self, wanted: Wanted, _folder: Path, _group: Any) -> Capture | str:
+        if wanted.name in self.fails:
+            self.fails.remove(wanted.name)
+            return self.why
+        return Capture({}, {})
+
+    def take(self, *some: Wanted) -> list[object]:
+        self._take_all(self._missing(some))
+        return [self._taken[one.key] for one in some]
+
+    def _missing(self, some: tuple[Wanted, ...]) -> list[Wanted]:
+        return [one for one in some if one.key not in self._taken]
+
+
+@pytest.fixture(autouse=True)
+def cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _pid: set(range(16)))
+
+
+def made(**more: Any) -> Made:
+    return Made(cast("Workplace", None), NS_PER_S, memory=ROOMY, **more)
+
+
+def test_first_steps_are_there_before_anything_is_measured_and_long_captures_stand_still() -> None:
+    recorder = made()
+    recorder.begin([SHORT, AGAIN_BITS, LONG], [1.2, 1.4])
+    recorder.rest(NS_PER_S)
+    assert [recorder.processes[one.name].diary[-1:] for one in (AGAIN_BITS, LONG)] == [["pause"], ["pause"]]
+    assert all(isinstance(one, Capture) for one in recorder.take(SHORT, LONG))
+    assert recorder.processes[LONG.name].diary == ["ask", "pause", "resume"]
+    recorder.drop()
+    assert recorder.processes[AGAIN_BITS.name].diary[-1] == "end"
+    assert recorder.started == 3
+
+
+def test_what_is_not_captured_in_time_stands_still_and_goes_on_at_the_gate() -> None:
+    recorder = made(hangs=(SHORT.name,))
+    recorder.begin([SHORT], [])
+    recorder.rest(0)
+    process = recorder.processes[SHORT.name]
+    assert process.diary[-1] == "pause"
+    process.ends = True
+    (taken,) = recorder.take(SHORT)
+    assert isinstance(taken, Capture)
+    assert recorder.started == 1
+
+
+def test_what_does_not_get_to_stand_still_is_ended_and_taken_at_the_gate() -> None:
+    recorder = made(restless=(LONG.name,))
+    recorder.begin([AGAIN_BITS, LONG], [])
+    recorder.rest(NS_PER_S)
+    assert recorder.processes[LONG.name].diary == ["ask", "end"]
+    assert recorder.processes[AGAIN_BITS.name].diary == ["ask", "pause"]
+    (taken,) = recorder.take(LONG)
+    assert isinstance(taken, Capture)
+    assert recorder.started == 3
+
+
+def test_what_stands_already_is_not_waited_for_again() -> None:
+    recorder = made(hangs=(SHORT.name,))
+    recorder.begin([SHORT], [])
+    recorder.rest(0)
+    before_ns = recorder.waited_ns
+    recorder.rest(100 * NS_PER_S)
+    assert recorder.waited_ns - before_ns < 50 * NS_PER_S
+    assert recorder.processes[SHORT.name].diary == ["ask", "pause"]
+
+
+def test_arms_that_rest_leave_captures_less_memory_and_go_where_it_runs_out() -> None:
+    cleared: list[int] = []
+
+    def make_room() -> bool:
+        cleared.append(recorder.started)
+        return True
+
+    recorder = made(fails=["seed-0", "seed-0"], why=_LACK, resting=lambda: [96.0], make_room=make_room)
+    one, other = luck([ONE], 2, 50)
+    assert all(isinstance(taken, Capture) for taken in recorder.take(one, other))
+    assert cleared == [3]  # alone it had lacked memory too
+    assert recorder.started == 4
+    assert fitting(ROOMY, [1.3, 1.3]) == 2  # but for what rests, both would have run at once
+    assert recorder.expected_ns(luck([ONE], 4, 50)[2:], lambda _one, share: UpcomingWork(share, 10, 1)) == 22
+
+
+@pytest.mark.parametrize("one", [SHORT, LONG], ids=["short", "long"])
+def test_what_fails_beside_others_is_taken_again_at_the_gate(one: Wanted) -> None:
+    recorder = made(fails=[one.name])
+    recorder.begin([one], [])
+    recorder.rest(NS_PER_S)
+    (taken,) = recorder.take(one)
+    assert isinstance(taken, Capture)
+    assert recorder.started == 2
+
+
+def test_what_fails_twice_has_failed() -> None:
+    recorder = made(fails=[LONG.name, LONG.name])
+    recorder.begin([LONG], [])
+    recorder.rest(NS_PER_S)
+    assert recorder.take(LONG) == ["it failed"]
+
+
+def test_nothing_begins_without_room_and_nothing_twice() -> None:
+    recorder = made()
+    recorder.begin([SHORT], [50.0, 50.0])
+    assert recorder.started == 0
+    recorder.begin([SHORT], [])
+    recorder.begin([SHORT], [])
+    assert recorder.started == 1

@@ -1,0 +1,141 @@
+"""When a duel ends before it has all its pairs: what is out of patience, and what shows nothing to build on."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from fake_arms import SCHEDULE, Machine
+
+from diagnose.trial.ab.aa_control import AAControls, enough
+from diagnose.trial.ab.result import ORIGINAL, Comparison
+from diagnose.trial.ab.sequential import worth
+from diagnose.trial.process.capacity import Memory
+from diagnose.trial.schedule import Deadline
+from diagnose.verdict import CLEAR_SAVING, LEAST_PAIRS, LEAST_SAVING, Pair
+
+PLAN = replace(SCHEDULE, pairs=20, look_every=6)
+FULL = Memory(peak_bytes=100, reserved_bytes=1 << 40, free_bytes=0, device_bytes=1 << 40, host_bytes=1)
+
+
+def restless() -> Callable[[int], float]:
+    """Every block takes another time, so that no control is ever precise."""
+    times = itertools.cycle([10e6, 17e6, 13e6, 23e6, 11e6])
+    return lambda _side: next(times)
+
+
+def test_a_control_out_of_patience_has_the_fewest_pairs_of_each_generation() -> None:
+    assert len(Machine(step_ns=restless()).run(schedule=PLAN).pairs) == 20
+    found = Machine(step_ns=restless()).run(schedule=PLAN, patience=Deadline(5, lambda: 5))
+    assert (len(found.pairs), found.generations) == (2 * PLAN.screen_pairs, 2)
+    assert not found.out_of_time  # what it saw by then is an answer
+
+
+def generations_within(end: int, *, control: bool, step_ns: Callable[[int], float] | None = None) -> int:
+    """Of a duel on a clock that ticks with every start, warm-up and block: 26 times in a generation of short steps."""
+    machine = Machine(step_ns=step_ns or restless())
+    deadline = Deadline(end, lambda: len(machine.diary))
+    return machine.run(schedule=PLAN, control=control, deadline=deadline, trace=False).generations
+
+
+def test_a_control_has_one_generation_where_another_would_take_more_than_a_third_of_what_is_left() -> None:
+    assert generations_within(26 + 3 * 26, control=True) == 2
+    assert generations_within(26 + 3 * 26 - 1, control=True) == 1
+    assert generations_within(26 + 3 * 26 - 1, control=False) == 2  # what a fix saves is shown twice or not at all
+
+
+def test_a_control_of_long_steps_has_as_many_generations_as_the_fewest_pairs_take() -> None:
+    """One generation has two pairs of these, of which nothing can be said."""
+    assert generations_within(20, control=True, step_ns=lambda _side: 1.2e9) == 2
+
+
+def test_a_control_of_one_generation_is_not_fine_however_close_its_pairs_are() -> None:
+    pairs = [Pair(number % 2, 1e7, 1e7) for number in range(4)]
+    controls = AAControls(most_pairs=20)
+    controls.saw(Comparison([replace(pair, generation=0) for pair in pairs], generations=1), LEAST_SAVING)
+    assert not controls.fine
+    controls.saw(Comparison(pairs, generations=2), LEAST_SAVING)
+    assert controls.fine
+
+
+def test_patience_is_shared_by_the_generations() -> None:
+    machine = Machine(step_ns=restless())
+    seen = machine.run(
+        schedule=PLAN, patience=Deadline(14, lambda: sum(mark == "B" for mark in machine.diary)), trace=False
+    )
+    # Of fourteen blocks of either side, one settles each generation.
+    assert [sum(pair.generation == number for pair in seen.pairs) for number in (0, 1)] == [6, 6]
+
+
+def test_a_control_that_alternates_has_as_many_pairs_as_an_interval_needs() -> None:
+    machine = Machine(step_ns=restless(), memory=FULL)
+    found = machine.run(schedule=PLAN, fits=None, patience=Deadline(5, lambda: 5))
+    assert found.alternated
+    assert len(found.pairs) == LEAST_PAIRS
+    assert machine.alive == 0
+
+
+def test_processes_that_show_nothing_are_followed_by_others_before_they_have_all_their_pairs() -> None:
+    none = Machine(step_ns=lambda _side: 10e6).run(schedule=PLAN, resolution=0.02)
+    assert (len(none.pairs), none.generations, none.stopped_early) == (8, 2, True)
+
+
+@pytest.mark.parametrize("resolution", [0.02, 0.3])
+def test_however_coarse_the_machine_no_change_is_clear_after_two_generations(resolution: float) -> None:
+    assert len(Machine(step_ns=lambda _side: 10e6).run(schedule=PLAN, resolution=resolution).pairs) == 8
+
+
+def saves_about_half_a_percent() -> Machine:
+    times = itertools.cycle([9.8e6, 10.05e6, 9.9e6, 10.0e6])
+    return Machine(step_ns=lambda side: 10e6 if side == ORIGINAL else next(times))
+
+
+def test_what_saves_far_less_than_it_promised_ends_where_time_is_counted() -> None:
+    """It may save a percent and more, of 30 % that were promised."""
+    patient = saves_about_half_a_percent().run(schedule=PLAN, resolution=0.005)
+    assert len(patient.pairs) > 8
+    hurried = saves_about_half_a_percent().run(schedule=PLAN, resolution=0.005, worth=worth(0.3))
+    assert hurried.stopped_early
+    assert len(hurried.pairs) <= 8
+
+
+def test_what_is_sure_to_save_little_is_not_left_for_having_promised_much() -> None:
+    found = Machine(step_ns=lambda side: 10e6 if side == ORIGINAL else 9.85e6).run(
+        schedule=PLAN, resolution=0.001, worth=worth(0.9)
+    )
+    assert not found.stopped_early
+    assert len(found.pairs) == 20
+
+
+def test_a_promise_is_no_reason_to_ask_for_more_than_half_of_a_clear_saving() -> None:
+    assert worth(0.0) == 0
+    assert worth(0.1) == pytest.approx(0.01)
+    assert worth(0.9) == CLEAR_SAVING / 2
+
+
+def test_a_saving_that_only_other_processes_show_has_all_the_pairs_that_are_left() -> None:
+    """The luck of one generation may hide it."""
+    machine = Machine()
+    machine.step_ns = lambda side: 9.2e6 if side != ORIGINAL and machine.diary.count("start B") > 1 else 10e6
+    found = machine.run(schedule=PLAN, resolution=0.02)
+    assert not found.stopped_early
+    assert (len(found.pairs), found.generations) == (20, 2)
+    assert sum(pair.generation == 1 for pair in found.pairs) == 16
+
+
+def test_a_control_is_fine_beside_the_smallest_promise_or_a_tenth_of_the_largest() -> None:
+    assert enough([]) == LEAST_SAVING
+    assert enough([0.0, 0.004]) == LEAST_SAVING
+    assert enough([0.6]) == pytest.approx(0.2)
+    assert enough([0.6, 0.06]) == pytest.approx(0.06)
+    assert enough([0.6, 0.3]) == pytest.approx(0.1)
+    assert enough([0.02]) == LEAST_SAVING
+
+
+def test_equal_parts_of_what_is_left_of_a_deadline() -> None:
+    assert Deadline().part(2).at_ns is None
+    assert Deadline(30, lambda: 10).part(2).at_ns == 20
+    assert Deadline(30, lambda: 40).part(2).at_ns == 40
+    assert Deadline(30, lambda: 40).part(2).passed
