@@ -202,7 +202,7 @@ def _value_differences(gate: Gate, path: str, a: object, b: object, c: object) -
             near = c[at] if isinstance(c, list | tuple) and at < len(c) else one
             yield from _value_differences(gate, f"{path}[{at}]", one, other, near)
     elif isinstance(a, torch.nn.Module) and isinstance(b, torch.nn.Module):
-        near = c.state_dict() if isinstance(c, torch.nn.Module) else a.state_dict()
-        yield from _value_differences(gate, path, a.state_dict(), b.state_dict(), near)
+        states = c.state_dict() if isinstance(c, torch.nn.Module) else a.state_dict()
+        yield from _value_differences(gate, path, a.state_dict(), b.state_dict(), states)
     elif type(a) is not type(b) or (found := _text_difference(gate, repr(a), repr(b), repr(c))) is not None:
         yield f"{path}: {a!r} became {b!r}" if type(a) is not type(b) else f"{path}: {found}"

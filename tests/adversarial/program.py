@@ -22,8 +22,7 @@ class Program:
     edited: frozenset[str] = frozenset()
     """Fixers that are expected to edit it."""
     left_alone: Mapping[str, str] = field(default_factory=dict)
-    """Fixers that must not edit it under a promise of equal numbers, each with the reason; as a change of the training
-    they may."""
+    """Fixers that must not edit it, each with the reason. A declared change of the training is allowed."""
     more: Mapping[str, str] = field(default_factory=dict)
     """Its other files: name → text."""
     ranks: int = 1

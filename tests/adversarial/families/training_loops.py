@@ -120,11 +120,9 @@ VARIANTS: dict[str, tuple[str, dict[str, str], dict[str, str]]] = {
 
 def programs() -> Iterator[Program]:
     """All members of the three families."""
-    for at, (name, made) in enumerate(OPTIMIZERS.items()):
+    for name, made in OPTIMIZERS.items():
         for zero, lines in ZEROS.items():
             for head, forward in HEADS.items():
-                if (at + len(zero) + len(head)) % 2:
-                    continue
                 made_of = made.replace("<p>", "model.parameters()")
                 why = {"zero-grad-none": "the idle head is no longer decayed"} if head == "idle_head" else {}
                 parts = {"optimizer": f"optimizer = {made_of}", "zero": lines, "forward": forward}

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from adversarial.families import suite
+from adversarial.mutations import Mutation, mutations
 from adversarial.oracle import Oracle
 from adversarial.program import Program
 from adversarial.proposals import fixers, proposals
@@ -44,9 +45,7 @@ def test_programs_name_fixers_that_exist() -> None:
 EXPECTED = sorted({name for one in suite() for name in one.edited})
 LEFT_ALONE = sorted({name for one in suite() for name in one.left_alone})
 NOT_YET = {"cache-decoded", "drop-debug", "loader-workers", "zero-grad-none"}
-"""Fixers that still edit programs which they must leave alone; strict, so that an entry goes when its fixer is
-right.
-"""
+"""Fixers that edit programs which they must leave alone; strict, so that an entry goes when its fixer is right."""
 
 
 @pytest.mark.parametrize("fixer", EXPECTED)
@@ -113,3 +112,17 @@ def test_a_proposal_for_a_plain_program_keeps_what_it_does(runner: Runner, fixer
     made = [*proposals(program, fixer)]
     assert made
     assert [str(one) for one in Oracle(runner, program.files).differences(made[0])] == []
+
+
+def test_there_are_forty_wrong_edits_and_each_fits_its_program() -> None:
+    wrong = [*mutations()]
+    assert len(wrong) >= 40
+    assert len({(one.name, one.fixer) for one in wrong}) == len(wrong)
+    for one in wrong:
+        compile(one.edited, one.name, "exec")
+
+
+@pytest.mark.parametrize("mutation", [*mutations()][::8], ids=lambda one: one.name)
+def test_the_oracle_sees_a_wrong_edit(runner: Runner, mutation: Mutation) -> None:
+    program = mutation.program
+    assert [*Oracle(runner, program.files, program.ranks).compare({"train.py": mutation.edited}, mutation.gate)]
