@@ -242,6 +242,10 @@ def _why_not(request: Request, loader: Loader, given: cst.BaseExpression) -> str
     named = any(name.value == "decoded" for name in source.every(cst.Name))
     if named and import_from_shim(source, ["decoded"]):
         return "stands beside something else that is called decoded: keep the samples in memory by hand."
+    draw = loader.draw()
+    if draw is not None and draw.copied:
+        at = f"{draw.path}:{draw.line}"
+        return f"feeds samples that are drawn from a generator which the program keeps: {at}. Store them before that."
     return changing_samples(request.sources, source, given, recorded.get("dataset")) or loader.why_none_kept()
 
 

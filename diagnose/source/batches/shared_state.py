@@ -181,6 +181,8 @@ class SharedState:
             inner = node.slice[0].slice
             keys |= {string(inner.value)} if isinstance(inner, cst.Index) else set()
             node = node.value
+        if source.code(node) == "globals()" or (isinstance(node, cst.Attribute) and node.attr.value == "__dict__"):
+            return not keys or None in keys or not keys.isdisjoint(attributes | variables)
         changes_object = node is not target or _changes_object(source, target)
         if source.code(node) in self._given and changes_object:
             return not _is_of_model(source, node)

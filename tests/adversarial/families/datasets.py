@@ -287,6 +287,11 @@ STATES: dict[str, tuple[dict[str, str], str]] = {
 }
 
 
+_BETWEEN_EPOCHS = frozenset(
+    {"set_epoch", "global_number", "config_object", "config_dictionary", "weights_by_loss", "labels_replaced"}
+)
+
+
 def programs() -> Iterator[Program]:
     """All members of the family."""
     slots = dict.fromkeys(("module", "init", "methods", "epoch_start", "in_step", "epoch_end", "end"), "")
@@ -295,6 +300,8 @@ def programs() -> Iterator[Program]:
             left = dict.fromkeys(_SHARED, why) if why else {}
             if name in ("generator", "torch_generator"):
                 left = {"cache-decoded": why}
+            if why and name in _BETWEEN_EPOCHS:
+                left = {"cache-decoded": why}  # workers that are started for each epoch see what changed before it
             if name in ("random", "torch_random"):
                 left = {}  # the cache sees draws from these at the start of the run, and stands aside
             if name in ("noted", "noted_in_global", "counter", "file_handle", "zip_handle", "database"):

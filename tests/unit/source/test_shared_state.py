@@ -231,6 +231,7 @@ BETWEEN = [
     (program("return i * cfg.s, i", top="class cfg:\n    s = 1\n", epoch="cfg.s = epoch  # !"), "# !"),
     (program("return i * CFG['s'], i", top="CFG = {'s': 1}\n", epoch="CFG['s'] = epoch  # !"), "# !"),
     (program("return i * S, i", top="S = 1\n", epoch="global S\nS = epoch  # !"), "# !"),
+    (program("return i * S, i", top="S = 1\n", epoch="globals()['S'] = epoch  # !"), "# !"),
 ]
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+
 from adversarial.families import suite
 from adversarial.mutations import Mutation, mutations
 from adversarial.oracle import Oracle
 from adversarial.program import Program
 from adversarial.proposals import fixers, proposals
 from adversarial.running import Runner
-
 from diagnose.fixer import Gate
 
 PLAIN = "log_script_loss_interval_reset"
@@ -44,8 +44,6 @@ def test_programs_name_fixers_that_exist() -> None:
 
 EXPECTED = sorted({name for one in suite() for name in one.edited})
 LEFT_ALONE = sorted({name for one in suite() for name in one.left_alone})
-NOT_YET = {"cache-decoded", "drop-debug", "loader-workers", "zero-grad-none"}
-"""Fixers that edit programs which they must leave alone; strict, so that an entry goes when its fixer is right."""
 
 
 @pytest.mark.parametrize("fixer", EXPECTED)
@@ -54,10 +52,7 @@ def test_what_is_safe_is_edited(fixer: str) -> None:
     assert [one.name for one in asked if not any(proposals(one, fixer))] == []
 
 
-@pytest.mark.parametrize(
-    "fixer",
-    [pytest.param(one, marks=pytest.mark.xfail(one in NOT_YET, strict=True, reason="not yet")) for one in LEFT_ALONE],
-)
+@pytest.mark.parametrize("fixer", LEFT_ALONE)
 def test_what_is_not_safe_is_left_alone(fixer: str) -> None:
     asked = [one for one in suite() if fixer in one.left_alone]
     edited = {one.name for one in asked for made in proposals(one, fixer) if made.gate is not Gate.TRAINING}
