@@ -66,7 +66,7 @@ def _check_value(
     line = source.lines_of(value)[0]
     if not found:
         plain = isinstance(value, cst.Integer | cst.Float) or source.code(value) == "None"
-        own = any(isinstance(each, Variable) and source.code(each) == name for each in source.walk(value))
+        own = any(_is_variable(source, each) and source.code(each) == name for each in source.walk(value))
         augments = any(value is each.value for _, each in uses.augmented)
         if not plain and not own and not augments:
             raise LeftAlone(f"`{name}` gets a value from elsewhere, in line {line}")
@@ -85,6 +85,12 @@ def _check_value(
     for part in _operands(value, found):
         if source.code(part) != name and not is_number(source, part):
             raise LeftAlone(f"whether `{source.code(part)}` is a number is not seen, in line {line}")
+
+
+def _is_variable(source: Source, node: cst.CSTNode) -> bool:
+    """Whether a node is a variable, and not the name of an attribute of one."""
+    parent = source.parent(node)
+    return isinstance(node, Variable) and not (isinstance(parent, cst.Attribute) and parent.attr is node)
 
 
 def _operands(node: cst.BaseExpression, reads: Sequence[cst.Call]) -> Iterator[cst.BaseExpression]:

@@ -308,3 +308,12 @@ def test_what_others_may_see_too_early_is_left_alone(text: str, why: str) -> Non
     answer = fixed(text)
     assert isinstance(answer, Advice)
     assert why in answer.text
+
+
+def test_a_list_that_an_attribute_of_the_same_name_holds_is_no_sum() -> None:
+    text = (
+        "class Trainer:\n    def epoch(self):\n        history = self.history\n        for x in data:\n"
+        "            loss = model(x)\n            loss.backward()\n            history.append(loss.item())\n"
+        "        print(min(history), max(history))\n"
+    )
+    assert not isinstance(fixed(text), Edits)
