@@ -45,6 +45,11 @@ _METHODS = _names(
     "load_state_dict_from_url resume Popen check_call check_output submit apply_async start_processes spawn"
 )
 """Methods that look at files, send them away, or start what may."""
+_OF_ANY_FILE = _names(
+    "listdir scandir walk fwalk iterdir rmtree copytree make_archive rmdir removedirs chdir system popen startfile "
+    "posix_spawn posix_spawnp spawnl spawnle spawnlp spawnv spawnve spawnvp"
+)
+"""Functions that may meet any file, whatever it is called: those of whole folders, and those that start a program."""
 _NO_CHECKPOINTS = _names("PIL torchvision torchaudio cv2 soundfile librosa json yaml csv h5py imageio skimage")
 """Libraries that read no file of `torch.save`."""
 _TELLS = _names("print info debug warning error critical exception log set_postfix set_description write_line")
@@ -197,7 +202,7 @@ def _is_apart(
         about = [call.func.value] if isinstance(call.func, cst.Attribute) else []
     if name == "open" and isinstance(call.func, cst.Attribute):
         about = [call.func.value, *about][:1]
-    if not about:
+    if not about or name in _OF_ANY_FILE:
         return False
     if name in {"exists"} and source.code(about[0]) in folders:
         return True

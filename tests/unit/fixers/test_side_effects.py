@@ -25,6 +25,8 @@ def answer(name: str, **files: str) -> object:
         ("", "    os.replace('last.pt', 'best.pt')\n", ""),
         ("", "    print(os.path.getsize('last.pt'))\n", ""),
         ("", "    print(len(glob.glob('*.pt')))\n", ""),
+        ("", "    print(os.listdir('.'))\n", ""),
+        ("", "    os.system('cp last.pt mirror.bin')\n", ""),
         ("", "    subprocess.run(['sync'])\n", ""),
         ("", "    client.upload_file('last.pt', 'bucket')\n", ""),
         ("", "    publish('last.pt')\n", ""),
