@@ -55,8 +55,9 @@ accuracy: $(VENV)/ready-to-test ## say how often the diagnosis is right: on prog
 sickbay: $(VENV)/ready-to-test ## fix the programs of the sick bay and time them beside an expert's; needs a GPU
 	$(BIN)/python benchmarks/sickbay_fix.py build/sickbay
 
-safety: $(VENV)/ready-to-test ## run every edit that the fixers propose for the adversarial suite; takes hours on two cores
+safety: $(VENV)/ready-to-test ## run every edit that the fixers propose for the adversarial suite, and ask the gates about wrong ones; takes hours
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/safety.py build/safety
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/wrong_edits.py build/safety
 
 clean: ## remove what was installed and cached
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
