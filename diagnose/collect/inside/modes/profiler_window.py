@@ -17,6 +17,7 @@ from typing import Any
 
 from ..forked_exit import let_children_leave
 from ..guard import guarded
+from ..transparency import unseen
 
 _LOG_LEVEL = "KINETO_LOG_LEVEL"
 _COMPRESSION = 4  # level 9 takes four times as long for a tenth less
@@ -102,6 +103,7 @@ class Window:
         profiler = self._torch.autograd.profiler.profile
         prepare = profiler._prepare_trace
 
+        @unseen
         def prepare_theirs(theirs: Any) -> Any:
             if self.is_open:
                 self.displaced = True
