@@ -12,7 +12,7 @@ needs no more than it does: `records`, `calibrations`, `traced_ranks`.
                              │
                              ▼
     recipe ──────────────▶ modes ──▶ probes, process ──▶ writer ──▶ rank<k>/
-    guard around everything that the program calls
+    guard, transparency around everything that the program calls
 """
 
 from __future__ import annotations

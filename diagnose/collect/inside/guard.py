@@ -16,12 +16,27 @@ failures: list[str] = []
 _KEPT = 20
 
 
+class _Nothing:
+    """A context without effect."""
+
+    def __enter__(self) -> None:
+        """Do nothing."""
+
+    def __exit__(self, *_error: object) -> None:
+        """Do nothing."""
+
+
+apart: type = _Nothing
+"""The context that callbacks run in: `transparency.Apart`, once torch has been imported."""
+
+
 def guarded(function: Callable[P, R]) -> Callable[P, R | None]:
     """`function`, but an exception in it is noted in `failures` and None returned."""
 
     def call(*args: P.args, **kwargs: P.kwargs) -> R | None:
         try:
-            return function(*args, **kwargs)
+            with apart():
+                return function(*args, **kwargs)
         except Exception as error:  # noqa: BLE001 - see the module's docstring
             note(function, error)
             return None

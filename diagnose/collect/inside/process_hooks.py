@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from ..records import CLAIM
+from . import transparency
 from .guard import guarded
 from .hooks.devices_in_use import in_use
 from .hooks.inductor_cache_workaround import ended_by_it
@@ -158,6 +159,7 @@ class ProcessHooks:
 
     def _torch_arrived(self, torch: ModuleType) -> None:
         self.torch = torch
+        guarded(transparency.arrived)(torch)
         self.steps.install(torch)
 
     def _is_worker(self) -> bool:

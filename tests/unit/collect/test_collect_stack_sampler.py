@@ -6,11 +6,12 @@ import gc
 import json
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
 
+from diagnose.collect.inside.modes import watch
 from diagnose.collect.inside.probes.stack_sampler import Sampler
 
 DEPTH = 50
@@ -90,3 +91,14 @@ def test_the_program_keeps_its_setting_of_the_collector(enabled: bool) -> None:
         assert gc.isenabled() == enabled
     finally:
         gc.enable()
+
+
+def test_what_the_watcher_does_for_itself_is_no_sample_of_the_program() -> None:
+    source = "def step_ended(callback):\n    callback()\n"
+    names: dict[str, Callable[..., None]] = {}
+    exec(compile(source, watch.Watch.step_ended.__code__.co_filename, "exec"), names)
+    sampler = Sampler(threading.get_ident())
+    names["step_ended"](sampler._look)
+    sampler._look()
+    (_, _), (_, samples) = sampler.drain()
+    assert len(json.loads(samples)["s"]) == 1

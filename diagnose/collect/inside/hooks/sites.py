@@ -16,6 +16,7 @@ from ...records import SITES
 from ..guard import guarded
 from ..imports import after_import
 from ..source_ownership import Ownership
+from ..transparency import unseen
 from ..writer import encode
 
 _SITES_KEPT = 500
@@ -85,6 +86,7 @@ class Sites:
         original = getattr(owner, method)
         record = guarded(lambda self_, args, kwargs: self.record(kind, describe(self_, args, kwargs), self_))
 
+        @unseen
         @functools.wraps(original)
         def watched(self_: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(self_, *args, **kwargs)
@@ -97,6 +99,7 @@ class Sites:
         compile_ = torch.compile
         record = guarded(lambda arguments: self.record("compile", arguments))
 
+        @unseen
         @functools.wraps(compile_)
         def watched_compile(*args: Any, **kwargs: Any) -> Any:
             self.compiling()
@@ -116,6 +119,7 @@ class Sites:
         enter = autocast.__enter__
         seen = guarded(self._autocast_entered)
 
+        @unseen
         @functools.wraps(enter)
         def watched_enter(self_: Any) -> Any:
             result = enter(self_)
@@ -141,6 +145,7 @@ class Sites:
             return
         record = guarded(lambda arguments: self.record("fully_shard", arguments))
 
+        @unseen
         @functools.wraps(shard)
         def watched_shard(*args: Any, **kwargs: Any) -> Any:
             result = shard(*args, **kwargs)

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from ..guard import guarded
+from ..transparency import unseen
 
 BACKWARDS_WITHOUT_OPTIMIZER = 64
 """Backward passes without any optimizer after which each counts as a step (more than people accumulate)."""
@@ -170,6 +171,7 @@ def hook_optimizers(torch: Any, steps: StepHooks) -> None:
     stepped = guarded(steps.optimizer_stepped)
 
     def watched(step: Callable[..., Any], raw: Callable[..., Any]) -> Callable[..., Any]:
+        @unseen
         @functools.wraps(raw)
         def call(*args: Any, **kwargs: Any) -> Any:
             nonlocal depth
@@ -221,6 +223,7 @@ def hook_backward(torch: Any, steps: StepHooks) -> None:
     run = autograd._engine_run_backward
     left = guarded(steps.leave_backward)
 
+    @unseen
     @functools.wraps(run)
     def watched_run(*args: Any, **kwargs: Any) -> Any:
         if not kwargs.get("accumulate_grad", False) or not steps.enter_backward():
@@ -243,6 +246,7 @@ def hook_loader(_torch: Any, steps: StepHooks) -> None:
     left = guarded(steps.leave_input)
 
     def watched(method: Callable[..., Any], name: str, fetches: bool) -> Callable[..., Any]:
+        @unseen
         @functools.wraps(method)
         def call(self: Any) -> Any:
             start = steps.enter_input()
@@ -271,6 +275,7 @@ def hook_scaler(torch: Any, steps: StepHooks) -> None:
     step = scaler_class.step
     skipped = guarded(steps.optimizer_stepped)
 
+    @unseen
     @functools.wraps(step)
     def watched_step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         before = steps.optimizer_calls

@@ -34,6 +34,7 @@ from ..probes.compilation import Compiling
 from ..process.garbage_collection import pass_over_torch
 from ..process.rendezvous import meet_apart
 from ..process.write_protection import protect
+from ..transparency import unseen
 from .capture_pause import stand_still
 from .step_state import State
 
@@ -134,6 +135,7 @@ class _Capture:
         run_backward: Callable[..., Any] = torch.autograd.backward
 
         # `Tensor.backward` looks this name up on every call, so both ways to start a backward pass come by here.
+        @unseen
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
             self._losses.extend(root.detach().clone() for root in roots)

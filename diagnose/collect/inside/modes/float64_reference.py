@@ -14,6 +14,8 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
+from ..transparency import unseen
+
 MANTISSA_BITS = {"tf32": 10, "fp16": 10, "bf16": 7}
 """Explicit bits of the formats that a fix may round operands to."""
 
@@ -79,6 +81,7 @@ def _without_autocast(torch: Any) -> None:
     autocast = torch.amp.autocast_mode.autocast
     enter = autocast.__enter__
 
+    @unseen
     def entered_disabled(self: Any) -> Any:
         self._enabled = False
         return enter(self)
@@ -91,6 +94,7 @@ def _widen_before_wrapping(torch: Any, widen: Any) -> None:
     wrapper = torch.nn.parallel.DistributedDataParallel
     build = wrapper.__init__
 
+    @unseen
     def build_wide(self: Any, module: Any, *args: Any, **kwargs: Any) -> None:
         widen(module)
         build(self, module, *args, **kwargs)

@@ -7,6 +7,7 @@ stopped first, and what it has recorded is kept.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gzip
 import os
 import shutil
@@ -17,6 +18,7 @@ from typing import Any
 
 from ..forked_exit import let_children_leave
 from ..guard import guarded
+from ..transparency import unseen
 
 _LOG_LEVEL = "KINETO_LOG_LEVEL"
 _COMPRESSION = 4  # level 9 takes four times as long for a tenth less
@@ -52,6 +54,8 @@ class Window:
         guarded(let_children_leave)()
         with _quiet_kineto():
             self._profile.start()
+        # Once it records, nothing warns; else `stop` would make an object of each event, on the training thread.
+        self._profile.profiler.acc_events = False
         self.is_open = True
         self._give_way()
 
@@ -91,7 +95,10 @@ class Window:
         finally:
             plain.unlink(missing_ok=True)
             packed.unlink(missing_ok=True)
+            # torch's profile refers to itself: what was recorded would stay until the next whole garbage collection.
+            self._profile.profiler = None
             self._profile = None
+            guarded(_give_back_memory)()
 
     def close(self, path: Path) -> None:
         """Stop and save."""
@@ -102,6 +109,7 @@ class Window:
         profiler = self._torch.autograd.profiler.profile
         prepare = profiler._prepare_trace
 
+        @unseen
         def prepare_theirs(theirs: Any) -> Any:
             if self.is_open:
                 self.displaced = True
@@ -114,6 +122,13 @@ class Window:
 
         profiler._prepare_trace = prepare_theirs
         self._take_back = restore
+
+
+def _give_back_memory() -> None:
+    """Return to the system what the C library keeps of freed memory, where it is glibc."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(ctypes.c_size_t(0))
 
 
 @contextlib.contextmanager

@@ -22,6 +22,7 @@ from ..process.garbage_collection import pass_over_torch
 from ..process.rendezvous import meet_apart
 from ..process.seeds import Seeds
 from ..process.write_protection import protect
+from ..transparency import unseen
 from .capture import leave
 from .capture_pause import stand_still
 
@@ -70,6 +71,7 @@ class _Trajectory:
     def _watch_backward(self, torch: Any) -> None:
         run_backward = torch.autograd.backward
 
+        @unseen
         @functools.wraps(run_backward)
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             for root in [tensors] if isinstance(tensors, torch.Tensor) else list(tensors):
@@ -127,6 +129,7 @@ def _keep_unscaled(torch: Any) -> None:
     scaler = torch.amp.GradScaler
     scale = scaler.scale
 
+    @unseen
     @functools.wraps(scale)
     def scaled(self: Any, outputs: Any) -> Any:
         result = scale(self, outputs)

@@ -39,6 +39,7 @@ from ..probes.file_events import FileEvents
 from ..process.garbage_collection import pass_over_torch
 from ..process.rendezvous import meet_apart
 from ..process.write_protection import protect
+from ..transparency import unseen
 from .capture import _bytes_of, _draw_as_eager_does, _seed
 
 if TYPE_CHECKING:
@@ -123,6 +124,7 @@ class _WholeRun:
     def _watch_backward(self, torch: Any) -> None:
         run_backward = torch.autograd.backward
 
+        @unseen
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             for root in [tensors] if isinstance(tensors, torch.Tensor) else list(tensors):
                 loss = root.detach()
@@ -256,6 +258,7 @@ def _shorten_loaders(dataloader: Any, most: int) -> None:
         whole = int(length(self))
         return min(whole, most) if self._dataset_kind == kinds.Iterable else whole
 
+    @unseen
     def short_next(self: Any) -> Any:
         if self._dataset_kind == kinds.Iterable and self._num_yielded >= most:
             raise StopIteration

@@ -22,6 +22,7 @@ from ...records import MEMORY
 from ..guard import guarded
 from ..process_hooks import ProcessHooks
 from ..size_limit import unsignalled
+from ..transparency import unseen
 
 FIRST = 3
 """Steps until parameters, gradients, optimizer state and a whole step's activations have been asked for."""
@@ -122,6 +123,7 @@ class Allocations:
                 setattr(torch._C, name, self._seen(getattr(torch._C, name)))
 
     def _seen(self, switch: Callable[..., Any]) -> Callable[..., Any]:
+        @unseen
         @functools.wraps(switch)
         def seen(*args: Any, **kwargs: Any) -> Any:
             if not self._ours:
@@ -189,6 +191,7 @@ class Allocations:
         init = optimizer_class.__init__
         add = guarded(self._optimizers.add)
 
+        @unseen
         @functools.wraps(init)
         def noted_init(optimizer: Any, *args: Any, **kwargs: Any) -> None:
             init(optimizer, *args, **kwargs)

@@ -10,7 +10,8 @@ window may open, calls of modules go by here:
     step 4   of one block for each line that calls some: its operators (`block_operators`)
 
 then calls are as they were. On a host without a device's allocator, what autograd saves is counted instead. Where
-anything is compiled, nothing is measured: compiled code would take the measuring in.
+anything is compiled, nothing is measured: compiled code would take the measuring in. Nor is it where the program sees
+operators by a dispatch mode of its own: autograd calls other operators while somebody counts what it saves.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 
 from ..guard import guarded
 from ..hooks.sites import Sites
+from ..transparency import unseen
 from .allocator_fragmentation import fragments
 from .block_calls import Call, Line, described, last_pass, turned
 from .block_operators import Operators
@@ -49,6 +51,8 @@ class Blocks:
         self._index = 0
         self._ordinal: int | None = None
         self._inside = False
+        self._modes = 0
+        """Dispatch modes of ours that are on."""
         self._roots: dict[int, Any] = {}
         self._numbers: dict[int, int] = {}
         self._blocks: list[tuple[Any, int, Any]] = []
@@ -80,9 +84,11 @@ class Blocks:
         module = torch.nn.Module
         self._original = original = module.__call__
         probe = self
+        modes = torch._C._len_torch_dispatch_stack
 
+        @unseen
         def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if probe._patched is None or torch.compiler.is_compiling():
+            if probe._patched is None or torch.compiler.is_compiling() or modes() > probe._modes:
                 return original(self, *args, **kwargs)
             number = probe._numbers.get(id(self))
             in_backward = torch._C._current_graph_task_id() != -1
@@ -159,6 +165,7 @@ class Blocks:
                 self._blocks.append((container, place, block))
                 self._names.append(names[id(container)])
 
+    @unseen
     def _block(self, number: int, again: bool, module: Any, args: Any, kwargs: Any) -> Any:
         call = guarded(self._enter)(number, module, again, args)
         if call is None:
@@ -179,16 +186,19 @@ class Blocks:
         guarded(self._leave)(call, result)
         return result
 
+    @unseen
     def _noting_operators(self, call: Call, module: Any, args: Any, kwargs: Any) -> Any:
         """Call a block's forward pass, and note its operators where the block is one that is looked into."""
         watching = guarded(self._looks_into)(call)
         if watching is None:
             return self._original(module, *args, **kwargs)
         counts = self._saved is not None and self._saved.begin(module)
+        self._modes += 1
         try:
             with watching:
                 result = self._original(module, *args, **kwargs)
         finally:
+            self._modes -= 1
             if self._saved is not None and counts:
                 self._saved.end()
         guarded(self._looked_into)(call, result, bool(counts))

@@ -11,6 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ..guard import guarded
+from ..transparency import unseen
 
 if TYPE_CHECKING:
     from ..process_hooks import ProcessHooks
@@ -30,6 +31,7 @@ class Compiling:
         used = guarded(self._used)
 
         # `nn.Module.compile` comes by here too: it looks this name up on every call.
+        @unseen
         @functools.wraps(compile_)
         def watched_compile(*args: Any, **kwargs: Any) -> Any:
             result = compile_(*args, **kwargs)

@@ -16,6 +16,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ..transparency import unseen
+
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
 _LISTS = frozenset({"os.listdir", "os.scandir", "glob.glob"})
 _STARTS = frozenset({"subprocess.Popen", "os.system", "os.posix_spawn", "os.exec"})
@@ -41,6 +43,7 @@ class FileEvents:
         """See `torch.save` to a path, which opens its file in C++."""
         save = torch.save
 
+        @unseen
         @functools.wraps(save)
         def watched(obj: object, f: Any, *args: Any, **keywords: Any) -> Any:
             if isinstance(f, str | os.PathLike):

@@ -13,6 +13,7 @@ from typing import Any
 from ...records import RANGES
 from ..guard import guarded
 from ..process_hooks import ProcessHooks
+from ..transparency import unseen
 
 SHORTEST_GC_NS = 50_000
 """Collections below it are not worth a line; the youngest generation is collected thousands of times a second."""
@@ -39,6 +40,7 @@ class RangeLog:
         save = torch.save
         add = guarded(self._add)
 
+        @unseen
         @functools.wraps(save)
         def watched_save(*args: Any, **kwargs: Any) -> Any:
             start = _clock()

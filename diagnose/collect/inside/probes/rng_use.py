@@ -13,6 +13,7 @@ from typing import Any
 from ..guard import guarded
 from ..hooks.sites import Sites
 from ..process.rng_state import states
+from ..transparency import unseen
 
 DRAWS = "draws"
 """The kind of site that says so: `dataset` is the class, `generators` those that were drawn from."""
@@ -35,6 +36,7 @@ class RngUse:
         in_worker, main = torch.utils.data.get_worker_info, threading.main_thread()
 
         def watched(original: Any) -> Any:
+            @unseen
             @functools.wraps(original)
             def call(fetcher: Any, *args: Any, **kwargs: Any) -> Any:
                 if self._left <= 0 or in_worker() is not None or threading.current_thread() is not main:

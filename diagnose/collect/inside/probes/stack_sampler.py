@@ -34,7 +34,7 @@ DEPTH = 64
 """Innermost frames kept of a stack."""
 _REVIEW_EVERY = 64
 _OURS = str(Path(__file__).parent.parent) + os.sep
-_WATCHING = _OURS + "watch.py"
+_WATCHING = _OURS + os.path.join("modes", "watch.py")  # noqa: PTH118 - beside `_OURS`, which is text
 """What runs below a function of this file is the watcher's doing, such as opening its profiler, not the program's."""
 _NOT_THE_PROGRAM = -1
 _STACKS_KEPT = 20_000

@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ..imports import after_import
+from ..transparency import unseen
 
 if TYPE_CHECKING:
     from ..process_hooks import ProcessHooks
@@ -95,6 +96,7 @@ def _be_patient(distributed: Any) -> None:
 def _patient(made: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(made)
 
+    @unseen
     @functools.wraps(made)
     def make(*args: Any, **kwargs: Any) -> Any:
         given = signature.bind(*args, **kwargs)

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from ..imports import after_import
+from ..transparency import unseen
 
 APART = 1_000_003
 """Between the offsets of two seeds: far more than the ranks and workers that programs add to theirs."""
@@ -58,6 +59,7 @@ class Seeds:
         original = getattr(holder, name)
         offset = self._seed * APART
 
+        @unseen
         @functools.wraps(original)
         def seed(*args: Any, **kwargs: Any) -> Any:
             self.set_by_program = True
