@@ -33,7 +33,7 @@ from diagnose.source.batches.micro_batch import MicroBatch, microbatch
 from diagnose.source.batches.micro_step_methods import called_micro_step
 from diagnose.source.batches.micro_steps import LastMicroStep, last_micro_step
 from diagnose.source.dataflow.bindings import binding_of
-from diagnose.source.dataflow.exception_handlers import ERRORS_OF_CHECKS, ways_to, who_catches
+from diagnose.source.dataflow.exception_handlers import ways_to, who_catches
 from diagnose.source.dataflow.flow import (
     STEADY_UPDATES,
     Loop,
@@ -167,7 +167,6 @@ from diagnose.source.tree.syntax import only_statement
 from diagnose.source.tree.text_lines import lines_in
 
 __all__ = [
-    "ERRORS_OF_CHECKS",
     "STEADY_UPDATES",
     "Accumulation",
     "Advice",
