@@ -50,6 +50,7 @@ from diagnose.source.dataflow.flow import (
     uses_of,
     within,
 )
+from diagnose.source.dataflow.graph_uses import shows_graph
 from diagnose.source.dataflow.loop_invariants import is_unchanging, on_device
 from diagnose.source.dataflow.mutations import is_written
 from diagnose.source.dataflow.purity import only_computes
@@ -374,6 +375,7 @@ __all__ = [
     "sharded",
     "show_less_often",
     "shown_at",
+    "shows_graph",
     "sized_views",
     "splice",
     "split_plans",
