@@ -34,7 +34,8 @@ _COUNTS_BATCHES = re.compile(r"limit_train_batches|val_check_interval|overfit_ba
 _BATCH = re.compile(r"^(?:micro_?|device_?|per_device_?|train_?)?(?:batch(?:_size)?|bs|bsz)$", re.IGNORECASE)
 _RATE = re.compile(r"(?:^|[._])(?:lr|learning_rate)(?:$|_)", re.IGNORECASE)
 _OF_THE_BATCH = re.compile(
-    r"BatchNorm|batch_norm|torchvision\.models|from torchvision import[^\n]*\bmodels\b|torch\.hub\b|\btimm\b|reduction\s*=\s*[\"']sum"
+    r"BatchNorm|batch_norm|torchvision\.models|from torchvision import[^\n]*\bmodels\b|torch\.hub\b|\btimm\b|"
+    r"reduction\s*=\s*[\"']sum"
 )
 
 Edited = Sequence[tuple[str, Sequence[Splice]]]
