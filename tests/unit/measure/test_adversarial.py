@@ -43,7 +43,7 @@ def test_programs_name_fixers_that_exist() -> None:
 
 EXPECTED = sorted({name for one in suite() for name in one.edited})
 LEFT_ALONE = sorted({name for one in suite() for name in one.left_alone})
-NOT_YET = {"cache-decoded", "loader-workers", "zero-grad-none"}
+NOT_YET = {"cache-decoded", "loader-workers"}
 """Fixers that still edit programs which they must leave alone; strict, so that an entry goes when its fixer is
 right.
 """
