@@ -110,7 +110,8 @@ def _instances(source: Source, owner: str, names: set[str]) -> Iterator[str]:
         made = any(call_name(call) == owner for call in source.every(cst.Call, assign.value))
         if made or _leaf(source, assign.value) in names - {""}:
             yield from (_leaf(source, target.target) for target in assign.targets)
-    for loop in (*source.every(cst.For), *source.every(cst.CompFor)):
+    loops: list[cst.For | cst.CompFor] = [*source.every(cst.For), *source.every(cst.CompFor)]
+    for loop in loops:
         over = {
             _leaf(source, each)
             for each in (*source.every(cst.Attribute, loop.iter), *source.every(cst.Name, loop.iter))
