@@ -33,7 +33,7 @@ from diagnose.source.batches.micro_batch import MicroBatch, microbatch
 from diagnose.source.batches.micro_step_methods import called_micro_step
 from diagnose.source.batches.micro_steps import LastMicroStep, last_micro_step
 from diagnose.source.dataflow.bindings import binding_of
-from diagnose.source.dataflow.exception_handlers import ways_to, who_catches
+from diagnose.source.dataflow.exception_handlers import who_catches
 from diagnose.source.dataflow.flow import (
     STEADY_UPDATES,
     Loop,
@@ -403,7 +403,6 @@ __all__ = [
     "uses_of_model",
     "variables",
     "varies",
-    "ways_to",
     "who_catches",
     "within",
     "within_context",
