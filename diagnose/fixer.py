@@ -33,7 +33,7 @@ from diagnose.source.batches.micro_batch import MicroBatch, microbatch
 from diagnose.source.batches.micro_step_methods import called_micro_step
 from diagnose.source.batches.micro_steps import LastMicroStep, last_micro_step
 from diagnose.source.dataflow.bindings import binding_of
-from diagnose.source.dataflow.exception_handlers import ERRORS_OF_CHECKS, ways_to, who_catches
+from diagnose.source.dataflow.exception_handlers import who_catches
 from diagnose.source.dataflow.flow import (
     STEADY_UPDATES,
     Loop,
@@ -50,6 +50,7 @@ from diagnose.source.dataflow.flow import (
     uses_of,
     within,
 )
+from diagnose.source.dataflow.graph_uses import shows_graph
 from diagnose.source.dataflow.loop_invariants import is_unchanging, on_device
 from diagnose.source.dataflow.mutations import is_written
 from diagnose.source.dataflow.purity import only_computes
@@ -100,7 +101,7 @@ from diagnose.source.patterns.rotary import RotatedPair, rotated_pairs
 from diagnose.source.patterns.vocabulary import OutputLayer, output_layers
 from diagnose.source.rewrite.context_removal import unwrap
 from diagnose.source.rewrite.functional import functional, operand
-from diagnose.source.rewrite.hooks import forward_hook, is_adapted, is_watching_hook
+from diagnose.source.rewrite.hooks import forward_hook, is_adapted, is_watching_hook, module_hook
 from diagnose.source.rewrite.leftovers import unread_after, without_from_import, without_import
 from diagnose.source.rewrite.numpy_to_torch import Translated, copied, leaf, translated_use
 from diagnose.source.rewrite.removal import remove_call, remove_statements, take_out
@@ -144,8 +145,9 @@ from diagnose.source.training.model_loss import computes_loss
 from diagnose.source.training.model_methods import called_methods
 from diagnose.source.training.model_uses import asked_elsewhere, asks_rank, needs_model, uses_of_model
 from diagnose.source.training.pending_files import may_notice
-from diagnose.source.training.repeated_forward import repeated_effect
+from diagnose.source.training.repeated_forward import forward_effect, repeated_effect
 from diagnose.source.training.training_loop import TrainingStep, training_steps
+from diagnose.source.training.wrapped_uses import use_of_wrapper
 from diagnose.source.tree.arguments import argument, argument_code, has_star, remove_argument, set_keywords
 from diagnose.source.tree.edits import (
     Source,
@@ -167,7 +169,6 @@ from diagnose.source.tree.syntax import only_statement
 from diagnose.source.tree.text_lines import lines_in
 
 __all__ = [
-    "ERRORS_OF_CHECKS",
     "STEADY_UPDATES",
     "Accumulation",
     "Advice",
@@ -281,6 +282,7 @@ __all__ = [
     "example_request",
     "filled_by",
     "find_loaders",
+    "forward_effect",
     "forward_hook",
     "forward_region",
     "free_name",
@@ -334,6 +336,7 @@ __all__ = [
     "mentions_fused",
     "microbatch",
     "model_class",
+    "module_hook",
     "moved_inputs",
     "moving_averages",
     "needs_model",
@@ -375,6 +378,7 @@ __all__ = [
     "sharded",
     "show_less_often",
     "shown_at",
+    "shows_graph",
     "sized_views",
     "splice",
     "split_plans",
@@ -393,12 +397,12 @@ __all__ = [
     "unread_after",
     "unwrap",
     "updates",
+    "use_of_wrapper",
     "uses_convolutions",
     "uses_of",
     "uses_of_model",
     "variables",
     "varies",
-    "ways_to",
     "who_catches",
     "within",
     "within_context",

@@ -13,8 +13,9 @@ Fix safety
     Rounding, where the loss is a mean over micro-batches of one size: the mean of means is the mean of all. Training,
     where the samples of an epoch are what is split, since its last batch may be smaller, where the loss ignores some
     targets, of which micro-batches may hold unequal parts, and where the step draws random numbers for each sample
-    (dropout, noise), which are others in other groups. Left alone: BatchNorm, whose statistics are those of a
-    micro-batch; sums and weighted losses; schedules that count micro-steps. Without accumulation, a larger batch
+    (dropout, noise), which are others in other groups. Left alone, with the line: BatchNorm, whose statistics are
+    those of a micro-batch; losses that compare samples with each other, sums and weighted losses; what is printed,
+    logged, counted or kept in every micro-step, or of the last one. Without accumulation, a larger batch
     changes the training, and is advice. Activations take as many times the memory.
 """
 

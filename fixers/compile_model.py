@@ -19,8 +19,9 @@ Fix safety
     Compiling takes a part of the first steps, from seconds to minutes. Left alone: programs that compile already or
     record CUDA graphs of their own; a loss that is computed beside the model, which does not have it; models that step
     through time in Python, which the compiler would write out moment by moment, for minutes; gradients of gradients,
-    which compiled code does not have; models that are called by another name than their own, and those that a library
-    trains.
+    which compiled code does not have; hooks on modules; a forward pass that prints, counts, keeps values or draws
+    numbers that are not torch's; a switch whose `torch.compile(model)` would change the keys of what is saved; models
+    that are called by another name than their own, and those that a library trains.
 """
 
 from __future__ import annotations
@@ -46,19 +47,24 @@ from diagnose.fixer import (
     Splice,
     after_build,
     built_model,
+    call_name,
     called_methods,
     compilations,
     computes_loss,
     example_request,
+    forward_effect,
     free_name,
     lightning_models,
     model_class,
+    module_hook,
+    parse,
+    second_derivative,
     training_steps,
+    use_of_wrapper,
 )
 
 _PADS = re.compile(r"\bpad_sequence\(|padding\s*=\s*(?:True\b|[\"']longest)")
-_TWICE = re.compile(r"create_graph\s*=\s*True|torch\.func\.|\bfunctorch\b")
-_GRAPHED = re.compile(r"\bmake_graphed_callables\(|\bCUDAGraph\(|\bcuda\.graph\(")
+_GRAPHED = frozenset({"make_graphed_callables", "CUDAGraph"})
 _LOOPS = "CUDA graphs replay it as it is; one kernel for the whole series (nn.LSTM, nn.GRU) is better still."
 _BY_HAND = "Compile by hand where it is built: `model.compile()`."
 
@@ -86,12 +92,17 @@ def rewrite(request: Request) -> Answer:
         return None
     if present:
         return _switched_on(request, present)
-    if any(_GRAPHED.search(text) for text in request.sources.values()):
+    if _records_graphs(request):
         return None
-    if any(_TWICE.search(text) for text in request.sources.values()):
+    if (twice := second_derivative(request.sources)) is not None:
         return Advice(
-            f"Gradients of gradients do not go through compiled code. {_BY_HAND} Leave those parts out of it."
+            f"{twice} takes gradients of gradients, which do not go through compiled code. {_BY_HAND} "
+            "Leave those parts out of it."
         )
+    if (hook := module_hook(request.sources)) is not None:
+        return Advice(f"{hook} hooks modules, and compiled code may leave hooks out. Compile the rest by hand.")
+    if (effect := forward_effect(request.sources)) is not None:
+        return Advice(f"{effect} in a forward pass, which compiled code may do otherwise. Take it out, then compile.")
     models = _models(request)
     if not models:
         return _library(request)
@@ -110,6 +121,15 @@ def rewrite(request: Request) -> Answer:
     how = "each block of the model" if request.setting.get("compile") == "blocks" else "the model"
     mode = " and record its launches as CUDA graphs" if request.setting.get("mode") == "reduce-overhead" else ""
     return Edits(request.edited(edits), f"compile {how}{mode}")
+
+
+def _records_graphs(request: Request) -> bool:
+    """Whether the program records CUDA graphs of its own."""
+    for source in filter(None, map(parse, request.sources.values())):
+        for call in source.every(cst.Call):
+            if call_name(call) in _GRAPHED or any(name == "torch.cuda.graph" for name in source.names(call.func)):
+                return True
+    return False
 
 
 def _models(request: Request) -> list[Built]:
@@ -178,6 +198,11 @@ def _switched_on(request: Request, present: Sequence[Compiled]) -> Answer:
         for part in parts:
             found = request.set_by(part, compiled.path, compiled.source, False, switch=True)
             if found is not None and found.value is False:
+                if (asked := use_of_wrapper(request.sources, compiled)) is not None:
+                    return Advice(
+                        f"{asked} asks the model for what `torch.compile(…)` changes: names of parameters get "
+                        f"`_orig_mod.`, and its class is another. Use `{compiled.target}.compile()` behind the switch."
+                    )
                 edits = request.edited([(found.path, [found.to(True)])])
                 return Edits(edits, "turn on the program's own switch for torch.compile")
         where = f"{compiled.path}:{compiled.source.lines_of(compiled.node)[0]}"

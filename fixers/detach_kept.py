@@ -10,8 +10,9 @@ Why it helps
     which is slow, and in the end there is none left.
 
 Fix safety
-    Bitwise: gradients do not pass through what is only looked at. Left alone: collections that are used in every step,
-    or of which something is differentiated, and those that another function sees.
+    Bitwise: gradients do not pass through what is only looked at. Edited only where each use of the collection ends in
+    a number (`item`, `float`, a format). Left alone: collections that are used in every step, of which something is
+    differentiated, printed or saved as a tensor (`print(loss)` shows `grad_fn`), and those that other functions see.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from diagnose.fixer import (
     only_computes,
     replace,
     scope_of,
+    shows_graph,
     training_steps,
     uses_of,
     within,
@@ -64,7 +66,7 @@ def rewrite(request: Request) -> Answer:
         outcomes = {name for call in step.forward for name in _bound(step.source, call)}
         graphs = {step.loss} | {name for name in outcomes if _is_tensor(step.source, step.loop, name)}
         for value, kept in _collected(step.source, step.loop, graphs):
-            splices = _cut(step.source, step.loop, value, kept)
+            splices = _cut(request, step.source, step.loop, value, kept)
             edits.append((step.path, splices))
     files = request.edited(edits)
     return Edits(files, "keep values of steps without their graphs") if files else None
@@ -108,10 +110,10 @@ def _collected(source: Source, loop: Loop, graphs: set[str | None]) -> Iterator[
             yield value, added.target.value
 
 
-def _cut(source: Source, loop: Loop, value: cst.Name, kept: str) -> list[Splice]:
+def _cut(request: Request, source: Source, loop: Loop, value: cst.Name, kept: str) -> list[Splice]:
     uses = uses_of(source, scope_of(source, loop), kept)
     reads = [use for use in uses.reads if not asks_nothing(source, use)]
-    if uses.lost or any(_steers(source, loop, use) for use in reads):
+    if uses.lost or any(_steers(source, loop, use) or shows_graph(request.sources, source, use) for use in reads):
         return []
     plain = f"{value.value}.detach()"
     inner = _made_of_each(source, uses, reads)
@@ -129,9 +131,7 @@ def _cut(source: Source, loop: Loop, value: cst.Name, kept: str) -> list[Splice]
 
 def _steers(source: Source, loop: Loop, use: cst.BaseExpression) -> bool:
     """Whether a use of a collection is more than a look at it now and then, or after the loop."""
-    statement = source.statement(use)
-    differentiated = statement is not None and any(word in source.code(statement) for word in ("backward(", "grad("))
-    return differentiated or (within(source, use, loop) and gate(source, use, loop) is None)
+    return within(source, use, loop) and gate(source, use, loop) is None
 
 
 def _made_of_each(
@@ -182,16 +182,19 @@ FIXER = Fixer(
     order=20,
     examples=(
         _example(
-            ("losses = []", "losses.append(loss)", "print(sum(losses) / 9)\n"),
-            ("losses = []", "losses.append(loss.detach())", "print(sum(losses) / 9)\n"),
+            ("losses = []", "losses.append(loss)", "print(float(sum(losses)) / 9)\n"),
+            ("losses = []", "losses.append(loss.detach())", "print(float(sum(losses)) / 9)\n"),
         ),
         _example(
-            ("total = 0", "total += loss", "print(total)\n"), ("total = 0", "total += loss.detach()", "print(total)\n")
+            ("total = 0", "total += loss", "print(f'{total:.4f}')\n"),
+            ("total = 0", "total += loss.detach()", "print(f'{total:.4f}')\n"),
         ),
         _example(
             ("seen = []", "seen.append(out)", "print([out[-1].abs().mean().item() for out in seen])\n"),
             ("seen = []", "seen.append(out.detach()[-1].abs().mean())", "print([out.item() for out in seen])\n"),
         ),
+        _example(("losses = []", "losses.append(loss)", "print(sum(losses) / 9)\n"), None),
+        _example(("losses = []", "losses.append(loss)", "last = losses[-1]\nlast.backward()\n"), None),
         _example(("losses = []", "losses.append(loss.detach())"), None),
         _example(("losses = []", "losses.append(loss.item())"), None),
         _example(("parts = []", "parts.append(loss)\n    loss = sum(parts)"), None),

@@ -1,34 +1,31 @@
-"""Switches off what was switched on to find a fault.
+"""Switches off what was switched on to find a fault, where that ends no run.
 
 What it changes
-    Takes `torch.autograd.set_detect_anomaly(True)` out of the program, the contexts `detect_anomaly()` and
-    `emit_nvtx()` from around its code, `detect_anomaly=True` out of a trainer's arguments, and the lines that set
-    `CUDA_LAUNCH_BLOCKING` or `TORCH_DISTRIBUTED_DEBUG`. In the code that runs in every step, `gradcheck` goes, and
-    `assert` on a tensor becomes `torch._assert_async`, which asks the same without waiting for the answer. Hooks that
-    only look for NaN, and say so by an error, are no longer registered.
+    Takes the contexts `emit_nvtx()` and `emit_itt()` and a profiler whose result nobody uses from around their code,
+    and the lines that set `CUDA_LAUNCH_BLOCKING` or `TORCH_DISTRIBUTED_DEBUG`. Anomaly detection goes where
+    `check_nan=False` says that it only keeps stacks.
 
 Why it helps
-    Anomaly detection tests every gradient and keeps the stack of every operation. With `CUDA_LAUNCH_BLOCKING` the
-    host waits for each kernel. A check of a tensor makes the host wait until the device has computed it.
+    Anomaly detection keeps the stack of every operation. With `CUDA_LAUNCH_BLOCKING` the host waits for each kernel. A
+    profiler and ranges cost the host time for each operator.
 
 Fix safety
-    Bitwise: none of these takes part in what is computed. A program that relied on them to stop at a NaN goes on; the
-    checks that are asked without waiting still end the program, with an error of the device and some steps later. Left
-    alone, with its line: what raises an error that the program may catch, around it or around any call that leads to
-    it; a check whose message is computed, or which a `finally` follows; a hook that prints. Deterministic
-    settings are left alone: they are a choice. So is a switch that comes from the command line or stands under a
-    condition, and a profiler whose results are used, with advice; and a hook that raises an error of the program's own.
+    Bitwise: none of these takes part in what is computed, and none of them ends a run. Left alone, with advice and the
+    line: what raises an error at a NaN or a wrong gradient. Anomaly detection, `gradcheck`, an `assert` on a tensor and
+    a hook that raises stop a run that would go on without them. Deterministic settings are left alone: they are a
+    choice. So is a switch that comes from the command line or stands under a condition, and a profiler whose results
+    are used, with advice.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import libcst as cst
 
 from diagnose.fixer import (
-    ERRORS_OF_CHECKS,
     Advice,
     Answer,
     Edits,
@@ -39,28 +36,23 @@ from diagnose.fixer import (
     Request,
     Source,
     Splice,
-    Stretch,
     argument,
     call_name,
     chosen_by,
-    ensure_import,
     example_request,
     is_watching_hook,
-    remove_argument,
     remove_statements,
-    replace,
     splice,
     unwrap,
-    ways_to,
-    who_catches,
     without_import,
 )
 
 _SWITCH = re.compile(r"(^|\.)set_detect_anomaly$")
 _CONTEXT = re.compile(r"(^|\.)(set_detect_anomaly|detect_anomaly|emit_nvtx|emit_itt)$")
+_DETECTS = re.compile(r"(^|\.)detect_anomaly$")
+_GRADCHECK = re.compile(r"(^|\.)grad(grad)?check$")
 _PROFILER = re.compile(r"^torch\.(profiler|autograd\.profiler)\.profile$")
 _VARIABLES = ("CUDA_LAUNCH_BLOCKING", "TORCH_DISTRIBUTED_DEBUG", "AMD_SERIALIZE_KERNEL", "HIP_LAUNCH_BLOCKING")
-_CHECK = re.compile(r"\b(isnan|isinf|isfinite|allclose|equal)\(")
 _ABOUT = r"debug|anomal|\bnan\b|launch|blocking|check|hook|profil"
 
 
@@ -69,6 +61,8 @@ class _Plan:
     """What goes, in one file."""
 
     source: Source
+    read: Mapping[str, str]
+    """Variables of the environment that the program reads, and where."""
     statements: list[cst.BaseSmallStatement | cst.BaseCompoundStatement] = field(default_factory=list)
     splices: list[Splice] = field(default_factory=list)
     removed: dict[str, None] = field(default_factory=dict)
@@ -79,14 +73,17 @@ class _Plan:
 def rewrite(request: Request) -> Answer:
     """Switch off everything that is known to be left from a hunt for a fault."""
     code = EveryStep(request.sources, request.finding.where)
-    plans = {path: _Plan(source) for path, source in code.sources.items()}
-    caught = _who_catches_steps(code)
+    read = dict(_variables_read(code.sources))
+    plans = {path: _Plan(source, read) for path, source in code.sources.items()}
     for plan in plans.values():
-        _settings(plan, caught)
+        _settings(plan)
     for stretch, call in code.calls():
-        _gradcheck(code, plans[stretch.path], call)
+        if any(_GRADCHECK.search(name) for name in stretch.source.names(call.func)):
+            _keep(plans[stretch.path], call, "compares gradients in every step")
     for stretch in code.stretches:
-        _assertions(code, plans[stretch.path], stretch)
+        for check in stretch.steady(cst.Assert):
+            if any(_is_check_of_tensor(call) for call in stretch.source.every(cst.Call, check.test)):
+                _keep(plans[stretch.path], check, "waits for a tensor in every step")
     files: dict[str, str] = {}
     for path, plan in plans.items():
         if plan.statements or plan.splices:
@@ -101,55 +98,69 @@ def rewrite(request: Request) -> Answer:
     return Advice(" ".join(reasons)) if reasons else None
 
 
-def _who_catches_steps(code: EveryStep) -> str | None:
-    """The line of a statement that may catch the error of a step, which anomaly detection or a hook may raise."""
-    trained = ("backward", "manual_backward", "fit", "train")
-    for path, source in code.sources.items():
-        for call in source.every(cst.Call):
-            if call_name(call) in trained:
-                found = who_catches(code.sources, path, call, ERRORS_OF_CHECKS)
-                if found is not None:
-                    return f"{found[0]}:{found[1].lines_of(found[2])[0]}"
-    return None
+def _keep(plan: _Plan, node: cst.CSTNode, does: str) -> None:
+    """Say why a check that may end the run is left alone."""
+    line = plan.source.lines_of(node)[0]
+    plan.reasons.append(f"{line} {does}, and may end the run by an error: take it out where you no longer need that.")
 
 
-def _settings(plan: _Plan, caught: str | None) -> None:
-    """Switches, contexts, environment variables and hooks, wherever they are.
+def _is_check_of_tensor(call: cst.Call) -> bool:
+    return call_name(call) in {"isnan", "isinf", "isfinite", "allclose", "equal"}
 
-    `caught`: where the program may catch what anomaly detection and hooks raise.
-    """
+
+def _settings(plan: _Plan) -> None:
+    """Switches, contexts, environment variables and hooks, wherever they are."""
     source = plan.source
     for call in source.every(cst.Call):
         statement = source.parent(call)
         line = source.lines_of(call)[0]
         names = {*source.names(call.func), source.code(call.func)}
         given = argument(call, "detect_anomaly")
-        raises = given is not None or any("anomaly" in name for name in names) or is_watching_hook(source, call)
-        if raises and caught is not None:
-            plan.reasons.append(f"{line} may raise an error that {caught} catches: leave it off by hand.")
-            continue
-        if any(_SWITCH.search(name) for name in names) and isinstance(statement, cst.Expr):
+        if (given is not None and source.code(given.value) == "True") or _stops_at_nan(source, call, names):
+            _keep(plan, call, "looks for NaN in every gradient")
+        elif any(_SWITCH.search(name) for name in names) and isinstance(statement, cst.Expr):
             _switch(plan, call, statement, line)
-        elif given is not None and source.code(given.value) == "True":
-            plan.splices.append(remove_argument(source, call, given))
-            plan.removed["anomaly detection"] = None
         elif isinstance(statement, cst.WithItem) and any(_CONTEXT.search(name) for name in names):
             _context(plan, call, statement)
         elif isinstance(statement, cst.WithItem) and any(_PROFILER.search(name) for name in names):
             _profiler(plan, call, statement, line)
         elif _sets_variable(source, call) and isinstance(statement, cst.Expr):
             _set(plan, statement, _variable(source, call) or "")
-        elif is_watching_hook(source, call) and isinstance(statement, cst.Expr):
-            plan.statements.append(statement)
-            plan.removed["a hook that looks for NaN"] = None
+        elif is_watching_hook(source, call):
+            _keep(plan, call, "looks for NaN in a hook")
     for assign in source.every(cst.Assign):
         name = _variable(source, assign.targets[0].target)
         if name is not None and "environ" in source.code(assign.targets[0].target) and _is_on(source, assign.value):
             _set(plan, assign, name)
 
 
+def _stops_at_nan(source: Source, call: cst.Call, names: Collection[str]) -> bool:
+    """Whether a call switches anomaly detection on for certain, with its check for NaN, which raises."""
+    context = any(_DETECTS.search(name) for name in names)
+    switch = any(_SWITCH.search(name) for name in names)
+    mode = argument(call, "mode", 0) if switch else None
+    checks = argument(call, "check_nan", 1 if switch else 0)
+    if checks is not None and source.code(checks.value) == "False":
+        return False
+    return context or (mode is not None and source.code(mode.value) == "True" and chosen_by(source, call) is None)
+
+
+def _variables_read(sources: Mapping[str, Source]) -> Iterator[tuple[str, str]]:
+    """Where a program names one of the variables, but for setting it."""
+    for path, source in sources.items():
+        for string in source.every(cst.SimpleString):
+            if string.evaluated_value in _VARIABLES:
+                call = source.inside(string, cst.Call)
+                target = source.inside(string, cst.AssignTarget)
+                if target is None and not (call is not None and _sets_variable(source, call)):
+                    yield str(string.evaluated_value), f"{path}:{source.lines_of(string)[0]}"
+
+
 def _set(plan: _Plan, statement: cst.Expr | cst.Assign, variable: str) -> None:
     """Note a statement that sets a variable of the environment."""
+    if (reader := plan.read.get(variable)) is not None:
+        plan.reasons.append(f"{plan.source.lines_of(statement)[0]} sets {variable}, which {reader} reads.")
+        return
     test = chosen_by(plan.source, statement)
     if test is not None:
         plan.reasons.append(f"{plan.source.lines_of(statement)[0]} sets {variable} where `{test}`: leave that off.")
@@ -225,70 +236,6 @@ def _sets_variable(source: Source, call: cst.Call) -> bool:
     return name.endswith("environ.update") and bool(keywords) and keywords <= set(_VARIABLES)
 
 
-def _gradcheck(code: EveryStep, plan: _Plan, call: cst.Call) -> None:
-    source = plan.source
-    path = next(path for path, other in code.sources.items() if other is source)
-    if not any(re.search(r"(^|\.)grad(grad)?check$", name) for name in {*source.names(call.func)}):
-        return
-    statement = source.parent(call)
-    draws = any("rand" in call_name(each) for arg in call.args for each in source.every(cst.Call, arg))
-    if draws or who_catches(code.sources, path, call, ERRORS_OF_CHECKS) is not None:
-        plan.reasons.append(f"{source.lines_of(call)[0]} draws numbers, or its error is caught: take it out by hand.")
-    elif isinstance(statement, cst.Expr) or (isinstance(statement, cst.Assert) and statement.test is call):
-        plan.statements.append(statement)
-        plan.removed["gradcheck"] = None
-
-
-def _assertions(code: EveryStep, plan: _Plan, stretch: Stretch) -> None:
-    """Checks of tensors in every step are asked without waiting."""
-    source = stretch.source
-    for check in stretch.steady(cst.Assert):
-        if not _CHECK.search(source.code(check.test)) or check in plan.statements:
-            continue
-        tensor = _checked(source, check.test)
-        if tensor is None or any(edit.start == source.span(check)[0] for edit in plan.splices):
-            continue
-        observed = _observed(code, stretch, check)
-        if observed is not None:
-            plan.reasons.append(f"{source.lines_of(check)[0]} {observed}")
-            continue
-        torch, imports = ensure_import(source, "torch")
-        message = check.msg if isinstance(check.msg, cst.SimpleString) else None
-        said = f", {source.code(message)}" if message is not None else ""
-        plan.splices += [replace(source, check, f"{torch}._assert_async({tensor}{said})"), *imports]
-        plan.removed["checks of tensors that are waited for"] = None
-
-
-def _observed(code: EveryStep, stretch: Stretch, check: cst.Assert) -> str | None:
-    """Why the error of a check has to be Python's, in its step; None where nothing sees the difference."""
-    if check.msg is not None and not isinstance(check.msg, cst.SimpleString):
-        return "computes the message of a check: a check on the device could not tell it."
-    found = who_catches(code.sources, stretch.path, check, ERRORS_OF_CHECKS)
-    if found is not None:
-        where = f"{found[0]}:{found[1].lines_of(found[2])[0]}"
-        return f"checks a tensor, and {where} may catch its error: leave it, or test less often."
-    for path, source, place in ways_to(code.sources, stretch.path, check):
-        for above in source.ancestors(place):
-            if isinstance(above, cst.Try) and above.finalbody is not None:
-                where = f"{path}:{source.lines_of(above.finalbody)[0]}"
-                return f"checks a tensor, and {where} runs after its error, when the device is lost."
-    return None
-
-
-def _checked(source: Source, test: cst.BaseExpression) -> str | None:
-    """What is asserted, as a tensor of one element; None where it is not understood to be one."""
-    if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
-        inner = _checked(source, test.expression)
-        return f"~{inner}" if inner is not None else None
-    if isinstance(test, cst.Call) and isinstance(test.func, cst.Attribute):
-        code = source.code(test)
-        if test.func.attr.value in {"any", "all"} and not test.args:
-            return code
-        if test.func.attr.value in {"isnan", "isfinite", "isinf"} and re.search(r"loss", code):
-            return code
-    return None
-
-
 def _recorded(text: str) -> Request:
     return example_request("debug-leftovers", text)
 
@@ -308,9 +255,13 @@ FIXER = Fixer(
     mechanism="compute+idle",
     order=10,
     examples=(
-        Example(_IMPORT + "\ntorch.autograd.set_detect_anomaly(True)\n" + _LOOP, _IMPORT + "\n" + _LOOP, _recorded),
         Example(
-            _IMPORT + "for x in loader:\n    with torch.autograd.detect_anomaly():\n        loss = model(x).sum()\n"
+            _IMPORT + "\ntorch.autograd.set_detect_anomaly(True, check_nan=False)\n" + _LOOP,
+            _IMPORT + "\n" + _LOOP,
+            _recorded,
+        ),
+        Example(
+            _IMPORT + "for x in loader:\n    with torch.autograd.profiler.emit_nvtx():\n        loss = model(x).sum()\n"
             "        # gradients\n\n        loss.backward()\n    optimizer.step()\n",
             _IMPORT + "for x in loader:\n    loss = model(x).sum()\n    # gradients\n\n    loss.backward()\n"
             "    optimizer.step()\n",
@@ -318,7 +269,7 @@ FIXER = Fixer(
         ),
         Example(
             _IMPORT
-            + "with torch.autocast('cuda'), torch.autograd.set_detect_anomaly(True):\n    model(x).backward()\n",
+            + "with torch.autocast('cuda'), torch.autograd.detect_anomaly(check_nan=False):\n    model(x).backward()\n",
             _IMPORT + "with torch.autocast('cuda'):\n    model(x).backward()\n",
             _recorded,
         ),
@@ -328,30 +279,24 @@ FIXER = Fixer(
             _recorded,
         ),
         Example(
-            _IMPORT + _LOOP + "    assert not torch.isnan(loss).any(), 'lost'\n    assert len(x) > 0\n",
-            _IMPORT + _LOOP + "    torch._assert_async(~torch.isnan(loss).any(), 'lost')\n    assert len(x) > 0\n",
-            _recorded,
-        ),
-        Example(
-            _IMPORT + "def look(module, inputs, output):\n    if torch.isnan(output).any():\n"
-            "        raise ValueError(module)\n\nfor module in model.modules():\n"
-            "    module.register_forward_hook(look)\n" + _LOOP,
-            _IMPORT + "def look(module, inputs, output):\n    if torch.isnan(output).any():\n"
-            "        raise ValueError(module)\n\n" + _LOOP,
-            _recorded,
-        ),
-        Example(
-            "import lightning as L\ntrainer = L.Trainer(max_epochs=3, detect_anomaly=True)\n",
-            "import lightning as L\ntrainer = L.Trainer(max_epochs=3)\n",
-            _recorded,
-        ),
-        Example(
             _IMPORT
             + "with torch.profiler.profile() as prof:\n    for x in loader:\n        model(x).sum().backward()\n",
             _IMPORT + "for x in loader:\n    model(x).sum().backward()\n",
             _recorded,
         ),
         _left_alone(_IMPORT + "torch.autograd.set_detect_anomaly(args.debug)\n" + _LOOP),
+        _left_alone(_IMPORT + "torch.autograd.set_detect_anomaly(True)\n" + _LOOP),
+        _left_alone(_IMPORT + "with torch.autograd.detect_anomaly():\n    model(x).backward()\n"),
+        _left_alone("import lightning as L\ntrainer = L.Trainer(max_epochs=3, detect_anomaly=True)\n"),
+        _left_alone(_IMPORT + _LOOP + "    assert not torch.isnan(loss).any(), 'lost'\n"),
+        _left_alone(
+            _IMPORT + "def look(module, inputs, output):\n    if torch.isnan(output).any():\n"
+            "        raise ValueError(module)\n\nmodel.register_forward_hook(look)\n" + _LOOP
+        ),
+        _left_alone(
+            "import os\nos.environ['CUDA_LAUNCH_BLOCKING'] = '1'\nimport torch\n"
+            "print(os.environ['CUDA_LAUNCH_BLOCKING'])\n" + _LOOP
+        ),
         _left_alone(_IMPORT + "torch.use_deterministic_algorithms(True)\n" + _LOOP),
         _left_alone(_IMPORT + "torch.backends.cudnn.deterministic = True\n" + _LOOP),
         _left_alone(

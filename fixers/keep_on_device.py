@@ -12,10 +12,10 @@ Why it helps
     that of the device's memory. What is made on the host anew in every step is copied the other way just so.
 
 Fix safety
-    Bitwise for loss, gradients and parameters. Largest and smallest values, counts and comparisons are the same too;
-    means and sums of floats are added up in another order and may differ in their last digits. Left alone: arrays that
-    are used for anything else (plots, metrics of other libraries, files); tensors that the loop writes to; constants
-    within a module's `forward`, which a buffer would add to its checkpoints.
+    Bitwise: largest and smallest values, counts, comparisons and means of comparisons are the same. Left alone: means
+    and sums of floats, which would be added up in another order; arrays that are used for anything else (plots, metrics
+    of other libraries, files); tensors that the loop writes to; constants within a module's `forward`, which a buffer
+    would add to its checkpoints.
 """
 
 from __future__ import annotations

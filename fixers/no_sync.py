@@ -271,6 +271,20 @@ FIXER = Fixer(
             _recorded,
         ),
         Example(_COUNTED_AFTER, None, _recorded),
+        Example(
+            _COUNTED.format(name="_").replace(
+                ".backward()\n", ".backward()\n        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n"
+            ),
+            None,
+            _recorded,
+        ),
+        Example(
+            _COUNTED.format(name="_").replace(
+                ".backward()\n", ".backward()\n        print(next(model.parameters()).grad.norm())\n"
+            ),
+            None,
+            _recorded,
+        ),
         Example(_COUNTED.format(name="_").replace("DistributedDataParallel(model)", "model.cuda()"), None, _recorded),
         Example(_BY_LOADER.replace("        if (i", "        i = i + 1\n        if (i"), None, _recorded),
     ),

@@ -20,7 +20,8 @@ What proves it
     stacks names the one where gradients are tested.
 
 What fixes it
-    Removing the setting (`drop-debug`).
+    Removing the setting. `drop-debug` removes what ends no run; anomaly detection stops at a NaN, so that whether it is
+    still wanted is for people to say.
 
 Thresholds
     TESTED (half): this part of the backward operators has results that are tested; none has without the setting.

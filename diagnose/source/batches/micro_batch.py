@@ -16,6 +16,7 @@ import libcst as cst
 from diagnose.model import Scalar, Site
 from diagnose.source.batches.accumulation import Count, accumulation, count_of
 from diagnose.source.batches.loaders import LoadersFound
+from diagnose.source.batches.micro_step_effects import effect_of_micro_step, mixes_samples
 from diagnose.source.batches.rng_in_step import draws_in_step
 from diagnose.source.dataflow.flow import within
 from diagnose.source.settings.executed_configs import executes_files, is_undecided, set_by_file
@@ -32,7 +33,10 @@ _BATCH_OF_THE_TRAINER = 8
 _COUNTS_BATCHES = re.compile(r"limit_train_batches|val_check_interval|overfit_batches|batch_idx\s*[%+/]|split_batches")
 _BATCH = re.compile(r"^(?:micro_?|device_?|per_device_?|train_?)?(?:batch(?:_size)?|bs|bsz)$", re.IGNORECASE)
 _RATE = re.compile(r"(?:^|[._])(?:lr|learning_rate)(?:$|_)", re.IGNORECASE)
-_OF_THE_BATCH = re.compile(r"BatchNorm|batch_norm|torchvision\.models|\btimm\b|reduction\s*=\s*[\"']sum")
+_OF_THE_BATCH = re.compile(
+    r"BatchNorm|batch_norm|torchvision\.models|from torchvision import[^\n]*\bmodels\b|torch\.hub\b|\btimm\b|"
+    r"reduction\s*=\s*[\"']sum"
+)
 
 Edited = Sequence[tuple[str, Sequence[Splice]]]
 
@@ -127,8 +131,13 @@ def _in_loop(program: Program, least_steps: int) -> MicroBatch | str | None:
     coupled = _OF_THE_BATCH.search(text)
     if coupled is not None:
         return f"{where} accumulates, but `{coupled[0]}` makes the loss depend on how samples are grouped."
+    mixed = mixes_samples(program.sources, step)
+    if mixed is not None:
+        return f"{where} accumulates, but {mixed}: the loss depends on how samples are grouped."
     if not way.counted and _counts_micro_steps(step):
         return f"{where} accumulates, but its loop counts micro-steps for other ends too: change both numbers by hand."
+    if (effect := effect_of_micro_step(step, way)) is not None:
+        return f"{where} accumulates, but {step.path}:{effect}: change both numbers by hand."
     if (rate := _rate_of_batch(step.source, step.source.code(way.steps))) is not None:
         return f"{where} accumulates, but `{rate}` hangs on the size of its micro-batch: change the three by hand."
     size = _size(program, step.path, step.source)

@@ -12,15 +12,13 @@ from diagnose.source.tree.aliases import called_as
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["ERRORS_OF_CHECKS", "ERRORS_OF_FILES", "Catcher", "ways_to", "who_catches"]
+__all__ = ["ERRORS_OF_FILES", "Catcher", "ways_to", "who_catches"]
 
 Catcher = tuple[str, Source, cst.CSTNode]
 """A file, its source, and the statement that catches."""
 
 ERRORS_OF_FILES = frozenset({"OSError", "RuntimeError", "AttributeError", "TypeError", "ValueError", "PicklingError"})
 """What `torch.save` raises."""
-ERRORS_OF_CHECKS = frozenset({"AssertionError", "RuntimeError", "ValueError", "FloatingPointError", "ArithmeticError"})
-"""What a check of numbers raises."""
 
 
 def ways_to(sources: Mapping[str, Source], path: str, node: cst.CSTNode) -> Iterator[tuple[str, Source, cst.CSTNode]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 
 import libcst as cst
@@ -17,8 +16,8 @@ from diagnose.source.tree.syntax import Source, parse
 
 __all__ = ["reader_of"]
 
-_LIBRARY = re.compile(r"\bTrainer\(|\bpipeline\(")
-_OWN_TRAINER = re.compile(r"^class Trainer(?:\(\s*(?:object\s*)?\))?:", re.MULTILINE)
+_TRAINERS = frozenset({"Trainer", "Seq2SeqTrainer", "SFTTrainer", "DPOTrainer", "pipeline"})
+"""What libraries name a loop that calls the model."""
 
 
 def reader_of(
@@ -57,10 +56,20 @@ def _callers(
 
 
 def _has_library(sources: Mapping[str, str]) -> bool:
-    """Whether a library trains; a trainer that the program writes out itself is none."""
-    own = any(_OWN_TRAINER.search(text) for text in sources.values())
-    called = (found[0] for text in sources.values() for found in _LIBRARY.finditer(text))
-    return any(not own or name != "Trainer(" for name in called)
+    """Whether a library trains; a trainer that the program writes out itself is none, one that it derives is."""
+    parsed = [source for source in map(parse, sources.values()) if source is not None]
+    own = {each.name.value for source in parsed for each in source.every(cst.ClassDef) if _is_plain(source, each)}
+    own |= {each.name.value for source in parsed for each in source.every(cst.FunctionDef)}
+    return any(call_name(call) in _TRAINERS - own for source in parsed for call in source.every(cst.Call)) or any(
+        source.code(base.value).rpartition(".")[2] in _TRAINERS - own
+        for source in parsed
+        for written in source.every(cst.ClassDef)
+        for base in written.bases
+    )
+
+
+def _is_plain(source: Source, written: cst.ClassDef) -> bool:
+    return all(source.code(base.value) == "object" for base in written.bases)
 
 
 def _reader_of_name(
@@ -69,13 +78,28 @@ def _reader_of_name(
     """Who asks for anything by the name of a field or a key."""
     if _has_library(sources):
         return "a library calls the model, and may read it"
-    asks = re.compile(rf"(?<!self)\.{name}\b(?!\()|(?:\[|\.get\(|\bgetattr\([^()\n]*,)\s*[\"']{name}[\"']")
-    first, last = source.span(function)
     for file, text in sources.items():
-        for found in asks.finditer(text):
-            if file != path or not first <= found.start() < last:
-                return f"{file}:{text.count(chr(10), 0, found.start()) + 1} may read it"
+        other = parse(text) if name in text else None
+        for node in other.walk() if other is not None else ():
+            assert other is not None
+            mine = file == path and any(above is function for above in source.ancestors(node))
+            if not mine and _asks_for(other, node, name):
+                return f"{file}:{other.lines_of(node)[0]} may read it"
     return None
+
+
+def _asks_for(source: Source, node: cst.CSTNode, name: str) -> bool:
+    """Whether a node reads an attribute of that name, or names it in a string that is no new key."""
+    if isinstance(node, cst.Attribute):
+        parent = source.parent(node)
+        called = isinstance(parent, cst.Call) and parent.func is node
+        return node.attr.value == name and source.code(node.value) != "self" and not called
+    if isinstance(node, cst.SimpleString) and node.evaluated_value == name:
+        parent = source.parent(node)
+        return not (isinstance(parent, cst.DictElement) and parent.key is node)
+    if isinstance(node, cst.MatchKeywordElement):
+        return node.key.value == name
+    return False
 
 
 def _taken_apart(

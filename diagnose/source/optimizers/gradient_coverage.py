@@ -9,6 +9,7 @@ import libcst as cst
 from diagnose.source.dataflow.bindings import binding_of
 from diagnose.source.dataflow.flow import binds, within
 from diagnose.source.training.every_step import EveryStep
+from diagnose.source.training.given_arguments import is_given_alike
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source
 
@@ -73,7 +74,7 @@ def _doubts(code: EveryStep, path: str, source: Source, optimizer: cst.Call) -> 
             if name.value == "find_unused_parameters":
                 yield f"{_at(at, other, name)} expects parameters without a gradient"
         for written in other.every(cst.ClassDef):
-            yield from _branches(at, other, written)
+            yield from _branches(code, at, other, written)
     yield from _steps(code)
     if isinstance(given, cst.Call) and isinstance(given.func, cst.Attribute):
         model = source.code(given.func.value)
@@ -108,29 +109,34 @@ def _is_shown(source: Source, node: cst.CSTNode) -> bool:
     )
 
 
-def _branches(path: str, source: Source, written: cst.ClassDef) -> Iterator[str]:
+def _branches(code: EveryStep, path: str, source: Source, written: cst.ClassDef) -> Iterator[str]:
     """Where a module takes another way through its layers than before."""
     methods = [each for each in source.every(cst.FunctionDef, written) if each.name.value != "__init__"]
     if not any(each.name.value == "forward" for each in methods):
         return
     for method in methods:
         for node in source.walk(method):
-            asks = isinstance(node, cst.If | cst.IfExp | cst.While) and not _is_settled(source, written, node.test)
+            asks = isinstance(node, cst.If | cst.IfExp | cst.While) and not _is_settled(
+                code, source, written, node.test
+            )
             if asks or isinstance(node, cst.Continue | cst.Break | cst.Match | cst.Try):
                 yield f"{_at(path, source, node)} chooses a way through `{written.name.value}`"
             elif isinstance(node, cst.Subscript) and _picks(source, method, node):
                 yield f"{_at(path, source, node)} picks one of the layers of `{written.name.value}`"
 
 
-def _is_settled(source: Source, written: cst.ClassDef, test: cst.BaseExpression) -> bool:
-    """Whether a test has one answer in training: a mode, a question for None, an option that stays as it was built."""
+def _is_settled(code: EveryStep, source: Source, written: cst.ClassDef, test: cst.BaseExpression) -> bool:
+    """Whether a test has one answer in training.
+
+    It asks for a mode, for an argument that is None always or never, or for an option that stays as it was built.
+    """
     if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
-        return _is_settled(source, written, test.expression)
+        return _is_settled(code, source, written, test.expression)
     if isinstance(test, cst.BooleanOperation):
-        return _is_settled(source, written, test.left) and _is_settled(source, written, test.right)
+        return all(_is_settled(code, source, written, side) for side in (test.left, test.right))
     if isinstance(test, cst.Comparison):
         none = all(source.code(each.comparator) == "None" for each in test.comparisons)
-        return none and source.code(test.left) in {"targets", "target", "labels", "mask", "attn_mask", "y"}
+        return none and isinstance(test.left, cst.Name) and is_given_alike(code, source, test.left)
     if not (isinstance(test, cst.Attribute) and source.code(test.value) == "self"):
         return False
     if test.attr.value == "training":

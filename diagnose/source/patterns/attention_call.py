@@ -355,7 +355,11 @@ def _dropped(found: WrittenAttention, sources: Mapping[str, str]) -> tuple[str |
 
 
 def _is_zero(source: Source, share: cst.BaseExpression, sources: Mapping[str, str]) -> bool:
-    """Whether a share of dropout is zero, or a setting that the program sets to zero wherever it sets it."""
+    """Whether a share of dropout is zero, or a setting that the program sets to zero wherever it sets it.
+
+    What is handed on under the same name (`dropout=args.dropout`) is seen where that is set; anything else that is no
+    number may be another share.
+    """
     value = constant(source, share)
     if value is not None:
         return value == 0
@@ -367,12 +371,14 @@ def _is_zero(source: Source, share: cst.BaseExpression, sources: Mapping[str, st
     )
     if name is None:
         return False
-    found: list[float] = []
+    found: list[float | None] = []
     for text in sources.values():
         other = parse(text) if name in text else None
-        if other is not None:
-            found += [value for value in (constant(other, each) for each in _given(other, name)) if value is not None]
-    return bool(found) and not any(found)
+        for each in _given(other, name) if other is not None else ():
+            assert other is not None
+            if other.code(each).rpartition(".")[2] != name:
+                found.append(constant(other, each))
+    return bool(found) and all(value == 0 for value in found)
 
 
 def _given(source: Source, name: str) -> Iterator[cst.BaseExpression]:

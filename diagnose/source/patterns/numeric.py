@@ -6,6 +6,7 @@ import libcst as cst
 
 from diagnose.source.dataflow.reaching_definitions import Bound, in_module, reaching, statement_of
 from diagnose.source.patterns.formula import certain, constant, integer, operation
+from diagnose.source.settings.defaults import assigned, defaults_of
 from diagnose.source.tree.attributes import member
 from diagnose.source.tree.syntax import Source
 
@@ -34,19 +35,33 @@ def is_number(source: Source, node: cst.BaseExpression) -> bool:
         kept = member(source, node)
         if kept is not None:
             return is_number(source, kept)
-        return _is_setting(node)
+        return _is_setting(source, node)
     return False
 
 
-def _is_setting(node: cst.BaseExpression) -> bool:
-    """`config.width`, `self.config.width`: an attribute of something that holds settings."""
+def _is_setting(source: Source, node: cst.BaseExpression) -> bool:
+    """Whether an attribute of something that holds settings is a number, by what this file does with it.
+
+    The file gives it a number, or uses it where nothing but a number can stand: the size of a layer, `range`, `//`.
+    """
     if not isinstance(node, cst.Attribute):
         return False
-    holder = node.value
-    name = (
-        holder.attr.value if isinstance(holder, cst.Attribute) else holder.value if isinstance(holder, cst.Name) else ""
-    )
-    return name in {"config", "cfg", "args", "params", "hparams", "opt", "conf", "configs", "model_args", "hp"}
+    name = node.attr.value
+    given = [default.value for default in defaults_of(source, name)] + list(assigned(source, name))
+    if given:
+        return all(isinstance(each, cst.Integer | cst.Float) or constant(source, each) is not None for each in given)
+    return any(each.attr.value == name and _stands_for_number(source, each) for each in source.every(cst.Attribute))
+
+
+def _stands_for_number(source: Source, node: cst.Attribute) -> bool:
+    around = source.parent(node)
+    if isinstance(around, cst.BinaryOperation):
+        return isinstance(around.operator, cst.FloorDivide)
+    call = source.parent(around) if isinstance(around, cst.Arg) else None
+    if not isinstance(call, cst.Call):
+        return False
+    names = [name for name in source.names(call.func) if not name.startswith("torch.nn.functional.")]
+    return any(name == "builtins.range" or name.startswith(("torch.nn.", "math.")) for name in names)
 
 
 def _is_shape(node: cst.BaseExpression) -> bool:

@@ -11,7 +11,7 @@ import libcst as cst
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source, parse
 
-__all__ = ["forward_hook", "is_adapted", "is_watching_hook"]
+__all__ = ["forward_hook", "is_adapted", "is_watching_hook", "module_hook"]
 
 _REGISTERS = frozenset(
     {
@@ -56,6 +56,17 @@ def forward_hook(sources: Mapping[str, str]) -> str | None:
             if call_name(call) in _ON_CALLS:
                 return f"{path}:{source.lines_of(call)[0]}"
     return None
+
+
+def module_hook(sources: Mapping[str, str]) -> str | None:
+    """The file and line of the first hook on calls or gradients of modules; hooks on tensors are none."""
+    for path, text in sources.items():
+        source = parse(text) if "_hook" in text else None
+        for call in source.every(cst.Call) if source is not None else ():
+            assert source is not None
+            if call_name(call) in _ON_CALLS | _REGISTERS - {"register_hook"}:
+                return f"{path}:{source.lines_of(call)[0]}"
+    return forward_hook(sources)
 
 
 def is_watching_hook(source: Source, call: cst.Call) -> bool:

@@ -36,6 +36,16 @@ class Translated:
     """Bit for bit the same number; False where sums are added up in another order."""
     read: bool = False
     """A Python number already."""
+    count: str | None = None
+    """What the number that is read has to be divided by in Python, for the mean of a mask.
+
+    Devices multiply by the reciprocal, which may differ from NumPy's quotient in the last digit.
+    """
+
+    @property
+    def number(self) -> str:
+        """Code that reads the number."""
+        return f"{self.code}.item()" + (f" / {self.count}" if self.count is not None else "")
 
 
 def copied(source: Source, node: cst.BaseExpression) -> str | None:
@@ -78,11 +88,18 @@ def translated_use(
         return None  # a sum in another order has other last digits
     node, found = best
     if found.read:
-        return best
+        return (node, _in_parentheses(source, node, found))
     shown = source.parent(node)
     formatted = isinstance(shown, cst.FormattedStringExpression) and shown.format_spec is not None
     # A number of NumPy's prints otherwise than one of Python's, and computes otherwise in single precision.
-    return (node, replace(found, code=f"{found.code}.item()", read=True)) if formatted else None
+    return (node, replace(found, code=found.number, read=True)) if formatted else None
+
+
+def _in_parentheses(source: Source, node: cst.BaseExpression, found: Translated) -> Translated:
+    """Code of a quotient, in parentheses where it is a part of an expression."""
+    around = source.parent(node)
+    alone = isinstance(around, cst.Assign | cst.AnnAssign | cst.AugAssign | cst.Arg | cst.Return)
+    return found if found.count is None or alone else replace(found, code=f"({found.code})")
 
 
 def as_torch(source: Source, node: cst.BaseExpression, leaves: Mapping[cst.CSTNode, Translated]) -> Translated | None:
@@ -126,7 +143,7 @@ def _operation(
     kind: str,
 ) -> Translated | None:
     one, two = as_torch(source, left, leaves), as_torch(source, right, leaves)
-    if one is None or two is None or one.read or two.read or one.kind == two.kind == "number":
+    if one is None or two is None or one.read or two.read or one.count or two.count or one.kind == two.kind == "number":
         return None
     middle = source.text[source.wide_span(left)[1] : source.wide_span(right)[0]]
     code = f"({one.code}{middle}{two.code})"
@@ -148,7 +165,7 @@ def _call(source: Source, node: cst.Call, leaves: Mapping[cst.CSTNode, Translate
     if base is None or base.read or base.kind == "number":
         return None
     if name == "item" and base.reduced:
-        return replace(base, code=f"{base.code}.item()", read=True)
+        return replace(base, code=base.number, read=True)
     if base.reduced:
         return None
     if name in _ELEMENTWISE:
@@ -164,7 +181,7 @@ def _call(source: Source, node: cst.Call, leaves: Mapping[cst.CSTNode, Translate
 
 def _reduced(base: Translated, name: str) -> Translated | None:
     if name == "mean" and base.kind == "bool":
-        return replace(base, code=f"{base.code}.double().mean()", kind="float", reduced=True)
+        return replace(base, code=f"{base.code}.sum()", kind="float", reduced=True, count=f"{base.code}.numel()")
     if name in {"max", "min"}:
         return replace(base, code=f"{base.code}.{name}()", reduced=True)
     if base.kind == "unknown":
@@ -177,5 +194,5 @@ def _converted(source: Source, node: cst.Call, to: str, leaves: Mapping[cst.CSTN
     inner = as_torch(source, node.args[0].value, leaves)
     if inner is None or not inner.reduced or inner.read:
         return None
-    code = f"{inner.code}.item()"
+    code = inner.number
     return replace(inner, code=code if inner.kind == to else f"{to}({code})", kind=to, read=True)

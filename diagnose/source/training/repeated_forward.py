@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import libcst as cst
 
@@ -11,7 +11,7 @@ from diagnose.source.dataflow.reaching_definitions import Bound, reaching, state
 from diagnose.source.rewrite.hooks import forward_hook
 from diagnose.source.tree.syntax import Source, parse
 
-__all__ = ["repeated_effect"]
+__all__ = ["forward_effect", "repeated_effect"]
 
 _OUTSIDE = frozenset({"builtins.print", "builtins.open", "builtins.next", "builtins.input"})
 _DRAWS = ("random.", "numpy.random.")
@@ -28,6 +28,18 @@ def repeated_effect(sources: Mapping[str, str], callers: Collection[tuple[str, i
     hooked = forward_hook(sources)
     if hooked is not None:
         return f"{hooked} hooks modules, and a hook would run twice"
+    found = next(_effects(sources, callers), None)
+    return f"{found[0]} {found[1]}{found[2]}" if found is not None else None
+
+
+def forward_effect(sources: Mapping[str, str]) -> str | None:
+    """The file, line and kind of the first thing that a forward pass does besides computing with tensors."""
+    found = next(_effects(sources, ()), None)
+    return f"{found[0]} {found[1]}" if found is not None else None
+
+
+def _effects(sources: Mapping[str, str], callers: Collection[tuple[str, int]]) -> Iterator[tuple[str, str, str]]:
+    """The file and line, what it does, and what a second pass makes of it."""
     for path, text in sources.items():
         source = parse(text) if "def forward" in text else None
         for method in source.every(cst.FunctionDef) if source is not None else ():
@@ -40,28 +52,27 @@ def repeated_effect(sources: Mapping[str, str], callers: Collection[tuple[str, i
                 continue
             found = _effect(source, method)
             if found is not None:
-                return f"{path}:{source.lines_of(found[0])[0]} {found[1]}"
-    return None
+                yield f"{path}:{source.lines_of(found[0])[0]}", found[1], found[2]
 
 
-def _effect(source: Source, method: cst.FunctionDef) -> tuple[cst.CSTNode, str] | None:
+def _effect(source: Source, method: cst.FunctionDef) -> tuple[cst.CSTNode, str, str] | None:
     for node in source.walk(method.body):
         if isinstance(node, cst.Global | cst.Nonlocal):
-            return node, "changes a variable of the program, twice"
+            return node, "changes a variable of the program", ", twice"
         if isinstance(node, cst.AssignTarget | cst.AugAssign) and _is_kept(source, node.target):
-            return node, "keeps a value of the forward pass, which the second pass replaces"
+            return node, "keeps a value of the forward pass", ", which the second pass replaces"
         if isinstance(node, cst.Call):
             names = source.names(node.func)
             if names & _OUTSIDE:
-                return node, f"calls `{source.code(node.func)}`, which would happen twice"
+                return node, f"calls `{source.code(node.func)}`", ", which would happen twice"
             if any(name.startswith(_DRAWS) for name in names):
-                return node, "draws random numbers that are not torch's, and would draw others"
+                return node, "draws random numbers that are not torch's", ", and would draw others"
             collects = isinstance(node.func, cst.Attribute) and node.func.attr.value in _COLLECTS
             if collects and isinstance(node.func, cst.Attribute) and _is_kept(source, node.func.value):
-                return node, "collects values, twice"
+                return node, "collects values", ", twice"
     for written in written_in_place(source, method.body):
         if isinstance(written, cst.Attribute) and _is_kept(source, written):
-            return written, "changes a tensor that the module keeps, twice"
+            return written, "changes a tensor that the module keeps", ", twice"
     return None
 
 

@@ -276,3 +276,84 @@ def test_a_script_that_may_set_a_number_behind_its_own_line_is_left_alone(script
 def test_a_number_that_is_set_again_in_another_way_is_left_alone(line: str) -> None:
     text = GLOBALS.replace("data = torch", f"{line}\ndata = torch")
     assert isinstance(FIXER.rewrite(example_request("small-batch", text, setting={"factor": 2})), Advice)
+
+
+LOADER = """import torch
+from torch.utils.data import DataLoader
+loader = DataLoader(data, batch_size=8, shuffle=True)
+accumulate = 4
+total = 0.0
+for i, (x, y) in enumerate(loader):
+    loss = criterion(model(x), y)
+    (loss / accumulate).backward()
+    {each}
+    if (i + 1) % accumulate == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+        {at_step}
+{after}
+"""
+
+
+@pytest.mark.parametrize(
+    ("each", "at_step", "after", "edited"),
+    [
+        ("pass", "pass", "", True),
+        ("pass", "scheduler.step()", "", True),
+        ("pass", "updates += 1", "print(updates)", True),
+        ("pass", "print('a step')", "", True),
+        ("total += loss.item()", "pass", "print(total / len(loader))", True),
+        ("pass", "pass", "loss = evaluate()\nprint(loss)", True),
+        ("print(loss.item())", "pass", "", False),
+        ("if i % 10 == 0:\n        print(i)", "pass", "", False),
+        ("losses.append(loss.item())", "pass", "", False),
+        ("writer.add_scalar('loss', loss, i)", "pass", "", False),
+        ("seen += 1", "pass", "", False),
+        ("total += loss.item()", "pass", "print(total)", False),
+        ("warmup.step()", "pass", "", False),
+        ("history[i] = loss.item()", "pass", "", False),
+        ("pass", "print(loss.item())", "", False),
+        ("pass", "history.append(loss.item())", "", False),
+        ("pass", "pass", "print(loss.item())", False),
+    ],
+)
+def test_what_a_micro_step_tells_or_counts_keeps_their_number(
+    each: str, at_step: str, after: str, edited: bool
+) -> None:
+    text = LOADER.format(each=each, at_step=at_step, after=after)
+    answer = FIXER.rewrite(example_request("small-batch", text, setting={"factor": 2}))
+    assert isinstance(answer, Edits if edited else Advice), answer
+    assert edited or "train.py:" in getattr(answer, "text", "")
+
+
+@pytest.mark.parametrize(
+    ("loss", "edited"),
+    [
+        ("F.cross_entropy(model(x), y)", True),
+        ("(model(x) - y).square().mean()", True),
+        ("F.mse_loss(x @ self.weight.t(), y)", True),
+        ("F.cross_entropy(model(x) @ model(y).t(), labels)", False),
+        ("F.cross_entropy(torch.mm(a, b.T), labels)", False),
+        ("F.cross_entropy(model(x), torch.arange(x.size(0)))", False),
+        ("F.cross_entropy(torch.einsum('id,jd->ij', a, b), labels)", False),
+        ("torch.cdist(model(x), model(y)).mean()", False),
+        ("F.cross_entropy(model(x), y, weight=w)", False),
+        ("(model(x) * mask).sum() / mask.sum()", False),
+        ("F.mse_loss(model(x), y).sqrt()", False),
+        ("(model(x) - y).square().sum()", False),
+    ],
+)
+def test_a_loss_over_pairs_of_samples_is_left_alone(loss: str, edited: bool) -> None:
+    text = LOADER.format(each="pass", at_step="pass", after="").replace("criterion(model(x), y)", loss)
+    text = text.replace("(loss / accumulate).backward()", "loss = loss / accumulate\n    loss.backward()")
+    answer = FIXER.rewrite(example_request("small-batch", text, setting={"factor": 2}))
+    assert isinstance(answer, Edits if edited else Advice), answer
+
+
+def test_a_loss_over_pairs_is_found_in_a_function_of_another_file() -> None:
+    text = LOADER.format(each="pass", at_step="pass", after="")
+    other = "def criterion(a, b):\n    return (a @ b.T).logsumexp(1).mean()\n"
+    request = example_request("small-batch", text, setting={"factor": 2})
+    answer = FIXER.rewrite(replace(request, sources={**request.sources, "losses.py": other}))
+    assert isinstance(answer, Advice)
+    assert "losses.py:2" in answer.text

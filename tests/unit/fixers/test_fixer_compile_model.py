@@ -282,3 +282,53 @@ def test_one_compilation_serves_all_sizes() -> None:
     after = run(answer.files["train.py"])
     assert after["result"] == pytest.approx(before["result"])
     assert (before["graphs"], after["graphs"]) == (5, 1)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "edited"),
+    [
+        ("return torch.tanh", "return torch.sin", True),
+        ("result, keys", "print(type(model).__name__, isinstance(model, Net), model)\nresult, keys", True),
+        ("result, keys", "torch.save(model.state_dict(), 'model.pt')\nresult, keys", True),
+        ("        return torch", "        print(x.mean())\n        return torch", False),
+        ("        return torch", "        self.calls += 1\n        return torch", False),
+        ("        return torch", "        seen.append(x)\n        return torch", False),
+        (
+            "        return torch",
+            "        if random.random() < 0.5:\n            return x\n        return torch",
+            False,
+        ),
+        ("        return torch", "        x = x + numpy.random.rand()\n        return torch", False),
+        ("optimizer =", "model.register_forward_hook(see)\noptimizer =", False),
+        ("optimizer =", "model.inner.register_full_backward_hook(see)\noptimizer =", False),
+        ("optimizer =", "model.inner.weight.register_hook(see)\noptimizer =", True),
+        ("optimizer =", "# create_graph=True is not needed\noptimizer =", True),
+    ],
+)
+def test_a_forward_pass_that_does_more_than_compute_is_left_alone(before: str, after: str, edited: bool) -> None:
+    text = "import random\nimport numpy\n" + FLAT.replace(before, after, 1)
+    answer = FIXERS["compile-model"].rewrite(request(text))
+    assert isinstance(answer, Edits if edited else Advice)
+    assert edited or "train.py:" in getattr(answer, "text", "")
+
+
+@pytest.mark.parametrize(
+    ("use", "edited"),
+    [
+        ("torch.save(optimizer.state_dict(), 'optimizer.pt')", True),
+        ("print(loss)", True),
+        ("torch.save(model.state_dict(), 'model.pt')", False),
+        ("raw = model.module if ddp else model\ntorch.save({'model': raw.state_dict()}, 'model.pt')", False),
+        ("model.load_state_dict(torch.load('model.pt'))", False),
+        ("def keep(net):\n    torch.save(net.state_dict(), 'model.pt')\nkeep(model)", False),
+        ("print(model)", False),
+        ("print(type(model).__name__)", False),
+        ("assert isinstance(model, torch.nn.Linear)", False),
+        ("average = copy.deepcopy(model)", False),
+        ("torch.save(model, 'model.pt')", False),
+    ],
+)
+def test_a_switch_that_changes_what_is_saved_or_asked_is_left_off(use: str, edited: bool) -> None:
+    answer = FIXERS["compile-model"].rewrite(request(SWITCH + use + "\n"))
+    assert isinstance(answer, Edits if edited else Advice)
+    assert edited or "_orig_mod." in getattr(answer, "text", "")

@@ -77,3 +77,48 @@ def test_what_is_learned_from_is_left_alone() -> None:
         "        parts.append(out)\n    loss = torch.cat(parts).square().mean()\n    loss.backward()\n"
     )
     assert FIXER.rewrite(example_request("leaking-memory", text)) is None
+
+
+COLLECT = (
+    HEAD
+    + f"""
+def train():
+    kept, total = [], 0.0
+    for step in range(5):
+        {STEP}
+        optimizer.step()
+        kept.append(loss)
+    {{after}}
+
+{{caller}}
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("after", "caller", "edited"),
+    [
+        ("print(f'{sum(kept) / 5:.3f}')", "train()", True),
+        ("print('%.3f' % (sum(kept) / 5))", "train()", True),
+        ("print('{:.3f}'.format(kept[-1]))", "train()", True),
+        ("return torch.stack(kept).mean()", "print(train().item())", True),
+        ("return sum(kept) / 5", "result = train()\nprint(f'{result:.3f}')", True),
+        ("return kept, 1", "kept, one = train()\nprint([float(each) for each in kept])", True),
+        ("for each in kept:\n        print(each.item())", "train()", True),
+        ("print(kept)", "train()", False),
+        ("print(kept[-1])", "train()", False),
+        ("print(f'{kept}')", "train()", False),
+        ("print('%s' % kept[-1])", "train()", False),
+        ("last = kept[-1]\n    last.backward()", "train()", False),
+        ("torch.autograd.grad(kept[-1], model[0].weight)", "train()", False),
+        ("for each in kept:\n        print(each)", "train()", False),
+        ("torch.save(kept, 'kept.pt')", "train()", False),
+        ("print(kept[-1].requires_grad)", "train()", False),
+        ("return sum(kept)", "print(train())", False),
+        ("return sum(kept)", "result = train()\nresult.backward()", False),
+        ("return kept, 1", "kept, one = train()\nprint(kept)", False),
+    ],
+)
+def test_a_tensor_that_is_shown_or_differentiated_keeps_its_graph(after: str, caller: str, edited: bool) -> None:
+    text = COLLECT.format(after=after, caller=caller)
+    assert isinstance(FIXER.rewrite(example_request("leaking-memory", text)), Edits) is edited

@@ -258,3 +258,31 @@ def test_a_method_that_something_else_overrides_is_not_followed(before: str, aft
     text = TRAINER.replace(before, after)
     assert text != TRAINER
     assert not isinstance(FIXER.rewrite(example_request("unfused-loss", text)), Edits)
+
+
+NAMED = NANO.replace("return logits, loss", "return {'logits': logits, 'loss': loss}").replace(
+    "logits, loss = model(x, y)", "out = model(x, y)\n        loss = out['loss']"
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "edited"),
+    [
+        ("seen = 1  # out['logits'] is not read", True),
+        ("text = \"ask for .logits and ['logits']\"", True),
+        ("note = {'logits': 1}", True),
+        ("seen = out['logits']", False),
+        ("seen = out.get('logits')", False),
+        ("seen = operator.itemgetter('logits')(out)", False),
+        ("key = 'logits'\n        seen = out[key]", False),
+        ("seen = out.logits", False),
+        ("trainer = Trainer(model)", False),
+        ("trainer = MyTrainer(model)\n\n\nclass MyTrainer(transformers.Trainer):\n    pass", False),
+    ],
+)
+def test_a_reader_of_logits_is_found_in_code_and_not_in_text(line: str, edited: bool) -> None:
+    text = NAMED.replace("        loss.backward()", f"        loss.backward()\n        {line}", 1)
+    if "class" in line:
+        head, _, tail = line.partition("\n\n\n")
+        text = NAMED.replace("        loss.backward()", f"        loss.backward()\n        {head}", 1) + "\n\n" + tail
+    assert isinstance(FIXER.rewrite(example_request("unfused-loss", text)), Edits) is edited

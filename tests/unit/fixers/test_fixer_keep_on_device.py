@@ -54,3 +54,24 @@ def test_the_patched_program_prints_the_same_numbers(text: str) -> None:
     patched = answer.files["train.py"]
     assert ".numpy()" not in patched
     assert printed(patched) == printed(text) != ""
+
+
+@pytest.mark.parametrize(
+    ("line", "after"),
+    [
+        ("s.append(float((a > 0).mean()))", "s.append((a > 0).sum().item() / (a > 0).numel())"),
+        ("s = 1 - (a > 0).mean().item()", "s = 1 - ((a > 0).sum().item() / (a > 0).numel())"),
+        ("s = int((a > 0).sum())", "s = (a > 0).sum().item()"),
+    ],
+)
+def test_the_mean_of_a_mask_is_a_quotient_of_whole_numbers(line: str, after: str) -> None:
+    text = _TOP + "for x in loader:\n    loss = model(x)\n" + _UPDATE + f"    a = h.float().cpu().numpy()\n    {line}\n"
+    answer = FIXER.rewrite(FIXER.examples[0].request(text))
+    assert isinstance(answer, Edits)
+    assert f"    {after}\n" in answer.files["train.py"]
+
+
+@pytest.mark.parametrize("line", ["s.append(float(a.mean()))", "s.append(float(a.sum()))", "s.append((a > 0).mean())"])
+def test_sums_of_floats_and_numbers_of_numpys_stay(line: str) -> None:
+    text = _TOP + "for x in loader:\n    loss = model(x)\n" + _UPDATE + f"    a = h.float().cpu().numpy()\n    {line}\n"
+    assert not isinstance(FIXER.rewrite(FIXER.examples[0].request(text)), Edits)

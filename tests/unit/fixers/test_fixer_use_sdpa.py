@@ -444,6 +444,23 @@ def test_dropout_of_weights_changes_the_training() -> None:
     assert "dropout_p=self.dropout.p if self.dropout.training else 0.0" in answer.files["train.py"]
 
 
+@pytest.mark.parametrize(
+    ("settings", "gate"),
+    [
+        ("class Config:\n    dropout: float = 0.0\n", None),
+        ("class Config:\n    dropout: float = 0.0\nconfig = Config(dropout=args.dropout)\n", None),
+        ("class Config:\n    dropout: float = 0.0\nconfig = Config(dropout=share())\n", Gate.TRAINING),
+        ("class Config:\n    dropout: float = 0.0\nconfig = Config(dropout=0.1)\n", Gate.TRAINING),
+    ],
+)
+def test_a_share_of_dropout_is_zero_only_where_everything_that_sets_it_says_so(
+    settings: str, gate: Gate | None
+) -> None:
+    answer = rewrite(settings + DROPS)
+    assert isinstance(answer, Edits)
+    assert answer.gate is gate
+
+
 def test_a_dropout_that_is_set_to_zero_changes_no_training_and_stays_a_setting() -> None:
     answer = rewrite("class Config:\n    dropout: float = 0.0\n" + DROPS)
     assert isinstance(answer, Edits)
@@ -551,3 +568,18 @@ def test_a_share_that_the_program_sets_later_is_not_taken_for_zero() -> None:
     assert isinstance(scheduled, Edits)
     assert "dropout_p" not in constant.files["train.py"]
     assert "dropout_p=self.dropout.p" in scheduled.files["train.py"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "factor", "edited"),
+    [
+        ("class Config:\n    scale: float = 0.125\n", "config.scale", True),
+        ("class Options:\n    scale: float = 0.125\n", "options.scale", True),
+        ("class Config:\n    scale: torch.Tensor = torch.ones(8, 1, 1)\n", "config.scale", False),
+        ("", "config.scale", False),
+    ],
+)
+def test_a_setting_is_a_number_by_what_the_file_does_with_it(settings: str, factor: str, edited: bool) -> None:
+    text = (settings + DROPS).replace("/ math.sqrt(q.size(-1))", f"* {factor}")
+    assert factor in text
+    assert isinstance(rewrite(text), Edits) is edited

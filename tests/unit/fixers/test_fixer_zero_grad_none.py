@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from diagnose.fixer import Advice, Edits, example_request
+from diagnose.fixer import Advice, Edits, Gate, example_request
 from diagnose.plugins import load
 
 torch = pytest.importorskip("torch")
@@ -56,3 +56,57 @@ def test_a_program_that_counts_on_zeros_is_told_where() -> None:
     answer = FIXER.rewrite(example_request("slow-optimizer", text.replace("weights[0].grad is None", "1")))
     assert isinstance(answer, Advice)
     assert "train.py:10" in answer.text
+
+
+MASKED = """
+import torch
+from torch import nn
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x, extra=None):
+        if extra is not None:
+            return self.a(x) + self.b(extra)
+        return self.a(x)
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([Block() for _ in range(2)])
+
+    def forward(self, x, extra=None):
+        for block in self.blocks:
+            x = block(x, extra)
+        return x
+
+model = Net()
+optimizer = torch.optim.AdamW(model.parameters())
+for x, other in loader:
+    loss = {call}.mean()
+    optimizer.zero_grad(set_to_none=False)
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "gate"),
+    [
+        ("model(x, other)", None),
+        ("model(x, extra=other)", None),
+        ("model(x, torch.ones(4))", None),
+        ("model(x)", None),
+        ("model(x, None)", None),
+        ("(model(x) + model(x, other))", Gate.TRAINING),
+        ("model(x, other if len(x) > 4 else None)", Gate.TRAINING),
+        ("model(x, info.get('extra'))", Gate.TRAINING),
+        ("model(*parts)", Gate.TRAINING),
+    ],
+)
+def test_a_branch_on_none_is_settled_by_what_all_calls_give(call: str, gate: Gate | None) -> None:
+    answer = FIXER.rewrite(example_request("slow-optimizer", MASKED.format(call=call)))
+    assert isinstance(answer, Edits)
+    assert answer.gate is gate
