@@ -114,7 +114,12 @@ def test_a_run_is_one_object_with_the_same_diagnosis_inside() -> None:
         "patched_ns": 23_100_000,
         "runs": 3,
         "how": "each program alone, without diagnose",
-        "gate": {"gate": "bitwise", "passed": True, "detail": "125 losses and gradients are equal bit for bit"},
+        "gate": {
+            "gate": "bitwise",
+            "passed": True,
+            "detail": "125 losses and gradients are equal bit for bit",
+            "checks": [],
+        },
         "interaction": None,
     }
 

@@ -276,5 +276,5 @@ def test_an_archive_is_named(tmp_path: Path) -> None:
 
 
 def test_a_device_is_no_file() -> None:
-    with pytest.raises(NotATrace, match="no ordinary file"):
+    with pytest.raises(InputError, match="neither a file nor a folder"):
         open_traces([Path("/dev/null")])

@@ -36,6 +36,7 @@ from diagnose.trial.planning import numerics_check
 from diagnose.trial.process.arm import ArmFailed, Block, Ready, Trouble, Workplace
 from diagnose.trial.process.capacity import Memory
 from diagnose.trial.schedule import Deadline, Schedule
+from diagnose.trial.whole_run.gate import WholeRunGate
 from diagnose.units import NS_PER_MS, NS_PER_S
 
 GIB = 1 << 30
@@ -220,6 +221,7 @@ def simulated(machine: Machine, cores: int = 16) -> Iterator[None]:
             patched.setattr(module, "time", types.SimpleNamespace(monotonic_ns=machine.clock))
         patched.setattr(Gatekeeper, "_start", begin)
         patched.setattr(Gatekeeper, "_finish", finish)
+        patched.setattr(WholeRunGate, "check", lambda *_asked, **_how: ())
         patched.setattr(os, "sched_getaffinity", lambda _pid: set(range(cores)))
         yield
 

@@ -96,7 +96,11 @@ def test_an_edit_that_keeps_the_numbers_passes_and_nothing_is_left_behind(folder
     said = checked(folder, "square", "train.py")
     assert (said["fixer"], said["edits"], said["gate"]) == ("square", True, "passed")
     assert "+    loss = model(torch.randn(4, 8)).pow(2).mean()" in said["diff"]
-    assert [(one["name"], one["answer"]) for one in said["gates"]] == [("bitwise", "passed")]
+    assert [(one["name"], one["answer"]) for one in said["gates"]] == [
+        ("bitwise", "passed"),
+        ("whole run", "passed"),
+        ("exception", "passed"),
+    ]
     assert (folder / "train.py").read_text() == PROGRAM
     assert [path.name for path in (folder / ".diagnose").iterdir()] == [".gitignore"]
 

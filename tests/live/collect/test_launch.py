@@ -196,7 +196,7 @@ def test_a_program_that_nobody_sees_or_waits_for_ends_with_us(
         "lambda told: print('started', flush=True) if isinstance(told, FactsWritten) else None, "
         f"cwd=Path({str(PROGRAMS)!r}), {options})"
     )
-    path = os.pathsep.join(map(str, (PROGRAMS.parent, PROGRAMS.parent.parent)))
+    path = os.pathsep.join(map(str, (PROGRAMS.parent / "support", PROGRAMS.parent.parent)))
     variables = {**os.environ, "PYTHONPATH": path}
     with subprocess.Popen([sys.executable, "-c", watching], env=variables, stdout=subprocess.PIPE, text=True) as own:
         assert own.stdout is not None
