@@ -142,8 +142,6 @@ class WholeRunGate:
             return "the original did not come to an end in time"
         if name != WHOLE and not before.left:
             return "the original did not come to the step where it was to be left"
-        if name == WHOLE and before.returncode != 0 and not before.cut:
-            return f"the original itself ends with exit code {before.returncode} here: {before.last_words}"
         for one in (before, after):
             if died_of_memory(one.last_words, one.returncode):
                 return "there was too little memory for a whole run"
@@ -167,12 +165,19 @@ class WholeRunGate:
             count = len(before.files)
             files = f"{count} file{'' if count == 1 else 's'}"
             seen = f"{after.steps} steps {self._how}: the same output, losses, {files} and exit"
-            return _answer(name, compared, seen, reached=not before.cut)
+            if before.returncode != 0 and not self._is_cut:
+                seen += f" ({before.returncode}: {before.last_words}; what a run without that error does is unknown)"
+            return _answer(name, compared, seen, reached=before.returncode == 0 and not self._is_cut)
         return _answer(name, compared, f"left at optimizer step {recipe['leave']['call']}: the same is left behind")
 
     @property
+    def _is_cut(self) -> bool:
+        """Whether runs are left before the program's end, as that comes too late."""
+        return "leave" in self._shape
+
+    @property
     def _how(self) -> str:
-        if "leave" in self._shape:
+        if self._is_cut:
             return "until an interrupt, as the program is too long to be run to its end"
         if not self._shape:
             return "from start to end"

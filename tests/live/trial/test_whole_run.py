@@ -77,6 +77,12 @@ WRONG = {
         "whole run",
         "loss",
     ),
+    "a history that Ctrl-C loses": (
+        "finally:",
+        "except KeyboardInterrupt:\n    history.clear()\n    raise\nfinally:",
+        "interrupt",
+        "history.json",
+    ),
     "another exit code": ('print("trained")', 'print("trained"); sys.exit(3)', "whole run", "exit code 3"),
     "an exception at the end": ('print("trained")', 'print("trained"); [].pop()', "whole run", "exit code 1"),
 }
@@ -138,6 +144,19 @@ def test_loaders_that_yield_other_samples_are_refused(ask: Asked) -> None:
 
 def test_a_fix_that_changes_the_training_has_no_such_gate(ask: Asked) -> None:
     assert ask("lr=0.05", "lr=0.1", Gate.TRAINING) == ()
+
+
+def test_a_program_that_fails_by_itself_is_compared_and_not_called_safe(tmp_path: Path) -> None:
+    text = PROGRAM.replace('print("trained")', 'raise ValueError(f"stopped at {total:.3f}")')
+    (tmp_path / "train.py").write_text(text)
+    copies = Workspace(Program.parse(["train.py"], cwd=tmp_path), tmp_path / "trials", dict(os.environ), False)
+    original, same = copies.make({}, "original"), copies.make({"train.py": f"{text}\n# the same"}, "same")
+    other = copies.make({"train.py": text.replace("stopped at", "ended at")}, "other")
+    with Groups() as groups:
+        place = Workplace(groups, tmp_path / "trials", sys.executable, copies.environment_of, edited=copies.edited)
+        gate = WholeRunGate(Runs(place, copies, LIMIT_NS, 2))
+        assert gate.check(Gate.BITWISE, original, same)[0].answer is GateAnswer.UNVERIFIED
+        assert gate.check(Gate.BITWISE, original, other)[0].answer is GateAnswer.REFUSED
 
 
 def test_a_shortened_run_has_first_and_last_batches_and_epochs_and_a_normal_end(tmp_path: Path) -> None:

@@ -57,6 +57,8 @@ def start(recipe: dict[str, Any], hub: ProcessHooks) -> None:
     seed = int(recipe.get("seed", 0))
     _seed(seed)
     run = _WholeRun(recipe, hub, seed)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a job in the background of a shell inherits it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     _number_temporary_files()
     _keep_streams_apart(Path(str(recipe["folder"])))
     builtins.diagnose_shortened = run.shortened  # type: ignore[attr-defined]  # the controller writes this name
