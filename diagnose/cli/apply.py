@@ -39,6 +39,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Check, write, say what was written."""
     folder, change = _chosen(args.patch)
+    require_near(folder, change)
     if not change.changes:
         raise UsageError(f"{folder.name}: the patch changes nothing")
     try:
@@ -111,6 +112,23 @@ def named(name: str) -> Path | None:
 def is_project(folder: Path) -> bool:
     """Whether a folder is none of a run, but one where programs were run."""
     return not (folder / patch.MANIFEST).exists() and (folder / RUNS.parent).is_dir()
+
+
+def require_near(folder: Path, change: Patch) -> None:
+    """Raise PatchConflict where a run folder from outside of this project names files that lie neither here nor with it.
+
+    A run folder says by itself which files its patch is for. One that came from somebody else could name any.
+    """
+    if folder.is_relative_to(RUNS.parent):
+        return
+    root = change.root.resolve()
+    for place in (Path.cwd(), *folder.resolve().parents[2:3]):
+        if root.is_relative_to(place) or (root in place.parents and (root / ".git").exists()):
+            return
+    raise PatchConflict(
+        f"the patch of {folder} is for files in {root}, neither here nor beside that run; nothing was written. "
+        f"If you trust it, `cd {shlex.quote(str(root))}` first"
+    )
 
 
 def elsewhere(command: str, kept: Callable[[Path], list[Path]]) -> str:

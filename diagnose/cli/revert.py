@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from diagnose.cli.apply import by_hand, elsewhere, is_project, named, report, run_folders
+from diagnose.cli.apply import by_hand, elsewhere, is_project, named, report, require_near, run_folders
 from diagnose.cli.streams import result
 from diagnose.errors import PatchConflict, UsageError
 from diagnose.program import patch
@@ -27,6 +27,7 @@ def run(args: argparse.Namespace) -> int:
     """Check, restore, say what was restored."""
     folder = _chosen(args.run)
     change = patch.load(folder)
+    require_near(folder, change)
     try:
         patch.revert(change, folder)
     except PatchConflict as error:

@@ -89,6 +89,32 @@ def test_a_foreign_diff_is_applied_and_taken_back(here: Path) -> None:
     assert (here / "train.py").read_bytes() == b"lr = 1\r\n"
 
 
+@pytest.mark.parametrize("command", ["apply", "revert"])
+def test_a_run_folder_from_elsewhere_reaches_no_files_but_those_here_or_beside_it(
+    here: Path, tmp_path_factory: pytest.TempPathFactory, command: str
+) -> None:
+    """A run folder names the files itself: one that was sent could name any on this machine."""
+    others = tmp_path_factory.mktemp("others")
+    (others / "notes.py").write_text("lr = 1\n")
+    sent = here / "sent" / ".diagnose" / "runs" / "one"
+    patch.store(patch.make({"notes.py": "lr = 2\n"}, others), sent)
+    if command == "revert":
+        patch.apply(patch.load(sent), sent)
+    before = (others / "notes.py").read_text()
+    with pytest.raises(PatchConflict, match="neither here nor beside that run; nothing was written"):
+        typed(command, "sent/.diagnose/runs/one")
+    assert (others / "notes.py").read_text() == before
+
+
+def test_a_run_folder_is_applied_by_its_path_from_anywhere_to_the_files_beside_it(
+    here: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = a_run(here)
+    monkeypatch.chdir(tmp_path_factory.mktemp("anywhere"))
+    typed("apply", str(folder))
+    assert (here / "train.py").read_bytes() == b"lr = 2\r\n"
+
+
 def test_a_diff_fits_from_a_folder_below_the_work_tree(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (here / ".git").mkdir()
     (here / "sub").mkdir()
