@@ -36,6 +36,8 @@ def run(args: argparse.Namespace) -> int:
     from diagnose.program.atomic import write_atomic
     from diagnose.report import formats, text
 
+    if args.output is not None:
+        _refuse_input(args.output, args.target)
     journal = run_of(args.target)
     subject = state_of(journal) if journal is not None else diagnosis_of(args.target)
     name = args.format or _format_of(args.output)
@@ -45,9 +47,6 @@ def run(args: argparse.Namespace) -> int:
         else:
             result(formats()[name].render(subject))
         return 0
-    if args.output.is_dir():
-        inside = args.output / "report.html"
-        raise UsageError(f"cannot write {args.output}: it is a folder; name a file in it: -o {inside}")
     rendered = formats()[name].render(subject)
     try:
         write_atomic(args.output, (rendered.rstrip("\n") + "\n").encode())
@@ -55,6 +54,17 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"cannot write {args.output}: {error.strerror}; name another file with -o") from error
     talk(f"wrote {args.output}")
     return 0
+
+
+def _refuse_input(output: Path, target: Path | None) -> None:
+    """Raise UsageError where the report would take the place of a folder, or of what it is made from."""
+    if output.is_dir():
+        raise UsageError(f"cannot write {output}: it is a folder; name a file in it: -o {output / 'report.html'}")
+    if target is None or not output.exists():
+        return
+    in_run = target.is_dir() and output.resolve().is_relative_to(target.resolve()) and output.stem != "report"
+    if in_run or output.samefile(target):
+        raise UsageError(f"cannot write {output}: the report is made from it; name another file with -o")
 
 
 def _format_of(output: Path | None) -> str:

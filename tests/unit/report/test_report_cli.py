@@ -67,6 +67,20 @@ def test_a_folder_is_no_file_to_write(tmp_path: Path) -> None:
         call("-o", str(tmp_path))
 
 
+@pytest.mark.parametrize("output", ["trace.json", "run/journal.jsonl"])
+def test_a_report_does_not_take_the_place_of_what_it_is_made_from(
+    run_folder: Path, tmp_path: Path, output: str
+) -> None:
+    run_folder.rename(tmp_path / "run")
+    (tmp_path / "trace.json").write_text('{"traceEvents": []}')
+    file = tmp_path / output
+    before = file.read_bytes()
+    target = file if file.name == "trace.json" else file.parent
+    with pytest.raises(UsageError, match="the report is made from it; name another file with -o"):
+        call(str(target), "-o", str(file))
+    assert file.read_bytes() == before
+
+
 def test_a_journal_of_which_no_line_is_known_is_refused(tmp_path: Path) -> None:
     (tmp_path / "journal.jsonl").write_text('{"type": "of another version"}\n{"torn\n')
     with pytest.raises(InputError, match="this version knows; read it with the diagnose that wrote it"):
