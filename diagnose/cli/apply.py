@@ -115,7 +115,7 @@ def is_project(folder: Path) -> bool:
 
 
 def require_near(folder: Path, change: Patch) -> None:
-    """Raise PatchConflict where a run folder from outside of this project names files that lie neither here nor with it.
+    """Raise PatchConflict where a run folder from elsewhere names files that lie neither here nor beside it.
 
     A run folder says by itself which files its patch is for. One that came from somebody else could name any.
     """
