@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test lint types imports check format snapshots overhead bench-ingest bench-rules bench-kernels accuracy sickbay safety clean
+.PHONY: help demo test test-all lint types imports check format snapshots overhead bench-ingest bench-rules bench-kernels accuracy sickbay safety clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -11,7 +11,10 @@ help: ## list the targets
 demo: $(VENV)/ready-to-run ## find, fix and re-measure a slow program that ships with the package
 	$(BIN)/diagnose demo
 
-test: $(VENV)/ready-to-test ## run the tests
+test: $(VENV)/ready-to-test ## run the tests that start no programs: some minutes
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" tests/unit tests/property tests/contracts
+
+test-all: $(VENV)/ready-to-test ## run all tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/ready-to-test ## check style
@@ -24,7 +27,7 @@ types: $(VENV)/ready-to-test ## check types
 imports: $(VENV)/ready-to-test ## check that the arrows point down
 	$(BIN)/lint-imports
 
-check: lint types imports test ## all of the above
+check: lint types imports test-all ## style, types, arrows, all tests: what must be green
 
 format: $(VENV)/ready-to-test ## format the code
 	$(BIN)/ruff check --fix .

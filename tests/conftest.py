@@ -40,9 +40,15 @@ def nothing_new(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("diagnose.compose.candidates.open_traces", lambda _paths: [])
 
 
+SLOW_FOLDERS = {"adversarial", "live", "recordings"}
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that start programs go first: they take longest, and the last file should keep one worker alone briefly."""
-    items.sort(key=lambda item: not _starts_programs(item.path))
+    """Whatever starts programs is `slow`, and goes first: the last file should keep one worker alone briefly."""
+    for item in items:
+        if SLOW_FOLDERS & set(item.path.parts) or _starts_programs(item.path):
+            item.add_marker("slow")
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 @cache

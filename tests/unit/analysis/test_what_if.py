@@ -96,6 +96,7 @@ def test_a_copy_that_waited_unseen_weighs_in_what_is_left_of_a_real_step(catalog
     assert found.findings == tuple(sorted(found.findings, key=lambda one: -one.recoverable_ns))
 
 
+@pytest.mark.slow
 def test_output_layer_and_loss_of_a_real_program_are_taken_together_in_its_first_common_trial(
     catalogue: Catalogue,
 ) -> None:

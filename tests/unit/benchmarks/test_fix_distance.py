@@ -38,6 +38,7 @@ def found() -> Iterator[dict[str, Distance]]:
     yield {distance.name: distance for distance in distances(RECORDED, chosen)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CURED)
 def test_an_ailing_program_gets_what_its_twin_has_or_better(found: dict[str, Distance], name: str) -> None:
     fixer, code = CURED[name]
@@ -53,6 +54,7 @@ def test_no_fixer_fails(found: dict[str, Distance]) -> None:
     assert not failed
 
 
+@pytest.mark.slow
 def test_a_fixed_program_runs_and_learns_the_same() -> None:
     (distance,) = distances(RECORDED, programs(["over_checkpointing"], SICKBAY), run=True)
     assert distance.losses is not None
@@ -61,6 +63,7 @@ def test_a_fixed_program_runs_and_learns_the_same() -> None:
     assert distance.cured == "2/2 gone, 1/1 come"
 
 
+@pytest.mark.slow
 def test_a_loss_without_logits_has_the_numbers_of_one_that_is_written_out() -> None:
     (distance,) = distances(RECORDED, programs(["unfused_loss"], SICKBAY), run=True)
     assert distance.kept == ("fuse-linear-cross-entropy",), told(distance)

@@ -41,6 +41,7 @@ def version(folder: Path, name: str, more: str = "") -> Version:
     return Version(name, script, [name], variables, folder / f"{name}.log")
 
 
+@pytest.mark.slow
 def test_versions_take_turns_over_the_same_steps(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     both = [version(tmp_path, "before"), version(tmp_path, "after")]
@@ -53,18 +54,21 @@ def test_versions_take_turns_over_the_same_steps(tmp_path: Path) -> None:
     assert taken == [WARM_UP + 2 * (DROP + timing.steps) - 1] * 2
 
 
+@pytest.mark.slow
 def test_a_script_that_fails_says_so_in_its_last_words(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     with pytest.raises(VersionFailed, match="no corpus here"):
         take_turns([version(tmp_path, "broken", 'raise SystemExit("no corpus here")')], 1)
 
 
+@pytest.mark.slow
 def test_a_script_that_a_signal_ends_says_where_it_was(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     with pytest.raises(VersionFailed, match=r"Segmentation fault.* in string_at"):
         take_turns([version(tmp_path, "crashing", "import ctypes; ctypes.string_at(0)")], 1)
 
 
+@pytest.mark.slow
 def test_versions_that_do_not_fit_together_run_one_by_one(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     crowded = 'import os; os.path.exists("was") or (open("was", "w"), sys.exit("CUDA out of memory"))'

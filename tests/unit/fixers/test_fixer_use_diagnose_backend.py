@@ -100,6 +100,7 @@ def losses_of(text: str) -> list[float]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_program_is_rewritten_and_trains_to_the_same_losses(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     body, expected = PROGRAMS[name]

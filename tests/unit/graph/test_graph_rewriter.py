@@ -66,6 +66,7 @@ def test_a_model_of_a_librarys() -> None:
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor compiles C++ for CPUs")
 def test_inductor_takes_the_rest() -> None:
     model = GPT()

@@ -18,9 +18,12 @@ from diagnose.trial.bench import Bench
 from diagnose.trial.process.workspace import Workspace
 from diagnose.trial.schedule import Deadline, Schedule
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = """
 import torch
 from torch import nn
+
 torch.set_num_threads(1)
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Dropout(0.2), nn.Tanh(), nn.Linear(16, 1))
