@@ -38,6 +38,9 @@ from diagnose.measure.memory.allocator_calls import DeviceAllocation, device_all
 from diagnose.measure.memory.peak import memory_peak
 from diagnose.measure.memory.usage import MemoryUse, main_memory, memory_use
 from diagnose.measure.roofline.ceilings import Ceilings, ceilings_of
+from diagnose.measure.roofline.kernel_bounds import KernelBounds, kernel_bounds
+from diagnose.measure.roofline.kernel_counters import kernel_counters
+from diagnose.measure.roofline.kernel_work import kernel_work
 from diagnose.measure.roofline.occupancy import fill_of
 from diagnose.measure.roofline.op_costs import OpWork, work_of
 from diagnose.measure.roofline.roofline import MATRIX_CLASSES, Roofline, arithmetic_of, roofline_of
@@ -47,7 +50,7 @@ from diagnose.measure.views.counters import readings
 from diagnose.measure.views.kernel_classes import KernelClass
 from diagnose.model import MemoryPeak, StepWork
 from diagnose.trace.intervals import Intervals
-from diagnose.trace.schema import Bool, Float64, Int64, WorkKind
+from diagnose.trace.schema import Bool, CopyDirection, Float64, Int64, WorkKind
 
 __all__ = ["Measures"]
 
@@ -230,6 +233,25 @@ class Measures(HostSide):
             return None
         kernels = self.rows_within_steps(self.trace.device.kind == WorkKind.KERNEL)
         return roofline_of(self.trace, kernels, self.op_of_work, self.op_work, self.ceilings)
+
+    @cached_property
+    def kernel_bounds(self) -> KernelBounds:
+        """What bounds each piece of device work of the counted steps, and what it would take at that bound."""
+        device = self.trace.device
+        rows = self.rows_within_steps(
+            (device.kind != WorkKind.COPY) | (device.direction == CopyDirection.DEVICE_TO_DEVICE)
+        )
+        work = kernel_work(self.trace, rows, self.classes, self.op_of_work, self.op_work)
+        return kernel_bounds(
+            self.trace,
+            rows,
+            self.classes,
+            self.op_of_work,
+            work,
+            self.fill,
+            self.ceilings,
+            kernel_counters(self.trace),
+        )
 
     @cached_property
     def step_work(self) -> StepWork | None:
