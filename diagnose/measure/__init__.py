@@ -27,18 +27,20 @@ from diagnose.measure.kernels.launch_order import LaunchOrder, program_order
 from diagnose.measure.kernels.layout_conversions import layout_conversions
 from diagnose.measure.kernels.loss_work import LossWork, loss_work
 from diagnose.measure.kernels.matmuls import Matmuls, products_of
+from diagnose.measure.kernels.memory_chains import MemoryChain, memory_chains
 from diagnose.measure.kernels.misaligned_matmuls import MisalignedMatmuls, misaligned
-from diagnose.measure.kernels.pointwise_chains import COMPOSITES, Chain, chained, loose, pointwise_chains
+from diagnose.measure.kernels.pointwise_chains import COMPOSITES, Chain, chained, pointwise_chains
 from diagnose.measure.kernels.preempted_kernels import stretched
 from diagnose.measure.kernels.recomputation import Recomputations, recomputations
 from diagnose.measure.kernels.time_slices import handed_over
+from diagnose.measure.kernels.wide_formats import WideFormats, wide_formats
 from diagnose.measure.lines.host_side import HostSide
 from diagnose.measure.memory.allocating_ops import AllocatingOps
 from diagnose.measure.memory.allocator_calls import DeviceAllocation, device_allocation
 from diagnose.measure.memory.peak import memory_peak
 from diagnose.measure.memory.usage import MemoryUse, main_memory, memory_use
 from diagnose.measure.roofline.ceilings import Ceilings, ceilings_of
-from diagnose.measure.roofline.kernel_bounds import KernelBounds, kernel_bounds
+from diagnose.measure.roofline.kernel_bounds import Bound, KernelBounds, kernel_bounds
 from diagnose.measure.roofline.kernel_counters import kernel_counters
 from diagnose.measure.roofline.kernel_work import kernel_work
 from diagnose.measure.roofline.occupancy import fill_of
@@ -89,9 +91,30 @@ class Measures(HostSide):
         return chained(self.program_order, self.chains)
 
     @cached_property
-    def loose_places(self) -> Bool:
-        """Which places are eager elementwise work outside chains, the optimizer, written attention and the loss."""
-        return loose(self.program_order, self._explained | self.chain_places)
+    def memory_chains(self) -> tuple[MemoryChain, ...]:
+        """Chains of eager, memory-bound work that has no rule of its own; none where the ceilings are unknown."""
+        if self.ceilings is None:
+            return ()
+        return memory_chains(self.program_order, self.kernel_bounds, self.ceilings, self._has_own_rule)
+
+    @cached_property
+    def wide_formats(self) -> WideFormats | None:
+        """What is done in 32 bits and would be shorter in 16; None where nothing is known of the device's formats."""
+        return wide_formats(self)
+
+    @cached_property
+    def eager_memory_ns(self) -> int:
+        """Device time of the eager, memory-bound work that `memory_chains` is made of, its bytes known or not."""
+        order = self.program_order
+        memory = self.kernel_bounds.kind[order.rows] == Bound.MEMORY
+        return int(order.length_ns[order.eager & ~order.product & memory & ~self._has_own_rule].sum())
+
+    @cached_property
+    def _has_own_rule(self) -> Bool:
+        order = self.program_order
+        own = self.attention_places | self.chain_places | (order.kind == KernelClass.OPTIMIZER)
+        own[self.loss_work.places] = True
+        return np.asarray(own | self.layout_conversions[order.rows], np.bool_)
 
     @cached_property
     def _explained(self) -> Bool:
