@@ -11,7 +11,7 @@ import pytest
 
 from diagnose.measure import Measures
 from diagnose.measure.roofline.kernel_bounds import Bound
-from diagnose.measure.roofline.kernel_counters import counted_launches, short_name
+from diagnose.measure.roofline.kernel_counters import counted_launches, kernel_key
 from diagnose.measure.roofline.kernel_work import divided
 from diagnose.trace import Trace
 from diagnose.trace.drawn import drawn
@@ -142,9 +142,27 @@ def counted(trace: Trace, metrics: dict[str, float]) -> Trace:
     return replace(trace, names=names, kernel_metrics=KernelMetrics.build(columns))
 
 
-def test_a_kernel_has_one_name_in_all_tools() -> None:
-    profiled = "void at::native::(anonymous namespace)::CatArrayBatchedCopy<float, 4>(float*, int)"
-    assert short_name(profiled) == short_name("at::native::<unnamed>::CatArrayBatchedCopy<float, 4>(float *, int)")
+@pytest.mark.parametrize(
+    ("profiled", "counted_as"),
+    [
+        (
+            "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float, float, false>(int, float)",
+            "void at::<unnamed>::vectorized_layer_norm_kernel<float, float, 0>(int, T2, T3)",
+        ),
+        (
+            "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>,"
+            " std::array<char*, 3ul> >(int, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul>)",
+            "void at::vectorized_elementwise_kernel<4, at::CUDAFunctor_add<float>, std::array<char *, 3>>(int, T2, T3)",
+        ),
+        (
+            "void cudnn::engines_precompiled::nchwToNhwcKernel<float, float, float, false, true,"
+            " (cudnnKernelDataType_t)0>(cudnn::engines_precompiled::nchw2nhwc_params_t<float>, float const*, float*)",
+            "void cudnn::nchwToNhwcKernel<float, float, float, 0, 1, 0>(cudnn::nchw2nhwc_params_t<T3>, T1 *, T2 *)",
+        ),
+    ],
+)
+def test_a_kernel_is_known_by_what_all_tools_call_it(profiled: str, counted_as: str) -> None:
+    assert kernel_key(profiled) == kernel_key(counted_as)
 
 
 def test_bounds_of_a_recorded_program_stay_below_what_was_measured() -> None:
