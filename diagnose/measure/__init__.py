@@ -29,6 +29,7 @@ from diagnose.measure.kernels.loss_work import LossWork, loss_work
 from diagnose.measure.kernels.matmuls import Matmuls, products_of
 from diagnose.measure.kernels.memory_chains import MemoryChain, memory_chains
 from diagnose.measure.kernels.misaligned_matmuls import MisalignedMatmuls, misaligned
+from diagnose.measure.kernels.new_shapes import NewShapes, new_shapes
 from diagnose.measure.kernels.pointwise_chains import COMPOSITES, Chain, chained, pointwise_chains
 from diagnose.measure.kernels.preempted_kernels import stretched
 from diagnose.measure.kernels.recomputation import Recomputations, recomputations
@@ -183,6 +184,11 @@ class Measures(HostSide):
     def growing_work(self) -> GrowingWork | None:
         """Kernels that take longer in every step than in the step before; None where none do."""
         return growing_work(self)
+
+    @cached_property
+    def new_shapes(self) -> NewShapes:
+        """Calls in which an operator first saw a shape, and took far longer than with one that it knew."""
+        return new_shapes(self)
 
     @cached_property
     def stretched(self) -> Int64 | None:
