@@ -22,6 +22,8 @@ What fixes it
 
 Thresholds
     GENERATED, ALIKE: see `diagnose.measure.kernels.memory_chains`.
+    SURE 0.5: the part of the bound that severity goes by. Half of the passes that a chain saves are writes, and a
+    compiler keeps those that the backward pass reads.
     KNOWN 0.5: of the time of such kernels, the part whose bytes must be known.
     WORTH 0.02: of the step; less in kernels of unknown bytes is not worth a word.
 """
@@ -48,6 +50,7 @@ from diagnose.rule import (
     sped_up,
 )
 
+SURE = 0.5
 KNOWN = 0.5
 WORTH = 0.02
 _NAMED = 3
@@ -89,6 +92,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
         claims=time,
         cut=cut,
         confidence=Confidence.BOUND,
+        sure=SURE,
         evidence=[
             *(Evidence(kind, length // measures.step_count, "ns") for kind, length in kinds.most_common()),
             Evidence("chains per step", len(chains) / measures.step_count, "count", tuple(rows[:5].tolist())),
@@ -125,6 +129,7 @@ _FIRES = (
         """
         host: alnlrlxlal.sssssssss
         gpu :  bbbbnnrrxxxbbbbbbbb
+        step:                      |
         """,
         repeat=4,
         unit_ns=100_000,

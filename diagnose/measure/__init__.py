@@ -48,6 +48,7 @@ from diagnose.measure.roofline.occupancy import fill_of
 from diagnose.measure.roofline.op_costs import OpWork, work_of
 from diagnose.measure.roofline.roofline import MATRIX_CLASSES, Roofline, arithmetic_of, roofline_of
 from diagnose.measure.steps.backward_passes import BackwardPasses, backward_passes
+from diagnose.measure.steps.compute_parts import compute_kinds
 from diagnose.measure.steps.optimizer_work import own_starts_ns
 from diagnose.measure.views.counters import readings
 from diagnose.measure.views.kernel_classes import KernelClass
@@ -107,8 +108,8 @@ class Measures(HostSide):
     def eager_memory_ns(self) -> int:
         """Device time of the eager, memory-bound work that `memory_chains` is made of, its bytes known or not."""
         order = self.program_order
-        memory = self.kernel_bounds.kind[order.rows] == Bound.MEMORY
-        return int(order.length_ns[order.eager & ~order.product & memory & ~self._has_own_rule].sum())
+        memory = (self.kernel_bounds.kind[order.rows] == Bound.MEMORY) & ~np.isin(order.kind, MATRIX_CLASSES)
+        return int(order.length_ns[order.eager & memory & ~self._has_own_rule].sum())
 
     @cached_property
     def _has_own_rule(self) -> Bool:
@@ -281,6 +282,11 @@ class Measures(HostSide):
             self.ceilings,
             kernel_counters(self.trace),
         )
+
+    @cached_property
+    def compute_kinds(self) -> Mapping[str, Intervals]:
+        """What bounds the compute of the device, as disjoint sets of time whose union it is; empty without one."""
+        return compute_kinds(self) if self.has_device else {}
 
     @cached_property
     def step_work(self) -> StepWork | None:

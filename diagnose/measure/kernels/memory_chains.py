@@ -30,6 +30,7 @@ import numpy as np
 from diagnose.measure.kernels.launch_order import LaunchOrder
 from diagnose.measure.roofline.ceilings import Ceilings
 from diagnose.measure.roofline.kernel_bounds import Bound, KernelBounds
+from diagnose.measure.roofline.roofline import MATRIX_CLASSES
 from diagnose.measure.views.operands import NotRecorded, operands
 from diagnose.trace.schema import MISSING, Bool, Float64, Int64
 from diagnose.units import NS_PER_S
@@ -77,7 +78,7 @@ class MemoryChain:
 def memory_chains(order: LaunchOrder, bounds: KernelBounds, ceilings: Ceilings, taken: Bool) -> tuple[MemoryChain, ...]:
     """Chains of eager, memory-bound work whose bytes are known and that nobody else explains (`taken`)."""
     kind = bounds.kind[order.rows]
-    eager = order.eager & ~order.product & ~taken
+    eager = order.eager & ~np.isin(order.kind, MATRIX_CLASSES) & ~taken
     near = bounds.memory_ns[order.rows] >= FAR * order.length_ns  # False where unknown
     counted = eager & (kind == Bound.MEMORY) & near
     # What is small passes nothing on and holds nothing up.

@@ -25,6 +25,7 @@ from diagnose.measure.roofline.list_costs import bytes_by_grid, bytes_of_lists, 
 from diagnose.measure.roofline.matmul_costs import UNKNOWN, Work, convolution_sizes
 from diagnose.measure.roofline.occupancy import multiprocessors
 from diagnose.measure.roofline.op_costs import FORMATS, OpWork, work_of_op
+from diagnose.measure.roofline.roofline import MATRIX_CLASSES
 from diagnose.measure.views.kernel_classes import KernelClass, class_of, class_of_op, matmul_format
 from diagnose.measure.views.operands import NotRecorded, Operands, operands
 from diagnose.trace import Trace
@@ -42,7 +43,6 @@ _ATTENTION_PREPARES = re.compile(r"dot_do_o|bwd_preprocess")
 _PARAMETER_GRADIENT = re.compile(r"GammaBeta|PartGrad|gamma_beta|batch_norm_backward_reduce", re.I)
 _STATISTICS = re.compile(r"collect_statistics|rowwisemoments|_stats?_kernel", re.I)
 _TWO_PASSES = re.compile(r"bn_(fw_tr|bw)_1C11_kernel|batch_norm_(collect_statistics_)?backward_kernel")
-MATRIX_CLASSES = (KernelClass.MATMUL, KernelClass.CONVOLUTION, KernelClass.ATTENTION)
 _RECURRENT = re.compile(r"_(cudnn|miopen|thnn_fused)_(rnn|lstm|gru)|miopen_rnn")
 
 Part = tuple[int, int]
