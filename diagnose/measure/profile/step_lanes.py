@@ -7,6 +7,7 @@ thread 1   |next|  forward  |  backward  |step|        ranges, then levels of op
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -38,6 +39,10 @@ _PHASES = {
     RangeKind.COLLECTIVE: "collective",
 }
 """Kinds of ranges and how they look; the same words as the causes of idle time where they are the same."""
+
+
+_IN_BRACKETS = re.compile(r"^thread \d+ \((.+)\)$")
+"""What Kineto calls a thread: `thread 1099 (pt_autograd_0)`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,7 +171,7 @@ def _threads(measures: Measures, begin: int, end: int, labels: _Words, looks: _W
     threads = sorted(busy, key=lambda one: (one != measures.thread, -busy[one]))[:_MOST_THREADS]
     depth = measures.op_tree.nesting.depth
     for thread in threads:
-        name = "training thread" if thread == measures.thread else _thread_name(measures, thread)
+        name = "main" if thread == measures.thread else _thread_name(measures, thread)
         mine = seen[ranges.thread[seen] == thread]
         if len(mine):
             level = nested(ranges.start_ns[mine], ranges.end_ns[mine], ranges.thread[mine]).depth
@@ -185,7 +190,7 @@ def _threads(measures: Measures, begin: int, end: int, labels: _Words, looks: _W
             if not len(called):
                 break
             yield _without_overlap(
-                f"{name}: operators" if level_number == 0 else f"{name}: within them",
+                f"{name}: operators" if level_number == 0 else f"{name}: within",
                 "host",
                 ops.start_ns[called].clip(begin, end),
                 ops.end_ns[called].clip(begin, end),
@@ -202,7 +207,8 @@ def _thread_name(measures: Measures, thread: int) -> str:
     if not 0 <= thread < len(measures.trace.threads):
         return "host"
     known = measures.trace.threads[thread]
-    return known.name or f"thread {known.tid}"
+    named = _IN_BRACKETS.search(known.name)
+    return named[1] if named else known.name or f"thread {known.tid}"
 
 
 def _numbers(values: np.typing.NDArray[np.integer], text: Callable[[int], str], words: _Words) -> Int64:
