@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -16,6 +16,7 @@ from diagnose.collect.progress import CounterValues, FactsWritten, PhaseBegan, P
 from diagnose.collect.recipe import Recipe
 from diagnose.engine import diagnose
 from diagnose.errors import DiagnoseError
+from diagnose.measure.profile.step_profile import slowest_profile
 from diagnose.model import Diagnosis, Facts
 from diagnose.plugins import Catalogue
 from diagnose.program import Program
@@ -29,6 +30,7 @@ from diagnose.session import (
     PhaseChanged,
     ProgramOutput,
     Session,
+    StepsProfiled,
     StepsSeen,
     TraceWritten,
     Warned,
@@ -71,7 +73,10 @@ def observe(
             # Findings show while the program goes on; what the watcher still learns makes them anew at the end.
             # What is wrong with a file, as on a full disk, must not end the program; the end says it.
             with contextlib.suppress(DiagnoseError, OSError):
-                session.record(DiagnosisMade(diagnosis=diagnose(open_traces([session.path]), catalogue)))
+                early = open_traces([session.path])
+                diagnosis = diagnose(early, catalogue)
+                session.record(DiagnosisMade(diagnosis=diagnosis))
+                _record_profile(early, diagnosis, session)
 
     outcome = launch.run(
         program.command(sys.executable),
@@ -90,7 +95,15 @@ def observe(
         session.record(Warned(message=f"{problem.module} was left out: {problem.message}"))
     session.write(DIAGNOSIS, contract.render(diagnosis))
     session.record(DiagnosisMade(diagnosis=diagnosis))
+    _record_profile(traces, diagnosis, session)
     return Observation(outcome, traces, diagnosis)
+
+
+def _record_profile(traces: Sequence[Trace], diagnosis: Diagnosis, session: Session) -> None:
+    """Keep what the steps consist of, for the screen and the page, so that neither has to read the trace again."""
+    profile = slowest_profile(traces, diagnosis)
+    if profile is not None:
+        session.record(StepsProfiled(profile=profile))
 
 
 class _StepCount:

@@ -204,7 +204,20 @@ def finding_of(one: Settled, measures: Measures, catalogue: Catalogue) -> Findin
         confirm=_confirm(one, measures),
         ends_run=one.claim.ends_run or one.claim.ended_run,
         short_of_memory=one.claim.short_of_memory,
+        example_ns=_example_ns(one.claim, measures),
     )
+
+
+def _example_ns(claim: Claim, measures: Measures) -> tuple[int, int] | None:
+    """The longest stretch of the step of median length that a claim is about."""
+    if measures.step_count == 0:
+        return None
+    steps, middle = measures.steps, _median(measures)
+    claimed = claim.claims.within(int(steps.start_ns[middle]), int(steps.end_ns[middle]))
+    if not len(claimed):
+        return None
+    longest = int(claimed.lengths_ns.argmax())
+    return int(claimed.starts[longest]), int(claimed.ends[longest])
 
 
 def _share(one: Settled, measures: Measures) -> float:
@@ -282,8 +295,13 @@ def _steps(measures: Measures) -> Steps:
 def _median_step(measures: Measures) -> Accounting:
     if measures.step_count == 0:
         return measures.accounting
+    return measures.accounting_of(_median(measures))
+
+
+def _median(measures: Measures) -> int:
+    """The number of the counted step of (low) median length."""
     order = np.argsort(measures.steps.length_ns, kind="stable")
-    return measures.accounting_of(int(order[(len(order) - 1) // 2]))
+    return int(order[(len(order) - 1) // 2])
 
 
 def _device(trace: Trace) -> str | None:

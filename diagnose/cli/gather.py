@@ -31,10 +31,11 @@ def run(args: argparse.Namespace) -> int:
     from diagnose.engine import diagnose
     from diagnose.measure import Measures
     from diagnose.measure.job.ranks import job_of
+    from diagnose.measure.profile.step_profile import slowest_profile
     from diagnose.observe import DIAGNOSIS
     from diagnose.plugins import load_rules
     from diagnose.report import contract
-    from diagnose.session import DiagnosisMade, Session
+    from diagnose.session import DiagnosisMade, Session, StepsProfiled
     from diagnose.session.gathering import check, gather, given, missing
     from diagnose.trace.readers import open_traces
     from diagnose.units import format_ns
@@ -61,6 +62,9 @@ def run(args: argparse.Namespace) -> int:
     session = Session(args.output)
     session.write(DIAGNOSIS, contract.render(diagnosis))
     session.record(DiagnosisMade(diagnosis=diagnosis))
+    profile = slowest_profile(traces, diagnosis)
+    if profile is not None:
+        session.record(StepsProfiled(profile=profile))
     session.close()
     result(print_diagnosis(diagnosis, as_json=args.json))
     return 0

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from diagnose.cli.streams import result, talk
 from diagnose.errors import UsageError
+
+if TYPE_CHECKING:
+    from diagnose.model import Diagnosis
+    from diagnose.session import State
 
 FORMATS = ("text", "github", "html", "json", "junit", "markdown", "sarif")
 """As `diagnose.report.formats` finds them, written out so that `--help` need not import them; a test compares."""
@@ -32,15 +37,19 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Read, render, print or write."""
     from diagnose.cli.findings import terminal_width, wants_colour
-    from diagnose.cli.target import diagnosis_of, run_of, state_of
+    from diagnose.cli.target import diagnosis_of, explored, run_of, state_of
     from diagnose.program.atomic import write_atomic
     from diagnose.report import formats, text
 
     if args.output is not None:
         _refuse_input(args.output, args.target)
     journal = run_of(args.target)
-    subject = state_of(journal) if journal is not None else diagnosis_of(args.target)
     name = args.format or _format_of(args.output)
+    subject: Diagnosis | State
+    if journal is not None:
+        subject = state_of(journal)
+    else:
+        subject = explored(args.target) if name == "html" else diagnosis_of(args.target)
     if args.output is None:
         if name == "text":
             result(text.render(subject, width=terminal_width(), colour=wants_colour()))

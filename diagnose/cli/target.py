@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from diagnose import session
 from diagnose.cli.streams import talk
 from diagnose.errors import InputError, UsageError
 from diagnose.model import Diagnosis
 from diagnose.session import State
+
+if TYPE_CHECKING:
+    from diagnose.trace import Trace
 
 
 def run_of(target: Path | None) -> Path | None:
@@ -52,6 +56,18 @@ def state_of(run: Path) -> State:
 
 def diagnosis_of(target: Path) -> Diagnosis:
     """A recording, diagnosed."""
+    return _diagnosed(target)[1]
+
+
+def explored(target: Path) -> State:
+    """A recording, diagnosed, with the tables and the timeline of its slowest rank."""
+    from diagnose.measure.profile.step_profile import slowest_profile
+
+    traces, diagnosis = _diagnosed(target)
+    return State(diagnosis=diagnosis, profile=slowest_profile(traces, diagnosis))
+
+
+def _diagnosed(target: Path) -> tuple[list[Trace], Diagnosis]:
     # Readers, measures and rules bring numpy, 0.15 s that a report of a run does not need.
     from diagnose.engine import diagnose
     from diagnose.plugins import load_rules
@@ -60,4 +76,5 @@ def diagnosis_of(target: Path) -> Diagnosis:
     catalogue = load_rules()
     for problem in catalogue.problems:
         talk(f"diagnose: {problem.module} was left out: {problem.message}")
-    return diagnose(open_traces([target]), catalogue)
+    traces = open_traces([target])
+    return traces, diagnose(traces, catalogue)

@@ -24,7 +24,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Open the screen until the user leaves it."""
-    from diagnose.cli.target import diagnosis_of, run_of
+    from diagnose.cli.target import explored, run_of
 
     if args.json:
         from diagnose.cli import report
@@ -34,6 +34,6 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("a screen needs a terminal; `diagnose report` prints the same without one")
     journal = run_of(args.target)
     # Textual takes about 0.3 s to import: only a screen pays for it.
-    from diagnose.tui.open import view_diagnosis, view_journal
+    from diagnose.tui.open import view_journal, view_state
 
-    return view_journal(journal) if journal is not None else view_diagnosis(diagnosis_of(args.target))
+    return view_journal(journal) if journal is not None else view_state(explored(args.target))

@@ -19,6 +19,7 @@ from diagnose.model.diagnosis import (
 from diagnose.model.finding import CannotTell, Confidence, Evidence, Finding, Number, Place, Scalar, Severity
 from diagnose.model.memory import MemoryPart, MemoryPeak, MemoryTimeline
 from diagnose.model.recorded import CollectiveCurve, Facts, Site, SyncSite
+from diagnose.model.step_profile import KernelRow, Lane, OperatorRow, StepProfile, Timeline
 from diagnose.model.verdict import TOGETHER, Decision, Gate, GateResult, Interval, Mechanism, Verdict
 
 __all__ = [
@@ -40,19 +41,24 @@ __all__ = [
     "GateCheck",
     "GateResult",
     "Interval",
+    "KernelRow",
+    "Lane",
     "Mechanism",
     "MemoryPart",
     "MemoryPeak",
     "MemoryTimeline",
     "Number",
+    "OperatorRow",
     "Place",
     "RankAccounting",
     "RankWait",
     "Scalar",
     "Severity",
     "Site",
+    "StepProfile",
     "StepWork",
     "Steps",
     "SyncSite",
+    "Timeline",
     "Verdict",
 ]

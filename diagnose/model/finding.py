@@ -93,6 +93,9 @@ class Finding:
     """Whether the run ends of it sooner or later, or did, whatever it costs per step."""
     short_of_memory: bool = False
     """Whether memory is what is short: a fix that frees a good part of it is worth having though it saves no time."""
+    example_ns: tuple[int, int] | None = None
+    """Begin and end of the longest stretch of its time in the step of median length, on the recording's clock; None
+    where it claims no time there."""
 
     @property
     def asks_for_time(self) -> bool:

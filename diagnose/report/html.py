@@ -1,11 +1,14 @@
-"""The report as one HTML page that needs nothing beside it: no script, no font, no request to anywhere.
+"""The report as one HTML page that needs nothing beside it: no font, no request to anywhere.
 
 It follows the reader's light or dark setting, fits a telephone, and prints. The page is `page.html.j2`, its look
-`page.css`; what they say comes from the same phrases as every other report.
+`page.css`; what they say comes from the same phrases as every other report. Where the steps were profiled, `page.js`
+draws the timeline and sorts the tables; the page's policy allows that script alone, by its hash.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 from dataclasses import dataclass
 from functools import cache
@@ -29,6 +32,9 @@ from diagnose.report.cannot_tell import unsure
 from diagnose.report.mean_vs_median import on_average
 from diagnose.report.next_steps import next_commands
 from diagnose.report.paths import place
+from diagnose.report.profile.page_data import HEIGHT, WIDTH, example_of, looks_of, memory_picture, timeline_json
+from diagnose.report.profile.profile_tables import kernel_table, operator_table
+from diagnose.report.profile.span_looks import span_look
 from diagnose.report.step_bar import is_recorded, slices
 from diagnose.report.vocabulary import SEVERITIES, named_count
 from diagnose.report.warnings import said_once
@@ -47,11 +53,19 @@ _MOST_RANKS = 64
 def render(subject: Subject) -> str:
     """One page."""
     state = as_state(subject)
+    profile, root = state.profile, state.started.cwd if state.started else None
+    explorable = profile is not None and bool(profile.kernels or profile.operators or profile.timeline)
     return _template().render(
+        profile=profile,
+        timeline=profile.timeline if profile and profile.timeline and profile.timeline.lanes else None,
+        kernels=kernel_table(profile, root) if profile else None,
+        operators=operator_table(profile, root) if profile else None,
+        script=_script()[0] if explorable else "",
+        script_hash=_script()[1],
         state=state,
         diagnosis=state.diagnosis,
         identity=phrases.identity(state) or ["a run of which nothing is known yet"],
-        root=state.started.cwd if state.started else None,
+        root=root,
         answer=_answer(state),
         ranks=_ranks(state.diagnosis),
         chart=step_chart.step_chart(state.steps),
@@ -91,6 +105,10 @@ def _answer(state: State) -> Answer:
         known = is_recorded(diagnosis.accounting)
         title = "Healthy" if healthy else "Nothing weighty found" if known else "No step was traced"
         return Answer("quiet" if healthy else "open", title, phrases.quiet_news(diagnosis))
+    if not diagnosis.findings and diagnosis.memory is not None:
+        return Answer(
+            "open", memory.title(diagnosis.memory), f"{memory.headline(diagnosis.memory)}. {memory.ONLY_MEMORY}"
+        )
     if not diagnosis.findings:
         return Answer("none", "No training step was found", "So nothing can be said per step.")
     first = diagnosis.findings[0]
@@ -147,6 +165,13 @@ def _with_code(words: str) -> Markup:
 
 
 @cache
+def _script() -> tuple[str, str]:
+    """The page's script, and its hash as a content security policy names it."""
+    text = files("diagnose.report").joinpath("page.js").read_text(encoding="utf-8")
+    return text, "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+@cache
 def _template() -> Template:
     # Jinja takes 0.1 s to import: only a page pays for it.
     from jinja2 import Environment, StrictUndefined
@@ -174,6 +199,13 @@ def _template() -> Template:
         "place": place,
         "diff_class": _diff_class,
         "spread_words": side_by_side.spread_words,
+        "example_of": example_of,
+        "looks_of": looks_of,
+        "timeline_json": timeline_json,
+        "memory_picture": memory_picture,
+        "memory_width": WIDTH,
+        "memory_height": HEIGHT,
+        "span_look": span_look,
         "format_ns": format_ns,
         "format_bytes": format_bytes,
         "format_share": format_share,

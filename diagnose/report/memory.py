@@ -13,6 +13,7 @@ from diagnose.report.styled_text import styled
 from diagnose.report.vocabulary import MEMORY, MUTED, Look
 from diagnose.units import format_bytes, format_share
 
+ONLY_MEMORY = "This is a record of the allocator: it has no training steps, so nothing is said about time."
 _FREE = ("fragments", "free")
 _SMALLEST_PART = 0.01
 _MOST_PARTS = 8
@@ -80,8 +81,8 @@ def life(part: MemoryPart) -> str:
     return f"{part.taken} → {'held' if part.freed == 'never' else part.freed or 'unknown'}"
 
 
-def memory_lines(peak: MemoryPeak, root: str | None, width: int) -> list[Text]:
-    """The table, the lines that asked for most, and the timeline; without its heading."""
+def memory_lines(peak: MemoryPeak, root: str | None, width: int, rows: int = _ROWS) -> list[Text]:
+    """The table, the lines that asked for most, and the timeline in `rows` lines; without its heading."""
     parts = held(peak)
     label = max((len(part.look.label) for part in parts), default=0)
     lines = []
@@ -93,8 +94,8 @@ def memory_lines(peak: MemoryPeak, root: str | None, width: int) -> list[Text]:
         lines.append(line.append("  ").append(part.look.mark * cells, part.look.colour))
     lines += [Text(), styled("  asked for by", MUTED)] if weighty(peak) else []
     lines += _asked(weighty(peak), root, width)
-    if peak.timeline is not None:
-        lines += [Text(), *timeline_lines(peak.timeline, width)]
+    if peak.timeline is not None and rows:
+        lines += [Text(), *timeline_lines(peak.timeline, width, rows)]
     for line in lines:
         line.truncate(width, overflow="ellipsis")
     return lines
@@ -121,11 +122,11 @@ def _asked(parts: Sequence[MemoryPart], root: str | None, width: int) -> list[Te
     return lines
 
 
-def timeline_lines(timeline: MemoryTimeline, width: int) -> list[Text]:
-    """The categories over time as stacked columns, `_ROWS` high; each cell is what fills most of it."""
+def timeline_lines(timeline: MemoryTimeline, width: int, rows: int = _ROWS) -> list[Text]:
+    """The categories over time as stacked columns, `rows` high; each cell is what fills most of it."""
     names = [name for name in MEMORY if name in timeline.categories]
     moments = len(next(iter(timeline.categories.values()), ()))
-    columns = min(moments, width - 12)
+    columns = width - 12 if moments > 1 else 0
     if columns < 2 or not names:
         return []
     stacked = [_column(timeline, names, at, moments, columns) for at in range(columns)]
@@ -133,11 +134,11 @@ def timeline_lines(timeline: MemoryTimeline, width: int) -> list[Text]:
     if most == 0:
         return []
     lines = []
-    for row in range(_ROWS - 1, -1, -1):
-        lead = format_bytes(most) if row == _ROWS - 1 else "0" if row == 0 else ""
+    for row in range(rows - 1, -1, -1):
+        lead = format_bytes(most) if row == rows - 1 else "0" if row == 0 else ""
         line = styled(f"  {lead:>9} ", MUTED)
         for column in stacked:
-            name = _at_height(column, names, (row + 0.5) * most / _ROWS)
+            name = _at_height(column, names, (row + 0.5) * most / rows)
             line.append(MEMORY[name].mark if name else " ", MEMORY[name].colour if name else "")
         lines.append(line)
     return lines
@@ -145,7 +146,8 @@ def timeline_lines(timeline: MemoryTimeline, width: int) -> list[Text]:
 
 def _column(timeline: MemoryTimeline, names: Sequence[str], at: int, moments: int, columns: int) -> list[int]:
     """The categories of the moment at which most was held among those that a column stands for."""
-    first, last = at * moments // columns, max((at + 1) * moments // columns, at * moments // columns + 1)
+    first = at * moments // columns
+    last = max((at + 1) * moments // columns, first + 1)
     return max(
         ([timeline.categories[name][moment] for name in names] for moment in range(first, last)),
         key=sum,

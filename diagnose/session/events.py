@@ -6,7 +6,7 @@ import time
 
 import msgspec
 
-from diagnose.model import Diagnosis, Facts, GateResult, Place, Scalar, Verdict
+from diagnose.model import Diagnosis, Facts, GateResult, Place, Scalar, StepProfile, Verdict
 
 
 class Event(msgspec.Struct, frozen=True, tag=True, kw_only=True):
@@ -77,6 +77,12 @@ class DiagnosisMade(Event, frozen=True, tag=True, kw_only=True):
     """Accounting and ranked findings; a later one replaces an earlier one."""
 
     diagnosis: Diagnosis
+
+
+class StepsProfiled(Event, frozen=True, tag=True, kw_only=True):
+    """Kernels, operators and a timeline of the slowest rank's counted steps; a later one replaces an earlier one."""
+
+    profile: StepProfile
 
 
 class ControlMeasured(Event, frozen=True, tag=True, kw_only=True):
@@ -166,6 +172,7 @@ AnyEvent = (
     | TraceWritten
     | FactsLearned
     | DiagnosisMade
+    | StepsProfiled
     | ControlMeasured
     | TrialStarted
     | TrialBlock

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from diagnose.model import TOGETHER, Decision, Diagnosis, Facts, Verdict
+from diagnose.model import TOGETHER, Decision, Diagnosis, Facts, StepProfile, Verdict
 from diagnose.session.events import (
     AnyEvent,
     ControlMeasured,
@@ -19,6 +19,7 @@ from diagnose.session.events import (
     ProgramOutput,
     RunEnded,
     RunStarted,
+    StepsProfiled,
     StepsSeen,
     TrialBlock,
     TrialStarted,
@@ -54,6 +55,7 @@ class State:
     counters: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     facts: Mapping[int, Facts] = field(default_factory=dict)
     diagnosis: Diagnosis | None = None
+    profile: StepProfile | None = None
     control: ControlMeasured | None = None
     trials: tuple[TrialState, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
@@ -128,6 +130,7 @@ _FOLD: dict[type, Callable[[State, Any], State]] = {
     ProgramOutput: lambda state, event: replace(state, output=(state.output + event.text)[-_OUTPUT_KEPT:]),
     FactsLearned: lambda state, event: replace(state, facts={**state.facts, event.rank: event.facts}),
     DiagnosisMade: lambda state, event: replace(state, diagnosis=event.diagnosis),
+    StepsProfiled: lambda state, event: replace(state, profile=event.profile),
     ControlMeasured: lambda state, event: replace(state, control=event),
     TrialStarted: _fold_trial,
     TrialBlock: _fold_block,

@@ -1,4 +1,4 @@
-"""The application: five tabs over one state. It shows what the feed says and decides nothing about the run."""
+"""The application: tabs over one state. It shows what the feed says and decides nothing about the run."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.widgets import ContentSwitcher, Footer, OptionList
 
+from diagnose.report.profile.profile_tables import kernel_table, operator_table
 from diagnose.session import AnyEvent, State
 from diagnose.tui.choices import Choices
 from diagnose.tui.code import ReadSource, read_source
@@ -24,11 +25,16 @@ from diagnose.tui.diff import DiffPane, shown_diff
 from diagnose.tui.feed import Feed, StateChanged
 from diagnose.tui.findings import Explain, FindingsPane
 from diagnose.tui.fixes import FixesPane
-from diagnose.tui.header import INTERRUPTED, TABS, RunHeader, TabStrip
+from diagnose.tui.header import INTERRUPTED, RunHeader, TabStrip
 from diagnose.tui.help import HelpScreen
 from diagnose.tui.lines import Lines
 from diagnose.tui.output import OutputPane
 from diagnose.tui.overview import FirstFindings, Overview
+from diagnose.tui.present import TABS, present
+from diagnose.tui.profile.memory_tab import MemoryTab
+from diagnose.tui.profile.profile_tab import ProfileTab, SortableTable
+from diagnose.tui.profile.timeline_tab import TimelineTab
+from diagnose.tui.profile.timeline_view import TimelineView
 from diagnose.tui.quit import ConfirmQuit
 from diagnose.tui.terminal import TerminalDriver
 from diagnose.tui.theme import THEME
@@ -52,15 +58,13 @@ class DiagnoseApp(App[int]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q,ctrl+c", "leave", "Quit", key_display="q", priority=False),
         Binding("question_mark", "help", "Help", key_display="?"),
-        Binding("1", "show('overview')", "Tabs", key_display="1–5"),
-        Binding("2", "show('findings')", show=False),
-        Binding("3", "show('fixes')", show=False),
-        Binding("4", "show('diff')", show=False),
-        Binding("5", "show('output')", show=False),
+        Binding("1", "show(0)", "Tabs", key_display="1–9"),
+        *(Binding(str(number + 1), f"show({number})", show=False) for number in range(1, len(TABS))),
         Binding("tab", "turn(1)", "Next", show=False, priority=True),
         Binding("shift+tab", "turn(-1)", "Previous", show=False, priority=True),
         Binding("escape", "to_list", "Back", show=False),
         Binding("y", "copy", "Copy"),
+        Binding("t", "in_time", "In time"),
     ]
 
     state: reactive[State] = reactive(State, always_update=True)
@@ -103,6 +107,10 @@ class DiagnoseApp(App[int]):
         with ContentSwitcher(initial="overview"):
             yield Overview(id="overview").data_bind(DiagnoseApp.state)
             yield FindingsPane(self._read, self._explain).data_bind(DiagnoseApp.state)
+            yield TimelineTab().data_bind(DiagnoseApp.state)
+            yield ProfileTab("kernels", kernel_table).data_bind(DiagnoseApp.state)
+            yield ProfileTab("operators", operator_table).data_bind(DiagnoseApp.state)
+            yield MemoryTab().data_bind(DiagnoseApp.state)
             yield FixesPane().data_bind(DiagnoseApp.state)
             yield DiffPane().data_bind(DiagnoseApp.state)
             yield OutputPane().data_bind(DiagnoseApp.state)
@@ -161,6 +169,8 @@ class DiagnoseApp(App[int]):
     @on(StateChanged)
     def _take(self) -> None:
         self.state = self.feed.state
+        if self.active not in present(self.state):
+            self.active = "overview"
         self._tick()
 
     def _tick(self) -> None:
@@ -171,22 +181,25 @@ class DiagnoseApp(App[int]):
         for switcher in self.query(ContentSwitcher):
             switcher.current = name
             self._focus_first()
+        self.refresh_bindings()
 
     def _focus_first(self) -> None:
         pane = self.query_one(f"#{self.active}")
-        for widget in (*pane.query(Choices), *pane.query(Lines)):
+        for widget in (*pane.query(Choices), *pane.query(TimelineView), *pane.query(SortableTable), *pane.query(Lines)):
             if widget.display:
                 widget.focus()
                 return
         self.screen.set_focus(None)
 
-    def action_show(self, name: str) -> None:
-        """Bring the tab of that name to the front."""
-        self.active = name
+    def action_show(self, number: int) -> None:
+        """Bring the tab with that number to the front, the first being 0."""
+        names = present(self.state)
+        if number < len(names):
+            self.active = names[number]
 
     def action_turn(self, by: int) -> None:
         """The next tab, or the one before."""
-        names = list(TABS)
+        names = present(self.state)
         self.active = names[(names.index(self.active) + by) % len(names)]
 
     def action_help(self) -> None:
@@ -197,12 +210,29 @@ class DiagnoseApp(App[int]):
         """From the details to the list."""
         self._focus_first()
 
+    def action_in_time(self) -> None:
+        """Show the finding under the cursor on the timeline."""
+        index = self.query_one(FindingsPane).current_index
+        findings = self.state.diagnosis.findings if self.state.diagnosis else ()
+        if index is not None and self.query_one(TimelineView).show(findings[index], index):
+            self.active = "timeline"
+        else:
+            self.notify("This finding has no time on the timeline.", timeout=2)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's call
+        """`t` only where there are a finding and a timeline."""
+        if action == "in_time":
+            return self.active in ("overview", "findings") and "timeline" in present(self.state)
+        return True
+
     def action_copy(self) -> None:
         """Copy what the tab is about."""
         if self.active in ("overview", "findings"):
             text = self.query_one(FindingsPane).place_text()
         elif self.active == "output":
             text = self.state.output
+        elif self.active in ("kernels", "operators"):
+            text = self.query_one(f"#{self.active}", ProfileTab).row_text()
         else:
             fix = self.query_one(FixesPane).current
             text = fix.diff if self.active == "fixes" and fix is not None else shown_diff(self.state)[0]

@@ -39,7 +39,7 @@ def nice_ceiling(value: float) -> int:
 
 
 def step_chart(columns: Sequence[Column], width: int, height: int, plain: bool = False) -> list[Text]:
-    """The newest steps as columns, newest at the right, input wait at the foot of each; an axis at the left.
+    """The newest steps as columns from the left, input wait at the foot of each; an axis at the left.
 
     `plain` draws input wait as shade, for screens without colour.
     """
@@ -53,7 +53,6 @@ def step_chart(columns: Sequence[Column], width: int, height: int, plain: bool =
     lines = []
     for row in range(height - 1, -1, -1):
         line = _axis_label(row, height, top)
-        line.append(" " * (room - len(shown)))
         lines.append(_joined(line, [_cell(whole - 8 * row, waited - 8 * row, plain) for whole, waited in heights]))
     return lines
 

@@ -57,7 +57,7 @@ class DiffPane(Tab):
     def watch_state(self) -> None:
         """Draw it anew where it changed."""
         if self.is_mounted:
-            self.fill()
+            self.refill()
 
     def fill(self) -> None:
         """Draw it."""

@@ -12,7 +12,6 @@ from textual.widgets import OptionList
 from diagnose.model import Diagnosis, Finding, Place
 from diagnose.report.cannot_tell import unsure
 from diagnose.report.line_wrapping import wrap
-from diagnose.report.memory import headline, memory_lines, title
 from diagnose.report.paths import clipped, clipped_path, place
 from diagnose.report.phrases import gain, is_healthy, measure, sentence, value
 from diagnose.report.styled_text import styled
@@ -24,7 +23,7 @@ from diagnose.tui.finding_line import cost, finding_line, place_width
 from diagnose.tui.lines import Lines
 from diagnose.tui.tab import Tab
 from diagnose.tui.theme import FAINT
-from diagnose.units import format_bytes, format_share
+from diagnose.units import format_share
 
 Explain = Callable[[str], str]
 _PLACES = 3
@@ -46,7 +45,7 @@ class FindingsPane(Tab):
     def watch_state(self, before: State, state: State) -> None:
         """Only a new diagnosis changes anything here."""
         if self.is_mounted and (before.diagnosis is not state.diagnosis or not self._drawn()):
-            self.fill()
+            self.refill()
 
     @on(OptionList.OptionHighlighted, "#finding-list")
     def _moved(self) -> None:
@@ -60,6 +59,12 @@ class FindingsPane(Tab):
         """Put the cursor on the finding with that index."""
         self.query_one(Choices).highlighted = index
 
+    @property
+    def current_index(self) -> int | None:
+        """Which finding is under the cursor."""
+        key = self.query_one(Choices).key
+        return int(key) if key is not None and key.isdigit() else None
+
     def place_text(self) -> str:
         """`file:line` of the finding under the cursor, to be copied."""
         finding = self._current()
@@ -72,9 +77,6 @@ class FindingsPane(Tab):
         """Draw it."""
         diagnosis = self.state.diagnosis
         entries = self._entries(diagnosis) if diagnosis else []
-        if diagnosis is not None and diagnosis.memory is not None:
-            beside = format_bytes(diagnosis.memory.held_bytes)
-            entries.append((_MEMORY, styled("▒ memory at its peak", MUTED).append(f"  {beside}", FAINT)))
         if diagnosis is not None and diagnosis.cannot_tell:
             entries.append((_UNSURE, styled("? cannot tell", MUTED).append(f"  {len(diagnosis.cannot_tell)}", FAINT)))
         choices = self.query_one(Choices)
@@ -92,8 +94,8 @@ class FindingsPane(Tab):
         return [(str(index), line) for index, line in enumerate(lines)]
 
     def _current(self) -> Finding | None:
-        diagnosis, key = self.state.diagnosis, self.query_one(Choices).key
-        return diagnosis.findings[int(key)] if diagnosis and key is not None and key.isdigit() else None
+        diagnosis, index = self.state.diagnosis, self.current_index
+        return diagnosis.findings[index] if diagnosis and index is not None else None
 
     def _detail(self) -> None:
         view = self.query_one(Lines)
@@ -102,10 +104,6 @@ class FindingsPane(Tab):
         root = self.state.started.cwd if self.state.started else None
         if finding is not None:
             lines = detail(finding, root, width, self._read, self._explain)
-        elif diagnosis is not None and diagnosis.memory is not None and self.query_one(Choices).key == _MEMORY:
-            peak = diagnosis.memory
-            about = [styled(line, FAINT) for line in wrap(headline(peak), width)]
-            lines = [styled(title(peak), "bold"), *about, Text(), *memory_lines(peak, root, width)]
         elif diagnosis is not None:
             lines = _without_finding(self.state, diagnosis, width)
         else:
@@ -118,7 +116,6 @@ class FindingsPane(Tab):
 
 
 _UNSURE = "cannot-tell"
-_MEMORY = "memory"
 _SIDE_BY_SIDE = 100  # columns; as the breakpoint of the application
 _SCROLLS_FROM = 6  # entries, below that width; as the height of the list
 

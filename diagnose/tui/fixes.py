@@ -149,7 +149,7 @@ class FixesPane(Tab):
     def watch_state(self) -> None:
         """Trials move with every pair of blocks."""
         if self.is_mounted:
-            self.fill()
+            self.refill()
 
     @on(OptionList.OptionHighlighted, "#fix-list")
     def _moved(self) -> None:

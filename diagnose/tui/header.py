@@ -15,6 +15,7 @@ from diagnose.report.verdict_table import is_idle
 from diagnose.report.vocabulary import ACCENT, BAD, GOOD, how_it_ended
 from diagnose.session import State
 from diagnose.tui.panel import Panel, spread
+from diagnose.tui.present import SHORT, TABS, present
 from diagnose.tui.theme import FAINT
 from diagnose.units import NS_PER_S
 
@@ -70,11 +71,8 @@ def _source(state: State) -> str:
     return state.diagnosis.source[0] if state.diagnosis and state.diagnosis.source else ""
 
 
-TABS = {"overview": "Overview", "findings": "Findings", "fixes": "Fixes", "diff": "Diff", "output": "Output"}
-
-
 class TabStrip(Panel):
-    """The five tabs with their keys and how much there is behind each."""
+    """The tabs that have something to say, with their keys and how much there is behind each."""
 
     active: reactive[str] = reactive("overview")
 
@@ -86,31 +84,38 @@ class TabStrip(Panel):
             self.name = name
 
     def draw(self, width: int, height: int | None) -> list[Text]:  # noqa: ARG002 - one line, whatever the height
-        line = styled("")
-        for name, tab in self._tabs().items():
-            line.append_text(tab).append(_BETWEEN if name != "output" else "")
+        tabs, between = self._tabs(width)
+        line = Text(" " * between).join(tabs.values())
+        line.no_wrap, line.end = True, ""
         line.truncate(width)
         return [line]
 
     def on_click(self, event: Click) -> None:
         """Tell which tab lies under the pointer."""
         position = event.x - self.styles.padding.left
-        for name, tab in self._tabs().items():
+        tabs, between = self._tabs(self.size.width)
+        for name, tab in tabs.items():
             if 0 <= position < len(tab):
                 self.post_message(self.Chosen(name))
-            position -= len(tab) + len(_BETWEEN)
+            position -= len(tab) + between
 
-    def _tabs(self) -> dict[str, Text]:
-        counts = _counts(self.state)
+    def _tabs(self, width: int) -> tuple[dict[str, Text], int]:
+        """As much of each as `width` holds: without counts where those do not fit, then with short names."""
+        for between, with_counts, short in ((3, True, False), (2, True, False), (2, False, False), (2, False, True)):
+            tabs = self._drawn(with_counts, short)
+            if sum(len(tab) + between for tab in tabs.values()) - between <= width:
+                break
+        return tabs, between
+
+    def _drawn(self, with_counts: bool, short: bool) -> dict[str, Text]:
+        counts = _counts(self.state) if with_counts else {}
         tabs = {}
-        for number, (name, label) in enumerate(TABS.items(), 1):
+        for number, name in enumerate(present(self.state), 1):
             active = name == self.active
+            label = SHORT.get(name, TABS[name]) if short and not active else TABS[name]
             tab = styled(f"{number} ", ACCENT if active else FAINT).append(label, "bold underline" if active else FAINT)
-            tabs[name] = tab.append(f" {counts[name]}" if counts[name] else "", FAINT)
+            tabs[name] = tab.append(f" {counts[name]}" if counts.get(name) else "", FAINT)
         return tabs
-
-
-_BETWEEN = "   "
 
 
 def _counts(state: State) -> dict[str, str]:
@@ -123,9 +128,7 @@ def _counts(state: State) -> dict[str, str]:
     added = sum(line.startswith("+") and not line.startswith("+++") for line in changed)
     removed = sum(line.startswith("-") and not line.startswith("---") for line in changed)
     return {
-        "overview": "",
         "findings": str(findings) if findings else "",
         "fixes": f"{kept}/{tried}" if state.patch else str(tried) if tried else "",
         "diff": f"+{added} −{removed}" if changed else "",
-        "output": "",
     }

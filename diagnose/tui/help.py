@@ -14,11 +14,15 @@ from diagnose.report.vocabulary import ACCENT, DECISIONS, SEVERITIES
 from diagnose.tui.theme import FAINT
 
 KEYS = (
-    ("1 – 5, tab", "overview, findings, fixes, diff, output"),
+    ("1 – 9, tab", "the tabs: those that have something to say"),
     ("↑ ↓  j k", "move in a list, scroll a text; h l sideways"),
     ("enter", "open a finding; go to its details"),
     ("esc", "back to the list"),
-    ("y", "copy: the place of a finding, or a diff"),
+    ("t", "show a finding on the timeline"),
+    ("← → + − 0", "timeline: move, zoom, all; [ ] by step, w b by span"),
+    ("n N", "timeline: the next finding, the one before"),
+    ("s S r", "tables: sort by the next column; reverse"),
+    ("y", "copy: the place of a finding, a kernel's name, a diff"),
     ("q", "quit; asks first while the program runs"),
 )
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from diagnose.model import Diagnosis
 from diagnose.session import State, fold, read
 from diagnose.tui.app import DiagnoseApp, Work
 from diagnose.tui.feed import Feed
@@ -41,9 +40,9 @@ def view_journal(path: Path) -> int:
     return _view(replace(state, warnings=(*state.warnings, *warnings)), last_ns)
 
 
-def view_diagnosis(diagnosis: Diagnosis) -> int:
-    """Show a diagnosis of recordings."""
-    return _view(State(diagnosis=diagnosis), None)
+def view_state(state: State) -> int:
+    """Show what recordings say."""
+    return _view(state, None)
 
 
 def _view(state: State, last_ns: int | None) -> int:

@@ -57,10 +57,5 @@ class OutputPane(Tab):
         self.query_one(Lines).show(output_lines(output) if output else drawn[1])
 
     def _empty(self) -> list[Text]:
-        over = self.state.ended is not None or self.state.started is None
-        words = (
-            "What a program prints is kept where it runs under this screen; else it goes to the terminal alone."
-            if over
-            else "What the program prints appears here."
-        )
+        words = "What the program prints appears here."
         return [styled("No output", "bold"), *(styled(line, FAINT) for line in wrap(words, self.size.width - 1))]

@@ -7,9 +7,10 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.reactive import reactive
 
-from diagnose.model import TOGETHER, Decision
+from diagnose.model import TOGETHER, Decision, Diagnosis
 from diagnose.report.line_wrapping import wrap
 from diagnose.report.mean_vs_median import on_average
+from diagnose.report.memory import ONLY_MEMORY
 from diagnose.report.next_steps import next_command
 from diagnose.report.paths import clipped
 from diagnose.report.phrases import arithmetic, final, is_healthy, is_quiet, quiet_news
@@ -23,12 +24,14 @@ from diagnose.tui.choices import Choices
 from diagnose.tui.finding_line import finding_line, place_width
 from diagnose.tui.header import INTERRUPTED
 from diagnose.tui.panel import Panel, spread
+from diagnose.tui.present import present
+from diagnose.tui.profile.overview_panels import KernelsPanel, LanesPanel, MemoryPanel
 from diagnose.tui.ranks import RankPanel, has_ranks
 from diagnose.tui.steps import StepPanel
 from diagnose.tui.theme import FAINT
 from diagnose.units import format_ns
 
-_TALL = 34  # rows; as the breakpoint of the application
+_MIDDLE, _TALL, _VERY_TALL = 28, 34, 46  # rows
 
 
 class AccountingPanel(Panel):
@@ -77,7 +80,9 @@ class FindingsTitle(Panel):
         diagnosis = self.state.diagnosis
         if diagnosis is None:
             return [styled("Fix first", "bold"), styled("findings appear here, the costliest first", FAINT)]
-        if diagnosis.steps.count == 0:
+        if is_stepless(diagnosis):
+            if diagnosis.memory is not None:
+                return [styled(line, FAINT) for line in wrap(ONLY_MEMORY, width)]
             return [styled("No training step was found in the recording.", BAD)]
         if is_quiet(diagnosis):
             first, *rest = wrap(quiet_news(diagnosis), width - 2)
@@ -142,17 +147,43 @@ class Overview(Vertical):
     def compose(self) -> ComposeResult:
         yield StepPanel(id="steps").data_bind(Overview.state)
         yield AccountingPanel(id="accounting").data_bind(Overview.state)
+        yield LanesPanel(id="lanes").data_bind(Overview.state)
         yield RankPanel(id="ranks").data_bind(Overview.state)
         yield FindingsTitle(id="findings-title").data_bind(Overview.state)
         yield FirstFindings(id="first-findings").data_bind(Overview.state)
         yield Outcome(id="outcome").data_bind(Overview.state)
+        yield MemoryPanel(id="memory-peak").data_bind(Overview.state)
+        yield KernelsPanel(id="first-kernels").data_bind(Overview.state)
 
-    def watch_state(self, state: State) -> None:
-        """Leave no empty room for an outcome that is not there yet."""
-        if self.is_mounted:
-            lost = state.ended is not None and state.diagnosis is None
-            self.query_one(AccountingPanel).display = not lost
-            self.query_one(RankPanel).display = has_ranks(state)
-            self.query_one(FindingsTitle).display = not lost
-            told = state.ended is not None or state.final is not None or bool(state.trials)
-            self.query_one(Outcome).display = not lost and told
+    def watch_state(self) -> None:
+        """Show what there is, and no empty room for what is not."""
+        self._choose()
+
+    def on_resize(self) -> None:
+        """A large terminal has room for more."""
+        self._choose()
+
+    def _choose(self) -> None:
+        if not self.is_mounted:
+            return
+        state, rows = self.state, self.app.size.height
+        lost = state.ended is not None and state.diagnosis is None
+        live = any(len(steps.ends_ns) > 1 for steps in state.steps.values()) or state.diagnosis is None
+        stepless = is_stepless(state.diagnosis)
+        told = state.ended is not None or state.final is not None or bool(state.trials)
+        profile = state.profile
+        self.query_one(StepPanel).display = live
+        self.query_one(AccountingPanel).display = not lost and not stepless
+        self.query_one(RankPanel).display = has_ranks(state)
+        self.query_one(FindingsTitle).display = not lost
+        self.query_one(Outcome).display = not lost and told
+        self.query_one(MemoryPanel).display = stepless and "memory" in present(state)
+        timed = profile is not None and profile.timeline is not None and bool(profile.timeline.lanes)
+        self.query_one(LanesPanel).display = timed and not stepless and rows >= (_VERY_TALL if live else _MIDDLE)
+        kernels = profile is not None and bool(profile.kernels) and not stepless
+        self.query_one(KernelsPanel).display = kernels and rows >= (_VERY_TALL if live else _TALL)
+
+
+def is_stepless(diagnosis: Diagnosis | None) -> bool:
+    """Whether a recording has no training steps, as a memory snapshot has none."""
+    return diagnosis is not None and diagnosis.steps.count == 0

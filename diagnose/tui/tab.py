@@ -36,6 +36,12 @@ class Tab(Container):
             self._laid_out = self.size
             self.fill()
 
+    def refill(self) -> None:
+        """Draw what is new. While it is not seen its size is not known: it is drawn again when it is."""
+        self.fill()
+        if not (self.display and self.size):
+            self._laid_out = None
+
     def fill(self) -> None:
         """Draw it."""
         raise NotImplementedError

@@ -62,7 +62,12 @@ FINDING = record(
         "where": listed(PLACE),
         "fixers": listed(TEXT),
     },
-    {"confirm": MAYBE, "ends_run": {"type": "boolean"}, "short_of_memory": {"type": "boolean"}},
+    {
+        "confirm": MAYBE,
+        "ends_run": {"type": "boolean"},
+        "short_of_memory": {"type": "boolean"},
+        "example_ns": {"anyOf": [{"type": "array", "items": {"type": "integer"}, "maxItems": 2}, {"type": "null"}]},
+    },
 )
 WORK = record(
     {

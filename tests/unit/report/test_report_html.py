@@ -137,7 +137,7 @@ def test_the_page_ships_with_the_package() -> None:
     pyproject = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
     shipped = pyproject["tool"]["setuptools"]["package-data"]["diagnose.report"]
     folder = Path(html.__file__).parent
-    assert sorted(shipped) == sorted(path.name for path in folder.iterdir() if path.suffix in {".css", ".j2"})
+    assert sorted(shipped) == sorted(path.name for path in folder.iterdir() if path.suffix in {".css", ".j2", ".js"})
 
 
 class TestStepChart:

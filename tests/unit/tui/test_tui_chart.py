@@ -17,11 +17,11 @@ def drawn(columns: list[Column], width: int, height: int) -> list[str]:
     return [line.plain for line in step_chart(columns, width, height, plain=True)]
 
 
-def test_steps_are_columns_with_the_newest_at_the_right_and_input_wait_as_shade() -> None:
+def test_steps_are_columns_from_the_left_and_input_wait_as_shade() -> None:
     columns = [Column(40 * MS, 0), Column(20 * MS, 0), Column(38 * MS, 20 * MS)]
     assert drawn(columns, 14, 2) == [
-        "   50 ms┤  ▅ ▄",
-        "       0┤  █▆░",
+        "   50 ms┤▅ ▄",
+        "       0┤█▆░",
     ]
 
 
@@ -39,7 +39,7 @@ def test_one_hiccup_does_not_flatten_the_others() -> None:
 
 
 def test_minutes_stand_on_the_axis_as_round_numbers_of_seconds() -> None:
-    assert drawn([Column(140_000 * MS, 0)], 12, 2)[0] == "   150 s┤  ▇"
+    assert drawn([Column(140_000 * MS, 0)], 12, 2)[0] == "   150 s┤▇"
 
 
 @pytest.mark.parametrize(("value", "top"), [(0, 1), (1, 1), (17, 20), (20, 20), (21, 25), (130, 150), (9_100, 10_000)])

@@ -41,4 +41,4 @@ def test_a_fixer_without_an_edit_is_no_fix_in_the_tab_s_count() -> None:
     idle = Verdict("idle", Decision.NOT_TRIED, NOTHING_TO_CHANGE)
     tabs = TabStrip()
     tabs.state = State(verdicts=(kept, idle), patch=PatchAccepted(diff="+x = 1\n", fixers=["other"]))
-    assert "3 Fixes 1/1" in tabs.draw(80, None)[0].plain
+    assert "2 Fixes 1/1" in tabs.draw(80, None)[0].plain

@@ -44,7 +44,7 @@ SITUATIONS: dict[str, tuple[Callable[[], list[AnyEvent]], list[str]]] = {
     "findings": (journals.diagnosed, ["2"]),
     "detail": (journals.diagnosed, ["down", "enter", "enter", "pagedown"]),
     "cannot-tell": (journals.diagnosed, ["2", "end"]),
-    "memory": (journals.full, ["2", "end", "up"]),
+    "memory": (journals.full, ["3"]),
     "no-fixes-yet": (journals.watching, ["3"]),
     "trying": (journals.trying, ["3"]),
     "trying-overview": (journals.trying, []),

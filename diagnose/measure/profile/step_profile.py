@@ -1,0 +1,34 @@
+"""One rank's counted steps as tables and a timeline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from diagnose.measure import Measures
+from diagnose.measure.profile.kernel_rows import kernel_rows
+from diagnose.measure.profile.operator_rows import operator_rows
+from diagnose.measure.profile.step_lanes import step_timeline
+from diagnose.model import Diagnosis, StepProfile
+from diagnose.trace import Trace
+
+
+def profile_of(measures: Measures) -> StepProfile:
+    """What the counted steps of a rank consist of."""
+    return StepProfile(
+        rank=measures.trace.rank,
+        step_count=measures.step_count,
+        total_ns=measures.total_ns,
+        kernels=kernel_rows(measures),
+        operators=operator_rows(measures),
+        timeline=step_timeline(measures),
+    )
+
+
+def slowest_profile(traces: Sequence[Trace], diagnosis: Diagnosis) -> StepProfile | None:
+    """Of the rank whose steps are longest, as the diagnosis has it; None where no steps were recorded."""
+    counted = [one for one in diagnosis.per_rank if one.steps.count]
+    if not counted:
+        return None
+    slowest = max(counted, key=lambda one: one.steps.total_ns / one.steps.count)
+    trace = next((one for one in traces if (one.rank, one.source) == (slowest.rank, slowest.source)), None)
+    return profile_of(Measures(trace)) if trace is not None else None

@@ -1,0 +1,47 @@
+"""Which tabs there are: those that have something to say."""
+
+from __future__ import annotations
+
+from diagnose.session import State
+from diagnose.tui.diff import shown_diff
+
+TABS = {
+    "overview": "Overview",
+    "findings": "Findings",
+    "timeline": "Timeline",
+    "kernels": "Kernels",
+    "operators": "Operators",
+    "memory": "Memory",
+    "fixes": "Fixes",
+    "diff": "Diff",
+    "output": "Output",
+}
+SHORT = {
+    "overview": "Over",
+    "findings": "Find",
+    "timeline": "Time",
+    "kernels": "Kern",
+    "operators": "Ops",
+    "memory": "Mem",
+    "fixes": "Fix",
+    "output": "Out",
+}
+
+
+def present(state: State) -> list[str]:
+    """The tabs in their order. Of a run that goes on, those that fill as it does are there from the start."""
+    profile, diagnosis = state.profile, state.diagnosis
+    command = state.started.command if state.started else ""
+    goes_on = state.started is not None and state.ended is None
+    there = {
+        "overview": True,
+        "findings": goes_on or (diagnosis is not None and bool(diagnosis.findings or diagnosis.cannot_tell)),
+        "timeline": profile is not None and profile.timeline is not None and bool(profile.timeline.lanes),
+        "kernels": profile is not None and bool(profile.kernels),
+        "operators": profile is not None and bool(profile.operators),
+        "memory": diagnosis is not None and diagnosis.memory is not None,
+        "fixes": command == "fix" or bool(state.trials or state.verdicts),
+        "diff": bool(shown_diff(state)[0]),
+        "output": bool(state.output) or (goes_on and command in ("run", "fix")),
+    }
+    return [name for name in TABS if there[name]]

@@ -1,0 +1,82 @@
+"""What the first tab shows of the steps: one of them span by span, and the kernels that take most."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from diagnose.report.memory import headline, memory_lines, title
+from diagnose.report.paths import clipped
+from diagnose.report.profile.kernel_names import short_kernel
+from diagnose.report.profile.span_looks import span_look
+from diagnose.report.styled_text import styled
+from diagnose.tui.panel import Panel, spread
+from diagnose.tui.profile.lane_drawing import Window, axis_line, lane_lines
+from diagnose.tui.theme import FAINT
+from diagnose.units import format_ns, format_share
+
+_NAMES = 20
+_MOST_LANES = 4
+_LOW = 40
+"""Rows of the terminal below which lanes are one row high."""
+
+
+class LanesPanel(Panel):
+    """The middle step of the timeline."""
+
+    def draw(self, width: int, height: int | None) -> list[Text]:  # noqa: ARG002 - as many lines as lanes
+        profile = self.state.profile
+        timeline = profile.timeline if profile else None
+        if timeline is None:
+            return []
+        step = (len(timeline.steps_ns) - 2) // 2
+        begin, end = timeline.steps_ns[step], timeline.steps_ns[step + 1]
+        names = _NAMES if width >= 60 else 0
+        window = Window(begin, max(end - begin, 1), max(width - names, 1))
+        beside = styled(f"step {timeline.first_step + step + 1}, ", FAINT).append(format_ns(end - begin), "bold")
+        lines = [spread(styled("One step in time", "bold"), beside, width)]
+        lines.append(styled(" " * names).append_text(axis_line(window, begin)))
+        high = 2 if self.app.size.height >= _LOW else 1
+        shown = [lane for lane in timeline.lanes if lane.kind != "host"][:_MOST_LANES]
+        for lane in shown or timeline.lanes[:_MOST_LANES]:
+            for row, drawn in enumerate(lane_lines(lane, timeline, window, high, plain=self.app.no_color)):
+                label = clipped(lane.name, names - 1) if names and row == 0 else ""
+                lines.append(styled(f"{label:<{names}}", FAINT).append_text(drawn))
+        return lines
+
+
+class KernelsPanel(Panel):
+    """The kernels that take most of a step."""
+
+    def draw(self, width: int, height: int | None) -> list[Text]:
+        profile = self.state.profile
+        if profile is None or not profile.kernels:
+            return []
+        lines = [spread(styled("Kernels that take most", "bold"), styled("of each step", FAINT), width)]
+        for row in profile.kernels[: max((height or 3) - 1, 0)]:
+            look = span_look(row.kind)
+            line = styled("■ ", look.colour).append(f"{format_ns(row.total_ns / max(profile.step_count, 1)):>8} ")
+            line.append(f"{format_share(row.total_ns / profile.total_ns if profile.total_ns else 0.0):>6}  ", FAINT)
+            line.append(f"{clipped(look.label, 14):<15}", FAINT)
+            line.append(short_kernel(row.name))
+            if row.operator:
+                line.append(f"  {row.operator}", FAINT)
+            line.truncate(width, overflow="ellipsis")
+            lines.append(line)
+        return lines
+
+
+class MemoryPanel(Panel):
+    """What holds the memory, where a recording has no steps to speak of."""
+
+    def draw(self, width: int, height: int | None) -> list[Text]:  # noqa: ARG002 - as many lines as it has
+        peak = self.state.diagnosis.memory if self.state.diagnosis else None
+        if peak is None:
+            return []
+        root = self.state.started.cwd if self.state.started else None
+        rows = max(min(self.app.size.height // 4, 14), 6)
+        return [
+            styled(title(peak), "bold"),
+            styled(clipped(headline(peak), width), FAINT),
+            Text(),
+            *memory_lines(peak, root, width, rows=rows),
+        ]
