@@ -32,7 +32,7 @@ from diagnose.source.batches.loaders import Loader, LoadersFound, find_loaders
 from diagnose.source.batches.micro_batch import MicroBatch, microbatch
 from diagnose.source.batches.micro_step_methods import called_micro_step
 from diagnose.source.batches.micro_steps import LastMicroStep, last_micro_step
-from diagnose.source.dataflow.bindings import binding_of
+from diagnose.source.dataflow.bindings import binding_of, bound_to
 from diagnose.source.dataflow.exception_handlers import who_catches
 from diagnose.source.dataflow.flow import (
     STEADY_UPDATES,
@@ -66,6 +66,7 @@ from diagnose.source.device.host_overwrites import is_overwritten
 from diagnose.source.device.progress_bars import does_more, on_progress_bar, show_less_often, shown_at
 from diagnose.source.device.transfer_size import is_constant, is_small, is_variable, is_whole_batch
 from diagnose.source.device.transfers import Origin, Transfer, cuda_test, made_on_host, transfers
+from diagnose.source.device.truth_values import is_truth
 from diagnose.source.device.value_kinds import number_kind
 from diagnose.source.distributed.data_parallel import (
     DataParallel,
@@ -93,6 +94,7 @@ from diagnose.source.patterns.activations import WrittenActivation, written_acti
 from diagnose.source.patterns.add_norm import NormCall, ResidualNorm, residual_norms
 from diagnose.source.patterns.attention import Refused, WrittenAttention, mentions_fused, written_attentions
 from diagnose.source.patterns.attention_call import CannotFuse, fused_call
+from diagnose.source.patterns.class_probabilities import are_probabilities
 from diagnose.source.patterns.conv_norms import biased_before_norm
 from diagnose.source.patterns.cross_entropy import CrossEntropy, classes_last
 from diagnose.source.patterns.gated_units import GatedUnit, gated_units
@@ -240,6 +242,7 @@ __all__ = [
     "add_to_shim",
     "after_build",
     "also_without_cuda",
+    "are_probabilities",
     "argument",
     "argument_code",
     "asked_elsewhere",
@@ -253,6 +256,7 @@ __all__ = [
     "block_call_at",
     "block_calls",
     "block_of",
+    "bound_to",
     "built_model",
     "call_at",
     "call_in_place",
@@ -311,6 +315,7 @@ __all__ = [
     "is_read",
     "is_shim",
     "is_small",
+    "is_truth",
     "is_unchanging",
     "is_variable",
     "is_watching_hook",
