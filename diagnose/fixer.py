@@ -101,9 +101,10 @@ from diagnose.source.patterns.gated_units import GatedUnit, gated_units
 from diagnose.source.patterns.norms import WrittenNorm, written_norms
 from diagnose.source.patterns.rotary import RotatedPair, rotated_pairs
 from diagnose.source.patterns.vocabulary import OutputLayer, output_layers
+from diagnose.source.rewrite.adapted_layers import adaptation
 from diagnose.source.rewrite.context_removal import unwrap
 from diagnose.source.rewrite.functional import functional, operand
-from diagnose.source.rewrite.hooks import forward_hook, is_adapted, is_watching_hook, module_hook
+from diagnose.source.rewrite.hooks import forward_hook, is_watching_hook, module_hook
 from diagnose.source.rewrite.leftovers import unread_after, without_from_import, without_import
 from diagnose.source.rewrite.numpy_to_torch import Translated, copied, leaf, translated_use
 from diagnose.source.rewrite.removal import remove_call, remove_statements, take_out
@@ -239,6 +240,7 @@ __all__ = [
     "WrittenLikelihood",
     "WrittenNorm",
     "accumulation",
+    "adaptation",
     "add_to_shim",
     "after_build",
     "also_without_cuda",
@@ -304,7 +306,6 @@ __all__ = [
     "insert_above",
     "insert_after",
     "insert_before",
-    "is_adapted",
     "is_after",
     "is_append",
     "is_compiled",
