@@ -32,7 +32,7 @@ from diagnose.source.batches.loaders import Loader, LoadersFound, find_loaders
 from diagnose.source.batches.micro_batch import MicroBatch, microbatch
 from diagnose.source.batches.micro_step_methods import called_micro_step
 from diagnose.source.batches.micro_steps import LastMicroStep, last_micro_step
-from diagnose.source.dataflow.bindings import binding_of
+from diagnose.source.dataflow.bindings import binding_of, bound_to
 from diagnose.source.dataflow.exception_handlers import who_catches
 from diagnose.source.dataflow.flow import (
     STEADY_UPDATES,
@@ -66,6 +66,7 @@ from diagnose.source.device.host_overwrites import is_overwritten
 from diagnose.source.device.progress_bars import does_more, on_progress_bar, show_less_often, shown_at
 from diagnose.source.device.transfer_size import is_constant, is_small, is_variable, is_whole_batch
 from diagnose.source.device.transfers import Origin, Transfer, cuda_test, made_on_host, transfers
+from diagnose.source.device.truth_values import is_truth
 from diagnose.source.device.value_kinds import number_kind
 from diagnose.source.distributed.data_parallel import (
     DataParallel,
@@ -93,15 +94,17 @@ from diagnose.source.patterns.activations import WrittenActivation, written_acti
 from diagnose.source.patterns.add_norm import NormCall, ResidualNorm, residual_norms
 from diagnose.source.patterns.attention import Refused, WrittenAttention, mentions_fused, written_attentions
 from diagnose.source.patterns.attention_call import CannotFuse, fused_call
+from diagnose.source.patterns.class_probabilities import are_probabilities
 from diagnose.source.patterns.conv_norms import biased_before_norm
 from diagnose.source.patterns.cross_entropy import CrossEntropy, classes_last
 from diagnose.source.patterns.gated_units import GatedUnit, gated_units
 from diagnose.source.patterns.norms import WrittenNorm, written_norms
 from diagnose.source.patterns.rotary import RotatedPair, rotated_pairs
 from diagnose.source.patterns.vocabulary import OutputLayer, output_layers
+from diagnose.source.rewrite.adapted_layers import adaptation
 from diagnose.source.rewrite.context_removal import unwrap
 from diagnose.source.rewrite.functional import functional, operand
-from diagnose.source.rewrite.hooks import forward_hook, is_adapted, is_watching_hook, module_hook
+from diagnose.source.rewrite.hooks import forward_hook, is_watching_hook, module_hook
 from diagnose.source.rewrite.leftovers import unread_after, without_from_import, without_import
 from diagnose.source.rewrite.numpy_to_torch import Translated, copied, leaf, translated_use
 from diagnose.source.rewrite.removal import remove_call, remove_statements, take_out
@@ -237,9 +240,11 @@ __all__ = [
     "WrittenLikelihood",
     "WrittenNorm",
     "accumulation",
+    "adaptation",
     "add_to_shim",
     "after_build",
     "also_without_cuda",
+    "are_probabilities",
     "argument",
     "argument_code",
     "asked_elsewhere",
@@ -253,6 +258,7 @@ __all__ = [
     "block_call_at",
     "block_calls",
     "block_of",
+    "bound_to",
     "built_model",
     "call_at",
     "call_in_place",
@@ -300,7 +306,6 @@ __all__ = [
     "insert_above",
     "insert_after",
     "insert_before",
-    "is_adapted",
     "is_after",
     "is_append",
     "is_compiled",
@@ -311,6 +316,7 @@ __all__ = [
     "is_read",
     "is_shim",
     "is_small",
+    "is_truth",
     "is_unchanging",
     "is_variable",
     "is_watching_hook",

@@ -11,13 +11,15 @@ Why it helps
 Fix safety
     Bitwise, as long as the graph is the same in every step of every rank; where it is not, gradients may be missing or
     ranks wait forever. Left alone: modules that branch on random numbers or on the step, programs whose steps are of
-    several kinds (a generator's and a discriminator's), and those with `no_sync`, whose micro-steps differ in what is
-    reduced.
+    several kinds (a generator's and a discriminator's), steps that freeze or thaw parameters or differentiate several
+    times, and those with `no_sync`, whose micro-steps differ in what is reduced.
 """
 
 from __future__ import annotations
 
 import re
+
+import libcst as cst
 
 from diagnose.fixer import (
     Answer,
@@ -27,6 +29,7 @@ from diagnose.fixer import (
     Gate,
     Request,
     Site,
+    TrainingStep,
     data_parallel,
     example_request,
     set_keywords,
@@ -34,6 +37,8 @@ from diagnose.fixer import (
     varies,
 )
 
+_SETS_GRAPH = frozenset({"requires_grad", "requires_grad_"})
+_AGAIN = frozenset({"retain_graph", "create_graph"})
 _DIFFERS = re.compile(r"\bno_sync\(|require_backward_grad_sync|_set_static_graph")
 
 
@@ -45,6 +50,8 @@ def rewrite(request: Request) -> Answer:
     forwards = {frozenset(map(id, step.forward or (step.backward,))) for step in steps}
     if len(forwards) > 1:  # a model's part in one may be another than its part in the next
         return None
+    if any(_changes_graph(step) for step in steps):
+        return None
     found = data_parallel(request.sources, request.sites)
     wrappers = [one for one in found if one.leaves("static_graph", default="False")]
     if not wrappers:
@@ -55,6 +62,14 @@ def rewrite(request: Request) -> Answer:
         remove = ["find_unused_parameters"] if searches and one.code("static_graph") is None else []
         edits.append((one.path, set_keywords(one.source, one.call, {"static_graph": "True"}, remove=remove)))
     return Edits(request.edited(edits), "tell DistributedDataParallel that every step has the same graph")
+
+
+def _changes_graph(step: TrainingStep) -> bool:
+    """Whether a turn sets which parameters have gradients, or asks for gradients beside its backward pass."""
+    source = step.source
+    if any(name.value in _SETS_GRAPH for name in source.every(cst.Name, step.turn)):
+        return True
+    return any(arg.keyword.value in _AGAIN for arg in source.every(cst.Arg, step.turn) if arg.keyword is not None)
 
 
 def _recorded(text: str) -> Request:
@@ -87,6 +102,12 @@ FIXER = Fixer(
         Example(
             _IMPORT + "judge = DDP(net)\nfor x in batches:\n    net(x).mean().backward()\n    optimizer.step()\n"
             "    net(make(x)).mean().backward()\n    other.step()\n",
+            None,
+            _recorded,
+        ),
+        Example(
+            _IMPORT + "model = DDP(net)\nfor x in batches:\n    net.body.requires_grad_(epoch > 3)\n"
+            "    model(x).mean().backward()\n    optimizer.step()\n",
             None,
             _recorded,
         ),

@@ -10,9 +10,11 @@ Why it helps
     travel than their gradients, and nothing is computed meanwhile.
 
 Fix safety
-    Bitwise, where a DistributedDataParallel reduces the gradients of that model. Without one the ranks would drift
-    apart: such programs are left alone, and so are those in which one rank alone steps or loads weights, each rank
-    sends those that it stepped, or another model is sent, such as an average of the weights.
+    Bitwise, where a DistributedDataParallel reduces the gradients of that model, and all ranks then do the same to its
+    weights. Left alone: programs without one, or in which it does not reduce all gradients (`no_sync`, a communication
+    hook); in which one rank alone steps or loads weights, or a rank's number goes into a setting; in which a step does
+    more after the backward pass than clip gradients and let the optimizer step, in each turn or each n-th; and where
+    each rank sends those weights that it stepped, or another model is sent, such as an average of the weights.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ from diagnose.fixer import (
     data_parallel,
     example_request,
     parameter_loops,
+    parse,
     remove_statements,
     training_steps,
     within,
@@ -45,12 +48,33 @@ from diagnose.fixer import (
 )
 
 _ASKS_RANKS = re.compile(r"world_?size|is_initialized|is_available|\bdistributed\b|\bddp\b", re.IGNORECASE)
+_RANK = re.compile(r"rank", re.IGNORECASE)
+_REDUCES_LESS = frozenset({"no_sync", "register_comm_hook", "require_backward_grad_sync"})
+_ALIKE = frozenset(
+    {
+        "step",
+        "zero_grad",
+        "backward",
+        "scale",
+        "unscale_",
+        "update",
+        "clip_grad_norm_",
+        "clip_grad_value_",
+        "parameters",
+    }
+    | {"item", "detach", "print", "len", "float", "int", "append", "format", "get_last_lr", "size", "range", "barrier"}
+    | {"set_postfix", "set_description", "all_reduce", "log", "info", "add_scalar", "perf_counter", "time"}
+)
+"""What a step may call after its backward pass: it does the same to the weights of all ranks, or nothing."""
 _WRITES = frozenset({"step", "load_state_dict", "copy_", "mul_", "add_", "lerp_", "fill_", "zero_", "apply"})
 
 
 def rewrite(request: Request) -> Answer:
     """Take out what runs after a backward pass of a wrapped model."""
     if not any(one.is_wrapper for one in data_parallel(request.sources, request.sites)):
+        return None
+    parsed = [source for text in request.sources.values() if (source := parse(text)) is not None]
+    if any(_reduces_less(source) or _differ(source, source.module) for source in parsed):
         return None
     edits: list[tuple[str, list[Splice]]] = []
     for loop in parameter_loops(request.sources):
@@ -64,13 +88,16 @@ def rewrite(request: Request) -> Answer:
 def _in_training(request: Request, loop: ParameterLoop) -> list[cst.BaseSmallStatement | cst.BaseCompoundStatement]:
     """The statements that go: in a turn of a training loop, and the function if nobody else calls it."""
     steps = [step for step in training_steps(request.sources, request.sites) if step.path == loop.path]
-    steps = [step for step in steps if step.loop is not None and not _differ(step)]
+    steps = [step for step in steps if step.loop is not None]
     source = loop.source
 
     def is_in_vain(node: cst.CSTNode, model: str) -> bool:
         """Whether a step's own wrapped model is sent there, and whatever the question around it, nothing else is."""
         return any(
-            within(source, node, step.turn) and _is_its(request, step, model) and _stands_alone(source, node, step)
+            within(source, node, step.turn)
+            and _is_its(request, step, model)
+            and _stands_alone(source, node, step)
+            and _does_alike(step, node)
             for step in steps
         )
 
@@ -104,10 +131,64 @@ def _is_its(request: Request, step: TrainingStep, model: str) -> bool:
     return model in {step.model, f"{step.model}.module", inner}
 
 
-def _differ(step: TrainingStep) -> bool:
-    """Whether one rank does to the weights what the others do not."""
-    branches = (each for each in step.source.every(cst.If, step.turn) if asks_rank(step.source, each))
-    return any(call_name(call) in _WRITES for branch in branches for call in step.source.every(cst.Call, branch))
+def _reduces_less(source: Source) -> bool:
+    """Whether gradients may be reduced otherwise than all of them, as their mean."""
+    return any(name.value in _REDUCES_LESS for name in source.every(cst.Name))
+
+
+def _differ(source: Source, below: cst.CSTNode) -> bool:
+    """Whether one rank does to the weights what the others do not, or sets something by its number."""
+    branches = [each for each in source.every(cst.If, below) if asks_rank(source, each)]
+    if any(call_name(call) in _WRITES for branch in branches for call in source.every(cst.Call, branch)):
+        return True
+    settings = [*source.every(cst.Assign, below), *source.every(cst.Call, below)]
+    optimizers = (each for each in settings if isinstance(each, cst.Call) and _is_of_optimizer(source, each))
+    groups = (each for each in settings if isinstance(each, cst.Assign) and _is_item(each))
+    return any(_RANK.search(name.value) for each in (*optimizers, *groups) for name in source.every(cst.Name, each))
+
+
+def _is_of_optimizer(source: Source, call: cst.Call) -> bool:
+    return call_name(call).startswith("clip_grad") or any(
+        name.startswith("torch.optim.") for name in source.names(call.func)
+    )
+
+
+def _is_item(assign: cst.Assign) -> bool:
+    return any(isinstance(each.target, cst.Subscript) for each in assign.targets)
+
+
+def _does_alike(step: TrainingStep, node: cst.CSTNode) -> bool:
+    """Whether all that a step does to weights beside `node` is its backward pass and the optimizer's step, in each turn
+    or each n-th."""
+    source, end = step.source, step.source.span(step.backward)[1]
+    others = [each for each in step.turn.body if each is not node and not within(source, node, each)]
+    loops = [
+        each.iter for other in others for each in (other, *source.every(cst.For, other)) if isinstance(each, cst.For)
+    ]
+    if any("parameters" in source.code(each) or "state_dict" in source.code(each) for each in loops):
+        return False
+    for other in others:
+        branches = [each for each in source.every(cst.If, other) if asks_rank(source, each)]
+        for call in source.every(cst.Call, other):
+            told = any(within(source, call, branch) for branch in branches)  # writes were looked for there
+            if source.span(call)[1] > end and call_name(call) not in _ALIKE and not told:
+                return False
+        if any(isinstance(each.target, cst.Attribute) for each in source.every(cst.AugAssign, other)):
+            return False
+    return all(_is_counted(source, call, step) for call in step.optimizer_steps)
+
+
+def _is_counted(source: Source, call: cst.Call, step: TrainingStep) -> bool:
+    """Whether questions around a call within the turn are about the number of the turn alone."""
+    for above in source.ancestors(call):
+        if above is step.turn:
+            break
+        if isinstance(above, cst.If):
+            test = above.test
+            modulo = any(isinstance(each.operator, cst.Modulo) for each in source.every(cst.BinaryOperation, test))
+            if not modulo or any(call_name(each) != "len" for each in source.every(cst.Call, test)):
+                return False
+    return True
 
 
 def _stands_alone(source: Source, node: cst.CSTNode, step: TrainingStep) -> bool:
@@ -173,5 +254,13 @@ FIXER = Fixer(
         ),
         Example(_AFTER + "        for p in average.parameters():\n            dist.broadcast(p, 0)\n", None, _recorded),
         Example(_BEFORE.replace("        opt", "        if dist.get_rank() == 0:\n            opt"), None, _recorded),
+        Example(_BEFORE.replace("        opt", "        if loss.item() < 3:\n            opt"), None, _recorded),
+        Example(_BEFORE.replace("        align", "        perturb(model)\n        align"), None, _recorded),
+        Example(
+            _BEFORE.replace("        opt", "        optimizer.param_groups[0]['lr'] = rate * rank\n        opt"),
+            None,
+            _recorded,
+        ),
+        Example(_BEFORE + "    model.register_comm_hook(None, noop_hook)\n", None, _recorded),
     ),
 )

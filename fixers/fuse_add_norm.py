@@ -33,13 +33,13 @@ from diagnose.fixer import (
     ResidualNorm,
     Source,
     Splice,
+    adaptation,
     call_in_place,
     comments_above,
     ensure_from_import,
     example_request,
     free_name,
     in_place,
-    is_adapted,
     is_compiled,
     parse,
     residual_norms,
@@ -47,9 +47,7 @@ from diagnose.fixer import (
     take_out,
 )
 
-_BY_HAND = (
-    "Add to the residual stream and normalise with `diagnose.kernels.{}` by hand: layers are hooked or adapted here."
-)
+_BY_HAND = "Add to the residual stream and normalise with `diagnose.kernels.{}` by hand: {} hooks or replaces layers."
 
 
 def rewrite(request: Request) -> Answer:
@@ -66,8 +64,11 @@ def rewrite(request: Request) -> Answer:
             for one in residual_norms(source)
             if not is_compiled(request.sources, request.sites, path, source, one.norm.root)
         ]
-        if pairs and is_adapted(request.sources):
-            return Advice(_BY_HAND.format(_operator(pairs[0].norm)))
+        for pair in pairs:
+            name = source.code(pair.norm.root.func).rpartition(".")[2]
+            adapted = adaptation(request.sources, name, {"torch.nn.LayerNorm", "torch.nn.RMSNorm"})
+            if adapted is not None:
+                return Advice(_BY_HAND.format(_operator(pair.norm), adapted))
         if pairs:
             names, imports = ensure_from_import(source, "diagnose.kernels", [_operator(one.norm) for one in pairs])
             made = [edit for one, name in zip(pairs, names, strict=True) for edit in _edits(source, one, name)]

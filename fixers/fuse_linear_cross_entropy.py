@@ -44,6 +44,7 @@ from diagnose.fixer import (
     Request,
     Source,
     Splice,
+    adaptation,
     call_in_place,
     compilations,
     computes_loss,
@@ -53,7 +54,6 @@ from diagnose.fixer import (
     has_losses,
     in_place,
     insert_before,
-    is_adapted,
     losses_of_steps,
     operand,
     output_losses,
@@ -126,16 +126,12 @@ def _against(request: Request, path: str, source: Source, found: OutputLoss) -> 
 def _handled(request: Request, layer: str) -> str | None:
     """Who else has a hand in the output layer."""
     name = layer.rpartition(".")[2]
-    other = re.compile(
-        rf"(?<!self)(?<!args)(?<!cfg)(?<!config)\.{name}\s*=(?!=)\s*(?!(?:torch\.)?(?:nn\.)?Linear\()[^\n]*\("
-    )
-    if is_adapted(request.sources):
-        return "layers are hooked or adapted in this program"
+    adapted = adaptation(request.sources, name, {"torch.nn.Linear"})
+    if adapted is not None:
+        return f"{adapted} hooks or replaces layers, and {layer} may be one of them"
     for text in request.sources.values():
         if _SHARDED.search(text):
             return f"weights are sharded, and {layer} may be a unit of its own"
-        if other.search(text):
-            return f"{layer} is wrapped for itself, or another one is put in its place"
         if _SCRIPTED.search(text):
             return "TorchScript cannot compile the fused operator"
     return None

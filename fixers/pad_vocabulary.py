@@ -13,8 +13,10 @@ Why it helps
 Fix safety
     Rounding: other kernels, other order of sums. The scores of the added rows never reach the loss: that, the random
     numbers drawn for initial values, checkpoints and the tokenizer's size are why the parameter itself is not made
-    larger, as one would do in a new program. The layer's own `forward` is no longer called, so a layer with hooks
-    or adapters is left alone. Scores are a view of a wider tensor: `.view(-1, size)` works, `.view(-1)` would not.
+    larger, as one would do in a new program. The layer's own `forward` is no longer called: programs that hook layers,
+    set or replace this one, or hand it to what adapts it are left alone. Scores are a view of a wider tensor, so they
+    are not contiguous: `.view(-1, size)` works, `.view(-1)` would not. Left alone: programs that ask for that or for
+    the memory of a tensor.
 """
 
 from __future__ import annotations
@@ -32,34 +34,42 @@ from diagnose.fixer import (
     Request,
     Source,
     Splice,
+    adaptation,
+    call_name,
     example_request,
     free_name,
     functional,
     insert_before,
-    is_adapted,
     output_layers,
     parse,
     replace,
 )
 
 _ROWS = 64
+_ASKS_LAYOUT = frozenset({"is_contiguous", "stride", "storage_offset", "data_ptr", "storage", "untyped_storage"})
 
 
 def rewrite(request: Request) -> Answer:
     """Pad at every call of an output layer that training goes through."""
-    if is_adapted(request.sources):
-        return Advice("Round the vocabulary up to a multiple of 64 by hand: layers are wrapped or hooked here.")
     edits: list[tuple[str, list[Splice]]] = []
     there = False
     for path, text in request.sources.items():
         source = parse(text) if "Linear" in text else None
         if source is None:
             continue
+        if any(call_name(call) in _ASKS_LAYOUT for call in source.every(cst.Call)):
+            return None
         for layer in output_layers(source):
             if layer.size is not None and layer.size % 8 == 0:
                 continue
             there = there or f"self.{layer.name}.weight, (0, 0, 0," in text
             calls = _in_training(request, path, source, layer)
+            adapted = adaptation(request.sources, layer.name, {"torch.nn.Linear"}) if calls else None
+            if adapted is not None:
+                return Advice(
+                    f"Round the vocabulary up to a multiple of 64 by hand: {adapted} hooks or replaces layers, and "
+                    f"`{layer.name}` may be one of them."
+                )
             edits += [(path, _edits(source, layer, call)) for call in calls]
     files = request.edited(edits)
     if files:
@@ -95,7 +105,7 @@ def _edits(source: Source, layer: OutputLayer, call: cst.Call) -> list[Splice]:
         bias = free_name(source, "padded_bias")
         lines.append(f"{bias} = {name}.pad({head}.bias, (0, -{head}.out_features % {_ROWS}))")
         operands.append(bias)
-    code = f"{name}.linear({', '.join(operands)}).split({head}.out_features, dim=-1)[0]"
+    code = f"{name}.linear({', '.join(operands)})[..., : {head}.out_features]"
     return [*imports, insert_before(source, statement, lines), replace(source, call, code)]
 
 
@@ -125,7 +135,7 @@ FIXER = Fixer(
             before=_MODEL.format(bias="False", rest="        return self.head(x)\n"),
             after=_MODEL.format(
                 bias="False",
-                rest=_PADDED + "        return F.linear(x, padded).split(self.head.out_features, dim=-1)[0]\n",
+                rest=_PADDED + "        return F.linear(x, padded)[..., : self.head.out_features]\n",
             ),
             request=_recorded,
         ),
@@ -138,7 +148,7 @@ FIXER = Fixer(
                 rest="        last = self.head(x[:, [-1]])\n"
                 + _PADDED
                 + "        padded_bias = F.pad(self.head.bias, (0, -self.head.out_features % 64))\n"
-                "        return F.linear(x, padded, padded_bias).split(self.head.out_features, dim=-1)[0], last\n",
+                "        return F.linear(x, padded, padded_bias)[..., : self.head.out_features], last\n",
             ),
             request=_recorded,
         ),
@@ -148,6 +158,18 @@ FIXER = Fixer(
             .replace("vocabulary)", "50304)")
             .replace("(vocabulary, width)", "(50304, width)")
             .replace("width, vocabulary,", "width, 50304,"),
+            after=None,
+            request=_recorded,
+        ),
+        Example(
+            before=_MODEL.format(bias="False", rest="        return self.head(x)\n")
+            + "\n\nassert GPT(5, 4)(tokens).is_contiguous()\n",
+            after=None,
+            request=_recorded,
+        ),
+        Example(
+            before=_MODEL.format(bias="False", rest="        return self.head(x)\n")
+            + "\n\nsetattr(model, name, Adapter(child))\n",
             after=None,
             request=_recorded,
         ),

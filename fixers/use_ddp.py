@@ -11,10 +11,14 @@ Why it helps
 
 Fix safety
     Rounding: gradients are divided by the number of ranks before the sum, not after it. The weights of the first rank
-    are sent to all others once; buffers stay each rank's own, as they were. What one rank runs alone gets the model
-    itself, so that no rank waits for another. Left to people, with the lines to write: `nn.DataParallel`, which needs
-    another way to start the program; sums that are not divided, or are of some of the ranks alone; gradients that are
-    clipped or looked at before they are reduced, or accumulated over several backward passes.
+    are sent to all others once, which changes nothing where a seed or a broadcast makes all ranks begin alike; where
+    neither is seen, the program is left alone. Buffers stay each rank's own, as they were. Where the loop asks for
+    gradients that are not there, the wrapper looks for parameters without one, unless it is seen that there are none.
+    What one rank runs alone gets the model itself, so that no rank waits for another; so does all that names, copies,
+    prints or indexes it, and a use that is not understood leaves the program alone. Left to people, with the lines to
+    write: `nn.DataParallel`, which needs another way to start the program; sums that are not divided, or are of some of
+    the ranks alone; gradients that are clipped or looked at before they are reduced, or accumulated over several
+    backward passes.
 """
 
 from __future__ import annotations
@@ -44,9 +48,11 @@ from diagnose.fixer import (
     data_parallel,
     ensure_import,
     example_request,
+    idle_gradients,
     loops_around,
     needs_model,
     parameter_loops,
+    parse,
     remove_statements,
     scope_of,
     training_steps,
@@ -57,6 +63,8 @@ from diagnose.fixer import (
 Statement = cst.BaseSmallStatement | cst.BaseCompoundStatement
 _BUFFERS = re.compile(r"BatchNorm|batch_norm|InstanceNorm|register_buffer|torchvision|\btimm\b|from_pretrained")
 _REDUCES = re.compile(r"\ball_reduce(?:_coalesced)?\(")
+_RANK = re.compile(r"rank", re.IGNORECASE)
+_SEEDS = frozenset({"torch.manual_seed", "torch.random.manual_seed", "torch.cuda.manual_seed_all"})
 _SHARDS = re.compile(r"\bfully_shard\(|\bFullyShardedDataParallel\b|\bFSDP\(|\bdeepspeed\b|\breduce_scatter")
 _FOR_ONE_PROCESS = """{line}: `nn.DataParallel` drives all devices from one process. With a process for each instead:
   1. before the model is built: `rank = int(os.environ["LOCAL_RANK"]); torch.cuda.set_device(rank); \
@@ -136,8 +144,9 @@ def _wrapped(
         )
     torch, imports = ensure_import(built.source, "torch")
     # The program lets each rank keep its buffers: sent in forward passes, they would make ranks wait for each other.
-    alone = ", broadcast_buffers=False" if any(map(_BUFFERS.search, request.sources.values())) else ""
-    wrapper = f"{torch}.nn.parallel.DistributedDataParallel({built.name}{alone})"
+    options = ", broadcast_buffers=False" if any(map(_BUFFERS.search, request.sources.values())) else ""
+    options += ", find_unused_parameters=True" if _may_lack(request, loop) else ""
+    wrapper = f"{torch}.nn.parallel.DistributedDataParallel({built.name}{options})"
     at = after_build(built, [f"{built.name} = {wrapper}"], filled=True)
     own = [Splice(end, end, ".module") for end in needs_model(request.sources, built, at.start, gone, step)]
     edits = [
@@ -181,8 +190,37 @@ def _why_not(
         return "a function makes the backward pass, and may look at the gradients before they are reduced"
     if _between(step, reducing):
         return "the program looks at the gradients, or clips them, before it reduces them"
-    where = asked_elsewhere(request.sources, built, step)
-    return f"{where} uses the model in a way that the wrapper does not have" if where else None
+    where = asked_elsewhere(request.sources, built, step, position)
+    if where is not None:
+        return f"{where} uses the model in a way that the wrapper does not have"
+    if _may_lack(request, loop) and len(step.forward) > 1:
+        return "some parameters may get no gradient, and the model is called several times for one backward pass"
+    return _may_begin_otherwise(request, built, position)
+
+
+def _may_lack(request: Request, loop: ParameterLoop) -> bool:
+    """Whether the loop asks for gradients that are not there, and nothing shows that there always are all."""
+    asks = any(loop.source.every(cst.If, loop.loop))
+    return asks and idle_gradients(request.sources, also_sgd=True) is not None
+
+
+def _may_begin_otherwise(request: Request, built: Built, position: int) -> str | None:
+    """Why ranks may begin with other weights than the first one, which the wrapper sends to all."""
+    if any(loop.collective == "broadcast" for loop in parameter_loops(request.sources)):
+        return None
+    seeds: list[tuple[bool, bool]] = []  # whether it stands before the model in its scope, and names a rank
+    for text in request.sources.values():
+        source = built.source if text == built.source.text else parse(text)
+        for call in source.every(cst.Call) if source is not None else ():
+            assert source is not None  # or it would have no calls
+            beside = source is built.source and scope_of(source, call) is built.scope
+            later = beside and source.span(call)[0] > position
+            if source.names(call.func) & _SEEDS and not later:
+                seeds.append((beside, any(_RANK.search(name.value) for name in source.every(cst.Name, call))))
+    decisive = [ranked for beside, ranked in seeds if beside][-1:] or [ranked for _, ranked in seeds]
+    if not decisive:
+        return "nothing is seen to make all ranks begin with the same weights"
+    return "ranks are seeded differently, and may begin with other weights" if any(decisive) else None
 
 
 def _reduced(loop: ParameterLoop, statement: Statement) -> str:
@@ -268,6 +306,7 @@ def average_gradients(model):
 
 def main():
     dist.init_process_group("nccl")
+    torch.manual_seed(0)
     model = Net().cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for x, y in batches:
@@ -283,6 +322,7 @@ import torch.distributed as dist
 
 def main():
     dist.init_process_group("nccl")
+    torch.manual_seed(0)
     model = Net().cuda()
     model = torch.nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -316,10 +356,13 @@ FIXER = Fixer(
                 "                dist.all_reduce(p.grad)\n                p.grad.div_(dist.get_world_size())\n"
                 "        optimizer.step()",
             ),
-            _AFTER,
+            _AFTER.replace("Parallel(model)", "Parallel(model, find_unused_parameters=True)"),
             _recorded,
         ),
         Example(_BEFORE.replace("        parameter.grad.data /= size\n", ""), None, _recorded),
+        Example(_BEFORE.replace("    torch.manual_seed(0)\n", ""), None, _recorded),
+        Example(_BEFORE.replace("manual_seed(0)", "manual_seed(dist.get_rank())"), None, _recorded),
+        Example(_BEFORE.replace("    for x, y", "    names = [model]\n    for x, y"), None, _recorded),
         Example(_BEFORE.replace("ReduceOp.SUM)", "ReduceOp.SUM, group=replicas)"), None, _recorded),
         Example(_BEFORE.replace("ReduceOp.SUM)", "ReduceOp.MAX)"), None, _recorded),
         Example(_BEFORE.replace('    dist.init_process_group("nccl")\n', ""), None, _recorded),

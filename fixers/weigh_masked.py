@@ -1,9 +1,10 @@
 """Sums a loss over the entries that a mask selects without asking how many those are.
 
 What it changes
-    `F.mse_loss(x[mask], y[mask])` becomes the loss of all entries, `.masked_fill(~mask, 0)`, summed and divided by
-    `mask.sum()`; so do the other losses of one entry each, and `x[mask].mean()`, `x[mask].sum()`.
-    `F.cross_entropy(logits[mask], labels[mask])` becomes that of all, with -100 for the label where the mask is false.
+    `F.mse_loss(x[mask], y[mask])` becomes the loss of all entries, with zeros in `x` and `y` where the mask is false,
+    summed and divided by `mask.sum()`; so do the other losses of one entry each, and `x[mask].mean()`,
+    `x[mask].sum()`. `F.cross_entropy(logits[mask], labels[mask])` becomes that of all, with -100 for the label where
+    the mask is false.
 
 Why it helps
     Indexing with a mask makes a tensor of as many rows as are true. The host has to know how many, so it waits for the
@@ -11,9 +12,10 @@ Why it helps
 
 Fix safety
     Rounding: the same sums, in which the entries that do not count are zeros. A mean over no entry is not a number,
-    as before. What the mask leaves out is computed too, and where that is not a number its gradient is none either:
-    the gate sees it. Only indices in lines that were seen to wait are taken for masks. Left alone, with advice from
-    `defer-item`: what is selected once and used several times, and losses that mix the entries.
+    as before. What the mask leaves out may be anything, also not a number: zeros take its place before the loss is
+    computed. Of logits it must be finite. Left alone: an index that is not seen to be a tensor of truth values (one of
+    positions is written alike), labels that are probabilities; and, with advice from `defer-item`, what is selected
+    once and used several times, and losses that mix the entries.
 """
 
 from __future__ import annotations
@@ -33,15 +35,18 @@ from diagnose.fixer import (
     Request,
     Source,
     Splice,
+    are_probabilities,
     argument,
     argument_code,
     binds,
+    bound_to,
     call_name,
     example_request,
     free_name,
     has_star,
     in_place,
     insert_before,
+    is_truth,
     lines_with,
     operand,
     parse,
@@ -50,10 +55,11 @@ from diagnose.fixer import (
 )
 
 _BY_ENTRY = frozenset(
-    {"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "gaussian_nll_loss"}
-    | {"binary_cross_entropy_with_logits", "soft_margin_loss"}
+    {"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "soft_margin_loss"}
+    | {"binary_cross_entropy_with_logits"}
 )
-_CONVERTS = re.compile(r"\.(item|tolist|cpu|numpy)\(")
+_OF_TENSORS = frozenset({"abs", "square", "pow", "log", "exp", "sqrt", "sigmoid", "log_softmax", "neg", "clamp_min"})
+"""Methods that arrays of numpy do not have."""
 _IGNORED = "-100"
 
 
@@ -62,7 +68,7 @@ class _Masked:
     """An expression that reduces what a mask selects."""
 
     root: cst.Call
-    mask: str
+    mask: cst.BaseExpression
     picked: list[cst.BaseExpression]
     """What is indexed with the mask, in the order of the operands."""
     steps: list[cst.SimpleStatementLine] = field(default_factory=list)
@@ -72,17 +78,16 @@ class _Masked:
 def rewrite(request: Request) -> Answer:
     """Weigh what the recorded lines select."""
     edits: list[tuple[str, list[Splice]]] = []
-    for path, text in request.sources.items():
+    sources = {path: source for path, text in request.sources.items() if (source := parse(text)) is not None}
+    for path, source in sources.items():
         lines = {place.line for place in request.finding.where if place.file == path}
-        source = parse(text) if lines else None
-        if source is None:
-            continue
         splices: list[Splice] = []
         gone: list[cst.CSTNode] = []
-        for call in source.every(cst.Call):
+        for call in source.every(cst.Call) if lines else ():
             for found in _found(source, call, lines):
-                splices += _edits(source, found, splices)
-                gone += found.steps
+                if is_truth(sources, path, found.mask):
+                    splices += _edits(source, found, splices)
+                    gone += found.steps
         edits.append((path, [*splices, *take_out(source, gone)]))
     files = request.edited(edits)
     return Edits(files, "weigh entries with the mask where the host waited to select them") if files else None
@@ -102,14 +107,30 @@ def _found(source: Source, call: cst.Call, lines: set[int]) -> Iterator[_Masked]
         operands = [call.func.value]
     else:
         return
-    selected = [_selected(source, call, operand, lines) for operand in operands]
-    masks = {mask for one in selected if one is not None for mask in one[1:2]}
-    if None in selected or len(masks) != 1:
+    selected = [one for each in operands if (one := _selected(source, call, each, lines)) is not None]
+    masks = {source.code(mask) for _, mask, _ in selected}
+    if len(selected) < len(operands) or len(masks) != 1:
         return
-    found = _Masked(call, masks.pop(), [one[0] for one in selected if one is not None])
-    found.steps = [one[2] for one in selected if one is not None and one[2] is not None]
-    if _stays(source, found):
+    found = _Masked(call, selected[0][1], [picked for picked, _, _ in selected])
+    found.steps = [step for _, _, step in selected if step is not None]
+    if name == "cross_entropy":
+        fits = not are_probabilities(source, found.picked[1])
+    else:
+        fits = _can_precede(source, call) and (name in _BY_ENTRY or _is_tensor(source, found.picked[0]))
+    if fits and _stays(source, found):
         yield found
+
+
+def _is_tensor(source: Source, node: cst.BaseExpression) -> bool:
+    """Whether an expression, or all that a variable is given, is seen to be computed by torch."""
+    if isinstance(node, cst.Name):
+        values = bound_to(source, node)
+        return bool(values) and all(isinstance(each, cst.Call) and _is_tensor(source, each) for each in values)
+    calls = source.every(cst.Call, node)
+    return any(
+        call_name(each) in _OF_TENSORS or any(name.startswith("torch.") for name in source.names(each.func))
+        for each in calls
+    )
 
 
 def _reduction(source: Source, call: cst.Call) -> str | None:
@@ -125,7 +146,7 @@ def _reduction(source: Source, call: cst.Call) -> str | None:
 
 def _selected(
     source: Source, call: cst.Call, node: cst.BaseExpression, lines: set[int]
-) -> tuple[cst.BaseExpression, str, cst.SimpleStatementLine | None] | None:
+) -> tuple[cst.BaseExpression, cst.BaseExpression, cst.SimpleStatementLine | None] | None:
     """What is indexed, the mask, and the statement that names the outcome."""
     step = None
     if isinstance(node, cst.Name):
@@ -138,14 +159,12 @@ def _selected(
         return None
     index = node.slice[0].slice
     first, last = source.lines_of(node)
-    waits = any(first <= line <= last for line in lines) and not _CONVERTS.search(source.code(node))
-    if (
-        not isinstance(index, cst.Index)
-        or not waits
-        or not isinstance(index.value, cst.Name | cst.Attribute | cst.Subscript)
-    ):
+    waits = any(first <= line <= last for line in lines)
+    if not waits or not isinstance(index, cst.Index):
         return None
-    return node.value, source.code(index.value), step
+    if not isinstance(index.value, cst.Name | cst.Attribute | cst.Subscript):
+        return None
+    return node.value, index.value, step
 
 
 def _named(source: Source, call: cst.Call, name: cst.Name) -> cst.SimpleStatementLine | None:
@@ -195,32 +214,33 @@ def _stays(source: Source, found: _Masked) -> bool:
 
 
 def _edits(source: Source, found: _Masked, others: list[Splice]) -> list[Splice]:
-    """The reduction over all entries, which get a line of their own where one line would be too long."""
+    """The reduction over all entries, which are computed in lines of their own."""
     if call_name(found.root) == "cross_entropy":
         return in_place(source, found.root, _labelled(source, found))
-    entries, mask = f"{_entries(source, found)}.reshape(*{found.mask}.shape, -1)", found.mask
-    if _reduced_by(source, found) == "sum":
-        after = f".masked_fill(~{mask}.unsqueeze(-1), 0).sum()"
-    else:
-        after = f".mean(-1).masked_fill(~{mask}, 0).sum() / {mask}.sum()"
-    parent = source.parent(found.root)
-    bare = after.endswith("0).sum()") or isinstance(parent, cst.Assign | cst.Return | cst.Arg)
-    (first, last), (start, end) = source.lines_of(found.root), source.wide_span(found.root)
-    around = len(source.line_text(first)) + len(source.line_text(last)) * (last > first) - (end - start)
-    if around + len(entries + after) <= source.line_limit or not _can_precede(source, found.root):
-        return in_place(source, found.root, f"{entries}{after}" if bare else f"({entries}{after})")
-    name = free_name(source, "entries", [edit.text.split(" = ")[0].strip() for edit in others])
     user = source.inside(found.root, cst.SimpleStatementLine)
     assert user is not None  # the entries can stand before it
-    code = f"{name}{after}" if bare else f"({name}{after})"
-    return [insert_before(source, user, [f"{name} = {entries}"]), *in_place(source, found.root, code)]
+    mask = source.code(found.mask)
+    taken = {word for edit in others for word in re.findall(r"\w+", edit.text)}
+    left_out, entries = (free_name(source, name, taken) for name in ("left_out", "entries"))
+    picked = [operand(source, node) for node in found.picked]
+    filled = f"[..., None].flatten({mask}.ndim).masked_fill({left_out}, 0)"
+    lines = [f"{left_out} = ~{mask}[..., None]"]
+    if len(picked) == 1:
+        lines.append(f"{entries} = {picked[0]}{filled}")
+    else:
+        inputs, targets = (free_name(source, name, taken) for name in ("inputs", "targets"))
+        lines.append(f"{inputs}, {targets} = (each{filled} for each in ({', '.join(picked)}))")
+        lines.append(f"{entries} = {_loss_of_each(source, found, inputs, targets)}.masked_fill({left_out}, 0)")
+    code = f"{entries}.sum()" if _reduced_by(source, found) == "sum" else f"{entries}.mean(-1).sum() / {mask}.sum()"
+    bare = " / " not in code or isinstance(source.parent(found.root), cst.Assign | cst.Return | cst.Arg)
+    return [insert_before(source, user, lines), *in_place(source, found.root, code if bare else f"({code})")]
 
 
 def _can_precede(source: Source, call: cst.Call) -> bool:
     """Whether a call can as well be made before the statement that it stands in."""
     for above in source.ancestors(call):
         if isinstance(above, cst.SimpleStatementLine):
-            return True
+            return len(above.body) == 1
         if isinstance(above, cst.Lambda | cst.BaseComp | cst.IfExp | cst.BooleanOperation | cst.BaseCompoundStatement):
             return False
     return False
@@ -231,14 +251,11 @@ def _reduced_by(source: Source, found: _Masked) -> str:
     return name if name in {"mean", "sum"} else _reduction(source, found.root) or "mean"
 
 
-def _entries(source: Source, found: _Masked) -> str:
+def _loss_of_each(source: Source, found: _Masked, inputs: str, targets: str) -> str:
     """The code of the loss of each entry."""
     call = found.root
-    picked = [operand(source, node) for node in found.picked]
-    if call_name(call) in {"mean", "sum"}:
-        return picked[0]
     kept = [arg for arg in call.args[2:] if arg.keyword is None or arg.keyword.value != "reduction"]
-    given = [*picked, *(argument_code(source, arg) for arg in kept), 'reduction="none"']
+    given = [inputs, targets, *(argument_code(source, arg) for arg in kept), 'reduction="none"']
     return f"{source.code(call.func)}({', '.join(given)})"
 
 
@@ -248,19 +265,25 @@ def _labelled(source: Source, found: _Masked) -> str:
     given = argument(found.root, "ignore_index")
     ignored = source.code(given.value) if given is not None else _IGNORED
     others = [argument_code(source, arg) for arg in found.root.args[2:]]
-    chosen = f"{labels}.masked_fill(~{found.mask}, {ignored}).flatten()"
+    chosen = f"{labels}.masked_fill(~{source.code(found.mask)}, {ignored}).flatten()"
     return f"{source.code(found.root.func)}({', '.join([f'{logits}.flatten(0, -2)', chosen, *others])})"
 
 
 def _recorded(text: str) -> Request:
-    lines = lines_with(text, "mask]")
+    lines = lines_with(text, "[mask]") or lines_with(text, "return")
     return example_request("host-sync", text, lines=lines)
 
 
-def _example(before: str, after: str | None) -> Example:
-    head = "import torch\nimport torch.nn.functional as F\n\n\ndef loss_of(x, y, mask):\n"
+def _example(before: str, after: str | None, mask: str = "y > 0") -> Example:
+    head = "import torch\nimport torch.nn.functional as F\n\n\ndef loss_of(x, y, rows):\n    mask = " + mask + "\n"
     return Example(head + before, head + after if after is not None else None, _recorded)
 
+
+_FILLED = (
+    "    left_out = ~mask[..., None]\n"
+    "    inputs, targets = (each[..., None].flatten(mask.ndim).masked_fill(left_out, 0) for each in ({}))\n"
+    "    entries = F.{}.masked_fill(left_out, 0)\n"
+)
 
 FIXER = Fixer(
     name="weigh-masked",
@@ -271,14 +294,14 @@ FIXER = Fixer(
     examples=(
         _example(
             "    return F.mse_loss(x[mask], y[mask])\n",
-            '    entries = F.mse_loss(x, y, reduction="none").reshape(*mask.shape, -1)\n'
-            "    return entries.mean(-1).masked_fill(~mask, 0).sum() / mask.sum()\n",
+            _FILLED.format("x, y", 'mse_loss(inputs, targets, reduction="none")')
+            + "    return entries.mean(-1).sum() / mask.sum()\n",
         ),
         _example(
             "    found = x[0][mask]\n    wanted = y[0][mask]\n"
             "    return F.smooth_l1_loss(found, wanted, beta=0.5, reduction='sum') / 4\n",
-            '    entries = F.smooth_l1_loss(x[0], y[0], beta=0.5, reduction="none").reshape(*mask.shape, -1)\n'
-            "    return entries.masked_fill(~mask.unsqueeze(-1), 0).sum() / 4\n",
+            _FILLED.format("x[0], y[0]", 'smooth_l1_loss(inputs, targets, beta=0.5, reduction="none")')
+            + "    return entries.sum() / 4\n",
         ),
         _example(
             "    return 2 * F.cross_entropy(x[mask], y[mask], label_smoothing=0.1)\n",
@@ -287,18 +310,23 @@ FIXER = Fixer(
         ),
         _example(
             "    error = (x - y).abs()\n    return 1 + error[mask].mean()\n",
-            "    error = (x - y).abs()\n"
-            "    return 1 + (error.reshape(*mask.shape, -1).mean(-1).masked_fill(~mask, 0).sum() / mask.sum())\n",
+            "    error = (x - y).abs()\n    left_out = ~mask[..., None]\n"
+            "    entries = error[..., None].flatten(mask.ndim).masked_fill(left_out, 0)\n"
+            "    return 1 + (entries.mean(-1).sum() / mask.sum())\n",
         ),
         _example(
             "    return F.binary_cross_entropy_with_logits(x[mask], y[mask]) + 0.5 * F.l1_loss(x, y)\n",
-            '    entries = F.binary_cross_entropy_with_logits(x, y, reduction="none").reshape(*mask.shape, -1)\n'
-            "    return (entries.mean(-1).masked_fill(~mask, 0).sum() / mask.sum()) + 0.5 * F.l1_loss(x, y)\n",
+            _FILLED.format("x, y", 'binary_cross_entropy_with_logits(inputs, targets, reduction="none")')
+            + "    return (entries.mean(-1).sum() / mask.sum()) + 0.5 * F.l1_loss(x, y)\n",
         ),
         _example("    found = x[mask]\n    return F.mse_loss(found, y[mask]) + found.var()\n", None),
         _example("    return x[mask].std()\n", None),
         _example("    return F.kl_div(x[mask], y[mask])\n", None),
         _example("    return F.mse_loss(x[mask], y)\n", None),
         _example("    return F.mse_loss(x[rows], y[rows])\n", None),
+        _example("    return F.mse_loss(x[mask], y[mask])\n", None, mask="torch.randperm(len(y))[:4]"),
+        _example("    return F.mse_loss(x[mask], y[mask])\n", None, mask="(y > 0).byte()"),
+        _example("    return F.cross_entropy(x[mask], y.softmax(-1)[mask])\n", None),
+        _example("    return x[mask].mean()\n", None),
     ),
 )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
+from diagnose.source.dataflow.bindings import bound_to
 from diagnose.source.dataflow.reaching_definitions import same_value, statement_of
 from diagnose.source.losses.last_axis import is_last_size
 from diagnose.source.patterns.cross_entropy import rows_of
@@ -43,6 +44,8 @@ class WrittenLikelihood:
     reduction: str = ""
     """`mean`, `sum`, or none of them."""
     squeezed: bool = False
+    squeezed_axis: int | None = None
+    """Which axis is squeezed away; None for all that can be."""
     negative: bool = False
     keywords: list[tuple[str, cst.BaseExpression]] = field(default_factory=list)
     steps: list[tuple[cst.CSTNode, str]] = field(default_factory=list)
@@ -70,9 +73,15 @@ def written_likelihoods(source: Source) -> Iterator[WrittenLikelihood]:
         assert found.logits is not None and found.targets is not None
         at = statement_of(source, node)
         same = same_value(source, found.logits, at) and same_value(source, found.targets, at)
+        same = same and all(_contexts(source, step) == _contexts(source, node) for step, _ in found.steps)
         if same and nothing_else_reads(source, node, found.steps):
             done += [(start, end), *(source.span(statement) for statement, _ in found.steps)]
             yield found
+
+
+def _contexts(source: Source, node: cst.CSTNode) -> list[cst.CSTNode]:
+    """The `with` blocks around a node: autocasting, or none of the gradients."""
+    return [above for above in source.ancestors(node) if isinstance(above, cst.With)]
 
 
 def _made(found: WrittenLikelihood, node: cst.BaseExpression) -> Operation:
@@ -97,7 +106,7 @@ def _outside(found: WrittenLikelihood, node: cst.BaseExpression) -> None:
         found.reduction = made.name
         _outside(found, made.operands[0])
     elif made.name == "squeeze" and len(made.operands) < 3:
-        found.squeezed = True
+        found.squeezed, found.squeezed_axis = True, integer(made.given("dim", 1))
         _outside(found, made.operands[0])
     elif made.name in _FLAT and found.reduction:
         _outside(found, made.operands[0])
@@ -116,6 +125,9 @@ def _gathered(found: WrittenLikelihood, made: Operation) -> None:
         raise _NotOne
     found.classes = axis
     found.targets = _unsqueezed(found, index)
+    axes = {axis, 1, -1} if found.column else {axis}
+    if not found.reduction and found.squeezed_axis not in axes:
+        raise _NotOne  # another axis of one entry would go
     _logarithms(found, made.operands[0], axis)
 
 
@@ -147,9 +159,21 @@ def _indexed(found: WrittenLikelihood, node: cst.Subscript) -> None:
     plain = isinstance(parts[0], cst.Call) and found.source.code(parts[0].func) == "range" and len(parts[0].args) == 1
     if not plain and (rows is None or rows.name != "arange" or len(rows.operands) != 1):
         raise _NotOne
+    count = parts[0].args[0].value if isinstance(parts[0], cst.Call) and parts[0].args else None
+    if isinstance(count, cst.Integer):
+        raise _NotOne  # perhaps some first rows
     found.steps += rows.through if rows is not None else ()
     found.classes, found.targets = 1, parts[1]
+    if not _may_be_tensor(found, parts[1]) or not found.reduction:
+        raise _NotOne  # entries of targets that count from the last class are masked later
     _logarithms(found, node.value, 1)
+
+
+def _may_be_tensor(found: WrittenLikelihood, node: cst.BaseExpression) -> bool:
+    """Whether an index is not seen to be a number or a list of Python's, which a loss does not take."""
+    values = bound_to(found.source, node) if isinstance(node, cst.Name) else []
+    plain = cst.BaseNumber | cst.List | cst.Tuple | cst.ListComp | cst.UnaryOperation
+    return not any(isinstance(each, plain) for each in (node, *values))
 
 
 def _called(found: WrittenLikelihood, made: Operation) -> None:

@@ -21,18 +21,18 @@ _KNOWN = frozenset({"parameters", "named_parameters", "train", "eval", "zero_gra
 _RATE_ONLY = frozenset({"params", "lr", "foreach", "fused", "maximize"})
 
 
-def idle_gradients(sources: Mapping[str, str]) -> str | None:
+def idle_gradients(sources: Mapping[str, str], *, also_sgd: bool = False) -> str | None:
     """Why a parameter may be without a new gradient in some step; None where that is seen to be the same to it.
 
-    It is the same to plain SGD, which a gradient of zeros moves nowhere, and where one model of the program's own or of
-    `torch.nn` is called in every step, on one way through it.
+    It is the same where one model of the program's own or of `torch.nn` is called in every step, on one way through it;
+    and to plain SGD, which a gradient of zeros moves nowhere, unless `also_sgd` asks for gradients there, too.
     """
     code = EveryStep(sources)
     parsed = code.sources
     built = [(path, source, call) for path, source in parsed.items() for call in _optimizers(source)]
     if not built:
         return "no optimizer of torch's is built in the program's files"
-    if all(_is_plain_sgd(source, call) for _, source, call in built):
+    if not also_sgd and all(_is_plain_sgd(source, call) for _, source, call in built):
         return None
     if len(built) > 1:
         return f"{_at(*built[1])} builds a second optimizer"

@@ -11,7 +11,7 @@ import libcst as cst
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source, parse
 
-__all__ = ["forward_hook", "is_adapted", "is_watching_hook", "module_hook"]
+__all__ = ["forward_hook", "is_watching_hook", "module_hook"]
 
 _REGISTERS = frozenset(
     {
@@ -34,17 +34,6 @@ _CHANGES = re.compile(
     r"\.(append|add|update|extend|setdefault|mul_|add_|clamp_|copy_|zero_|fill_|backward|save)\(|\bglobal\b"
 )
 _TELLS = re.compile(r"\bprint\(|\blogg(?:er|ing)\b|\b(?:write|warn)\(")
-
-_ADAPTED = re.compile(
-    r"\b(?:get_peft_model|inject_adapter|quantize_|prepare_qat\w*|register_(?:full_)?(?:forward|backward)_(?:pre_)?hook)\b"
-    # Of `torch.nn.utils`: a hook computes the weight before each call of the layer's own `forward`.
-    r"|\b(?:weight_norm|spectral_norm)\(|\bprune\.\w+\("
-)
-
-
-def is_adapted(sources: Mapping[str, str]) -> bool:
-    """Whether a program hooks its layers, or puts others in their places: their own `forward` has to be called."""
-    return any(_ADAPTED.search(text) for text in sources.values())
 
 
 def forward_hook(sources: Mapping[str, str]) -> str | None:

@@ -9,7 +9,7 @@ import libcst as cst
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source
 
-__all__ = ["called_as"]
+__all__ = ["called_as", "instances_of"]
 
 
 def called_as(source: Source, function: cst.FunctionDef, sources: Iterable[Source]) -> frozenset[str]:
@@ -17,10 +17,10 @@ def called_as(source: Source, function: cst.FunctionDef, sources: Iterable[Sourc
     owner = source.inside(function, cst.ClassDef)
     if function.name.value != "__call__" or owner is None:
         return frozenset({function.name.value})
-    return frozenset(name for each in sources for name in _instances(each, owner.name.value))
+    return frozenset(name for each in sources for name in instances_of(each, owner.name.value))
 
 
-def _instances(source: Source, owner: str) -> Iterable[str]:
+def instances_of(source: Source, owner: str) -> Iterable[str]:
     """What a file assigns new instances of a class to: `scaler = Scaler()`, `self.scaler = Scaler()`."""
     known = {owner}
     for alias in source.every(cst.ImportAlias):

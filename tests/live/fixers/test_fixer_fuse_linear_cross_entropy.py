@@ -154,8 +154,8 @@ def test_logits_without_targets_are_still_made() -> None:
         ("losses.append(", "hits = logits.argmax(-1)\n        losses.append(", "may read it"),
         ("logits, loss = model(x, y)", "loss = compute(model, x, y)", "no caller is seen"),
         ("        return logits, loss", "        self.last = logits\n        return logits, loss", "in line 25"),
-        ("def run():", "def watch(m):\n    m.register_forward_hook(print)\n\n\ndef run():", "hooked"),
-        ("    model = Model()", "    model = Model()\n    model.lm_head = DDP(model.lm_head)", "wrapped for itself"),
+        ("def run():", "def watch(m):\n    m.register_forward_hook(print)\n\n\ndef run():", "hooks or replaces"),
+        ("    model = Model()", "    model = Model()\n    model.lm_head = DDP(model.lm_head)", "may be one of them"),
         ("    model = Model()", "    model = fully_shard(Model())", "sharded"),
         ("ignore_index=-1", "weight=seldom", "knows no `weight`"),
         ("logits.size(-1))", "half)", "not seen to be whole"),
@@ -187,10 +187,10 @@ def test_logits_that_are_needed_stay(before: str, after: str, reason: str) -> No
         (
             "    model = Model()",
             "    model = Model()\n    model.out = Adapted(model.out)",
-            "another one is put in its place",
+            "may be one of them",
         ),
         ("    model = Model()", "    model = torch.jit.trace(Model(), x)", "TorchScript"),
-        ("    model = Model()", "    model = Model()\n    weight_norm(model.out)", "hooked or adapted"),
+        ("    model = Model()", "    model = Model()\n    nn.utils.weight_norm(model.out)", "may be one of them"),
         ("tokens: torch.Tensor)", "tokens: torch.Tensor, /)", "given by position alone"),
         (
             "        logits = self.out(h)",

@@ -343,6 +343,7 @@ def test_what_one_rank_runs_alone_makes_no_rank_wait(tmp_path: Path) -> None:
 TWO_MODELS = (
     HEAD
     + """dist.init_process_group("nccl")
+torch.manual_seed(0)
 encoder, decoder = Encoder().cuda(), Decoder().cuda()
 for x, y in loader:
     criterion({loss}, y).backward()
@@ -409,11 +410,42 @@ def test_buffers_that_are_written_to_by_others_are_not_promised_to_stay(writes: 
 
 def test_the_model_itself_is_asked_for_what_only_it_has() -> None:
     text = rewritten("use-ddp", BY_HAND) or ""
-    assert "net = torch.nn.parallel.DistributedDataParallel(net, broadcast_buffers=False)\nbody = " in text
+    options = "broadcast_buffers=False, find_unused_parameters=True"
+    assert f"net = torch.nn.parallel.DistributedDataParallel(net, {options})\nbody = " in text
     for line in ("in net.module.named_parameters()", "evaluate(net.module)", "named(net.module)", "net.module(torch"):
         assert line in text
     assert "    loss = net(torch.randn(4, 8))" in text
     assert "self.net.module.state_dict()" in (rewritten("use-ddp", IN_A_CLASS) or "")
+
+
+@pytest.mark.parametrize(
+    ("line", "becomes"),
+    [
+        ("print(net)", "print(net.module)"),
+        ("import copy\nbest = copy.deepcopy(net)", "best = copy.deepcopy(net.module)"),
+        ("print(len(net), net[0].weight.sum())", "print(len(net.module), net.module[0].weight.sum())"),
+        ("sizes = [len(list(layer.parameters())) for layer in net]", "for layer in net.module]"),
+        ('told = f"{net}"', 'told = f"{net.module}"'),
+        ("if isinstance(net, nn.Sequential):\n    print(1)", "if isinstance(net.module, nn.Sequential):"),
+        ("raw = net", None),
+        ("parts = {'net': net}", None),
+        ("average = Average(net)", None),
+        ("net, sampler = prepare(net, sampler)", None),
+    ],
+)
+def test_what_copies_prints_or_indexes_the_model_gets_the_model(line: str, becomes: str | None) -> None:
+    text = BY_HAND.replace("names = named(net)\n", f"names = named(net)\n{line}\n")
+    if becomes is None:
+        assert "in a way that the wrapper does not have" in advised("use-ddp", text)
+    else:
+        assert becomes in (rewritten("use-ddp", text) or "")
+
+
+def test_a_parameter_of_the_models_name_is_another_variable() -> None:
+    text = BY_HAND.replace("names = named(net)", "names = named(net=net)")
+    patched = rewritten("use-ddp", text) or ""
+    assert "return sorted(net.state_dict())" in patched
+    assert "named(net=net.module)" in patched
 
 
 def test_gradients_that_are_looked_at_first_are_reduced_where_they_were() -> None:
@@ -462,6 +494,7 @@ def average(model, many):
 
 
 dist.init_process_group("nccl")
+torch.manual_seed(0)
 world = dist.get_world_size()
 net = Net().cuda()
 for x, y in loader:

@@ -23,7 +23,7 @@ CURED = {
         "remove-graph-break",
         "attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)\n        return",
     ),
-    "host_sync_masks": ("weigh-masked", 'F.smooth_l1_loss(predicted[image], boxes[image], reduction="none")'),
+    "host_sync_masks": ("weigh-masked", 'F.smooth_l1_loss(inputs, targets, reduction="none")'),
     "over_checkpointing": ("checkpoint-fewer", "            x = block(x)\n"),
     # The twin compiles its loss; the operator that needs no logits has its turn before.
     "unfused_loss": ("fuse-linear-cross-entropy", "return linear_cross_entropy(features, self.head.weight, targets)"),

@@ -112,3 +112,22 @@ def test_rows_that_are_not_seen_to_be_whole_stay(rows: str) -> None:
     whole = f"{head}{taken}    return F.nll_loss(F.log_softmax(logits, -1).view(-1, logits.size(-1)), y.view(-1))\n"
     assert FIXER.rewrite(example_request("unfused-loss", text)) is None
     assert isinstance(FIXER.rewrite(example_request("unfused-loss", whole)), Edits)
+
+
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        ("nll = -lp.gather(-1, y.unsqueeze(-1)).squeeze()\nreturn nll[0].sum()", "axes of one entry go, too"),
+        ("nll = -lp.gather(-1, y.unsqueeze(-1)).squeeze(0)\nreturn nll[0].sum()", "another axis goes"),
+        ("nll = -lp[torch.arange(len(y)), y]\nreturn (nll * (y >= 0)).mean()", "-1 counts from the last class"),
+        ("return -lp[torch.arange(len(y)), 2].mean()", "a class is no tensor of classes"),
+        ("return -lp[torch.arange(3), y].mean()", "perhaps some first rows"),
+        ("with torch.no_grad():\n    return -lp.gather(-1, y.unsqueeze(-1)).mean()", "the logarithms have a gradient"),
+    ],
+)
+def test_look_alikes_are_left_alone(lines: str, why: str) -> None:
+    head = "import torch\nfrom torch.nn import functional as F\n\ndef loss_of(logits, y):\n"
+    head += "    lp = F.log_softmax(logits, {})\n"
+    axis = "1" if "lp[" in lines else "-1"
+    text = head.format(axis) + "".join(f"    {line}\n" for line in lines.splitlines())
+    assert FIXER.rewrite(example_request("unfused-loss", text)) is None, why

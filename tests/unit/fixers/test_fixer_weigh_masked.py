@@ -14,24 +14,33 @@ FIXER = load().fixers["weigh-masked"]
 HEAD = "import torch\nimport torch.nn.functional as F\n\n"
 PROGRAMS = {
     "boxes": (
-        HEAD + "def loss_of(x, y, mask):\n    losses = []\n    for image in range(len(x)):\n"
+        HEAD + "def sum_of(x, y, mask):\n    losses = []\n    for image in range(len(x)):\n"
         "        wanted = y[image][mask[image]]\n        found = x[image][mask[image]]\n"
         "        losses.append(F.smooth_l1_loss(found, wanted, reduction='sum') / mask[image].sum().clamp(min=1))\n"
-        "    return torch.stack(losses).mean()\n",
-        "entries.masked_fill(~mask[image].unsqueeze(-1), 0).sum()",
+        "    return torch.stack(losses).mean()\n\n"
+        "def loss_of(x, y):\n    return sum_of(x, y, ~torch.isnan(y[..., 0]))\n",
+        "entries.sum() / mask[image].sum().clamp(min=1)",
     ),
     "depth": (
         "import torch\nfrom torch import nn\n\nclass Loss(nn.Module):\n    def forward(self, x, y, valid_mask):\n"
-        "        return nn.functional.l1_loss(x[valid_mask], y[valid_mask])\nloss_of = Loss()\n",
-        "nn.functional.l1_loss(x, y, reduction=",
+        "        return nn.functional.l1_loss(x[valid_mask], y[valid_mask])\ncriterion = Loss()\n\n"
+        "def loss_of(x, y):\n    valid = y.isfinite()\n    return criterion(x, y, valid)\n",
+        "nn.functional.l1_loss(inputs, targets, reduction=",
     ),
     "entries": (
-        HEAD + "def loss_of(x, y, mask):\n    error = (x - y).square()\n    kept = error[mask]\n"
-        "    return 0.5 * kept.mean() + x.square().mean()\n",
-        "0.5 * (entries.mean(-1).masked_fill(~mask, 0).sum() / mask.sum())",
+        HEAD + "def loss_of(x, y):\n    mask = y[..., 0] == y[..., 0]\n    error = torch.square(x - y)\n"
+        "    kept = error[mask]\n    return 0.5 * kept.mean() + x.square().mean()\n",
+        "0.5 * (entries.mean(-1).sum() / mask.sum())",
+    ),
+    "roots": (
+        HEAD
+        + "def loss_of(x, y):\n    mask = (x > 0) & torch.isfinite(y)\n    return F.mse_loss(x[mask].sqrt(), y[mask])"
+        " + F.mse_loss(x[mask], y[mask])\n",
+        "F.mse_loss(x[mask].sqrt(), y[mask]) + (entries.mean(-1).sum() / mask.sum())",
     ),
     "words": (
-        HEAD + "def loss_of(x, y, mask):\n    words = y.sum(-1).abs().long() % 5\n"
+        HEAD + "def loss_of(x, y):\n    mask = torch.isfinite(y).all(-1)\n"
+        "    words = y.nan_to_num(0).sum(-1).abs().long() % 5\n"
         "    return F.cross_entropy(x[mask], words[mask], reduction='sum') / mask.sum()\n",
         "F.cross_entropy(x.flatten(0, -2), words.masked_fill(~mask, -100).flatten(), reduction='sum')",
     ),
@@ -48,10 +57,9 @@ def results(text: str) -> list[torch.Tensor]:
     exec(compile(text, "train.py", "exec"), names)
     generator = torch.Generator().manual_seed(0)
     x, y = (torch.randn(3, 6, 5, dtype=torch.float64, generator=generator) for _ in range(2))
-    mask = torch.rand(3, 6, generator=generator) < 0.5
-    y[~mask] = 1e30  # what does not count may be anything
+    y[torch.rand(3, 6, generator=generator) < 0.5] = torch.nan  # what does not count may be anything
     x.requires_grad_()
-    loss = names["loss_of"](x, y, mask)
+    loss = names["loss_of"](x, y)
     loss.backward()
     assert x.grad is not None
     return [loss.detach(), x.grad]
@@ -65,7 +73,7 @@ def test_the_same_numbers_come_out(name: str) -> None:
     patched = answer.files["train.py"]
     assert wanted in patched
     for one, other in zip(results(text), results(patched), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-14)
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-14, equal_nan=True)
 
 
 def test_only_lines_that_wait_are_taken_for_masks() -> None:
@@ -74,8 +82,33 @@ def test_only_lines_that_wait_are_taken_for_masks() -> None:
 
 
 def test_what_changes_in_between_is_left_alone() -> None:
-    text = HEAD + "def loss_of(x, y, mask):\n    kept = x[mask]\n    {}\n    return kept.mean()\n"
-    for between, edited in (("x = x + 1", False), ("mask[0] = True", False), ("y = y + 1", True)):
+    head = HEAD + "def loss_of(x, y):\n    mask = y > 0\n    x = x.abs()\n    kept = x[mask]\n"
+    text = head + "    {}\n    return F.mse_loss(kept, y[mask])\n"
+    for between, edited in (("x = x + 1", False), ("mask[0] = True", False), ("z = y + 1", True)):
         answer = FIXER.rewrite(request(text.format(between)))
         assert isinstance(answer, Edits) is edited
         assert not isinstance(answer, Advice)
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        "torch.randperm(6)[:3]",
+        "(y > 0).nonzero()[:, 0]",
+        "(y > 0).byte()",
+        "(y > 0).to(torch.uint8)",
+        "y.argmax(-1)",
+        "slice(0, 3)",
+    ],
+)
+def test_an_index_that_is_no_mask_is_left_alone(mask: str) -> None:
+    text = HEAD + "def loss_of(x, y):\n    mask = {}\n    return F.mse_loss(x[mask], y[mask])\n"
+    assert FIXER.rewrite(request(text.format(mask))) is None
+    assert FIXER.rewrite(request(text.format("torch.isnan(y)"))) is not None
+
+
+def test_a_mask_that_one_call_gives_otherwise_is_left_alone() -> None:
+    text = HEAD + "def loss_of(x, y, mask):\n    return F.mse_loss(x[mask], y[mask])\n\nloss_of(a, b, b > 0)\n"
+    assert FIXER.rewrite(request(text)) is not None
+    assert FIXER.rewrite(request(text + "loss_of(a, b, order)\n")) is None
+    assert FIXER.rewrite(request(text.replace("loss_of(a, b, b > 0)", ""))) is None
