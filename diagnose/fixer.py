@@ -112,8 +112,9 @@ from diagnose.source.rewrite.replacement import call_in_place, comments_above, i
 from diagnose.source.rewrite.shim import add_to_shim, import_for_effect, import_from_shim, is_shim
 from diagnose.source.rewrite.with_blocks import block_of, wrapped
 from diagnose.source.settings.options import CallOptions, Placed
+from diagnose.source.settings.setting import Setting
 from diagnose.source.settings.trainers import Trainer
-from diagnose.source.settings.values import Setting, number, setting_of
+from diagnose.source.settings.values import number, setting_of
 from diagnose.source.training.block_calls import (
     BlockCall,
     Keeping,

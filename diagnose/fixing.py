@@ -12,8 +12,10 @@ import libcst as cst
 
 from diagnose.model import Confidence, Facts, Finding, Gate, Place, Scalar, Severity, Site
 from diagnose.source.batches.loaders import LoadersFound, find_loaders
+from diagnose.source.settings.command_line import COMMAND_LINE, CommandLine
+from diagnose.source.settings.setting import Setting
 from diagnose.source.settings.trainers import Trainer, trainers_of
-from diagnose.source.settings.values import Setting, setting_of, word_for
+from diagnose.source.settings.values import setting_of, word_for
 from diagnose.source.tree.edits import Source, Splice, splice
 
 
@@ -33,7 +35,8 @@ class Request:
     configs: Mapping[str, str] = field(default_factory=dict)
     """Config files of the user's that the program names (YAML, JSON, TOML): path → text."""
     words: Sequence[str] = ()
-    """The command line of the program; what is given there wins over any default."""
+    """The command line of the program; what is given there wins over any default. It can be edited, under the path
+    `COMMAND_LINE`, where it is a `CommandLine`."""
     home: str | None = None
     """The folder in which the program finds modules of its own first, where a new file can be put; None: unknown."""
 
@@ -59,6 +62,8 @@ class Request:
         for path, splices in edits:
             by_file.setdefault(path, {}).update(dict.fromkeys(splices))
         texts = {**self.sources, **self.configs}
+        if isinstance(self.words, CommandLine):
+            texts[COMMAND_LINE] = self.words.text
         return {path: splice(texts[path], list(splices)) for path, splices in by_file.items() if splices}
 
     def loaders(self) -> LoadersFound:

@@ -25,7 +25,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "apply",
         help="write a measured patch into your files",
         description="Writes the patch of a run, or a unified diff, into your files: all of them or none. Refuses when "
-        "a file changed since the patch was measured. `diagnose revert` restores the exact bytes.",
+        "a file changed since the patch was measured. `diagnose revert` restores the exact bytes. Where a fix is a "
+        "changed command line, that is printed: it is yours to type.",
     )
     parser.add_argument("patch", metavar="RUN or DIFF", nargs="?", help="the newest run with a patch when left out")
     some = parser.add_mutually_exclusive_group()
@@ -40,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     """Check, write, say what was written."""
     folder, change = _chosen(args.patch)
     require_near(folder, change)
-    if not change.changes:
+    if not change.changes and change.command is None:
         raise UsageError(f"{folder.name}: the patch changes nothing")
     try:
         patch.check(change)
@@ -51,11 +52,16 @@ def run(args: argparse.Namespace) -> int:
     if not args.dry_run:
         if not (folder / patch.MANIFEST).exists():
             keep(folder, change)
-        patch.apply(change, folder)
+        if change.changes:
+            patch.apply(change, folder)
     result(report(change, folder, written=not args.dry_run, as_json=args.json))
+    if not args.dry_run and change.command is not None:
+        only = "" if change.changes else "no file changes; "
+        talk(f"{only}start it with this command from now on: {folder / patch.COMMAND} keeps it")
     if not args.dry_run:
         named_so = "" if folder.is_relative_to(RUNS.parent) else f" {shlex.quote(str(folder))}"
-        talk(f"`diagnose revert{named_so}` takes it back")
+        if change.changes:
+            talk(f"`diagnose revert{named_so}` takes it back")
         if (folder / JOURNAL).exists():
             newest = latest()
             which = "" if newest is not None and folder.samefile(newest) else f" {shlex.quote(str(folder))}"
@@ -83,7 +89,7 @@ def _some(run: Path, whole: Patch, args: argparse.Namespace) -> tuple[Path, Patc
         f"diagnose: takes {', '.join(stay)}; leaves out {', '.join(left_out)}. The run measured and checked what it "
         f"kept as a whole, not this selection: `diagnose fix --only {','.join(stay)} …` would"
     )
-    return FOREIGN / f"{run.name}-{hashlib.sha256(change.diff_bytes()).hexdigest()[:12]}", change
+    return FOREIGN / f"{run.name}-{hashlib.sha256(change.text.encode()).hexdigest()[:12]}", change
 
 
 def report(change: Patch, folder: Path, *, written: bool, as_json: bool, verb: str = "changed") -> str:
@@ -91,11 +97,17 @@ def report(change: Patch, folder: Path, *, written: bool, as_json: bool, verb: s
     counts = {each.path: each.line_counts() for each in change.changes}
     if as_json:
         files = [{"path": path, "added": added, "removed": removed} for path, (added, removed) in counts.items()]
-        content = {"action": verb, "written": written, "root": str(change.root), "from": str(folder), "files": files}
+        content: dict[str, object] = {"action": verb, "written": written, "root": str(change.root)}
+        content |= {"from": str(folder), "files": files}
+        if change.command is not None:
+            content["command"] = list(change.command.before if verb == "restored" else change.command.after)
         return json.dumps(content, indent=2, ensure_ascii=False)
     if not written:
         return change.text
-    return "\n".join(f"{verb} {path} (+{added} −{removed})" for path, (added, removed) in counts.items())
+    lines = [f"{verb} {path} (+{added} −{removed})" for path, (added, removed) in counts.items()]
+    if change.command is not None:
+        lines.append(change.command.typed_before if verb == "restored" else change.command.typed)
+    return "\n".join(lines)
 
 
 def run_folders(project: Path = Path()) -> list[Path]:

@@ -11,7 +11,9 @@ from diagnose.compose.run_context import RunContext
 from diagnose.fixer import Answer, Edits, Fixer, Request
 from diagnose.model import Finding, Gate, Place, Scalar
 from diagnose.program import Program, patch
+from diagnose.program.command import command_line
 from diagnose.source.rewrite.line_map import LineMap
+from diagnose.source.settings.command_line import COMMAND_LINE, CommandLine, split_command
 from diagnose.source.settings.configs import form_of
 from diagnose.source.tree.text_lines import lines_in
 
@@ -49,7 +51,7 @@ class Kept:
 
 @dataclass(frozen=True)
 class Stack:
-    """Texts and recorded sites, all in the lines of the present state."""
+    """Texts and recorded sites, all in the lines of the present state. The command line is one of the texts."""
 
     program: Program
     known: RunContext
@@ -60,7 +62,7 @@ class Stack:
     @classmethod
     def of(cls, program: Program, known: RunContext) -> Stack:
         """The original: nothing kept."""
-        return cls(program, known, dict(known.sources))
+        return cls(program, known, {**known.sources, **_command(program)})
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -70,12 +72,13 @@ class Stack:
     @property
     def edited(self) -> dict[str, str]:
         """The files that differ from the original."""
-        return {path: text for path, text in self.texts.items() if text != self.known.sources.get(path)}
+        found = {**self.known.sources, **_command(self.program)}
+        return {path: text for path, text in self.texts.items() if text != found.get(path)}
 
     @property
     def patch(self) -> patch.Patch:
         """All kept fixes together, against the user's files."""
-        return patch.make(self.edited, self.program.root)
+        return patch.make(self.edited, self.program.root, _command(self.program))
 
     @property
     def bitwise(self) -> bool:
@@ -110,8 +113,9 @@ class Stack:
     def request(self, finding: Finding, setting: Mapping[str, Scalar] | None = None) -> Request:
         """What a fixer may look at."""
         entry = str(self.program.entry) if self.program.entry else None
-        configs = {path: text for path, text in self.texts.items() if form_of(path) is not None}
-        sources = {path: text for path, text in self.texts.items() if path not in configs}
+        files = {path: text for path, text in self.texts.items() if path != COMMAND_LINE}
+        configs = {path: text for path, text in files.items() if form_of(path) is not None}
+        sources = {path: text for path, text in files.items() if path not in configs}
         home = str(self.program.home) if self.program.home else None
         return Request(
             finding,
@@ -121,9 +125,17 @@ class Stack:
             setting or {},
             entry,
             configs,
-            self.program.words,
+            self._words,
             home,
         )
+
+    @property
+    def _words(self) -> Sequence[str]:
+        """The command line as the fixes so far have it; where it cannot be edited, as the user typed it."""
+        line = command_line(self.program)
+        if line is None or COMMAND_LINE not in self.texts:
+            return self.program.words
+        return CommandLine(split_command(self.texts[COMMAND_LINE]), line.own)
 
     def answer(self, fixer: Fixer, findings: Sequence[Finding], setting: Mapping[str, Scalar]) -> Answer:
         """What a fixer does for all of these findings: an edit unlike the first is made on top of it.
@@ -191,6 +203,12 @@ class Stack:
         if not isinstance(answer, Edits):
             return None
         return self.with_fix(kept.fixer, findings, kept.setting, answer, together=kept.together, foreseen=kept.foreseen)
+
+
+def _command(program: Program) -> dict[str, str]:
+    """The command line as found, beside the texts of files; empty where it is not known what the program reads."""
+    line = command_line(program)
+    return {COMMAND_LINE: line.text} if line is not None else {}
 
 
 def _renumbered(path: str, lines: LineMap, said: re.Match[str]) -> str:

@@ -81,7 +81,8 @@ def without(folder: Path, whole: Patch, left_out: Collection[str], fixers: Mappi
         raise InputError(folder, f"was measured in {stored.root}; where the program was moved to, it is all or nothing")
     everything = _built(folder, stored, (), fixers)
     made = {change.path: change.after for change in everything.patch.changes}
-    if made != {change.path: change.after for change in whole.changes}:
+    same = made == {change.path: change.after for change in whole.changes} and everything.patch.command == whole.command
+    if not same:
         raise InputError(
             folder, "cannot be taken apart: its fixers no longer make the same patch; run `diagnose fix` again"
         )

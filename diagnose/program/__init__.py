@@ -75,6 +75,23 @@ class Program:
         """What the user typed after the options, as one line of shell."""
         return {"script": "", "module": "-m ", "launcher": "-- "}[self.kind] + shlex.join(self.words)
 
+    @property
+    def own_arguments(self) -> int | None:
+        """Which of `words` is the first that the program itself reads; None where that cannot be told, as of a line for
+        a shell."""
+        if self.kind != "launcher":
+            return 1
+        for at, word in enumerate(self.words[1:], 1):
+            if self.entry is not None and self._names_entry(self.words[at - 1], word):
+                return at + 1
+        return None
+
+    def _names_entry(self, before: str, word: str) -> bool:
+        """Whether a launcher's word is the script that starts, or the module that it is."""
+        if before in _LAUNCHED_MODULE and word.replace(".", "").isidentifier():
+            return _module_file(word, self.cwd) == self.entry
+        return _absolute(self.cwd / word) == self.entry
+
     def command(self, python: str) -> list[str]:
         """The words that start it with the interpreter `python`."""
         if self.kind == "script":

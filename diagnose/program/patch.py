@@ -3,7 +3,9 @@
 patch.diff       what `git apply` accepts, from the root of the user's files
 patch.json       {"root", "root_from_here", "files": [{"path", "before", "after"}]}: sha256 of each side, null for a
                  file that is not; the root as a path, and as seen from the run folder, should both have been moved
+                 and {"command": {"before", "after"}}: words, where the fix changes how the program is started
 originals/       the bytes before; a patch that only this folder knows can be taken back without git
+command.txt      the changed command, as it is typed
 applied.json     there while the patch is in the user's files, or is being written
 """
 
@@ -12,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -20,9 +23,11 @@ from diagnose.errors import InputError, PatchConflict
 from diagnose.program.atomic import clear_unfinished, write_atomic
 from diagnose.program.diff import apply_hunks, file_diff, parse_diff
 from diagnose.program.source import decode_source
+from diagnose.source.settings.command_line import COMMAND_LINE, split_command
 
 __all__ = [
     "Change",
+    "CommandChange",
     "Patch",
     "applied_at",
     "apply",
@@ -41,6 +46,7 @@ DIFF = "patch.diff"
 MANIFEST = "patch.json"
 ORIGINALS = "originals"
 APPLIED = "applied.json"
+COMMAND = "command.txt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,20 +66,46 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
+class CommandChange:
+    """How the program is started, before and after; words."""
+
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+
+    @property
+    def typed(self) -> str:
+        """The command after, as one line of shell."""
+        return shlex.join(self.after)
+
+    @property
+    def typed_before(self) -> str:
+        """The command before, as one line of shell."""
+        return shlex.join(self.before)
+
+    @property
+    def text(self) -> str:
+        """Both for reading, as a diff shows lines."""
+        return f"command line\n-{self.typed_before}\n+{self.typed}\n"
+
+
+@dataclass(frozen=True, slots=True)
 class Patch:
-    """Changes to files below one folder."""
+    """Changes to files below one folder, and perhaps to the command that starts the program."""
 
     root: Path
     changes: tuple[Change, ...]
+    command: CommandChange | None = None
 
     def diff_bytes(self) -> bytes:
-        """The diff as it is written to disk."""
+        """The diff of the files as it is written to disk."""
         return b"".join(file_diff(change.path, change.before, change.after) for change in self.changes)
 
     @property
     def text(self) -> str:
-        """The diff for reading; bytes of another encoding than UTF-8 are shown as replacement characters."""
-        return self.diff_bytes().decode("utf-8", "replace")
+        """The diff for reading, after the command line where that changes; bytes of another encoding than UTF-8 are
+        shown as replacement characters."""
+        command = self.command.text if self.command is not None else ""
+        return command + self.diff_bytes().decode("utf-8", "replace")
 
 
 def diff(before: Mapping[str, str], after: Mapping[str, str], root: Path) -> str:
@@ -89,7 +121,11 @@ def make(edits: Mapping[str, str], root: Path, before: Mapping[str, str] | None 
     of the root, or for text that the file's encoding cannot hold.
     """
     changes = []
+    command = None
     for path, text in edits.items():
+        if path == COMMAND_LINE:
+            command = _command_change((before or {})[path], text)
+            continue
         relative = _relative(path, root)
         on_disk = _read(root / relative)
         source = decode_source(on_disk, path) if on_disk is not None else decode_source(b"")
@@ -98,7 +134,11 @@ def make(edits: Mapping[str, str], root: Path, before: Mapping[str, str] | None 
         if old != new:
             changes.append(Change(relative, old, new))
     # What a reviewer looks for comes first: the lines of the user's own files, then files that are new.
-    return Patch(root, tuple(sorted(changes, key=lambda change: (change.before is None, change.path))))
+    return Patch(root, tuple(sorted(changes, key=lambda change: (change.before is None, change.path))), command)
+
+
+def _command_change(before: str, after: str) -> CommandChange | None:
+    return None if before == after else CommandChange(split_command(before), split_command(after))
 
 
 def apply_edits(files: Mapping[str, str], *, root: Path, copy: Path) -> list[Path]:
@@ -127,8 +167,9 @@ def from_diff(data: bytes, root: Path, name: object = "diff") -> Patch:
 
 def store(patch: Patch, folder: Path) -> None:
     """Keep a patch in a run folder; files that it leaves as they are do not count."""
-    patch = Patch(patch.root, tuple(change for change in patch.changes if change.before != change.after))
-    manifest = {
+    changes = tuple(change for change in patch.changes if change.before != change.after)
+    patch = Patch(patch.root, changes, patch.command)
+    manifest: dict[str, object] = {
         "root": str(patch.root),
         "root_from_here": os.path.relpath(patch.root.resolve(), folder.resolve()),
         "files": [
@@ -136,6 +177,9 @@ def store(patch: Patch, folder: Path) -> None:
             for change in patch.changes
         ],
     }
+    if patch.command is not None:
+        manifest["command"] = {"before": patch.command.before, "after": patch.command.after}
+        write_atomic(folder / COMMAND, f"{patch.command.typed}\n".encode())
     for change in patch.changes:
         if change.before is not None:
             write_atomic(folder / ORIGINALS / change.path, change.before)
@@ -161,7 +205,9 @@ def load(folder: Path) -> Patch:
                     folder, f"{path}: the kept patch does not match its own record; run `diagnose fix` again"
                 )
             changes.append(Change(path, before, after))
-        return Patch(_root(folder, content, changes), tuple(changes))
+        kept = content.get("command")
+        command = CommandChange(tuple(kept["before"]), tuple(kept["after"])) if kept is not None else None
+        return Patch(_root(folder, content, changes), tuple(changes), command)
     except (ValueError, KeyError, TypeError, PatchConflict) as error:
         raise InputError(folder / MANIFEST, f"is damaged ({error}); run `diagnose fix` again") from error
 

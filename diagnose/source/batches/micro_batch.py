@@ -21,8 +21,8 @@ from diagnose.source.batches.rng_in_step import draws_in_step
 from diagnose.source.dataflow.flow import within
 from diagnose.source.settings.executed_configs import executes_files, is_undecided, set_by_file
 from diagnose.source.settings.options import CallOptions
+from diagnose.source.settings.setting import Setting
 from diagnose.source.settings.trainers import Trainer
-from diagnose.source.settings.values import Setting
 from diagnose.source.training.training_loop import TrainingStep, training_steps
 from diagnose.source.tree.syntax import Source, Splice, parse
 

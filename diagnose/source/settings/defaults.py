@@ -12,7 +12,18 @@ from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.literals import string
 from diagnose.source.tree.syntax import Source, parse
 
-__all__ = ["Default", "assigned", "defaults_of", "keys_of", "option_default", "option_words", "sets_attribute"]
+__all__ = [
+    "Default",
+    "assigned",
+    "defaults_of",
+    "destination_of",
+    "field_default",
+    "keys_of",
+    "option_default",
+    "option_names",
+    "option_words",
+    "sets_attribute",
+]
 
 _HOLDERS = frozenset({"Namespace", "SimpleNamespace", "EasyDict", "DictConfig", "AttrDict", "ConfigDict"})
 _SWITCH = "argparse.BooleanOptionalAction, default={}"
@@ -32,14 +43,14 @@ class Default:
 def defaults_of(source: Source, name: str) -> Iterator[Default]:
     """Defaults of command-line options and of class fields with that name."""
     for call in source.every(cst.Call):
-        if call_name(call) in {"add_argument", "option"} and _destination(call) == name:
+        if call_name(call) in {"add_argument", "option"} and destination_of(call) == name:
             yield from _option(source, call)
         if call_name(call) == "set_defaults" and (given := argument(call, name)) is not None:
             yield Default(given.value)
     for node in source.every(cst.AnnAssign):
         named = isinstance(node.target, cst.Name) and node.target.value == name
         if named and node.value is not None and _is_field(source, node):
-            yield Default(_field_default(node.value))
+            yield Default(field_default(node.value))
     for assign in source.every(cst.Assign):
         target = assign.targets[0].target
         if isinstance(target, cst.Name) and target.value == name and _is_field(source, assign):
@@ -59,17 +70,18 @@ def _option(source: Source, call: cst.Call) -> Iterator[Default]:
         yield Default(default.value)
 
 
-def _destination(call: cst.Call) -> str | None:
+def destination_of(call: cst.Call) -> str | None:
     """The attribute that `add_argument` fills: `dest`, else the first long option, else the first one."""
     given = argument(call, "dest")
     if given is not None:
         return string(given.value)
-    options = _options(call)
+    options = option_names(call)
     longest = next((option for option in options if option.startswith("--")), options[0] if options else None)
     return longest.lstrip("-").split("/")[0].replace("-", "_") if longest else None
 
 
-def _options(call: cst.Call) -> list[str]:
+def option_names(call: cst.Call) -> list[str]:
+    """The strings that a declaration of an option begins with."""
     return [text for arg in call.args if arg.keyword is None and (text := string(arg.value)) is not None]
 
 
@@ -78,8 +90,8 @@ def option_words(source: Source, name: str, words: Sequence[str]) -> str | None:
     options = {f"{dashes}{name}" for dashes in ("--", "--no-", "--no_")}
     options |= {option.replace("_", "-") for option in options}
     for call in source.every(cst.Call):
-        if call_name(call) in {"add_argument", "option"} and _destination(call) == name:
-            options |= {option for option in _options(call) if option.startswith("-")}
+        if call_name(call) in {"add_argument", "option"} and destination_of(call) == name:
+            options |= {option for option in option_names(call) if option.startswith("-")}
     return next((word for word in words if word.split("=")[0] in options), None)
 
 
@@ -100,7 +112,7 @@ def _is_field(source: Source, node: cst.CSTNode) -> bool:
     return False
 
 
-def _field_default(value: cst.BaseExpression) -> cst.BaseExpression:
+def field_default(value: cst.BaseExpression) -> cst.BaseExpression:
     """The literal in `field(default=0)`, `Field(0)` and the like."""
     if isinstance(value, cst.Call) and call_name(value) in {"field", "Field", "ib", "attrib", "Option"}:
         inner = argument(value, "default", 0)

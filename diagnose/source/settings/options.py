@@ -9,7 +9,8 @@ import libcst as cst
 
 from diagnose.model import Scalar
 from diagnose.source.settings.mappings import Layer, clashes, layers_of, set_keys
-from diagnose.source.settings.values import Setting, setting_of
+from diagnose.source.settings.setting import Setting
+from diagnose.source.settings.values import setting_of
 from diagnose.source.tree.arguments import argument, set_keywords
 from diagnose.source.tree.edits import call_name, replace
 from diagnose.source.tree.literals import literal, number, written

@@ -16,7 +16,8 @@ import libcst as cst
 from diagnose.model import Scalar
 from diagnose.source.settings.configs import entries, form_of
 from diagnose.source.settings.options import CallOptions, Placed
-from diagnose.source.settings.values import Setting, setting_of
+from diagnose.source.settings.setting import Setting
+from diagnose.source.settings.values import setting_of
 from diagnose.source.tree.arguments import argument, set_keywords
 from diagnose.source.tree.edits import call_name, insert_after
 from diagnose.source.tree.literals import literal, string, written

@@ -8,57 +8,32 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeGuard
 
 import libcst as cst
 
 from diagnose.model import Scalar
 from diagnose.source.dataflow.bindings import Scope, binding_of, dotted, passed_to, read_by_others
+from diagnose.source.settings.command_line import CommandLine
 from diagnose.source.settings.configs import entries, form_of
 from diagnose.source.settings.defaults import Default, assigned, defaults_of, keys_of, option_default, option_words
 from diagnose.source.settings.executed_configs import executes_files, is_undecided, set_by_file
+from diagnose.source.settings.option_parsers import (
+    declared,
+    setting_of_global,
+    setting_of_option,
+    setting_of_words,
+)
+from diagnose.source.settings.setting import Setting
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.imports import module_file
-from diagnose.source.tree.literals import literal, number, string, written
-from diagnose.source.tree.syntax import Source, Splice, parse
+from diagnose.source.tree.literals import literal, number, string
+from diagnose.source.tree.syntax import Source, parse
 
-__all__ = ["Setting", "number", "parsed_sources", "setting_of", "word_for"]
+__all__ = ["number", "parsed_sources", "setting_of", "word_for"]
 
 _DEEPEST = 8
 _CONVERSIONS = frozenset({"int", "bool", "float", "str"})
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """A literal in the source, or a scalar of a config file, that decides a value."""
-
-    path: str
-    line: int
-    splice_to: tuple[int, int]
-    value: Scalar
-    fixed: bool
-    """Nobody can override it from outside: it is no default."""
-    old: str = ""
-    """The text that it takes the place of."""
-    form: str = "python"
-    """`python`, `yaml`, `json` or `toml`."""
-    template: str = "{}"
-    """What is written, around the value."""
-
-    def to(self, value: Scalar) -> Splice:
-        """The edit that sets it."""
-        return Splice(*self.splice_to, self.template.format(self.code(value)))
-
-    def code(self, value: Scalar) -> str:
-        """The value as the file writes it."""
-        if self.form == "python" or (isinstance(value, int | float) and not isinstance(value, bool)):
-            return written(value, self.old)
-        if isinstance(value, bool):
-            return "true" if value else "false"
-        if value is None:
-            return "null"
-        quoted = self.form != "yaml" or self.old[:1] in {'"', "'"}
-        quote = "'" if self.old[:1] == "'" and self.form != "json" else '"'
-        return f"{quote}{value}{quote}" if quoted else value
 
 
 def setting_of(
@@ -188,7 +163,7 @@ class _Search:
     ) -> Setting | None:
         """A global of a script that executes config files over its globals: the last file that sets it decides."""
         if any(word.startswith(f"--{name}=") for word in self.words):
-            return None
+            return self._unless_other(setting_of_global(name, self.words)) if self._steered(self.words) else None
         if is_undecided(name, path, source, self.sources, self.words):
             return None
         file = set_by_file(name, path, self.sources, self.words)
@@ -275,8 +250,11 @@ class _Search:
         """Whatever keeps a value under that name; of several the one that is set over the others, if it tells."""
         name = keys[-1]
         sources = parsed_sources(self.sources, name, name.replace("_", "-"))
+        by_path = setting_of_words(keys, self.words) if self._steered(self.words) else None
+        if by_path is not None:
+            return self._unless_other(by_path)
         if any(option_words(source, name, self.words) for source in sources.values()):
-            return None
+            return self._option(sources, name)
         over = [(where, value) for where, source in sources.items() for value in assigned(source, name)]
         if over:
             if len(over) > 1:
@@ -286,6 +264,8 @@ class _Search:
         kept = self._in_configs(keys)
         if kept:
             return kept[0] if len(kept) == 1 and self._is_recorded(kept[0].value) else None
+        if (option := self._option(sources, name)) is not None:
+            return option
         found: list[Setting | None] = []
         for where, source in sources.items():
             for default in defaults_of(source, name):
@@ -294,6 +274,20 @@ class _Search:
             for where, source in sources.items():
                 found += [self.follow(value, where, source, False, depth) for value in keys_of(source, name)]
         return found[0] if len(found) == 1 else None
+
+    def _option(self, sources: Mapping[str, Source], name: str) -> Setting | None:
+        """The option of that name, where the program is steered by its command line."""
+        if not self._steered(self.words):
+            return None
+        return self._unless_other(setting_of_option(declared(sources, name), self.words))
+
+    @staticmethod
+    def _steered(words: Sequence[str]) -> TypeGuard[CommandLine]:
+        return isinstance(words, CommandLine) and words.steers
+
+    def _unless_other(self, setting: Setting | None) -> Setting | None:
+        """The setting, unless the run had another value: then something else decides."""
+        return setting if setting is not None and self._is_recorded(setting.value) else None
 
     def _default(self, default: Default, path: str, source: Source, depth: int) -> Setting | None:
         if default.stands_for is None:

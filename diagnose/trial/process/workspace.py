@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from diagnose.program import Program, patch
+from diagnose.program.command import with_command_line
 from diagnose.program.copy import copy_environment, copy_program
 from diagnose.program.environment import with_declared
 from diagnose.program.source import read_source
+from diagnose.source.settings.command_line import COMMAND_LINE
 
 _COMPILES = re.compile(r"(?<!\bre)\.compile\(")
 _RECORDS = re.compile(r"make_graphed_callables\(")
@@ -37,19 +39,26 @@ class Workspace:
     def make(self, texts: Mapping[str, str], name: str) -> Program:
         """A copy in which the given files have other texts. Raises InputError."""
         folder = self.folder / name
-        copied = copy_program(self.program, folder)
-        edited = patch.apply_edits(texts, root=self.program.root, copy=copied.root)
+        files = {path: text for path, text in texts.items() if path != COMMAND_LINE}
+        started = with_command_line(self.program, texts[COMMAND_LINE]) if COMMAND_LINE in texts else self.program
+        copied = copy_program(started, folder)
+        edited = patch.apply_edits(files, root=self.program.root, copy=copied.root)
         self.edited[copied.root] = sorted(map(str, edited))
         # What one process has compiled serves all later ones; the user's own cache is neither needed nor filled.
         cache = {"TORCHINDUCTOR_CACHE_DIR": str(self.folder / "compiled")}
         environment = copy_environment(self.program, folder, self.environment) | cache
         # A trial imports torch before the program runs, and with it what reads the environment on import.
         self._environments[copied.root] = with_declared(copied, environment)
-        if self.compiles or any(self._has_more(_COMPILES, path, text) for path, text in texts.items()):
+        turned_on = started.words != self.program.words and self._speaks_of_compiling(started)
+        if self.compiles or turned_on or any(self._has_more(_COMPILES, path, text) for path, text in files.items()):
             self.slow.add(copied.root)
-        if copied.root in self.slow or any(self._has_more(_RECORDS, path, text) for path, text in texts.items()):
+        if copied.root in self.slow or any(self._has_more(_RECORDS, path, text) for path, text in files.items()):
             self.compiling.add(copied.root)
         return copied
+
+    def _speaks_of_compiling(self, started: Program) -> bool:
+        """Whether a word that an edit of the command line brought does."""
+        return any("compile" in word for word in set(started.words) - set(self.program.words))
 
     def _has_more(self, calls: re.Pattern[str], path: str, text: str) -> bool:
         """Whether a fix wrote such a call; one that was there may be switched off."""

@@ -16,6 +16,7 @@ from diagnose.cli import apply, revert
 from diagnose.errors import InputError, PatchConflict, UsageError
 from diagnose.program import atomic, patch
 from diagnose.session import RunStarted, Session
+from diagnose.source.settings.command_line import COMMAND_LINE
 
 Command = Callable[..., int]
 
@@ -78,6 +79,20 @@ def test_json_is_one_object(here: Path, capsys: pytest.CaptureFixture[str]) -> N
     content = json.loads(capsys.readouterr().out)
     assert (content["action"], content["written"]) == ("changed", True)
     assert content["files"] == [{"path": "train.py", "added": 1, "removed": 1}]
+
+
+def test_a_changed_command_is_printed_and_no_file_is_written(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = here / ".diagnose/runs/one"
+    folder.mkdir(parents=True)
+    before, after = "python\ntrain.py\nd\n", "python\ntrain.py\nd\n--amp\n"
+    patch.store(patch.make({COMMAND_LINE: after}, here, {COMMAND_LINE: before}), folder)
+    assert typed("apply") == 0
+    told = capsys.readouterr()
+    assert told.out == "python train.py d --amp\n"
+    assert "no file changes; start it with this command" in told.err
+    assert (here / "train.py").read_bytes() == b"lr = 1\r\n"
+    assert typed("apply", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["command"] == ["python", "train.py", "d", "--amp"]
 
 
 def test_a_foreign_diff_is_applied_and_taken_back(here: Path) -> None:

@@ -60,4 +60,4 @@ def test_a_fixer_sees_python_and_configs_apart(program: Program) -> None:
     request = Stack.of(program, knowledge(program, diagnosis, [])).request(finding)
     assert {Path(path).suffix for path in request.sources} == {".py"}
     assert {Path(path).name for path in request.configs} == {"settings.yaml", "base.yaml", "given.toml"}
-    assert tuple(request.words) == program.words
+    assert tuple(request.words) == ("python", *program.words)

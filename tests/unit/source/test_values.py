@@ -9,7 +9,8 @@ import pytest
 
 from diagnose.model import Scalar
 from diagnose.source.settings.configs import entries
-from diagnose.source.settings.values import Setting, setting_of
+from diagnose.source.settings.setting import Setting
+from diagnose.source.settings.values import setting_of
 from diagnose.source.tree.edits import call_name, parse, splice
 
 
