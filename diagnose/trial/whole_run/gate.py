@@ -110,7 +110,7 @@ class WholeRunGate:
         elif not beside.cut:
             self._seen[patched.root, WHOLE] = beside
         if seen.cut:  # the others are left at the same step
-            self._shape["leave"] = {"how": "interrupt", "call": seen.calls}
+            self._shape["leave"] = {"how": "interrupt", "call": seen.calls, "ends": True}
         self._seen[original.root, WHOLE] = seen
 
     def _ways_out(self, programs: Sequence[Program]) -> dict[str, Mapping[str, Any]]:
@@ -121,7 +121,8 @@ class WholeRunGate:
         if calls > 1:
             handles = any(_HANDLES.search(text) for program in programs for text in sources(program).values())
             for how in ("exception", "interrupt") if handles else ("exception",):
-                ways[how] = {"leave": {"how": how, "call": max(2, round(_LEFT_AT * calls))}}
+                leave = {"how": how, "call": max(2, round(_LEFT_AT * calls)), "ends": self._is_cut}
+                ways[how] = {"leave": leave}
         return ways
 
     def _forget(self, program: Program) -> None:

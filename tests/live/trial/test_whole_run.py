@@ -172,3 +172,25 @@ def test_a_shortened_run_has_first_and_last_batches_and_epochs_and_a_normal_end(
     assert [line.numbers[0] for line in run.printed.lines[:-1]] == ["0", "1", "39"]
     assert run.printed.lines[-1].text == "trained"
     assert set(run.files) == {"best.pt", "history.json"}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "told"),
+    [({"seconds": 0.01}, "cut"), ({"leave": {"how": "interrupt", "call": 3, "ends": True}}, "left")],
+)
+def test_a_program_that_trains_on_after_an_interrupt_is_ended_some_calls_later(
+    recipe: dict[str, object], told: str, tmp_path: Path
+) -> None:
+    head = PROGRAM[: PROGRAM.index("best, history")] + "import signal\nsignal.signal(signal.SIGINT, lambda *_: None)\n"
+    loop = "while True:\n    model(data.tensors[0]).sum().backward()\n    optimizer.step()\n"
+    (tmp_path / "train.py").write_text(head + loop)
+    copies = Workspace(Program.parse(["train.py"], cwd=tmp_path), tmp_path / "trials", dict(os.environ), False)
+    original = copies.make({}, "original")
+    with Groups() as groups:
+        place = Workplace(groups, tmp_path / "trials", sys.executable, copies.environment_of, edited=copies.edited)
+        (run,) = Runs(place, copies, LIMIT_NS).observe([Wanted(original, recipe)])
+    assert run.returncode == 1
+    assert getattr(run, told)
+    assert run.calls == run.steps + 1
+    if told == "left":
+        assert run.calls == 3 + 11

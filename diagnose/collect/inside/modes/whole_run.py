@@ -9,8 +9,10 @@ The recipe says how the run differs from the program's own:
 
     batches   a DataLoader yields its first batches and its last one, so many in all; loops that the controller marked
               with `diagnose_shortened(range(…))` take as many turns of one step, and `turns` turns of several steps
-    leave     {"how": "exception" | "interrupt", "call": k}: raised in the k-th call of an optimizer's `step`
-    seconds   after so many seconds of training the program is interrupted as by Ctrl-C, which the record tells
+    leave     {"how": "exception" | "interrupt", "call": k}: raised in the k-th call of an optimizer's `step`; with
+              `"ends": true` a program that trains on all the same is ended some calls later
+    seconds   after so many seconds of training the program is interrupted as by Ctrl-C, which the record tells; one
+              that trains on all the same is ended some calls later
     disturb   parameters are multiplied by 1 ± this before the first update: how far rounding carries the figures;
               `disturb_seed` draws the signs
 """
@@ -40,12 +42,14 @@ from ..process.garbage_collection import pass_over_torch
 from ..process.rendezvous import meet_apart
 from ..process.write_protection import protect
 from ..transparency import unseen
-from .capture import _bytes_of, _draw_as_eager_does, _seed
+from .capture import _bytes_of, _draw_as_eager_does, _seed, leave
 
 if TYPE_CHECKING:
     from ..process_hooks import ProcessHooks
 
 MESSAGE = "raised by diagnose to see what the program leaves behind"
+_MORE_CALLS = 10
+"""Of an optimizer, after which a program that was interrupted is taken to train on."""
 _NS_PER_S = 1_000_000_000
 
 
@@ -86,6 +90,8 @@ class _WholeRun:
         self._step_ns: list[int] = []
         self._cut = False
         self._left = False
+        self._ends_after: int | None = None
+        """The call at which the program was told to end."""
         self._files = FileEvents(str(recipe["root"]), str(recipe["scratch"]), str(recipe["private"]), hub.pid)
         Compiling(hub)  # keeps the hooks on the optimizers
 
@@ -139,18 +145,23 @@ class _WholeRun:
     def _before_update(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         # Not guarded: what is raised here is to reach the program.
         self._calls += 1
+        if self._ends_after is not None and self._calls > self._ends_after + _MORE_CALLS:
+            self.write()
+            leave(1)
         if not any(seen is optimizer for seen in self._optimizers):
             self._optimizers.append(optimizer)
             if self._disturb:
                 self._disturb_parameters(optimizer)
         if self._calls == self._leave.get("call") and not self._left:
             self._left = True
+            self._ends_after = self._calls if self._leave.get("ends") else None
             if self._leave["how"] == "exception":
                 raise RuntimeError(MESSAGE)
             signal.raise_signal(signal.SIGINT)
         late = self._limit_ns and self._began_ns and time.monotonic_ns() - self._began_ns > self._limit_ns
         if late and not self._cut:
             self._cut = True
+            self._ends_after = self._calls
             signal.raise_signal(signal.SIGINT)
 
     def _disturb_parameters(self, optimizer: Any) -> None:
