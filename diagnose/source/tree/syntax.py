@@ -6,22 +6,17 @@ Whatever an edit does not touch stays as it is by construction: comments, quotes
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, TypeVar, cast
+from typing import TypeVar
 
 import libcst as cst
-from libcst.metadata import (
-    CodePosition,
-    CodeRange,
-    MetadataWrapper,
-    PositionProvider,
-    QualifiedName,
-    QualifiedNameProvider,
-    WhitespaceInclusivePositionProvider,
-)
+from libcst.metadata import MetadataWrapper, Scope, ScopeProvider
+
+from diagnose.source.tree.layout import Layout
 
 __all__ = ["Source", "Splice", "only_statement", "parse", "splice"]
 
@@ -65,31 +60,6 @@ def only_statement(line: cst.CSTNode | None) -> cst.BaseSmallStatement | None:
     return line.body[0] if isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1 else None
 
 
-class _Tree:
-    """A node and all below it, gone through once: LibCST makes a copy of a node to tell its children."""
-
-    def __init__(self, root: cst.CSTNode) -> None:
-        self.nodes: list[cst.CSTNode] = []
-        """In the order of the text."""
-        self.parents: dict[cst.CSTNode, cst.CSTNode] = {}
-        pending = [root]
-        while pending:
-            node = pending.pop()
-            self.nodes.append(node)
-            children = node.children
-            self.parents.update(dict.fromkeys(children, node))
-            pending += reversed(children)
-        ends: dict[cst.CSTNode, int] = {}
-        for at in range(len(self.nodes) - 1, -1, -1):
-            node = self.nodes[at]
-            end = ends.setdefault(node, at + 1)
-            if at:
-                above = self.parents[node]
-                ends[above] = max(ends.get(above, 0), end)
-        self.extents = {node: (at, ends[node]) for at, node in enumerate(self.nodes)}
-        """Of each node, where it and all below it begin and end among the nodes."""
-
-
 class Source:
     """One file: its text, its tree, and where each node lies."""
 
@@ -120,36 +90,27 @@ class Source:
         return [0, *(match.end() for match in _LINE_END.finditer(self.text))]
 
     @cached_property
-    def _positions(self) -> dict[cst.CSTNode, CodeRange]:
-        return cast("dict[cst.CSTNode, CodeRange]", self._wrapper.resolve(PositionProvider))
+    def _layout(self) -> Layout:
+        return Layout(self.module, self.module.default_newline, self.module.default_indent)
 
     @cached_property
-    def _wide_positions(self) -> dict[cst.CSTNode, CodeRange]:
-        return cast("dict[cst.CSTNode, CodeRange]", self._wrapper.resolve(WhitespaceInclusivePositionProvider))
-
-    @cached_property
-    def _qualified(self) -> dict[cst.CSTNode, Any]:
-        return cast("dict[cst.CSTNode, Any]", self._wrapper.resolve(QualifiedNameProvider))
-
-    @cached_property
-    def _tree(self) -> _Tree:
-        return _Tree(self.module)
+    def _scopes(self) -> Mapping[cst.CSTNode, Scope | None]:
+        return self._wrapper.resolve(ScopeProvider)
 
     def span(self, node: cst.CSTNode) -> tuple[int, int]:
         """Offsets of a node without the parentheses around it."""
-        return self._offsets(self._positions[node])
+        start, end = self._narrow(node)
+        return min(start, len(self.text)), min(end, len(self.text))
 
     def wide_span(self, node: cst.CSTNode) -> tuple[int, int]:
         """Offsets of a node with the parentheses (and for statements the white space) that belong to it."""
-        return self._offsets(self._wide_positions[node])
+        start, end = self._layout.wide[self._layout.places[id(node)]]
+        return min(start, len(self.text)), min(end, len(self.text))
 
-    def _offsets(self, position: CodeRange) -> tuple[int, int]:
-        return self._offset(position.start), self._offset(position.end)
-
-    def _offset(self, position: CodePosition) -> int:
-        # A block that ends a file without a line end is said to end on the line after it.
-        beyond = position.line > len(self._line_starts)
-        return len(self.text) if beyond else self._line_starts[position.line - 1] + position.column
+    def _narrow(self, node: cst.CSTNode) -> tuple[int, int]:
+        """Offsets without parentheses; a file without a line end is written with one, beyond its text."""
+        at = self._layout.places[id(node)]
+        return self._layout.narrow.get(at) or self._layout.wide[at]
 
     def code(self, node: cst.CSTNode) -> str:
         """The text of a node, with its parentheses."""
@@ -158,8 +119,11 @@ class Source:
 
     def lines_of(self, node: cst.CSTNode) -> tuple[int, int]:
         """First and last line of a node, from 1."""
-        position = self._positions[node]
-        return position.start.line, position.end.line
+        start, end = self._narrow(node)
+        return self._line(start), self._line(end)
+
+    def _line(self, offset: int) -> int:
+        return bisect_right(self._line_starts, offset) + (offset > len(self.text))
 
     def line_text(self, line: int) -> str:
         """A line, from 1, without its end; empty beyond the file."""
@@ -184,7 +148,9 @@ class Source:
 
     def parent(self, node: cst.CSTNode) -> cst.CSTNode | None:
         """The node around a node; None for the module."""
-        return self._tree.parents.get(node)
+        at = self._layout.places.get(id(node))
+        above = self._layout.parents[at] if at is not None else -1
+        return self._layout.nodes[above] if above >= 0 else None
 
     def ancestors(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         """The nodes around a node, innermost first."""
@@ -199,20 +165,25 @@ class Source:
 
     def walk(self, node: cst.CSTNode | None = None) -> Iterator[cst.CSTNode]:
         """All nodes below `node` (the module) and itself, in the order of the text."""
-        below = node or self.module
-        tree = self._tree if below in self._tree.extents else _Tree(below)  # a node that was made anew is in none
-        begin, end = tree.extents[below]
-        return iter(tree.nodes[begin:end])
+        layout, at = self._below(node)
+        return iter(layout.nodes[at : layout.ends[at]])
 
     def every(self, kind: type[_Node], below: cst.CSTNode | None = None) -> Iterator[_Node]:
         """All nodes of a kind, in the order of the text."""
-        return (node for node in self.walk(below) if isinstance(node, kind))
+        layout, at = self._below(below)
+        return layout.every(kind, at)
+
+    def _below(self, node: cst.CSTNode | None) -> tuple[Layout, int]:
+        """The layout that a node is in, and its place there; a node that was made anew has one of its own."""
+        if node is None:
+            return self._layout, 0
+        at = self._layout.places.get(id(node))
+        return (self._layout, at) if at is not None else (Layout(node), 0)
 
     def names(self, node: cst.CSTNode) -> frozenset[str]:
         """The dotted names that an expression may stand for, imports resolved: `torch.utils.data.DataLoader`."""
-        found = self._qualified.get(node, ())
-        qualified: Iterable[QualifiedName] = found() if callable(found) else found  # LibCST defers some of them
-        return frozenset(name.name for name in qualified)
+        scope = self._scopes.get(node)
+        return frozenset(name.name for name in scope.get_qualified_names_for(node)) if scope else frozenset()
 
     def statement(self, node: cst.CSTNode) -> cst.SimpleStatementLine | cst.BaseCompoundStatement | None:
         """The statement with a line of its own that a node lies in."""

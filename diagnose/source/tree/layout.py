@@ -1,0 +1,135 @@
+"""Where the nodes of a parsed file lie: parents, order and offsets of all of them, from one pass over the tree.
+
+LibCST has no positions in its nodes. It finds them by writing the file out again, once for positions with the white
+space that belongs to a node and once for those without, and makes a copy of a node to tell its children. Here the file
+is written out once, and all four are noted on the way.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from typing import Any, TypeVar, cast
+
+import libcst as cst
+
+__all__ = ["Layout"]
+
+_Node = TypeVar("_Node", bound=cst.CSTNode)
+
+
+class Layout:
+    """A node and all below it, in the order of the text. Raises RecursionError for trees that are too deep."""
+
+    def __init__(self, root: cst.CSTNode, newline: str = "\n", indent: str = "    ") -> None:
+        state = _Writing(newline, indent)
+        root._codegen(cast("Any", state))  # as LibCST's own position providers do
+        self.nodes = state.nodes
+        """In the order of the text."""
+        self.places = {id(node): at for at, node in enumerate(state.nodes)}
+        """Of each node, by its identity, where it is among the nodes."""
+        self.parents = state.parents
+        """Of each node, where its parent is among the nodes; -1 for the root."""
+        self.ends = state.last
+        """Of each node, where all below it end among the nodes."""
+        self.wide = list(zip(state.begin, state.end, strict=True))
+        """Offsets of each node with the white space and the parentheses that belong to it."""
+        self.narrow = state.narrow
+        """Offsets without them, of the nodes for which they are others."""
+        self._of_type: dict[type, list[int]] = {}
+        for at, node in enumerate(state.nodes):
+            self._of_type.setdefault(type(node), []).append(at)
+        self._of_kind: dict[object, list[int]] = {}
+
+    def every(self, kind: type[_Node], at: int = 0) -> Iterator[_Node]:
+        """The nodes of a kind below the node at a place, and that node itself, in the order of the text."""
+        found = self._of_kind.get(kind)
+        if found is None:
+            groups = [places for each, places in self._of_type.items() if issubclass(each, kind)]
+            found = groups[0] if len(groups) == 1 else sorted(place for group in groups for place in group)
+            self._of_kind[kind] = found
+        nodes = cast("list[_Node]", self.nodes)
+        first = bisect_left(found, at)
+        return (nodes[place] for place in found[first : bisect_left(found, self.ends[at], first)])
+
+
+class _Writing:
+    """What LibCST's nodes write themselves to (`libcst.CodegenState`): it counts characters and keeps none."""
+
+    def __init__(self, newline: str, indent: str) -> None:
+        self.default_newline, self.default_indent = newline, indent
+        self.nodes: list[cst.CSTNode] = []
+        self.parents: list[int] = []
+        self.last: list[int] = []
+        self.begin: list[int] = []
+        self.end: list[int] = []
+        self.narrow: dict[int, tuple[int, int]] = {}
+        self.offset = 0
+        self._around = [-1]
+        self._indents: list[int] = []
+        self._indent = 0
+
+    @property
+    def tokens(self) -> range:
+        """As many as there are characters: a module asks whether anything was written."""
+        return range(self.offset)
+
+    def increase_indent(self, value: str) -> None:
+        self._indents.append(len(value))
+        self._indent += len(value)
+
+    def decrease_indent(self) -> None:
+        self._indent -= self._indents.pop()
+
+    def add_indent_tokens(self) -> None:
+        self.offset += self._indent
+
+    def add_token(self, value: str) -> None:
+        self.offset += len(value)
+
+    def pop_trailing_newline(self) -> None:
+        """Leave what lies behind the end of a file without a line end: its offsets are beyond the text."""
+
+    def before_codegen(self, node: cst.CSTNode) -> None:
+        self.parents.append(self._around[-1])
+        self._around.append(len(self.nodes))
+        self.nodes.append(node)
+        self.begin.append(self.offset)
+        self.end.append(0)
+        self.last.append(0)
+
+    def after_codegen(self, _node: cst.CSTNode) -> None:
+        at = self._around.pop()
+        self.end[at] = self.offset
+        self.last[at] = len(self.nodes)
+
+    def record_syntactic_position(
+        self, node: cst.CSTNode, *, start_node: cst.CSTNode | None = None, end_node: cst.CSTNode | None = None
+    ) -> _Narrow:
+        return _Narrow(self, node, start_node, end_node)
+
+    def span(self, node: cst.CSTNode, since: int) -> tuple[int, int]:
+        """Of a node that was written, found among those from `since` on."""
+        at = next(at for at in range(since, len(self.nodes)) if self.nodes[at] is node)
+        return self.narrow.get(at) or (self.begin[at], self.end[at])
+
+
+class _Narrow:
+    """The part of what a node writes that is not the white space around it."""
+
+    def __init__(self, state: _Writing, node: cst.CSTNode, start: cst.CSTNode | None, end: cst.CSTNode | None) -> None:
+        self._state, self._node, self._start, self._end = state, node, start, end
+
+    def __enter__(self) -> None:
+        self._at = self._state._around[-1]
+        self._offset = self._state.offset
+
+    def __exit__(self, *_error: object) -> None:
+        state = self._state
+        assert state.nodes[self._at] is self._node
+        start, end = self._offset, state.offset
+        if self._start is not None:
+            start = state.span(self._start, self._at)[0]
+        if self._end is not None:
+            end = state.span(self._end, self._at)[1]
+        state.narrow[self._at] = (start, end)
