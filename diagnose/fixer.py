@@ -140,8 +140,8 @@ from diagnose.source.training.image_models import (
     convolves_first,
     layout_use,
     moved_inputs,
-    sized_views,
     uses_convolutions,
+    views_of_images,
 )
 from diagnose.source.training.lightning import lightning_models, logged_reads
 from diagnose.source.training.model_construction import Built, built_model
@@ -386,7 +386,6 @@ __all__ = [
     "show_less_often",
     "shown_at",
     "shows_graph",
-    "sized_views",
     "splice",
     "split_plans",
     "state_shares",
@@ -410,6 +409,7 @@ __all__ = [
     "uses_of_model",
     "variables",
     "varies",
+    "views_of_images",
     "who_catches",
     "within",
     "within_context",

@@ -45,9 +45,9 @@ from diagnose.fixer import (
     parse,
     replace,
     set_keywords,
-    sized_views,
     training_steps,
     uses_convolutions,
+    views_of_images,
 )
 
 _BY_HAND = (
@@ -68,11 +68,13 @@ def rewrite(request: Request) -> Answer:
     if not uses_convolutions(request.sources):
         return Advice(_BY_HAND) if request.finding.rule == "layout-transposes" else None
     edits: list[tuple[str, list[Splice]]] = []
+    starts: list[str] = []
     plain = convolves_first(request.sources)
     for step in training_steps(request.sources, request.sites):
         built = built_model(step, request.sources)
         if built is None:
             continue
+        starts += [step.path, built.path]
         torch, imports = ensure_import(built.source, "torch")
         edits.append(
             (
@@ -86,8 +88,9 @@ def rewrite(request: Request) -> Answer:
             edits.append((step.path, [*imports, *set_keywords(step.source, call, keywords)]))
     if not edits:
         return Advice(_BY_HAND)
-    parsed = ((path, parse(text)) for path, text in request.sources.items() if ".view(" in text)
-    edits += [(path, _reshaped(source)) for path, source in parsed if source is not None]
+    for path, source, view in views_of_images(request.sources, starts):
+        if isinstance(view.func, cst.Attribute):
+            edits.append((path, [Splice(*source.span(view.func.attr), "reshape")]))
     return Edits(request.edited(edits), "lay images and weights out channels last")
 
 
@@ -121,14 +124,6 @@ def _is_for_moves(source: Source, node: cst.Attribute) -> bool:
         if (arg := argument(call, "memory_format")) is not None and source.code(arg.value) == name
     ]
     return bool(given) and len(uses) == len(given) + 1
-
-
-def _reshaped(source: Source) -> list[Splice]:
-    return [
-        Splice(*source.span(call.func.attr), "reshape")
-        for call in sized_views(source)
-        if isinstance(call.func, cst.Attribute)
-    ]
 
 
 def _recorded(text: str) -> Request:

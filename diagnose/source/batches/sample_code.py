@@ -122,8 +122,9 @@ class SampleCode:
     def named(self, source: Source, node: cst.CSTNode) -> Iterator[tuple[str, _Definition]]:
         """The program's own functions and classes, no methods, that a name or `module.name` may stand for."""
         if isinstance(node, cst.Name):
-            if not is_read(source, node):
-                return
+            bound = binding_of(source, node) if is_read(source, node) and node.value in self.defined else None
+            if not is_read(source, node) or (bound is not None and bound.parameter is not None):
+                return  # what a parameter stands for is followed where it is passed
             last = node.value
         elif isinstance(node, cst.Attribute) and source.names(node):
             last = node.attr.value

@@ -34,6 +34,7 @@ _SAVES = frozenset(
     | {"write_bytes", "write", "to_csv", "savetxt", "savez", "mkdir", "makedirs", "unlink", "commit", "executemany"}
 )
 _SAVING = frozenset({"torch.save", "numpy.save", "json.dump", "pickle.dump", "torchvision.utils.save_image"})
+_CONSOLE = frozenset({"builtins.print", "builtins.input"})
 _HERE_AND_NOW = (
     *("time.time", "time.perf_counter", "time.monotonic", "time.process_time", "time.localtime", "time.strftime"),
     *("datetime.datetime.now", "datetime.datetime.utcnow", "datetime.datetime.today", "datetime.date.today"),
@@ -75,7 +76,7 @@ def traces(code: SampleCode) -> Iterator[Trace]:
                 words = f"keeps or changes `{source.code(target)}` while it makes a sample"
                 yield Trace(words, path, _l(source, target))
         for each in source.every(cst.Name, node):
-            if each.value in {"print", "input"} and is_read(source, each):
+            if source.names(each) & _CONSOLE and is_read(source, each):
                 yield Trace(f"calls `{each.value}` while it makes a sample", path, _l(source, each))
         for call in code.calls(path, node):
             if _tells(source, call):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 
 import libcst as cst
 
@@ -13,7 +14,7 @@ from diagnose.source.tree.attributes import members_named
 from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source, parse
 
-__all__ = ["convolves_first", "layout_use", "moved_inputs", "sized_views", "uses_convolutions"]
+__all__ = ["convolves_first", "layout_use", "moved_inputs", "uses_convolutions", "views_of_images"]
 
 _LAYOUT_METHODS = frozenset(
     {"as_strided", "as_strided_", "data_ptr", "is_contiguous", "resize_", "set_", "storage", "storage_offset"}
@@ -68,6 +69,38 @@ def sized_views(source: Source) -> Iterator[cst.Call]:
             formats = any(name.startswith("torch.") for name in source.names(first.value))
             if first.keyword is None and (not formats or isinstance(first.value, cst.Call)):
                 yield call
+
+
+def views_of_images(sources: Mapping[str, str], starts: Iterable[str]) -> Iterator[tuple[str, Source, cst.Call]]:
+    """The sized views that what the files `starts` name may run: a folder of models holds others too.
+
+    A name stands for the function or class of that name in its own file, else for those of all others. Where no
+    convolution is reached so, the model is found by other means than its name, and every view counts.
+    """
+    parsed = {path: source for path, text in sources.items() if (source := parse(text)) is not None}
+    defined: dict[str, dict[str, list[cst.CSTNode]]] = {}
+    for path, source in parsed.items():
+        for node in (*source.every(cst.FunctionDef), *source.every(cst.ClassDef)):
+            if not isinstance(source.parent(source.parent(node) or node), cst.ClassDef):
+                defined.setdefault(node.name.value, {}).setdefault(path, []).append(node)
+    pending: list[tuple[str, cst.CSTNode]] = [(path, parsed[path].module) for path in starts if path in parsed]
+    reached: dict[cst.CSTNode, str] = {}
+    named: set[tuple[str, str]] = set()
+    while pending:
+        path, node = pending.pop()
+        if node in reached:
+            continue
+        reached[node] = path
+        for name in {each.value for each in parsed[path].every(cst.Name, node)} & defined.keys():
+            if (path, name) not in named:
+                named.add((path, name))
+                own = {path: defined[name][path]} if path in defined[name] else defined[name]
+                pending += [(file, each) for file, nodes in own.items() for each in nodes]
+    everywhere = not any("Conv2d" in parsed[path].code(node) for node, path in reached.items())
+    for path, source in parsed.items():
+        for view in sized_views(source):
+            if everywhere or not reached.keys().isdisjoint(source.ancestors(view)):
+                yield path, source, view
 
 
 def _is_written_through(source: Source, view: cst.Call) -> bool:
@@ -138,6 +171,9 @@ def moved_inputs(step: TrainingStep) -> Iterator[cst.Call]:
         if not forward.args or not isinstance(forward.args[0].value, cst.Name):
             continue
         name = forward.args[0].value.value
+        others = [source.code(arg.value) for arg in forward.args[1:]]
+        if re.sub(r"\d", "", name) in [re.sub(r"\d", "", other) for other in others]:
+            continue  # `x1` of the pair `x1, x2`, which are to lie in memory alike
         for call in source.every(cst.Call, step.turn):
             function = call.func
             if not isinstance(function, cst.Attribute) or function.attr.value not in {"to", "cuda"}:

@@ -1,7 +1,8 @@
-"""cudnn-benchmark and conv-bias-before-norm on whole programs."""
+"""channels-last, cudnn-benchmark and conv-bias-before-norm on whole programs."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -143,3 +144,61 @@ def test_a_deterministic_run_stays_one() -> None:
     facts = Facts(cudnn_benchmark=False, cudnn_deterministic=True)
     answer = FIXERS["cudnn-benchmark"].rewrite(example_request("conv-heuristics", IMAGENET, facts=facts))
     assert isinstance(answer, Advice)
+
+
+CLASSIFIER = """
+import torch
+from torch import nn
+
+
+class {name}(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3)
+
+    def forward(self, x, *others):
+        return self.first(x).view(x.size(0), -1).mean(1)
+"""
+
+SEVERAL_MODELS = """
+import torch
+from zoo import *
+
+model = {name}().to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for {inputs}, labels in loader:
+    {moved}
+    loss = torch.nn.functional.mse_loss(model({inputs}), labels.to(device))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def laid_out(main: str, **others: str) -> Edits:
+    """What channels-last changes of a program of several files."""
+    request = example_request("layout-transposes", main)
+    answer = FIXERS["channels-last"].rewrite(replace(request, sources={**request.sources, **others}))
+    assert isinstance(answer, Edits), answer
+    return answer
+
+
+def test_models_of_a_folder_that_the_program_does_not_build_stay_as_they_are() -> None:
+    main = SEVERAL_MODELS.format(name="Small", inputs="x", moved="x = x.to(device)")
+    small, large = CLASSIFIER.format(name="Small"), CLASSIFIER.format(name="Large")
+    answer = laid_out(main, **{"small.py": small, "large.py": large})
+    assert set(answer.files) == {"train.py", "small.py"}
+    assert ".reshape(" in answer.files["small.py"]
+
+
+def test_every_view_is_rewritten_where_the_model_is_found_by_other_means_than_its_name() -> None:
+    main = SEVERAL_MODELS.format(name="registry['Small']", inputs="x", moved="x = x.to(device)")
+    small, large = CLASSIFIER.format(name="Small"), CLASSIFIER.format(name="Large")
+    assert set(laid_out(main, **{"small.py": small, "large.py": large}).files) == {"train.py", "small.py", "large.py"}
+
+
+def test_one_image_of_a_pair_is_not_laid_out_without_the_other() -> None:
+    pair = SEVERAL_MODELS.format(name="Small", inputs="x1, x2", moved="x1, x2 = x1.to(device), x2.to(device)")
+    answer = laid_out(pair, **{"small.py": CLASSIFIER.format(name="Small")})
+    assert "x1, x2 = x1.to(device), x2.to(device)" in answer.files["train.py"]
+    assert "model.to(memory_format=torch.channels_last)" in answer.files["train.py"]

@@ -264,3 +264,18 @@ def test_a_function_without_a_name_is_not_sent_to_a_process_that_is_spawned() ->
     text = program(dataset="Images(paths, lambda x: x)", options=", multiprocessing_context='spawn'")
     refused("loader-workers", text, "lambda x")
     assert isinstance(asked("loader-workers", text.replace("'spawn'", "'fork'")), Edits)
+
+
+def test_names_of_a_samples_own_are_not_what_others_of_the_same_name_are() -> None:
+    printing = "def train(model):\n    print(model)\n"
+    text = program("return self.items[i], i", "self.items = torch.zeros(9, train)", top=printing)
+    text = text.replace("paths, transform=None", "paths, train=True")
+    assert isinstance(asked("loader-workers", text), Edits)
+    text = program("input = self.paths[i]\nreturn self.transform(input), i")
+    assert isinstance(asked("loader-workers", text), Edits)
+
+
+def test_a_function_that_is_passed_for_a_parameter_is_followed() -> None:
+    printing = "def show(x):\n    print(x)  # !\n"
+    text = program("return self.transform(i), i", dataset="Images(paths, show)", top=printing)
+    refused("loader-workers", text, "# !")
