@@ -95,6 +95,7 @@ def examine_digests(digests: Sequence[Digest], catalogue: Catalogue) -> Diagnosi
         has_device=any(digest.has_device for digest in digests),
         work=slowest.work if slowest else None,
         memory=_fullest(digests),
+        step_ns=whole.step_ns or None,
         critical_path=slowest.critical_path if slowest else None,
     )
     return DiagnosisWithClaims(diagnosis, claimed)

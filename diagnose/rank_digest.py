@@ -81,6 +81,8 @@ class Digest:
     """What the end of a step waited for, by class; None where no replay tells."""
     record: RankRecord
     """What `diagnose.measure.job.ranks.job_of_records` compares with the other ranks."""
+    step_ns: int
+    """What the findings' shares are shares of; see `Diagnosis.step_ns`. 0 without steps."""
 
 
 def digest_of(trace: Trace, catalogue: Catalogue) -> Digest:
@@ -120,6 +122,7 @@ def digest_of(trace: Trace, catalogue: Catalogue) -> Digest:
         memory=measures.memory_peak,
         critical_path=path.per_step if (path := critical_path(measures)) is not None else None,
         record=record_of(measures),
+        step_ns=_step_ns(found, measures),
     )
 
 
@@ -152,6 +155,13 @@ def _with_unseen(claims: list[Settled], measures: Measures) -> list[Settled]:
     ]
 
 
+def _step_ns(found: Sequence[Settled], measures: Measures) -> int:
+    """The mean step that shares are of."""
+    if measures.step_count == 0:
+        return 0
+    return (untraced_ns(measures) + max((one.unseen_ns for one in found), default=0)) // measures.step_count
+
+
 def counts(one: Settled, measures: Measures) -> bool:
     """Whether a claim is a finding: a hint without a figure is; a figure must exceed what the steps can tell."""
     if one.claim.confidence is Confidence.HINT and one.claim.recoverable_ns == 0:
@@ -171,16 +181,17 @@ def _noise_ns(measures: Measures) -> float | None:
 def finding_of(one: Settled, measures: Measures, catalogue: Catalogue) -> Finding:
     """A settled claim as a finding."""
     count = measures.step_count
+    share, sure = _share(one, measures), _sure_share(one, measures)
     per_step = one.recoverable_ns // count if count else 0
-    share = _share(one, measures)
+    sure_ns = per_step if sure == share else int(_length_ns(one, measures) * sure) // count
     evidence = [*one.claim.evidence]
     evidence += [Evidence(f"also claimed by {name}", length // count, "ns") for name, length in one.shared]
     return Finding(
         rule=one.rule.name,
-        severity=Severity.HIGH if one.claim.ended_run else Severity.of_share(_sure_share(one, measures)),
+        severity=Severity.HIGH if one.claim.ended_run else Severity.of_share(sure),
         rank=measures.trace.rank,
-        recoverable_ns=per_step,
-        share=share,
+        recoverable_ns=sure_ns,
+        share=sure,
         confidence=_confidence(one.claim, measures),
         summary=one.claim.summary,
         evidence=tuple(evidence),
@@ -189,6 +200,8 @@ def finding_of(one: Settled, measures: Measures, catalogue: Catalogue) -> Findin
         confirm=_confirm(one, measures),
         ends_run=one.claim.ends_run or one.claim.ended_run,
         short_of_memory=one.claim.short_of_memory,
+        possible_ns=per_step if sure_ns < per_step else None,
+        possible_share=share if sure_ns < per_step else None,
     )
 
 

@@ -239,4 +239,4 @@ class Measures(HostSide):
         matrix = self.rows_within_steps(np.isin(self.classes, MATRIX_CLASSES))
         again = self.recomputations.launched(self.launches)
         done = arithmetic_of(self.trace, self.roofline, self.op_work, self.op_of_work, matrix, again)
-        return done.per_step(self.total_ns, self.step_count, self.ceilings.source)
+        return done.per_step(self.total_ns, self.step_count, self.ceilings)

@@ -13,6 +13,7 @@ from diagnose.report.memory import headline, held, life, title, weighty
 from diagnose.report.next_steps import next_commands
 from diagnose.report.paths import place
 from diagnose.report.phrases import (
+    accounting_title,
     chosen,
     evidence,
     final,
@@ -77,7 +78,7 @@ def _accounting(state: State) -> list[str]:
     rows = [(part.look.label, format_ns(part.ns), format_share(part.share)) for part in parts]
     whole = format_ns(state.diagnosis.accounting.total_ns)
     table = _table(("class", "time per step", f"of the {whole} step"), rows)
-    return [f"## Where a step's {whole} go", table, on_average(state.diagnosis)]
+    return [f"## {accounting_title(state.diagnosis)}", table, on_average(state.diagnosis)]
 
 
 def _findings(state: State) -> list[str]:

@@ -16,6 +16,7 @@ from diagnose.report.mean_vs_median import on_average
 from diagnose.report.memory import headline, memory_lines, title
 from diagnose.report.next_steps import next_commands
 from diagnose.report.phrases import (
+    accounting_title,
     arithmetic,
     awaited,
     final,
@@ -33,7 +34,6 @@ from diagnose.report.text_fixes import fix_lines
 from diagnose.report.vocabulary import BAD, CLASSES, GOOD, MUTED, named_count
 from diagnose.report.warnings import said_once
 from diagnose.session import State
-from diagnose.units import format_ns
 
 WIDTH = 80
 NARROWEST = 40
@@ -116,10 +116,9 @@ def _accounting(state: State, width: int) -> list[Text]:
     parts = slices(state.diagnosis.accounting)
     if not parts:
         return []
-    whole = format_ns(state.diagnosis.accounting.total_ns)
     slowest = ", on the slowest rank" if state.diagnosis.ranks > 1 else ""
     return [
-        heading(f"Where a step's {whole} go", f"median step{slowest} = 100 %", width),
+        heading(accounting_title(state.diagnosis), f"median step{slowest} = 100 %", width),
         bar(parts, width),
         *legend(parts, width),
         *(paragraph(uneven, width) if (uneven := on_average(state.diagnosis)) else ()),

@@ -59,7 +59,13 @@ FINDING = record(
         "where": listed(PLACE),
         "fixers": listed(TEXT),
     },
-    {"confirm": MAYBE, "ends_run": {"type": "boolean"}, "short_of_memory": {"type": "boolean"}},
+    {
+        "confirm": MAYBE,
+        "ends_run": {"type": "boolean"},
+        "short_of_memory": {"type": "boolean"},
+        "possible_ns": {"type": ["integer", "null"], "minimum": 0},
+        "possible_share": {"anyOf": [SHARE, {"type": "null"}]},
+    },
 )
 WORK = record(
     {
@@ -69,7 +75,12 @@ WORK = record(
         "utilisation": SHARE,
         "modelled": SHARE,
         "ceiling_source": TEXT,
-    }
+    },
+    {
+        "ceiling_format": TEXT,
+        "in_use": {"type": "object", "additionalProperties": SHARE},
+        "in_use_flops_per_s": {"type": "number", "exclusiveMinimum": 0},
+    },
 )
 SIZES = {"type": "object", "additionalProperties": {"type": "integer", "minimum": 0}}
 NULLABLE = {"type": ["integer", "null"]}
@@ -131,6 +142,7 @@ DIAGNOSIS = record(
         "has_device": {"type": ["boolean", "null"]},
         "work": {"anyOf": [WORK, {"type": "null"}]},
         "memory": {"anyOf": [MEMORY, {"type": "null"}]},
+        "step_ns": {"type": ["integer", "null"], "minimum": 1},
         "critical_path": {"anyOf": [SIZES, {"type": "null"}]},
     },
 )
