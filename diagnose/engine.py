@@ -20,6 +20,7 @@ from diagnose.model import (
     SCHEMA,
     Accounting,
     CannotTell,
+    ComputePart,
     Diagnosis,
     Finding,
     MemoryPeak,
@@ -97,6 +98,7 @@ def examine_digests(digests: Sequence[Digest], catalogue: Catalogue) -> Diagnosi
         memory=_fullest(digests),
         step_ns=whole.step_ns or None,
         critical_path=slowest.critical_path if slowest else None,
+        compute=_with_lines(slowest.compute) if slowest else (),
     )
     return DiagnosisWithClaims(diagnosis, claimed)
 
@@ -123,6 +125,10 @@ def _line(place: Place) -> Place:
     if place.code is not None or not _is_source(place.file):
         return place
     return replace(place, code=linecache.getline(place.file, place.line).strip() or None)
+
+
+def _with_lines(parts: Iterable[ComputePart]) -> tuple[ComputePart, ...]:
+    return tuple(replace(part, place=_line(part.place)) if part.place else part for part in parts)
 
 
 def _is_source(file: str) -> bool:

@@ -18,9 +18,21 @@ from diagnose.measure import Measures
 from diagnose.measure.job.rank_record import RankRecord, record_of
 from diagnose.measure.replay.critical_path import critical_path
 from diagnose.measure.replay.savings import replayed, untraced_ns, without
+from diagnose.measure.steps.compute_parts import compute_parts
 from diagnose.measure.steps.pace import watched_step_ns
 from diagnose.measure.views.noise import mean_uncertain_by
-from diagnose.model import Accounting, CannotTell, Confidence, Evidence, Finding, MemoryPeak, Severity, Steps, StepWork
+from diagnose.model import (
+    Accounting,
+    CannotTell,
+    ComputePart,
+    Confidence,
+    Evidence,
+    Finding,
+    MemoryPeak,
+    Severity,
+    Steps,
+    StepWork,
+)
 from diagnose.plugins import Catalogue
 from diagnose.rule import Claim, Rule
 from diagnose.trace import Trace
@@ -79,6 +91,8 @@ class Digest:
     """What the device's memory holds at its peak; None where it is not known."""
     critical_path: Mapping[str, int] | None
     """What the end of a step waited for, by class; None where no replay tells."""
+    compute: tuple[ComputePart, ...]
+    """What the compute is made of, all counted steps together."""
     record: RankRecord
     """What `diagnose.measure.job.ranks.job_of_records` compares with the other ranks."""
     step_ns: int
@@ -121,6 +135,7 @@ def digest_of(trace: Trace, catalogue: Catalogue) -> Digest:
         work=measures.step_work,
         memory=measures.memory_peak,
         critical_path=path.per_step if (path := critical_path(measures)) is not None else None,
+        compute=compute_parts(measures),
         record=record_of(measures),
         step_ns=_step_ns(found, measures),
     )

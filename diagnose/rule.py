@@ -39,6 +39,7 @@ from diagnose.measure.replay.savings import (
     without_waiting_ns,
     without_waits,
 )
+from diagnose.measure.roofline.kernel_bounds import Bound
 from diagnose.measure.roofline.op_costs import FORMATS
 from diagnose.measure.roofline.saved_bytes import argument_bytes
 from diagnose.measure.steps.idle import LATENCY_NS, REFILL_NS
@@ -99,6 +100,7 @@ __all__ = [
     "SMALL_BYTES",
     "Accounting",
     "Bool",
+    "Bound",
     "CannotTell",
     "Claim",
     "Collective",

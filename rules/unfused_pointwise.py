@@ -15,7 +15,7 @@ What proves it
     longest kernel for each thing that it computes, BACKWARD_PASSES of that in a backward pass. Attention, losses and
     optimizers written out have their own rules and are left out here.
     Generated kernels are fused already. What every eager program has (residual sums, changes of format, an activation
-    by PyTorch's own operator) is a hint at most: compiling would fuse that too, and what it brings only a trial tells.
+    by PyTorch's own operator) is another finding, `memory-bound`.
 
 What fixes it
     PyTorch's own fused operators (`nn.RMSNorm`, `nn.LayerNorm`, `F.gelu(approximate="tanh")`), compiling the model
@@ -26,8 +26,8 @@ Thresholds
     to four in a row, rotary embeddings (left out: there is no operator for them) up to ten.
     UNKNOWN_LEFT 0.4: what is left at least of a chain of which nothing is known: it may read many tensors.
     BACKWARD_PASSES 1.5: a fused backward kernel reads input and gradient and writes a gradient.
-    NOTED 0.15: share of the step from which on single elementwise kernels are a hint. For scale: an eager GPT with
-    normalisation written out went from 60.5 ms to 38.5 ms per step on an H200 when it was compiled.
+    For scale: an eager GPT with normalisation written out went from 60.5 ms to 38.5 ms per step on an H200 when it was
+    compiled.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ from diagnose.rule import (
     Claim,
     Confidence,
     Evidence,
-    Intervals,
     Measures,
     Rule,
     drawn,
@@ -53,16 +52,14 @@ from diagnose.rule import (
     sped_up,
 )
 
-NOTED = 0.15
-
 
 def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     """The time of chains, less that of one kernel for each."""
     if not measures.has_device:
         yield CannotTell("unfused-pointwise", "a recording of the device's work")
         return
-    found = list(_chains(measures)) if measures.chains else []
-    yield from found or _loose(measures)
+    if measures.chains:
+        yield from _chains(measures)
 
 
 def _chains(measures: Measures) -> Iterator[Claim]:
@@ -101,25 +98,6 @@ def _chains(measures: Measures) -> Iterator[Claim]:
         ],
         where=places_of_ops(measures, order.op[np.concatenate(ahead)] if ahead else order.op[places]),
         confirm="a trial with PyTorch's fused operators or torch.compile",
-    )
-
-
-def _loose(measures: Measures) -> Iterator[Claim]:
-    """What compiling might bring where nothing is written out."""
-    order = measures.program_order
-    rows = order.rows[measures.loose_places]
-    time = measures.time_of(rows)
-    share = measures.share(time)
-    if share < NOTED:
-        return
-    yield Claim(
-        summary=f"{format_ns(time.total_ns / measures.step_count)} per step ({format_share(share)}) go to "
-        f"{len(rows) / measures.step_count:.0f} single elementwise kernels and copies, which compiling fuses in part",
-        recoverable_ns=0,
-        claims=Intervals.empty(),
-        confidence=Confidence.HINT,
-        evidence=[Evidence("single elementwise kernels", time.total_ns // measures.step_count, "ns")],
-        confirm="a trial with torch.compile",
     )
 
 

@@ -27,27 +27,34 @@ from diagnose.measure.kernels.launch_order import LaunchOrder, program_order
 from diagnose.measure.kernels.layout_conversions import layout_conversions
 from diagnose.measure.kernels.loss_work import LossWork, loss_work
 from diagnose.measure.kernels.matmuls import Matmuls, products_of
+from diagnose.measure.kernels.memory_chains import MemoryChain, memory_chains
 from diagnose.measure.kernels.misaligned_matmuls import MisalignedMatmuls, misaligned
-from diagnose.measure.kernels.pointwise_chains import COMPOSITES, Chain, chained, loose, pointwise_chains
+from diagnose.measure.kernels.new_shapes import NewShapes, new_shapes
+from diagnose.measure.kernels.pointwise_chains import COMPOSITES, Chain, chained, pointwise_chains
 from diagnose.measure.kernels.preempted_kernels import stretched
 from diagnose.measure.kernels.recomputation import Recomputations, recomputations
 from diagnose.measure.kernels.time_slices import handed_over
+from diagnose.measure.kernels.wide_formats import WideFormats, wide_formats
 from diagnose.measure.lines.host_side import HostSide
 from diagnose.measure.memory.allocating_ops import AllocatingOps
 from diagnose.measure.memory.allocator_calls import DeviceAllocation, device_allocation
 from diagnose.measure.memory.peak import memory_peak
 from diagnose.measure.memory.usage import MemoryUse, main_memory, memory_use
 from diagnose.measure.roofline.ceilings import Ceilings, ceilings_of
+from diagnose.measure.roofline.kernel_bounds import Bound, KernelBounds, kernel_bounds
+from diagnose.measure.roofline.kernel_counters import kernel_counters
+from diagnose.measure.roofline.kernel_work import kernel_work
 from diagnose.measure.roofline.occupancy import fill_of
 from diagnose.measure.roofline.op_costs import OpWork, work_of
 from diagnose.measure.roofline.roofline import MATRIX_CLASSES, Roofline, arithmetic_of, roofline_of
 from diagnose.measure.steps.backward_passes import BackwardPasses, backward_passes
+from diagnose.measure.steps.compute_parts import compute_kinds
 from diagnose.measure.steps.optimizer_work import own_starts_ns
 from diagnose.measure.views.counters import readings
 from diagnose.measure.views.kernel_classes import KernelClass
 from diagnose.model import MemoryPeak, StepWork
 from diagnose.trace.intervals import Intervals
-from diagnose.trace.schema import Bool, Float64, Int64, WorkKind
+from diagnose.trace.schema import Bool, CopyDirection, Float64, Int64, WorkKind
 
 __all__ = ["Measures"]
 
@@ -86,9 +93,30 @@ class Measures(HostSide):
         return chained(self.program_order, self.chains)
 
     @cached_property
-    def loose_places(self) -> Bool:
-        """Which places are eager elementwise work outside chains, the optimizer, written attention and the loss."""
-        return loose(self.program_order, self._explained | self.chain_places)
+    def memory_chains(self) -> tuple[MemoryChain, ...]:
+        """Chains of eager, memory-bound work that has no rule of its own; none where the ceilings are unknown."""
+        if self.ceilings is None:
+            return ()
+        return memory_chains(self.program_order, self.kernel_bounds, self.ceilings, self._has_own_rule)
+
+    @cached_property
+    def wide_formats(self) -> WideFormats | None:
+        """What is done in 32 bits and would be shorter in 16; None where nothing is known of the device's formats."""
+        return wide_formats(self)
+
+    @cached_property
+    def eager_memory_ns(self) -> int:
+        """Device time of the eager, memory-bound work that `memory_chains` is made of, its bytes known or not."""
+        order = self.program_order
+        memory = (self.kernel_bounds.kind[order.rows] == Bound.MEMORY) & ~np.isin(order.kind, MATRIX_CLASSES)
+        return int(order.length_ns[order.eager & memory & ~self._has_own_rule].sum())
+
+    @cached_property
+    def _has_own_rule(self) -> Bool:
+        order = self.program_order
+        own = self.attention_places | self.chain_places | (order.kind == KernelClass.OPTIMIZER)
+        own[self.loss_work.places] = True
+        return np.asarray(own | self.layout_conversions[order.rows], np.bool_)
 
     @cached_property
     def _explained(self) -> Bool:
@@ -157,6 +185,11 @@ class Measures(HostSide):
     def growing_work(self) -> GrowingWork | None:
         """Kernels that take longer in every step than in the step before; None where none do."""
         return growing_work(self)
+
+    @cached_property
+    def new_shapes(self) -> NewShapes:
+        """Calls in which an operator first saw a shape, and took far longer than with one that it knew."""
+        return new_shapes(self)
 
     @cached_property
     def stretched(self) -> Int64 | None:
@@ -230,6 +263,30 @@ class Measures(HostSide):
             return None
         kernels = self.rows_within_steps(self.trace.device.kind == WorkKind.KERNEL)
         return roofline_of(self.trace, kernels, self.op_of_work, self.op_work, self.ceilings)
+
+    @cached_property
+    def kernel_bounds(self) -> KernelBounds:
+        """What bounds each piece of device work of the counted steps, and what it would take at that bound."""
+        device = self.trace.device
+        rows = self.rows_within_steps(
+            (device.kind != WorkKind.COPY) | (device.direction == CopyDirection.DEVICE_TO_DEVICE)
+        )
+        work = kernel_work(self.trace, rows, self.classes, self.op_of_work, self.op_work)
+        return kernel_bounds(
+            self.trace,
+            rows,
+            self.classes,
+            self.op_of_work,
+            work,
+            self.fill,
+            self.ceilings,
+            kernel_counters(self.trace),
+        )
+
+    @cached_property
+    def compute_kinds(self) -> Mapping[str, Intervals]:
+        """What bounds the compute of the device, as disjoint sets of time whose union it is; empty without one."""
+        return compute_kinds(self) if self.has_device else {}
 
     @cached_property
     def step_work(self) -> StepWork | None:

@@ -6,7 +6,16 @@
 from __future__ import annotations
 
 from diagnose.model.check import EditCheck, GateAnswer, GateCheck
-from diagnose.model.diagnosis import SCHEMA, Accounting, Diagnosis, RankAccounting, RankWait, Steps, StepWork
+from diagnose.model.diagnosis import (
+    SCHEMA,
+    Accounting,
+    ComputePart,
+    Diagnosis,
+    RankAccounting,
+    RankWait,
+    Steps,
+    StepWork,
+)
 from diagnose.model.finding import CannotTell, Confidence, Evidence, Finding, Number, Place, Scalar, Severity
 from diagnose.model.memory import MemoryPart, MemoryPeak, MemoryTimeline
 from diagnose.model.recorded import CollectiveCurve, Facts, Site, SyncSite
@@ -18,6 +27,7 @@ __all__ = [
     "Accounting",
     "CannotTell",
     "CollectiveCurve",
+    "ComputePart",
     "Confidence",
     "Decision",
     "Diagnosis",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from diagnose.model.finding import CannotTell, Finding
+from diagnose.model.finding import CannotTell, Finding, Place
 from diagnose.model.memory import MemoryPeak
 
 SCHEMA = 1
@@ -23,6 +23,11 @@ class Accounting:
     """Copies not covered by compute or collectives."""
     idle: Mapping[str, int] = field(default_factory=dict)
     """The rest, by cause: see `diagnose.measure.steps.idle`."""
+    compute_by: Mapping[str, int] = field(default_factory=dict)
+    """What bounds the compute, nanoseconds by `diagnose.measure.roofline.kernel_bounds.Bound` in small letters.
+
+    They sum to `compute`. Empty without a device.
+    """
 
     @property
     def idle_ns(self) -> int:
@@ -33,6 +38,27 @@ class Accounting:
     def total_ns(self) -> int:
         """The span that the classes sum to."""
         return self.compute + self.exposed_comm + self.exposed_copy + self.idle_ns
+
+
+@dataclass(frozen=True, slots=True)
+class ComputePart:
+    """A part of the device's compute in all counted steps together; the parts of a rank sum to it exactly."""
+
+    bound: str
+    """`matmul`, `memory`, `latency`, `communication` or `unknown`."""
+    format: str | None
+    """The number format of products; None for all else, and where nobody knows."""
+    backward: bool
+    """Whether it is of a backward pass."""
+    module: str | None
+    """The modules around it, the outermost first, with dots between; None where none are recorded."""
+    place: Place | None
+    """The line of the program's own that it comes from; in a backward pass that of the forward operator."""
+    time_ns: int
+    known_ns: int
+    """Of that time, what belongs to kernels whose operations and bytes are known."""
+    least_ns: int
+    """What those would take at the device's ceilings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,3 +156,6 @@ class Diagnosis:
     (`diagnose.measure.replay.critical_path`); None without a device, or where the replay does not follow the
     recording.
     """
+    compute: tuple[ComputePart, ...] = ()
+    """What the compute of the slowest rank is made of, in all counted steps together, the longest first; empty without
+    a device."""

@@ -24,6 +24,7 @@ from diagnose.model import (
     StepWork,
     Verdict,
 )
+from diagnose.report.headroom import headroom
 from diagnose.report.predictions import compared
 from diagnose.report.resolution import told
 from diagnose.report.step_bar import is_recorded, slices
@@ -112,10 +113,15 @@ def is_quiet(diagnosis: Diagnosis) -> bool:
     return diagnosis.steps.count > 0 and not any(finding.severity in worth for finding in diagnosis.findings)
 
 
+NEAR = 0.10
+"""How much of a step its compute may take beyond what good kernels would, for the run to be called healthy."""
+
+
 def is_healthy(diagnosis: Diagnosis) -> bool:
-    """Whether it is quiet because the device computes, not because nobody is sure of what else it does or costs."""
+    """Whether it is quiet because the device computes as fast as it can, not because nobody knows what it does."""
     known = not _has_unpriced(diagnosis) and _doubtful(diagnosis) is None
-    return is_quiet(diagnosis) and _computes(diagnosis) and known
+    left = headroom(diagnosis)
+    return is_quiet(diagnosis) and _computes(diagnosis) and known and left is not None and left.share <= NEAR
 
 
 def _computes(diagnosis: Diagnosis) -> bool:
@@ -156,6 +162,8 @@ def quiet_news(diagnosis: Diagnosis) -> str:
         share = format_share(spent.compute / spent.total_ns)
         only = "" if healthy else "only "
         said += f" Of each {format_ns(spent.total_ns)} step, {only}{format_ns(spent.compute)} ({share}) is compute."
+    if healthy and doubtful is None:
+        said += _beyond(diagnosis)
     if not healthy and doubtful is None:
         most = max(slices(replace(spent, compute=0)), key=lambda part: part.ns, default=None)
         if most is not None:
@@ -163,6 +171,22 @@ def quiet_news(diagnosis: Diagnosis) -> str:
     if diagnosis.cannot_tell:
         said += f" {named_count(len(diagnosis.cannot_tell), 'rule')} could not decide on this recording; see below."
     return said
+
+
+def _beyond(diagnosis: Diagnosis) -> str:
+    """What of the compute is beyond what good kernels would take, and that nothing explains it; empty where little."""
+    left = headroom(diagnosis)
+    if left is None:
+        return " How near that comes to what the hardware can do is not known: no work of a device was recorded."
+    if left.share <= NEAR:
+        return ""
+    said = []
+    if sum(ns for _, ns in left.beyond) > left.unknown_ns:
+        parts = " and ".join(f"{format_ns(ns)} in {words}" for words, ns in left.beyond[:2])
+        said.append(f"good kernels would take less for the same operations and bytes, by {parts}")
+    if left.unknown_ns:
+        said.append(f"of {format_ns(left.unknown_ns)} nobody knows the operations and bytes")
+    return f" Up to {format_share(left.share)} of a step may be left: {'; '.join(said)}. No rule explains it yet."
 
 
 _MOSTLY_KNOWN = 0.95

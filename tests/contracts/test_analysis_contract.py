@@ -11,6 +11,7 @@ import pytest
 
 from diagnose import plugins
 from diagnose.engine import diagnose
+from diagnose.measure.roofline.kernel_bounds import Bound
 from diagnose.measure.steps.idle import CAUSES
 from diagnose.trace import Trace
 
@@ -18,6 +19,7 @@ COUNT = {"type": "integer", "minimum": 0}
 SHARE = {"type": "number", "minimum": 0, "maximum": 1}
 TEXT = {"type": "string", "minLength": 1}
 MAYBE = {"type": ["string", "null"]}
+BOUNDS = [bound.name.lower() for bound in Bound]
 
 
 def record(required: dict[str, Any], optional: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -30,7 +32,8 @@ def listed(items: dict[str, Any]) -> dict[str, Any]:
 
 
 ACCOUNTING = record(
-    {"compute": COUNT, "exposed_comm": COUNT, "exposed_copy": COUNT, "idle": record(dict.fromkeys(CAUSES, COUNT))}
+    {"compute": COUNT, "exposed_comm": COUNT, "exposed_copy": COUNT, "idle": record(dict.fromkeys(CAUSES, COUNT))},
+    {"compute_by": record({}, dict.fromkeys(BOUNDS, COUNT))},
 )
 STEPS = record(
     {
@@ -120,6 +123,18 @@ MEMORY = record(
         },
     }
 )
+COMPUTE = record(
+    {
+        "bound": {"enum": BOUNDS},
+        "format": MAYBE,
+        "backward": {"type": "boolean"},
+        "module": MAYBE,
+        "place": {"anyOf": [PLACE, {"type": "null"}]},
+        "time_ns": COUNT,
+        "known_ns": COUNT,
+        "least_ns": COUNT,
+    }
+)
 DIAGNOSIS = record(
     {
         "schema": {"const": 1},
@@ -144,6 +159,7 @@ DIAGNOSIS = record(
         "memory": {"anyOf": [MEMORY, {"type": "null"}]},
         "step_ns": {"type": ["integer", "null"], "minimum": 1},
         "critical_path": {"anyOf": [SIZES, {"type": "null"}]},
+        "compute": listed(COMPUTE),
     },
 )
 
@@ -164,6 +180,10 @@ def test_the_printed_object_obeys_the_schema_and_its_sums(trace: Trace) -> None:
     if (path := printed["critical_path"]) is not None:
         assert sum(path.values()) == pytest.approx(printed["steps"]["mean_ns"], rel=0.02)
         assert list(path.values()) == sorted(path.values(), reverse=True)
+    if printed["has_device"] and printed["steps"]["count"]:
+        assert sum(accounting["compute_by"].values()) == accounting["compute"]
+        (rank,) = printed["per_rank"]
+        assert sum(part["time_ns"] for part in printed["compute"]) == rank["accounting"]["compute"]
     gains = [finding["recoverable_ns"] for finding in printed["findings"] if not finding["ends_run"]]
     assert gains == sorted(gains, reverse=True)
 

@@ -95,11 +95,6 @@ def chained(order: LaunchOrder, chains: tuple[Chain, ...]) -> Bool:
     return mask
 
 
-def loose(order: LaunchOrder, taken: Bool) -> Bool:
-    """Which places are eager elementwise work that nobody has `taken`."""
-    return np.asarray(order.eager & order.says(_PRIMITIVE) & ~order.product & ~taken, np.bool_)
-
-
 def _split(backward: Bool, begin: int, end: int) -> list[tuple[int, int]]:
     """The forward and the backward part of a stretch that turns."""
     turns = np.flatnonzero(np.diff(backward[begin:end].astype(np.int8)) != 0) + begin + 1

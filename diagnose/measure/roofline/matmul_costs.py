@@ -142,6 +142,23 @@ def _convolution_backward(given: Operands) -> Work:
     return Work(once * len(wanted), moved, given.format(0))
 
 
+def convolution_sizes(name: str, given: Operands) -> list[tuple[tuple[int, int], int]]:
+    """Bytes of what each result of a convolution reads and of the result, in the order in which PyTorch asks for them.
+
+    Forward one result, backward the gradient of the input and that of the weight, as far as they are wanted. What is
+    read stands in the order in which cuDNN converts it. Raises NotRecorded.
+    """
+    if name != "convolution_backward":
+        model = MODELS.get(name)
+        if model is None:
+            raise NotRecorded
+        read = (given.bytes(0), given.bytes(1))
+        return [(read, model(given).bytes - sum(read))]
+    gradient, image, weight = (given.bytes(place) for place in range(3))
+    results = (((weight, gradient), image), ((image, gradient), weight))
+    return [result for result, is_wanted in zip(results, given.truths(10), strict=False) if is_wanted]
+
+
 MODELS: Mapping[str, Model] = {
     "mm": _mm,
     "_int_mm": _mm,

@@ -129,6 +129,23 @@ def _gathered(given: Operands) -> Work:
     return Work(0, given.bytes(2) + 2 * _elements(given, 2) * given.item_bytes(0))
 
 
+def _pool(given: Operands) -> Work:
+    """Reads its input; what it writes is as much smaller as its stride says, with the places of 8 bytes, left out."""
+    return _reduction(given)
+
+
+def _pool_backward(given: Operands) -> Work:
+    """Reads the gradient of the output with the places that it goes to (8 bytes each), writes that of the input."""
+    return Work(_elements(given, 1), given.bytes(0, 1) + 8 * _elements(given, 0))
+
+
+def _looked_up(given: Operands) -> Work:
+    """Reads a row of the table for each index, and writes it."""
+    rows, indices = given.shape(0, 2), given.shape(1)
+    row = rows[1] * given.item_bytes(0)
+    return Work(0, prod(indices) * (2 * row + given.item_bytes(1)))
+
+
 def _written_out(given: Operands) -> Work:
     """A kernel of inductor: its operands are its buffers, each read or written once."""
     places = given.tensors
@@ -172,10 +189,14 @@ MODELS: Mapping[str, Model] = {
     **dict.fromkeys(("scatter_add_", "index_add_"), _added_at(3)),
     **dict.fromkeys(("_index_put_impl_", "index_put_"), _added_at(2)),
     "embedding_dense_backward": _added_at(0),
+    "embedding": _looked_up,
     "copy_": _copy,
     "native_dropout": _dropout,
     **dict.fromkeys(("_softmax", "_log_softmax"), _softmax),
     **dict.fromkeys(("_softmax_backward_data", "_log_softmax_backward_data"), _softmax_backward),
+    **dict.fromkeys(("max_pool2d_with_indices", "max_pool3d_with_indices", "avg_pool2d", "avg_pool3d"), _pool),
+    **dict.fromkeys(("_adaptive_avg_pool2d", "_adaptive_avg_pool3d"), _pool),
+    **dict.fromkeys(("max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward"), _pool_backward),
     **dict.fromkeys(_NORMS, _norm),
     **dict.fromkeys(_NORMS_BACKWARD, _norm_backward),
     # The input comes first.

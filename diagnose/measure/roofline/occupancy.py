@@ -18,6 +18,38 @@ FULL_WARPS = 16
 _RECURRENT = re.compile(r"RNN|LSTM|GRU|_rnn\b|_lstm|_gru\b|lstm_|gru_cell")
 _BY_BLOCKS = (KernelClass.MATMUL, KernelClass.CONVOLUTION, KernelClass.ATTENTION)
 
+# First match wins: the vendors' data sheets and white papers (`ceilings`). A device is one die of an MI250.
+_MULTIPROCESSORS: tuple[tuple[str, int], ...] = (
+    (r"\bG?B[23]00\b", 148),
+    (r"\bH100 PCIe", 114),
+    (r"\bG?H[128]00\b", 132),
+    (r"\bH20\b", 78),
+    (r"\bA[18]00\b", 108),
+    (r"\bA30\b", 56),
+    (r"\b(A40|RTX A6000)\b", 84),
+    (r"\bA10G?\b", 72),
+    (r"\b(L40S?|RTX 6000 Ada)\b", 142),
+    (r"\bL4\b", 58),
+    (r"\bRTX 5090\b", 170),
+    (r"\bRTX 4090\b", 128),
+    (r"\bRTX 3090\b", 82),
+    (r"\bV100\b", 80),
+    (r"\bT4\b", 40),
+    (r"MI35\dX", 256),
+    (r"MI3(00X|25X)", 304),
+    (r"MI300A", 228),
+    (r"MI250X", 110),
+    (r"MI2[15]0\b", 104),
+    (r"MI100", 120),
+)
+
+
+def multiprocessors(trace: Trace) -> int | None:
+    """How many multiprocessors a rank's device has; None for a device that no table has."""
+    names = (trace.facts.device_name, *trace.device_names)
+    table = ((re.compile(pattern, re.IGNORECASE), count) for pattern, count in _MULTIPROCESSORS)
+    return next((count for pattern, count in table if any(name and pattern.search(name) for name in names)), None)
+
 
 def fill_of(trace: Trace, classes: UInt8, op_of_work: Int64) -> Float64:
     """Per row of device work, the share (0 to 1) of the device that its grid fills; NaN where no grid is recorded.

@@ -56,15 +56,29 @@ def _union(trace: Trace, rows: Bool) -> Intervals:
     return Intervals.of(trace.device.start_ns[rows], trace.device.end_ns[rows])
 
 
-def account(occupation: Occupation, idle: Mapping[str, Intervals], starts: Int64, ends: Int64) -> list[Accounting]:
-    """One accounting per window [start, end); `idle` covers exactly what the occupation leaves free in them."""
+def account(
+    occupation: Occupation,
+    idle: Mapping[str, Intervals],
+    starts: Int64,
+    ends: Int64,
+    kinds: Mapping[str, Intervals] | None = None,
+) -> list[Accounting]:
+    """One accounting per window [start, end); `idle` covers exactly what the occupation leaves free in them.
+
+    `kinds` divides the compute: disjoint sets whose union it is.
+    """
     compute = occupation.compute.covered(starts, ends)
     comm = (occupation.comm - occupation.compute).covered(starts, ends)
     copies = (occupation.copies - occupation.comm - occupation.compute).covered(starts, ends)
     causes = {cause: times.covered(starts, ends) for cause, times in idle.items()}
+    parts = {kind: times.covered(starts, ends) for kind, times in (kinds or {}).items()}
     return [
         Accounting(
-            int(compute[i]), int(comm[i]), int(copies[i]), {cause: int(covered[i]) for cause, covered in causes.items()}
+            int(compute[i]),
+            int(comm[i]),
+            int(copies[i]),
+            {cause: int(covered[i]) for cause, covered in causes.items()},
+            {kind: int(covered[i]) for kind, covered in parts.items()},
         )
         for i in range(len(starts))
     ]
@@ -73,9 +87,11 @@ def account(occupation: Occupation, idle: Mapping[str, Intervals], starts: Int64
 def added(parts: list[Accounting]) -> Accounting:
     """The sum of several accountings."""
     causes = {cause: sum(part.idle.get(cause, 0) for part in parts) for part in parts[:1] for cause in part.idle}
+    kinds = {kind: sum(part.compute_by[kind] for part in parts) for part in parts[:1] for kind in part.compute_by}
     return Accounting(
         sum(part.compute for part in parts),
         sum(part.exposed_comm for part in parts),
         sum(part.exposed_copy for part in parts),
         causes,
+        kinds,
     )

@@ -147,7 +147,13 @@ class Timeline:
     @cached_property
     def accountings(self) -> tuple[Accounting, ...]:
         """One per counted step; each sums to its step exactly."""
-        return tuple(account(self.occupation, self.idle, self.steps.start_ns, self.steps.end_ns))
+        starts, ends = self.steps.start_ns, self.steps.end_ns
+        return tuple(account(self.occupation, self.idle, starts, ends, self.compute_kinds))
+
+    @property
+    def compute_kinds(self) -> Mapping[str, Intervals]:
+        """What bounds the compute, as disjoint sets of time; empty where nobody looked."""
+        return {}
 
     @cached_property
     def accounting(self) -> Accounting:
