@@ -95,7 +95,8 @@ class Arithmetic:
     """What the model needed of floating-point operations, in all counted steps together."""
 
     flops: Mapping[str, int]
-    """By number format, the most first; without what repeats the forward pass: recomputed activations, and scores in the backward pass of attention."""
+    """By number format, the most first; without what repeats the forward pass: recomputed activations, and scores in
+    the backward pass of attention."""
     least_ns: float
     """What these take at the ceilings of their formats."""
     modelled_ns: int
