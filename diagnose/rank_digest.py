@@ -29,6 +29,7 @@ from diagnose.model import (
     Evidence,
     Finding,
     MemoryPeak,
+    PracticalCeiling,
     Severity,
     Steps,
     StepWork,
@@ -95,6 +96,8 @@ class Digest:
     """What the compute is made of, all counted steps together."""
     record: RankRecord
     """What `diagnose.measure.job.ranks.job_of_records` compares with the other ranks."""
+    ceiling: PracticalCeiling | None
+    """The shortest step that the model could have; None where too little is known."""
     step_ns: int
     """What the findings' shares are shares of; see `Diagnosis.step_ns`. 0 without steps."""
 
@@ -137,6 +140,7 @@ def digest_of(trace: Trace, catalogue: Catalogue) -> Digest:
         critical_path=path.per_step if (path := critical_path(measures)) is not None else None,
         compute=compute_parts(measures),
         record=record_of(measures),
+        ceiling=measures.practical_ceiling,
         step_ns=_step_ns(found, measures),
     )
 

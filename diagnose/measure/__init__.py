@@ -31,6 +31,7 @@ from diagnose.measure.kernels.memory_chains import MemoryChain, memory_chains
 from diagnose.measure.kernels.misaligned_matmuls import MisalignedMatmuls, misaligned
 from diagnose.measure.kernels.new_shapes import NewShapes, new_shapes
 from diagnose.measure.kernels.pointwise_chains import COMPOSITES, Chain, chained, pointwise_chains
+from diagnose.measure.kernels.practical_ceiling import practical_ceiling
 from diagnose.measure.kernels.preempted_kernels import stretched
 from diagnose.measure.kernels.recomputation import Recomputations, recomputations
 from diagnose.measure.kernels.time_slices import handed_over
@@ -52,7 +53,7 @@ from diagnose.measure.steps.compute_parts import compute_kinds
 from diagnose.measure.steps.optimizer_work import own_starts_ns
 from diagnose.measure.views.counters import readings
 from diagnose.measure.views.kernel_classes import KernelClass
-from diagnose.model import MemoryPeak, StepWork
+from diagnose.model import MemoryPeak, PracticalCeiling, StepWork
 from diagnose.trace.intervals import Intervals
 from diagnose.trace.schema import Bool, CopyDirection, Float64, Int64, WorkKind
 
@@ -287,6 +288,11 @@ class Measures(HostSide):
     def compute_kinds(self) -> Mapping[str, Intervals]:
         """What bounds the compute of the device, as disjoint sets of time whose union it is; empty without one."""
         return compute_kinds(self) if self.has_device else {}
+
+    @cached_property
+    def practical_ceiling(self) -> PracticalCeiling | None:
+        """The shortest step that this model could have on this device; None where too little is known."""
+        return practical_ceiling(self)
 
     @cached_property
     def step_work(self) -> StepWork | None:

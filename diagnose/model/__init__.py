@@ -17,6 +17,7 @@ from diagnose.model.diagnosis import (
     StepWork,
 )
 from diagnose.model.finding import CannotTell, Confidence, Evidence, Finding, Number, Place, Scalar, Severity
+from diagnose.model.ladder import Ladder, PracticalCeiling, Rung
 from diagnose.model.memory import MemoryPart, MemoryPeak, MemoryTimeline
 from diagnose.model.recorded import CollectiveCurve, Facts, Site, SyncSite
 from diagnose.model.verdict import TOGETHER, Decision, Gate, GateResult, Interval, Mechanism, Verdict
@@ -40,14 +41,17 @@ __all__ = [
     "GateCheck",
     "GateResult",
     "Interval",
+    "Ladder",
     "Mechanism",
     "MemoryPart",
     "MemoryPeak",
     "MemoryTimeline",
     "Number",
     "Place",
+    "PracticalCeiling",
     "RankAccounting",
     "RankWait",
+    "Rung",
     "Scalar",
     "Severity",
     "Site",

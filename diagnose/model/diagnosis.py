@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from diagnose.model.finding import CannotTell, Finding, Place
+from diagnose.model.ladder import Ladder
 from diagnose.model.memory import MemoryPeak
 
 SCHEMA = 1
@@ -151,6 +152,8 @@ class Diagnosis:
     step_ns: int | None = None
     """What the shares of findings are shares of: the mean step of the slowest rank, without the profiler where its cost
     is known, and of the whole run where a live one was seen to lose time in steps that were not recorded."""
+    ladder: Ladder | None = None
+    """What leads from the step as it is to the shortest that this model could have; None without steps."""
     critical_path: Mapping[str, int] | None = None
     """What the ends of the slowest rank's steps waited for, nanoseconds of a mean step by class, the largest first
     (`diagnose.measure.replay.critical_path`); None without a device, or where the replay does not follow the
