@@ -98,7 +98,7 @@ def _answer(folder: Path, program: Program, view: str, catalogue: Catalogue) -> 
 
 def predicted_ns(finding: Finding) -> int | None:
     """The saving that is predicted. A hint says that it is not known, which is no prediction of nothing."""
-    return None if finding.confidence is Confidence.HINT else finding.recoverable_ns
+    return None if finding.confidence is Confidence.HINT else finding.estimate_ns
 
 
 def _diagnosis(recording: Path, catalogue: Catalogue) -> Diagnosis | None:

@@ -15,6 +15,7 @@ from itertools import groupby
 from pathlib import Path
 
 from diagnose.job import Together, together
+from diagnose.ladder import ladder_of
 from diagnose.measure.job.ranks import listed, roll_call
 from diagnose.model import (
     SCHEMA,
@@ -28,10 +29,12 @@ from diagnose.model import (
     RankAccounting,
     Severity,
     Steps,
+    StepWork,
 )
 from diagnose.plugins import Catalogue
 from diagnose.rank_digest import SMALLEST_SHARE, Digest, digest_of
 from diagnose.trace import Trace
+from diagnose.units import NS_PER_S
 
 __all__ = ["SMALLEST_SHARE", "DiagnosisWithClaims", "diagnose", "diagnose_digests", "examine", "examine_digests"]
 
@@ -94,12 +97,14 @@ def examine_digests(digests: Sequence[Digest], catalogue: Catalogue) -> Diagnosi
             for digest, waits in zip(digests, whole.waits or [()] * len(digests), strict=True)
         ),
         has_device=any(digest.has_device for digest in digests),
-        work=slowest.work if slowest else None,
+        work=_of_step(slowest.work if slowest else None, whole.step_ns),
         memory=_fullest(digests),
+        step_ns=whole.step_ns or None,
         critical_path=slowest.critical_path if slowest else None,
         compute=_with_lines(slowest.compute) if slowest else (),
     )
-    return DiagnosisWithClaims(diagnosis, claimed)
+    ladder = ladder_of(diagnosis, slowest.ceiling if slowest else None, catalogue.changes_training)
+    return DiagnosisWithClaims(replace(diagnosis, ladder=ladder), claimed)
 
 
 def _fullest(digests: Iterable[Digest]) -> MemoryPeak | None:
@@ -110,6 +115,14 @@ def _fullest(digests: Iterable[Digest]) -> MemoryPeak | None:
         return None
     parts = (replace(part, place=_line(part.place) if part.place else None) for part in peak.parts)
     return replace(peak, parts=tuple(parts))
+
+
+def _of_step(work: StepWork | None, step_ns: int) -> StepWork | None:
+    """The arithmetic over the step that all shares are of."""
+    if work is None or step_ns <= 0:
+        return work
+    rate = work.flops_per_step / step_ns * NS_PER_S
+    return replace(work, flops_per_s=rate, utilisation=min(rate / work.ceiling_flops_per_s, 1.0))
 
 
 def _mean_ns(digest: Digest) -> float:

@@ -21,6 +21,7 @@ from diagnose.model import CannotTell, Evidence, Finding, RankWait, Severity
 from diagnose.plugins import Catalogue
 from diagnose.rank_digest import SMALLEST_SHARE, Digest
 from diagnose.rule import JobClaim, Rule
+from diagnose.trace.intervals import Intervals
 from diagnose.units import format_ns
 
 _IN_COLLECTIVES = 0.9
@@ -43,19 +44,24 @@ class Together:
     failures: tuple[str, ...]
     waits: tuple[tuple[RankWait, ...], ...] = ()
     """Per digest, whom it waits for; none where no collectives could be matched."""
+    step_ns: int = 0
+    """The longest of the ranks' mean steps, which the shares of all findings are shares of; 0 without steps."""
 
 
 def together(digests: Sequence[Digest], catalogue: Catalogue) -> Together:
     """Ask the rules that look at all ranks. Without several ranks, what each one found alone stays as it is."""
     rules = [catalogue.rules[name] for name in sorted(catalogue.rules) if catalogue.rules[name].check_job]
-    own = [digest.findings for digest in digests]
+    step_ns = max((digest.step_ns for digest in digests), default=0)
+    own = [tuple(finding.of_step(step_ns) for finding in digest.findings) for digest in digests]
     if not rules or not digests:
-        return Together(tuple(own), (), (), ())
+        return Together(tuple(own), (), (), (), step_ns=step_ns)
     job = job_of_records([digest.record for digest in digests])
     for member, number in enumerate(job.given):
-        own[number] = _without_waiting(digests[number], job, member)
+        own[number] = _without_waiting(own[number], digests[number], step_ns, job.waiting[member])
     if job.matched and all(len(group.members) == len(job.table) for group in job.matched):
-        for number, findings in zip(job.given, _shared_evenly([own[at] for at in job.given], digests), strict=True):
+        for number, findings in zip(
+            job.given, _shared_evenly([own[at] for at in job.given], digests, step_ns), strict=True
+        ):
             own[number] = findings
     joint: list[Finding] = []
     unknown: list[CannotTell] = []
@@ -69,10 +75,10 @@ def together(digests: Sequence[Digest], catalogue: Catalogue) -> Together:
         unknown += [answer for answer in answers if isinstance(answer, CannotTell)]
         for claim in (answer for answer in answers if isinstance(answer, JobClaim)):
             if claim.share >= SMALLEST_SHARE:
-                joint.append(_finding(rule, claim, catalogue))
+                joint.append(_finding(rule, claim, catalogue, step_ns))
                 number = job.given[claim.member]
-                own[number] = _without_reason(own, number, claim)
-    return Together(tuple(own), tuple(joint), tuple(unknown), tuple(failures), _waits(job, digests))
+                own[number] = _without_reason(own, number, claim, step_ns)
+    return Together(tuple(own), tuple(joint), tuple(unknown), tuple(failures), _waits(job, digests), step_ns)
 
 
 def _waits(job: Job, digests: Sequence[Digest]) -> tuple[tuple[RankWait, ...], ...]:
@@ -86,23 +92,27 @@ def _waits(job: Job, digests: Sequence[Digest]) -> tuple[tuple[RankWait, ...], .
     return tuple(found)
 
 
-def _without_waiting(digest: Digest, job: Job, member: int) -> tuple[Finding, ...]:
+def _without_waiting(
+    findings: tuple[Finding, ...], digest: Digest, step_ns: int, waiting: Intervals
+) -> tuple[Finding, ...]:
     """A rank's findings less what they claim of the time in which it waited for other ranks."""
     left = []
-    for finding, (claimed, whole) in zip(digest.findings, digest.in_collectives, strict=True):
-        waited = (claimed & job.waiting[member]).total_ns
+    for finding, (claimed, whole) in zip(findings, digest.in_collectives, strict=True):
+        waited = (claimed & waiting).total_ns
         if not waited:
             left.append(finding)
             continue
         steps = max(digest.steps.count, 1)
-        gone = min(finding.recoverable_ns * waited // max(whole, 1), finding.recoverable_ns)
+        gone = min(finding.estimate_ns * waited // max(whole, 1), finding.estimate_ns)
         note = Evidence("of it, waiting for other ranks", waited // steps, "ns")
         said = f"{finding.summary}; {format_ns(waited / steps)} of it is waiting for other ranks"
-        left += _less(replace(finding, summary=said, evidence=(*finding.evidence, note)), gone)
+        left += _less(replace(finding, summary=said, evidence=(*finding.evidence, note)), gone, step_ns)
     return tuple(left)
 
 
-def _shared_evenly(own: Sequence[tuple[Finding, ...]], digests: Sequence[Digest]) -> list[tuple[Finding, ...]]:
+def _shared_evenly(
+    own: Sequence[tuple[Finding, ...]], digests: Sequence[Digest], step_ns: int
+) -> list[tuple[Finding, ...]]:
     """The ranks' findings; those of exposed collectives with no more than the rank has that loses least."""
     of_exposure = {
         finding.rule
@@ -113,50 +123,56 @@ def _shared_evenly(own: Sequence[tuple[Finding, ...]], digests: Sequence[Digest]
     shared: list[list[Finding]] = [[] for _ in own]
     for rank, findings in zip(shared, own, strict=True):
         for finding in findings:
-            least = finding.recoverable_ns
+            least = finding.estimate_ns
             if finding.rule in of_exposure:
-                least = min(sum(one.recoverable_ns for one in theirs if one.rule == finding.rule) for theirs in own)
-            rank += _less(finding, finding.recoverable_ns - least) if least < finding.recoverable_ns else [finding]
+                least = min(sum(one.estimate_ns for one in theirs if one.rule == finding.rule) for theirs in own)
+            rank += _less(finding, finding.estimate_ns - least, step_ns)
     return [tuple(findings) for findings in shared]
 
 
-def _without_reason(own: Sequence[tuple[Finding, ...]], number: int, claim: JobClaim) -> tuple[Finding, ...]:
+def _without_reason(
+    own: Sequence[tuple[Finding, ...]], number: int, claim: JobClaim, step_ns: int
+) -> tuple[Finding, ...]:
     """The findings of the blamed rank less what they claim beyond those of the other ranks, up to what is blamed."""
     left, budget = [], claim.recoverable_ns
     for finding in own[number]:
         others = [
-            max((one.recoverable_ns for one in theirs if one.rule == finding.rule), default=0)
+            max((one.estimate_ns for one in theirs if one.rule == finding.rule), default=0)
             for other, theirs in enumerate(own)
             if other != number
         ]
-        gone = min(max(finding.recoverable_ns - int(median(others or [0])), 0), budget)
+        gone = min(max(finding.estimate_ns - int(median(others or [0])), 0), budget)
         budget -= gone
-        left += _less(finding, gone) if gone else [finding]
+        left += _less(finding, gone, step_ns)
     return tuple(left)
 
 
-def _less(finding: Finding, gone_ns: int) -> list[Finding]:
+def _less(finding: Finding, gone_ns: int, step_ns: int) -> list[Finding]:
     """A finding that lost some of its time; none where too little is left."""
-    recoverable = finding.recoverable_ns - gone_ns
-    share = finding.share * recoverable / max(finding.recoverable_ns, 1)
-    if share < SMALLEST_SHARE:
+    if not gone_ns:
+        return [finding]
+    left_ns = finding.estimate_ns - gone_ns
+    if left_ns < SMALLEST_SHARE * step_ns:
         return []
-    # What was not sure of the whole is not of a part.
-    severity = max(finding.severity, Severity.of_share(share), key=lambda one: one.rank)
-    return [replace(finding, recoverable_ns=recoverable, share=share, severity=severity)]
+    sure_ns = min(finding.recoverable_ns, left_ns)  # what was not sure of the whole is not of a part
+    less = replace(finding, recoverable_ns=sure_ns, possible_ns=left_ns if sure_ns < left_ns else None)
+    return [less.of_step(step_ns)]
 
 
-def _finding(rule: Rule, claim: JobClaim, catalogue: Catalogue) -> Finding:
-    return Finding(
+def _finding(rule: Rule, claim: JobClaim, catalogue: Catalogue, step_ns: int) -> Finding:
+    sure_ns = int(claim.recoverable_ns * claim.sure)
+    found = Finding(
         rule=rule.name,
-        severity=Severity.of_share(claim.share if claim.sure_share is None else claim.sure_share),
+        severity=Severity.NOTE,
         rank=claim.rank,
-        recoverable_ns=claim.recoverable_ns,
-        share=claim.share,
+        recoverable_ns=sure_ns,
+        share=0.0,
         confidence=claim.confidence,
         summary=claim.summary,
         evidence=tuple(claim.evidence),
         where=tuple(claim.where),
         fixers=catalogue.tried_for(rule, claim.fixers),
         confirm=claim.confirm,
+        possible_ns=claim.recoverable_ns if sure_ns < claim.recoverable_ns else None,
     )
+    return found.of_step(step_ns)

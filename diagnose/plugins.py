@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import inspect
 import pkgutil
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from diagnose.fixer import Fixer
 
 _Plugin = TypeVar("_Plugin", Rule, "Fixer")
+
+
+_TRAINING = re.compile(r"^    gate=Gate\.TRAINING,$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -43,10 +47,18 @@ class Catalogue:
     problems: tuple[Problem, ...] = ()
     unloaded: frozenset[str] = frozenset()
     """Fixers of which only the name is known."""
+    training: frozenset[str] = frozenset()
+    """Those of them that change the training."""
 
     def offers(self, fixer: str) -> bool:
         """Whether there is a fixer of that name."""
         return fixer in self.fixers or fixer in self.unloaded
+
+    def changes_training(self, fixer: str) -> bool:
+        """Whether a fixer, as far as its own declaration tells, changes the training itself."""
+        if fixer in self.fixers:
+            return self.fixers[fixer].gate.value == "training"
+        return fixer in self.training
 
     def tried_for(self, rule: Rule, chosen: Sequence[str] | None) -> tuple[str, ...]:
         """The fixers for one claim of a rule: those that it chose of the rule's (None: all), as far as there are such.
@@ -61,9 +73,19 @@ class Catalogue:
 def load_rules(extra_rules: Path | None = None) -> Catalogue:
     """The rules alone, for those who only diagnose: what fixers need takes longer to import than a trace to read."""
     problems: list[Problem] = []
-    names = (info.name for info in pkgutil.iter_modules(_built_in("fixers").__path__))
-    unloaded = frozenset(name.replace("_", "-") for name in names if not name.startswith("_"))
-    return Catalogue(_rules(extra_rules, problems), {}, tuple(problems), unloaded)
+    fixers = _built_in("fixers")
+    names = [info.name for info in pkgutil.iter_modules(fixers.__path__) if not info.name.startswith("_")]
+    unloaded = frozenset(name.replace("_", "-") for name in names)
+    training = frozenset(name.replace("_", "-") for name in names if _declares_training(fixers, name))
+    return Catalogue(_rules(extra_rules, problems), {}, tuple(problems), unloaded, training)
+
+
+def _declares_training(package: ModuleType, name: str) -> bool:
+    """Whether a fixer's file says that it changes the training: read, not imported."""
+    found = importlib.util.find_spec(f"{package.__name__}.{name}")
+    if found is None or found.origin is None:
+        return False
+    return _TRAINING.search(Path(found.origin).read_text(encoding="utf-8")) is not None
 
 
 def load(extra_rules: Path | None = None, extra_fixers: Path | None = None) -> Catalogue:

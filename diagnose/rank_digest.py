@@ -29,6 +29,7 @@ from diagnose.model import (
     Evidence,
     Finding,
     MemoryPeak,
+    PracticalCeiling,
     Severity,
     Steps,
     StepWork,
@@ -95,6 +96,10 @@ class Digest:
     """What the compute is made of, all counted steps together."""
     record: RankRecord
     """What `diagnose.measure.job.ranks.job_of_records` compares with the other ranks."""
+    ceiling: PracticalCeiling | None
+    """The shortest step that the model could have; None where too little is known."""
+    step_ns: int
+    """What the findings' shares are shares of; see `Diagnosis.step_ns`. 0 without steps."""
 
 
 def digest_of(trace: Trace, catalogue: Catalogue) -> Digest:
@@ -135,6 +140,8 @@ def digest_of(trace: Trace, catalogue: Catalogue) -> Digest:
         critical_path=path.per_step if (path := critical_path(measures)) is not None else None,
         compute=compute_parts(measures),
         record=record_of(measures),
+        ceiling=measures.practical_ceiling,
+        step_ns=_step_ns(found, measures),
     )
 
 
@@ -167,6 +174,13 @@ def _with_unseen(claims: list[Settled], measures: Measures) -> list[Settled]:
     ]
 
 
+def _step_ns(found: Sequence[Settled], measures: Measures) -> int:
+    """The mean step that shares are of."""
+    if measures.step_count == 0:
+        return 0
+    return (untraced_ns(measures) + max((one.unseen_ns for one in found), default=0)) // measures.step_count
+
+
 def counts(one: Settled, measures: Measures) -> bool:
     """Whether a claim is a finding: a hint without a figure is; a figure must exceed what the steps can tell."""
     if one.claim.confidence is Confidence.HINT and one.claim.recoverable_ns == 0:
@@ -186,16 +200,17 @@ def _noise_ns(measures: Measures) -> float | None:
 def finding_of(one: Settled, measures: Measures, catalogue: Catalogue) -> Finding:
     """A settled claim as a finding."""
     count = measures.step_count
+    share, sure = _share(one, measures), _sure_share(one, measures)
     per_step = one.recoverable_ns // count if count else 0
-    share = _share(one, measures)
+    sure_ns = per_step if sure == share else int(_length_ns(one, measures) * sure) // count
     evidence = [*one.claim.evidence]
     evidence += [Evidence(f"also claimed by {name}", length // count, "ns") for name, length in one.shared]
     return Finding(
         rule=one.rule.name,
-        severity=Severity.HIGH if one.claim.ended_run else Severity.of_share(_sure_share(one, measures)),
+        severity=Severity.HIGH if one.claim.ended_run else Severity.of_share(sure),
         rank=measures.trace.rank,
-        recoverable_ns=per_step,
-        share=share,
+        recoverable_ns=sure_ns,
+        share=sure,
         confidence=_confidence(one.claim, measures),
         summary=one.claim.summary,
         evidence=tuple(evidence),
@@ -205,6 +220,8 @@ def finding_of(one: Settled, measures: Measures, catalogue: Catalogue) -> Findin
         ends_run=one.claim.ends_run or one.claim.ended_run,
         short_of_memory=one.claim.short_of_memory,
         example_ns=_example_ns(one.claim, measures),
+        possible_ns=per_step if sure_ns < per_step else None,
+        possible_share=share if sure_ns < per_step else None,
     )
 
 

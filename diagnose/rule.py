@@ -243,8 +243,8 @@ class JobClaim:
     """Per step."""
     share: float
     """Of the step."""
-    sure_share: float | None = None
-    """The part of it that is no doing of the profiler's, which severity goes by; None: all of it."""
+    sure: float = 1.0
+    """The part of it (0 to 1) that is no doing of the profiler's, which severity goes by."""
     confidence: Confidence = Confidence.MEASURED
     evidence: Sequence[Evidence] = ()
     where: Sequence[Place] = ()

@@ -59,7 +59,16 @@ def foresee(trace: Trace, catalogue: Catalogue, gone: Collection[str]) -> Foresi
         if cost_ns and left_ns:
             finding = finding_of(one, measures, catalogue)
             share = min(cost_ns / left_ns, 1.0)
-            found.append(replace(finding, recoverable_ns=cost_ns // count, share=share, confidence=Confidence.HINT))
+            found.append(
+                replace(
+                    finding,
+                    recoverable_ns=cost_ns // count,
+                    share=share,
+                    possible_ns=None,
+                    possible_share=None,
+                    confidence=Confidence.HINT,
+                )
+            )
     return Foresight(left_ns // count, tuple(sorted(found, key=lambda finding: -finding.recoverable_ns)))
 
 

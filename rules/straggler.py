@@ -233,7 +233,7 @@ def _may_have_no_core(
 
 
 def _leaves_open(reason: Finding | None, cost_ns: int) -> bool:
-    return reason is None or reason.recoverable_ns < _MOST * cost_ns
+    return reason is None or reason.estimate_ns < _MOST * cost_ns
 
 
 def _claim(job: Job, late: Lateness, findings: Sequence[Sequence[Finding]], gain: _Gain) -> JobClaim:
@@ -261,7 +261,7 @@ def _claim(job: Job, late: Lateness, findings: Sequence[Sequence[Finding]], gain
         member=late.member,
         recoverable_ns=back,
         share=share,
-        sure_share=share * sure,
+        sure=sure,
         confidence=Confidence.BOUND if coreless or sure < _SURE else Confidence.MEASURED,
         evidence=list(_evidence(job, late, excess, reason, times, gain)),
         where=reason.where if reason else (),
@@ -327,7 +327,7 @@ def _evidence(
     if times is not None:
         yield Evidence("its arithmetic, as a multiple of the others'", round(times, 3), "share")
     if reason:
-        yield Evidence(f"{reason.rule} on it", reason.recoverable_ns, "ns")
+        yield Evidence(f"{reason.rule} on it", reason.estimate_ns, "ns")
 
 
 def _own_finding(job: Job, late: Lateness, findings: Sequence[Sequence[Finding]], cost_ns: int) -> Finding | None:
@@ -335,13 +335,13 @@ def _own_finding(job: Job, late: Lateness, findings: Sequence[Sequence[Finding]]
     best, most = None, _REASON * cost_ns
     for finding in findings[late.member]:
         theirs = [
-            max((one.recoverable_ns for one in of_rank if one.rule == finding.rule), default=0)
+            max((one.estimate_ns for one in of_rank if one.rule == finding.rule), default=0)
             for member, of_rank in enumerate(findings)
             if member != late.member and member < len(job.table)
         ]
         if finding.rule == _OF_THE_HOST and median(theirs) > 0:
             continue
-        more = finding.recoverable_ns - median(theirs)
+        more = finding.estimate_ns - median(theirs)
         if more >= most:
             best, most = finding, more
     return best

@@ -44,7 +44,7 @@ class Review:
 
 def candidates(program: Program, findings: Sequence[Finding], catalogue: Catalogue) -> Iterator[Candidate]:
     """In the order of the findings, which is that of their weight."""
-    for finding in findings:
+    for finding in (one.with_doubtful() for one in findings):
         places = tuple(replace(place, file=absolute(program, place.file)) for place in finding.where)
         for name in finding.fixers:
             if name in catalogue.fixers:

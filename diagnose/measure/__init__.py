@@ -31,6 +31,7 @@ from diagnose.measure.kernels.memory_chains import MemoryChain, memory_chains
 from diagnose.measure.kernels.misaligned_matmuls import MisalignedMatmuls, misaligned
 from diagnose.measure.kernels.new_shapes import NewShapes, new_shapes
 from diagnose.measure.kernels.pointwise_chains import COMPOSITES, Chain, chained, pointwise_chains
+from diagnose.measure.kernels.practical_ceiling import practical_ceiling
 from diagnose.measure.kernels.preempted_kernels import stretched
 from diagnose.measure.kernels.recomputation import Recomputations, recomputations
 from diagnose.measure.kernels.time_slices import handed_over
@@ -52,7 +53,7 @@ from diagnose.measure.steps.compute_parts import compute_kinds
 from diagnose.measure.steps.optimizer_work import own_starts_ns
 from diagnose.measure.views.counters import readings
 from diagnose.measure.views.kernel_classes import KernelClass
-from diagnose.model import MemoryPeak, StepWork
+from diagnose.model import MemoryPeak, PracticalCeiling, StepWork
 from diagnose.trace.intervals import Intervals
 from diagnose.trace.schema import Bool, CopyDirection, Float64, Int64, WorkKind
 
@@ -289,6 +290,11 @@ class Measures(HostSide):
         return compute_kinds(self) if self.has_device else {}
 
     @cached_property
+    def practical_ceiling(self) -> PracticalCeiling | None:
+        """The shortest step that this model could have on this device; None where too little is known."""
+        return practical_ceiling(self)
+
+    @cached_property
     def step_work(self) -> StepWork | None:
         """The arithmetic of a step and how near the ceiling it came; None where nothing is known of it."""
         if self.roofline is None or self.ceilings is None or self.step_count == 0:
@@ -296,4 +302,4 @@ class Measures(HostSide):
         matrix = self.rows_within_steps(np.isin(self.classes, MATRIX_CLASSES))
         again = self.recomputations.launched(self.launches)
         done = arithmetic_of(self.trace, self.roofline, self.op_work, self.op_of_work, matrix, again)
-        return done.per_step(self.total_ns, self.step_count, self.ceilings.source)
+        return done.per_step(self.total_ns, self.step_count, self.ceilings)

@@ -17,6 +17,7 @@ from diagnose.model.diagnosis import (
     StepWork,
 )
 from diagnose.model.finding import CannotTell, Confidence, Evidence, Finding, Number, Place, Scalar, Severity
+from diagnose.model.ladder import Ladder, PracticalCeiling, Rung
 from diagnose.model.memory import MemoryPart, MemoryPeak, MemoryTimeline
 from diagnose.model.recorded import CollectiveCurve, Facts, Site, SyncSite
 from diagnose.model.step_profile import KernelRow, Lane, OperatorRow, StepProfile, Timeline
@@ -42,6 +43,7 @@ __all__ = [
     "GateResult",
     "Interval",
     "KernelRow",
+    "Ladder",
     "Lane",
     "Mechanism",
     "MemoryPart",
@@ -50,8 +52,10 @@ __all__ = [
     "Number",
     "OperatorRow",
     "Place",
+    "PracticalCeiling",
     "RankAccounting",
     "RankWait",
+    "Rung",
     "Scalar",
     "Severity",
     "Site",

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from diagnose.model.finding import CannotTell, Finding, Place
+from diagnose.model.ladder import Ladder
 from diagnose.model.memory import MemoryPeak
 
 SCHEMA = 1
@@ -63,14 +64,18 @@ class ComputePart:
 
 @dataclass(frozen=True, slots=True)
 class StepWork:
-    """The arithmetic that the model needs of a step, and how near the device's ceiling that came (MFU)."""
+    """The arithmetic that the model needs of a step, and how near the device's ceiling that came (MFU).
+
+    The ceiling is that of the fastest format that training uses, whatever format this run uses: one that multiplies in
+    FP32 is not near any ceiling because FP32 is slow.
+    """
 
     flops_per_step: int
     """Floating-point operations of products, convolutions and attention, without what is computed a second time."""
     flops_per_s: float
     """The same over the mean step."""
     ceiling_flops_per_s: float
-    """What the device does at most in the number formats used, weighed by how much each was."""
+    """What the device does at most in `ceiling_format`, dense."""
     utilisation: float
     """Model FLOP utilisation: the one over the other."""
     modelled: float
@@ -78,6 +83,12 @@ class StepWork:
     bound."""
     ceiling_source: str
     """`data sheet of …`, or `measured`."""
+    ceiling_format: str = ""
+    """The fastest of the device's 16-bit formats; where it has none, the fastest format it has."""
+    in_use: Mapping[str, float] = field(default_factory=dict)
+    """By number format, the share (0 to 1) of the operations that were done in it, the most first."""
+    in_use_flops_per_s: float | None = None
+    """What the device does at most in the formats in use, weighed by how much each is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +149,11 @@ class Diagnosis:
     """Of the slowest rank; None where operators have no shapes or the device's ceilings are unknown."""
     memory: MemoryPeak | None = None
     """Of the rank whose device is fullest; None where no allocator's history was recorded."""
+    step_ns: int | None = None
+    """What the shares of findings are shares of: the mean step of the slowest rank, without the profiler where its cost
+    is known, and of the whole run where a live one was seen to lose time in steps that were not recorded."""
+    ladder: Ladder | None = None
+    """What leads from the step as it is to the shortest that this model could have; None without steps."""
     critical_path: Mapping[str, int] | None = None
     """What the ends of the slowest rank's steps waited for, nanoseconds of a mean step by class, the largest first
     (`diagnose.measure.replay.critical_path`); None without a device, or where the replay does not follow the

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 Number = int | float
 Scalar = int | float | str | bool | None
 
 
 class Severity(enum.StrEnum):
-    """How much of the step a finding could give back. Never taken from absolute milliseconds."""
+    """How much of the step a finding is sure to give back. Never taken from absolute milliseconds."""
 
     HIGH = "high"
     MEDIUM = "medium"
@@ -78,10 +78,10 @@ class Finding:
     severity: Severity
     rank: int | None
     recoverable_ns: int
-    """Time per step that would be saved if the cause were gone; no nanosecond is claimed by two findings."""
+    """Time per step that would be saved if the cause were gone, as far as that is sure; no nanosecond is claimed by two
+    findings."""
     share: float
-    """`recoverable_ns` over the mean step: that of the whole run, where a live one was seen to lose time in steps that
-    were not recorded."""
+    """`recoverable_ns` over `Diagnosis.step_ns`; `severity` is that of this share."""
     confidence: Confidence
     summary: str
     evidence: tuple[Evidence, ...] = ()
@@ -96,11 +96,55 @@ class Finding:
     example_ns: tuple[int, int] | None = None
     """Begin and end of the longest stretch of its time in the step of median length, on the recording's clock; None
     where it claims no time there."""
+    possible_ns: int | None = None
+    """What `recoverable_ns` may be with the part that is in doubt, such as one that may be the profiler's; None where
+    nothing is."""
+    possible_share: float | None = None
+    """`possible_ns` over `Diagnosis.step_ns`."""
 
     @property
     def asks_for_time(self) -> bool:
         """Whether a fix has to make the step shorter to be worth having."""
         return not (self.ends_run or self.short_of_memory)
+
+    @property
+    def estimate_ns(self) -> int:
+        """The best estimate of what would be saved per step, sure or not: what a trial is predicted to measure."""
+        return self.recoverable_ns if self.possible_ns is None else self.possible_ns
+
+    @property
+    def estimate_share(self) -> float:
+        """`estimate_ns` over `Diagnosis.step_ns`."""
+        return self.share if self.possible_share is None else self.possible_share
+
+    def of_step(self, step_ns: int) -> Finding:
+        """The finding with shares and severity of a step of `step_ns`; one that ended the run stays as severe."""
+        ended = self.ends_run and self.severity.rank < Severity.of_share(self.share).rank
+        share = _share(self.recoverable_ns, step_ns)
+        return replace(
+            self,
+            share=share,
+            severity=self.severity if ended else Severity.of_share(share),
+            possible_share=None if self.possible_ns is None else _share(self.possible_ns, step_ns),
+        )
+
+    def with_doubtful(self) -> Finding:
+        """The finding with all that it may come to, in doubt or not: for whoever goes on to measure it."""
+        if self.possible_ns is None:
+            return self
+        severity = Severity.of_share(self.estimate_share)
+        return replace(
+            self,
+            recoverable_ns=self.possible_ns,
+            share=self.estimate_share,
+            severity=min(severity, self.severity, key=lambda one: one.rank),
+            possible_ns=None,
+            possible_share=None,
+        )
+
+
+def _share(part_ns: int, step_ns: int) -> float:
+    return min(part_ns / step_ns, 1.0) if step_ns > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)

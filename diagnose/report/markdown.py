@@ -7,12 +7,16 @@ from collections.abc import Sequence
 from diagnose.model import Decision, Finding, Verdict
 from diagnose.report import Report, Subject, as_state
 from diagnose.report.cannot_tell import unsure
+from diagnose.report.ladder import rows as rungs
+from diagnose.report.ladder import summary
 from diagnose.report.markdown_text import code, fence_around, inline
 from diagnose.report.mean_vs_median import on_average
 from diagnose.report.memory import headline, held, life, title, weighty
 from diagnose.report.next_steps import next_commands
 from diagnose.report.paths import place
 from diagnose.report.phrases import (
+    accounting_title,
+    arithmetic,
     chosen,
     evidence,
     final,
@@ -60,7 +64,7 @@ def render(subject: Subject) -> str:
         blocks.append(f"**{inline(final(state))}**")
     elif said := nothing_kept(state):
         blocks += [f"**{inline(said)}**", inline(sentence(restless(state)))]
-    blocks += [*_accounting(state), *_findings(state), *_memory(state), *_fixes(state)]
+    blocks += [*_accounting(state), *_findings(state), *_memory(state), *_ladder(state), *_fixes(state)]
     # What was changed and what it brought comes first where somebody reviews it.
     blocks += [*_cannot_tell(state), *_warnings(state)]
     for number, (command, effect) in enumerate(next_commands(state)):
@@ -77,7 +81,7 @@ def _accounting(state: State) -> list[str]:
     rows = [(part.look.label, format_ns(part.ns), format_share(part.share)) for part in parts]
     whole = format_ns(state.diagnosis.accounting.total_ns)
     table = _table(("class", "time per step", f"of the {whole} step"), rows)
-    return [f"## Where a step's {whole} go", table, on_average(state.diagnosis)]
+    return [f"## {accounting_title(state.diagnosis)}", table, on_average(state.diagnosis)]
 
 
 def _findings(state: State) -> list[str]:
@@ -110,6 +114,16 @@ def _finding(number: int, finding: Finding, root: str | None) -> list[str]:
         lines.append(f"- To confirm: {inline(finding.confirm)}")
     title = f"### {number}. {look.mark} {inline(finding.rule)}{rank} ({look.label})"
     return [title, inline(sentence(finding.summary)), "\n".join(lines)]
+
+
+def _ladder(state: State) -> list[str]:
+    if state.diagnosis is None or state.verdicts:
+        return []
+    ladder, done = state.diagnosis.ladder, arithmetic(state.diagnosis)
+    if ladder is None or not (ladder.rungs or ladder.ceiling):
+        return [done]
+    head = ("rung", "predicted step", "of peak", "fixers")
+    return ["## The ladder", done, _table(head, rungs(ladder)), summary(ladder)]
 
 
 def _memory(state: State) -> list[str]:

@@ -21,6 +21,7 @@ from diagnose.model import (
     Mechanism,
     Scalar,
     Severity,
+    StepWork,
     Verdict,
 )
 from diagnose.report.headroom import headroom
@@ -49,13 +50,28 @@ def identity(state: State) -> list[str]:
     if diagnosis.ranks or diagnosis.has_device:
         parts += [device(state), named_count(diagnosis.ranks, "rank")]
     steps = diagnosis.steps
-    if steps.median_ns is not None:
-        parts += [f"{format_ns(steps.median_ns)} per step", f"median of {named_count(steps.count, 'step')}"]
-    if steps.median_ns and steps.mean_ns and abs(steps.mean_ns / steps.median_ns - 1) > _UNEVEN:
-        parts.append(f"{format_ns(steps.mean_ns)} on average")
+    median_of = f"median of {named_count(steps.count, 'step')}"
+    if steps.median_ns is not None and is_of_median(diagnosis):
+        parts += [f"{format_ns(steps.median_ns)} per step", median_of]
+        if steps.mean_ns and abs(steps.mean_ns / steps.median_ns - 1) > _UNEVEN:
+            parts.append(f"{format_ns(steps.mean_ns)} on average")
+    elif steps.median_ns is not None and diagnosis.step_ns is not None:
+        parts += [f"{format_ns(diagnosis.step_ns)} per step", f"{format_ns(steps.median_ns)} as traced, {median_of}"]
     if steps.found_by in FOUND_BY:
         parts.append(FOUND_BY[steps.found_by])
     return [part for part in parts if part]
+
+
+def is_of_median(diagnosis: Diagnosis) -> bool:
+    """Whether the step that shares are of reads like the median step as traced, so that one figure names both."""
+    median_ns, step_ns = diagnosis.steps.median_ns, diagnosis.step_ns
+    return step_ns is None or median_ns is None or format_ns(step_ns) == format_ns(median_ns)
+
+
+def accounting_title(diagnosis: Diagnosis) -> str:
+    """What stands above an accounting: which step it is of, where that is not the one that shares are of."""
+    traced = "" if is_of_median(diagnosis) else "traced "
+    return f"Where a {traced}step's {format_ns(diagnosis.accounting.total_ns)} go"
 
 
 def sources(diagnosis: Diagnosis) -> str:
@@ -120,8 +136,8 @@ def _has_unpriced(diagnosis: Diagnosis) -> bool:
 
 def _doubtful(diagnosis: Diagnosis) -> Finding | None:
     """What could give back that much, were it not for the noise of the steps or for what the profiler itself costs."""
-    most = max(filter(is_priced, diagnosis.findings), key=lambda one: one.share, default=None)
-    return most if most is not None and most.share >= WORTH else None
+    most = max(filter(is_priced, diagnosis.findings), key=lambda one: one.estimate_share, default=None)
+    return most if most is not None and most.estimate_share >= WORTH else None
 
 
 def quiet_news(diagnosis: Diagnosis) -> str:
@@ -184,10 +200,24 @@ def arithmetic(diagnosis: Diagnosis) -> str:
         return ""
     least = "" if work.modelled >= _MOSTLY_KNOWN else "at least "
     return (
-        f"Its matrix products are {least}{format_flops(work.flops_per_step)}, {format_flops(work.flops_per_s)}/s: "
-        f"{format_share(work.utilisation)} of the {format_flops(work.ceiling_flops_per_s)}/s that the device does "
-        f"at most ({work.ceiling_source})."
+        f"Matmuls: {least}{format_flops(work.flops_per_step)} per step at {format_flops(work.flops_per_s)}/s: "
+        f"{format_share(work.utilisation)} of {work.ceiling_format} peak "
+        f"({format_flops(work.ceiling_flops_per_s)}/s, {work.ceiling_source}); {_formats(work)}."
     )
+
+
+_SOME = 0.05
+"""Of a step's operations: a format in which less is done is not named."""
+
+
+def _formats(work: StepWork) -> str:
+    """The number formats in use, and their own peak where it is another one."""
+    named = [form for form, share in work.in_use.items() if share >= _SOME]
+    said = f"runs in {' and '.join(named)}"
+    if named == [work.ceiling_format] or work.in_use_flops_per_s is None:
+        return said
+    whose = "whose peak is" if len(named) == 1 else "whose peak together is"
+    return f"{said}, {whose} {format_flops(work.in_use_flops_per_s)}/s"
 
 
 ON_PATH = {"comm": "communication", "copy": "copies", "gap": "gaps between kernels", "launch": "launch delays"}
@@ -209,7 +239,7 @@ def awaited(diagnosis: Diagnosis) -> str:
 
 def is_priced(finding: Finding) -> bool:
     """Whether it is known what it costs: a hint of no time is no finding of none."""
-    return finding.confidence is not Confidence.HINT or finding.recoverable_ns > 0
+    return finding.confidence is not Confidence.HINT or finding.estimate_ns > 0
 
 
 def gain(finding: Finding) -> str:
@@ -217,6 +247,9 @@ def gain(finding: Finding) -> str:
     if not is_priced(finding):
         return "its cost is not known here"
     amount = f"{format_ns(finding.recoverable_ns)} of each step ({format_share(finding.share)})"
+    if finding.possible_ns is not None:
+        most = format_ns(finding.possible_ns)
+        return f"{amount}, perhaps up to {most}" if finding.recoverable_ns else f"perhaps up to {most}, none of it sure"
     if finding.confidence is Confidence.MEASURED:
         return f"{amount}, measured"
     if finding.confidence is Confidence.BOUND:

@@ -11,12 +11,13 @@ from rich.text import Text
 from diagnose.model import Decision
 from diagnose.report import Report, Subject, as_state
 from diagnose.report.cannot_tell import unsure
+from diagnose.report.ladder import ladder_lines
 from diagnose.report.line_wrapping import wrap
 from diagnose.report.mean_vs_median import on_average
 from diagnose.report.memory import headline, memory_lines, title
 from diagnose.report.next_steps import next_commands
 from diagnose.report.phrases import (
-    arithmetic,
+    accounting_title,
     awaited,
     final,
     identity,
@@ -33,7 +34,6 @@ from diagnose.report.text_fixes import fix_lines
 from diagnose.report.vocabulary import BAD, CLASSES, GOOD, MUTED, named_count
 from diagnose.report.warnings import said_once
 from diagnose.session import State
-from diagnose.units import format_ns
 
 WIDTH = 80
 NARROWEST = 40
@@ -57,6 +57,7 @@ def render(subject: Subject, width: int = WIDTH, colour: bool = False) -> str:
         _memory(state, width),
         _cannot_tell(state, width),
         _warnings(state, width),
+        _ladder(state, width),
         fix_lines(state, width),
         _next(state, width),
     ]
@@ -116,14 +117,12 @@ def _accounting(state: State, width: int) -> list[Text]:
     parts = slices(state.diagnosis.accounting)
     if not parts:
         return []
-    whole = format_ns(state.diagnosis.accounting.total_ns)
     slowest = ", on the slowest rank" if state.diagnosis.ranks > 1 else ""
     return [
-        heading(f"Where a step's {whole} go", f"median step{slowest} = 100 %", width),
+        heading(accounting_title(state.diagnosis), f"median step{slowest} = 100 %", width),
         bar(parts, width),
         *legend(parts, width),
         *(paragraph(uneven, width) if (uneven := on_average(state.diagnosis)) else ()),
-        *(paragraph(done, width, style=MUTED) if (done := arithmetic(state.diagnosis)) else ()),
         *(paragraph(path, width, style=MUTED) if (path := awaited(state.diagnosis)) else ()),
     ]
 
@@ -168,6 +167,11 @@ def _memory(state: State, width: int) -> list[Text]:
     if state.verdicts and not any(finding.rule in _OF_MEMORY for finding in state.diagnosis.findings):
         return lines + paragraph("`diagnose view` shows what it is made of.", width, indent=2, style=MUTED)
     return lines + memory_lines(peak, root, width)
+
+
+def _ladder(state: State, width: int) -> list[Text]:
+    """What would be tried and where that leads; once fixes were tried, their table says what it led to."""
+    return ladder_lines(state.diagnosis, width) if state.diagnosis is not None and not state.verdicts else []
 
 
 def _cannot_tell(state: State, width: int) -> list[Text]:

@@ -91,7 +91,13 @@ class FindingsTitle(Panel):
                 *(styled(f"  {line}") for line in rest),
             ]
         left = styled("Fix first", "bold")
-        return [spread(left, styled("gives back, of each step", FAINT), width)]
+        return [spread(left, styled(_gives_back(diagnosis), FAINT), width)]
+
+
+def _gives_back(diagnosis: Diagnosis) -> str:
+    """What the columns of the list are, with the step that their shares are of."""
+    step_ns = diagnosis.step_ns or diagnosis.steps.median_ns
+    return f"gives back, of each {format_ns(step_ns)} step" if step_ns else "gives back, of each step"
 
 
 class Outcome(Panel):

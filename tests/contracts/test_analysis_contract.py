@@ -13,6 +13,7 @@ from diagnose import plugins
 from diagnose.engine import diagnose
 from diagnose.measure.roofline.kernel_bounds import Bound
 from diagnose.measure.steps.idle import CAUSES
+from diagnose.model import Severity
 from diagnose.trace import Trace
 
 COUNT = {"type": "integer", "minimum": 0}
@@ -67,6 +68,8 @@ FINDING = record(
         "ends_run": {"type": "boolean"},
         "short_of_memory": {"type": "boolean"},
         "example_ns": {"anyOf": [{"type": "array", "items": {"type": "integer"}, "maxItems": 2}, {"type": "null"}]},
+        "possible_ns": {"type": ["integer", "null"], "minimum": 0},
+        "possible_share": {"anyOf": [SHARE, {"type": "null"}]},
     },
 )
 WORK = record(
@@ -77,6 +80,44 @@ WORK = record(
         "utilisation": SHARE,
         "modelled": SHARE,
         "ceiling_source": TEXT,
+    },
+    {
+        "ceiling_format": TEXT,
+        "in_use": {"type": "object", "additionalProperties": SHARE},
+        "in_use_flops_per_s": {"type": "number", "exclusiveMinimum": 0},
+    },
+)
+MAYBE_SHARE = {"anyOf": [{"type": "number", "minimum": 0}, {"type": "null"}]}
+LADDER = record(
+    {
+        "step_ns": COUNT,
+        "utilisation": MAYBE_SHARE,
+        "rungs": listed(
+            record(
+                {
+                    "rule": TEXT,
+                    "rank": {"type": ["integer", "null"]},
+                    "fixers": {"type": "object", "additionalProperties": {"type": "boolean"}},
+                    "likely_ns": COUNT,
+                    "step_ns": {"type": "array", "items": COUNT, "minItems": 2, "maxItems": 2},
+                    "utilisation": MAYBE_SHARE,
+                }
+            )
+        ),
+        "ceiling": {
+            "anyOf": [
+                record(
+                    {
+                        **dict.fromkeys(("step_ns", "matmul_ns", "memory_ns", "launch_ns"), COUNT),
+                        "utilisation": {"type": "number", "minimum": 0},
+                        "matmul_now_ns": COUNT,
+                        "other_now_ns": COUNT,
+                    }
+                ),
+                {"type": "null"},
+            ]
+        },
+        "apart": {"type": "object", "additionalProperties": {"type": "integer"}},
     }
 )
 SIZES = {"type": "object", "additionalProperties": {"type": "integer", "minimum": 0}}
@@ -151,6 +192,8 @@ DIAGNOSIS = record(
         "has_device": {"type": ["boolean", "null"]},
         "work": {"anyOf": [WORK, {"type": "null"}]},
         "memory": {"anyOf": [MEMORY, {"type": "null"}]},
+        "step_ns": {"type": ["integer", "null"], "minimum": 1},
+        "ladder": {"anyOf": [LADDER, {"type": "null"}]},
         "critical_path": {"anyOf": [SIZES, {"type": "null"}]},
         "compute": listed(COMPUTE),
     },
@@ -177,6 +220,10 @@ def test_the_printed_object_obeys_the_schema_and_its_sums(trace: Trace) -> None:
         assert sum(accounting["compute_by"].values()) == accounting["compute"]
         (rank,) = printed["per_rank"]
         assert sum(part["time_ns"] for part in printed["compute"]) == rank["accounting"]["compute"]
+    for finding in printed["findings"]:
+        if printed["step_ns"] is not None:
+            assert finding["share"] == min(finding["recoverable_ns"] / printed["step_ns"], 1.0)
+        assert finding["severity"] == Severity.of_share(finding["share"]) or finding["ends_run"]
     gains = [finding["recoverable_ns"] for finding in printed["findings"] if not finding["ends_run"]]
     assert gains == sorted(gains, reverse=True)
 

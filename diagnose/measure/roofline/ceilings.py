@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from diagnose.trace import Trace
 
 TERA = 1e12
+_TRAINING = ("bf16", "fp16")
 _TABLE, _MEASURED = "data sheet", "measured"
 MEMORY = "memory"
 """The key of `Facts.ceilings` under which the bytes per second are; all others are number formats."""
@@ -31,6 +32,15 @@ class Ceilings:
     bytes_per_s: float
     source: str
     """Where the figures come from: `data sheet of NVIDIA H200`, or `measured`."""
+
+    @property
+    def best_format(self) -> str:
+        """The fastest 16-bit format, which training can use; where the device has none, the fastest that it has.
+
+        bfloat16 where both are as fast: it needs no loss scaling.
+        """
+        known = [form for form in _TRAINING if form in self.flops_per_s] or list(self.flops_per_s)
+        return max(known, key=lambda form: self.flops_per_s[form])
 
     @property
     def is_measured(self) -> bool:

@@ -11,6 +11,7 @@ lets an operator come out above 1.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,6 +42,8 @@ class Roofline:
     """What its arithmetic takes at the ceiling of its number format; 0.0 where that is unknown."""
     memory_ns: Float64
     """What its bytes take at the ceiling of the memory; 0.0 where they are unknown."""
+    format: Int64
+    """The place in `op_costs.FORMATS` of what its kernels multiplied."""
 
     def __len__(self) -> int:
         return len(self.op)
@@ -64,12 +67,14 @@ def roofline_of(trace: Trace, rows: Int64, op_of_work: Int64, work: OpWork, ceil
     device_ns = np.bincount(of_row, weights=length, minlength=len(trace.ops)).astype(np.int64)
     op = np.flatnonzero((device_ns > 0) & ((work.flops >= 0) | (work.bytes >= 0)))
     rates = np.array([ceilings.flops_per_s.get(form, np.inf) for form in FORMATS])
-    rate = rates[formats_of(trace, launched, of_row, work)[op]]
+    form = formats_of(trace, launched, of_row, work)[op]
+    rate = rates[form]
     return Roofline(
         op,
         device_ns[op],
         np.maximum(work.flops[op], 0) / rate * NS_PER_S,
         np.maximum(work.bytes[op], 0) / ceilings.bytes_per_s * NS_PER_S,
+        form,
     )
 
 
@@ -89,27 +94,32 @@ def formats_of(trace: Trace, rows: Int64, of_row: Int64, work: OpWork) -> Int64:
 class Arithmetic:
     """What the model needed of floating-point operations, in all counted steps together."""
 
-    flops: int
-    """Without what repeats the forward pass: recomputed activations, and scores in the backward pass of attention."""
+    flops: Mapping[str, int]
+    """By number format, the most first; without what repeats the forward pass: recomputed activations, and scores in
+    the backward pass of attention."""
     least_ns: float
-    """What these take at the ceilings of their number formats."""
+    """What these take at the ceilings of their formats."""
     modelled_ns: int
     """Device time of products, convolutions and attention whose operations are known."""
     matrix_ns: int
     """Device time of all products, convolutions and attention."""
 
-    def per_step(self, total_ns: int, steps: int, source: str) -> StepWork | None:
+    def per_step(self, total_ns: int, steps: int, ceilings: Ceilings) -> StepWork | None:
         """The arithmetic of one of `steps` that take `total_ns` together; None where nothing sound can be said."""
+        flops, best = sum(self.flops.values()), ceilings.best_format
         # More than the ceiling allows: the device is not what it is said to be, or a model is wrong.
-        if not self.flops or not 0 < self.least_ns <= total_ns or self.modelled_ns < _ENOUGH * self.matrix_ns:
+        if not flops or not 0 < self.least_ns <= total_ns or self.modelled_ns < _ENOUGH * self.matrix_ns:
             return None
         return StepWork(
-            flops_per_step=self.flops // steps,
-            flops_per_s=self.flops / total_ns * NS_PER_S,
-            ceiling_flops_per_s=self.flops / self.least_ns * NS_PER_S,
-            utilisation=self.least_ns / total_ns,
+            flops_per_step=flops // steps,
+            flops_per_s=flops / total_ns * NS_PER_S,
+            ceiling_flops_per_s=ceilings.flops_per_s[best],
+            utilisation=flops / total_ns * NS_PER_S / ceilings.flops_per_s[best],
             modelled=min(self.modelled_ns / max(self.matrix_ns, 1), 1.0),
-            ceiling_source=source,
+            ceiling_source=ceilings.source,
+            ceiling_format=best,
+            in_use={form: count / flops for form, count in self.flops.items()},
+            in_use_flops_per_s=flops / self.least_ns * NS_PER_S,
         )
 
 
@@ -131,4 +141,7 @@ def arithmetic_of(
     known[place.op[place.compute_ns > 0]] = True
     length = trace.device.end_ns[matrix] - trace.device.start_ns[matrix]
     modelled_ns = int(length[known[op_of_work[matrix]]].sum())
-    return Arithmetic(int(counted.sum()), float((place.compute_ns * share).sum()), modelled_ns, int(length.sum()))
+    by_format = {form: int(counted[place.format == at].sum()) for at, form in enumerate(FORMATS) if form}
+    most_first = sorted(filter(by_format.get, by_format), key=lambda form: -by_format[form])
+    flops = {form: by_format[form] for form in most_first}
+    return Arithmetic(flops, float((place.compute_ns * share).sum()), modelled_ns, int(length.sum()))

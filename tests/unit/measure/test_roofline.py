@@ -92,6 +92,7 @@ def test_the_utilisation_is_of_the_whole_step() -> None:
     assert work.flops_per_step == FLOPS
     assert work.flops_per_s == pytest.approx(FLOPS / 8e-3)
     assert work.ceiling_flops_per_s == pytest.approx(989.4e12)
+    assert (work.ceiling_format, work.in_use) == ("bf16", {"bf16": 1.0})
     assert work.utilisation == pytest.approx(FLOPS / 8e-3 / 989.4e12)
     assert (work.modelled, work.ceiling_source) == (1.0, "data sheet of NVIDIA H200")
 
@@ -104,13 +105,25 @@ def test_measured_ceilings_go_before_the_table() -> None:
     assert work.ceiling_source == "measured"
 
 
-def test_products_of_fp32_on_tensor_cores_are_compared_with_tf32() -> None:
+def test_products_of_fp32_on_tensor_cores_are_in_tf32() -> None:
     fp32 = (PRODUCT[0], '["float","float"]')
     tensor = Measures(step("sm80_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x16_stage4", fp32)).step_work
     plain = Measures(step(PLAIN, fp32)).step_work
     assert tensor is not None and plain is not None
-    assert tensor.ceiling_flops_per_s == pytest.approx(494.7e12)
-    assert plain.ceiling_flops_per_s == pytest.approx(67e12)
+    assert (tensor.in_use, tensor.in_use_flops_per_s) == ({"tf32": 1.0}, pytest.approx(494.7e12))
+    assert (plain.in_use, plain.in_use_flops_per_s) == ({"fp32": 1.0}, pytest.approx(67e12))
+
+
+@pytest.mark.parametrize(
+    ("device", "form", "peak"),
+    [("NVIDIA H200", "bf16", 989.4e12), ("Tesla T4", "fp16", 65e12), ("AMD Instinct MI100", "fp16", 184.6e12)],
+)
+def test_the_utilisation_is_of_the_best_format_whatever_is_in_use(device: str, form: str, peak: float) -> None:
+    """What runs in FP32 at half of FP32's peak is far from what the device does."""
+    work = Measures(step(PLAIN, ("[[2048,2048],[2048,2048]]", '["float","float"]'), device_names=(device,))).step_work
+    assert work is not None
+    assert (work.ceiling_format, work.ceiling_flops_per_s) == (form, pytest.approx(peak))
+    assert work.utilisation == pytest.approx(work.flops_per_s / peak)
 
 
 def test_more_than_the_ceiling_allows_is_not_said() -> None:
@@ -125,7 +138,7 @@ def test_without_shapes_nothing_is_known() -> None:
     assert Measures(Trace(source="nothing")).step_work is None
 
 
-@pytest.mark.parametrize(("sample", "least", "most"), [("h200_naive_gpt", 0.45, 0.6), ("h200_expert_gpt", 0.3, 0.45)])
+@pytest.mark.parametrize(("sample", "least", "most"), [("h200_naive_gpt", 0.03, 0.04), ("h200_expert_gpt", 0.3, 0.45)])
 def test_a_gpt_of_124_million_parameters_needs_six_operations_for_each_and_token(
     sample: str, least: float, most: float
 ) -> None:
@@ -146,8 +159,13 @@ def test_the_diagnosis_and_the_report_say_it() -> None:
     diagnosis = _diagnosis(step())
     assert diagnosis.work == Measures(step()).step_work
     words = " ".join(text.render(diagnosis).split())
-    assert "Its matrix products are 137 GFLOP, 17.2 TFLOP/s: 1.7 % of the 989 TFLOP/s that the device does" in words
-    assert "(data sheet of NVIDIA H200)" in words
+    assert "Matmuls: 137 GFLOP per step at 17.2 TFLOP/s: 1.7 % of bf16 peak (989 TFLOP/s, data sheet of" in words
+    assert "runs in bf16." in words
+
+
+def test_the_format_in_use_stands_beside_with_its_own_peak() -> None:
+    trace = step(PLAIN, ("[[2048,2048],[2048,2048]]", '["float","float"]'))
+    assert "; runs in fp32, whose peak is 67.0 TFLOP/s." in " ".join(text.render(_diagnosis(trace)).split())
 
 
 def test_the_report_is_silent_where_nothing_is_known_and_says_where_much_is_not() -> None:
@@ -155,7 +173,7 @@ def test_the_report_is_silent_where_nothing_is_known_and_says_where_much_is_not(
     diagnosis = _diagnosis(step())
     assert diagnosis.work is not None
     partly = replace(diagnosis, work=replace(diagnosis.work, modelled=0.5))
-    assert "are at least 137 GFLOP" in text.render(partly)
+    assert "Matmuls: at least 137 GFLOP" in text.render(partly)
 
 
 def test_a_step_of_which_most_products_are_unknown_has_no_figure() -> None:

@@ -132,7 +132,8 @@ def test_good_news_says_what_could_not_be_decided() -> None:
 
 def test_what_may_give_back_more_but_is_not_sure_to_is_named_and_not_called_unexplained() -> None:
     """Noise or the profiler's own cost make a weighty figure a note: it explains, and may be worth a look."""
-    note = replace(SMALL.findings[0], severity=Severity.NOTE, share=0.088, rank=1)
+    note = replace(SMALL.findings[0], severity=Severity.NOTE, recoverable_ns=0, share=0.0, rank=1)
+    note = replace(note, possible_ns=1_760_000, possible_share=0.088)
     copies = Accounting(compute=1_000_000, exposed_copy=39_000_000)
     said = " ".join(text.render(replace(SMALL, findings=(note,), accounting=copies)).split())
     assert "? Nothing found here is sure to give back 5 % of a step." in said

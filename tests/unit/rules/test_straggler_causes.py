@@ -167,7 +167,7 @@ def test_where_others_issue_as_slowly_one_that_is_ahead_makes_nobody_late(
 def test_a_host_that_takes_longer_in_each_step_is_named() -> None:
     (found,), unknown = issuing_slowly([8.0, 9.0, 10.0, 9.0, 8.0, 10.0], [15.0, 16.0, 14.0, 16.0, 15.0, 16.0])
     assert found.confidence is Confidence.MEASURED and found.severity is Severity.HIGH
-    assert found.recoverable_ns == pytest.approx(7 * MS, rel=0.05)
+    assert found.estimate_ns == pytest.approx(7 * MS, rel=0.05)
     assert not unknown
 
 
@@ -212,7 +212,7 @@ def test_others_that_wait_for_it_in_what_may_be_work_are_not_as_slow(waits: str)
     early = ON_TIME.replace("ssssssss", waits)
     if "c" in waits:
         early += "    gpu 7 :          h h h h"
-    assert late_rank(ISSUES_SLOWLY, early).recoverable_ns == pytest.approx(8 * MS, rel=0.1)
+    assert late_rank(ISSUES_SLOWLY, early).estimate_ns == pytest.approx(8 * MS, rel=0.1)
 
 
 def test_others_that_issue_all_along_are_as_slow() -> None:

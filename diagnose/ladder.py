@@ -1,0 +1,72 @@
+"""Findings as a ladder: in which order they would be treated, which step each leads to, and where it ends.
+
+    ladder_of(diagnosis, ceiling, trains)
+
+The rungs come in the order of what they are predicted to save. No nanosecond is claimed by two findings, so the
+savings add up. Each saving is an interval (`diagnose.prediction`); a rung's step lies between what all lower ends and
+what all upper ends together leave, and not below the practical ceiling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from diagnose.model import Diagnosis, Ladder, PracticalCeiling, Rung
+from diagnose.prediction import interval_of
+from diagnose.units import NS_PER_S
+
+LEAST_SHARE = 0.01
+"""What is predicted to save less of a step is no rung: a fix must save 1 % to be kept (`diagnose.verdict`)."""
+
+
+def ladder_of(diagnosis: Diagnosis, ceiling: PracticalCeiling | None, trains: Callable[[str], bool]) -> Ladder | None:
+    """The ladder of the slowest rank; None without steps. `trains` says whether a fixer changes the training."""
+    if not diagnosis.step_ns:
+        return None
+    return Ladder(
+        step_ns=diagnosis.step_ns,
+        utilisation=_utilisation(diagnosis, diagnosis.step_ns),
+        rungs=tuple(_rungs(diagnosis, ceiling, trains)),
+        ceiling=ceiling,
+        apart=_apart(diagnosis, ceiling),
+    )
+
+
+def _rungs(diagnosis: Diagnosis, ceiling: PracticalCeiling | None, trains: Callable[[str], bool]) -> Iterator[Rung]:
+    floor_ns = ceiling.step_ns if ceiling is not None else 0
+    now_ns = likely_ns = low_ns = high_ns = diagnosis.step_ns or 0
+    for finding in sorted(diagnosis.findings, key=lambda one: -one.estimate_ns):
+        if finding.estimate_ns < LEAST_SHARE * now_ns:
+            continue
+        least_ns, most_ns = interval_of(finding.estimate_ns, finding.confidence)
+        likely_ns = max(likely_ns - finding.estimate_ns, floor_ns)
+        low_ns = max(low_ns - most_ns, floor_ns)
+        high_ns = max(high_ns - least_ns, likely_ns)
+        yield Rung(
+            rule=finding.rule,
+            rank=finding.rank,
+            fixers={name: trains(name) for name in finding.fixers},
+            likely_ns=likely_ns,
+            step_ns=(low_ns, high_ns),
+            utilisation=_utilisation(diagnosis, likely_ns),
+        )
+
+
+def _utilisation(diagnosis: Diagnosis, step_ns: int) -> float | None:
+    """The model's arithmetic in a step of that length, over the ceiling; None where it is not known."""
+    work = diagnosis.work
+    if work is None or step_ns <= 0:
+        return None
+    return work.flops_per_step / step_ns * NS_PER_S / work.ceiling_flops_per_s
+
+
+def _apart(diagnosis: Diagnosis, ceiling: PracticalCeiling | None) -> dict[str, int]:
+    """What of the step lies above the ceiling, by what it is spent on; the parts sum to all of it."""
+    if ceiling is None or not diagnosis.step_ns:
+        return {}
+    parts = {
+        "products": ceiling.matmul_now_ns - ceiling.matmul_ns,
+        "other kernels": ceiling.other_now_ns - ceiling.memory_ns - ceiling.launch_ns,
+        "no kernel": diagnosis.step_ns - ceiling.matmul_now_ns - ceiling.other_now_ns,
+    }
+    return dict(sorted(parts.items(), key=lambda part: -part[1]))

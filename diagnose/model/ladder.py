@@ -1,0 +1,57 @@
+"""The rungs from the step as it is to the shortest that this model could have: what would be saved, in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class PracticalCeiling:
+    """The shortest step that this model could have on this device at this batch (`docs/ladder.md`)."""
+
+    step_ns: int
+    """The three that follow together."""
+    matmul_ns: int
+    """Products, convolutions and attention at the ceilings of the fastest 16-bit format."""
+    memory_ns: int
+    """One pass over memory between each two of them."""
+    launch_ns: int
+    """What is too small to take longer than a launch."""
+    utilisation: float
+    """The model's arithmetic over that step, over `StepWork.ceiling_flops_per_s`."""
+    matmul_now_ns: int
+    """What products, convolutions and attention take in a step as it is."""
+    other_now_ns: int
+    """What all other kernels take in it, without collectives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """One finding, treated after those of the rungs before it."""
+
+    rule: str
+    rank: int | None
+    fixers: Mapping[str, bool]
+    """Those that treat it, and whether each changes the training; empty where no fixer does."""
+    likely_ns: int
+    """The step that is predicted with this rung and all before it."""
+    step_ns: tuple[int, int]
+    """The same as an interval: nine of ten measured savings were as far from their predictions, or nearer."""
+    utilisation: float | None
+    """Model FLOP utilisation of `likely_ns`; None where the model's arithmetic is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ladder:
+    """From a mean step to the practical ceiling."""
+
+    step_ns: int
+    """As it is: `Diagnosis.step_ns`."""
+    utilisation: float | None
+    """Of it, as `Rung.utilisation`."""
+    rungs: tuple[Rung, ...] = ()
+    ceiling: PracticalCeiling | None = None
+    apart: Mapping[str, int] = field(default_factory=dict)
+    """What of today's step lies above the ceiling, ns by `products`, `other kernels` and `no kernel`: their sum is all
+    of it. Empty without a ceiling."""
