@@ -50,6 +50,7 @@ from diagnose.rule import (
     Measures,
     Place,
     Rule,
+    Symptom,
     drawn,
     format_ns,
     format_share,
@@ -262,4 +263,5 @@ RULE = Rule(
     fires=_FIRES,
     silent=_SILENT,
     nearness=38,
+    symptom=Symptom.KERNELS,
 )

@@ -45,6 +45,7 @@ from diagnose.rule import (
     Intervals,
     Measures,
     Rule,
+    Symptom,
     drawn,
     format_ns,
     format_share,
@@ -222,4 +223,5 @@ RULE = Rule(
     fires=_FIRES,
     silent=_SILENT,
     nearness=45,
+    symptom=Symptom.KERNELS,
 )
