@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test test-all lint types imports check format snapshots overhead bench-ingest bench-rules bench-kernels accuracy sickbay safety clean
+.PHONY: help demo test test-all lint types imports check format snapshots reference overhead bench-ingest bench-rules bench-kernels accuracy sickbay safety clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -35,6 +35,9 @@ format: $(VENV)/ready-to-test ## format the code
 
 snapshots: $(VENV)/ready-to-test ## make the pictures of the screens again; look at them before you commit them
 	$(BIN)/python -m pytest tests/unit/tui/test_tui_snapshots.py --snapshot-update
+
+reference: $(VENV)/ready-to-test ## write the reference of rules and fixers anew, from their code
+	$(BIN)/diagnose explain --markdown > docs/rules-and-fixers.md
 
 overhead: $(VENV)/ready-to-test ## measure what watching costs
 	$(BIN)/python benchmarks/overhead.py

@@ -20,6 +20,7 @@ from diagnose.measure.profile.step_profile import slowest_profile
 from diagnose.model import Diagnosis, Facts
 from diagnose.plugins import Catalogue
 from diagnose.program import Program
+from diagnose.program.settings import settings_of, without_ignored
 from diagnose.report import contract
 from diagnose.report.vocabulary import KILLED, how_it_ended, named_count
 from diagnose.session import (
@@ -64,6 +65,7 @@ def observe(
     `on_screen`: a screen owns the terminal, so the program's output goes into the journal.
     """
     steps = _StepCount()
+    settings = settings_of(program.cwd)
 
     def tell(progress: Progress) -> None:
         steps.see(progress)
@@ -74,7 +76,7 @@ def observe(
             # What is wrong with a file, as on a full disk, must not end the program; the end says it.
             with contextlib.suppress(DiagnoseError, OSError):
                 early = open_traces([session.path])
-                diagnosis = diagnose(early, catalogue)
+                diagnosis = without_ignored(diagnose(early, catalogue), settings)
                 session.record(DiagnosisMade(diagnosis=diagnosis))
                 _record_profile(early, diagnosis, session)
 
@@ -89,7 +91,7 @@ def observe(
     )
     session.record(PhaseChanged(phase="reading the trace"))
     traces = tuple(open_traces([session.path])) if outcome.ranks else ()
-    diagnosis = diagnose(traces, catalogue)
+    diagnosis = without_ignored(diagnose(traces, catalogue), settings)
     diagnosis = replace(diagnosis, warnings=(*_shortcomings(steps, recipe, outcome), *diagnosis.warnings))
     for problem in catalogue.problems:
         session.record(Warned(message=f"{problem.module} was left out: {problem.message}"))

@@ -8,6 +8,7 @@ one that fires, and at least one that looks alike and must stay silent. Shared t
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -137,6 +138,7 @@ __all__ = [
     "Stalls",
     "StepLog",
     "StepTimes",
+    "Symptom",
     "SyncSite",
     "Trace",
     "UnusedParameterSearch",
@@ -265,6 +267,17 @@ def nothing_alone(_measures: Measures) -> Iterable[Answer]:
     return ()
 
 
+class Symptom(enum.StrEnum):
+    """What a user sees of an ailment, in the order in which they are listed."""
+
+    DATA = "the device waits for data"
+    HOST = "the device waits for the host"
+    KERNELS = "kernels take longer than they need"
+    MEMORY = "memory is short, or grows"
+    RANKS = "several devices wait for each other"
+    OTHER = "other"
+
+
 @dataclass(frozen=True)
 class Rule:
     """One bottleneck."""
@@ -281,5 +294,7 @@ class Rule:
     silent_job: tuple[tuple[Trace, ...], ...] = field(default=(), repr=False)
     nearness: int = 50
     """How near the ailment is to its source: of two claims to the same time, the one with the smaller number wins."""
+    symptom: Symptom = Symptom.OTHER
+    """Under which of what a user sees `diagnose explain` lists it."""
     doc: str = ""
     """Filled by the loader from the module's docstring."""

@@ -45,6 +45,7 @@ from diagnose.rule import (
     Intervals,
     Measures,
     Rule,
+    Symptom,
     drawn,
     format_count,
     format_ns,
@@ -213,4 +214,5 @@ RULE = Rule(
     fires=_FIRES,
     silent=_SILENT,
     nearness=14,
+    symptom=Symptom.HOST,
 )

@@ -53,6 +53,7 @@ from diagnose.rule import (
     KernelClass,
     Measures,
     Rule,
+    Symptom,
     drawn,
     format_ns,
     format_share,
@@ -255,4 +256,5 @@ RULE = Rule(
     fires=_FIRES,
     silent=_SILENT,
     nearness=32,
+    symptom=Symptom.KERNELS,
 )

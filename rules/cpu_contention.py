@@ -51,6 +51,7 @@ from diagnose.rule import (
     Measures,
     Place,
     Rule,
+    Symptom,
     drawn,
     format_ns,
     format_share,
@@ -195,4 +196,5 @@ RULE = Rule(
     fires=_FIRES,
     silent=_SILENT,
     nearness=9,  # whatever the thread was about to do, it had no core for it
+    symptom=Symptom.HOST,
 )

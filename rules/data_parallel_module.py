@@ -38,6 +38,7 @@ from diagnose.rule import (
     Measures,
     Place,
     Rule,
+    Symptom,
     Trace,
     drawn,
     format_ns,
@@ -129,4 +130,6 @@ _SILENT = (
     ),
 )
 
-RULE = Rule("data-parallel-module", check, fixers=("use-ddp",), fires=_FIRES, silent=_SILENT, nearness=30)
+RULE = Rule(
+    "data-parallel-module", check, fixers=("use-ddp",), fires=_FIRES, silent=_SILENT, nearness=30, symptom=Symptom.RANKS
+)

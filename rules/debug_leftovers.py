@@ -47,6 +47,7 @@ from diagnose.rule import (
     Measures,
     Place,
     Rule,
+    Symptom,
     WorkKind,
     drawn,
     format_ns,
@@ -315,4 +316,6 @@ _SILENT = (
     ),
 )
 
-RULE = Rule("debug-leftovers", check, fixers=("drop-debug",), fires=_FIRES, silent=_SILENT, nearness=5)
+RULE = Rule(
+    "debug-leftovers", check, fixers=("drop-debug",), fires=_FIRES, silent=_SILENT, nearness=5, symptom=Symptom.HOST
+)

@@ -45,6 +45,7 @@ from diagnose.rule import (
     Memory,
     Place,
     Rule,
+    Symptom,
     SyncSite,
     WorkKind,
     drawn,
@@ -197,4 +198,5 @@ RULE = Rule(
     fires=_FIRES,
     silent=_SILENT,
     nearness=18,
+    symptom=Symptom.DATA,
 )

@@ -42,6 +42,7 @@ from diagnose.rule import (
     Int64,
     Measures,
     Rule,
+    Symptom,
     drawn,
     format_bytes,
     format_count,
@@ -216,4 +217,5 @@ RULE = Rule(
     fires=_FIRES,
     silent=_SILENT,
     nearness=70,
+    symptom=Symptom.RANKS,
 )

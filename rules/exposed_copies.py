@@ -41,6 +41,7 @@ from diagnose.rule import (
     Measures,
     Memory,
     Rule,
+    Symptom,
     WorkKind,
     drawn,
     format_bytes,
@@ -207,4 +208,5 @@ RULE = Rule(
     fires=_FIRES,
     silent=_SILENT,
     nearness=45,
+    symptom=Symptom.DATA,
 )

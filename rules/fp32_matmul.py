@@ -44,6 +44,7 @@ from diagnose.rule import (
     KernelClass,
     Measures,
     Rule,
+    Symptom,
     drawn,
     format_count,
     format_ns,
@@ -227,4 +228,12 @@ _SILENT = (
     drawn(_STEP, repeat=4, kernels=_SGEMM, device_names=("Tesla V100-SXM2-16GB",)),
 )
 
-RULE = Rule("fp32-matmul", check, fixers=("allow-tf32", "autocast-bf16"), fires=_FIRES, silent=_SILENT, nearness=30)
+RULE = Rule(
+    "fp32-matmul",
+    check,
+    fixers=("allow-tf32", "autocast-bf16"),
+    fires=_FIRES,
+    silent=_SILENT,
+    nearness=30,
+    symptom=Symptom.KERNELS,
+)

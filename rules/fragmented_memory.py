@@ -36,6 +36,7 @@ from diagnose.rule import (
     Intervals,
     Measures,
     Rule,
+    Symptom,
     drawn,
     format_bytes,
     format_ns,
@@ -141,4 +142,12 @@ _SILENT = (
     ),
 )
 
-RULE = Rule("fragmented-memory", check, fixers=("expandable-segments",), fires=_FIRES, silent=_SILENT, nearness=12)
+RULE = Rule(
+    "fragmented-memory",
+    check,
+    fixers=("expandable-segments",),
+    fires=_FIRES,
+    silent=_SILENT,
+    nearness=12,
+    symptom=Symptom.MEMORY,
+)

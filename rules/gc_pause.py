@@ -42,6 +42,7 @@ from diagnose.rule import (
     Measures,
     RangeKind,
     Rule,
+    Symptom,
     drawn,
     format_count,
     format_ns,
@@ -163,4 +164,4 @@ _SILENT = (
     ),
 )
 
-RULE = Rule("gc-pause", check, fixers=("gc-schedule",), fires=_FIRES, silent=_SILENT, nearness=12)
+RULE = Rule("gc-pause", check, fixers=("gc-schedule",), fires=_FIRES, silent=_SILENT, nearness=12, symptom=Symptom.HOST)

@@ -42,6 +42,7 @@ from diagnose.rule import (
     Place,
     Rule,
     Site,
+    Symptom,
     drawn,
     format_count,
     format_ns,
@@ -209,4 +210,12 @@ _SILENT = (
     ),
 )
 
-RULE = Rule("graph-breaks", check, fixers=("remove-graph-break",), fires=_FIRES, silent=_SILENT, nearness=9)
+RULE = Rule(
+    "graph-breaks",
+    check,
+    fixers=("remove-graph-break",),
+    fires=_FIRES,
+    silent=_SILENT,
+    nearness=9,
+    symptom=Symptom.HOST,
+)

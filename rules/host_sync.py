@@ -38,6 +38,7 @@ from diagnose.rule import (
     Measures,
     Place,
     Rule,
+    Symptom,
     SyncSite,
     drawn,
     format_ns,
@@ -170,11 +171,4 @@ _SILENT = (
     ),
 )
 
-RULE = Rule(
-    "host-sync",
-    check,
-    fixers=_FIXERS,
-    fires=_FIRES,
-    silent=_SILENT,
-    nearness=20,
-)
+RULE = Rule("host-sync", check, fixers=_FIXERS, fires=_FIRES, silent=_SILENT, nearness=20, symptom=Symptom.HOST)

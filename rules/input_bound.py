@@ -42,6 +42,7 @@ from diagnose.rule import (
     RangeKind,
     Rule,
     Site,
+    Symptom,
     drawn,
     format_ns,
     format_share,
@@ -244,4 +245,5 @@ RULE = Rule(
     fires=_FIRES,
     silent=_SILENT,
     nearness=10,
+    symptom=Symptom.DATA,
 )

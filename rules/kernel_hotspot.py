@@ -48,6 +48,7 @@ from diagnose.rule import (
     KernelClass,
     Measures,
     Rule,
+    Symptom,
     Trace,
     WorkKind,
     drawn,
@@ -299,4 +300,4 @@ _SILENT = (
         shapes={"r": ("[[8,1024],[]]", '["float","Scalar"]')},
     ),
 )
-RULE = Rule("kernel-hotspot", check, fires=_FIRES, silent=_SILENT, nearness=80)
+RULE = Rule("kernel-hotspot", check, fires=_FIRES, silent=_SILENT, nearness=80, symptom=Symptom.KERNELS)

@@ -44,6 +44,7 @@ from diagnose.rule import (
     Measures,
     Place,
     Rule,
+    Symptom,
     drawn,
     format_ns,
     places_of_ops,
@@ -176,4 +177,5 @@ RULE = Rule(
     fires=_FIRES,
     silent=_SILENT,
     nearness=60,
+    symptom=Symptom.HOST,
 )

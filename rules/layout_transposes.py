@@ -34,6 +34,7 @@ from diagnose.rule import (
     KernelClass,
     Measures,
     Rule,
+    Symptom,
     drawn,
     format_ns,
     format_share,
@@ -156,4 +157,12 @@ _SILENT = (
     ),
 )
 
-RULE = Rule("layout-transposes", check, fixers=("channels-last",), fires=_FIRES, silent=_SILENT, nearness=30)
+RULE = Rule(
+    "layout-transposes",
+    check,
+    fixers=("channels-last",),
+    fires=_FIRES,
+    silent=_SILENT,
+    nearness=30,
+    symptom=Symptom.KERNELS,
+)

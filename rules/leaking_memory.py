@@ -53,6 +53,7 @@ from diagnose.rule import (
     Rule,
     Site,
     StepLog,
+    Symptom,
     backward_begins,
     drawn,
     format_bytes,
@@ -378,4 +379,6 @@ _SILENT = (
     ),
 )
 
-RULE = Rule("leaking-memory", check, fixers=("detach-kept",), fires=_FIRES, silent=_SILENT, nearness=11)
+RULE = Rule(
+    "leaking-memory", check, fixers=("detach-kept",), fires=_FIRES, silent=_SILENT, nearness=11, symptom=Symptom.MEMORY
+)

@@ -48,6 +48,7 @@ from diagnose.rule import (
     Place,
     Rule,
     Site,
+    Symptom,
     drawn,
     format_bytes,
     format_count,
@@ -327,11 +328,4 @@ _SILENT = (
     ),
 )
 
-RULE = Rule(
-    "memory-pressure",
-    check,
-    fixers=_FIXERS,
-    fires=_FIRES,
-    silent=_SILENT,
-    nearness=13,
-)
+RULE = Rule("memory-pressure", check, fixers=_FIXERS, fires=_FIRES, silent=_SILENT, nearness=13, symptom=Symptom.MEMORY)

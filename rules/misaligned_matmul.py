@@ -48,6 +48,7 @@ from diagnose.rule import (
     Measures,
     MisalignedMatmuls,
     Rule,
+    Symptom,
     drawn,
     format_ns,
     format_share,
@@ -295,4 +296,5 @@ RULE = Rule(
     fires=_FIRES,
     silent=_SILENT,
     nearness=25,
+    symptom=Symptom.KERNELS,
 )

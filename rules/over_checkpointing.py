@@ -47,6 +47,7 @@ from diagnose.rule import (
     Measures,
     Place,
     Rule,
+    Symptom,
     Trace,
     argument_bytes,
     drawn,
@@ -280,4 +281,5 @@ RULE = Rule(
     fires=_FIRES,
     silent=_SILENT,
     nearness=22,
+    symptom=Symptom.MEMORY,
 )

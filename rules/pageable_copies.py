@@ -43,6 +43,7 @@ from diagnose.rule import (
     Measures,
     Memory,
     Rule,
+    Symptom,
     drawn,
     format_bytes,
     format_count,
@@ -182,4 +183,5 @@ RULE = Rule(
     fires=_FIRES,
     silent=_SILENT,
     nearness=15,
+    symptom=Symptom.DATA,
 )

@@ -61,6 +61,7 @@ from diagnose.rule import (
     Stalls,
     StepLog,
     StepTimes,
+    Symptom,
     drawn,
     exceptional_steps,
     format_bytes,
@@ -318,4 +319,5 @@ RULE = Rule(
     fires=_FIRES,
     silent=_SILENT,
     nearness=16,
+    symptom=Symptom.HOST,
 )

@@ -43,7 +43,18 @@ from pathlib import PurePath
 
 import numpy as np
 
-from diagnose.rule import CannotTell, Claim, Confidence, Evidence, Measures, Rule, drawn, format_ns, recoverable_ns
+from diagnose.rule import (
+    CannotTell,
+    Claim,
+    Confidence,
+    Evidence,
+    Measures,
+    Rule,
+    Symptom,
+    drawn,
+    format_ns,
+    recoverable_ns,
+)
 
 MOST_STEPS = 0.75
 
@@ -261,5 +272,11 @@ _SILENT = (
 )
 
 RULE = Rule(
-    "python-stall", check, fixers=("guard-metric", "async-checkpoint"), fires=_FIRES, silent=_SILENT, nearness=40
+    "python-stall",
+    check,
+    fixers=("guard-metric", "async-checkpoint"),
+    fires=_FIRES,
+    silent=_SILENT,
+    nearness=40,
+    symptom=Symptom.HOST,
 )

@@ -50,6 +50,7 @@ from diagnose.rule import (
     RangeKind,
     Rule,
     Site,
+    Symptom,
     drawn,
     format_ns,
     recoverable_ns,
@@ -302,4 +303,5 @@ RULE = Rule(
     fires=_FIRES,
     silent=_SILENT,
     nearness=8,
+    symptom=Symptom.HOST,
 )

@@ -41,6 +41,7 @@ from diagnose.rule import (
     Measures,
     Place,
     Rule,
+    Symptom,
     Waste,
     drawn,
     format_bytes,
@@ -195,4 +196,5 @@ RULE = Rule(
     fires=_FIRES,
     silent=_SILENT,
     nearness=35,
+    symptom=Symptom.RANKS,
 )

@@ -50,6 +50,7 @@ from diagnose.rule import (
     KernelClass,
     Measures,
     Rule,
+    Symptom,
     drawn,
     format_bytes,
     format_ns,
@@ -283,4 +284,4 @@ _SILENT = (
     ),
 )
 
-RULE = Rule("shared-device", check, fires=_FIRES, silent=_SILENT, nearness=65)
+RULE = Rule("shared-device", check, fires=_FIRES, silent=_SILENT, nearness=65, symptom=Symptom.KERNELS)

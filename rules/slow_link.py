@@ -45,6 +45,7 @@ from diagnose.rule import (
     Facts,
     Measures,
     Rule,
+    Symptom,
     Trace,
     Waste,
     drawn,
@@ -170,4 +171,5 @@ RULE = Rule(
     fires=_FIRES,
     silent=_SILENT,
     nearness=30,
+    symptom=Symptom.RANKS,
 )

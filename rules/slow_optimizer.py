@@ -52,6 +52,7 @@ from diagnose.rule import (
     Rule,
     Scalar,
     Site,
+    Symptom,
     drawn,
     exceptional_steps,
     format_ns,
@@ -335,5 +336,11 @@ _SILENT = (
 )
 
 RULE = Rule(
-    "slow-optimizer", check, fixers=("fused-optimizer", "zero-grad-none"), fires=_FIRES, silent=_SILENT, nearness=35
+    "slow-optimizer",
+    check,
+    fixers=("fused-optimizer", "zero-grad-none"),
+    fires=_FIRES,
+    silent=_SILENT,
+    nearness=35,
+    symptom=Symptom.KERNELS,
 )

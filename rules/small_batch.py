@@ -52,6 +52,7 @@ from diagnose.rule import (
     KernelClass,
     Measures,
     Rule,
+    Symptom,
     Trace,
     WorkKind,
     drawn,
@@ -265,4 +266,12 @@ _SILENT = (
     # The device is busy because it waits for other ranks; of its own work it has little.
     _filling(_COLLECTIVE, 0.2),
 )
-RULE = Rule("small-batch", check, fixers=("bigger-microbatch",), fires=_FIRES, silent=_SILENT, nearness=70)
+RULE = Rule(
+    "small-batch",
+    check,
+    fixers=("bigger-microbatch",),
+    fires=_FIRES,
+    silent=_SILENT,
+    nearness=70,
+    symptom=Symptom.KERNELS,
+)

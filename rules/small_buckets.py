@@ -43,6 +43,7 @@ from diagnose.rule import (
     Phase,
     Place,
     Rule,
+    Symptom,
     Trace,
     Waste,
     drawn,
@@ -250,4 +251,6 @@ _SILENT = (
     ),
 )
 
-RULE = Rule("small-buckets", check, fixers=("ddp-buckets",), fires=_FIRES, silent=_SILENT, nearness=40)
+RULE = Rule(
+    "small-buckets", check, fixers=("ddp-buckets",), fires=_FIRES, silent=_SILENT, nearness=40, symptom=Symptom.RANKS
+)

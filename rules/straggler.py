@@ -70,6 +70,7 @@ from diagnose.rule import (
     JobClaim,
     Lateness,
     Rule,
+    Symptom,
     Trace,
     drawn,
     format_count,
@@ -393,4 +394,12 @@ _SILENT = (
     (_rank(0, _EARLY),),
 )
 
-RULE = Rule("straggler", nothing_alone, check_job=check_job, fires_job=_FIRES, silent_job=_SILENT, nearness=20)
+RULE = Rule(
+    "straggler",
+    nothing_alone,
+    check_job=check_job,
+    fires_job=_FIRES,
+    silent_job=_SILENT,
+    nearness=20,
+    symptom=Symptom.RANKS,
+)

@@ -36,6 +36,7 @@ from diagnose.rule import (
     Evidence,
     Measures,
     Rule,
+    Symptom,
     Waste,
     drawn,
     format_bytes,
@@ -121,4 +122,12 @@ _SILENT = (
     ),
 )
 
-RULE = Rule("syncing-every-microstep", check, fixers=("no-sync",), fires=_FIRES, silent=_SILENT, nearness=30)
+RULE = Rule(
+    "syncing-every-microstep",
+    check,
+    fixers=("no-sync",),
+    fires=_FIRES,
+    silent=_SILENT,
+    nearness=30,
+    symptom=Symptom.RANKS,
+)

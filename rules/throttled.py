@@ -44,6 +44,7 @@ from diagnose.rule import (
     KernelClass,
     Measures,
     Rule,
+    Symptom,
     drawn,
     format_share,
     scaled_ns,
@@ -227,4 +228,4 @@ _SILENT = (
     drawn(_STEP, repeat=4, kernels=_NAMES, counted=_counted(1500, 0x0)),
 )
 
-RULE = Rule("throttled", check, fires=_FIRES, silent=_SILENT, nearness=70)
+RULE = Rule("throttled", check, fires=_FIRES, silent=_SILENT, nearness=70, symptom=Symptom.KERNELS)

@@ -40,6 +40,7 @@ from diagnose.rule import (
     Evidence,
     Measures,
     Rule,
+    Symptom,
     WrittenAttention,
     best_rate,
     drawn,
@@ -229,4 +230,6 @@ _SILENT = (
     ),
 )
 
-RULE = Rule("unfused-attention", check, fixers=("use-sdpa",), fires=_FIRES, silent=_SILENT, nearness=35)
+RULE = Rule(
+    "unfused-attention", check, fixers=("use-sdpa",), fires=_FIRES, silent=_SILENT, nearness=35, symptom=Symptom.KERNELS
+)

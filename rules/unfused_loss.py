@@ -50,6 +50,7 @@ from diagnose.rule import (
     Measures,
     Place,
     Rule,
+    Symptom,
     drawn,
     format_ns,
     format_share,
@@ -270,4 +271,5 @@ RULE = Rule(
     fires=_FIRES,
     silent=_SILENT,
     nearness=38,
+    symptom=Symptom.KERNELS,
 )

@@ -44,6 +44,7 @@ from diagnose.rule import (
     Evidence,
     Measures,
     Rule,
+    Symptom,
     drawn,
     format_ns,
     format_share,
@@ -200,4 +201,5 @@ RULE = Rule(
     fires=_FIRES,
     silent=_SILENT,
     nearness=45,
+    symptom=Symptom.KERNELS,
 )

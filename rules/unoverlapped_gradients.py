@@ -44,6 +44,7 @@ from diagnose.rule import (
     Int64,
     Measures,
     Rule,
+    Symptom,
     drawn,
     format_bytes,
     format_ns,
@@ -169,5 +170,11 @@ _SILENT = (
 )
 
 RULE = Rule(
-    "unoverlapped-gradients", check, fixers=("use-ddp", "ddp-buckets"), fires=_FIRES, silent=_SILENT, nearness=40
+    "unoverlapped-gradients",
+    check,
+    fixers=("use-ddp", "ddp-buckets"),
+    fires=_FIRES,
+    silent=_SILENT,
+    nearness=40,
+    symptom=Symptom.RANKS,
 )

@@ -45,6 +45,7 @@ from diagnose.rule import (
     Place,
     Rule,
     Site,
+    Symptom,
     UnusedParameterSearch,
     drawn,
     format_ns,
@@ -238,4 +239,5 @@ RULE = Rule(
     fires=_FIRES,
     silent=_SILENT,
     nearness=25,
+    symptom=Symptom.RANKS,
 )

@@ -49,6 +49,7 @@ def run(args: argparse.Namespace) -> int:
     from diagnose.engine import diagnose
     from diagnose.measure.roofline.calibrations import with_calibrations
     from diagnose.plugins import load_rules
+    from diagnose.program.settings import settings_of, without_ignored
     from diagnose.trace.readers.io.limits import lifted
 
     catalogue = load_rules(args.rules)
@@ -68,6 +69,7 @@ def run(args: argparse.Namespace) -> int:
         from diagnose.cluster import diagnose_on, parse
 
         diagnosis = diagnose_on(parse(args.on), args.paths, catalogue, args.rules)
+    diagnosis = without_ignored(diagnosis, settings_of(Path.cwd()))
     result(print_diagnosis(diagnosis, as_json=args.json))
     return failed(diagnosis, args.fail_on)
 

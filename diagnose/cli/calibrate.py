@@ -133,7 +133,7 @@ def _measure(args: argparse.Namespace, budget_ns: int) -> int:
         path = keep(found, place)
     except OSError as error:
         raise UsageError(f"cannot write below {place}: {error.strerror}; name another folder with -o") from error
-    speak(f"kept in {path}")
+    speak(f"Calibration: {path}")
     return 0
 
 

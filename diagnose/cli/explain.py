@@ -24,6 +24,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser("explain", help="what a rule finds, or what a fixer changes")
     parser.add_argument("name", metavar="NAME", nargs="*", help="a rule or a fixer; without one, all are listed")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--markdown", action="store_true", help="print the reference of all as a page of Markdown")
     parser.add_argument("--rules", type=Path, metavar="DIR", help="a folder of further rules, one a file")
     parser.add_argument("--fixers", type=Path, metavar="DIR", help="a folder of further fixers, one a file")
 
@@ -35,11 +36,16 @@ def run(args: argparse.Namespace) -> int:
     catalogue = load(args.rules, args.fixers)
     for problem in catalogue.problems:
         talk(f"diagnose: {problem.module} was left out: {problem.message}")
+    if args.markdown:
+        from diagnose.cli.reference_page import reference_page
+
+        result(reference_page(catalogue))
+        return 0
     docs = {name: ("rule", rule.doc) for name, rule in catalogue.rules.items()}
     docs |= {name: ("fixer", fixer.doc) for name, fixer in catalogue.fixers.items()}
     asked = " ".join(args.name)
     if not asked:
-        result(_listing(docs, args.json))
+        result(_listing(docs, catalogue, args.json))
         return 0
     name = _written_as_a_name(asked)
     if name not in docs:
@@ -86,15 +92,33 @@ def _tried(rule: Rule, catalogue: Catalogue) -> str:
     return f"\n\nTried by `diagnose fix`\n    {', '.join(there) or 'Nothing yet: this is to be fixed by hand.'}"
 
 
-def _listing(docs: dict[str, tuple[str, str]], as_json: bool) -> str:
+def _listing(docs: dict[str, tuple[str, str]], catalogue: Catalogue, as_json: bool) -> str:
     if as_json:
         listed = [{"name": name, "kind": kind, "summary": doc.partition("\n")[0]} for name, (kind, doc) in docs.items()]
         return json.dumps(listed, indent=2, ensure_ascii=False)
     widest = max(map(len, docs), default=0)
     lines = []
-    for wanted in ("rule", "fixer"):
-        lines.append(f"{wanted}s")
-        for name, (kind, doc) in sorted(docs.items()):
-            if kind == wanted:
-                lines.append(f"  {name:<{widest}}  {doc.splitlines()[0] if doc else ''}")
+    for symptom, names in _by_symptom(catalogue).items():
+        lines += [*([""] if lines else []), f"{symptom[:1].upper()}{symptom[1:]}"]
+        for name in names:
+            kind, doc = docs[name]
+            mark = "  " if kind == "rule" else "    → "
+            lines.append(f"{mark + name:<{widest + 6}}  {doc.splitlines()[0] if doc else ''}")
     return "\n".join(lines)
+
+
+def _by_symptom(catalogue: Catalogue) -> dict[str, list[str]]:
+    """Rules by what a user sees, each followed by its fixers where they are named first; the others come last."""
+    from diagnose.rule import Symptom
+
+    listed: dict[str, list[str]] = {}
+    seen: set[str] = set()
+    for symptom in Symptom:
+        names = listed.setdefault(symptom.value, [])
+        for name, rule in sorted(catalogue.rules.items()):
+            if rule.symptom is symptom:
+                tried = [fixer for fixer in rule.fixers if catalogue.offers(fixer) and fixer not in seen]
+                names += [name, *tried]
+                seen.update(tried)
+    listed["fixes of several symptoms"] = sorted(catalogue.fixers.keys() - seen)
+    return {symptom: names for symptom, names in listed.items() if names}

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 from diagnose.cli.streams import result, talk
 from diagnose.errors import UsageError
+from diagnose.session import JOURNAL
 
 if TYPE_CHECKING:
     from diagnose.model import Diagnosis
     from diagnose.session import State
 
+PERFETTO = "perfetto"
 FORMATS = ("text", "github", "html", "json", "junit", "markdown", "sarif")
 """As `diagnose.report.formats` finds them, written out so that `--help` need not import them; a test compares."""
 
@@ -29,7 +31,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         type=Path,
         help="a run folder, its name, or a trace; the latest run when left out",
     )
-    parser.add_argument("--format", choices=FORMATS, help="text when left out, or what the name of FILE says")
+    parser.add_argument(
+        "--format",
+        choices=(*FORMATS, PERFETTO),
+        help="text when left out, or what the name of FILE says; perfetto is the recording itself with "
+        "tracks for steps, causes of idle time and findings",
+    )
     parser.add_argument("--json", action="store_const", const="json", dest="format", help="the same as --format json")
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write a file instead of stdout")
 
@@ -45,6 +52,8 @@ def run(args: argparse.Namespace) -> int:
         _refuse_input(args.output, args.target)
     journal = run_of(args.target)
     name = args.format or _format_of(args.output)
+    if name == PERFETTO:
+        return _write_trace(args.target if args.target is not None and journal is None else journal, args.output)
     subject: Diagnosis | State
     if journal is not None:
         subject = state_of(journal)
@@ -74,6 +83,22 @@ def _refuse_input(output: Path, target: Path | None) -> None:
     in_run = target.is_dir() and output.resolve().is_relative_to(target.resolve()) and output.stem != "report"
     if in_run or output.samefile(target):
         raise UsageError(f"cannot write {output}: the report is made from it; name another file with -o")
+
+
+def _write_trace(target: Path, output: Path | None) -> int:
+    from diagnose.cli.target import diagnosed
+    from diagnose.program.atomic import write_atomic
+    from diagnose.report.profile.trace_events import render
+
+    if output is None:
+        raise UsageError("the trace is a file for ui.perfetto.dev; name it: -o trace.json")
+    traces, diagnosis = diagnosed(target.parent if target.is_file() and target.name == JOURNAL else target)
+    try:
+        write_atomic(output, render(traces, diagnosis))
+    except OSError as error:
+        raise UsageError(f"cannot write {output}: {error.strerror}; name another file with -o") from error
+    talk(f"wrote {output}; open it in ui.perfetto.dev")
+    return 0
 
 
 def _format_of(output: Path | None) -> str:

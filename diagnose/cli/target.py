@@ -56,25 +56,27 @@ def state_of(run: Path) -> State:
 
 def diagnosis_of(target: Path) -> Diagnosis:
     """A recording, diagnosed."""
-    return _diagnosed(target)[1]
+    return diagnosed(target)[1]
 
 
 def explored(target: Path) -> State:
     """A recording, diagnosed, with the tables and the timeline of its slowest rank."""
     from diagnose.measure.profile.step_profile import slowest_profile
 
-    traces, diagnosis = _diagnosed(target)
+    traces, diagnosis = diagnosed(target)
     return State(diagnosis=diagnosis, profile=slowest_profile(traces, diagnosis))
 
 
-def _diagnosed(target: Path) -> tuple[list[Trace], Diagnosis]:
+def diagnosed(target: Path) -> tuple[list[Trace], Diagnosis]:
+    """The ranks of a recording, and their diagnosis without what the project ignores."""
     # Readers, measures and rules bring numpy, 0.15 s that a report of a run does not need.
     from diagnose.engine import diagnose
     from diagnose.plugins import load_rules
+    from diagnose.program.settings import settings_of, without_ignored
     from diagnose.trace.readers import open_traces
 
     catalogue = load_rules()
     for problem in catalogue.problems:
         talk(f"diagnose: {problem.module} was left out: {problem.message}")
     traces = open_traces([target])
-    return traces, diagnose(traces, catalogue)
+    return traces, without_ignored(diagnose(traces, catalogue), settings_of(Path.cwd()))

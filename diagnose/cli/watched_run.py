@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.util
+import json
 import os
 import signal
 import sys
@@ -22,6 +23,7 @@ from diagnose.cli.fixer_selection import limited, names_in
 from diagnose.cli.streams import result, standard_output_to_stderr, talk
 from diagnose.collect.inside.hooks import inductor_cache_workaround
 from diagnose.collect.recipe import Recipe
+from diagnose.collect.records import END
 from diagnose.errors import Cancelled, DiagnoseError, EnvironmentLacks, ProgramFailed, UsageError
 from diagnose.model import Gate
 from diagnose.observe import Observation, observe
@@ -33,7 +35,7 @@ from diagnose.report.progress import Progress
 from diagnose.report.vocabulary import how_it_ended
 from diagnose.session import AnyEvent, RunEnded, RunStarted, Session, State, Warned
 from diagnose.trial.schedule import Schedule
-from diagnose.units import format_ns, parse_duration_ns
+from diagnose.units import format_ns, parse_duration_ns, printable
 
 INTERRUPTED = Cancelled.exit_code
 PAGE = "report.html"
@@ -105,8 +107,8 @@ class Watching:
             return
         page = self.session.write(PAGE, formats()["html"].render(self.state))
         if page is not None and page.is_relative_to(Path.cwd()):  # else it goes with the folder that it is in
-            talk(f"kept in {page.parent.relative_to(Path.cwd())}: {PAGE} is a page")
-            talk("`diagnose view` shows the run again")
+            talk(f"Report: {page.relative_to(Path.cwd())}")
+            talk("View:   diagnose view")
 
     def _answer(self, as_json: bool) -> str:
         if as_json:
@@ -149,7 +151,7 @@ class Watching:
         recipe = self.recipe if fixing is None else self.recipe.within(fixing.budget_ns)
         seen = observe(self.program, recipe, self.session, self.catalogue, self._stop, on_screen)
         self._returncode = seen.outcome.returncode
-        code, message = judged(seen, self._stop.is_set())
+        code, message = judged(seen, self._stop.is_set(), _error_of(self.session.path))
         left = fixing.after(time.monotonic_ns() - began_ns) if fixing is not None else None
         if code == 0 and left is not None:
             message, _ = self._fix(seen, left)
@@ -273,13 +275,25 @@ def plain_lines() -> Tell:
     def tell(event: AnyEvent) -> None:
         line = progress(event)
         if line is not None:
-            talk(line)
+            talk(line if line.startswith("diagnose") else f"diagnose: {line}")
 
     return tell
 
 
-def judged(seen: Observation, cancelled: bool) -> tuple[int, str]:
-    """Exit code and a word on how the program ended."""
+def _error_of(run: Path) -> str:
+    """The exception that ended the program, as the first rank that failed of one left it; empty where none did."""
+    for path in sorted(run.glob(f"rank*/{END}")):
+        try:
+            error = json.loads(path.read_bytes()).get("error")
+        except (OSError, ValueError, AttributeError):
+            continue
+        if isinstance(error, str) and error:
+            return printable(error)
+    return ""
+
+
+def judged(seen: Observation, cancelled: bool, error: str = "") -> tuple[int, str]:
+    """Exit code and a word on how the program ended; `error` is the exception that it ended of."""
     outcome = seen.outcome
     if cancelled or outcome.interrupted:
         return INTERRUPTED, "interrupted"
@@ -290,6 +304,8 @@ def judged(seen: Observation, cancelled: bool) -> tuple[int, str]:
         return PROGRAM_FAILED, f"the program ran out of the device's memory, and ended with {how}"
     if _left(seen, inductor_cache_workaround.DIED):
         return PROGRAM_FAILED, f"the program failed with {how}: {inductor_cache_workaround.REMEDY}"
+    if error:
+        return PROGRAM_FAILED, f"the program failed: {error}; {how}"
     where = ", which says nothing: PYTHONFAULTHANDLER=1 has Python say where" if outcome.returncode in _SILENT else ""
     return PROGRAM_FAILED, f"the program failed with {how}{where}"
 

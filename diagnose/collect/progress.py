@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from diagnose.collect.counters import claims
-from diagnose.collect.records import FACTS, STEPS, TRACE, WINDOW
+from diagnose.collect.records import CLOSING, FACTS, STEPS, TRACE, WINDOW
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,13 @@ class Tail:
         if not self._offsets:
             return "waiting for the first step"
         if not self.all_traced:
-            return f"waiting for steady steps, then tracing {self._traced_steps}"
+            if any(self._is_closing(rank) for rank in self._offsets):
+                return "writing the trace: steps wait until it is written"
+            return f"watching until steps are steady, then tracing {self._traced_steps}"
         return "watching"
+
+    def _is_closing(self, rank: int) -> bool:
+        return rank not in self._windows and (self._folder / f"rank{rank}" / CLOSING).exists()
 
     def _new_steps(self, rank: int) -> Iterator[StepsEnded]:
         path = self._folder / f"rank{rank}" / STEPS

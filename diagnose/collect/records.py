@@ -40,7 +40,9 @@ thread; `trace.readers.run_folder` reads them into a `Trace`. All times are nano
     (`inside.modes.data_order`) stands           of a capture that began early, while it stands still between two steps
     (`inside.modes.capture_pause`); it
                      does so while the run folder has a file `stand`
-    end.json         {"reason": "exit" | "exception" | "stopped", "steps": n}
+    closing          nothing: the window is closed, and is being written until trace.json.gz is there
+    end.json         {"reason": "exit" | "exception" | "stopped", "steps": n, "error": "ValueError: … (train.py:41)" or
+                     null}
 """
 
 from __future__ import annotations
@@ -57,6 +59,7 @@ SYNCS = "syncs.jsonl"
 COUNTERS = "counters.jsonl"
 MEMORY = "memory.pickle"
 FACTS = "facts.json"
+CLOSING = "closing"
 END = "end.json"
 CLAIM = "claim"
 NUMBERS = "numbers.jsonl"

@@ -3,8 +3,9 @@
     compare(before, after)  →  Comparison
 
 The noise of a median is two standard errors of it, from the spread of the single steps, of which those that take turns
-are told apart where both runs show it; two processes of one program differ by more than that (memory layout, core,
-clock), so that no change below `PROCESSES` counts.
+are told apart where both runs show it, or from the spread of parts of the run where that is wider. Two processes of
+one program differ besides (memory layout, core, clock): `PROCESSES` is a third part of the noise, beside those of the
+two runs.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import stdev
 
 from diagnose.comparison.identity import differences
 from diagnose.comparison.portrait import Portrait, Spent
@@ -20,6 +22,9 @@ from diagnose.model import Accounting, Finding
 
 PROCESSES = 0.01
 """Runs of one program that differ by less than this part of the step are alike: what a fix must bring to be kept."""
+_PARTS = 8
+"""Of a run: fewer tell their spread badly."""
+_FEWEST_OF_A_PART = 20
 _WORTH_TELLING = 0.002
 """Of the step: kernels and operators that moved by less are left out."""
 
@@ -95,7 +100,7 @@ def compare(before: Portrait, after: Portrait) -> Comparison:
     step = StepChange(
         usual(before.step_ns, period),
         usual(after.step_ns, period),
-        max(PROCESSES, math.hypot(_noise(before.step_ns, period), _noise(after.step_ns, period))),
+        math.hypot(PROCESSES, _noise(before.step_ns, period), _noise(after.step_ns, period)),
     )
     resolved, new, lasting = _findings(before.findings, after.findings)
     least_ns = _WORTH_TELLING * step.before_ns
@@ -149,7 +154,23 @@ def _notes(before: Portrait, after: Portrait) -> tuple[str, ...]:
 def _noise(lengths_ns: Sequence[int], period: int) -> float:
     """What the usual step is uncertain by, as a part of it; 0 where there are too few steps to tell."""
     uncertain_ns, usual_ns = usual_uncertain_by(lengths_ns, period), usual(lengths_ns, period)
-    return uncertain_ns / usual_ns if uncertain_ns and usual_ns else 0.0
+    if not usual_ns:
+        return 0.0
+    return max(uncertain_ns or 0.0, _drift_ns(lengths_ns, period)) / usual_ns
+
+
+def _drift_ns(lengths_ns: Sequence[int], period: int) -> float:
+    """Two standard errors of the usual step from the spread of parts of the run; 0 for a run too short for parts.
+
+    Steps near each other are alike where the pace of a run wanders (clocks, caches, other programs): then they tell
+    less than as many independent ones would, and another run of the same program wanders elsewhere. The spread of
+    batch means counts that.
+    """
+    size = len(lengths_ns) // _PARTS // period * period
+    if size < _FEWEST_OF_A_PART:
+        return 0.0
+    parts = [usual(lengths_ns[size * part : size * (part + 1)], period) for part in range(_PARTS)]
+    return 2 * stdev(parts) / math.sqrt(_PARTS)
 
 
 def _classes(before: Accounting, after: Accounting) -> tuple[Moved, ...]:

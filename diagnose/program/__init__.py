@@ -18,6 +18,11 @@ __all__ = ["Kind", "Program"]
 
 Kind = Literal["script", "module", "launcher"]
 
+_NO_PROGRAMS = frozenset(
+    {".cfg", ".csv", ".gz", ".ini", ".json", ".jsonl", ".md", ".pickle", ".pkl", ".pt", ".pth", ".toml", ".txt"}
+    | {".yaml", ".yml"}
+)
+"""Files that are given to a program; some of them read as Python by chance, as `{}` does."""
 _FOREIGN = frozenset({"site-packages", "dist-packages", ".venv", "venv", ".tox", ".nox", "node_modules", ".diagnose"})
 
 
@@ -161,6 +166,10 @@ def _check_python(path: Path, word: str) -> None:
             word,
             f"is a notebook; `jupyter nbconvert --to script {word}` writes its cells to {path.stem}.py: "
             "take out the lines with get_ipython(), which only notebooks have, and name that",
+        )
+    if path.suffix.lower() in _NO_PROGRAMS:
+        raise InputError(
+            word, "is a file of data, not a program; name the script that trains, and this as an argument after it"
         )
     if not os.access(path, os.R_OK):
         raise InputError(word, "may not be read by this user; change its permissions (`chmod u+r`) or the user")

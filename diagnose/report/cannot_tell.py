@@ -29,6 +29,6 @@ def unsure(state: State) -> dict[str, str]:
             about_devices += lacking.pop(needs)
     said = {needs: ", ".join(rules) for needs, rules in lacking.items()}
     if about_devices:
-        count = named_count(len(about_devices), "rule")
-        said = {f"a device at work: this run used the CPU alone, and {count} ask of one": "", **said}
+        skipped = named_count(len(about_devices), "GPU rule")
+        said = {f"{skipped} skipped (CPU-only run)": "", **said}
     return said

@@ -130,7 +130,8 @@ def _findings(comparison: Comparison, width: int) -> list[Text]:
 
 
 def _finding(finding: Finding, width: int) -> list[Text]:
-    said = f"{finding.rule}, {format_ns(finding.recoverable_ns)} a step: {finding.summary}"
+    cost = f", {format_ns(finding.recoverable_ns)} a step" if finding.recoverable_ns else ""
+    said = f"{finding.rule}{cost}: {finding.summary}"
     return [styled(f"  {line}") for line in wrap(said, width - 2)]
 
 

@@ -51,7 +51,7 @@ def _fixing(state: State) -> Iterator[tuple[str, str]]:
     if asked:
         yield allowing
     if not late and (open_still := [verdict.fixer for verdict in undecided(state)]):
-        yield f"diagnose fix {program}", f"can decide on {_named(open_still)} when the machine is quiet"
+        yield f"diagnose fix {program}", f"re-run on a quiet machine to settle {_named(open_still)}"
 
 
 def _beginning(state: State) -> Iterator[tuple[str, str]]:

@@ -96,9 +96,13 @@ def device(state: State) -> str:
 
 def sentence(words: str) -> str:
     """Words of a rule or fixer as a sentence: a capital, unless it begins with code, and a full stop."""
-    first = words.split(" ", 1)[0]
-    begun = words[:1].upper() + words[1:] if first.isalpha() else words
-    return begun if not begun or begun[-1] in ".!?…:" else f"{begun}."
+    said = begun(words)
+    return said if not said or said[-1] in ".!?…:" else f"{said}."
+
+
+def begun(words: str) -> str:
+    """Words with a capital at their beginning, unless they begin with a name: of a file, a function, a setting."""
+    return words[:1].upper() + words[1:] if words.split(" ", 1)[0].isalpha() else words
 
 
 WORTH = 0.05

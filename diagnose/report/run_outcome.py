@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diagnose.errors import Cancelled
+from diagnose.errors import Cancelled, ProgramFailed
 from diagnose.model import Decision
 from diagnose.report.phrases import is_quiet, sentence
 from diagnose.report.verdict_table import advised, is_dry, is_idle, measured, told_from_none, undecided, untried
@@ -75,6 +75,11 @@ def restless(state: State) -> str:
 def cut_short(state: State) -> bool:
     """Whether a run ended before its fixes had their last word, or goes on: a diff that it has is no patch yet."""
     return state.ended is None or state.ended.exit_code != 0
+
+
+def is_failed(state: State) -> bool:
+    """Whether the program failed by itself."""
+    return state.ended is not None and state.ended.exit_code == ProgramFailed.exit_code and bool(state.ended.message)
 
 
 def interrupted(state: State) -> bool:

@@ -14,7 +14,7 @@ from diagnose.report.cannot_tell import unsure
 from diagnose.report.ladder import ladder_lines
 from diagnose.report.line_wrapping import wrap
 from diagnose.report.mean_vs_median import on_average
-from diagnose.report.memory import headline, memory_lines, title
+from diagnose.report.memory import ONLY_MEMORY, headline, memory_lines, title
 from diagnose.report.next_steps import next_commands
 from diagnose.report.phrases import (
     accounting_title,
@@ -24,8 +24,9 @@ from diagnose.report.phrases import (
     is_healthy,
     is_quiet,
     quiet_news,
+    sentence,
 )
-from diagnose.report.run_outcome import nothing_kept
+from diagnose.report.run_outcome import is_failed, nothing_kept
 from diagnose.report.side_by_side import spread_words, traced_lines
 from diagnose.report.step_bar import bar, is_recorded, legend, slices
 from diagnose.report.styled_text import heading, printed, styled
@@ -82,6 +83,7 @@ def _head(state: State, width: int) -> list[Text]:
         styled(lines[0], "bold"),
         *(styled(line, "bold") for line in lines[1:]),
         *_news(state, width),
+        *_failure(state, width),
         *_outcome(state, width),
     ]
 
@@ -100,8 +102,18 @@ def _news(state: State, width: int) -> list[Text]:
     return lines + [styled(f"  {line}", "bold") for line in rest]
 
 
+def _failure(state: State, width: int) -> list[Text]:
+    """What the program itself failed of, before what was found in it."""
+    if state.ended is None or state.diagnosis is None or not is_failed(state) or nothing_kept(state):
+        return []
+    first, *rest = paragraph(sentence(state.ended.message.splitlines()[0]), width, indent=2)
+    return [styled("✗ ", f"bold {BAD}").append(first.plain[2:], "bold"), *rest]
+
+
 def _outcome(state: State, width: int) -> list[Text]:
     if state.diagnosis is not None:
+        if state.diagnosis.steps.count == 0 and state.diagnosis.memory is not None:
+            return paragraph(ONLY_MEMORY, width)
         if state.diagnosis.steps.count == 0:
             seen = "No training step was seen" if state.started is not None else "No training step was found in it"
             return paragraph(f"{seen}, so nothing can be said per step.", width)

@@ -80,11 +80,11 @@ NO_EDIT = Look("no edit", "–", "#8a949e")
 """A fixer that a finding names and that has nothing to change in the program."""
 
 FOUND_BY: dict[str, str] = {
-    "optimizer": "between optimizer steps",
-    "profiler marks": "by the profiler's marks",
-    "nvtx": "by NVTX ranges",
-    "period": "inferred from the period",
-    "whole trace": "the whole recording taken as one step",
+    "optimizer": "from optimizer.step calls",
+    "profiler marks": "from ProfilerStep marks",
+    "nvtx": "from NVTX ranges",
+    "period": "inferred from repeating kernels",
+    "whole trace": "whole recording as one step",
 }
 """How steps were found; other values say nothing."""
 

@@ -28,6 +28,8 @@ from diagnose.tui.trial import trial_lines
 from diagnose.units import format_ns
 
 _NAME, _LONGEST_NAME, _DECISION, _SAVING = 18, 24, 16, 24
+_TOO_NOISY = 0.25
+"""A noise floor of a quarter of a step hides nearly every fix: few save more."""
 TRYING = Look("trying", "▸", ACCENT)
 WAITING = Look("to be tried", "·", FAINT)
 
@@ -107,8 +109,10 @@ class FixesHead(Panel):
         if control is None:
             return []
         words = (
-            f"This machine tells changes of more than {told(control.resolution)} of a step from none: "
-            "the original against itself."
+            f"Noise floor {told(control.resolution)} of a step: smaller changes cannot be measured here."
+            if control.resolution <= _TOO_NOISY
+            else "Too noisy to measure: the original run against itself differs by "
+            f"{told(control.resolution)} of a step. Try again on a quiet machine."
         )
         return [styled(line, FAINT) for line in wrap(words, width)] + [Text()]
 

@@ -9,7 +9,7 @@ from rich.text import Text
 from diagnose.model import Decision, Verdict
 from diagnose.report.line_wrapping import wrap
 from diagnose.report.paths import place
-from diagnose.report.phrases import particulars, sentence, setting
+from diagnose.report.phrases import begun, particulars, sentence, setting
 from diagnose.report.styled_text import styled
 from diagnose.report.verdict_table import remark
 from diagnose.report.vocabulary import MUTED, Look, named_count
@@ -55,7 +55,7 @@ def trial_lines(
 def _said(verdict: Verdict) -> str:
     """The sentence of a verdict, of a kept one without the figures that follow it."""
     more = remark(verdict) if verdict.decision is Decision.KEPT else verdict.summary
-    return f"{more[:1].upper()}{more[1:]}"
+    return begun(more)
 
 
 def _untried(verdict: Verdict, root: str | None) -> list[tuple[str, str]]:

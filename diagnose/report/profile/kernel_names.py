@@ -14,6 +14,9 @@ _TELLS_LITTLE = frozenset(
         *("index_elementwise_kernel", "multi_tensor_apply_kernel", "Kernel", "Kernel2"),
     }
 )
+_SHELLS = frozenset({"Kernel", "Kernel2", "device_kernel"})
+"""Templates of CUTLASS around what is computed."""
+_CUTLASS = re.compile(r"\bcutlass_\w+|ImplicitGemm[A-Z][a-z]+|GemmUniversal")
 _MOST_NAME = 4096
 
 
@@ -28,6 +31,8 @@ def short_kernel(name: str) -> str:
         before, bare = bare, _TEMPLATES.sub("", bare)
     bare = bare.split("(", 1)[0].removeprefix("void ").strip()
     base = bare.rsplit("::", 1)[-1].strip() or name
+    if base in _SHELLS and (inside := _CUTLASS.search(name)):
+        return inside[0]
     if base in _TELLS_LITTLE and (found := _FUNCTOR.search(name)):
         return f"{base} ({found[1]})"
     return base if "(" in name or "::" in name else name
@@ -40,4 +45,6 @@ def _demangled(name: str) -> str:
         size = int(number[1])
         found = name[number.end() : number.end() + size]
         at = number.end() + size
+    if found in _SHELLS and (inside := _CUTLASS.search(name, at)):
+        return inside[0]
     return found or name

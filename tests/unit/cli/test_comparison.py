@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import shutil
 from dataclasses import replace
@@ -14,6 +15,7 @@ import pytest
 
 from diagnose.cli import main
 from diagnose.comparison import Comparison, Portrait, Spent, compare, portrait_of, read_baseline, to_baseline
+from diagnose.comparison.changes import PROCESSES
 from diagnose.comparison.identity import Identity
 from diagnose.comparison.portrait import PORTRAIT
 from diagnose.engine import diagnose
@@ -76,7 +78,7 @@ def test_steps_that_take_turns_are_compared_by_whole_periods() -> None:
     # Beside a run without turns both are medians, and what the kinds differ by is noise again.
     without = compare(before, portrait(step_ns=(60 * MS,) * 40)).step
     assert without is not None
-    assert without.noise == pytest.approx(2 * 1.2533 * 1.4826 * 10 / 40**0.5 / 70)
+    assert without.noise == pytest.approx(math.hypot(PROCESSES, 2 * 1.2533 * 1.4826 * 10 / 40**0.5 / 70))
 
 
 def test_it_regresses_only_beyond_both_the_bound_and_the_noise() -> None:
@@ -231,3 +233,16 @@ def test_a_baseline_is_kept_first_and_checked_from_then_on(tmp_path: Path, capsy
 def test_a_wrong_call_says_what_to_write(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", *words]) == 2
     assert "diagnose: " in capsys.readouterr().err
+
+
+def test_a_run_whose_pace_wanders_tells_less_than_its_single_steps_do() -> None:
+    """Two runs of one script on a machine whose clock comes and goes: 2 % apart is what either does by itself."""
+    wandering = tuple(round((100 + 5 * (part % 2)) * MS) for part in range(8) for _ in range(50))
+    shifted = tuple(round(length * 1.021) for length in wandering)
+    assert verdict(compare(portrait(step_ns=wandering), portrait(step_ns=shifted))) == "no change"
+
+
+def test_what_two_processes_differ_by_adds_to_the_noise_of_both() -> None:
+    step = compare(portrait(100), portrait(101)).step
+    assert step is not None
+    assert step.noise >= 0.01

@@ -110,7 +110,7 @@ def test_on_a_restless_machine_what_may_well_help_is_called_undecided() -> None:
     assert "undecided" not in text.render(quiet)
     assert "Savings of less than 39 % of a step could not be told from none here" in said
     assert next_commands(state) == [
-        ("diagnose fix train.py --big", "can decide on loader-workers when the machine is quiet")
+        ("diagnose fix train.py --big", "re-run on a quiet machine to settle loader-workers")
     ]
 
 
@@ -142,10 +142,10 @@ def test_a_run_on_a_cpu_alone_does_not_list_every_rule_about_devices() -> None:
     diagnosis = replace(DIAGNOSIS, cannot_tell=unsure)
     live = State(started=STARTED, diagnosis=diagnosis, facts={0: Facts()})
     said = " ".join(text.render(live).split())
-    assert "a device at work: this run used the CPU alone, and 2 rules ask of one" in said
+    assert "2 GPU rules skipped (CPU-only run)" in said
     for render in (markdown.render, html.render):
         same = render(live)
-        assert "a device at work: this run used the CPU alone, and 2 rules ask of one" in same
+        assert "2 GPU rules skipped (CPU-only run)" in same
         assert "a recording of the device" not in same
     assert "rule-0" not in said
     assert "a thing other" in said

@@ -71,7 +71,7 @@ def test_a_small_diagnosis_reads_like_this() -> None:
         text.render(SMALL)
         == """\
 trace.json.gz · NVIDIA H200 · 1 rank · 20.0 ms per step · median of 4 steps
-  by the profiler's marks
+  from ProfilerStep marks
 
 Where a step's 20.0 ms go   median step = 100 %
 ████████████████████░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░

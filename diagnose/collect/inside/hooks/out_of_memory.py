@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 DIED = "out of memory"
 """The kind of site that an allocation which ended the program leaves."""
 
+_LONGEST = 300
+"""Characters of an exception's first line that are repeated."""
 _LACK = re.compile(r"out of memory|can't allocate memory", re.IGNORECASE)
 _WANTED = re.compile(r"allocate (\d+(?:\.\d+)?) ?([KMGT]i?B|bytes)", re.IGNORECASE)
 _UNITS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -30,6 +33,17 @@ def unhandled_lack() -> BaseException | None:
         return None
     named = type(error).__name__ in ("OutOfMemoryError", "MemoryError")
     return error if named or (isinstance(error, RuntimeError) and _LACK.search(str(error))) else None
+
+
+def unhandled(sites: Sites) -> str | None:
+    """`ValueError: broken data (train.py:41)`: the exception that ends the program; None where none does."""
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    if not isinstance(error, BaseException):
+        return None
+    words = str(error).strip().partition("\n")[0][:_LONGEST]
+    frame = _innermost_owned(sites, error.__traceback__)
+    where = f" ({Path(frame[0]).name}:{frame[1]})" if frame else ""
+    return f"{type(error).__name__}{': ' if words else ''}{words}{where}"
 
 
 def note_lack(sites: Sites) -> None:

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from ...records import LINES, SYNCS, TRACE
+from ...records import CLOSING, LINES, SYNCS, TRACE
 from ...traced_ranks import SOME, is_traced
 from ..guard import guarded
 from ..hooks.paused_loader_workers import PausedLoaderWorkers
@@ -213,12 +213,19 @@ class Tracing:
 
     def _finish(self) -> None:
         self._phase = self._before_more if self._hub.uses_cuda else self._done
+        guarded(self._tell_closing)()
         with self._workers.still():
             self._window.stop()
         self._termination.disarm()
         # Not on the training thread: writing a window takes longer than a step.
         self._exporter = threading.Thread(target=guarded(self._save), name="diagnose-export", daemon=True)
         self._exporter.start()
+
+    def _tell_closing(self) -> None:
+        """Say that the steps that do not come now are not the program's fault: what many operators left takes a while
+        to be written, and holds up the interpreter."""
+        with unsignalled():
+            (self._hub.folder / CLOSING).touch()
 
     def _before_more(self, _: int) -> None:
         watch = SyncWatch(self._ownership)

@@ -14,7 +14,7 @@ from typing import Any
 from ...records import END, FACTS, STEPS, WINDOW
 from ..guard import failures, guarded
 from ..hooks.inductor_cache_workaround import note_it
-from ..hooks.out_of_memory import ended_for_want_of_memory, note_lack
+from ..hooks.out_of_memory import ended_for_want_of_memory, note_lack, unhandled
 from ..hooks.sites import Sites
 from ..probes.allocations import Allocations
 from ..probes.blocks import Blocks
@@ -139,9 +139,13 @@ class Watch:
             self._step_lines = [(end, 1, waited) for end, waited in self._hub.steps.early]
             self._steps = len(self._step_lines)
         if self._writer is not None:
-            self._writer.write_json(END, {"reason": reason, "steps": self._steps})
+            self._writer.write_json(END, {"reason": reason, "steps": self._steps, "error": self._error()})
             self._writer.close()
         self._write_facts()
+
+    def _error(self) -> str | None:
+        """The exception that ends the program, and the line of the user's that it came from."""
+        return guarded(unhandled)(self._sites)
 
     def _compile_used(self) -> None:
         self._ranges.watch_compilation(lambda end_ns: self._tracing.steady.compiled(end_ns))
