@@ -86,6 +86,7 @@ class SharedState:
         yield from self._opened_outside()
         yield from self._caught()
         yield from self._trained()
+        yield from self._asked_of_caches()
         size = argument(self.loader, "batch_size", 1)
         if size is not None and self.code.sources[self.path].code(size.value) == "None":
             for node, path in self.code.sampling.items():
@@ -159,6 +160,20 @@ class SharedState:
         return attributes, variables, items
 
     @cached_property
+    def _whole(self) -> set[str]:
+        """Names of globals that samples call, or hand on: all that lies in them counts."""
+        found: set[str] = set()
+        for node, path in self.code.sampling.items():
+            source = self.code.sources[path]
+            for each in source.every(cst.Name, node):
+                if each.value in self._read[1] and is_read(source, each):
+                    parent = source.parent(each)
+                    part = isinstance(parent, cst.Attribute) and parent.value is each
+                    called = part and isinstance(above := source.parent(parent), cst.Call) and above.func is parent
+                    found |= {each.value} if called or not part else set()
+        return found
+
+    @cached_property
     def _given(self) -> set[str]:
         """Code of the variables and attributes that the dataset and what it takes are made from."""
         found: set[str] = set()
@@ -186,6 +201,9 @@ class SharedState:
         changes_object = node is not target or _changes_object(source, target)
         if source.code(node) in self._given and changes_object:
             return not _is_of_model(source, node)
+        root = root_of(node)
+        if root is not node and isinstance(root, cst.Name) and root.value in self._whole:
+            return self._is_bound_again(path, root) and not _is_of_model(source, root)
         if isinstance(node, cst.Attribute):
             name = node.attr.value
             of_dataset = isinstance(node.value, cst.Attribute) and node.value.attr.value == "dataset"
@@ -452,8 +470,17 @@ class SharedState:
             for call in source.every(cst.Call):
                 if call_name(call) == "parameters" and isinstance(call.func, cst.Attribute):
                     name = source.code(call.func.value)
-                    if name in self._given and name != "self":
+                    if name in self._given | self._whole and name != "self":
                         yield Trace(f"computes with `{name}`, which training changes", path, source.lines_of(call)[0])
+
+    def _asked_of_caches(self) -> Iterator[Trace]:
+        """What the program asks of results that `functools` keeps of a sample's functions: workers keep their own."""
+        kept = {node.name.value for node in self.code.sampling if isinstance(node, cst.FunctionDef)}
+        for path, source in self.code.sources.items():
+            for each in source.every(cst.Attribute):
+                if each.attr.value in {"cache_info", "cache_clear"} and source.code(each.value) in kept:
+                    words = f"keeps results of which the program asks (`{source.code(each)}`)"
+                    yield Trace(words, path, source.lines_of(each)[0])
 
     def _caught(self) -> Iterator[Trace]:
         """Exceptions of samples that the program catches around its loop: from a worker they come as another."""
