@@ -182,6 +182,9 @@ class Fixer:
     anew or calls there."""
     uncounted: bool = False
     """It makes work faster or slower that no finding counts: what they promise of it is an estimate, and no limit."""
+    whole_step: bool = False
+    """It may speed up all that a device computes: where that is most of the step it is tried even where no finding
+    names it, or its finding went with another fix."""
     rules: tuple[str, ...] = ()
     """Rules whose findings it is tried for although they do not name it: for fixers that lie beside the project."""
     doc: str = ""

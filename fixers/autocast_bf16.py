@@ -342,6 +342,7 @@ FIXER = Fixer(
     rounds_to="bf16",
     mechanism="compute",
     order=40,
+    whole_step=True,
     completes=("allow-tf32",),
     examples=(
         Example(

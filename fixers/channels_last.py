@@ -167,6 +167,7 @@ FIXER = Fixer(
     gate=Gate.ROUNDING,
     mechanism="compute",
     order=50,
+    whole_step=True,
     uncounted=True,
     examples=(
         Example(

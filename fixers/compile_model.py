@@ -299,6 +299,7 @@ FIXER = Fixer(
     mechanism="compute+idle.dispatch+idle.launch+idle.python",
     settings=settings,
     order=60,
+    whole_step=True,
     examples=(
         _compiled(
             _HEAD + "model = Net().to('cuda')  # large\n" + _LOOP,
