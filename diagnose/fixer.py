@@ -113,6 +113,7 @@ from diagnose.source.rewrite.shim import add_to_shim, import_for_effect, import_
 from diagnose.source.rewrite.with_blocks import block_of, wrapped
 from diagnose.source.settings.options import CallOptions, Placed
 from diagnose.source.settings.setting import Setting
+from diagnose.source.settings.switches import Switches, Turn
 from diagnose.source.settings.trainers import Trainer
 from diagnose.source.settings.values import number, setting_of
 from diagnose.source.training.block_calls import (
@@ -231,10 +232,12 @@ __all__ = [
     "Source",
     "Splice",
     "Stretch",
+    "Switches",
     "Trainer",
     "TrainingStep",
     "Transfer",
     "Translated",
+    "Turn",
     "Uses",
     "WrittenActivation",
     "WrittenAttention",

@@ -5,6 +5,7 @@ Files in `fixers/` import these from `diagnose.fixer`, beside all that helps to 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -14,6 +15,7 @@ from diagnose.model import Confidence, Facts, Finding, Gate, Place, Scalar, Seve
 from diagnose.source.batches.loaders import LoadersFound, find_loaders
 from diagnose.source.settings.command_line import COMMAND_LINE, CommandLine
 from diagnose.source.settings.setting import Setting
+from diagnose.source.settings.switches import Switches, Turn
 from diagnose.source.settings.trainers import Trainer, trainers_of
 from diagnose.source.settings.values import setting_of, word_for
 from diagnose.source.tree.edits import Source, Splice, splice
@@ -55,6 +57,14 @@ class Request:
     def told(self, value: cst.BaseExpression) -> str | None:
         """The word of the command line that decides a variable or an attribute; None where none does."""
         return word_for(value, self.sources, self.words)
+
+    def switches(self, kind: re.Pattern[str]) -> Switches:
+        """The program's own switches for lines of a kind, which their code shows."""
+        return Switches(self.sources, kind, self.configs, self.words)
+
+    def turned(self, turns: Sequence[Turn]) -> dict[str, str]:
+        """The new texts in which settings have the values that they are to have."""
+        return self.edited((turn.setting.path, [turn.setting.to(turn.value)]) for turn in turns)
 
     def edited(self, edits: Iterable[tuple[str, Sequence[Splice]]]) -> dict[str, str]:
         """The new texts of the files that have edits, each edit made once."""
@@ -172,6 +182,9 @@ class Fixer:
     anew or calls there."""
     uncounted: bool = False
     """It makes work faster or slower that no finding counts: what they promise of it is an estimate, and no limit."""
+    whole_step: bool = False
+    """It may speed up all that a device computes: where that is most of the step it is tried even where no finding
+    names it, or its finding went with another fix."""
     rules: tuple[str, ...] = ()
     """Rules whose findings it is tried for although they do not name it: for fixers that lie beside the project."""
     doc: str = ""

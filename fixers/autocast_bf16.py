@@ -43,6 +43,7 @@ from diagnose.fixer import (
     Splice,
     Trainer,
     TrainingStep,
+    Turn,
     argument,
     binding_of,
     call_name,
@@ -66,6 +67,10 @@ _OWN_FORMATS = re.compile(
 _REFUSES = re.compile(r"\bBCELoss\(|\bbinary_cross_entropy\(")
 _CAPTURED = re.compile(r"make_graphed_callables|CUDAGraph\(|cuda\.graph\(")
 _ON = "let the program's own autocast be on, in bfloat16"
+_ON_FLOAT16 = "let the program's own autocast be on, in float16 with its GradScaler"
+_PRECISION = re.compile(r"autocast|[Ss]caler|\bamp\b|bfloat16|float16|half")
+"""What lines are about that a switch of the precision may decide on."""
+_SCALER = re.compile(r"\b\w*(?:GradScaler|NativeScaler)\(")
 
 
 def rewrite(request: Request) -> Answer:
@@ -73,9 +78,11 @@ def rewrite(request: Request) -> Answer:
     facts = request.facts
     if facts.autocast_dtype == "bfloat16":
         return None
-    if facts.device_capability is not None and facts.device_capability < _FIRST_WITH_BFLOAT16:
-        return Advice(f"{facts.device_name} has no bfloat16; autocast to float16, with a GradScaler, is for it.")
     sources = {path: source for path, text in request.sources.items() if (source := parse(text)) is not None}
+    if not _has_bfloat16(facts):
+        own = next((answer for answer in _switch(request, sources) if isinstance(answer, Edits)), None)
+        by_hand = f"{facts.device_name} has no bfloat16; autocast to float16, with a GradScaler, is for it."
+        return own if own is not None and facts.autocast_dtype != "float16" else Advice(by_hand)
     for library in _library(request):
         return library
     scaled = any(site.kind == "GradScaler" and site.arguments.get("enabled") is not False for site in request.sites)
@@ -122,10 +129,55 @@ def _lightning_refuses(request: Request, trainer: Trainer) -> str | None:
 
 def _switch(request: Request, sources: dict[str, Source]) -> Iterator[Answer]:
     """What to do with autocast that is there; nothing where there is none."""
-    for path, source in sources.items():
-        for call in source.every(cst.Call):
-            if call_name(call) == "autocast":
-                yield _switched(request, path, source, call)
+    found = [
+        (path, source, call)
+        for path, source in sorted(sources.items(), key=lambda one: one[0] != request.entry)
+        if "autocast" in source.text
+        for call in source.every(cst.Call)
+        if _opens_autocast(source, call)
+    ]
+    for path, source, call in found:
+        turns, format_ = _turns(request, path, source, call)
+        if turns:
+            yield Edits(request.turned(turns), _ON if format_ == "bfloat16" else _ON_FLOAT16)
+    for path, source, call in found:
+        if call_name(call) == "autocast":
+            yield _switched(request, path, source, call)
+
+
+def _opens_autocast(source: Source, call: cst.Call) -> bool:
+    """`autocast(…)`, also where it is kept for later: `partial(torch.autocast, …)`."""
+    if call_name(call) == "partial" and call.args:
+        return source.code(call.args[0].value).rpartition(".")[2] == "autocast"
+    return call_name(call) == "autocast"
+
+
+def _turns(request: Request, path: str, source: Source, call: cst.Call) -> tuple[tuple[Turn, ...], str]:
+    """What the program is to be told so that autocast is open, and the number format that it then computes in.
+
+    In float16 only where the program scales its losses. Nothing where no setting of the program decides.
+    """
+    switches = request.switches(_PRECISION)
+    enabled, dtype = argument(call, "enabled"), argument(call, "dtype", None if call_name(call) == "partial" else 1)
+    reached = switches.reach(path, source, call)
+    opened = switches.make(enabled.value, True, path, source) if enabled is not None else ()
+    if reached is None or opened is None:
+        return (), ""
+    bfloat16: tuple[Turn, ...] | None = None
+    chosen = _chosen_by(source, dtype.value) if dtype is not None else None
+    if chosen is not None:
+        bfloat16 = switches.equal(chosen, "bfloat16", path, source)
+    elif dtype is not None:
+        bfloat16 = switches.bind(dtype.value, lambda value: source.code(value).endswith("bfloat16"), path, source)
+    if bfloat16 is not None and _has_bfloat16(request.facts):
+        return tuple(dict.fromkeys((*reached, *opened, *bfloat16))), "bfloat16"
+    plain = dtype is None or (chosen is None and "float32" not in source.code(dtype.value))
+    scales = any(_SCALER.search(text) for text in request.sources.values())
+    return (tuple(dict.fromkeys((*reached, *opened))), "float16") if plain and scales else ((), "")
+
+
+def _has_bfloat16(facts: Facts) -> bool:
+    return facts.device_capability is None or facts.device_capability >= _FIRST_WITH_BFLOAT16
 
 
 def _switched(request: Request, path: str, source: Source, call: cst.Call) -> Answer:
@@ -290,6 +342,7 @@ FIXER = Fixer(
     rounds_to="bf16",
     mechanism="compute",
     order=40,
+    whole_step=True,
     completes=("allow-tf32",),
     examples=(
         Example(

@@ -3,8 +3,8 @@
 What it changes
     Adds `model.to(memory_format=torch.channels_last)` after the lines that build the model, before it is wrapped or
     compiled, and passes `memory_format` where the loop moves images to the device. Where the program chooses a format
-    itself, `torch.contiguous_format`, that word is changed. `.view(…)` becomes `.reshape(…)`,
-    which also takes tensors that are not laid out channels first.
+    itself, `torch.contiguous_format`, that word is changed; a switch of its own that is off is turned on instead.
+    `.view(…)` becomes `.reshape(…)`, which also takes tensors that are not laid out channels first.
 
 Why it helps
     Given channels first, cuDNN converts the input and the weight before a convolution and the result after it, each
@@ -54,12 +54,13 @@ _BY_HAND = (
     "Put `model.to(memory_format=torch.channels_last)` after the model is built and before it is wrapped, and "
     "`memory_format=torch.channels_last` where images move to the device."
 )
+_LAYOUT = re.compile(r"channels_last|memory_format")
 
 
 def rewrite(request: Request) -> Answer:
     """Turn the program's own choice of format, or make one."""
     if any("channels_last" in text for text in request.sources.values()):
-        return None
+        return _switched_on(request)
     chosen = _chosen(request)
     if (chosen or uses_convolutions(request.sources)) and (asked := layout_use(request.sources)) is not None:
         return Advice(f"Channels last would be read otherwise: {asked}. {_BY_HAND}")
@@ -92,6 +93,20 @@ def rewrite(request: Request) -> Answer:
         if isinstance(view.func, cst.Attribute):
             edits.append((path, [Splice(*source.span(view.func.attr), "reshape")]))
     return Edits(request.edited(edits), "lay images and weights out channels last")
+
+
+def _switched_on(request: Request) -> Answer:
+    """The program lays out channels last where it is told to: tell it. It needs no look at how it reads strides."""
+    found = sorted(request.sources.items(), key=lambda one: one[0] != request.entry)
+    for path, text in found:
+        source = parse(text) if "channels_last" in text else None
+        for node in source.every(cst.Attribute) if source is not None else ():
+            assert source is not None
+            if "torch.channels_last" in source.names(node):
+                turns = request.switches(_LAYOUT).reach(path, source, node)
+                if turns:
+                    return Edits(request.turned(turns), "turn on the program's own switch for channels last")
+    return None
 
 
 def _chosen(request: Request) -> dict[str, str]:
@@ -147,6 +162,7 @@ FIXER = Fixer(
     gate=Gate.ROUNDING,
     mechanism="compute",
     order=50,
+    whole_step=True,
     uncounted=True,
     examples=(
         Example(

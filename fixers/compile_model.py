@@ -3,8 +3,9 @@
 What it changes
     Adds `model.compile()` after the lines that build the model and before it is wrapped for several devices, or a
     loop that compiles each of its repeated blocks. Which of the two, and whether launches are recorded as CUDA graphs
-    (`mode="reduce-overhead"`), is chosen by trial. Where the program has a switch for it that is off, its default is
-    turned on instead. `Module.compile` leaves the module what it is, so that checkpoints keep their keys, which
+    (`mode="reduce-overhead"`), is chosen by trial. Where the program has a switch for it that is off, that is turned
+    on instead, on the command line where that is how the program is steered; not where it would print, or change the
+    keys of what is saved. `Module.compile` leaves the module what it is, so that checkpoints keep their keys, which
     `model = torch.compile(model)` would not. What the steps of a Lightning module call is compiled where it is built.
     Arguments of Hugging Face's Trainer get `torch_compile=True`, and `tf32=False` where it would allow TF32 with it.
 
@@ -20,14 +21,15 @@ Fix safety
     record CUDA graphs of their own; a loss that is computed beside the model, which does not have it; models that step
     through time in Python, which the compiler would write out moment by moment, for minutes; gradients of gradients,
     which compiled code does not have; hooks on modules; a forward pass that prints, counts, keeps values or draws
-    numbers that are not torch's; a switch whose `torch.compile(model)` would change the keys of what is saved; models
-    that are called by another name than their own, and those that a library trains.
+    numbers that are not torch's; models that are called by another name than their own, and those that a library
+    trains.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import libcst as cst
 
@@ -44,6 +46,7 @@ from diagnose.fixer import (
     Request,
     Scalar,
     Site,
+    Source,
     Splice,
     after_build,
     built_model,
@@ -66,6 +69,8 @@ from diagnose.fixer import (
 _PADS = re.compile(r"\bpad_sequence\(|padding\s*=\s*(?:True\b|[\"']longest)")
 _GRAPHED = frozenset({"make_graphed_callables", "CUDAGraph"})
 _LOOPS = "CUDA graphs replay it as it is; one kernel for the whole series (nn.LSTM, nn.GRU) is better still."
+_COMPILES = re.compile(r"\bcompile\b|dynamo|inductor")
+"""What lines are about that a switch for it may decide on."""
 _BY_HAND = "Compile by hand where it is built: `model.compile()`."
 
 
@@ -90,8 +95,15 @@ def rewrite(request: Request) -> Answer:
         return None
     if request.finding.rule == "unfused-loss" and not computes_loss(request.sources, request.sites):
         return None
-    if present:
-        return _switched_on(request, present)
+    if not present:
+        return _in_place(request)
+    if all(found.condition is None for found in present):
+        return None
+    return _switched_on(request, present)
+
+
+def _in_place(request: Request) -> Answer:
+    """`model.compile()`, where the program has none of its own."""
     if _records_graphs(request):
         return None
     if (twice := second_derivative(request.sources)) is not None:
@@ -189,38 +201,36 @@ def _lines(request: Request, built: Built) -> list[str] | Advice:
 
 
 def _switched_on(request: Request, present: Sequence[Compiled]) -> Answer:
-    """The program has a switch that was off in this run: turn its default on."""
+    """The program has a switch that was off in this run: turn it on, or compile in place where it would do more."""
+    switches = request.switches(_COMPILES)
     for compiled in present:
         condition = compiled.condition
         if condition is None or isinstance(compiled.node, cst.Decorator):
             continue
-        parts = list(_operands(condition.test))
-        for part in parts:
-            found = request.set_by(part, compiled.path, compiled.source, False, switch=True)
-            if found is not None and found.value is False:
-                if (asked := use_of_wrapper(request.sources, compiled)) is not None:
-                    return Advice(
-                        f"{asked} asks the model for what `torch.compile(…)` changes: names of parameters get "
-                        f"`_orig_mod.`, and its class is another. Use `{compiled.target}.compile()` behind the switch."
-                    )
-                edits = request.edited([(found.path, [found.to(True)])])
-                return Edits(edits, "turn on the program's own switch for torch.compile")
+        turns = switches.reach(compiled.path, compiled.source, compiled.node)
+        asked = use_of_wrapper(request.sources, compiled)
+        own = Edits(request.turned(turns), "turn on the program's own switch for torch.compile") if turns else None
+        if own is not None and asked is None and not _prints(compiled.source, condition):
+            return own
+        in_place = _in_place(request)
+        if isinstance(in_place, Edits):
+            return replace(in_place, summary=f"{in_place.summary}, in place: what is saved keeps its keys")
+        if own is not None and asked is None:
+            return own
+        if asked is not None:
+            return Advice(
+                f"{asked} asks the model for what `torch.compile(…)` changes: names of parameters get "
+                f"`_orig_mod.`, and its class is another. Use `{compiled.target}.compile()` behind the switch."
+            )
         where = f"{compiled.path}:{compiled.source.lines_of(compiled.node)[0]}"
         only_if = f"{where} compiles {compiled.target} only if `{compiled.source.code(condition.test)}`"
-        word = next(filter(None, map(request.told, parts)), None)
-        if word is not None:
-            return Advice(f"{only_if}, and the command line says `{word}`, which wins over any default: take it away.")
         return Advice(f"{only_if}: run it so.")
     return None
 
 
-def _operands(test: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
-    """The conditions that `and` and `or` connect."""
-    if isinstance(test, cst.BooleanOperation):
-        yield from _operands(test.left)
-        yield from _operands(test.right)
-    else:
-        yield test
+def _prints(source: Source, condition: cst.If) -> bool:
+    """Whether the switch also makes the program print."""
+    return any(call_name(call) == "print" for call in source.every(cst.Call, condition.body))
 
 
 def _library(request: Request) -> Answer:
@@ -289,6 +299,7 @@ FIXER = Fixer(
     mechanism="compute+idle.dispatch+idle.launch+idle.python",
     settings=settings,
     order=60,
+    whole_step=True,
     examples=(
         _compiled(
             _HEAD + "model = Net().to('cuda')  # large\n" + _LOOP,

@@ -93,10 +93,10 @@ def review(
     for candidate in queue:
         if candidate.finding.rule in seen:
             continue
-        completes = not set(candidate.fixer.completes).isdisjoint(kept)
-        fate = None if completes else _fate(candidate.finding, now)
+        stays = candidate.fixer.whole_step or not set(candidate.fixer.completes).isdisjoint(kept)
+        fate = None if stays else _fate(candidate.finding, now)
         if fate is None:
-            coming.append(_of_a_step(candidate, step_ns) if completes else candidate)
+            coming.append(_of_a_step(candidate, step_ns) if stays else candidate)
         else:
             gone.append((candidate, fate))
     waiting = {candidate.fixer.name for candidate in coming}

@@ -14,6 +14,7 @@ from diagnose.compose.proposals import Proposal, proposals
 from diagnose.compose.proposed_edits import Variant, ask
 from diagnose.compose.run_context import RunContext
 from diagnose.compose.stack import Stack
+from diagnose.compose.unnamed import UNNAMED, unnamed
 from diagnose.model import Decision, Diagnosis, Gate, Scalar, Verdict
 from diagnose.plugins import Catalogue
 from diagnose.program import Program
@@ -38,7 +39,9 @@ def preview(
     """One verdict for each fixer that would change something, most promising first; advice beside it."""
     journal, stack = Journal(record), Stack.of(program, known)
     advised: set[str] = set()
-    for proposal in proposals(tuple(candidates(program, diagnosis.findings, catalogue))):
+    named = tuple(candidates(program, diagnosis.findings, catalogue))
+    more = unnamed(diagnosis, known.facts, catalogue, {one.fixer.name for one in named})
+    for proposal in proposals((*named, *more)):
         name = proposal.fixer.name
         try:
             found = ask(stack, proposal)
@@ -46,7 +49,7 @@ def preview(
             journal.tell_of(Verdict(name, Decision.FAILED, f"the fixer itself failed: {error!r}"), proposal)
             continue
         for finding, text in found.advice:
-            if text not in advised:
+            if text not in advised and finding.rule != UNNAMED:
                 advised.add(text)
                 journal.tell_of(Verdict(name, Decision.ADVICE, text), Proposal(proposal.fixer, (finding,)))
         if not found.variants:

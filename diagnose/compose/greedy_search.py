@@ -33,6 +33,7 @@ from diagnose.compose.single_trial import SingleTrials
 from diagnose.compose.stack import Stack
 from diagnose.compose.trials import Trials
 from diagnose.compose.tuning import Tuning
+from diagnose.compose.unnamed import UNNAMED, is_named, unnamed
 from diagnose.fixer import Edits, Fixer
 from diagnose.model import TOGETHER, Decision, Diagnosis, Gate, GateResult, Interval, Verdict
 from diagnose.plugins import Catalogue
@@ -79,6 +80,8 @@ class GreedySearch:
         self._stack = Stack.of(program, known)
         self._step_ns = diagnosis.steps.median_ns or 0
         self._promised = [one.fixer.promised_share(one.finding) for one in self._queue]
+        more = list(unnamed(diagnosis, known.facts, catalogue, {one.fixer.name for one in self._queue}))
+        self._queue += more
         self._done: set[str] = set()
         self._advised: set[str] = set()
         self._copied: dict[frozenset[tuple[str, str]], Program] = {}
@@ -87,7 +90,7 @@ class GreedySearch:
         """Bundles with what was foreseen of them, by their names without it."""
         self._looked_ahead = False
         """Whether a common trial has taken along what was foreseen."""
-        self._apart: set[str] = set()
+        self._apart = {one.fixer.name for one in more}
         """Fixers that have a trial of their own, if any."""
         self._excluded: dict[str, tuple[Proposal, Stack]] = {}
         """What must not stand beside a kept fix, with the stack that it was asked of."""
@@ -219,7 +222,7 @@ class GreedySearch:
         if rival is not None:
             self._excluded[fixer.name] = (proposal, self._stack)
         if not found.variants:
-            if not found.advice:
+            if not found.advice and is_named(proposal):
                 self._journal.tell_of_none(fixer.name)
             return None
         if self._next(self._alone()).fixer.name != fixer.name:
@@ -258,7 +261,7 @@ class GreedySearch:
         """Tell what is left to the user, each text once."""
         fixer = found.proposal.fixer
         for finding, text in found.advice:
-            if text not in self._advised:
+            if text not in self._advised and finding.rule != UNNAMED:
                 self._advised.add(text)
                 there = Proposal(fixer, (self._stack.as_found(finding),))
                 self._journal.tell_of(Verdict(fixer.name, Decision.ADVICE, text), there)

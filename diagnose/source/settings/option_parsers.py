@@ -151,7 +151,9 @@ def _stands_alone(option: Option, command: CommandLine) -> bool:
 
 def _added(option: Option, default: Scalar, command: CommandLine) -> Setting | None:
     if option.kind == "value":
-        template = f"{option.name}\n{{}}\n"
+        # Where a word alone turns it on, a value need not be chosen.
+        alone = option.bare and default in (None, False)
+        template = f"{option.name}\n" if alone else f"{option.name}\n{{}}\n"
         return Setting(COMMAND_LINE, 0, command.end, default, True, "", "command", template)
     if option.kind == "either":
         word = option.negated if default is True else option.name

@@ -14,6 +14,7 @@ from diagnose.engine import DiagnosisWithClaims
 from diagnose.model import (
     Accounting,
     CannotTell,
+    Confidence,
     Decision,
     Diagnosis,
     Finding,
@@ -69,6 +70,18 @@ def test_what_completes_a_kept_fix_is_tried_though_its_ailment_went_away(
     stage = Stage(tmp_path, [LOADER, more], findings, dict.fromkeys(("faster-loader", "no-item"), Decision.KEPT))
     stage.run()
     assert [name for name, _, _ in stage.bench.attempts] == ["faster-loader", "no-item"]
+
+
+def test_what_speeds_up_the_whole_step_is_tried_though_its_ailment_went_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find_next(monkeypatch)
+    broad = replace(ITEM, whole_step=True)
+    findings = [finding("a", 9, "faster-loader"), finding("b", 3, "no-item")]
+    stage = Stage(tmp_path, [LOADER, broad], findings, dict.fromkeys(("faster-loader", "no-item"), Decision.KEPT))
+    verdict = stage.run().verdicts[1]
+    assert [name for name, _, _ in stage.bench.attempts] == ["faster-loader", "no-item"]
+    assert verdict.prediction is Confidence.HINT
 
 
 def test_an_ailment_that_only_sank_into_the_noise_of_the_new_window_is_still_treated(

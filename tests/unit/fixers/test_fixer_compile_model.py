@@ -11,6 +11,7 @@ import pytest
 
 from diagnose.fixer import Advice, Edits, Facts, Request, Site, example_request
 from diagnose.plugins import load
+from diagnose.source.settings.command_line import COMMAND_LINE, CommandLine
 
 torch = pytest.importorskip("torch")
 # Dynamo asks intermediate results for their gradients, of which torch warns.
@@ -215,12 +216,18 @@ while True:
 """
 
 
-def test_a_global_switch_is_turned_on_unless_the_command_line_turns_it_off() -> None:
+def test_a_global_switch_is_turned_on_where_it_is_off() -> None:
     rewrite = FIXERS["compile-model"].rewrite
     answer = rewrite(request(GLOBAL))
     assert isinstance(answer, Edits)
     assert "\ncompile = True # use PyTorch 2.0" in answer.files["train.py"]
-    assert isinstance(rewrite(replace(request(GLOBAL), words=("train.py", "--compile=False"))), Advice)
+    words = ("train.py", "--compile=False")
+    told = rewrite(replace(request(GLOBAL), words=CommandLine(words, 1)))
+    assert isinstance(told, Edits)
+    assert told.files == {COMMAND_LINE: "train.py\n--compile=True\n"}
+    beside = rewrite(replace(request(GLOBAL), words=words))
+    assert isinstance(beside, Edits)
+    assert "\nmodel.compile()\nwhile True" in beside.files["train.py"]
 
 
 BREAKS = """
@@ -313,7 +320,7 @@ def test_a_forward_pass_that_does_more_than_compute_is_left_alone(before: str, a
 
 
 @pytest.mark.parametrize(
-    ("use", "edited"),
+    ("use", "on"),
     [
         ("torch.save(optimizer.state_dict(), 'optimizer.pt')", True),
         ("print(loss)", True),
@@ -328,7 +335,22 @@ def test_a_forward_pass_that_does_more_than_compute_is_left_alone(before: str, a
         ("torch.save(model, 'model.pt')", False),
     ],
 )
-def test_a_switch_that_changes_what_is_saved_or_asked_is_left_off(use: str, edited: bool) -> None:
+def test_a_switch_that_changes_what_is_saved_or_asked_is_left_off(use: str, on: bool) -> None:
     answer = FIXERS["compile-model"].rewrite(request(SWITCH + use + "\n"))
-    assert isinstance(answer, Edits if edited else Advice)
-    assert edited or "_orig_mod." in getattr(answer, "text", "")
+    assert isinstance(answer, Edits)
+    text = answer.files["train.py"]
+    assert ("default=True" in text) is on
+    assert ("\nmodel.compile()\nfor batch" in text) is not on
+
+
+def test_a_switch_that_prints_is_left_off() -> None:
+    text = SWITCH.replace("args.compile:\n", "args.compile:\n    print('compiling')\n")
+    answer = FIXERS["compile-model"].rewrite(request(text))
+    assert isinstance(answer, Edits)
+    assert "\nmodel.compile()\nfor batch" in answer.files["train.py"]
+
+
+def test_where_compiling_in_place_is_no_way_a_switch_that_changes_what_is_saved_is_told_of() -> None:
+    text = SWITCH + "torch.save(model.state_dict(), 'model.pt')\nmodel.register_forward_hook(see)\n"
+    answer = FIXERS["compile-model"].rewrite(request(text))
+    assert "_orig_mod." in getattr(answer, "text", "")
