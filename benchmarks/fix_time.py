@@ -55,12 +55,12 @@ def times_of(events: list[AnyEvent]) -> Times:
     began_ns = last_ns = events[0].at_ns
     for event in events:
         if isinstance(event, RunStarted | RunEnded | PhaseChanged | TrialStarted | TrialBlock | VerdictReached):
-            found.phases_ns[MEASURING if isinstance(event, TrialBlock) else phase] += event.at_ns - last_ns
+            measuring = isinstance(event, TrialBlock) and event.pair > 0  # the first pair comes after the starts
+            found.phases_ns[MEASURING if measuring else phase] += event.at_ns - last_ns
             last_ns = event.at_ns
         if isinstance(event, TraceWritten):
             found.steady_ns = found.steady_ns or event.at_ns - began_ns
         if isinstance(event, TrialBlock):
-            # The first pair comes after the starts, with which its time is counted.
             phase = AFTER
         elif isinstance(event, TrialStarted):
             phase = STARTING

@@ -31,6 +31,8 @@ from diagnose.units import NS_PER_S
 
 FULL_NS = 20 * NS_PER_S
 """A program whose training ends within this runs as it is; a longer one is shortened."""
+FULL_PART = 8
+"""Of a budget, one part in so many of what is left at most."""
 WHOLE_RUN_LIMIT_NS = 300 * NS_PER_S
 """For one run, with its start and all that it does beside training."""
 SHORT_NS = 8 * NS_PER_S
@@ -119,7 +121,8 @@ class WholeRunGate:
         if self._found is not None:
             return
         self._found = original
-        limit = {"seconds": FULL_NS / NS_PER_S}
+        left_ns = self.runs.deadline.left_ns
+        limit = {"seconds": min(FULL_NS, FULL_NS if left_ns is None else left_ns // FULL_PART) / NS_PER_S}
         seen, beside = self.runs.observe([Wanted(original, limit), Wanted(patched, limit)])
         if seen.cut or seen.returncode is None:
             steps = SHORT_NS // (TURNS * max(seen.step_ns, 1))
