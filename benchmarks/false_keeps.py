@@ -2,9 +2,10 @@
 
     python benchmarks/false_keeps.py OUTPUT.jsonl [--trials 200] [--per-control 10] [--minutes 60]
 
-Each session measures what the machine resolves, as `diagnose fix` does, then tries a patch that adds a comment, again
-and again. A trial counts as a false keep if its times alone would keep the patch: in `diagnose fix` the mechanism and
-the numerics gate would have to agree as well, so the share found here is an upper limit. Trials are those of `--quick`.
+Each session tries a patch that adds a comment, again and again, and measures what the machine resolves where a verdict
+hangs on it, as `diagnose fix` does. A trial counts as a false keep if its times alone would keep the patch: in
+`diagnose fix` the mechanism and the numerics gate would have to agree as well, so the share found here is an upper
+limit. Trials are those of `--quick`.
 OUTPUT takes one line a trial; a run that is stopped leaves what it has. `--summary` prints a line for such a file.
 """
 
@@ -54,7 +55,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("output", type=Path)
     parser.add_argument("--trials", type=int, default=200)
-    parser.add_argument("--per-control", type=int, default=10, help="trials in a session, after its control")
+    parser.add_argument("--per-control", type=int, default=10, help="trials in a session")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no trial after this long")
     parser.add_argument("--summary", action="store_true", help="run nothing; sum up OUTPUT")
     options = parser.parse_args()
@@ -78,17 +79,15 @@ def trials(count: int, per_control: int, end_s: float) -> Iterator[dict[str, obj
 
 
 def session(folder: Path, count: int, end_s: float) -> Iterator[dict[str, object]]:
-    """A control, then `count` trials of the same program with another comment."""
+    """`count` trials of the same program with another comment, and the controls that their verdicts ask for."""
     project = folder / "project"
     project.mkdir()
     (project / "train.py").write_text(PROGRAM)
     program = Program.parse(["train.py"], cwd=project)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with Bench(program, folder / "trials", Schedule.quick(), Deadline(), environment=environment) as bench:
-        original, twin = bench.copy({}, "original"), bench.copy({}, "twin")
-        control = bench.control(original, twin)
-        if control is None:
-            return
+        original = bench.copy({}, "original")
+        bench.prepare(original)
         for number in range(count):
             if time.monotonic() >= end_s:
                 return
@@ -101,8 +100,7 @@ def session(folder: Path, count: int, end_s: float) -> Iterator[dict[str, object
                 "estimate": saving and saving.estimate,
                 "low": saving and saving.low,
                 "high": saving and saving.high,
-                "resolution": control.resolution,
-                "step_ns": control.step_ns,
+                "resolution": verdict.resolution,
                 "pairs": verdict.pairs,
                 "seconds": time.monotonic() - began_s,
                 "load": os.getloadavg()[0],

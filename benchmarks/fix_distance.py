@@ -50,13 +50,11 @@ from diagnose.model import (
 from diagnose.plugins import Catalogue, load
 from diagnose.program import Program
 from diagnose.trace.readers import open_traces
-from diagnose.trial.ab.aa_control import AAControl
 from diagnose.trial.ab.arm_protocol import OnPair
 from diagnose.trial.ab.knob_search import OnSetting
 from diagnose.trial.bench import Trial
 from diagnose.trial.planning.estimates import Plan
 from diagnose.trial.planning.numerics_check import PartialStack
-from diagnose.trial.planning.prelaunch import Expected
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.trial.standalone import StandaloneRun
 
@@ -134,7 +132,6 @@ class Believing:
 
     program: Program
     texts: dict[str, Mapping[str, str]] = field(default_factory=dict)
-    control_cut_short: bool = False
 
     # ruff: noqa: ARG002 - the names are those of the protocol
     def copy(self, texts: Mapping[str, str], name: str) -> Program:
@@ -144,15 +141,8 @@ class Believing:
     def go_on(self) -> None:
         """Nobody leaves."""
 
-    def control(
-        self,
-        original: Program,
-        twin: Program,
-        on_pair: OnPair | None = None,
-        promised: Sequence[float] = (),
-        expected: Sequence[Expected] = (),
-    ) -> AAControl | None:
-        return AAControl(Interval(0.0, -0.01, 0.01), 0.01, 8, 2, _STEP_NS)
+    def prepare(self, original: Program) -> None:
+        """Nothing runs."""
 
     def choose(self, candidates: Sequence[Program], on_try: OnSetting, *, scale: bool = False) -> list[int]:
         return list(range(len(candidates)))
@@ -166,6 +156,7 @@ class Believing:
         numbers: Program | None = None,
         halfway: PartialStack | None = None,
         promised: float = 0.0,
+        on_sure: Callable[[Verdict], None] = lambda _verdict: None,
     ) -> Trial:
         return Trial(Verdict(fixer.name, Decision.KEPT, "believed", saving=_BELIEVED, saving_ns=1))
 

@@ -21,7 +21,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--budget",
         metavar="TIME",
-        help="end within this long, for example 10m: best first, and nothing is begun that cannot end",
+        help="end within this long, for example 90s or 1h; best first (default: 10m; `none` takes as long as it takes)",
     )
     parser.add_argument(
         "--allow",

@@ -18,7 +18,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--stop-after-trace", action="store_true", help="end the program once its trace is written")
     parser.add_argument("--fix", action="store_true", help="go on to try fixes, as `diagnose fix` does")
     parser.add_argument("--fail-on", choices=("high", "medium", "low"), help="exit 1 when a finding is this severe")
-    parser.add_argument("--budget", metavar="TIME", help="with --fix: end within this long, for example 10m")
+    parser.add_argument(
+        "--budget", metavar="TIME", help="with --fix: end within this long, for example 1h (default: 10m)"
+    )
 
 
 def add_watch_options(parser: argparse.ArgumentParser) -> None:

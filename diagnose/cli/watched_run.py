@@ -35,9 +35,12 @@ from diagnose.report.progress import Progress
 from diagnose.report.vocabulary import how_it_ended
 from diagnose.session import AnyEvent, RunEnded, RunStarted, Session, State, Warned
 from diagnose.trial.schedule import Schedule
-from diagnose.units import format_ns, parse_duration_ns, printable
+from diagnose.units import NS_PER_S, format_ns, parse_duration_ns, printable
 
+DEFAULT_BUDGET, NO_BUDGET = "10m", "none"
 INTERRUPTED = Cancelled.exit_code
+CLOSING_NS = 3 * NS_PER_S
+"""Of a budget, to end what still runs, take copies away and write the report; Python's own start is in it."""
 PAGE = "report.html"
 PROGRAM_FAILED = ProgramFailed.exit_code
 _SILENT = (-signal.SIGSEGV, -signal.SIGBUS)
@@ -152,7 +155,7 @@ class Watching:
         seen = observe(self.program, recipe, self.session, self.catalogue, self._stop, on_screen)
         self._returncode = seen.outcome.returncode
         code, message = judged(seen, self._stop.is_set(), _error_of(self.session.path))
-        left = fixing.after(time.monotonic_ns() - began_ns) if fixing is not None else None
+        left = fixing.after(time.monotonic_ns() - began_ns + CLOSING_NS) if fixing is not None else None
         if code == 0 and left is not None:
             message, _ = self._fix(seen, left)
         elif code == PROGRAM_FAILED and left is not None and _ran_out_of_memory(seen):
@@ -182,6 +185,7 @@ class Watching:
             fixing.allow,
             died,
             self._stop.is_set,
+            self.state.started.at_ns if self.state.started is not None else None,
         )
         return compose.summary(outcome), outcome.patch is not None
 
@@ -227,7 +231,7 @@ def fixing_of(args: argparse.Namespace) -> Fixing:
 
     on_one_host(program_of(args.words[1:], args.words[0]))
     return Fixing(
-        budget_of(args),
+        budget_of(args, DEFAULT_BUDGET),
         getattr(args, "allow", None) == "training",
         getattr(args, "quick", False),
         names_in(getattr(args, "only", None)),
@@ -244,14 +248,15 @@ def on_one_host(words: Split) -> None:
         )
 
 
-def budget_of(args: argparse.Namespace) -> int | None:
-    """What --budget says, in ns; None without it. Raises UsageError for what is no duration."""
+def budget_of(args: argparse.Namespace, default: str = NO_BUDGET) -> int | None:
+    """What --budget says, in ns, or else the default; None for `none`. Raises UsageError for what is no duration."""
+    said = args.budget or default
     try:
-        budget_ns = parse_duration_ns(args.budget) if args.budget else None
+        budget_ns = parse_duration_ns(said) if said != NO_BUDGET else None
     except ValueError as error:
         raise UsageError(f"--budget: {error}") from error
-    if budget_ns is not None and not args.budget.strip()[-1].isalpha():
-        talk(f"diagnose: --budget {args.budget} is taken as {format_ns(budget_ns)}; write {args.budget}m for minutes")
+    if budget_ns is not None and not said.strip()[-1].isalpha():
+        talk(f"diagnose: --budget {said} is taken as {format_ns(budget_ns)}; write {said}m for minutes")
     return budget_ns
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import math
 import os
 import pty
 import signal
@@ -115,6 +116,7 @@ def _follow(
     read_counters_at, silence = time.monotonic() + COUNTERS_EVERY_S, StallNotice(time.monotonic())
     log = LogLength(recipe)
     stopped, slowest, told = False, Slowest(), None
+    ends_at = time.monotonic() + recipe.most_s if recipe.most_s is not None else math.inf
     while True:
         with suppress(subprocess.TimeoutExpired):
             program.wait(timeout=LOOK_EVERY_S)
@@ -136,7 +138,8 @@ def _follow(
             read_counters_at = time.monotonic() + COUNTERS_EVERY_S
             for rank, values in _read(counters).items():
                 tell(CounterValues(rank, values))
-        if not stopped and (stop.is_set() or (tail.all_traced and log.suffices(time.monotonic()))):
+        enough = tail.all_traced and log.suffices(time.monotonic())
+        if not stopped and (stop.is_set() or enough or time.monotonic() >= ends_at):
             stopped = True
             processes.end_all(program.pid, folder)
 

@@ -13,6 +13,8 @@ WAITING = 6
 """One part in so many of a budget may pass until steps are steady."""
 LOGGING = 40
 """One part in so many, while the log grows."""
+ENDING_S = 4.0
+"""To end the program and to read what it left, before a budget is over that its watching has used up."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class Recipe:
     """Steps after which the trace is taken even of a program that is never steady."""
     most_warmup_s: float = 60.0
     """Seconds after its first step, the same."""
+    most_s: float | None = None
+    """Seconds after its start, when the program is ended, whatever was seen of it."""
     ranks: str | tuple[int, ...] = SOME
     """Which ranks of a job are traced: `some`, `all`, or these (`diagnose.collect.traced_ranks`)."""
 
@@ -54,6 +58,7 @@ class Recipe:
             self,
             most_warmup_s=min(self.most_warmup_s, budget_s / WAITING),
             most_log_s=min(self.most_log_s, budget_s / LOGGING),
+            most_s=max(1.0, budget_s - ENDING_S),
         )
 
     def to_json(self, folder: Path) -> dict[str, Any]:

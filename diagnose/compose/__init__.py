@@ -32,7 +32,7 @@ from diagnose.trial.process.capacity import while_watched
 from diagnose.trial.process.process_group import never, undisturbed
 from diagnose.trial.process.write_guard import written_elsewhere
 from diagnose.trial.schedule import Deadline, Schedule
-from diagnose.trial.window_cost import written_ns
+from diagnose.trial.watched_cost import start_ns, written_ns
 from diagnose.units import format_ns, format_share
 
 __all__ = ["WITHOUT_ASKING", "GreedySearch", "Outcome", "dry_run", "fix", "stack_store", "summary"]
@@ -56,8 +56,11 @@ def fix(
     allow: frozenset[Gate] = WITHOUT_ASKING,
     died: bool = False,
     cancelled: Callable[[], bool] = never,
+    began_ns: int | None = None,
 ) -> Outcome:
     """Try what the findings suggest, on copies below `folder` that are gone in the end; the patch is stored there.
+
+    `began_ns` is when the watched program was started, in ns since the epoch.
 
     `died`: memory ran out, and what is looked for is a program that runs; so it is where a copy dies of what it keeps
     from step to step, for which it was watched for too short. Writes nothing to the user's files. Raises
@@ -77,6 +80,8 @@ def fix(
             deadline,
             memory=while_watched(traces),
             window_ns=written_ns(traces),
+            start_ns=start_ns(traces, began_ns),
+            step_ns=diagnosis.steps.median_ns or 0,
             on_phase=journal.phase,
             on_control=journal.tell_of_control,
             cancelled=cancelled,

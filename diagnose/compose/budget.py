@@ -1,10 +1,10 @@
 """The user's budget: what still fits into it, with the time of the last runs set aside.
 
-Nothing is begun that cannot end. How long a trial will take is told by those before it: a start with its warm-up, the
-blocks of its turns, the captures of its gate. The first trials of a session rest on the control alone, and what no
-process of it has shown yet, compiling above all, is assumed, and that the patched program is no faster. Where nothing
-but that stands against a fix that promises a clear saving, its trial is begun: should the assumption hold, the budget
-cuts it short, and that is told.
+How long a trial will take is told by those before it, and before the first by the watched run: a start with its
+warm-up, the blocks of its turns, the captures of its gate. What nothing has shown yet, compiling above all, is assumed,
+and that the patched program is no faster. Nothing is begun that cannot end by this, with two exceptions, which the
+budget may cut short, and that is told: a fix that promises a clear saving and may end if an assumption fails; and one
+that promises a large saving while much of the budget is left, or nothing was tried.
 
 What the end needs beside the last runs hangs on what is kept. Where its numbers as a whole were held against the
 original's already, nothing; and a fix that then changes no bit leaves it so. One that rounds otherwise in a program
@@ -23,9 +23,11 @@ from diagnose.model import Gate, GateResult
 from diagnose.trial.planning.estimates import Plan
 from diagnose.trial.schedule import Deadline
 from diagnose.units import format_ns
-from diagnose.verdict import CLEAR_SAVING
+from diagnose.verdict import CLEAR_SAVING, SURE_SAVING
 
 OUT_OF_BUDGET = "the budget ran out"
+UNSPENT = 3
+"""While one part in so many of a budget is left, nothing that promises a large saving is given up for lack of time."""
 
 
 @dataclass
@@ -37,8 +39,13 @@ class Budget:
     held: bool = True
     """Whether the numbers of what is kept, as a whole, were held against the original's."""
     kept: tuple[Fixer, ...] = ()
+    tried: bool = False
+    """Whether any trial was begun."""
     on_risk: Callable[[str, str], None] = lambda _phase, _detail: None
     """Told of a trial that may be cut short, and by how much."""
+
+    def __post_init__(self) -> None:
+        self._whole_ns = self.deadline.left_ns or 0
 
     def grew(self, fixer: Fixer, gate: GateResult | None) -> None:
         """This one is kept too, which passed a gate."""
@@ -83,12 +90,24 @@ class Budget:
         """
         return self._refused(self.bench.trial_ns(plan), self.bench.final_ns(held=self._covers(plan.fixer), runs=1))
 
+    def begins(self) -> None:
+        """A trial is the next thing."""
+        self.tried = True
+
     def risks(self, plan: Plan) -> bool:
-        """Whether a refused trial is begun all the same, as it promises much and may end in time: told if so. Then the
-        numbers of the whole are looked at as far as there is time."""
-        reason = self.refused_plan(plan)
+        """Whether a refused trial is begun all the same: told if so.
+
+        One that may end in time, as it promises much; then the numbers of the whole are looked at as far as there is
+        time, and while nothing is kept, no last run has its time. Any that promises a large saving while a third of
+        the budget is left, or nothing was tried: estimates are no reason to give that up.
+        """
+        reason, left_ns = self.refused_plan(plan), self.deadline.left_ns
+        if reason is None or left_ns is None or left_ns == 0 or plan.promised <= CLEAR_SAVING:
+            return False
         at_best_ns, end_ns = self.bench.trial_ns(plan, at_best=True), self.bench.final_ns(held=True, runs=1)
-        if reason is None or plan.promised <= CLEAR_SAVING or self._refused(at_best_ns, end_ns) is not None:
+        fits = self._refused(at_best_ns, end_ns if self.kept else 0) is None
+        large = plan.promised >= SURE_SAVING and (not self.tried or UNSPENT * left_ns >= self._whole_ns)
+        if not (fits or large):
             return False
         self.on_risk(f"trying {plan.fixer.name} although it may be cut short", reason)
         return True

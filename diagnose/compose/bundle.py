@@ -7,8 +7,10 @@ trial of all breaks down, halves of them are tried.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from diagnose.compose.candidates import Candidate, followed
 from diagnose.compose.constraints import excluded_by
@@ -27,6 +29,8 @@ from diagnose.session import TrialStarted
 from diagnose.trial.bench import Trial
 from diagnose.trial.planning.estimates import Plan
 from diagnose.trial.planning.numerics_check import PartialStack
+from diagnose.trial.schedule import Deadline
+from diagnose.trial.time_limit import TimeIsUp, interrupted_at
 
 LEAST = 3
 """Fewer are tried one by one, if there is time for that: it says more of each."""
@@ -82,9 +86,9 @@ class Bundle:
         """The plan of a trial of all its members."""
         harmless = self.without_training
         if not self.trains or not harmless.members:
-            return Plan(as_one(self.fixers), names=self.names, promised=self.share)
+            return Plan(as_one(self.fixers), promised=self.share)
         part, saved_ns = as_one(harmless.fixers), harmless.predicted_ns
-        return Plan(as_one(self.fixers), part=part, saved_ns=saved_ns, names=self.names, promised=self.share)
+        return Plan(as_one(self.fixers), part=part, saved_ns=saved_ns, promised=self.share)
 
     @property
     def predicted_ns(self) -> int:
@@ -110,24 +114,31 @@ class Bundle:
 
 
 def gather(
-    stack: Stack, queue: Sequence[Candidate], allow: Collection[Gate], on_ask: Callable[[Fixer], None] = lambda _: None
+    stack: Stack,
+    queue: Sequence[Candidate],
+    allow: Collection[Gate],
+    on_ask: Callable[[Fixer], None] = lambda _: None,
+    patience: Deadline | None = None,
 ) -> Bundle:
     """All fixes of the queue that go together, each put on top of those before it.
 
     What changes the training, where that is allowed, comes last. Left for later: what is not judged by the step's time
     alone, what excludes one that is in already or takes back what that wrote (two cures of one ailment), a plan that
     one of the others makes obsolete, and a fixer that fails. `on_ask` is told who is asked, which takes a while where
-    programs are long.
+    programs are long: after `patience`
+    the others are left for later, too.
     """
     gathered = Gathering(stack, allow, on_ask=on_ask)
-    bold = gathered.put_on(queue, trains=False)
-    harmless = gathered.stack
-    if bold:
-        again = followed(queue, stack.texts, harmless.texts)
-        # What rests on one of them had nothing to change before it.
-        due = [one for one in again if one.fixer.name in bold or not bold.isdisjoint(one.fixer.after)]
-        gathered.put_on(due, trains=True)
-    return Bundle(tuple(gathered.members), gathered.stack, harmless)
+    harmless = None
+    with contextlib.suppress(TimeIsUp), interrupted_at(patience or Deadline()):
+        bold = gathered.put_on(queue, trains=False)
+        harmless = gathered.stack
+        if bold:
+            again = followed(queue, stack.texts, harmless.texts)
+            # What rests on one of them had nothing to change before it.
+            due = [one for one in again if one.fixer.name in bold or not bold.isdisjoint(one.fixer.after)]
+            gathered.put_on(due, trains=True)
+    return Bundle(tuple(gathered.members), gathered.stack, harmless or gathered.stack)
 
 
 class Gathering:
@@ -180,10 +191,12 @@ class Gathering:
         chosen = fits[0]
         if (chosen.fixer.gate is Gate.TRAINING) is not trains:
             return not trains
-        self.members.append(ProposedEdits(found.proposal, tuple(fits), found.advice))
-        self.stack = self.stack.with_fix(
+        more = ProposedEdits(found.proposal, tuple(fits), found.advice)
+        stack = self.stack.with_fix(
             chosen.fixer, found.proposal.findings, chosen.setting, chosen.answer, together=True, foreseen=foreseen
         )
+        members = [*self.members, more]
+        self.members, self.stack = members, stack  # no call between the two: an interruption leaves both or none
         return trains
 
 
@@ -234,8 +247,10 @@ def try_bundle(
     numbers = original if stack.bitwise else baseline
     part = bundle.without_training.fixers
     halfway = PartialStack(harmless, as_one(part)) if harmless is not None and part else None
-    trial = bench.attempt(as_one(bundle.fixers), baseline, patched, journal.telling(TOGETHER), numbers, halfway)
-    journal.tell(replace(trial.verdict, predicted_ns=bundle.predicted_ns, prediction=bundle.prediction, diff=diff))
+    figures: dict[str, Any] = {"predicted_ns": bundle.predicted_ns, "prediction": bundle.prediction, "diff": diff}
+    telling, sure = journal.telling(TOGETHER), journal.telling_sure(None, **figures)
+    trial = bench.attempt(as_one(bundle.fixers), baseline, patched, telling, numbers, halfway, on_sure=sure)
+    journal.tell(replace(trial.verdict, **figures))
     return trial
 
 

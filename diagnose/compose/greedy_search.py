@@ -10,6 +10,8 @@ original alone.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,8 +23,7 @@ from diagnose.compose.candidates import Candidate, candidates, followed, review
 from diagnose.compose.constraints import excluded_by
 from diagnose.compose.dry_run import not_allowed
 from diagnose.compose.final_check import FinalCheck
-from diagnose.compose.first_trial import expected
-from diagnose.compose.journal import Journal, Record
+from diagnose.compose.journal import Journal, Record, listed
 from diagnose.compose.latent_findings import in_words, with_foreseen
 from diagnose.compose.leave_one_out import LeaveOneOut
 from diagnose.compose.outcome import Outcome
@@ -35,20 +36,21 @@ from diagnose.compose.trials import Trials
 from diagnose.compose.tuning import Tuning
 from diagnose.compose.unnamed import UNNAMED, is_named, unnamed
 from diagnose.fixer import Edits, Fixer
-from diagnose.model import TOGETHER, Decision, Diagnosis, Gate, GateResult, Interval, Verdict
+from diagnose.model import TOGETHER, Decision, Diagnosis, Gate, GateResult, Verdict
 from diagnose.plugins import Catalogue
 from diagnose.program import Program
 from diagnose.session import PatchAccepted
-from diagnose.trial.ab.aa_control import AAControl
 from diagnose.trial.planning.estimates import Plan
-from diagnose.trial.planning.prelaunch import Expected
 from diagnose.trial.schedule import Deadline, Schedule
-from diagnose.verdict import Pair
+from diagnose.trial.time_limit import TimeIsUp, interrupted_at
+from diagnose.units import format_ns
 from diagnose.what_if import foresee
 
 WITHOUT_ASKING = frozenset({Gate.BITWISE, Gate.ROUNDING})
 """Classes of fixes that are tried unless the user says otherwise."""
-_NO_CONTROL = "the budget left no time to measure what this machine can resolve"
+_FEW = 3
+MOST_TO_ASK = 4
+"""One part in so many of the time that is left may pass while fixers look at the program."""
 
 
 class GreedySearch:
@@ -79,7 +81,6 @@ class GreedySearch:
         self._queue = list(candidates(program, diagnosis.findings, catalogue))
         self._stack = Stack.of(program, known)
         self._step_ns = diagnosis.steps.median_ns or 0
-        self._promised = [one.fixer.promised_share(one.finding) for one in self._queue]
         more = list(unnamed(diagnosis, known.facts, catalogue, {one.fixer.name for one in self._queue}))
         self._queue += more
         self._done: set[str] = set()
@@ -104,19 +105,22 @@ class GreedySearch:
         return replace(self._run(), no_time=tuple(self._no_time))
 
     def _run(self) -> Outcome:
-        original, control = None, None
+        if not self._queue:
+            return Outcome(self._journal.verdicts, None)
+        original = patched = self._copy(self._stack, "original")
+        self._bench.prepare(original)
+        patched = self._try_all(original, patched)
+        if not self._stack.kept:
+            return Outcome(self._journal.verdicts, None)
+        return self._finish(original, patched)
+
+    def _try_all(self, original: Program, baseline: Program) -> Program:
+        """Try all of the queue; the program with all that holds."""
         while self._queue:
             due = self._due()
-            if due is None:
-                continue
-            if original is None:
-                original = patched = self._copy(self._stack, "original")
-                first = expected(due, self._stack, original, self._copy, self._larger, self._step_ns)
-                control = self._control(original, first)
-            patched = self._try(due, original, patched, control)
-        if original is None or control is None or not self._stack.kept:
-            return Outcome(self._journal.verdicts, None, control)
-        return self._finish(original, patched, control)
+            if due is not None:
+                baseline = self._try(due, original, baseline)
+        return baseline
 
     def _due(self) -> Bundle | ProposedEdits | None:
         """What to try now; None where the next of the queue turned out to be nothing to try."""
@@ -136,13 +140,11 @@ class GreedySearch:
         waiting = frozenset[str]().union(*self._groups)
         return [one for one in self._queue if one.fixer.name not in waiting]
 
-    def _try(
-        self, due: Bundle | ProposedEdits, original: Program, baseline: Program, control: AAControl | None
-    ) -> Program:
+    def _try(self, due: Bundle | ProposedEdits, original: Program, baseline: Program) -> Program:
         """One trial; the baseline of the next one."""
         if isinstance(due, Bundle):
-            return self._try_together(due, original, baseline, control) or baseline
-        return self._try_alone(due, original, baseline, control) or baseline
+            return self._try_together(due, original, baseline) or baseline
+        return self._try_alone(due, original, baseline) or baseline
 
     def _bundle(self) -> Bundle | None:
         """What may be tried at once; None where that is too little."""
@@ -153,11 +155,12 @@ class GreedySearch:
             if one.fixer.name not in self._apart and (group is None or one.fixer.name in group)
         ]
         self._part = group is not None
-        # Where time is short, two may have to go together: how long a trial takes is known after the control.
+        # Where time is short, two may have to go together.
         least = LEAST if group is None and self._deadline.at_ns is None else 2
         if len({one.fixer.name for one in some}) >= least:
             self._journal.phase("looking at what each fix would change")
-            found = gather(self._stack, some, self._allow, lambda _fixer: self._bench.go_on())
+            patience = self._deadline.part(MOST_TO_ASK)
+            found = gather(self._stack, some, self._allow, lambda _fixer: self._bench.go_on(), patience)
             if len(found.members) >= least:
                 return found
         self._apart.update(one.fixer.name for one in some)
@@ -176,12 +179,14 @@ class GreedySearch:
         """
         known, names = self._stack.known, bundle.names
         if known.traces and names not in self._foreseen:
-            found, waiting = foresee(known.traces[0], self._catalogue, bundle.rules), [one.fixer for one in self._queue]
-            whole = with_foreseen(bundle, self._stack, found, self._program, self._catalogue, waiting, self._done)
-            self._foreseen[names] = whole
+            waiting = [one.fixer for one in self._queue]
+            with contextlib.suppress(TimeIsUp), interrupted_at(self._deadline.part(MOST_TO_ASK)):
+                found = foresee(known.traces[0], self._catalogue, bundle.rules)
+                bundle = with_foreseen(bundle, self._stack, found, self._program, self._catalogue, waiting, self._done)
+            self._foreseen[names] = bundle
         return self._foreseen.get(names, bundle)
 
-    def _finish(self, original: Program, patched: Program, control: AAControl) -> Outcome:
+    def _finish(self, original: Program, patched: Program) -> Outcome:
         """Set the knobs, take out what is not needed, try what that had excluded, then judge the whole."""
         tuning = Tuning(self._bench, self._copy, self._journal, self._budget)
         self._stack, patched = tuning.run(self._stack, patched, self._allow)
@@ -189,26 +194,29 @@ class GreedySearch:
         check = LeaveOneOut(self._bench, self._copy, self._journal, self._budget)
         self._stack, patched = check.run(self._stack, patched)
         self._queue = self._released()
-        while self._queue:
-            due = self._due()
-            if due is not None:
-                patched = self._try(due, original, patched, control)
+        patched = self._try_all(original, patched)
         if not self._stack.kept:
-            return Outcome(self._journal.verdicts, None, control)
+            return Outcome(self._journal.verdicts, None)
         final = FinalCheck(self._bench, self._copy, self._journal, self._budget, self._schedule)
         judged = final.judge(self._stack, original, patched, self._sound)
         if judged is None:
-            return Outcome(self._journal.verdicts, None, control)
+            return Outcome(self._journal.verdicts, None)
         stack, patched, gate = judged
-        measured = final.alone(stack, original, patched, control.step_ns, gate)
-        return Outcome(self._journal.verdicts, stack.patch, control, measured, stack)
+        measured = final.alone(stack, original, patched, self._step_ns, gate)
+        return Outcome(self._journal.verdicts, stack.patch, measured, stack)
 
     def _ready(self, proposal: Proposal) -> ProposedEdits | None:
         """What the fixer would do, where that is to be tried now; what stands against it is told."""
         fixer = proposal.fixer
         self._bench.go_on()
         try:
-            found = ask(self._stack, proposal)
+            with interrupted_at(self._deadline.part(MOST_TO_ASK)):
+                found = ask(self._stack, proposal)
+        except TimeIsUp:
+            self._settle(fixer)
+            late = OUT_OF_BUDGET if self._deadline.passed else "to see what it would change took too long"
+            self._give_up(ProposedEdits(proposal), late, no_time=True)
+            return None
         except Exception as error:  # noqa: BLE001 - a fixer may be the user's own; a broken one must not hide the others
             self._settle(fixer)
             self._journal.tell_of(Verdict(fixer.name, Decision.FAILED, f"the fixer itself failed: {error!r}"), proposal)
@@ -266,26 +274,9 @@ class GreedySearch:
                 there = Proposal(fixer, (self._stack.as_found(finding),))
                 self._journal.tell_of(Verdict(fixer.name, Decision.ADVICE, text), there)
 
-    def _control(self, original: Program, first: Sequence[Expected]) -> AAControl | None:
-        what, against = "measuring what this machine can resolve", "original against itself"
-        self._journal.phase(what, against)
-        twin = self._bench.copy(self._stack.edited, "twin")
-
-        def goes_on(number: int, _pair: Pair, _so_far: Interval | None) -> None:
-            self._journal.phase(what, f"{against}, pair {number + 1}")
-
-        control = self._bench.control(original, twin, goes_on, self._promised, first)
-        if control is not None:
-            self._journal.tell_of_control(control)
-            if control.alternated:
-                self._journal.warn("two copies do not fit on the device together; they run in alternation")
-        return control
-
-    def _try_together(
-        self, bundle: Bundle, original: Program, baseline: Program, control: AAControl | None
-    ) -> Program | None:
+    def _try_together(self, bundle: Bundle, original: Program, baseline: Program) -> Program | None:
         """One trial of many fixes; the new baseline if they hold. Where they break down, halves of them come next."""
-        apart = control is None or (not self._part and better_apart(bundle, self._budget))
+        apart = not self._part and better_apart(bundle, self._budget)
         found = None if apart else affordable(bundle, self._stack, self._queue, self._allow, self._budget)
         if found is None:
             self._apart.update(bundle.names)  # each says for itself why it is not tried
@@ -294,6 +285,7 @@ class GreedySearch:
         whole = as_one(bundle.fixers)
         patched = self._copy(bundle.stack, "together")
         harmless = self._copy(bundle.harmless, "harmless") if bundle.trains else None
+        self._begin(TOGETHER, bundle.names)
         trial = try_bundle(self._bench, self._journal, bundle, self._stack, original, baseline, patched, harmless)
         if trial.verdict.decision is Decision.KEPT:
             self._accept_all(bundle, trial.verdict)
@@ -328,19 +320,13 @@ class GreedySearch:
             self._journal.tell_of(verdict, member.proposal)
         self._journal.record(PatchAccepted(diff=self._stack.patch.text, fixers=list(self._stack.names)))
 
-    def _try_alone(
-        self, ready: ProposedEdits, original: Program, baseline: Program, control: AAControl | None
-    ) -> Program | None:
+    def _try_alone(self, ready: ProposedEdits, original: Program, baseline: Program) -> Program | None:
         """One fix, where there is time for it; the new baseline if it holds."""
-        if control is None:
-            late = self._deadline.passed or self._bench.control_cut_short
-            early = "the program ends before it could be measured"
-            self._give_up(ready, _NO_CONTROL if late else early, no_time=late)
-            return None
         ready, reason = self._budget.affordable(ready)
         if reason is not None:
             self._give_up(ready, reason, no_time=True)
             return None
+        self._begin(ready.proposal.fixer.name, ())
         alone = SingleTrials(self._bench, self._copy, self._journal, self._budget)
         held = alone.run(ready, self._stack, original, baseline)
         if held is None:
@@ -348,6 +334,17 @@ class GreedySearch:
         self._accept(ready.proposal, held.variant, held.trial.verdict.gate)
         self._look_again(held.variant.fixer, held.trial.traces, _patched_ns(held.trial.verdict))
         return held.patched
+
+    def _begin(self, name: str, members: Sequence[str]) -> None:
+        """A trial is next: told with the time that is left, and with what comes after it."""
+        self._budget.begins()
+        left_ns = self._deadline.left_ns
+        if left_ns is None:
+            return
+        later = dict.fromkeys(one.fixer.name for one in self._queue if one.fixer.name not in (name, *members))
+        few = [*itertools.islice(later, _FEW), *([f"{len(later) - _FEW} more"] if len(later) > _FEW else [])]
+        then = f", then {listed(few)}" if few else ""
+        self._journal.phase(f"{format_ns(left_ns)} of the budget left", f"now {name}{then}")
 
     def _accept(self, proposal: Proposal, variant: Variant, gate: GateResult | None) -> None:
         grown = self._stack.with_fix(variant.fixer, proposal.findings, variant.setting, variant.answer)
@@ -364,9 +361,12 @@ class GreedySearch:
 
     def _look_again(self, fixer: Fixer, windows: Sequence[Path], step_ns: int | None) -> None:
         """Let the findings of the new state, whose untraced step is known from its trial, decide what is tried next."""
-        seen = review(
-            self._queue, windows, self._program, self._stack.known, self._catalogue, step_ns, self._stack.names
-        )
+        known, names = self._stack.known, self._stack.names
+        try:
+            with interrupted_at(self._deadline):
+                seen = review(self._queue, windows, self._program, known, self._catalogue, step_ns, names)
+        except TimeIsUp:
+            return  # each that is left says so
         self._queue = [one for one in seen.queue if one.fixer.name not in self._done]
         for candidate, fate in seen.gone:
             if candidate.fixer.name not in self._done:

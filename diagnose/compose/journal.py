@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from diagnose.compose.proposals import Proposal
 from diagnose.model import Decision, Interval, Verdict
@@ -13,6 +14,7 @@ from diagnose.trial.ab.arm_protocol import OnPair
 from diagnose.verdict import Pair
 
 Record = Callable[[AnyEvent], None]
+FOR_NOW = "kept for now, as whole runs are still to be compared"
 NOTHING_TO_CHANGE = "nothing to change in the program as it stands"
 
 
@@ -32,6 +34,18 @@ class Journal:
         """A verdict on what was proposed, with what was predicted and where."""
         predicted = replace(verdict, predicted_ns=proposal.predicted_ns, prediction=proposal.prediction)
         self.tell(replace(predicted, where=proposal.where))
+
+    def telling_sure(self, proposal: Proposal | None, **figures: Any) -> Callable[[Verdict], None]:
+        """Tells of a fix that only whole runs could still speak against; `figures` go into its verdict."""
+
+        def tell(verdict: Verdict) -> None:
+            verdict = replace(verdict, summary=f"{verdict.summary}; {FOR_NOW}", **figures)
+            if proposal is None:
+                self.tell(verdict)
+            else:
+                self.tell_of(verdict, proposal)
+
+        return tell
 
     def tell_of_none(self, fixer: str) -> None:
         """That a finding named it, and that it has neither an edit nor advice; nothing where it was told of before."""

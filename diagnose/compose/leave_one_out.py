@@ -4,7 +4,8 @@ A fix was measured on top of what had been kept before. What came later may cure
 earlier one is a line of the user's source for nothing. So the stack is run against itself without each fix but the last
 one, whose own trial was just that. Of fixes that were tried at once this is the trial of each. Those go first that are
 the likeliest to be there for nothing: that share their ailment with most others, and promised least. Where only one of
-them is left, it is tried against the original: what they gave together was not its own.
+them is left, it is tried against the original, unless what they gave together less what the others gave is a saving
+already.
 
 What rode along for less than a trial can show is asked of all at once: one by one each of them would be found to give
 nothing, and all that they give together would be lost. A fix goes only where there is time to hold the numbers of the
@@ -13,19 +14,20 @@ others against the original's without it; the numbers with it are known.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from diagnose.compose.budget import Budget
 from diagnose.compose.bundle import as_one
 from diagnose.compose.journal import Journal, listed
 from diagnose.compose.stack import Kept, Stack
 from diagnose.compose.trials import Trials
-from diagnose.model import Decision, Verdict
+from diagnose.model import TOGETHER, Decision, Interval, Verdict
 from diagnose.program import Program, patch
 from diagnose.session import PatchAccepted, TrialStarted
-from diagnose.verdict import LEAST_SAVING
+from diagnose.verdict import CLEAR_SAVING, LEAST_SAVING
 
 CHECK = "leave-one-out check"
 _FEW = 3
@@ -41,6 +43,8 @@ class LeaveOneOut:
     """A copy of the program with a stack in it."""
     journal: Journal
     budget: Budget
+    given: list[Interval | None] = field(default_factory=list)
+    """What each that was taken out gave beside the others."""
 
     def run(self, stack: Stack, patched: Program) -> tuple[Stack, Program]:
         """What is left of the stack, with a copy of the program that has just that in it.
@@ -84,6 +88,7 @@ class LeaveOneOut:
         fixer = as_one([one.fixer for one in kept])
         found = self.bench.leave_out(fixer, left, patched, self.journal.telling(names[0]), shown).verdict
         goes = found.decision in _NOT_NEEDED and self._may_go(names, found)
+        self.given.extend([found.saving] if goes else [])
         for name in names:
             self._tell_of_one_of(names, name, found, rest, goes=goes)
         return (*(self._drop(rest, left) if goes else (stack, patched)), names)
@@ -118,7 +123,15 @@ class LeaveOneOut:
         kept = stack.kept[stack.names.index(name)]
         if any(not finding.asks_for_time for finding in kept.findings):
             return False  # time alone does not decide on it
-        return stack.names != (name,) or kept.together  # else it had a trial of its own
+        return stack.names != (name,) or (kept.together and not self._left_over())
+
+    def _left_over(self) -> bool:
+        """Whether what was kept at once surely saves time without all that was taken out since: it must be its own."""
+        together = next((one.saving for one in self.journal.verdicts if one.fixer == TOGETHER), None)
+        if together is None or any(saving is None or saving.high >= 1 for saving in self.given):
+            return False
+        step = (1 - together.low) / math.prod(1 - max(0.0, saving.high) for saving in self.given if saving)
+        return 1 - step > CLEAR_SAVING
 
     def _warn_of(self, late: dict[str, str], stack: Stack) -> None:
         """Say once of all for which there was no time, by name with the reason, what they stay on."""
@@ -142,6 +155,7 @@ class LeaveOneOut:
             if not self._may_go((name,), found):
                 self.journal.tell(replace(before, summary=f"{before.summary}; {CHECK}: {found.summary}"))
                 return True
+            self.given.append(found.saving)
             since = () if kept.together else stack.names[stack.names.index(name) + 1 :]
             self.journal.tell(_dropped(before, found, since, rest.names))
             return False

@@ -9,7 +9,6 @@ from diagnose.compose.stack import Stack
 from diagnose.model import Verdict
 from diagnose.program import patch
 from diagnose.session import FinalMeasured
-from diagnose.trial.ab.aa_control import AAControl
 
 
 @dataclass(frozen=True)
@@ -20,7 +19,6 @@ class Outcome:
     """The last word on each fix."""
     patch: patch.Patch | None
     """All kept fixes together; None when none was kept."""
-    control: AAControl | None = None
     final: FinalMeasured | None = None
     stack: Stack | None = None
     """What the patch is made of."""

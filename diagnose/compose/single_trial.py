@@ -91,7 +91,8 @@ class SingleTrials:
         # Where time is counted, what saves far less than it promised leaves its time to others.
         promised = proposal.share if self.budget.deadline.at_ns is not None else 0.0
         telling = self.journal.telling(fixer.name)
-        trial = self.bench.attempt(fixer, baseline, patched, telling, numbers, promised=promised)
+        sure = self.journal.telling_sure(proposal, setting=dict(variant.setting), diff=diff)
+        trial = self.bench.attempt(fixer, baseline, patched, telling, numbers, promised=promised, on_sure=sure)
         trial = replace(trial, verdict=self._beside_time(trial.verdict, proposal, fixer, numbers, patched))
         self.journal.tell_of(replace(trial.verdict, setting=dict(variant.setting), diff=diff), proposal)
         return trial

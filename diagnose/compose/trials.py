@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from diagnose.fixer import Fixer
-from diagnose.model import Gate, GateResult
+from diagnose.model import Gate, GateResult, Verdict
 from diagnose.program import Program
-from diagnose.trial.ab.aa_control import AAControl
 from diagnose.trial.ab.arm_protocol import OnPair
 from diagnose.trial.ab.knob_search import OnSetting
 from diagnose.trial.bench import Trial
 from diagnose.trial.planning.estimates import Plan
 from diagnose.trial.planning.numerics_check import PartialStack
-from diagnose.trial.planning.prelaunch import Expected
 from diagnose.trial.standalone import StandaloneRun
 
 
@@ -26,17 +24,8 @@ class Trials(Protocol):
         ...
 
     def copy(self, texts: Mapping[str, str], name: str) -> Program: ...
-    def control(
-        self,
-        original: Program,
-        twin: Program,
-        on_pair: OnPair | None = None,
-        promised: Sequence[float] = (),
-        expected: Sequence[Expected] = (),
-    ) -> AAControl | None: ...
-    @property
-    def control_cut_short(self) -> bool:
-        """Whether the newest control ended for lack of time, and not with the program."""
+    def prepare(self, original: Program) -> None:
+        """Start the program as found, which any first trial needs, while it is still being decided what that is."""
         ...
 
     def choose(self, candidates: Sequence[Program], on_try: OnSetting, *, scale: bool = False) -> list[int]: ...
@@ -49,6 +38,7 @@ class Trials(Protocol):
         numbers: Program | None = None,
         halfway: PartialStack | None = None,
         promised: float = 0.0,
+        on_sure: Callable[[Verdict], None] = lambda _verdict: None,
     ) -> Trial: ...
     def leave_out(
         self,

@@ -378,7 +378,7 @@ def particulars(verdict: Verdict) -> list[tuple[str, str]]:
     if prediction := compared(verdict):
         said.append(("prediction", prediction))
     if verdict.resolution is not None:
-        said.append(("resolution", f"{told(verdict.resolution)} of a step: the original against itself"))
+        said.append(("resolution", f"{told(verdict.resolution)} of a step: less cannot be told from none"))
     if verdict.gate is not None:
         said.append(("numbers", _equal(verdict.gate)))
     if verdict.mechanism is not None:

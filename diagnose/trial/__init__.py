@@ -5,5 +5,6 @@ bench ──▶ planning       what runs when
      ├──▶ gates    does it still compute the same? ────────────────┼──▶ decision ──▶ verdict
      ├──▶ standalone, baseline_failure, mechanism ─────────────────┘
      └──▶ process       all of these run in processes of `process`
-schedule, window_cost       how long turns and profiler windows take
+schedule, watched_cost      how long turns, starts and profiler windows take
+time_limit                  ends what computes for too long
 """

@@ -12,11 +12,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from diagnose.errors import ProgramFailed
 from diagnose.fixer import Fixer
 from diagnose.model import Decision, Gate, GateCheck, GateResult, Verdict
 from diagnose.program import Program
-from diagnose.trial.ab.aa_control import MOST_OF_BUDGET, AAControl, AAControls, enough
+from diagnose.trial.ab.aa_control import MOST_OF_BUDGET, AAControl, AAControls
 from diagnose.trial.ab.ab_trial import ABTrial
 from diagnose.trial.ab.arm_protocol import ArmProtocol, OnPair, Starter
 from diagnose.trial.ab.knob_search import KnobSweep, OnSetting
@@ -31,7 +30,7 @@ from diagnose.trial.planning.cost_model import CostModel
 from diagnose.trial.planning.early_arms import Ahead, Turn
 from diagnose.trial.planning.estimates import Estimates, Plan
 from diagnose.trial.planning.numerics_check import NumericsChecks, PartialStack
-from diagnose.trial.planning.prelaunch import Expected, Prelaunch, UpcomingWork
+from diagnose.trial.planning.prelaunch import Prelaunch, UpcomingWork
 from diagnose.trial.process.arm import Arm, Workplace
 from diagnose.trial.process.capacity import Memory, at_once, fills_host, fits_twice, room_ahead, uncrowded
 from diagnose.trial.process.process_group import Groups, never, undisturbed
@@ -46,7 +45,10 @@ from diagnose.verdict import LEAST_PAIRS, LEAST_SAVING, Ruling, saved
 OnPhase = Callable[[str, str], None]
 """Told what is being done now, and a detail of it."""
 OnControl = Callable[[AAControl], None]
-"""Told of a control that was taken again."""
+"""Told of a control that was taken."""
+
+_LONGER = 1.5
+"""Times what the last runs are expected to take, that whole runs leave them."""
 
 
 @dataclass(frozen=True)
@@ -78,10 +80,13 @@ class Bench:
         mortal: bool = False,
         ranks: int = 1,
         window_ns: int = 0,
+        start_ns: int = 0,
+        step_ns: int = 0,
     ) -> None:
         """`memory` is what one process of the program was seen to hold, `window_ns` what it took to write its profiler
-        window, where that is known before any trial; `compiles`: it was seen to compile something; `mortal`: and to
-        hold more from step to step, until memory runs out; `ranks`: of one run.
+        window, `start_ns` to start, and `step_ns` its step, where that is known before any trial; `compiles`: it was
+        seen to compile something; `mortal`: and to hold more from step to step, until memory runs out; `ranks`: of one
+        run.
 
         `on_phase` is told of what takes a while and shows no pairs meanwhile, `on_control` of a control that a verdict
         has asked for. Once `cancelled` says so, whatever waits
@@ -96,14 +101,18 @@ class Bench:
         known = fits_twice(watched) if watched.device_bytes is not None else at_once(watched, 2) == 2
         self._fits = True if known else None
         self._mortal = mortal
-        self._twins: tuple[Program, Program] | None = None
+        self._original: Program | None = None
+        self._keeps = False
+        """Whether a fix is kept: then one of the last runs has its time."""
+        self._runs = False
+        """Whether a copy has run, with or without a fix in it."""
         self._controls = AAControls(schedule.pairs)
         self._started = 0
         self._startups = StartupCosts()
         self._baseline: Program | None = None
         self._windows: dict[Path, Sequence[Path]] = {}
         """Of programs that have had a profiler window, by root."""
-        self._costs = CostModel(schedule, window_ns=window_ns)
+        self._costs = CostModel(schedule, start_ns, step_ns, window_ns=window_ns)
         self._groups = Groups(cancelled)
         protect = protection(program, folder)
         self._place = Workplace(
@@ -129,11 +138,6 @@ class Bench:
         with contextlib.closing(self._groups), undisturbed():
             self._beside.end()
 
-    @property
-    def control_cut_short(self) -> bool:
-        """Whether the newest control ended for lack of time, and not with the program."""
-        return self._controls.cut_short
-
     def go_on(self) -> None:
         """Raise Cancelled if the user has left."""
         self._groups.go_on()
@@ -142,49 +146,28 @@ class Bench:
         """A copy of the program in which the given files have other texts. Raises InputError."""
         return self._copies.make(texts, name)
 
-    def control(
-        self,
-        original: Program,
-        twin: Program,
-        on_pair: OnPair | None = None,
-        promised: Sequence[float] = (),
-        expected: Sequence[Expected] = (),
-    ) -> AAControl | None:
-        """Measure what this machine can resolve; None where the program is too short or the time is up.
-
-        `promised` are the savings that are predicted, as shares of the step; `expected` what may be the next trial, by
-        how much time there is then. Raises ProgramFailed where the original does not run in its copy.
-        """
-        self._twins, self._beside.original = (original, twin), original
-        slow = self._copies.slow  # what has to be compiled would keep the control waiting, unless that compiles too
-        ready = [one for one in expected if original.root in slow or one.patched.root not in slow]
-        return self._look_at_control(enough(promised), on_pair, self._beside.after_control(ready))
-
-    def _look_at_control(
-        self, resolution: float, on_pair: OnPair | None = None, coming: UpcomingWork | None = None
-    ) -> AAControl | None:
-        """Compare the original with itself until the resolution is reached."""
-        patience = self._deadline.part(MOST_OF_BUDGET)
-        duel = replace(self._duel(on_pair), control=True, mortal=self._mortal, patience=patience, trace=False)
-        duel = replace(duel, resolution=None, enough=resolution)
-        assert self._twins is not None  # `control` comes first
-        found = self._compare(duel, *self._twins, "control", coming or UpcomingWork())
-        if found.failed is not None:
-            raise fails_as_found(*found.failed)
-        self._controls.saw(found, resolution)
-        return self._controls.latest
+    def prepare(self, original: Program) -> None:
+        """Start the program as found, which any first trial needs, while it is still being decided what that is."""
+        self._original = self._baseline = original
+        self._beside.prepare(original)
 
     def _look_closer(self, found: Comparison) -> None:
-        """Measure what the machine can resolve once more, finely, where a verdict hangs on it and there is time."""
+        """Measure what the machine can resolve, as finely as a verdict that hangs on it needs, where there is time."""
         left_ns = self._deadline.left_ns
         affordable = left_ns is None or left_ns > self._costs.final_ns() + self._costs.check_ns()
-        if not (affordable and self._controls.wants_a_closer_look(found)):
+        if found.saving is None or self._original is None or not (affordable and self._controls.wants_a_look(found)):
             return
-        self._on_phase("measuring more finely what this machine can resolve", "original against itself")
-        coarse, self._controls.fine = self._controls.latest, True  # one such look is enough, whatever comes of it
-        with contextlib.suppress(ProgramFailed):  # it ran before; the coarser look stands
-            self._look_at_control(LEAST_SAVING)
-        if self._controls.latest is not None and self._controls.latest is not coarse:
+        self._on_phase("measuring what this machine can resolve", "original against itself")
+        patience = self._deadline.part(MOST_OF_BUDGET)
+        duel = replace(self._duel(), control=True, mortal=self._mortal, patience=patience, trace=False)
+        duel = replace(duel, resolution=None, enough=found.saving.low)
+        twin = self._copies.make({}, f"twin-{self._started}")
+        control = self._compare(duel, self._original, twin, "control", UpcomingWork())
+        if control.failed is not None:  # it ran before
+            return
+        before = self._controls.latest
+        self._controls.saw(control)
+        if self._controls.latest is not None and self._controls.latest is not before:
             self._on_control(self._controls.latest)
 
     def choose(self, candidates: Sequence[Program], on_try: OnSetting, *, scale: bool = False) -> list[int]:
@@ -214,31 +197,37 @@ class Bench:
         numbers: Program | None = None,
         halfway: PartialStack | None = None,
         promised: float = 0.0,
+        on_sure: Callable[[Verdict], None] = lambda _verdict: None,
     ) -> Trial:
         """Try one fix, `promised` to save a share; `numbers` is a program with the numbers of what it is made from.
+
+        `on_sure` is told as soon as nothing but whole runs stands between the fix and its keep.
 
         With `halfway` the numbers are looked at in two parts: that program against `numbers`, then the training of the
         patched one against that program's, which takes its hundreds of steps faster than the original would.
 
-        Where the original itself fails, which did run in the control, the fix has no trial and the others go on.
+        Where the original itself fails, which did run before, the fix has no trial and the others go on. Raises
+        ProgramFailed where it does so in the first trial of all.
         """
         # Trajectories are long: those of the baseline, which is faster, are taken rather than the first original's.
         if numbers is None or (fixer.gate is Gate.TRAINING and halfway is None):
             numbers = original
-        coming = self._beside.after_trial(fixer, original, patched, numbers, halfway.part if halfway else None)
+        coming = self._beside.after_trial(fixer, patched, numbers, halfway.part if halfway else None)
         duel = replace(self._duel(on_pair), worth=worth(promised))
         found = self._compare(duel, original, patched, fixer.name, coming)
         self._look_closer(found)
         figures = self._startups.beside(measured(fixer, found, self._controls.resolution), original, patched)
         if found.failed is not None and found.failed[0] == ORIGINAL:
             self._gatekeeper.drop()
+            if original is self._original and not self._runs:
+                raise fails_as_found(*found.failed)
             why = ruling_on_failure(found.failed[1]).summary
             return Trial(replace(figures, summary=f"what it was tried against did not run: {why}"))
-        verdict = self._looks.judged(figures, fixer, found, numbers, patched, halfway)
+        verdict = self._looks.judged(figures, fixer, found, numbers, patched, halfway, on_sure)
         self._gatekeeper.drop()
         if verdict.decision is Decision.KEPT:
             self._costs.grew(found)
-            self._baseline = patched
+            self._baseline, self._keeps = patched, True
         self._beside.keep_last(self._beside.last(patched if verdict.decision is Decision.KEPT else original))
         return Trial(verdict, found.traces[1])
 
@@ -312,11 +301,10 @@ class Bench:
         # What changes no bit is hardly in what was compiled; anything else may compile all of it anew.
         recompiles = baseline is not None and baseline.root in self._copies.slow
         arms = None if baseline is None or self._beside.closed else self._beside.arms(baseline)
-        there = self._beside.there(plan)
-        compiles = there is None and (fixer.brings_compiler or (fixer.gate is not Gate.BITWISE and recompiles))
+        compiles = fixer.brings_compiler or (fixer.gate is not Gate.BITWISE and recompiles)
         windows = 1 if baseline is not None and baseline.root in self._windows else 2
         return Estimates(self._costs, self._gatekeeper).trial_ns(
-            plan, baseline, compiles=compiles, beside=arms, there=there, windows=windows, at_best=at_best
+            plan, baseline, compiles=compiles, beside=arms, windows=windows, at_best=at_best
         )
 
     def check_ns(self) -> int:
@@ -346,13 +334,13 @@ class Bench:
     def _duel(self, on_pair: OnPair | None = None) -> ABTrial:
         """As far as the earlier ones have shown how to run one."""
         limit = self._schedule.next_start_limit_ns(self._startups.longest_ns)
-        # One of the last runs has its time.
-        deadline = self._deadline.earlier(self._costs.last_runs_ns(1, started=self._last_starts_early))
+        last_ns = self._costs.last_runs_ns(1, started=self._last_starts_early) if self._keeps else 0
+        deadline = self._deadline.earlier(last_ns)
         return ABTrial(
             self._schedule,
             deadline,
             self._controls.resolution,
-            needed=None if self._controls.fine else LEAST_SAVING,
+            needed=None if self._controls.exhausted else LEAST_SAVING,
             fits=self._fits,
             apart=fills_host(self._gatekeeper.memory),
             least_steps=self._costs.held_steps,
@@ -373,7 +361,7 @@ class Bench:
             self._on_phase("compiling", "which may take minutes; later starts find it done")
         ahead = room_ahead(self._gatekeeper.memory, self._gatekeeper.peaks.get(original.root))
         arms = self._beside.arms(original)[: None if ahead else 2]
-        self._ahead.end(Turn.TRIAL, but=[one.root for one in (original, patched, *coming.trials)])
+        self._ahead.end(Turn.TRIAL, but=[one.root for one in (original, patched)])
         window = self._windows.get(original.root, ()) if duel.trace else ()
         duel = replace(duel, window=window, ahead=ahead, compiles=anew, beside=lambda: self._beside.start(arms, coming))
         starters = self._starter(original, f"{name}-original"), self._starter(patched, f"{name}-patched")
@@ -387,11 +375,12 @@ class Bench:
         }
         # What was measured to be faster is not thrown away for the second of two last runs.
         later_ns = self._costs.if_kept(found).last_runs_ns(1, started=self._beside.has_last(coming.last))
-        self._gatekeeper.deadline = self._deadline.earlier(later_ns)
+        self._looks.whole_runs_end = self._deadline.earlier(round(_LONGER * later_ns))
+        self._gatekeeper.deadline = self._deadline.earlier(later_ns) if self._keeps else self._deadline
         self._baseline = original
         self._startups.saw(found, original, patched)
         if found.pairs:
-            self._fits = not found.alternated
+            self._fits, self._runs = not found.alternated, True
         if found.memory is not None:
             self._gatekeeper.memory = uncrowded(found.memory, self._gatekeeper.memory)
         if found.peak_bytes is not None:

@@ -41,12 +41,15 @@ def settled_by_time(verdict: Verdict, found: Comparison) -> Ruling | None:
     if found.failed is not None:
         return ruling_on_failure(found.failed[1])
     enough = verdict.pairs >= LEAST_PAIRS and verdict.generations >= LEAST_GENERATIONS
-    if found.out_of_time and not enough:
+    if found.out_of_time and not (enough or found.sure):
         return Ruling(Decision.NOT_TRIED, "the budget left no time to end its trial")
+    if found.ended_after is not None and verdict.pairs < LEAST_PAIRS:
+        return Ruling(Decision.NOT_TRIED, "the program ends before it could be measured")
     return ruling_on_time(
         found.saving,
         verdict.pairs,
         verdict.generations,
         verdict.resolution or 0.0,
         stopped_early=found.stopped_early,
+        beyond_luck=found.sure,
     )

@@ -45,6 +45,8 @@ class Schedule:
     """After so many, the first look at whether the trial is hopeless: most fixes that lose end here."""
     look_every: int = 6
     """Pairs between the later looks; the first of them is at the end of the first generation."""
+    sure_every: int = 3
+    """Pairs of the first generation between looks at whether its saving is beyond all luck."""
     sweep_pairs: int = 4
     """For each setting of a knob, before the full trial of the chosen one."""
     trace_steps: int = 4

@@ -53,7 +53,8 @@ class Standalone:
             try:
                 ready = arm.ready(self._start_limit_ns)
                 steps = self._steps_to(least_steps - ready.steps, ready.step_ns)
-                block = arm.run(steps, 0, self.schedule.block_limit_ns(steps, ready.step_ns))
+                limit = self.deadline.limit_ns(self.schedule.block_limit_ns(steps, ready.step_ns))
+                block = arm.run(steps, 0, limit)
             except ArmFailed as failure:
                 return _cut_short(failure)
         return StandaloneRun(round(block.mean_ns), block.memory.peak_bytes, ready.steps + block.steps)
@@ -101,7 +102,8 @@ class Standalone:
         if step_ns is None:
             return None
         # A warm-up may have lived on what a loader had in stock, and using that up takes steps too.
-        limit = max(self.schedule.block_limit_ns(steps, step_ns), self._start_limit_ns)
+        limit = max(self.schedule.block_limit_ns(steps, step_ns), self.schedule.start_limit_ns)
+        limit = self.deadline.limit_ns(limit)
         with contextlib.suppress(ArmFailed):
             return round(arm.run(steps, self.schedule.drops(step_ns), limit).mean_ns)
         return None

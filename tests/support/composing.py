@@ -28,13 +28,11 @@ from diagnose.plugins import Catalogue
 from diagnose.program import Program
 from diagnose.session import AnyEvent
 from diagnose.trace import Trace
-from diagnose.trial.ab.aa_control import AAControl
 from diagnose.trial.ab.arm_protocol import OnPair
 from diagnose.trial.ab.knob_search import OnSetting
 from diagnose.trial.bench import Trial
 from diagnose.trial.planning.estimates import Plan
 from diagnose.trial.planning.numerics_check import PartialStack
-from diagnose.trial.planning.prelaunch import Expected
 from diagnose.trial.process.oom_progress import Reached
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.trial.standalone import StandaloneRun
@@ -75,8 +73,6 @@ class FakeBench:
     """Per attempt, the text of the program whose numbers the patched one was held against."""
     halfway: list[str | None] = field(default_factory=list)
     """Per attempt, the text of the program with all but what changes the training."""
-    runs_control: bool = True
-    control_cut_short: bool = False
     left_out: Mapping[str, Decision] = field(default_factory=dict)
     """What the leave-one-out check of a fixer finds; `kept` is the rest."""
     checks: list[tuple[str, str, str]] = field(default_factory=list)
@@ -110,16 +106,8 @@ class FakeBench:
         self.copies[root] = texts.get(str(self.program.entry), SOURCE)
         return Program(self.program.words, "script", root / "train.py", root, root)
 
-    def control(
-        self,
-        original: Program,
-        twin: Program,
-        on_pair: OnPair | None = None,
-        promised: Sequence[float] = (),
-        expected: Sequence[Expected] = (),
-    ) -> AAControl | None:
-        assert self.copies[original.root] == self.copies[twin.root] == SOURCE
-        return AAControl(Interval(0.0, -0.01, 0.01), 0.01, 8, 2, 20_000_000) if self.runs_control else None
+    def prepare(self, original: Program) -> None:
+        assert self.copies[original.root] == SOURCE
 
     def choose(self, candidates: Sequence[Program], on_try: OnSetting, *, scale: bool = False) -> list[int]:
         self.scales.append(scale)
@@ -139,6 +127,7 @@ class FakeBench:
         numbers: Program | None = None,
         halfway: PartialStack | None = None,
         promised: float = 0.0,
+        on_sure: Callable[[Verdict], None] = lambda _verdict: None,
     ) -> Trial:
         self.attempts.append((fixer.name, self.copies[original.root], self.copies[patched.root]))
         self.numbers.append(self.copies[(numbers or original).root])

@@ -155,6 +155,9 @@ class SimulatedCapture:
     exited = True
     """Whoever asks waits for it, on the machine's clock."""
 
+    def ask_to_end(self) -> None:
+        """It is gone already."""
+
     def end(self) -> None:
         """It is gone already."""
 

@@ -274,12 +274,23 @@ class _Run:
             turn = turn + 1 if not self.lengthen() else 0
             if turn >= screened and patience.passed:
                 return
+            if self.is_sure(turn, screened):
+                self.found.sure = True
+                return
+            if turn == screened and long and not last and self.stopping.may_be_sure(self.found.pairs):
+                screened = LEAST_PAIRS  # a few more take less time than other processes
+                continue
             if turn == screened and (self.stopping.settled(self.found.pairs) or (long and not last)):
                 self.found.reassured = self.duel.reassures
                 return  # to the next generation, if this is not the last
             if turn == screened and self.stopping.fruitless(self.found.pairs):
                 self.found.stopped_early = self.found.stopped_early or last
                 return
+
+    def is_sure(self, turn: int, screened: int) -> bool:
+        """Whether the first processes alone have shown a saving that is larger than their luck."""
+        asked = turn >= screened and (turn - screened) % self.schedule.sure_every == 0
+        return asked and self.found.generations == 1 and self.stopping.sure(self.found.pairs)
 
     def lengthen(self) -> bool:
         """Begin anew with longer blocks, if these do not hold what recurs in the original, and there is time for it;
@@ -345,7 +356,7 @@ class _Run:
         return block
 
     def trace_both(self, arms: Sequence[ArmProtocol]) -> None:
-        if self.duel.trace and not self.over and not all(self.found.traces):
+        if self.duel.trace and (self.found.sure or not self.over) and not all(self.found.traces):
             for side in (ORIGINAL, PATCHED):
                 if not self.found.traces[side]:
                     self.trace_one(side, arms[side])

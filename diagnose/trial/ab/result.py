@@ -49,6 +49,8 @@ class Comparison:
     """Each arm has started once the one before it rested."""
     reassured: bool = False
     """One generation was enough to show again what was shown before."""
+    sure: bool = False
+    """One generation was enough, as the saving is larger than the luck of processes."""
     out_of_time: bool = False
     failed: tuple[int, ArmFailed] | None = None
     """The side that failed, and how; a program that came to its end is no failure."""
@@ -58,7 +60,7 @@ class Comparison:
     @property
     def over(self) -> bool:
         """Whether nothing more is to be measured."""
-        return self.out_of_time or self.stopped_early or self.reassured or self.failed is not None
+        return self.out_of_time or self.stopped_early or self.reassured or self.sure or self.failed is not None
 
     def begin_anew(self, steps: int) -> None:
         """With blocks of so many steps, as fewer do not hold what recurs: the pairs so far say nothing."""

@@ -9,13 +9,16 @@ from diagnose.verdict import (
     CLEAR_SAVING,
     LEAST_PAIRS,
     LEAST_SAVING,
+    SURE_SAVING,
     Pair,
+    beyond,
     clear,
     estimate,
     floor,
     hopeless,
     nothing_in_sight,
     precise,
+    sure,
 )
 
 _OF_PROMISE = 0.1
@@ -48,6 +51,14 @@ class SequentialStopping:
         if self.resolution is None:
             return precise(pairs, self.looks, self.enough)
         return clear(pairs, self.resolution, self.looks, LEAST_SAVING if self.reassures else CLEAR_SAVING)
+
+    def sure(self, pairs: Sequence[Pair]) -> bool:
+        """Whether the saving is so large that no other processes need to show it."""
+        return self.resolution is not None and not self.reassures and sure(pairs, self.looks)
+
+    def may_be_sure(self, pairs: Sequence[Pair]) -> bool:
+        """Whether every pair so far shows a saving as large as that."""
+        return self.resolution is not None and not self.reassures and beyond(pairs, SURE_SAVING)
 
     def hopeless(self, pairs: Sequence[Pair]) -> bool:
         """Whether what is tried cannot be kept any more."""

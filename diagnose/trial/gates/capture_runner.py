@@ -21,7 +21,7 @@ from diagnose.trial.gates.trajectory import Curve, read_curve
 from diagnose.trial.process.arm import Workplace
 from diagnose.trial.process.capacity import Memory, died_of_memory, fitting, room_to_start
 from diagnose.trial.process.makespan import Process, makespan_ns
-from diagnose.trial.process.process_group import Group
+from diagnose.trial.process.process_group import Group, end_all
 from diagnose.trial.schedule import EARLY_MORE_NS, EARLY_TIMES, Deadline
 
 _DETERMINISTIC = {"PYTHONHASHSEED": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
@@ -110,8 +110,8 @@ class CaptureRunner:
 
     def drop(self) -> None:
         """End what was begun and turned out not to be needed."""
-        while self._begun:
-            self._begun.pop().group.end()
+        begun, self._begun = self._begun, []
+        end_all(one.group for one in begun)
 
     def broken_by(self, original: Path, patched: Path) -> str | None:
         """How the program at `patched` failed in a capture that the one at `original` came through; None: it did not.
@@ -213,8 +213,7 @@ class CaptureRunner:
                     else:
                         self._taken[done.wanted.key] = taken
         finally:
-            for left in running:
-                left.group.end()
+            end_all(left.group for left in running)
 
     def _resumed(self, some: Sequence[Wanted]) -> list[_Running]:
         """Those of them that were begun, going on."""

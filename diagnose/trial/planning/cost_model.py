@@ -9,6 +9,7 @@ from diagnose.trial.ab.periodic_steps import steps_to_see
 from diagnose.trial.ab.result import ORIGINAL, PATCHED, Comparison
 from diagnose.trial.gates.trajectory import LEAST_SEEDS
 from diagnose.trial.schedule import LONG_STEP_NS, Schedule
+from diagnose.trial.whole_run.gate import FULL_NS, SHORT_NS
 from diagnose.units import NS_PER_S
 from diagnose.verdict import LEAST_PAIRS
 
@@ -63,6 +64,9 @@ class CostModel:
     """Of the two sides, each starts once the other rests."""
     slack: float = 1.0
     """By what factor the last comparison took longer than its parts explain."""
+
+    def __post_init__(self) -> None:
+        self.first_start_ns, self.first_step_ns = self.start_ns, self.step_ns
 
     def saw(self, found: Comparison, took_ns: int, *, compiles: bool = False) -> None:
         """Learn from a comparison that took `took_ns`."""
@@ -122,6 +126,11 @@ class CostModel:
         if processes:
             self.gates_ns[gate] = took_ns * min(processes, _OF_ITS_OWN[gate]) // processes
 
+    @property
+    def next_whole_runs_ns(self) -> int:
+        """What whole runs will take: as the last ones, or at most a full one, a shortened one, and one that is left."""
+        return self.whole_runs_ns or 3 * self.first_start_ns + FULL_NS + 2 * SHORT_NS
+
     def saw_whole_runs(self, took_ns: int) -> None:
         """Learn from whole runs; the first also had to look at the original."""
         self.whole_runs_ns = min(self.whole_runs_ns, took_ns) if self.whole_runs_ns else took_ns
@@ -131,14 +140,13 @@ class CostModel:
         settings: int,
         *,
         compiles: bool = False,
-        started: bool = False,
         windows: int = 2,
         at_best: bool = False,
         saved: float = 0.0,
     ) -> int:
         """A trial up to its gate: the choice between settings, the turns, and so many profiler windows.
 
-        `started`: its processes wait for it. `at_best`: if what nothing in this session has shown yet turns out short.
+        `at_best`: if what nothing in this session has shown yet turns out short.
         `saved`: the share by which the patched program's steps are shorter.
         """
         more_ns = self.compiling_ns(at_best=at_best) if compiles and self.start_ns else 0
@@ -149,7 +157,7 @@ class CostModel:
             one_ns = self._turns_ns(1, self.schedule.sweep_pairs) + more_ns
             sweep_ns = (settings - 1) * round(self.slack * one_ns)
         turns_ns = self.check_ns(saved) + round(self.slack * self._windows_ns(windows)) + more_ns
-        return sweep_ns + turns_ns - (round(self.slack * self.start_ns) if started else 0)
+        return sweep_ns + turns_ns
 
     def check_ns(self, saved: float = 0.0) -> int:
         """The turns alone, as in a leave-one-out check: as many as a clear answer takes, which most answers are. One

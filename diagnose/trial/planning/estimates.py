@@ -36,15 +36,8 @@ class Plan:
     """Of many fixes that are tried at once, what does not change the training, where something does."""
     saved_ns: int = 0
     """By how much the steps of its trajectories are expected to be shorter than those of the newest trial."""
-    names: tuple[str, ...] = ()
-    """Of all fixers that are tried at once; where there is one, its own is enough."""
     promised: float = 0.0
     """The share of a step that it promises to save: at best it does."""
-
-    def is_of(self, other: Plan) -> bool:
-        """Whether both try the same, each with one setting."""
-        mine, others = self.names or (self.fixer.name,), other.names or (other.fixer.name,)
-        return mine == others and self.settings == other.settings == 1
 
 
 @dataclass(frozen=True)
@@ -61,30 +54,27 @@ class Estimates:
         *,
         compiles: bool,
         beside: Sequence[float] | None = None,
-        there: Sequence[Path] | None = None,
         windows: int = 2,
         at_best: bool = False,
     ) -> int:
         """With the choice between settings, so many profiler windows and the gate; `baseline` is the program that the
         fix is put on.
 
-        `beside`: of the memory that was seen, what the arms need beside which captures may start. `there`: where the
-        copies with the fix, and with a part of it, lie whose arms wait for this trial already. `at_best`: if what is
+        `beside`: of the memory that was seen, what the arms need beside which captures may start. `at_best`: if what is
         only assumed turns out short, and what is promised holds.
         """
         saved = min(plan.promised, 1 - 1 / _LARGEST_SPEEDUP) if at_best else 0.0
-        numbers_ns = self._numbers_ns(plan, baseline, None if there is not None else beside, there, saved)
+        numbers_ns = self._numbers_ns(plan, baseline, beside, saved)
         if compiles and numbers_ns:
             numbers_ns += 0 if at_best else self.costs.warm_ns  # starts go on side by side
         seen_ns = self.costs.gates_ns.get(plan.fixer.gate) if plan.part is None else None
         if seen_ns is not None:
-            early = there is not None or (beside is not None and self.gatekeeper.has_room(beside))
+            early = beside is not None and self.gatekeeper.has_room(beside)
             numbers_ns = max(numbers_ns, seen_ns - (self.costs.first_step_after_ns if early else 0))
-        if plan.fixer.gate is not Gate.TRAINING:
+        if plan.fixer.gate is not Gate.TRAINING and not at_best:  # a fix is kept without them where time is short
             numbers_ns += self.costs.whole_runs_ns
-        started = there is not None
         return numbers_ns + self.costs.trial_ns(
-            plan.settings, compiles=compiles, started=started, windows=windows, at_best=at_best, saved=saved
+            plan.settings, compiles=compiles, windows=windows, at_best=at_best, saved=saved
         )
 
     def _numbers_ns(
@@ -92,7 +82,6 @@ class Estimates:
         plan: Plan,
         baseline: Program | None,
         beside: Sequence[float] | None,
-        there: Sequence[Path] | None,
         saved: float,
     ) -> int:
         """How long everything takes that a gate needs and that has not been captured; nothing where nothing has run.
@@ -100,10 +89,9 @@ class Estimates:
         """
         if baseline is None or not self.costs.start_ns:
             return 0
-        roots = there or (_COMING, _HALFWAY)
-        coming, part = replace(baseline, root=roots[0]), None
+        coming, part = replace(baseline, root=_COMING), None
         if plan.part is not None:
-            part = Part(replace(baseline, root=roots[-1]), plan.part.gate, plan.part.rounds_to)
+            part = Part(replace(baseline, root=_HALFWAY), plan.part.gate, plan.part.rounds_to)
         rounds_to = None if plan.fixer.fewer_parameters and plan.fixer.gate is Gate.TRAINING else plan.fixer.rounds_to
         steps = self.gatekeeper.trajectory_steps
         wanted = for_gate(plan.fixer.gate, baseline, coming, rounds_to, steps, part)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from diagnose.fixer import Fixer
-from diagnose.model import Gate, GateAnswer, GateCheck, GateResult, Verdict
+from diagnose.model import Decision, Gate, GateAnswer, GateCheck, GateResult, Verdict
 from diagnose.program import Program
 from diagnose.trial.ab.result import Comparison
 from diagnose.trial.decision import ruled, settled_by_time
@@ -16,7 +16,9 @@ from diagnose.trial.gates.capture_plan import Part
 from diagnose.trial.gates.gate import Gatekeeper
 from diagnose.trial.planning.cost_model import CostModel
 from diagnose.trial.process.capacity import at_once
-from diagnose.trial.whole_run.gate import DATA_ORDER, WHOLE, WholeRunGate
+from diagnose.trial.schedule import Deadline
+from diagnose.trial.whole_run.gate import DATA_ORDER, NO_TIME, WHOLE, WholeRunGate
+from diagnose.units import format_ns
 
 MOST_SIDE_BY_SIDE = 4
 """Whole runs at the same time."""
@@ -46,6 +48,8 @@ class NumericsChecks:
     """Told what is being done now, and a detail of it."""
     whole: WholeRunGate | None = None
     """Looks at what programs do from start to end, where their numbers hold."""
+    whole_runs_end: Deadline | None = None
+    """By when those end, where that is not the end of the look at the numbers."""
     early: int = 0
     """Captures that were begun beside a duel since the last look."""
     early_ns: int = 0
@@ -59,28 +63,37 @@ class NumericsChecks:
         original: Program,
         patched: Program,
         halfway: PartialStack | None,
+        on_sure: Callable[[Verdict], None] = lambda _verdict: None,
     ) -> Verdict:
-        """The verdict on a trial: by its times, else by the numbers too, in two parts where there is one halfway."""
+        """The verdict on a trial: by its times, else by the numbers too, in two parts where there is one halfway.
+
+        `on_sure` is told as soon as nothing but whole runs stands between a fix and its keep.
+        """
         early = settled_by_time(verdict, found)
         if early is not None:
             return replace(verdict, decision=early.decision, summary=early.summary)
-        first = None
+        parts = [(fixer, original, patched)]
         if halfway is not None:
             with self._seen(fixer.gate):
                 self.gatekeeper.foresee(original, halfway.part, patched, fixer.rounds_to)
-            first = self._gated(halfway.fixer, original, halfway.program)
-            if first.passed is not True:
-                return ruled(verdict, fixer, found, first)
-            original = halfway.program
-        gate = self._gated(fixer, original, patched)
-        if first is not None:
-            gate = replace(gate, detail=f"{gate.detail}; without what changes the training, {first.detail}")
-        return ruled(verdict, fixer, found, gate)
-
-    def _gated(self, fixer: Fixer, original: Program, patched: Program) -> GateResult:
-        self.on_phase(f"checking the numbers of {fixer.name}", fixer.gate.value)
-        fewer, loading = fixer.fewer_parameters, fixer.changes_loading
-        return self.check(fixer.gate, original, patched, fixer.rounds_to, fewer=fewer, loading=loading)
+            parts = [(halfway.fixer, original, halfway.program), (fixer, halfway.program, patched)]
+        answers: list[GateResult] = []
+        for part, before, after in parts:
+            self.on_phase(f"checking the numbers of {part.name}", part.gate.value)
+            answers.append(self.numbers(part.gate, before, after, part.rounds_to, fewer=part.fewer_parameters))
+            if answers[-1].passed is not True:
+                return ruled(verdict, fixer, found, answers[-1])
+        sure = ruled(verdict, fixer, found, _joined(answers))
+        if sure.decision is not Decision.KEPT:
+            return sure
+        on_sure(sure)
+        for place, (part, before, after) in enumerate(parts):
+            gate, loading = answers[place].gate, part.changes_loading
+            checks = self.whole_runs(gate, before, after, part.rounds_to, loading=loading)
+            answers[place] = with_checks(answers[place], checks)
+            if answers[place].passed is not True:
+                return ruled(verdict, fixer, found, answers[place])
+        return ruled(verdict, fixer, found, _joined(answers))
 
     def check(
         self,
@@ -122,9 +135,13 @@ class NumericsChecks:
         """Whether it does from start to end what the original does; nothing for a fix that changes the training."""
         if gate is Gate.TRAINING or self.whole is None:
             return ()
+        self.whole.runs.deadline = self.whole_runs_end or self.gatekeeper.deadline
+        left_ns, needed_ns = self.whole.runs.deadline.left_ns, self.costs.next_whole_runs_ns
+        known = self.whole.knows(gate, original, patched, loading=loading)
+        if left_ns is not None and left_ns < needed_ns and not known:
+            return (GateCheck(WHOLE, GateAnswer.UNVERIFIED, f"{NO_TIME} (about {format_ns(needed_ns)})"),)
         began_ns = time.monotonic_ns()
         self.on_phase("comparing whole runs", "output, files and exit")
-        self.whole.runs.deadline = self.gatekeeper.deadline
         self.whole.runs.side_by_side = at_once(self.gatekeeper.memory, MOST_SIDE_BY_SIDE)
         checks = self.whole.check(gate, original, patched, rounds_to, loading=loading)
         self.costs.saw_whole_runs(time.monotonic_ns() - began_ns)
@@ -147,6 +164,14 @@ class NumericsChecks:
         took_ns = time.monotonic_ns() - began_ns + more_ns
         self.costs.saw_gate(gate, took_ns, self.gatekeeper.started - before)
         self.early = self.early_ns = 0
+
+
+def _joined(answers: Sequence[GateResult]) -> GateResult:
+    """The last answer, with what was found of the part without what changes the training."""
+    *parts, whole = answers
+    said = [f"without what changes the training, {part.detail}" for part in parts]
+    checks = tuple(check for answer in answers for check in answer.checks)
+    return replace(whole, detail="; ".join([whole.detail, *said]), checks=checks)
 
 
 def with_checks(answer: GateResult, checks: Sequence[GateCheck]) -> GateResult:

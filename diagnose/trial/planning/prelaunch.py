@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from diagnose.fixer import Fixer
 from diagnose.model import Gate
@@ -12,7 +11,6 @@ from diagnose.program import Program
 from diagnose.trial.gates.capture_plan import AGAIN, Part, Wanted, bits
 from diagnose.trial.gates.gate import Gatekeeper
 from diagnose.trial.planning.early_arms import Ahead, Turn
-from diagnose.trial.planning.estimates import Plan
 from diagnose.trial.process.capacity import room_to_start
 from diagnose.units import NS_PER_S
 
@@ -26,32 +24,9 @@ _CAPTURED_NS = 10 * NS_PER_S
 
 
 @dataclass(frozen=True)
-class Expected:
-    """The trial that is expected after the control, with what it puts against what."""
-
-    plan: Plan
-    original: Program
-    patched: Program
-    harmless: Program | None = None
-    """With all but what changes the training, where the numbers are looked at in two parts."""
-    step_ns: int = 0
-    """Of the original, as it was watched."""
-
-    @property
-    def part(self) -> Part | None:
-        """What does not change the training, as it is looked at."""
-        fixer = self.plan.part
-        if self.harmless is None or fixer is None:
-            return None
-        return Part(self.harmless, fixer.gate, fixer.rounds_to)
-
-
-@dataclass(frozen=True)
 class UpcomingWork:
     """What will be needed after a duel."""
 
-    trials: Sequence[Program] = ()
-    """Programs of which the next one may have two arms each."""
     last: tuple[Program, ...] = ()
     """What will run alone in the end if all goes well."""
     wanted: Sequence[Wanted] = ()
@@ -72,40 +47,27 @@ class Prelaunch:
     crowded: bool = False
     original: Program | None = None
     """As found: it runs in the end, whatever is kept."""
-    expected: tuple[Expected, ...] = ()
 
     def __post_init__(self) -> None:
         self.gatekeeper.resting = lambda: self.ahead.shares
         self.gatekeeper.make_room = self.clear
 
-    def after_control(self, expected: Sequence[Expected]) -> UpcomingWork:
-        """What any of these trials of the original will need."""
-        self.expected = tuple(expected)
-        if not expected:
-            return UpcomingWork()
-        self.gatekeeper.settle_steps(expected[0].step_ns)
-        wanted = [
-            want for one in expected for want in self._wanted(one.plan.fixer, one.original, one.patched, one.part)
-        ]
-        programs = (expected[0].original, *(one.patched for one in expected))
-        return UpcomingWork(programs, programs, list({one.key: one for one in wanted}.values()))
+    def prepare(self, original: Program) -> None:
+        """Start one arm of the program as found: nothing else of it runs, so that there is room for one.
 
-    def after_trial(
-        self, fixer: Fixer, original: Program, patched: Program, numbers: Program, part: Part | None
-    ) -> UpcomingWork:
+        Not of several ranks, which cannot rest wherever they are.
+        """
+        self.original = original
+        if self.ranks == 1:
+            self.ahead.start(Turn.TRIAL, original, AS_FOUND)
+
+    def after_trial(self, fixer: Fixer, patched: Program, numbers: Program, part: Part | None) -> UpcomingWork:
         """What is needed if a fix turns out to be faster, whose numbers are held against those of `numbers`."""
-        if self.ahead.count(Turn.TRIAL, original.root) and self.ahead.count(Turn.TRIAL, patched.root):
-            return UpcomingWork()  # nothing starts now, and anything more would be waited for
         return UpcomingWork(last=self.last(patched), wanted=self._wanted(fixer, numbers, patched, part))
 
     def last(self, patched: Program) -> tuple[Program, ...]:
         """What runs in the end if this is what is left."""
         return (patched,) if self.original is None else (self.original, patched)
-
-    def there(self, plan: Plan) -> tuple[Path, Path] | None:
-        """Where the copies lie, of all and of what does not change the training, whose arms wait for this trial."""
-        waiting = (one for one in self.expected if plan.is_of(one.plan) and self._waits(one))
-        return next(((one.patched.root, (one.harmless or one.patched).root) for one in waiting), None)
 
     def arms(self, original: Program) -> list[float]:
         """The memory that the arms of a trial of some generations need, as shares of what was seen."""
@@ -121,8 +83,6 @@ class Prelaunch:
         """Start what fits beside the arms of a duel, which need these shares of the memory that was seen."""
         if not self._room(duel, ()):
             return
-        arms = [(one, PATCHED) for one in coming.trials if not self.ahead.count(Turn.TRIAL, one.root)]
-        self._start(Turn.TRIAL, duel, arms * self.generations)
         short = [one for one in coming.wanted if not one.rests]
         self.gatekeeper.begin(short, [*duel, *self.ahead.shares])
         missing = [one for one in coming.last if not self.ahead.count(Turn.LAST_RUN, one.root)]
@@ -167,15 +127,8 @@ class Prelaunch:
         """Whether what runs alone in the end waits for that, or will start beside the next trial on this program."""
         if self.original is None:
             return False
-        if any(map(self._waits, self.expected)):
-            return self.has_last([self.original, *(one.patched for one in self.expected)])
         missing = 2 - self.ahead.count(Turn.LAST_RUN, self.original.root)
         return self._room(self.arms(baseline), [PATCHED] * missing)
-
-    def _waits(self, expected: Expected) -> bool:
-        """Whether the arms of a trial wait for it."""
-        counts = [self.ahead.count(Turn.TRIAL, one.root) for one in (expected.original, expected.patched)]
-        return min(counts) >= self.generations
 
     def _start(self, turn: Turn, duel: Sequence[float], arms: Sequence[tuple[Program, float]]) -> None:
         """All of these, or none."""

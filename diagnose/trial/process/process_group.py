@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -20,6 +20,7 @@ import psutil
 from diagnose.errors import Cancelled
 from diagnose.trial.process import watchdog
 from diagnose.trial.process.stderr_tail import code_of_rank, of_the_program, where_it_crashed
+from diagnose.units import NS_PER_S
 
 _GRACE_S = 1.0  # between SIGTERM and SIGKILL: nothing that a trial's process still does is of use
 _POLL_S = 0.01
@@ -47,6 +48,15 @@ def undisturbed() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def end_all(groups: Iterable[Group]) -> None:
+    """End all of these; they have their moment to end by themselves together."""
+    groups = list(groups)
+    for group in groups:
+        group.ask_to_end()
+    for group in groups:
+        group.end()
 
 
 class Groups:
@@ -106,8 +116,7 @@ class Groups:
     def close(self) -> None:
         """End every group, then the warden."""
         with undisturbed():
-            for group in list(self._running):
-                group.end()
+            end_all(self._running)
             if self._warden.stdin is not None:
                 with contextlib.suppress(OSError):
                     self._warden.stdin.close()
@@ -136,6 +145,8 @@ class Group:
         self._awake: set[int] = set()
         self._held = contextlib.ExitStack()
         self._ended = False
+        self._asked_ns: int | None = None
+        """When it was asked to end."""
 
     @property
     def pid(self) -> int:
@@ -236,6 +247,15 @@ class Group:
         except OSError:
             return ""
 
+    def ask_to_end(self) -> None:
+        """Continue and terminate it, and wait for nothing."""
+        if self._asked_ns is None:
+            self._asked_ns = time.monotonic_ns()
+            self.adopt_descendants()
+            if not self.exited and not self._owner.cancelled():
+                self._signal(signal.SIGCONT)
+                self._signal(signal.SIGTERM)
+
     def end(self) -> int | None:
         """End the whole group: continue, terminate, then kill. Returns the leader's exit code.
 
@@ -243,12 +263,10 @@ class Group:
         """
         if not self._ended:
             self._ended = True
-            self.adopt_descendants()
-            if not self.exited and not self._owner.cancelled():
-                self._signal(signal.SIGCONT)
-                self._signal(signal.SIGTERM)
+            self.ask_to_end()
+            if not self._owner.cancelled() and self._asked_ns is not None:
                 with contextlib.suppress(Cancelled):
-                    self.wait(int(_GRACE_S * 1e9))
+                    self.wait(self._asked_ns + int(_GRACE_S * NS_PER_S) - time.monotonic_ns())
             self._signal(signal.SIGKILL)
             self._leader.wait()
             for group_id in self._ids:

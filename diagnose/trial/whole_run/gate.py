@@ -14,6 +14,7 @@ original serve all fixes of a session.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,11 +26,13 @@ from diagnose.program import Program
 from diagnose.trial.process.capacity import died_of_memory
 from diagnose.trial.whole_run.comparison import Compared, Original, compare
 from diagnose.trial.whole_run.observation import Observation
-from diagnose.trial.whole_run.runs import Runs, Wanted, sources
+from diagnose.trial.whole_run.runs import NoTimeToRun, Runs, Wanted, sources
 from diagnose.units import NS_PER_S
 
 FULL_NS = 20 * NS_PER_S
 """A program whose training ends within this runs as it is; a longer one is shortened."""
+FULL_PART = 8
+"""Of a budget, one part in so many of what is left at most."""
 WHOLE_RUN_LIMIT_NS = 300 * NS_PER_S
 """For one run, with its start and all that it does beside training."""
 SHORT_NS = 8 * NS_PER_S
@@ -41,6 +44,7 @@ LOADER_BATCHES, LOADER_PASSES, LOADER_TIMES = 150, 2, 2
 """Batches of a pass, passes in one process, and processes of the patched program."""
 WHOLE = "whole run"
 DATA_ORDER = "data order"
+NO_TIME = "the budget left no time"
 _DISTURBED_RUNS = 2
 _ROUNDS = {"tf32": 2.0**-11, "bfloat16": 2.0**-8, "bf16": 2.0**-8, "float16": 2.0**-11, "fp16": 2.0**-11}
 _FLOAT32_ROUNDS = 2.0**-21
@@ -74,10 +78,26 @@ class WholeRunGate:
             return ()
         key = (original.root, patched.root, gate.value, loading)
         if key not in self._answers:
-            self._answers[key] = tuple(self._check(gate, original, patched, rounds_to, loading=loading))
-            if any(check.answer is GateAnswer.REFUSED for check in self._answers[key]):
+            checks = tuple(self._until_time_is_up(gate, original, patched, rounds_to, loading=loading))
+            if self.runs.deadline.passed and not _refused(checks):
+                self._forget_unfinished()
+                return checks
+            self._answers[key] = checks
+            if _refused(checks):
                 self._forget(patched)
         return self._answers[key]
+
+    def knows(self, gate: Gate, original: Program, patched: Program, *, loading: bool) -> bool:
+        """Whether the answers of `check` are there already."""
+        return (original.root, patched.root, gate.value, loading) in self._answers
+
+    def _until_time_is_up(
+        self, gate: Gate, original: Program, patched: Program, rounds_to: str | None, *, loading: bool
+    ) -> Iterator[GateCheck]:
+        try:
+            yield from self._check(gate, original, patched, rounds_to, loading=loading)
+        except NoTimeToRun:
+            yield GateCheck(WHOLE, GateAnswer.UNVERIFIED, NO_TIME)
 
     def _check(
         self, gate: Gate, original: Program, patched: Program, rounds_to: str | None, *, loading: bool
@@ -101,7 +121,8 @@ class WholeRunGate:
         if self._found is not None:
             return
         self._found = original
-        limit = {"seconds": FULL_NS / NS_PER_S}
+        left_ns = self.runs.deadline.left_ns
+        limit = {"seconds": min(FULL_NS, FULL_NS if left_ns is None else left_ns // FULL_PART) / NS_PER_S}
         seen, beside = self.runs.observe([Wanted(original, limit), Wanted(patched, limit)])
         if seen.cut or seen.returncode is None:
             steps = SHORT_NS // (TURNS * max(seen.step_ns, 1))
@@ -130,6 +151,13 @@ class WholeRunGate:
         for key in [key for key in self._seen if key[0] == program.root]:
             self.runs.forget(self._seen.pop(key).folder)
 
+    def _forget_unfinished(self) -> None:
+        """Let what had no time to end run again, should there be time later."""
+        for key in [key for key, seen in self._seen.items() if seen.returncode is None]:
+            self.runs.forget(self._seen.pop(key).folder)
+        if self._found is not None and (self._found.root, WHOLE) not in self._seen:
+            self._found, self._shape = None, {}
+
     def _take(self, needed: Sequence[tuple[str, Program, Mapping[str, Any]]]) -> None:
         missing = {(program.root, name): (program, recipe) for name, program, recipe in needed}
         missing = {key: value for key, value in missing.items() if key not in self._seen}
@@ -147,7 +175,7 @@ class WholeRunGate:
             if died_of_memory(one.last_words, one.returncode):
                 return "there was too little memory for a whole run"
         if after.returncode is None and self.runs.deadline.passed:
-            return "the budget left no time"
+            return NO_TIME
         return None
 
     def _compared(
@@ -160,8 +188,9 @@ class WholeRunGate:
         losses = name == WHOLE
         compared = compare(Original(before, base, ()), after, losses=losses)
         if compared.differs:
-            again = self._again(disturb)
-            compared = compare(Original(before, base, again, disturb), after, losses=losses)
+            with contextlib.suppress(NoTimeToRun):  # then what differs counts as the patch's
+                again = self._again(disturb)
+                compared = compare(Original(before, base, again, disturb), after, losses=losses)
         if name == WHOLE:
             count = len(before.files)
             files = f"{count} file{'' if count == 1 else 's'}"
@@ -210,6 +239,10 @@ class WholeRunGate:
             return GateCheck(DATA_ORDER, GateAnswer.REFUSED, _first_other(before, after))
         seen = f"{sum(map(len, before))} batches of {LOADER_PASSES} passes are equal, {LOADER_TIMES} times"
         return GateCheck(DATA_ORDER, GateAnswer.PASSED, seen)
+
+
+def _refused(checks: Sequence[GateCheck]) -> bool:
+    return any(check.answer is GateAnswer.REFUSED for check in checks)
 
 
 def _first_other(before: Sequence[Sequence[str]], after: Sequence[Sequence[str]] | None) -> str:

@@ -18,12 +18,16 @@ from diagnose.program import Program
 from diagnose.program.shorten import shortened
 from diagnose.program.source import read_source
 from diagnose.trial.process.arm import Workplace
-from diagnose.trial.process.process_group import Group
+from diagnose.trial.process.process_group import Group, end_all
 from diagnose.trial.process.workspace import Workspace
 from diagnose.trial.schedule import Deadline
 from diagnose.trial.whole_run.observation import Observation, listed, observe
 
 _DETERMINISTIC = {"PYTHONHASHSEED": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+
+
+class NoTimeToRun(Exception):
+    """The budget left no time to begin a run."""
 
 
 @dataclass(frozen=True)
@@ -54,23 +58,27 @@ class Runs:
     _numbers: Any = field(default_factory=itertools.count)
 
     def observe(self, wanted: Sequence[Wanted]) -> list[Observation]:
-        """Carry out all of them, as many side by side as fit; in the order asked for."""
+        """Carry out all of them, as many side by side as fit; in the order asked for. Raises NoTimeToRun."""
         found: dict[int, Observation] = {}
         waiting, running = list(enumerate(wanted)), dict[int, _Running]()
         try:
             while waiting or running:
                 while waiting and len(running) < max(1, self.side_by_side):
+                    if self.deadline.passed:
+                        raise NoTimeToRun
                     place, one = waiting.pop(0)
                     running[place] = self._start(one)
                 done = self._first_to_end(running)
                 found[done] = running.pop(done).finish()
         finally:
-            for left in running.values():
-                left.group.end()
+            end_all(left.group for left in running.values())
         return [found[place] for place in range(len(wanted))]
 
     def batches(self, program: Program, batches: int, passes: int) -> list[list[str]] | None:
-        """Hashes of what the first training loader of a program yields, pass by pass; None where it says nothing."""
+        """Hashes of what the first training loader of a program yields, pass by pass; None where it says nothing.
+        Raises NoTimeToRun."""
+        if self.deadline.passed:
+            raise NoTimeToRun
         wanted = Wanted(program, {"batches": batches, "passes": passes}, "data_order")
         started = self._start(wanted)
         try:

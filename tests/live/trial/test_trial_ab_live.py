@@ -113,8 +113,9 @@ def test_a_program_that_writes_into_the_users_folder_is_refused_there(project: P
     rude = SLOW.replace("for step", f"open({str(project / 'train.py')!r}, 'w').write('gone')\nfor step", 1)
     with bench(project, tmp_path) as trials:
         original = trials.copy({"train.py": rude}, "original")
+        trials.prepare(original)
         with pytest.raises(ProgramFailed, match="may not write into the original"):
-            trials.control(original, trials.copy({}, "twin"))
+            trials.attempt(FIXER, original, trials.copy({}, "patched"))
     assert hashes(project) == before
 
 

@@ -60,12 +60,10 @@ def test_without_a_kept_fix_there_is_no_patch_and_no_final_figure(tmp_path: Path
     assert outcome.final is None
 
 
-def test_the_journal_tells_control_trial_verdict_patch_and_final_figure(tmp_path: Path) -> None:
+def test_the_journal_tells_trial_verdict_patch_and_final_figure(tmp_path: Path) -> None:
     stage = Stage(tmp_path, [LOADER], [finding("a", 9, "faster-loader")], {"faster-loader": Decision.KEPT})
     outcome = stage.run()
     state = fold(stage.events)
-    assert state.control is not None
-    assert state.control.resolution == 0.01
     (trial,) = state.trials
     assert trial.verdict == outcome.verdicts[0]
     assert trial.started.diff == trial.verdict.diff == outcome.verdicts[0].diff != ""
@@ -96,12 +94,12 @@ def test_the_predicted_saving_stands_beside_the_measured_one(tmp_path: Path) -> 
     assert verdict.where[0].line == 3
 
 
-def test_advice_is_told_without_a_trial_or_a_control(tmp_path: Path) -> None:
+def test_advice_is_told_without_a_trial(tmp_path: Path) -> None:
     by_hand = fixer("by-hand", lambda _request: Advice("move the call yourself"))
     stage = Stage(tmp_path, [by_hand], [finding("a", 9, "by-hand")])
     (verdict,) = stage.run().verdicts
     assert (verdict.decision, verdict.summary) == (Decision.ADVICE, "move the call yourself")
-    assert stage.bench.copies == {}
+    assert stage.bench.attempts == []
 
 
 def test_a_fixer_with_nothing_to_change_is_told_of_once_and_promises_nothing(tmp_path: Path) -> None:
@@ -152,25 +150,6 @@ def test_what_the_budget_does_not_reach_is_said_to_be_not_tried(tmp_path: Path) 
     stage = Stage(tmp_path, [LOADER], [finding("a", 9, "faster-loader")], budget=Deadline(at_ns=0))
     (verdict,) = stage.run().verdicts
     assert (verdict.decision, verdict.summary) == (Decision.NOT_TRIED, "the budget ran out")
-
-
-def test_a_program_too_short_to_measure_gets_no_trial(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, [LOADER], [finding("a", 9, "faster-loader")])
-    stage.bench.runs_control = False
-    (verdict,) = stage.run().verdicts
-    assert verdict.decision is Decision.NOT_TRIED
-    assert verdict.summary == "the program ends before it could be measured"
-
-
-def test_where_the_control_ran_out_of_time_the_program_is_not_to_blame(tmp_path: Path) -> None:
-    later = Deadline.within(60_000_000_000)  # some is left, for the last runs
-    stage = Stage(tmp_path, [LOADER], [finding("a", 9, "faster-loader")], budget=later)
-    stage.bench.runs_control, stage.bench.control_cut_short = False, True
-    outcome = stage.run()
-    (verdict,) = outcome.verdicts
-    assert verdict.decision is Decision.NOT_TRIED
-    assert verdict.summary == "the budget left no time to measure what this machine can resolve"
-    assert [proposal.fixer.name for proposal in outcome.no_time] == ["faster-loader"]
 
 
 def test_the_chosen_setting_of_a_knob_gets_the_full_trial(tmp_path: Path) -> None:
@@ -232,7 +211,7 @@ def test_the_merged_diff_applies_to_the_users_files(tmp_path: Path) -> None:
 
 
 def test_nothing_is_begun_that_cannot_end_before_the_last_runs(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, [LOADER], [finding("a", 9, "faster-loader")], budget=Deadline(10, clock=lambda: 0))
+    stage = Stage(tmp_path, [LOADER], [finding("a", 1, "faster-loader")], budget=Deadline(10, clock=lambda: 0))
     stage.bench.trial_takes_ns, stage.bench.final_takes_ns = 7, 4
     (verdict,) = stage.run().verdicts
     assert stage.bench.attempts == []
@@ -240,7 +219,7 @@ def test_nothing_is_begun_that_cannot_end_before_the_last_runs(tmp_path: Path) -
         Decision.NOT_TRIED,
         "the budget leaves only 6 ns before the last runs (this would take about 7 ns)",
     )
-    short = Stage(tmp_path, [LOADER], [finding("a", 9, "faster-loader")], budget=Deadline(10, clock=lambda: 0))
+    short = Stage(tmp_path, [LOADER], [finding("a", 1, "faster-loader")], budget=Deadline(10, clock=lambda: 0))
     short.bench.trial_takes_ns, short.bench.final_takes_ns = 7, 40
     assert short.run().verdicts[0].summary.startswith("the budget leaves no time before the last runs")
 

@@ -96,7 +96,9 @@ def answers(share: float, *fixers: Fixer) -> ProposedEdits:
         (20, 0.3, True, False),
         (15, 0.3, True, True),  # 5 at best, and a last run
         (15, 0.05, False, False),  # a saving that few pairs do not show is not worth it
-        (14, 0.3, False, False),
+        (5, 0.08, True, True),  # while nothing is kept, no last run has its time
+        (4, 0.08, False, False),
+        (4, 0.3, True, True),  # nothing was tried: estimates may be wrong
     ],
 )
 def test_what_only_an_assumption_stands_against_is_begun_where_it_promises_much(
@@ -111,11 +113,25 @@ def test_what_only_an_assumption_stands_against_is_begun_where_it_promises_much(
     if risky:
         assert len(ready.variants) == 1  # the cheapest setting
         assert told == [
-            "trying rounds although it may be cut short: the budget leaves only 5 ns before the last runs "
+            "trying rounds although it may be cut short: the budget leaves "
+            f"{f'only {left_ns - 10} ns' if left_ns > 10 else 'no time'} before the last runs "
             "(this would take about 10 ns)"
         ]
     else:
         assert told == []
+
+
+def test_nothing_that_promises_much_is_given_up_with_a_third_of_the_budget_left() -> None:
+    left_ns = 90
+    made = Budget(cast("Trials", Costly()), Deadline(90, lambda: 90 - left_ns), kept=(ROUNDS,))
+    made.begins()
+    large, small = Plan(ROUNDS, promised=0.1), Plan(ROUNDS, promised=0.08)
+    left_ns = 14  # of which the last run takes ten, and a trial five at best
+    assert not made.risks(large) and not made.risks(small)
+    made = Budget(cast("Trials", Costly()), Deadline(42, lambda: 0), kept=(ROUNDS,))
+    made.begins()
+    made.deadline = Deadline(14, lambda: 0)
+    assert made.risks(large) and not made.risks(small)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +215,8 @@ def test_what_is_too_long_for_a_common_trial_says_so_beside_kept_fixes(
     """Nothing but what changes the training is left to try, and no part of that takes less time."""
     monkeypatch.setattr(candidates, "open_traces", lambda _paths: [])
     fixers = (*HARMLESS, *BOLD)
-    findings = [finding(f"rule {one.name}", 9 - at, one.name) for at, one in enumerate(fixers)]
+    findings = [finding(f"rule {one.name}", 9 - at, one.name) for at, one in enumerate(HARMLESS)]
+    findings += [replace(finding(f"rule {one.name}", 1, one.name), share=0.01) for one in BOLD]
     decisions = {TOGETHER: Decision.KEPT, **{one.name: Decision.KEPT for one in fixers}}
     made = Stage(tmp_path, fixers, findings, decisions, Deadline(100, lambda: 0), frozenset(Gate))
     made.bench.training_takes_ns = 200

@@ -121,6 +121,7 @@ def test_where_all_change_nothing_each_has_a_trial(tmp_path: Path) -> None:
 
 def test_where_there_is_no_time_for_all_each_says_for_itself_why_it_is_not_tried(tmp_path: Path) -> None:
     made = together(tmp_path, LOADER, ITEM, MODEL, budget=Deadline(100, lambda: 0))
+    made.findings = [replace(one, share=0.01) for one in made.findings]
     made.bench.trial_takes_ns = 200
     outcome = made.run()
     assert made.bench.attempts == []
@@ -154,6 +155,7 @@ def test_where_all_with_what_changes_the_training_break_down_the_others_come_fir
 
 def test_where_there_is_no_time_for_a_trajectory_the_others_are_tried_without_it(tmp_path: Path) -> None:
     made = together(tmp_path, BOLD, LOADER, ITEM, MODEL, allow=frozenset(Gate), budget=Deadline(100, lambda: 0))
+    made.findings = [replace(one, share=0.01) for one in made.findings]
     made.bench.training_takes_ns = 200
     found = made.run()
     assert made.bench.attempts == [(TOGETHER, SOURCE, ALL)]

@@ -74,10 +74,18 @@ class Small:
         diagnosis = Diagnosis(1, (), 1, None, steps, Accounting(), findings)
         deadline = Deadline.within(round((budget_s - WATCHED_S) * NS_PER_S), self.machine.clock)
         memory = Memory(4 * GIB, 4 * GIB, 136 * GIB, 140 * GIB, 1 << 20)
-        schedule = Schedule()
+        schedule, step_ns = Schedule(), round(self.step_ms * NS_PER_MS)
         with (
             simulated(self.machine),
-            Bench(program, self.folder / "trials", schedule, deadline, memory=memory) as bench,
+            Bench(
+                program,
+                self.folder / "trials",
+                schedule,
+                deadline,
+                memory=memory,
+                start_ns=12 * NS_PER_S,
+                step_ns=step_ns,
+            ) as bench,
         ):
             return composed(bench, program, diagnosis, fixers, schedule, deadline)
 
@@ -136,7 +144,7 @@ def test_two_go_together_only_where_time_is_short(tmp_path: Path) -> None:
     short, long = tmp_path / "short", tmp_path / "long"
     for folder in (short, long):
         folder.mkdir()
-    assert tried_at_once(Small(short, 20.0, two).run(95)) == {"tf32", "bf16"}
+    assert tried_at_once(Small(short, 20.0, two).run(85)) == {"tf32", "bf16"}
     outcome = Small(long, 20.0, two).run(300)
     assert tried_at_once(outcome) == set()
     assert {one.fixer for one in outcome.verdicts if one.decision is Decision.KEPT} == {"tf32", "bf16"}

@@ -22,14 +22,14 @@ from diagnose.fixer import Fixer
 from diagnose.model import TOGETHER, Accounting, Confidence, Decision, Diagnosis, Finding, Gate, Steps
 from diagnose.program import Program
 from diagnose.session import AnyEvent
-from diagnose.trial.ab.aa_control import AAControl
+from diagnose.trial.ab.aa_control import ASSUMED, AAControl
 from diagnose.trial.bench import Bench, Trial
 from diagnose.trial.gates.trajectory import LEAST_SEEDS, LEAST_STEPS
 from diagnose.trial.planning.estimates import Plan
 from diagnose.trial.process.capacity import Memory
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.units import NS_PER_MS, NS_PER_S
-from diagnose.verdict import LEAST_GENERATIONS, LEAST_PAIRS, LEAST_SAVING
+from diagnose.verdict import LEAST_PAIRS, LEAST_SAVING
 from diagnose.what_if import Foresight
 
 PARTS = {"matmul": 282.0, "attention": 44.0, "norm": 4.0, "pointwise": 9.0, "clip": 6.0, "read": 4.0, "optimizer": 3.0}
@@ -131,7 +131,19 @@ class Session:
         deadline = Deadline.within(left_ns, self.machine.clock)
         held, device = self.held_gib * GIB, 140 * GIB
         memory = Memory(held, held, device - held, device, 1 << 20)
-        with simulated(self.machine), Bench(program, self.folder / "trials", plan, deadline, memory=memory) as bench:
+        start_ns = round(self.machine.start_s * NS_PER_S)
+        with (
+            simulated(self.machine),
+            Bench(
+                program,
+                self.folder / "trials",
+                plan,
+                deadline,
+                memory=memory,
+                start_ns=start_ns,
+                step_ns=step_ns,
+            ) as bench,
+        ):
             return composed(bench, program, diagnosis, BY_NAME, plan, deadline, self.events.append)
 
 
@@ -175,18 +187,19 @@ def test_the_slow_original_takes_no_trajectory(seven_minutes: tuple[Session, Out
     assert session.machine.spent_ns["trajectories"] / 3 < LEAST_SEEDS * LEAST_STEPS * step_ms(SOURCE) * NS_PER_MS
 
 
-def test_a_control_is_no_finer_than_the_promise_asks_for(seven_minutes: tuple[Session, Outcome]) -> None:
-    session, outcome = seven_minutes
-    assert outcome.control is not None
-    assert outcome.control.pairs == 2 * LEAST_PAIRS
-    assert session.machine.started["control"] == 2 * LEAST_GENERATIONS
+def test_nothing_is_measured_of_the_machine_where_no_verdict_hangs_on_it(
+    seven_minutes: tuple[Session, Outcome],
+) -> None:
+    session, _ = seven_minutes
+    assert session.machine.started["control"] == 0
 
 
 def test_numbers_are_captured_once(seven_minutes: tuple[Session, Outcome]) -> None:
     session, _ = seven_minutes
     # First steps of three programs with a reference in each number format, which the last gate of all finds there; then
     # of one more, with a reference for what it was put on.
-    assert session.machine.started["gates"] == 3 + 3 + 2
+    # One of what changes no bit is begun early to see whether it repeats, and turns out not to be needed.
+    assert session.machine.started["gates"] == 3 + 3 + 2 + 1
     assert session.machine.started["trajectories"] == 3 * LEAST_SEEDS
 
 
@@ -277,14 +290,14 @@ def test_what_a_first_common_trial_will_take_is_known_before(
     monkeypatch.setattr(Bench, "trial_ns", estimate)
     monkeypatch.setattr(Bench, "attempt", attempt)
     session.run()
-    assert took[TOGETHER] < told[TOGETHER] < 1.25 * took[TOGETHER]
+    assert took[TOGETHER] < told[TOGETHER] < 1.6 * took[TOGETHER]
 
 
 def test_a_budget_that_is_used_to_its_end_has_its_last_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both programs start at once and have the same time for it, and the numbers leave them that."""
     windows(monkeypatch)
     monkeypatch.setattr(greedy_search, "foresee", lambda *_: FORESEEN)
-    session = slow_starts(tmp_path, 360)
+    session = slow_starts(tmp_path, 300)
     outcome = session.run()
     assert outcome.final is not None, table(session.machine)
     assert outcome.final.runs == 1
@@ -321,10 +334,10 @@ def test_a_look_at_the_whole_is_not_kept_time_for_where_it_has_been_taken(
     assert machine.steps["trajectories"] == 2 * LEAST_SEEDS * LEAST_STEPS
 
 
-def test_a_fine_control_is_taken_where_a_verdict_hangs_on_it(tmp_path: Path) -> None:
+def test_a_control_is_taken_where_a_verdict_hangs_on_it_and_as_fine_as_that_needs(tmp_path: Path) -> None:
     """Two processes of one program differ by some percent: what saves little must be told from that."""
     saving = {"a": 0.0, "b": 0.6}
-    machine = Machine(lambda text: 20 * (1 - next(saving[key] for key in saving if f"# {key}" in text)), noise=0.2)
+    machine = Machine(lambda text: 20 * (1 - next(saving[key] for key in saving if f"# {key}" in text)), noise=0.02)
     (tmp_path / "train.py").write_text("# a\n")
     program = Program.parse(["train.py"], cwd=tmp_path)
     told: list[AAControl] = []
@@ -333,19 +346,20 @@ def test_a_fine_control_is_taken_where_a_verdict_hangs_on_it(tmp_path: Path) -> 
         simulated(machine),
         Bench(program, tmp_path / "trials", Schedule(), deadline, on_control=told.append) as bench,
     ):
-        original, twin = bench.copy({}, "original"), bench.copy({}, "twin")
+        original = bench.copy({}, "original")
+        bench.prepare(original)
         faster = bench.copy({"train.py": "# b\n"}, "faster")
-        coarse = bench.control(original, twin, promised=[1.0])
-        assert coarse is not None
-        clear = bench.attempt(FIXERS[6], original, faster).verdict
-        assert clear.decision is Decision.KEPT
-        assert told == []  # whatever a finer one would say
+        large = bench.attempt(FIXERS[6], original, faster).verdict
+        assert (large.decision, large.pairs, large.generations) == (Decision.KEPT, LEAST_PAIRS, 1)
+        saving["b"] = 0.0
+        assert bench.attempt(FIXERS[6], original, faster).verdict.decision is Decision.NO_CHANGE
+        assert told == []  # whatever one would say
         saving["b"] = 0.045
         small = bench.attempt(FIXERS[6], original, faster).verdict
-    assert small.saving is not None
-    assert LEAST_SAVING < small.saving.low < coarse.resolution
-    (fine,) = told
-    assert fine.pairs > coarse.pairs
-    assert fine.generations > coarse.generations
-    assert small.resolution == fine.resolution
+        assert small.saving is not None
+        assert LEAST_SAVING < small.saving.low < ASSUMED
+        (coarse,) = told
+        assert small.resolution == coarse.resolution < small.saving.low
+        assert small.decision is Decision.KEPT
+        assert coarse.pairs < Schedule().pairs
     assert machine.alive == 0

@@ -92,7 +92,7 @@ def test_a_step_that_outlasts_every_recovery_drops_one_at_the_head_of_a_block() 
 
 def test_a_clear_gain_is_asked_of_each_generation_once_and_not_again() -> None:
     schedule = replace(SCHEDULE, pairs=20, screen_pairs=4)
-    machine = Machine(step_ns=lambda side: 10e6 if side == ORIGINAL else 8e6)
+    machine = Machine(step_ns=lambda side: 10e6 if side == ORIGINAL else 9.2e6)
     found = machine.run(schedule=schedule, resolution=0.01)
     assert (len(found.pairs), found.generations, found.stopped_early) == (8, 2, False)
     small = Machine(step_ns=lambda side: 10e6 if side == ORIGINAL else 9.6e6)
@@ -326,7 +326,7 @@ def test_too_little_memory_is_recognised_by_its_words_or_by_a_kill_that_was_not_
 
 
 def test_long_steps_take_half_the_pairs_of_each_generation_where_these_say_enough() -> None:
-    clear = Machine(step_ns=lambda side: 3e9 if side == ORIGINAL else 1.5e9)
+    clear = Machine(step_ns=lambda side: 3e9 if side == ORIGINAL else 2.76e9)
     found = clear.run(Schedule(), resolution=0.01)
     assert [pair.generation for pair in found.pairs] == [0, 0, 1, 1]
     assert (found.steps, found.stopped_early) == (2, False)

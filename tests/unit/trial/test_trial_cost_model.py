@@ -41,7 +41,6 @@ def test_a_trial_takes_its_starts_and_its_blocks_and_a_gate_what_the_patched_pro
     assert known.check_ns() == TURNS_NS
     assert known.trial_ns(1) == TURNS_NS + WINDOWS_NS
     assert known.trial_ns(1, windows=1) == TURNS_NS + WINDOWS_NS // 2  # the program that it is put on has had one
-    assert known.trial_ns(1, started=True) == TURNS_NS + WINDOWS_NS - 5 * NS_PER_S
     known.saw_gate(Gate.ROUNDING, 16 * NS_PER_S, 4)  # with the original's captures, which are there the next time
     known.saw_gate(Gate.ROUNDING, 0, 0)  # all was there already: that tells nothing of the next
     assert known.gates_ns == {Gate.ROUNDING: 4 * NS_PER_S}

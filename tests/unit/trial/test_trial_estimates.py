@@ -148,10 +148,3 @@ def test_captures_that_start_beside_the_arms_take_their_steps_alone() -> None:
     assert apart - beside == known.first_step_after_ns
     full = estimates(known, TIGHT).trial_ns(plan, PROGRAM, compiles=False, beside=[1.2, 1.4])
     assert full == estimates(known, TIGHT).trial_ns(plan, PROGRAM, compiles=False)
-
-
-def test_a_trial_whose_arms_wait_for_it_starts_nothing() -> None:
-    known, plan = costs(), Plan(fix(Gate.BITWISE))
-    apart = estimates(known).trial_ns(plan, PROGRAM, compiles=False)
-    there = estimates(known).trial_ns(plan, PROGRAM, compiles=False, there=(PATCHED.root, PATCHED.root))
-    assert apart - there == known.start_ns

@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 from fake_arms import SCHEDULE, Machine
 
-from diagnose.trial.ab.aa_control import AAControls, enough
+from diagnose.trial.ab.aa_control import ASSUMED, AAControls
 from diagnose.trial.ab.result import ORIGINAL, Comparison
 from diagnose.trial.ab.sequential import worth
 from diagnose.trial.process.capacity import Memory
 from diagnose.trial.schedule import Deadline
-from diagnose.verdict import CLEAR_SAVING, LEAST_PAIRS, LEAST_SAVING, Pair
+from diagnose.verdict import CLEAR_SAVING, LEAST_PAIRS, Pair
 
 PLAN = replace(SCHEDULE, pairs=20, look_every=6)
 FULL = Memory(peak_bytes=100, reserved_bytes=1 << 40, free_bytes=0, device_bytes=1 << 40, host_bytes=1)
@@ -51,13 +51,26 @@ def test_a_control_of_long_steps_has_as_many_generations_as_the_fewest_pairs_tak
     assert generations_within(20, control=True, step_ns=lambda _side: 1.2e9) == 2
 
 
-def test_a_control_of_one_generation_is_not_fine_however_close_its_pairs_are() -> None:
+def test_a_control_of_one_generation_leaves_the_luck_of_processes_assumed() -> None:
     pairs = [Pair(number % 2, 1e7, 1e7) for number in range(4)]
     controls = AAControls(most_pairs=20)
-    controls.saw(Comparison([replace(pair, generation=0) for pair in pairs], generations=1), LEAST_SAVING)
-    assert not controls.fine
-    controls.saw(Comparison(pairs, generations=2), LEAST_SAVING)
-    assert controls.fine
+    assert controls.resolution == ASSUMED
+    controls.saw(Comparison([replace(pair, generation=0) for pair in pairs], generations=1))
+    assert controls.resolution == ASSUMED
+    controls.saw(Comparison(pairs, generations=2))
+    assert controls.resolution == 0
+
+
+def test_a_control_is_asked_for_where_it_can_let_a_fix_pass_and_be_finer() -> None:
+    def saving(share: float) -> Comparison:
+        return Comparison([Pair(number % 2, 1e7, (1 - share) * 1e7) for number in range(4)], generations=2)
+
+    controls = AAControls(most_pairs=4)
+    assert [controls.wants_a_look(saving(share)) for share in (0.005, 0.03, 0.06)] == [False, True, False]
+    assert not controls.wants_a_look(replace(saving(0.03), sure=True))
+    assert not controls.wants_a_look(replace(saving(0.03), out_of_time=True))
+    controls.saw(saving(0.04))
+    assert not controls.wants_a_look(saving(0.03))  # none is finer than one that had all its pairs
 
 
 def test_patience_is_shared_by_the_generations() -> None:
@@ -125,13 +138,27 @@ def test_a_saving_that_only_other_processes_show_has_all_the_pairs_that_are_left
     assert sum(pair.generation == 1 for pair in found.pairs) == 16
 
 
-def test_a_control_is_fine_beside_the_smallest_promise_or_a_tenth_of_the_largest() -> None:
-    assert enough([]) == LEAST_SAVING
-    assert enough([0.0, 0.004]) == LEAST_SAVING
-    assert enough([0.6]) == pytest.approx(0.2)
-    assert enough([0.6, 0.06]) == pytest.approx(0.06)
-    assert enough([0.6, 0.3]) == pytest.approx(0.1)
-    assert enough([0.02]) == LEAST_SAVING
+@pytest.mark.parametrize(("step_ns", "pairs"), [(1e7, 4), (1.2e9, 4)])
+def test_a_saving_beyond_all_luck_needs_no_other_processes(step_ns: float, pairs: int) -> None:
+    """Also of long steps, of which a generation has two pairs otherwise; and both windows are taken."""
+    machine = Machine(step_ns=lambda side: step_ns if side == ORIGINAL else 0.8 * step_ns)
+    found = machine.run(schedule=PLAN, resolution=ASSUMED)
+    assert (len(found.pairs), found.generations, found.sure) == (pairs, 1, True)
+    assert all(found.traces)
+    assert machine.alive == 0
+
+
+def test_a_saving_that_processes_might_differ_by_is_shown_by_others_too() -> None:
+    found = Machine(step_ns=lambda side: 1e7 if side == ORIGINAL else 0.91e7).run(schedule=PLAN, resolution=ASSUMED)
+    assert (found.generations, found.sure) == (2, False)
+
+
+def test_a_saving_is_looked_at_again_after_some_pairs() -> None:
+    times = itertools.chain([10e6, 5e6, 5e6, 5e6], itertools.repeat(5e6))
+    machine = Machine(step_ns=lambda side: 10e6 if side == ORIGINAL else next(times))
+    found = machine.run(schedule=replace(PLAN, pairs=20), resolution=ASSUMED)
+    assert found.sure
+    assert len(found.pairs) in {4, 7, 10}
 
 
 def test_equal_parts_of_what_is_left_of_a_deadline() -> None:
