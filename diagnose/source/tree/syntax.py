@@ -19,6 +19,7 @@ from libcst.metadata import MetadataWrapper, Scope, ScopeProvider
 from diagnose.source.tree.layout import Layout
 from diagnose.source.tree.outline import Function, Outline, read_outline
 from diagnose.source.tree.text_lines import lines_in
+from diagnose.source.tree.time_limit import check_time
 
 __all__ = ["Source", "Splice", "call_name", "only_statement", "parse", "splice"]
 
@@ -51,6 +52,7 @@ def splice(text: str, splices: list[Splice]) -> str:
 @lru_cache(maxsize=1024)  # every fixer asks for the same files, and most of them are never parsed as a whole
 def parse(text: str) -> Source | None:
     """The source, or None where it is no Python that this interpreter can read."""
+    check_time()
     outline = read_outline(text)
     return Source(text, outline) if outline is not None else None
 
@@ -101,6 +103,7 @@ class Source:
 
     @cached_property
     def _wrapper(self) -> MetadataWrapper:
+        check_time()
         try:
             module = cst.parse_module(self.text)
         except (cst.ParserSyntaxError, RecursionError):
@@ -214,11 +217,13 @@ class Source:
 
     def walk(self, node: cst.CSTNode | None = None) -> Iterator[cst.CSTNode]:
         """All nodes below `node` (the module) and itself, in the order of the text."""
+        check_time()
         layout, at = self._below(node)
         return iter(layout.nodes[at : layout.ends[at]])
 
     def every(self, kind: type[_Node], below: cst.CSTNode | None = None) -> Iterator[_Node]:
         """All nodes of a kind, in the order of the text."""
+        check_time()
         layout, at = self._below(below)
         return layout.every(kind, at)
 
@@ -256,6 +261,7 @@ class Source:
 
     def names(self, node: cst.CSTNode) -> frozenset[str]:
         """The dotted names that an expression may stand for, imports resolved: `torch.utils.data.DataLoader`."""
+        check_time()
         scope = self._scopes.get(node)
         return frozenset(name.name for name in scope.get_qualified_names_for(node)) if scope else frozenset()
 
