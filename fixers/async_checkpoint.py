@@ -194,7 +194,7 @@ def _saves(code: EveryStep, stretch: Stretch, loop: Loop) -> list[tuple[str, Sou
     """The saves in a loop, and in functions of the program's own that it calls."""
     found = [(stretch.path, stretch.source, call) for call in _saves_below(stretch.source, loop)]
     called = {call_name(call) for call in stretch.source.every(cst.Call, loop)}
-    for path, source in code.mentioning("save").items():
+    for path, source in code.mentioning("save(").items():
         for function in source.every(cst.FunctionDef):
             if function.name.value in called and not within(source, function, loop):
                 found += [(path, source, call) for call in _saves_below(source, function)]

@@ -14,10 +14,11 @@ from functools import cached_property, lru_cache
 from typing import TypeVar
 
 import libcst as cst
-from libcst.metadata import MetadataWrapper, Scope, ScopeProvider
+from libcst.metadata import Scope
 
 from diagnose.source.tree.layout import Layout
 from diagnose.source.tree.outline import Function, Outline, read_outline
+from diagnose.source.tree.scopes import scopes_of
 from diagnose.source.tree.text_lines import lines_in
 from diagnose.source.tree.time_limit import check_time
 
@@ -102,19 +103,13 @@ class Source:
         return tuple(self.every(cst.FunctionDef))
 
     @cached_property
-    def _wrapper(self) -> MetadataWrapper:
-        check_time()
-        try:
-            module = cst.parse_module(self.text)
-        except (cst.ParserSyntaxError, RecursionError):
-            module = cst.Module([])  # what LibCST cannot read has no nodes
-        # The tree comes straight from the parser, so that no node is in it twice and no copy is needed.
-        return MetadataWrapper(module, unsafe_skip_copy=True)
-
-    @cached_property
     def module(self) -> cst.Module:
         """The tree."""
-        return self._wrapper.module
+        check_time()
+        try:
+            return cst.parse_module(self.text)
+        except (cst.ParserSyntaxError, RecursionError):
+            return cst.Module([])  # what LibCST cannot read has no nodes
 
     @cached_property
     def newline(self) -> str:
@@ -142,7 +137,7 @@ class Source:
 
     @cached_property
     def _scopes(self) -> Mapping[cst.CSTNode, Scope | None]:
-        return self._wrapper.resolve(ScopeProvider)
+        return scopes_of(self._layout)
 
     @cached_property
     def text_lines(self) -> list[str]:
