@@ -145,22 +145,25 @@ def _waits_of_calls(
 ) -> list[tuple[str, Splice]] | str:
     """The waits after calls, outside of the loops, of functions that save."""
     found: list[tuple[str, Splice]] = []
-    pending = [function for _, source, call in saves if (function := source.inside(call, cst.FunctionDef)) is not None]
-    homes = {function: source for source in code.sources.values() for function in source.every(cst.FunctionDef)}
+    pending = [
+        (source, function)
+        for _, source, call in saves
+        if (function := source.inside(call, cst.FunctionDef)) is not None
+    ]
     seen: set[cst.FunctionDef] = set()
     while pending:
-        function = pending.pop()
-        if function in seen or any(within(homes[function], loop, function) for loop in loops):
+        home, function = pending.pop()
+        if function in seen or any(within(home, loop, function) for loop in loops):
             continue
         seen.add(function)
-        for path, source, call in _calls_of(code, homes[function], function):
+        for path, source, call in _calls_of(code, home, function):
             if any(within(source, call, loop) for loop in loops):
                 continue
             around = source.inside(call, cst.FunctionDef)
             statement = source.parent(call)
             line = source.parent(statement) if statement is not None else None
             if around is not None and _is_called_in(code, around, loops):
-                pending.append(around)
+                pending.append((source, around))
             elif isinstance(statement, cst.Expr) and isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1:
                 found.append((path, insert_after(source, line, [_FINISH])))
             else:
@@ -171,10 +174,8 @@ def _waits_of_calls(
 def _calls_of(code: EveryStep, home: Source, function: cst.FunctionDef) -> Iterator[tuple[str, Source, cst.Call]]:
     method = home.inside(function, cst.ClassDef) is not None
     for path, source in code.sources.items():
-        for call in source.every(cst.Call):
-            if call_name(call) != function.name.value or any(
-                name.startswith("torch.") for name in source.names(call.func)
-            ):
+        for call in source.calls_named(function.name.value):
+            if any(name.startswith("torch.") for name in source.names(call.func)):
                 continue
             if isinstance(call.func, cst.Attribute) or not method:
                 yield path, source, call
@@ -182,10 +183,10 @@ def _calls_of(code: EveryStep, home: Source, function: cst.FunctionDef) -> Itera
 
 def _is_called_in(code: EveryStep, function: cst.FunctionDef, loops: list[Loop]) -> bool:
     return any(
-        call_name(call) == function.name.value and within(source, call, loop)
+        within(source, call, loop)
         for source in code.sources.values()
         for loop in loops
-        for call in source.every(cst.Call)
+        for call in source.calls_named(function.name.value)
     )
 
 
@@ -193,7 +194,7 @@ def _saves(code: EveryStep, stretch: Stretch, loop: Loop) -> list[tuple[str, Sou
     """The saves in a loop, and in functions of the program's own that it calls."""
     found = [(stretch.path, stretch.source, call) for call in _saves_below(stretch.source, loop)]
     called = {call_name(call) for call in stretch.source.every(cst.Call, loop)}
-    for path, source in code.sources.items():
+    for path, source in code.mentioning("save(").items():
         for function in source.every(cst.FunctionDef):
             if function.name.value in called and not within(source, function, loop):
                 found += [(path, source, call) for call in _saves_below(source, function)]
@@ -201,8 +202,8 @@ def _saves(code: EveryStep, stretch: Stretch, loop: Loop) -> list[tuple[str, Sou
 
 
 def _saves_below(source: Source, node: cst.CSTNode) -> list[cst.Call]:
-    calls = source.every(cst.Call, node)
-    return [call for call in calls if call_name(call) == "save" and _library(source, call) is not None]
+    calls = [call for call in source.every(cst.Call, node) if call_name(call) == "save"]
+    return [call for call in calls if _library(source, call) is not None]
 
 
 def _library(source: Source, call: cst.Call) -> str | None:

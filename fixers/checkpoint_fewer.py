@@ -148,8 +148,8 @@ def _tests(request: Request, wanted: str) -> dict[str, dict[int, _Test | None]]:
 
 def _checkpoints(source: Source) -> Iterator[cst.Call]:
     """Calls of torch's checkpoint whose function can be called in their place."""
-    for call in source.every(cst.Call):
-        if _CHECKPOINT in source.names(call.func) and call.args:
+    for call in source.calls_of(_CHECKPOINT):
+        if call.args:
             first = call.args[0]
             if (
                 first.keyword is None
@@ -162,10 +162,8 @@ def _checkpoints(source: Source) -> Iterator[cst.Call]:
 def _left(source: Source) -> Iterator[int]:
     """Lines of checkpoints that are left as they are."""
     known = {id(call) for call in _checkpoints(source)}
-    for call in source.every(cst.Call):
-        names = source.names(call.func)
-        others = _CHECKPOINT in names and id(call) not in known
-        if others or "torch.utils.checkpoint.checkpoint_sequential" in names:
+    for call in source.calls_of(_CHECKPOINT, "torch.utils.checkpoint.checkpoint_sequential"):
+        if id(call) not in known:
             yield source.lines_of(call)[0]
 
 

@@ -53,6 +53,9 @@ _DETECTS = re.compile(r"(^|\.)detect_anomaly$")
 _GRADCHECK = re.compile(r"(^|\.)grad(grad)?check$")
 _PROFILER = re.compile(r"^torch\.(profiler|autograd\.profiler)\.profile$")
 _VARIABLES = ("CUDA_LAUNCH_BLOCKING", "TORCH_DISTRIBUTED_DEBUG", "AMD_SERIALIZE_KERNEL", "HIP_LAUNCH_BLOCKING")
+_CHECKS = ("isnan", "isinf", "isfinite", "allclose", "equal")
+_SWITCHES = ("detect_anomaly", "emit_nvtx", "emit_itt", "profile", "_hook", *_VARIABLES)
+"""Of these a file holds one that has anything to switch off."""
 _ABOUT = r"debug|anomal|\bnan\b|launch|blocking|check|hook|profil"
 
 
@@ -73,15 +76,16 @@ class _Plan:
 def rewrite(request: Request) -> Answer:
     """Switch off everything that is known to be left from a hunt for a fault."""
     code = EveryStep(request.sources, request.finding.where)
-    read = dict(_variables_read(code.sources))
+    read = dict(_variables_read(code.mentioning(*_VARIABLES)))
     plans = {path: _Plan(source, read) for path, source in code.sources.items()}
     for plan in plans.values():
-        _settings(plan)
-    for stretch, call in code.calls():
+        if plan.source.mentions(*_SWITCHES):
+            _settings(plan)
+    for stretch, call in code.calls("gradcheck", "gradgradcheck"):
         if any(_GRADCHECK.search(name) for name in stretch.source.names(call.func)):
             _keep(plans[stretch.path], call, "compares gradients in every step")
     for stretch in code.stretches:
-        for check in stretch.steady(cst.Assert):
+        for check in stretch.steady(cst.Assert) if stretch.mentions(["assert"], _CHECKS) else ():
             if any(_is_check_of_tensor(call) for call in stretch.source.every(cst.Call, check.test)):
                 _keep(plans[stretch.path], check, "waits for a tensor in every step")
     files: dict[str, str] = {}
@@ -105,7 +109,7 @@ def _keep(plan: _Plan, node: cst.CSTNode, does: str) -> None:
 
 
 def _is_check_of_tensor(call: cst.Call) -> bool:
-    return call_name(call) in {"isnan", "isinf", "isfinite", "allclose", "equal"}
+    return call_name(call) in _CHECKS
 
 
 def _settings(plan: _Plan) -> None:

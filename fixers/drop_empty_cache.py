@@ -52,14 +52,14 @@ def rewrite(request: Request) -> Answer:
     found: dict[str, list[cst.Call]] = {}
     reasons: list[str] = []
     code = EveryStep(request.sources, request.finding.where)
-    for stretch, call in code.calls():
+    for stretch, call in code.calls("empty_cache"):
         if _empties(stretch.source, call):
             if isinstance(stretch.source.parent(call), cst.Expr):
                 found.setdefault(stretch.path, []).append(call)
             else:
                 reasons.append(f"{stretch.path}:{stretch.source.lines_of(call)[0]} empties the cache in an expression.")
-    told = _memory_told(code)
-    if found and told is not None:
+    told = _memory_told(code) if found else None
+    if told is not None:
         return Advice(f"{told} tells how much memory the device holds, which the call changes: take it out by hand.")
     files = {path: _without(code.sources[path], calls, _sees_collections(code)) for path, calls in found.items()}
     if files:
@@ -69,7 +69,7 @@ def rewrite(request: Request) -> Answer:
 
 def _memory_told(code: EveryStep) -> str | None:
     """The line that asks how much memory is reserved."""
-    for path, source in code.sources.items():
+    for path, source in code.mentioning("memory_", "mem_get_info", "nvmlDeviceGetMemoryInfo").items():
         for call in source.every(cst.Call):
             if _TOLD.search(source.code(call.func)):
                 return f"{path}:{source.lines_of(call)[0]}"

@@ -49,6 +49,12 @@ _CLOCK = re.compile(
     r"(^|\.)(perf_counter|monotonic|process_time|default_timer|elapsed_time|time|utcnow|now|today)(_ns)?$"
 )
 _MEMORY = re.compile(r"(^|\.)(max_)?memory_(allocated|reserved|stats|summary)$|mem_get_info$|utilization$")
+_CLOCKS = re.compile(
+    r"\b(?:perf_counter|monotonic|process_time|default_timer|elapsed_time|time|utcnow|now|today)(?:_ns)?\b"
+    r"|memory_(?:allocated|reserved|stats|summary)|mem_get_info|utilization"
+)
+"""What a file holds that reads one of them."""
+_DEFINED = re.compile(r"\bdef\s+(\w+)")
 _WATCHED = re.compile(
     r"\.elapsed_time\(|\.query\(\)|\bprofiler?\.(?:profile|record_function|start)\b|\bemit_nvtx\b|\bcudart\("
 )
@@ -63,7 +69,7 @@ def rewrite(request: Request) -> Answer:
     found: dict[str, list[cst.Expr]] = {}
     reasons: list[str] = []
     code = EveryStep(request.sources, request.finding.where)
-    for stretch, call in code.calls():
+    for stretch, call in code.calls("synchronize"):
         source = stretch.source
         if not any(_WAITS.search(name) for name in {*source.names(call.func), source.code(call.func)}):
             continue
@@ -95,7 +101,7 @@ def _needed(request: Request, code: EveryStep, stretch: Stretch, wait: cst.Call)
         return "the program profiles, or times with events, and the wait may be what completes them."
     if any(_OWN_STREAMS.search(text) for text in request.sources.values()):
         return "the program has streams, graphs or kernels of its own, whose order the wait may keep."
-    for path, source in code.sources.items():
+    for path, source in code.mentioning("non_blocking").items():
         for call in source.every(cst.Call):
             if _is_unwaited(source, call):
                 line = f"{path}:{source.lines_of(call)[0]}"
@@ -109,13 +115,17 @@ def _needed(request: Request, code: EveryStep, stretch: Stretch, wait: cst.Call)
 def _clock(code: EveryStep, around: Stretch) -> str | None:
     """The line at which a step reads a clock, or how much memory is in use; None where none does."""
     pieces = [around, *(each for each in code.stretches if each.loop is not None or each is not around)]
-    opened = any(any(stretch.steady(cst.With)) for stretch in code.stretches)
+    opened = any(any(stretch.steady(cst.With)) for stretch in code.stretches if stretch.mentions([], ["with"]))
+    around_steps = _decorators(code) | ({"__enter__", "__exit__", "__call__"} if opened else set())
     for path, source in code.sources.items():
+        if around_steps.isdisjoint(_DEFINED.findall(source.text)):
+            continue
         for function in source.every(cst.FunctionDef):
-            context = function.name.value in {"__enter__", "__exit__", "__call__"} and opened
-            if context or function.name.value in _decorators(code):
+            if function.name.value in around_steps:
                 pieces.append(Stretch(path, source, function, None))
     for piece in pieces:
+        if not _CLOCKS.search(piece.source.text):
+            continue
         inner = _calls_of(piece)
         for call in inner:
             names = {piece.source.code(call.func), *piece.source.names(call.func), *_bound_names(piece.source, call)}
@@ -138,6 +148,7 @@ def _decorators(code: EveryStep) -> set[str]:
     return {
         name.value
         for stretch in code.stretches
+        if stretch.loop is not None or stretch.is_decorated
         for function in (stretch.body, stretch.source.inside(stretch.body, cst.FunctionDef))
         if isinstance(function, cst.FunctionDef)
         for decorator in function.decorators

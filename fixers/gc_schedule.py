@@ -88,7 +88,7 @@ def _loop(code: EveryStep) -> Stretch | None:
 def _collections(code: EveryStep) -> dict[str, list[cst.Expr]]:
     """Calls of `gc.collect()` in every step, by file."""
     found: dict[str, list[cst.Expr]] = {}
-    for stretch, call in code.calls():
+    for stretch, call in code.calls(here=["gc.collect"]):
         statement = stretch.source.parent(call)
         if stretch.source.code(call.func) == "gc.collect" and isinstance(statement, cst.Expr):
             found.setdefault(stretch.path, []).append(statement)

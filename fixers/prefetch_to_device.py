@@ -117,7 +117,7 @@ def _by_hand(request: Request) -> Answer:
     named = {(place.file, place.line) for place in request.finding.where}
     lines = {
         f"{stretch.path}:{stretch.source.lines_of(call)[0]}"
-        for stretch, call in code.calls()
+        for stretch, call in code.calls(here=[".to", ".cuda", "copy_"])
         if call_name(call) in {"to", "cuda", "copy_"} and (stretch.path, stretch.source.lines_of(call)[0]) in named
     }
     if not lines:

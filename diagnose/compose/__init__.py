@@ -69,7 +69,7 @@ def fix(
     """
     plan = schedule or Schedule()
     deadline = Deadline.within(budget_ns)
-    known = knowledge(program, diagnosis, traces)
+    known = knowledge(program, diagnosis, traces, budget_ns)
     trials, journal = folder / TRIALS, Journal(record)
     mortal = any(finding.ends_run for finding in diagnosis.findings)
     try:

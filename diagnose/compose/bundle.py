@@ -7,7 +7,6 @@ trial of all breaks down, halves of them are tried.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,8 +28,6 @@ from diagnose.session import TrialStarted
 from diagnose.trial.bench import Trial
 from diagnose.trial.planning.estimates import Plan
 from diagnose.trial.planning.numerics_check import PartialStack
-from diagnose.trial.schedule import Deadline
-from diagnose.trial.time_limit import TimeIsUp, interrupted_at
 
 LEAST = 3
 """Fewer are tried one by one, if there is time for that: it says more of each."""
@@ -118,27 +115,23 @@ def gather(
     queue: Sequence[Candidate],
     allow: Collection[Gate],
     on_ask: Callable[[Fixer], None] = lambda _: None,
-    patience: Deadline | None = None,
 ) -> Bundle:
     """All fixes of the queue that go together, each put on top of those before it.
 
     What changes the training, where that is allowed, comes last. Left for later: what is not judged by the step's time
     alone, what excludes one that is in already or takes back what that wrote (two cures of one ailment), a plan that
     one of the others makes obsolete, and a fixer that fails. `on_ask` is told who is asked, which takes a while where
-    programs are long: after `patience`
-    the others are left for later, too.
+    programs are long.
     """
     gathered = Gathering(stack, allow, on_ask=on_ask)
-    harmless = None
-    with contextlib.suppress(TimeIsUp), interrupted_at(patience or Deadline()):
-        bold = gathered.put_on(queue, trains=False)
-        harmless = gathered.stack
-        if bold:
-            again = followed(queue, stack.texts, harmless.texts)
-            # What rests on one of them had nothing to change before it.
-            due = [one for one in again if one.fixer.name in bold or not bold.isdisjoint(one.fixer.after)]
-            gathered.put_on(due, trains=True)
-    return Bundle(tuple(gathered.members), gathered.stack, harmless or gathered.stack)
+    bold = gathered.put_on(queue, trains=False)
+    harmless = gathered.stack
+    if bold:
+        again = followed(queue, stack.texts, harmless.texts)
+        # What rests on one of them had nothing to change before it.
+        due = [one for one in again if one.fixer.name in bold or not bold.isdisjoint(one.fixer.after)]
+        gathered.put_on(due, trains=True)
+    return Bundle(tuple(gathered.members), gathered.stack, harmless)
 
 
 class Gathering:

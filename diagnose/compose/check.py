@@ -24,6 +24,7 @@ from diagnose.fixer import EveryStep, Fixer
 from diagnose.model import Confidence, Diagnosis, EditCheck, Finding, Place, Scalar, Severity
 from diagnose.plugins import Catalogue
 from diagnose.program import Program
+from diagnose.source.tree.time_limit import TookTooLong
 from diagnose.trace import Trace
 from diagnose.trial.bench import Bench
 from diagnose.trial.check import check_edit
@@ -131,6 +132,8 @@ def _ask(stack: Stack, diagnosis: Diagnosis, catalogue: Catalogue, fixer: Fixer)
             lined = tuple(finding if finding.where else replace(finding, where=steps) for finding in findings)
             again = ask(stack, Proposal(fixer, lined))
             answers = again if again.variants or not answers.advice else answers
+    except TookTooLong as error:
+        return Asked(fixer, broken=str(error))
     except Exception as error:  # noqa: BLE001 - a fixer may be the user's own; a broken one must not hide the others
         return Asked(fixer, broken=f"the fixer itself failed: {error!r}")
     return Asked(fixer, answers)

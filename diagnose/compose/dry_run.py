@@ -18,6 +18,7 @@ from diagnose.compose.unnamed import UNNAMED, unnamed
 from diagnose.model import Decision, Diagnosis, Gate, Scalar, Verdict
 from diagnose.plugins import Catalogue
 from diagnose.program import Program
+from diagnose.source.tree.time_limit import TookTooLong
 
 NOT_ALLOWED = "it changes the training itself; `--allow training` lets it be tried"
 
@@ -45,6 +46,9 @@ def preview(
         name = proposal.fixer.name
         try:
             found = ask(stack, proposal)
+        except TookTooLong as error:
+            journal.tell_of(Verdict(name, Decision.NOT_TRIED, str(error)), proposal)
+            continue
         except Exception as error:  # noqa: BLE001 - a fixer may be the user's own; a broken one must not hide the others
             journal.tell_of(Verdict(name, Decision.FAILED, f"the fixer itself failed: {error!r}"), proposal)
             continue

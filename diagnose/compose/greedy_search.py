@@ -40,6 +40,7 @@ from diagnose.model import TOGETHER, Decision, Diagnosis, Gate, GateResult, Verd
 from diagnose.plugins import Catalogue
 from diagnose.program import Program
 from diagnose.session import PatchAccepted
+from diagnose.source.tree.time_limit import TookTooLong
 from diagnose.trial.planning.estimates import Plan
 from diagnose.trial.schedule import Deadline, Schedule
 from diagnose.trial.time_limit import TimeIsUp, interrupted_at
@@ -158,9 +159,7 @@ class GreedySearch:
         # Where time is short, two may have to go together.
         least = LEAST if group is None and self._deadline.at_ns is None else 2
         if len({one.fixer.name for one in some}) >= least:
-            self._journal.phase("looking at what each fix would change")
-            patience = self._deadline.part(MOST_TO_ASK)
-            found = gather(self._stack, some, self._allow, lambda _fixer: self._bench.go_on(), patience)
+            found = gather(self._stack, some, self._allow, self._on_ask)
             if len(found.members) >= least:
                 return found
         self._apart.update(one.fixer.name for one in some)
@@ -208,14 +207,12 @@ class GreedySearch:
     def _ready(self, proposal: Proposal) -> ProposedEdits | None:
         """What the fixer would do, where that is to be tried now; what stands against it is told."""
         fixer = proposal.fixer
-        self._bench.go_on()
+        self._on_ask(fixer)
         try:
-            with interrupted_at(self._deadline.part(MOST_TO_ASK)):
-                found = ask(self._stack, proposal)
-        except TimeIsUp:
+            found = ask(self._stack, proposal)
+        except TookTooLong as error:
             self._settle(fixer)
-            late = OUT_OF_BUDGET if self._deadline.passed else "to see what it would change took too long"
-            self._give_up(ProposedEdits(proposal), late, no_time=True)
+            self._give_up(ProposedEdits(proposal), str(error), no_time=True)
             return None
         except Exception as error:  # noqa: BLE001 - a fixer may be the user's own; a broken one must not hide the others
             self._settle(fixer)
@@ -247,6 +244,11 @@ class GreedySearch:
             self._give_up(found, reason, no_time=reason == OUT_OF_BUDGET)
             return None
         return replace(found, variants=allowed)
+
+    def _on_ask(self, fixer: Fixer) -> None:
+        """Where the program is large, to look at it takes a while."""
+        self._bench.go_on()
+        self._journal.phase("looking at what each fix would change", fixer.name)
 
     def _released(self) -> list[Candidate]:
         """What was refused beside a fix that has been taken out again; each has a trial of its own now."""

@@ -31,6 +31,7 @@ from diagnose.model import Decision, Diagnosis, Gate, Verdict
 from diagnose.plugins import Catalogue
 from diagnose.program import Program
 from diagnose.session import PatchAccepted
+from diagnose.source.tree.time_limit import TookTooLong
 from diagnose.trial.schedule import Deadline
 
 
@@ -89,6 +90,9 @@ class _Rescue:
         name, journal, stack = proposal.fixer.name, self.survival.journal, self.survival.original
         try:
             found = ask(stack, proposal)
+        except TookTooLong as error:
+            journal.tell_of(Verdict(name, Decision.NOT_TRIED, str(error)), proposal)
+            return proposal, ()
         except Exception as error:  # noqa: BLE001 - a fixer may be the user's own; a broken one must not hide the others
             journal.tell_of(Verdict(name, Decision.FAILED, f"the fixer itself failed: {error!r}"), proposal)
             return proposal, ()

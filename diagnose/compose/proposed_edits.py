@@ -36,7 +36,15 @@ class ProposedEdits:
 
 
 def ask(stack: Stack, proposal: Proposal) -> ProposedEdits:
-    """Every finding once, then all that lead to an edit together, with each setting. Raises what the fixer raises."""
+    """Every finding once, then all that lead to an edit together, with each setting.
+
+    Raises what the fixer raises, and TookTooLong where it looked at the files for longer than there is time.
+    """
+    with stack.known.asking.limited(proposal.fixer.name):
+        return _asked(stack, proposal)
+
+
+def _asked(stack: Stack, proposal: Proposal) -> ProposedEdits:
     fixer = proposal.fixer
     edited: list[tuple[Finding, list[Variant]]] = []
     advice: list[tuple[Finding, str]] = []

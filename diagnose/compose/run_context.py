@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from diagnose.compose.asking_time import AskingTime
 from diagnose.errors import InputError
 from diagnose.model import Diagnosis, Facts, Site
 from diagnose.program import Program
@@ -24,10 +25,17 @@ class RunContext:
     sites: tuple[Site, ...] = ()
     facts: Facts = field(default_factory=Facts)
     traces: tuple[Trace, ...] = ()
+    asking: AskingTime = field(default_factory=AskingTime, compare=False)
+    """The time that fixers may take to look at the files; all states of the program share it."""
 
 
-def knowledge(program: Program, diagnosis: Diagnosis, traces: Sequence[Trace]) -> RunContext:
-    """What fixers may look at: the user's files that the run touched or reaches, construct sites and facts."""
+def knowledge(
+    program: Program, diagnosis: Diagnosis, traces: Sequence[Trace], budget_ns: int | None = None
+) -> RunContext:
+    """What fixers may look at: the user's files that the run touched or reaches, construct sites and facts.
+
+    `budget_ns` is the time for all that is done with it, of which asking the fixers gets a share.
+    """
     recorded = (replace(site, file=absolute(program, site.file)) for trace in traces for site in trace.sites)
     unique = tuple({_identity(site): site for site in recorded}.values())
     paths: dict[str, None] = {}
@@ -48,7 +56,7 @@ def knowledge(program: Program, diagnosis: Diagnosis, traces: Sequence[Trace]) -
                 continue  # a frame may name a file that is no file: `<string>`, a notebook cell
     sources |= reached(program, sources)
     facts = traces[0].facts if traces else Facts()
-    return RunContext(sources, unique, facts, tuple(traces))
+    return RunContext(sources, unique, facts, tuple(traces), AskingTime.of(budget_ns))
 
 
 def absolute(program: Program, file: str) -> str:

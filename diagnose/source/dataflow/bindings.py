@@ -190,14 +190,11 @@ def passed_to(
     name = owner or function.name.value
     found: list[tuple[str, cst.BaseExpression | None]] = []
     for path, source in sources.items():
-        if name not in source.text:
-            continue
-        for call in source.every(cst.Call):
-            if call_name(call) == name:
-                given = argument(call, parameter.name.value, position)
-                if given is None and has_star(call):
-                    return None
-                found.append((path, given.value if given is not None else None))
+        for call in source.calls_named(name):
+            given = argument(call, parameter.name.value, position)
+            if given is None and has_star(call):
+                return None
+            found.append((path, given.value if given is not None else None))
     return found
 
 

@@ -45,6 +45,8 @@ def _mentions(
         names = frozenset({owner.name.value})
     found: list[tuple[str, Source, cst.CSTNode]] = []
     for path, other in sources.items():
+        if not (names and other.mentions(*names)):
+            continue
         known = names | {
             other.code(alias.asname.name)
             for alias in other.every(cst.ImportAlias)
@@ -114,6 +116,8 @@ def _suppresses(
     if name in {"suppress", "raises", "assertRaises"} and isinstance(call, cst.Call):
         return any(_catches(source, arg.value, errors) for arg in call.args)
     for other in sources.values():
+        if name not in other.text:
+            continue
         for written in other.every(cst.ClassDef):
             if written.name.value == name and _swallows(other, written):
                 return True
@@ -143,6 +147,8 @@ def _own_taker(
         first = above.decorators[0].decorator
         name = call_name(first) if isinstance(first, cst.Call) else source.code(first).rpartition(".")[2]
     for other in sources.values() if name else ():
+        if name not in other.text:
+            continue
         for function in other.every(cst.FunctionDef):
             if function.name.value == name:
                 return other, function
@@ -155,7 +161,7 @@ def _tries_within(source: Source, function: cst.FunctionDef, errors: Collection[
 
 def _replaced_hook(sources: Mapping[str, Source]) -> Catcher | None:
     for path, source in sources.items():
-        for assign in source.every(cst.Assign):
+        for assign in source.every(cst.Assign) if source.mentions("sys.excepthook") else ():
             if any(source.code(each.target) == "sys.excepthook" for each in assign.targets):
                 return path, source, assign
     return None

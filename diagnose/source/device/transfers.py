@@ -68,7 +68,7 @@ class Transfer:
 
 def transfers(code: EveryStep) -> Iterator[Transfer]:
     """Every copy to the device that is made in each step."""
-    for stretch, call in code.calls():
+    for stretch, call in code.calls(here=[".to", ".cuda"]):
         if not isinstance(call.func, cst.Attribute) or call.func.attr.value not in {"to", "cuda"}:
             continue
         if isinstance(stretch.source.parent(call), cst.Expr):  # `model.to(device)`: a tensor's copy would be lost

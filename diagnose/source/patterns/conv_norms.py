@@ -38,11 +38,11 @@ def _kind(source: Source, call: cst.BaseExpression, name: str) -> str | None:
 
 def _in_sequence(source: Source, call: cst.Call) -> Iterator[cst.Call]:
     """`Sequential(Conv2d(…), BatchNorm2d(…))`, and lists of layers."""
-    if not any(name == "torch.nn.Sequential" for name in source.names(call.func)):
-        return
     layers = [arg.value for arg in call.args]
     if len(layers) == 1 and isinstance(layers[0], cst.List):
         layers = [element.value for element in layers[0].elements]
+    if len(layers) < 2 or not any(name == "torch.nn.Sequential" for name in source.names(call.func)):
+        return
     for layer, after in pairwise(layers):
         if isinstance(layer, cst.Call) and _agree(source, layer, after):
             yield layer
@@ -50,8 +50,10 @@ def _in_sequence(source: Source, call: cst.Call) -> Iterator[cst.Call]:
 
 def _in_forward(source: Source, call: cst.Call) -> Iterator[cst.Call]:
     """`self.norm(self.conv(x))`, also by way of a name, where the convolution has one use only."""
+    if len(call.args) != 1:
+        return
     norm, around = _member(source, call.func), source.inside(call, cst.ClassDef)
-    if norm is None or around is None or len(call.args) != 1 or _kind(source, norm, "BatchNorm") is None:
+    if norm is None or around is None or _kind(source, norm, "BatchNorm") is None:
         return
     made = operation(source, call.args[0].value)
     if made is None or made.condition is not None or made.module is None or not isinstance(made.node, cst.Call):

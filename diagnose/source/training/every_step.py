@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TypeVar
 
 import libcst as cst
@@ -14,6 +15,7 @@ from diagnose.model import Place
 from diagnose.source.dataflow.flow import Loop, loops_around
 from diagnose.source.tree.aliases import called_as
 from diagnose.source.tree.edits import call_name
+from diagnose.source.tree.outline import Function
 from diagnose.source.tree.syntax import Source, parse
 
 __all__ = ["EveryStep", "Stretch", "batch_loop", "batch_loops", "counter_of", "is_occasional"]
@@ -24,21 +26,54 @@ _STEPS = re.compile(r"opt|scaler|engine", re.IGNORECASE)
 _DEEPEST = 5  # calls from the loop down
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Stretch:
     """A piece of code that every step runs."""
 
     path: str
     source: Source
-    body: cst.CSTNode
-    """A loop, or a function that a step calls."""
+    node: cst.CSTNode | Function
     loop: Loop | None
     """The loop over batches where the piece is its body; None for a function."""
+
+    @cached_property
+    def body(self) -> cst.CSTNode:
+        """A loop, or a function that a step calls."""
+        return self.source.function(self.node.number) if isinstance(self.node, Function) else self.node
+
+    @property
+    def is_decorated(self) -> bool:
+        """Whether decorators may stand above it."""
+        return not isinstance(self.node, Function) or bool(self.node.node.decorator_list)
+
+    @cached_property
+    def text(self) -> str:
+        """The lines of it, as they are written."""
+        if not isinstance(self.node, Function):
+            return self.source.code(self.node)
+        lines = self.source.text_lines[self.node.node.lineno - 1 : self.node.node.end_lineno]
+        return "\n".join(lines)
+
+    def mentions(self, words: Sequence[str], here: Sequence[str]) -> bool:
+        """Whether the file holds one of the words, and these lines one of the others, where any are given."""
+        held = self.source.mentions(*words) and self.source.mentions(*here)
+        return held and (not here or any(word in self.text for word in here))
 
     def steady(self, kind: type[_Node]) -> Iterator[_Node]:
         """The nodes of a kind that run in every turn, not now and then."""
         inner = self.body.body if isinstance(self.body, cst.For | cst.While | cst.FunctionDef) else self.body
         return (node for node in self.source.every(kind, inner) if not is_occasional(self.source, node, self.body))
+
+    @property
+    def called(self) -> tuple[frozenset[str], frozenset[str]]:
+        """The names of functions and of methods that are called in every turn."""
+        if isinstance(self.node, Function):
+            return self.node.called
+        called = [call.func for call in self.steady(cst.Call)]
+        return (
+            frozenset(func.value for func in called if isinstance(func, cst.Name)),
+            frozenset(func.attr.value for func in called if isinstance(func, cst.Attribute)),
+        )
 
 
 def is_occasional(source: Source, node: cst.CSTNode, outer: cst.CSTNode) -> bool:
@@ -81,44 +116,46 @@ def _counts(source: Source, test: cst.BaseExpression, counters: frozenset[str]) 
 
 
 class EveryStep:
-    """Finds that code in a program's files."""
+    """Finds that code in a program's files. The files and stretches of equal texts are found once."""
 
     def __init__(self, sources: Mapping[str, str], where: Sequence[Place] = ()) -> None:
-        self._texts = sources
+        self._found = _found_in(tuple(sources.items()))
         self._where = where
 
-    @cached_property
+    @property
     def sources(self) -> Mapping[str, Source]:
         """The files that can be read, by path."""
-        parsed = {path: parse(text) for path, text in self._texts.items()}
-        return {path: source for path, source in parsed.items() if source is not None}
+        return self._found.sources
 
-    @cached_property
+    @property
     def stretches(self) -> tuple[Stretch, ...]:
         """Loops over batches first, then what they call."""
-        found: dict[cst.CSTNode, Stretch] = {}
-        pending = [(stretch, 0) for stretch in self._trained()]
-        while pending:
-            stretch, depth = pending.pop(0)
-            if stretch.body not in found:
-                found[stretch.body] = stretch
-                if depth < _DEEPEST:
-                    pending += [(callee, depth + 1) for callee in self._called(stretch)]
-        return tuple(found.values())
+        return self._found.stretches
 
-    def calls(self) -> Iterator[tuple[Stretch, cst.Call]]:
-        """Every call that is made in every step, once each, and those on lines that the finding names."""
+    def mentioning(self, *words: str) -> dict[str, Source]:
+        """The files that hold one of the words."""
+        return {path: source for path, source in self.sources.items() if source.mentions(*words)}
+
+    def calls(self, *words: str, here: Sequence[str] = ()) -> Iterator[tuple[Stretch, cst.Call]]:
+        """Every call that is made in every step, once each, and those on lines that the finding names.
+
+        A look at all code of a large program takes long: only files are looked at that hold one of the words, which
+        may be in an import, and of these only stretches that hold one of those which must be written `here`.
+        """
         seen: set[cst.CSTNode] = set()
         for stretch in self.stretches:
-            for call in stretch.steady(cst.Call):
+            for call in stretch.steady(cst.Call) if stretch.mentions(words, here) else ():
                 if call not in seen:
                     seen.add(call)
                     yield stretch, call
+        named: dict[str, set[int]] = {}
+        for place in self._where:
+            named.setdefault(place.file, set()).add(place.line)
         for path, source in self.sources.items():
-            lines = {place.line for place in self._where if place.file == path}
-            for call in source.every(cst.Call) if lines else ():
+            lines = named.get(path, ())
+            for call in source.every(cst.Call) if lines and source.mentions(*words) and source.mentions(*here) else ():
                 first, last = source.lines_of(call)
-                if call not in seen and any(first <= line <= last for line in lines):
+                if call not in seen and any(line in lines for line in range(first, last + 1)):
                     seen.add(call)
                     yield Stretch(path, source, source.module, None), call
 
@@ -132,18 +169,55 @@ class EveryStep:
         if function is None:
             return stretch
         callers: dict[cst.CSTNode, Stretch] = {}
-        for path, other in self.sources.items():
+        for path, other in self.mentioning(function.name.value).items():
             for call in other.every(cst.Call):
                 loops = loops_around(other, call) if _calls(other, call, function) else []
                 if loops:
                     callers[loops[-1]] = Stretch(path, other, loops[-1], loops[-1])
         return next(iter(callers.values())) if len(callers) == 1 else stretch
 
+
+@lru_cache(maxsize=16)
+def _found_in(texts: tuple[tuple[str, str], ...]) -> _Found:
+    parsed = ((path, parse(text)) for path, text in texts)
+    return _Found({path: source for path, source in parsed if source is not None})
+
+
+class _Found:
+    """The files of one state of a program, and what every step of it runs."""
+
+    def __init__(self, sources: Mapping[str, Source]) -> None:
+        self.sources = sources
+
+    @cached_property
+    def stretches(self) -> tuple[Stretch, ...]:
+        """Loops over batches first, then what they call."""
+        found: dict[object, Stretch] = {}
+        pending: deque[tuple[Stretch, int]] = deque()
+        expanded: tuple[set[str], set[str]] = set(), set()
+
+        def reach(stretches: Iterable[Stretch], depth: int) -> None:
+            for stretch in stretches:
+                if stretch.node not in found:
+                    found[stretch.node] = stretch
+                    pending.append((stretch, depth))
+
+        reach(self._trained(), 0)
+        while pending:
+            stretch, depth = pending.popleft()
+            if depth < _DEEPEST:
+                functions, methods = stretch.called
+                new = functions - expanded[0], (methods | {"forward"}) - expanded[1]
+                expanded[0].update(new[0])
+                expanded[1].update(new[1])
+                reach(self._named(*new), depth + 1)
+        return tuple(found.values())
+
     def _trained(self) -> list[Stretch]:
         """Loops around a backward pass, and functions that make one without a loop of their own."""
         found: list[Stretch] = []
         for path, source in self.sources.items():
-            for call in source.every(cst.Call):
+            for call in source.every(cst.Call) if source.mentions(*(f".{name}" for name in _BACKWARD)) else ():
                 if isinstance(call.func, cst.Attribute) and call.func.attr.value in _BACKWARD:
                     found += self._around(path, source, call)
         return found
@@ -155,37 +229,33 @@ class EveryStep:
         function = source.inside(call, cst.FunctionDef)
         if function is None or depth >= _DEEPEST:
             return []
-        found = [Stretch(path, source, function, None)]
+        found = [Stretch(path, source, source.outline_of(function) or function, None)]
         names = called_as(source, function, self.sources.values())
         for other_path, other in self.sources.items():
-            for use in other.every(cst.Call):
+            for use in other.every(cst.Call) if names and other.mentions(*names) else ():
                 if call_name(use) in names and other.inside(use, cst.FunctionDef) is not function:
                     found += self._around(other_path, other, use, depth + 1)
         return found
 
-    def _called(self, stretch: Stretch) -> list[Stretch]:
-        """The functions of the program's own that a stretch calls in every turn."""
-        functions, methods = set(), set()
-        for call in stretch.steady(cst.Call):
-            if isinstance(call.func, cst.Name):
-                functions.add(call.func.value)
-            elif isinstance(call.func, cst.Attribute):
-                methods.add(call.func.attr.value)
-        return [
-            Stretch(path, source, function, None)
-            for path, source, function, owner in self._functions
-            if (owner is None and function.name.value in functions)
-            or (owner is not None and function.name.value in methods | {"forward"})
-        ]
+    def _named(self, functions: Set[str], methods: Set[str]) -> Iterator[Stretch]:
+        """The functions and methods of the program's own with these names."""
+        places = {place for name in functions for place in self._places.get((name, False), ())}
+        places |= {place for name in methods for place in self._places.get((name, True), ())}
+        for place in sorted(places):
+            path, function = self._functions[place]
+            yield Stretch(path, self.sources[path], function, None)
 
     @cached_property
-    def _functions(self) -> list[tuple[str, Source, cst.FunctionDef, cst.ClassDef | None]]:
-        return [
-            (path, source, function, source.inside(function, cst.ClassDef))
-            for path, source in self.sources.items()
-            for function in source.every(cst.FunctionDef)
-            if source.inside(function, cst.FunctionDef) is None
-        ]
+    def _functions(self) -> list[tuple[str, Function]]:
+        return [(path, function) for path, source in self.sources.items() for function in source.outlined]
+
+    @cached_property
+    def _places(self) -> dict[tuple[str, bool], list[int]]:
+        """Where the functions are by their names, and whether they are methods."""
+        places: dict[tuple[str, bool], list[int]] = {}
+        for at, (_, function) in enumerate(self._functions):
+            places.setdefault((function.name, function.is_method), []).append(at)
+        return places
 
 
 def _calls(source: Source, call: cst.Call, function: cst.FunctionDef) -> bool:

@@ -22,6 +22,8 @@ def called_as(source: Source, function: cst.FunctionDef, sources: Iterable[Sourc
 
 def instances_of(source: Source, owner: str) -> Iterable[str]:
     """What a file assigns new instances of a class to: `scaler = Scaler()`, `self.scaler = Scaler()`."""
+    if owner not in source.text:
+        return
     known = {owner}
     for alias in source.every(cst.ImportAlias):
         if alias.asname is not None and source.code(alias.name) == owner:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 
 import libcst as cst
 
-from diagnose.source.tree.syntax import Source, Splice, parse, splice
+from diagnose.source.tree.syntax import Source, Splice, call_name, parse, splice
 
 __all__ = [
     "Source",
@@ -30,16 +30,6 @@ __all__ = [
     "splice",
     "top_of_program",
 ]
-
-
-def call_name(call: cst.Call) -> str:
-    """The last part of what is called: `DataLoader` for `torch.utils.data.DataLoader(…)`; empty for other callees."""
-    function = call.func
-    if isinstance(function, cst.Subscript):  # DataLoader[int](…)
-        function = function.value
-    if isinstance(function, cst.Attribute):
-        return function.attr.value
-    return function.value if isinstance(function, cst.Name) else ""
 
 
 def call_at(source: Source, line: int, named: Collection[str]) -> cst.Call | None:

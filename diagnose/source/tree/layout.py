@@ -8,13 +8,18 @@ is written out once, and all four are noted on the way.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any, TypeVar, cast
 
 import libcst as cst
 
 __all__ = ["Layout"]
 
+_MARKS = (
+    *(cst.BaseParenthesizableWhitespace, cst.TrailingWhitespace, cst.EmptyLine, cst.Newline, cst.Comment),
+    *(cst.Comma, cst.Semicolon, cst.Dot, cst.AssignEqual, cst.LeftParen, cst.RightParen),
+)
 _Node = TypeVar("_Node", bound=cst.CSTNode)
 
 
@@ -40,6 +45,18 @@ class Layout:
         for at, node in enumerate(state.nodes):
             self._of_type.setdefault(type(node), []).append(at)
         self._of_kind: dict[object, list[int]] = {}
+
+    def children(self, node: cst.CSTNode) -> Sequence[cst.CSTNode]:
+        """The nodes directly below a node, without white space, commas and other marks."""
+        return self._children[self.places[id(node)]]
+
+    @cached_property
+    def _children(self) -> list[list[cst.CSTNode]]:
+        found: list[list[cst.CSTNode]] = [[] for _ in self.nodes]
+        for node, parent in zip(self.nodes, self.parents, strict=True):
+            if parent >= 0 and not isinstance(node, _MARKS):
+                found[parent].append(node)
+        return found
 
     def every(self, kind: type[_Node], at: int = 0) -> Iterator[_Node]:
         """The nodes of a kind below the node at a place, and that node itself, in the order of the text."""

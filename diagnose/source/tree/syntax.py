@@ -8,17 +8,21 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TypeVar
 
 import libcst as cst
-from libcst.metadata import MetadataWrapper, Scope, ScopeProvider
+from libcst.metadata import Scope
 
 from diagnose.source.tree.layout import Layout
+from diagnose.source.tree.outline import Function, Outline, read_outline
+from diagnose.source.tree.scopes import scopes_of
+from diagnose.source.tree.text_lines import lines_in
+from diagnose.source.tree.time_limit import check_time
 
-__all__ = ["Source", "Splice", "only_statement", "parse", "splice"]
+__all__ = ["Source", "Splice", "call_name", "only_statement", "parse", "splice"]
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _USUAL_LINE, _LONGEST_LINE = 100, 120
@@ -46,13 +50,22 @@ def splice(text: str, splices: list[Splice]) -> str:
     return "".join([*parts, text[at:]])
 
 
-@lru_cache(maxsize=128)  # every fixer asks for the same few files
+@lru_cache(maxsize=1024)  # every fixer asks for the same files, and most of them are never parsed as a whole
 def parse(text: str) -> Source | None:
-    """The source parsed, or None where it is no Python that LibCST can read."""
-    try:
-        return Source(text)
-    except (cst.ParserSyntaxError, RecursionError):
-        return None
+    """The source, or None where it is no Python that this interpreter can read."""
+    check_time()
+    outline = read_outline(text)
+    return Source(text, outline) if outline is not None else None
+
+
+def call_name(call: cst.Call) -> str:
+    """The last part of what is called: `DataLoader` for `torch.utils.data.DataLoader(…)`; empty for other callees."""
+    function = call.func
+    if isinstance(function, cst.Subscript):  # DataLoader[int](…)
+        function = function.value
+    if isinstance(function, cst.Attribute):
+        return function.attr.value
+    return function.value if isinstance(function, cst.Name) else ""
 
 
 def only_statement(line: cst.CSTNode | None) -> cst.BaseSmallStatement | None:
@@ -61,13 +74,42 @@ def only_statement(line: cst.CSTNode | None) -> cst.BaseSmallStatement | None:
 
 
 class Source:
-    """One file: its text, its tree, and where each node lies."""
+    """One file: its text, its tree, and where each node lies; each is made when it is first asked for."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, outline: Outline | None = None) -> None:
         self.text = text
-        # The tree comes straight from the parser, so that no node is in it twice and no copy is needed.
-        self._wrapper = MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
-        self.module = self._wrapper.module
+        self._outline = outline
+
+    def mentions(self, *words: str) -> bool:
+        """Whether the text holds one of the words, or none is given: cheap, where the tree is not."""
+        return not words or any(word in self.text for word in words)
+
+    @cached_property
+    def outlined(self) -> tuple[Function, ...]:
+        """The functions that are defined in no other function, in the order of the text."""
+        outline = self._outline or read_outline(self.text)
+        return outline.functions if outline is not None else ()
+
+    def function(self, number: int) -> cst.FunctionDef:
+        """The function with a number (`Function.number`)."""
+        return self._functions[number]
+
+    def outline_of(self, function: cst.FunctionDef) -> Function | None:
+        """The outline of a function; None where it is defined in another one."""
+        return next((each for each in self.outlined if self.function(each.number) is function), None)
+
+    @cached_property
+    def _functions(self) -> tuple[cst.FunctionDef, ...]:
+        return tuple(self.every(cst.FunctionDef))
+
+    @cached_property
+    def module(self) -> cst.Module:
+        """The tree."""
+        check_time()
+        try:
+            return cst.parse_module(self.text)
+        except (cst.ParserSyntaxError, RecursionError):
+            return cst.Module([])  # what LibCST cannot read has no nodes
 
     @cached_property
     def newline(self) -> str:
@@ -95,7 +137,12 @@ class Source:
 
     @cached_property
     def _scopes(self) -> Mapping[cst.CSTNode, Scope | None]:
-        return self._wrapper.resolve(ScopeProvider)
+        return scopes_of(self._layout)
+
+    @cached_property
+    def text_lines(self) -> list[str]:
+        """The lines of the text, without their ends."""
+        return lines_in(self.text)
 
     def span(self, node: cst.CSTNode) -> tuple[int, int]:
         """Offsets of a node without the parentheses around it."""
@@ -165,11 +212,13 @@ class Source:
 
     def walk(self, node: cst.CSTNode | None = None) -> Iterator[cst.CSTNode]:
         """All nodes below `node` (the module) and itself, in the order of the text."""
+        check_time()
         layout, at = self._below(node)
         return iter(layout.nodes[at : layout.ends[at]])
 
     def every(self, kind: type[_Node], below: cst.CSTNode | None = None) -> Iterator[_Node]:
         """All nodes of a kind, in the order of the text."""
+        check_time()
         layout, at = self._below(below)
         return layout.every(kind, at)
 
@@ -180,8 +229,34 @@ class Source:
         at = self._layout.places.get(id(node))
         return (self._layout, at) if at is not None else (Layout(node), 0)
 
+    def calls_named(self, name: str) -> Sequence[cst.Call]:
+        """All calls of that name (`call_name`), in the order of the text; a file without the word is not parsed."""
+        return self._calls.get(name, ()) if name in self.text else ()
+
+    def calls_of(self, *names: str) -> Iterator[cst.Call]:
+        """All calls of what one of these dotted names stands for, imports resolved, in the order of the text."""
+        last = {name.rpartition(".")[2] for name in names}
+        if not self.mentions(*last):
+            return
+        known = last | {
+            self.code(alias.asname.name)
+            for alias in self.every(cst.ImportAlias)
+            if alias.asname is not None and self.code(alias.name).rpartition(".")[2] in last
+        }
+        for call in self.every(cst.Call):
+            if call_name(call) in known and not self.names(call.func).isdisjoint(names):
+                yield call
+
+    @cached_property
+    def _calls(self) -> dict[str, list[cst.Call]]:
+        calls: dict[str, list[cst.Call]] = {}
+        for call in self.every(cst.Call):
+            calls.setdefault(call_name(call), []).append(call)
+        return calls
+
     def names(self, node: cst.CSTNode) -> frozenset[str]:
         """The dotted names that an expression may stand for, imports resolved: `torch.utils.data.DataLoader`."""
+        check_time()
         scope = self._scopes.get(node)
         return frozenset(name.name for name in scope.get_qualified_names_for(node)) if scope else frozenset()
 

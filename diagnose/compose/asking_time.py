@@ -1,0 +1,56 @@
+"""How long fixers may look at the program's files before anything is tried: each of them, and all together.
+
+To look at a large program can take longer than to measure it. A fixer whose time is over is not asked again, and that
+is told by its name; those that promise most are asked first.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from diagnose.source.tree.time_limit import TookTooLong, time_limit
+from diagnose.units import NS_PER_S, format_ns
+
+EACH_NS = 10 * NS_PER_S
+"""All fixers are meant to be asked within 5 s about a program of 300 files; one alone gets twice that."""
+SHARE = 10
+"""Of a budget, the part that all of them get: one in so many. The rest is for measuring."""
+LEAST_NS = 5 * NS_PER_S
+
+
+@dataclass
+class AskingTime:
+    """The time that is left for asking."""
+
+    left_ns: int | None = None
+    """For all fixers; None: no limit but that of each."""
+    clock: Callable[[], int] = field(default=time.monotonic_ns, repr=False)
+    over: dict[str, str] = field(default_factory=dict)
+    """Fixers that are not asked again, with what is told of them."""
+
+    @classmethod
+    def of(cls, budget_ns: int | None) -> AskingTime:
+        """The share of a budget; None: there is none."""
+        return cls(None if budget_ns is None else max(LEAST_NS, budget_ns // SHARE))
+
+    @contextmanager
+    def limited(self, fixer: str) -> Iterator[None]:
+        """Ask a fixer within. Raises TookTooLong, with what to tell, where there is no time for it."""
+        if self.left_ns == 0:
+            self.over.setdefault(fixer, "no time was left to see what it would change")
+        if fixer in self.over:
+            raise TookTooLong(self.over[fixer])
+        limit_ns = EACH_NS if self.left_ns is None else min(EACH_NS, self.left_ns)
+        began_ns = self.clock()
+        try:
+            with time_limit(limit_ns, self.clock):
+                yield
+        except TookTooLong:
+            self.over[fixer] = f"to see what it would change took longer than {format_ns(limit_ns)}, and was given up"
+            raise TookTooLong(self.over[fixer]) from None
+        finally:
+            if self.left_ns is not None:
+                self.left_ns = max(0, self.left_ns - (self.clock() - began_ns))

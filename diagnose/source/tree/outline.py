@@ -1,0 +1,120 @@
+"""The functions of a file and what they call, read with Python's own parser.
+
+It takes a tenth of the time of LibCST's, and keeps no layout: enough to see which code a step reaches, and too little
+to edit any.
+"""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+__all__ = ["Function", "Outline", "read_outline"]
+
+_OWN_TURN = ast.ExceptHandler | ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
+
+
+@dataclass(frozen=True, eq=False)
+class Function:
+    """A function or method that is defined in no other function."""
+
+    name: str
+    number: int
+    """Among all functions of the file, those within others too, in the order of the text."""
+    is_method: bool
+    node: ast.FunctionDef | ast.AsyncFunctionDef
+
+    @cached_property
+    def called(self) -> tuple[frozenset[str], frozenset[str]]:
+        """The names of functions and of methods that its body calls in every turn, as
+        `diagnose.source.training.every_step.is_occasional` has it.
+        """
+        functions: set[str] = set()
+        methods: set[str] = set()
+        counters = {
+            node.target.id
+            for node in ast.walk(self.node)
+            if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name) and _is_integer(node.value)
+        }
+        pending: list[ast.AST] = list(self.node.body)
+        while pending:
+            node = pending.pop()
+            if isinstance(node, _OWN_TURN):
+                continue
+            if isinstance(node, ast.Call):
+                if isinstance(node.func, ast.Name):
+                    functions.add(node.func.id)
+                elif isinstance(node.func, ast.Attribute):
+                    methods.add(node.func.attr)
+            if isinstance(node, ast.If | ast.IfExp) and _counts(node.test, counters):
+                pending.append(node.test)
+            else:
+                pending.extend(ast.iter_child_nodes(node))
+        return frozenset(functions), frozenset(methods)
+
+
+def _is_integer(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and type(node.value) is int
+
+
+def _counts(test: ast.expr, counters: set[str]) -> bool:
+    for node in ast.walk(test):
+        if isinstance(node, ast.Mod):
+            return True
+        name = (
+            node.id
+            if isinstance(node, ast.Name)
+            else node.attr
+            if isinstance(node, ast.Attribute)
+            else node.arg
+            if isinstance(node, ast.keyword | ast.arg)
+            else None
+        )
+        if name in counters:
+            return True
+    return False
+
+
+class Outline:
+    """A file's functions."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self._tree = tree
+
+    @cached_property
+    def functions(self) -> tuple[Function, ...]:
+        """Those that are defined in no other function, in the order of the text."""
+        return tuple(
+            Function(node.name, number, is_method, node)
+            for number, (node, is_method, inner) in enumerate(_defined(self._tree.body, is_method=False, inner=False))
+            if not inner
+        )
+
+
+def _defined(
+    body: list[ast.stmt], *, is_method: bool, inner: bool
+) -> Iterator[tuple[ast.FunctionDef | ast.AsyncFunctionDef, bool, bool]]:
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node, is_method, inner
+            yield from _defined(node.body, is_method=is_method, inner=True)
+        elif isinstance(node, ast.ClassDef):
+            yield from _defined(node.body, is_method=True, inner=inner)
+        else:
+            for block in ("body", "handlers", "orelse", "finalbody", "cases"):
+                for each in getattr(node, block, ()):
+                    within = [each] if isinstance(each, ast.stmt) else each.body
+                    yield from _defined(within, is_method=is_method, inner=inner)
+
+
+def read_outline(text: str) -> Outline | None:
+    """The outline of a file; None where this Python does not read it."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the user's strings: escapes that Python does not know
+            return Outline(ast.parse(text))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None

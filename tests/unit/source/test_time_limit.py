@@ -1,0 +1,61 @@
+"""Looking at files ends with the time that is given for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import libcst as cst
+import pytest
+
+from diagnose.compose.asking_time import EACH_NS, LEAST_NS, SHARE, AskingTime
+from diagnose.source.tree.syntax import Source
+from diagnose.source.tree.time_limit import TookTooLong, check_time, time_limit
+
+
+def ticking(step_ns: int) -> Callable[[], int]:
+    """A clock that goes on by so much each time that it is read."""
+    now: Iterator[int] = iter(range(0, 10**15, step_ns))
+    return lambda: next(now)
+
+
+def test_without_a_limit_nothing_ends() -> None:
+    check_time()
+    with time_limit(None):
+        check_time()
+
+
+def test_a_look_at_a_file_ends_when_the_time_is_over() -> None:
+    source = Source("f(1)\n")
+    with time_limit(3, ticking(1)), pytest.raises(TookTooLong):
+        while True:
+            list(source.every(cst.Call))
+    assert len(list(source.every(cst.Call))) == 1
+
+
+def test_a_limit_holds_within_its_block_alone() -> None:
+    with pytest.raises(TookTooLong), time_limit(0, ticking(1)):
+        check_time()
+    check_time()
+
+
+def test_a_fixer_whose_time_is_over_is_told_of_and_not_asked_again() -> None:
+    asking = AskingTime(clock=ticking(EACH_NS))
+    with pytest.raises(TookTooLong, match="took longer than 10"), asking.limited("slow"):
+        check_time()
+    with pytest.raises(TookTooLong, match="took longer than 10"), asking.limited("slow"):
+        pytest.fail("it is not asked again")
+    with asking.limited("other"):
+        pass
+
+
+def test_all_fixers_share_a_part_of_the_budget() -> None:
+    assert AskingTime.of(None).left_ns is None
+    assert AskingTime.of(LEAST_NS).left_ns == LEAST_NS
+    whole = SHARE * EACH_NS
+    asking = AskingTime.of(whole)
+    assert asking.left_ns == EACH_NS
+    asking.clock = ticking(EACH_NS)
+    with asking.limited("first"):
+        pass
+    with pytest.raises(TookTooLong, match="no time was left"), asking.limited("second"):
+        pytest.fail("there is no time for it")
