@@ -162,7 +162,7 @@ def _waits_of_calls(
             around = source.inside(call, cst.FunctionDef)
             statement = source.parent(call)
             line = source.parent(statement) if statement is not None else None
-            if around is not None and _is_called_in(code, around, loops):
+            if around is not None and _is_called_in(code, source, around, loops):
                 pending.append((source, around))
             elif isinstance(statement, cst.Expr) and isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1:
                 found.append((path, insert_after(source, line, [_FINISH])))
@@ -172,31 +172,36 @@ def _waits_of_calls(
 
 
 def _calls_of(code: EveryStep, home: Source, function: cst.FunctionDef) -> Iterator[tuple[str, Source, cst.Call]]:
-    method = home.inside(function, cst.ClassDef) is not None
     for path, source in code.sources.items():
         for call in source.calls_named(function.name.value):
-            if any(name.startswith("torch.") for name in source.names(call.func)):
-                continue
-            if isinstance(call.func, cst.Attribute) or not method:
+            if _calls(source, call, home, function):
                 yield path, source, call
 
 
-def _is_called_in(code: EveryStep, function: cst.FunctionDef, loops: list[Loop]) -> bool:
-    return any(
-        within(source, call, loop)
-        for source in code.sources.values()
-        for loop in loops
-        for call in source.calls_named(function.name.value)
-    )
+def _calls(source: Source, call: cst.Call, home: Source, function: cst.FunctionDef) -> bool:
+    """Whether a call may be of a function of the program's own: `model.train()` is not of the function `train`."""
+    if call_name(call) != function.name.value or any(name.startswith("torch.") for name in source.names(call.func)):
+        return False
+    method = home.inside(function, cst.ClassDef) is not None
+    if not isinstance(call.func, cst.Attribute):
+        return not method
+    aliases = (each for each in source.every(cst.ImportAlias))
+    modules = {source.code(each.asname.name if each.asname is not None else each.name) for each in aliases}
+    return method or source.code(call.func.value) in modules
+
+
+def _is_called_in(code: EveryStep, home: Source, function: cst.FunctionDef, loops: list[Loop]) -> bool:
+    return any(within(source, call, loop) for _, source, call in _calls_of(code, home, function) for loop in loops)
 
 
 def _saves(code: EveryStep, stretch: Stretch, loop: Loop) -> list[tuple[str, Source, cst.Call]]:
     """The saves in a loop, and in functions of the program's own that it calls."""
     found = [(stretch.path, stretch.source, call) for call in _saves_below(stretch.source, loop)]
-    called = {call_name(call) for call in stretch.source.every(cst.Call, loop)}
+    calls = list(stretch.source.every(cst.Call, loop))
     for path, source in code.mentioning("save(").items():
         for function in source.every(cst.FunctionDef):
-            if function.name.value in called and not within(source, function, loop):
+            called = any(_calls(stretch.source, call, source, function) for call in calls)
+            if called and not within(source, function, loop) and not within(stretch.source, loop, function):
                 found += [(path, source, call) for call in _saves_below(source, function)]
     return found
 

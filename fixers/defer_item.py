@@ -99,7 +99,7 @@ def rewrite(request: Request) -> Answer:
             files, f"read {', '.join(dict.fromkeys(moved))} from the device where it is logged, not in each step"
         )
     reasons += list(_shapes(request))
-    return Advice("; ".join(reasons)) if reasons else None
+    return Advice("; ".join(dict.fromkeys(reasons))) if reasons else None
 
 
 def _returned(source: Source, lines: set[int]) -> Iterator[str]:
@@ -211,7 +211,7 @@ def _keep(plan: Deferred, read: cst.Call, batch: Loop, name: str) -> None:
             put_off(plan, read, batch)
         except LeftAlone as second:
             del plan.splices[before:]
-            raise LeftAlone(f"{reason}; {second}") from second
+            raise LeftAlone("; ".join(dict.fromkeys([str(reason), str(second)]))) from second
 
 
 def _show_less_often(plan: Deferred, shown: cst.Expr, batch: Loop) -> None:

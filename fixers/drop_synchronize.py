@@ -38,6 +38,7 @@ from diagnose.fixer import (
     binding_of,
     call_name,
     example_request,
+    is_occasional,
     remove_statements,
     splice,
     who_catches,
@@ -72,6 +73,8 @@ def rewrite(request: Request) -> Answer:
     for stretch, call in code.calls("synchronize"):
         source = stretch.source
         if not any(_WAITS.search(name) for name in {*source.names(call.func), source.code(call.func)}):
+            continue
+        if is_occasional(source, call, stretch.body):
             continue
         statement = source.parent(call)
         reason = _needed(request, code, stretch, call)

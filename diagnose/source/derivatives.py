@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import libcst as cst
 
+from diagnose.source.dataflow.bindings import binding_of, passed_to
 from diagnose.source.tree.arguments import argument
-from diagnose.source.tree.syntax import parse
+from diagnose.source.tree.edits import call_name
+from diagnose.source.tree.syntax import Source, parse
 
 __all__ = ["second_derivative"]
 
@@ -23,8 +25,38 @@ def second_derivative(sources: Mapping[str, str]) -> str | None:
         for call in source.every(cst.Call) if source is not None else ():
             assert source is not None
             asked = argument(call, "create_graph")
-            keeps = asked is not None and source.code(asked.value) != "False"
+            keeps = asked is not None and not _is_never(asked.value, source, sources)
             names = source.names(call.func) - _PLAIN
             if keeps or any(name.startswith(_TRANSFORMS) for name in names):
                 return f"{path}:{source.lines_of(call)[0]}"
     return None
+
+
+def _is_never(value: cst.BaseExpression, source: Source, sources: Mapping[str, str]) -> bool:
+    """Whether it is False, or a parameter that is False unless told otherwise and that no call tells."""
+    if source.code(value) == "False":
+        return True
+    bound = binding_of(source, value) if isinstance(value, cst.Name) else None
+    parameter, function = (bound.parameter, bound.scope) if bound is not None else (None, None)
+    if parameter is None or not isinstance(function, cst.FunctionDef):
+        return False
+    if parameter.default is None or source.code(parameter.default) != "False":
+        return False
+    parsed = {path: one for path, text in sources.items() if (one := parse(text)) is not None}
+    names = {function.name.value}
+    if names == {"__call__"} and (owner := source.inside(function, cst.ClassDef)) is not None:
+        names = set(_instances(owner.name.value, parsed))
+    calls = [passed_to(function, parameter, name, parsed) for name in names]
+    return all(rows is not None and not any(_tells(value, parsed[path]) for path, value in rows) for rows in calls)
+
+
+def _tells(value: cst.BaseExpression | None, source: Source) -> bool:
+    return value is not None and source.code(value) != "False"
+
+
+def _instances(owner: str, sources: Mapping[str, Source]) -> Iterator[str]:
+    """The names that the program gives to instances of a class."""
+    for source in sources.values():
+        for assign in source.every(cst.Assign):
+            if isinstance(assign.value, cst.Call) and call_name(assign.value) == owner:
+                yield from (source.code(each.target).rpartition(".")[2] for each in assign.targets)

@@ -319,9 +319,22 @@ class SharedState:
         if latest > When.BEFORE:
             return latest
         earlier = path != self.path or source.span(node)[0] < self.code.sources[self.path].span(self.loader)[0]
-        if earlier:
+        if earlier or self._nothing_ran_before(node):
             return When.BEFORE
         return When.DURING if self._by_hand else When.BETWEEN
+
+    def _nothing_ran_before(self, node: cst.CSTNode) -> bool:
+        """Whether a script has called none of its own functions yet, and the loader is built in one of them."""
+        source = self.code.sources[self.path]
+        if source.inside(self.loader, cst.FunctionDef) is None:
+            return False
+        return not any(
+            each.value in self.code.defined
+            and source.span(each)[0] < source.span(node)[0]
+            and is_read(source, each)
+            and not any(isinstance(above, cst.FunctionDef | cst.ClassDef) for above in source.ancestors(each))
+            for each in source.every(cst.Name)
+        )
 
     def _of_function(
         self, path: str, node: cst.CSTNode, function: cst.FunctionDef, seen: frozenset[cst.CSTNode]
@@ -336,7 +349,8 @@ class SharedState:
         if here and source.span(node)[0] < source.span(self.loader)[0]:
             return When.BEFORE
         owner = source.inside(function, cst.ClassDef)
-        if any(source.every(cst.Yield, function)) or (function.decorators and owner is not None):
+        plain = all(source.code(each.decorator) in {"staticmethod", "classmethod"} for each in function.decorators)
+        if any(source.every(cst.Yield, function)) or (not plain and owner is not None):
             return When.DURING
         name = owner.name.value if owner is not None and function.name.value == "__init__" else function.name.value
         latest, found = When.BEFORE, False
@@ -484,14 +498,20 @@ class SharedState:
 
     def _caught(self) -> Iterator[Trace]:
         """Exceptions of samples that the program catches around its loop: from a worker they come as another."""
+        classes = {each.name.value for each in self.code.lasting}
         raises = any(any(self.code.sources[path].every(cst.Raise, node)) for node, path in self.code.sampling.items())
         for path, source in self.code.sources.items() if raises else ():
             for each in source.every(cst.Try):
                 loops = any(isinstance(one, cst.For | cst.While) for one in source.walk(each.body)) or any(
-                    call_name(call) in {"next", *self.code.defined} for call in source.every(cst.Call, each.body)
+                    call_name(call) in {"next", *self.code.defined} - classes
+                    for call in source.every(cst.Call, each.body)
                 )
                 inside = any(above in self.code.sampling for above in source.ancestors(each))
-                if loops and each.handlers and not inside:
+                of_memory = all(
+                    handler.type is not None and source.code(handler.type).endswith("OutOfMemoryError")
+                    for handler in each.handlers
+                )
+                if loops and not of_memory and not inside:
                     at = source.lines_of(each.handlers[0])[0]
                     yield Trace(
                         "raises exceptions that the program catches, which come as others from a worker", path, at

@@ -40,7 +40,9 @@ def seen_elsewhere(source: Source, others: Iterable[Source], scope: cst.CSTNode,
     """Why a variable may be seen by code that does not name it here: by `locals()`, or from another file."""
     below = source.module if isinstance(scope, cst.Module) else scope
     for call in source.every(cst.Call, below):
-        if call_name(call) in _SEES_ALL and not (call_name(call) == "eval" and isinstance(call.func, cst.Attribute)):
+        of_object = call_name(call) == "vars" and call.args and "modules" not in source.code(call)
+        of_model = call_name(call) == "eval" and isinstance(call.func, cst.Attribute)
+        if call_name(call) in _SEES_ALL and not of_object and not of_model:
             return f"may be seen by `{call_name(call)}`, in line {source.lines_of(call)[0]}"
     if not isinstance(scope, cst.Module):
         return None

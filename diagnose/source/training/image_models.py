@@ -99,8 +99,17 @@ def views_of_images(sources: Mapping[str, str], starts: Iterable[str]) -> Iterat
     everywhere = not any("Conv2d" in parsed[path].code(node) for node, path in reached.items())
     for path, source in parsed.items():
         for view in sized_views(source):
+            if _fills(source, view):
+                continue
             if everywhere or not reached.keys().isdisjoint(source.ancestors(view)):
                 yield path, source, view
+
+
+def _fills(source: Source, view: cst.Call) -> bool:
+    """Whether a view is handed to a function that writes to it: `xavier_uniform_(w.view(8, -1))`, no copy would do."""
+    arg = source.parent(view)
+    call = source.parent(arg) if isinstance(arg, cst.Arg) else None
+    return isinstance(call, cst.Call) and call_name(call).endswith("_")
 
 
 def _is_written_through(source: Source, view: cst.Call) -> bool:

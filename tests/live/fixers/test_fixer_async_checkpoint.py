@@ -180,3 +180,15 @@ def test_a_file_that_the_loop_reads_again_is_written_in_place(
         f"    optimizer.step()\n    torch.save({{'model': model.state_dict()}}, 'a.pt')\n{at_end}"
     )
     assert isinstance(FIXER.rewrite(example_request("periodic-stall", text)), kind)
+
+
+def test_a_method_of_the_model_is_not_the_function_of_the_same_name() -> None:
+    text = (
+        "import torch\ndef train(loader, model):\n    for step, x in enumerate(loader):\n"
+        "        model(x).sum().backward()\n        if step % 9 == 0:\n            torch.save({'step': step}, 'a.pt')\n"
+        "            model.train()\n    torch.save({'step': step}, 'last.pt')\n    print('saved')\n"
+        "train(loader, model)\n"
+    )
+    after = patched(text).files["train.py"]
+    assert "    torch.save({'step': step}, 'last.pt')\n    print('saved')\n" in after
+    assert "save_in_background({'step': step}, 'a.pt')" in after

@@ -136,6 +136,18 @@ def run(text: str) -> dict[str, Any]:
     return names
 
 
+_SCALER = """
+class Scaler:
+    def __call__(self, loss, optimizer, second_order={}):
+        loss.backward(create_graph=second_order)
+        optimizer.step()
+scale = Scaler()
+def update(loss, optimizer, again=None):
+    scale({})
+optimizer ="""
+"""A helper that takes gradients of gradients where it is told to."""
+
+
 def request(text: str, rule: str = "unfused-pointwise") -> Request:
     return example_request(rule, text, facts=Facts(device_name="NVIDIA H200", device_capability=(9, 0)))
 
@@ -310,6 +322,10 @@ def test_one_compilation_serves_all_sizes() -> None:
         ("optimizer =", "model.inner.register_full_backward_hook(see)\noptimizer =", False),
         ("optimizer =", "model.inner.weight.register_hook(see)\noptimizer =", True),
         ("optimizer =", "# create_graph=True is not needed\noptimizer =", True),
+        ("optimizer =", _SCALER.format(False, "loss, optimizer"), True),
+        ("optimizer =", _SCALER.format(False, "loss, optimizer, True"), False),
+        ("optimizer =", _SCALER.format(False, "loss, optimizer, second_order=again"), False),
+        ("optimizer =", _SCALER.format(True, "loss, optimizer"), False),
     ],
 )
 def test_a_forward_pass_that_does_more_than_compute_is_left_alone(before: str, after: str, edited: bool) -> None:

@@ -202,3 +202,13 @@ def test_one_image_of_a_pair_is_not_laid_out_without_the_other() -> None:
     answer = laid_out(pair, **{"small.py": CLASSIFIER.format(name="Small")})
     assert "x1, x2 = x1.to(device), x2.to(device)" in answer.files["train.py"]
     assert "model.to(memory_format=torch.channels_last)" in answer.files["train.py"]
+
+
+def test_a_view_that_is_filled_stays_a_view() -> None:
+    main = SEVERAL_MODELS.format(name="Small", inputs="x", moved="x = x.to(device)")
+    filled = CLASSIFIER.format(name="Small").replace(
+        "Conv2d(3, 8, 3)\n", "Conv2d(3, 8, 3)\n        nn.init.xavier_uniform_(self.first.weight.view(8, -1))\n"
+    )
+    text = laid_out(main, **{"small.py": filled}).files["small.py"]
+    assert "weight.view(8, -1)" in text
+    assert "(x).reshape(x.size(0), -1)" in text

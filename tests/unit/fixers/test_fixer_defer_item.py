@@ -317,3 +317,42 @@ def test_a_list_that_an_attribute_of_the_same_name_holds_is_no_sum() -> None:
         "        print(min(history), max(history))\n"
     )
     assert not isinstance(fixed(text), Edits)
+
+
+_ROLLOUTS = """
+import torch
+class Options:
+    rate = 0.1
+options = Options()
+print({0})
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=options.rate)
+for turn in range(3):
+    clipped = []
+    for epoch in range(4):
+        ratio = model(torch.randn(8, 4))
+        loss = ratio.mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        clipped += [(ratio.detach().abs() > 0.2).float().mean().item()]
+    print(sum(clipped) / len(clipped))
+"""
+
+
+def test_what_looks_at_an_objects_attributes_sees_no_variable() -> None:
+    text = _ROLLOUTS.format("vars(options)")
+    answer = fixed(text)
+    assert isinstance(answer, Edits)
+    assert outcome(answer.files["train.py"])[1] == outcome(text)[1]
+    everything = fixed(_ROLLOUTS.format("len(vars())"))
+    assert isinstance(everything, Advice)
+    assert "may be seen by `vars`" in everything.text
+
+
+def test_a_reason_is_given_once() -> None:
+    text = _ROLLOUTS.format("0").replace("        clipped += [", "        show(clipped)\n        clipped += [")
+    answer = fixed(text)
+    assert isinstance(answer, Advice)
+    reasons = answer.text.split("; ")
+    assert len(reasons) == len(set(reasons))

@@ -8,7 +8,7 @@ from contextlib import redirect_stdout
 
 import pytest
 
-from diagnose.fixer import Advice, Edits, example_request
+from diagnose.fixer import Advice, Edits, example_request, lines_with
 from diagnose.plugins import load
 
 torch = pytest.importorskip("torch")
@@ -175,6 +175,18 @@ def test_a_wait_that_makes_the_own_timing_true_stays() -> None:
     answer = FIXERS["drop-synchronize"].rewrite(example_request("host-sync", text))
     assert isinstance(answer, Advice)
     assert "reads a clock" in answer.text
+
+
+def test_a_wait_behind_a_counter_stays_where_a_finding_names_its_line_too() -> None:
+    logged = (
+        "    if step % 2 == 0:\n        torch.cuda.synchronize()  # for the clock\n        took = time.time() - began\n"
+    )
+    text = FLAT.replace("    if step % 2", f"{logged}    if step % 2", 1)
+    lines = lines_with(text, "for the clock")
+    answer = FIXERS["drop-synchronize"].rewrite(example_request("host-sync", text, lines=lines))
+    assert isinstance(answer, Edits)
+    assert answer.files["train.py"].count("synchronize()") == 1
+    assert "# for the clock" in answer.files["train.py"]
 
 
 def test_a_switch_from_the_command_line_is_left_to_it() -> None:

@@ -279,3 +279,36 @@ def test_a_function_that_is_passed_for_a_parameter_is_followed() -> None:
     printing = "def show(x):\n    print(x)  # !\n"
     text = program("return self.transform(i), i", dataset="Images(paths, show)", top=printing)
     refused("loader-workers", text, "# !")
+
+
+def test_what_a_script_sets_before_it_calls_its_functions_is_seen_by_kept_workers() -> None:
+    text = program("return self.transform(i), i", dataset="Images(paths, lambda x: x * args.scale)")
+    text = text.replace("def main():", "def main(args):")
+    text = text.replace("    main()\n", "    args = parsed()\n    main(args)\n")
+    assert isinstance(asked("persistent-workers", text), Edits)
+    twice = text.replace("    args = ", "    main(1)\n    args = ")
+    refused("persistent-workers", twice, "args = parsed()")
+
+
+def test_a_static_method_that_makes_a_configuration_is_called_where_it_is_named() -> None:
+    made = "@staticmethod\ndef usual():\n    c = Config()\n    c.scale = 2  # !\n    return c"
+    text = program("return i * self.config.scale, i", "self.config = Images.usual()", more=made)
+    assert isinstance(asked("loader-workers", text), Edits)
+    refused("loader-workers", text.replace("            pass\n", "            Images.usual()\n"), "# !")
+
+
+@pytest.mark.parametrize(
+    ("guarded", "caught", "edited"),
+    [
+        ("data = Images(paths)", "RuntimeError", True),
+        ("fit(loader)", "torch.cuda.OutOfMemoryError", True),
+        ("fit(loader)", "RuntimeError", False),
+    ],
+)
+def test_only_errors_that_are_caught_around_the_loop_come_as_others(guarded: str, caught: str, edited: bool) -> None:
+    end = f"try:\n    {guarded}\nexcept {caught}:  # !\n    pass"
+    text = program("if i > 99:\n    raise IndexError(i)\nreturn i, i", end=end, top="def fit(loader):\n    pass\n")
+    if edited:
+        assert isinstance(asked("loader-workers", text), Edits)
+    else:
+        refused("loader-workers", text, "# !")
