@@ -9,8 +9,8 @@ Why it costs
     additions to one address, accesses that use a few bytes of each line of memory.
 
 What proves it
-    The operator's arithmetic and bytes, from its shapes, over the device's ceilings: the least that it could take
-    (roofline); and the kernel's grid over the device's multiprocessors. The recoverable time is an upper bound: a good
+    The kernel's arithmetic and bytes, from its operator's shapes, over the device's ceilings: the least that it could
+    take (roofline); and its grid over the device's multiprocessors. The recoverable time is an upper bound: a good
     kernel reaches REACHED of the nearer ceiling. Kernels that are part of a known ailment (products in fp32, attention
     or losses written out, layouts) come nearer to a ceiling than this rule looks, or have a rule of their own.
 
@@ -144,16 +144,12 @@ def _large(measures: Measures, rows: Int64) -> Iterator[_Kernel]:
 
 
 def _reached(measures: Measures, rows: Int64, length: Int64) -> float | None:
-    roofline = measures.roofline
-    if roofline is None or not len(roofline):
+    """How near the kernel came to its nearer ceiling; None where less than `_KNOWN` of its time is modelled."""
+    least = measures.kernel_bounds.least_ns[rows]
+    known = ~np.isnan(least)
+    if length[known].sum() < _KNOWN * length.sum() or not length[known].sum():
         return None
-    fraction = np.full(len(measures.trace.ops) + 1, np.nan)  # the last is for what has no operator
-    fraction[roofline.op] = roofline.fraction
-    mine = fraction[measures.op_of_work[rows]]
-    known = ~np.isnan(mine)
-    if length[known].sum() < _KNOWN * length.sum():
-        return None
-    return float((mine * length)[known].sum() / length[known].sum())
+    return float(least[known].sum() / length[known].sum())
 
 
 def _fill(measures: Measures, rows: Int64, length: Int64) -> float | None:

@@ -66,7 +66,15 @@ NOTED = 0.1
 WORTH = 0.01
 BESIDE = "loss, beside what torch's own does"
 _FIXERS = ("fuse-linear-cross-entropy", "fuse-cross-entropy", "compile-loss", "compile-model", "use-diagnose-backend")
-SHORTEN = ("fp32-matmul", "unfused-attention", "unfused-pointwise", "slow-optimizer", "layout-transposes")
+SHORTEN = (
+    "fp32-matmul",
+    "low-precision-headroom",
+    "unfused-attention",
+    "unfused-pointwise",
+    "memory-bound",
+    "slow-optimizer",
+    "layout-transposes",
+)
 
 
 def check(measures: Measures) -> Iterator[Claim | CannotTell]:

@@ -27,6 +27,7 @@ from diagnose.model import (
     SCHEMA,
     Accounting,
     CannotTell,
+    ComputePart,
     Confidence,
     Diagnosis,
     Evidence,
@@ -389,8 +390,10 @@ def healthy() -> list[AnyEvent]:
         (Evidence("waits per step", 1, "count"),),
         (Place("/srv/jobs/pretrain/loop.py", 212, "losses.append(loss.item())", "train_step"),),
     )
+    computed = 4 * accounting.compute
+    parts = (ComputePart("matmul", "bf16", True, None, None, computed, computed, round(0.72 * computed)),)
     diagnosis = Diagnosis(
-        SCHEMA, ("rank0.json.gz", "rank1.json.gz"), 2, "NVIDIA H200", steps, accounting, (note,), (), ()
+        SCHEMA, ("rank0.json.gz", "rank1.json.gz"), 2, "NVIDIA H200", steps, accounting, (note,), compute=parts
     )
     return [
         RunStarted(

@@ -83,25 +83,30 @@ def memory_chains(order: LaunchOrder, bounds: KernelBounds, ceilings: Ceilings, 
     counted = eager & (kind == Bound.MEMORY) & near
     # What is small passes nothing on and holds nothing up.
     passable = eager & (kind == Bound.LATENCY)
-    largest = _largest_tensors(order)
+    largest, kinds = _largest_tensors(order), _kinds(order)
     found = []
     for begin, end in order.runs(counted | passable):
         turns = np.flatnonzero(np.diff(order.backward[begin:end].astype(np.int8)) != 0) + begin + 1
         for start, stop in pairwise((begin, *turns.tolist(), end)):
             places = np.arange(start, stop)[counted[start:stop]]
             if len(places):
-                found.append(_chain(order, bounds, ceilings, largest, places))
+                found.append(_chain(order, bounds, ceilings, largest, kinds, places))
     return tuple(found)
 
 
 def _chain(
-    order: LaunchOrder, bounds: KernelBounds, ceilings: Ceilings, largest: Float64, places: Int64
+    order: LaunchOrder,
+    bounds: KernelBounds,
+    ceilings: Ceilings,
+    largest: Float64,
+    all_kinds: list[str],
+    places: Int64,
 ) -> MemoryChain:
     rows = order.rows[places]
     length = order.length_ns[places]
     moved = float(bounds.bytes[rows].sum())
     kinds: Counter[str] = Counter()
-    names = [_kind_at(order, int(place)) for place in places]
+    names = [all_kinds[place] for place in places.tolist()]
     for name, time in zip(names, length.tolist(), strict=True):
         kinds[name] += time
     sizes, ops = largest[places], order.op[places]
@@ -151,13 +156,16 @@ def _largest(shapes: str, dtypes: str) -> float:
     return float(max(sizes + lists, default=np.nan))
 
 
-def _kind_at(order: LaunchOrder, place: int) -> str:
-    """What a piece of work computes, a backward one by the node that it differentiates."""
-    names = order.trace.names
-    op, node = int(order.op[place]), int(order.node[place])
-    texts = [names[order.trace.ops.name[row]] for row in (op, node) if row >= 0]
-    texts = texts or [names[order.trace.device.name[order.rows[place]]]]
-    return kind_of(tuple(texts))
+def _kinds(order: LaunchOrder) -> list[str]:
+    """Per place what it computes, a backward one by the node that it differentiates, else by its kernel's name."""
+    trace, names = order.trace, order.trace.names
+    kernels = trace.device.name[order.rows].astype(np.int64)
+    op_names = np.append(trace.ops.name, MISSING).astype(np.int64)  # the last is for what has no operator
+    ops, nodes = op_names[order.op], op_names[order.node]
+    keys = np.stack((np.where(ops == MISSING, kernels, ops), nodes))
+    different, which = np.unique(keys, axis=1, return_inverse=True)
+    kinds = [kind_of(tuple(names[name] for name in pair if name >= 0)) for pair in different.T.tolist()]
+    return [kinds[place] for place in which.ravel().tolist()]
 
 
 @lru_cache(maxsize=65536)

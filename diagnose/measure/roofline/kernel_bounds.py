@@ -13,8 +13,9 @@ Thresholds
     SHORT_NS 2 µs: work that would take less than this at the ceiling is over before the device is full. An empty
     kernel takes 1 to 2 µs from its begin to its end on an H100 or H200 (Memset of 4 bytes: 0.7 to 1.4 µs).
     SMALL_NS 5 µs: the same for kernels whose work is unknown, by their own length.
-    EMPTY 0.25: of the device filled by the grid, and less than HALF of the ceiling reached: the rest of the device
-    waits.
+    EMPTY 0.33: of the device filled by the grid, and less than HALF of the ceiling reached: the rest of the device
+    waits. Nsight Compute saw the memory of an H200 busy for 12 % of optimizer kernels that filled 0.28 of it, and for
+    35 % of a normalisation that filled 0.36.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from diagnose.trace.schema import MISSING, Bool, Float64, Int64, UInt8, WorkKind
 from diagnose.units import NS_PER_S
 
 SHORT_NS, SMALL_NS = 2_000, 5_000
-EMPTY, HALF = 0.25, 0.5
+EMPTY, HALF = 0.33, 0.5
 MOMENTS = 8
 """So many launches of one kernel within one recurrent operator are one for each moment of its series."""
 TF32_PRODUCTS = 3

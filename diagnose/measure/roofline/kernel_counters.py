@@ -24,6 +24,8 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.measure.roofline.occupancy import multiprocessors
+from diagnose.measure.roofline.roofline import MATRIX_CLASSES
+from diagnose.measure.views.kernel_classes import class_of
 from diagnose.trace import Trace
 from diagnose.trace.schema import Int64
 
@@ -93,31 +95,33 @@ def counted_launches(trace: Trace) -> Mapping[KernelKey, list[Counted]]:
             found.setdefault((launch, kernel), {})[trace.names[metric]] = value * _UNITS.get(word, 1)
     launches: dict[KernelKey, list[Counted]] = {}
     for (_, kernel), metrics in sorted(found.items()):
-        launches.setdefault(kernel_key(trace.names[kernel]), []).append(_counted(metrics))
+        launches.setdefault(kernel_key(trace.names[kernel]), []).append(_counted(trace.names[kernel], metrics))
     return launches
 
 
-def _counted(metrics: Mapping[str, float]) -> Counted:
+def _counted(name: str, metrics: Mapping[str, float]) -> Counted:
     whole = metrics.get("dram__bytes.sum")
     if whole is None:
         parts = [value for name, value in metrics.items() if _BYTES.match(name)]
         parts += [1024 * value for name, value in metrics.items() if _KILOBYTES.match(name)]
         whole = sum(parts) if parts else None
     busy = [value / 100 for name, value in metrics.items() if _MEMORY.match(name)]
-    return Counted(whole, _tensor(metrics), max(busy, default=None), metrics.get(_LENGTH), metrics.get(_GRID))
+    return Counted(whole, _tensor(name, metrics), max(busy, default=None), metrics.get(_LENGTH), metrics.get(_GRID))
 
 
-def _tensor(metrics: Mapping[str, float]) -> float | None:
+def _tensor(name: str, metrics: Mapping[str, float]) -> float | None:
     """How busy the units that multiply are; of the whole multiprocessor, if it multiplies and only that was counted.
 
-    Arithmetic on pairs of float16 (`hfma2`) runs on the same units and is no product.
+    Arithmetic on pairs of float16 (`hfma2`) runs on the same units and is no product. Where no instructions were
+    counted, the kernel's name says whether it multiplies.
     """
-    known = [value / 100 for name, value in metrics.items() if _TENSOR.match(name)]
+    known = [value / 100 for metric, value in metrics.items() if _TENSOR.match(metric)]
     if known:
         return max(known)
-    products = sum(value for name, value in metrics.items() if _TENSOR_INSTRUCTIONS.match(name))
-    products -= sum(value for name, value in metrics.items() if _HALF_INSTRUCTIONS.match(name))
-    return metrics[_SM] / 100 if products > 0 and _SM in metrics else 0.0
+    issued = [value for metric, value in metrics.items() if _TENSOR_INSTRUCTIONS.match(metric)]
+    halves = sum(value for metric, value in metrics.items() if _HALF_INSTRUCTIONS.match(metric))
+    multiplies = sum(issued) > halves if issued else class_of(name) in MATRIX_CLASSES
+    return metrics.get(_SM, 0.0) / 100 if multiplies else 0.0
 
 
 def kernel_counters(trace: Trace) -> KernelCounters:

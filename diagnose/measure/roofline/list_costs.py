@@ -28,7 +28,7 @@ _FUSED = {"_fused_adam": (4, 3), "_fused_adamw": (4, 3), "_fused_sgd": (3, 2), "
 
 def is_on_lists(op_name: str) -> bool:
     """Whether an operator of this name works on lists of tensors, and this module knows how."""
-    return re.match(r"^aten::(cat$|_foreach_|_fused_(adam|adamw|sgd|adagrad)_$)", op_name) is not None
+    return re.match(r"^aten::(cat$|_foreach_|_amp_foreach_|_fused_(adam|adamw|sgd|adagrad)_$)", op_name) is not None
 
 
 def bytes_of_lists(op_name: str, given: Operands, kernels: tuple[str, ...]) -> int | None:
