@@ -140,9 +140,8 @@ class Watch:
             self._steps = len(self._step_lines)
         if self._writer is not None:
             error = self._error() if reason == "exception" else None
-            self._writer.write_json(
-                END, {"reason": reason, "steps": self._steps, **({"error": error} if error else {})}
-            )
+            ended = {"reason": reason, "steps": self._steps}
+            self._writer.write_json(END, ended | ({"error": error} if error else {}))
             self._writer.close()
         self._write_facts()
 
