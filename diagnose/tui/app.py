@@ -168,9 +168,11 @@ class DiagnoseApp(App[int]):
 
     @on(StateChanged)
     def _take(self) -> None:
-        self.state = self.feed.state
+        before, self.state = present(self.state), self.feed.state
         if self.active not in present(self.state):
             self.active = "overview"
+        if before != present(self.state):
+            self.refresh_bindings()
         self._tick()
 
     def _tick(self) -> None:
