@@ -177,7 +177,7 @@ def finding_of(one: Settled, measures: Measures, catalogue: Catalogue) -> Findin
     evidence += [Evidence(f"also claimed by {name}", length // count, "ns") for name, length in one.shared]
     return Finding(
         rule=one.rule.name,
-        severity=Severity.HIGH if one.claim.ended_run else Severity.of_share(_sure_share(one, measures)),
+        severity=_severity(one, measures),
         rank=measures.trace.rank,
         recoverable_ns=per_step,
         share=share,
@@ -191,6 +191,14 @@ def finding_of(one: Settled, measures: Measures, catalogue: Catalogue) -> Findin
         short_of_memory=one.claim.short_of_memory,
         example_ns=_example_ns(one.claim, measures),
     )
+
+
+def _severity(one: Settled, measures: Measures) -> Severity:
+    """By its share; what ended the run is high, and what will end it at least medium, whatever it costs until then."""
+    if one.claim.ended_run:
+        return Severity.HIGH
+    severity = Severity.of_share(_sure_share(one, measures))
+    return min(severity, Severity.MEDIUM, key=lambda one: one.rank) if one.claim.ends_run else severity
 
 
 def _example_ns(claim: Claim, measures: Measures) -> tuple[int, int] | None:
