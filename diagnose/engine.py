@@ -174,7 +174,7 @@ def _merged(whole: Together) -> list[Finding]:
 
 
 def _place(finding: Finding) -> tuple[bool, bool, int, str]:
-    """What ended the run comes first, or will and costs much; then what costs much, what ends it, what costs little."""
+    """What ended the run or will comes first, then what costs much, then what costs little."""
     is_minor = finding.severity in (Severity.LOW, Severity.NOTE)
     return is_minor, not finding.ends_run, -finding.recoverable_ns, finding.rule
 

@@ -207,7 +207,7 @@ def finding_of(one: Settled, measures: Measures, catalogue: Catalogue) -> Findin
     evidence += [Evidence(f"also claimed by {name}", length // count, "ns") for name, length in one.shared]
     return Finding(
         rule=one.rule.name,
-        severity=Severity.HIGH if one.claim.ended_run else Severity.of_share(sure),
+        severity=_severity(one, sure),
         rank=measures.trace.rank,
         recoverable_ns=sure_ns,
         share=sure,
@@ -223,6 +223,14 @@ def finding_of(one: Settled, measures: Measures, catalogue: Catalogue) -> Findin
         possible_ns=per_step if sure_ns < per_step else None,
         possible_share=share if sure_ns < per_step else None,
     )
+
+
+def _severity(one: Settled, sure: float) -> Severity:
+    """By its `sure` share; what ended the run is high, and what will end it at least medium, whatever it costs until then."""
+    if one.claim.ended_run:
+        return Severity.HIGH
+    severity = Severity.of_share(sure)
+    return min(severity, Severity.MEDIUM, key=lambda one: one.rank) if one.claim.ends_run else severity
 
 
 def _example_ns(claim: Claim, measures: Measures) -> tuple[int, int] | None:

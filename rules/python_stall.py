@@ -75,7 +75,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
     who = "the device idles" if measures.has_device else "the training thread spends"
     at = f", most of it at {PurePath(places[0].file).name}:{places[0].line}" if places else ""
     yield Claim(
-        summary=f"{who} {format_ns(gain / measures.step_count)} per step {_doing(measures)}{at}",
+        summary=f"{who} {format_ns(gain / measures.step_count)} per step {_doing(measures, bool(places))}{at}",
         recoverable_ns=gain,
         claims=stalls,
         confidence=Confidence.MEASURED if _is_measured(measures) else Confidence.BOUND,
@@ -84,7 +84,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
             Evidence("stretches per step", len(stalls) / measures.step_count, "count"),
         ],
         where=places,
-        fixers=("guard-metric",),
+        fixers=("guard-metric",) if places else (),  # time in a library's Python is no metric of the program's
         confirm=_confirm(measures, bool(places)),
     )
 
@@ -134,12 +134,12 @@ def _in_files(measures: Measures) -> Iterator[Claim]:
     )
 
 
-def _doing(measures: Measures) -> str:
+def _doing(measures: Measures, named: bool) -> str:
     """What the host does meanwhile, as far as the recording tells."""
     if not _host_is_known(measures):
         return "while the host does what was not recorded"
     if len(measures.trace.frames) + len(measures.trace.samples):
-        return "in Python outside the framework"
+        return "in Python outside the framework" if named else "in Python of libraries, between operators"
     return "while the host is outside the framework: Python, garbage collection, files or a lock, which is not recorded"
 
 

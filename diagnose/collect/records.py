@@ -41,8 +41,8 @@ thread; `trace.readers.run_folder` reads them into a `Trace`. All times are nano
     (`inside.modes.capture_pause`); it
                      does so while the run folder has a file `stand`
     closing          nothing: the window is closed, and is being written until trace.json.gz is there
-    end.json         {"reason": "exit" | "exception" | "stopped", "steps": n, "error": "ValueError: … (train.py:41)" or
-                     null}
+    end.json         {"reason": "exit" | "exception" | "stopped", "steps": n}, and of an exception "error":
+                     "ValueError: … (train.py:41)"
 """
 
 from __future__ import annotations

@@ -238,7 +238,7 @@ def awaited(diagnosis: Diagnosis) -> str:
     if not weighty.keys() - {"compute"}:
         return ""
     parts = [f"{ON_PATH.get(name) or measure(name)} {format_share(share)}" for name, share in weighty.items()]
-    return f"Its critical path, what the end of a step waits for back to its beginning: {', '.join(parts)}."
+    return f"Critical path of a step: {', '.join(parts)}."
 
 
 def is_priced(finding: Finding) -> bool:

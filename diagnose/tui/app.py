@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import subprocess
 import threading
 from collections.abc import Callable
 from typing import ClassVar
 
 from textual import on
-from textual.app import App, ComposeResult
+from textual.app import App, ComposeResult, SuspendNotSupported
 from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
@@ -22,6 +23,7 @@ from diagnose.session import AnyEvent, State
 from diagnose.tui.choices import Choices
 from diagnose.tui.code import ReadSource, read_source
 from diagnose.tui.diff import DiffPane, shown_diff
+from diagnose.tui.editor import editor_command
 from diagnose.tui.feed import Feed, StateChanged
 from diagnose.tui.findings import Explain, FindingsPane
 from diagnose.tui.fixes import FixesPane
@@ -65,6 +67,7 @@ class DiagnoseApp(App[int]):
         Binding("escape", "to_list", "Back", show=False),
         Binding("y", "copy", "Copy"),
         Binding("t", "in_time", "In time"),
+        Binding("e", "edit", "Edit"),
     ]
 
     state: reactive[State] = reactive(State, always_update=True)
@@ -168,9 +171,11 @@ class DiagnoseApp(App[int]):
 
     @on(StateChanged)
     def _take(self) -> None:
-        self.state = self.feed.state
+        before, self.state = present(self.state), self.feed.state
         if self.active not in present(self.state):
             self.active = "overview"
+        if before != present(self.state):
+            self.refresh_bindings()
         self._tick()
 
     def _tick(self) -> None:
@@ -219,10 +224,27 @@ class DiagnoseApp(App[int]):
         else:
             self.notify("This finding has no time on the timeline.", timeout=2)
 
+    def action_edit(self) -> None:
+        """Open the line of the finding under the cursor in the user's editor."""
+        index = self.query_one(FindingsPane).current_index
+        findings = self.state.diagnosis.findings if self.state.diagnosis else ()
+        where = findings[index].where if index is not None else ()
+        command = editor_command(where[0], self.state.started.cwd if self.state.started else None) if where else None
+        if command is None:
+            self.notify("Nothing to open: set EDITOR, and choose a finding whose file is here.", timeout=3)
+            return
+        try:
+            with self.suspend():
+                subprocess.run(command, check=False)
+        except (SuspendNotSupported, OSError) as error:
+            self.notify(f"The editor could not be opened: {error}", timeout=3)
+
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's call
-        """`t` only where there are a finding and a timeline."""
+        """`t` and `e` only where there is something to show or open."""
         if action == "in_time":
             return self.active in ("overview", "findings") and "timeline" in present(self.state)
+        if action == "edit":
+            return self.active in ("overview", "findings") and "findings" in present(self.state)
         return True
 
     def action_copy(self) -> None:

@@ -22,6 +22,7 @@ KEYS = (
     ("← → + − 0", "timeline: move, zoom, all; [ ] by step, w b by span"),
     ("n N", "timeline: the next finding, the one before"),
     ("s S r", "tables: sort by the next column; reverse"),
+    ("e", "open the line of a finding in $EDITOR"),
     ("y", "copy: the place of a finding, a kernel's name, a diff"),
     ("q", "quit; asks first while the program runs"),
 )

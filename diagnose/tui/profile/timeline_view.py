@@ -27,6 +27,8 @@ from diagnose.units import format_ns, format_share
 _NAMES, _FEWEST_NAMES = 26, 12
 _CLOSEST_NS = 1_000
 """The window is never shorter: what is recorded is known to the microsecond at best."""
+_ABOVE = 3
+"""Lines above the lanes."""
 _HIGHEST = 4
 """Rows of a lane."""
 _AROUND = 3.0
@@ -63,6 +65,7 @@ class TimelineView(Widget, can_focus=True):
         self._cursor_ns = 0.0
         self._lane = 0
         self._finding: int | None = None
+        self._high = 1
 
     @property
     def timeline(self) -> Timeline | None:
@@ -172,7 +175,7 @@ class TimelineView(Widget, can_focus=True):
         names = self._names(self.size.width)
         if event.x >= names and self.timeline is not None:
             self._cursor_ns = self._window(self.size.width).moment(event.x - names + 0.5)
-            lane = event.y - 3
+            lane = (event.y - _ABOVE) // self._high
             if 0 <= lane < len(self.timeline.lanes):
                 self._lane = lane
             self.refresh()
@@ -229,7 +232,7 @@ class TimelineView(Widget, can_focus=True):
             lead.copy().append_text(step_line(timeline, window, timeline.first_step)),
         ]
         legend = self._legend(timeline, window, width)
-        high = self._lane_height(timeline, height - len(lines) - len(legend))
+        high = self._high = self._lane_height(timeline, height - len(lines) - len(legend))
         cursor = names + min(max(window.cell(self._cursor_ns), 0), window.cells - 1)
         for number, lane in enumerate(timeline.lanes):
             mark, style = ("▸", f"bold {ACCENT}") if number == self._lane else (" ", FAINT)

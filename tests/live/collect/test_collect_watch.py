@@ -184,7 +184,9 @@ def test_a_script_that_raises_keeps_its_traceback(tmp_path: Path) -> None:
     assert ran.stderr.startswith("Traceback (most recent call last):\n")
     assert ran.stderr.endswith("ValueError: the program's own error\n")
     assert "diagnose" not in ran.stderr.replace(str(PROGRAMS), "")
-    assert ran.record("end.json") == {"reason": "exception", "steps": 6}
+    ended = ran.record("end.json")
+    assert (ended["reason"], ended["steps"]) == ("exception", 6)
+    assert ended["error"].startswith("ValueError: the program's own error (training.py:")
     assert ran.has("trace.json.gz")
 
 

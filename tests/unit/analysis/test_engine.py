@@ -45,7 +45,7 @@ def test_what_ends_the_run_comes_before_what_costs_little() -> None:
     mere_hint = claiming("hint", 0, 0, confidence=Confidence.HINT)
     little = drawn("gpu : " + "k" * 100)
     costs = claiming("heavy", 0, 6), claiming("light", 10, 13)
-    assert [rule for rule, _ in found(leak, mere_hint, *costs, trace=little)] == ["heavy", "leak", "light", "hint"]
+    assert [rule for rule, _ in found(leak, mere_hint, *costs, trace=little)] == ["leak", "heavy", "light", "hint"]
 
 
 def test_findings_are_sorted_by_what_they_give_back() -> None:
@@ -94,6 +94,12 @@ def test_what_no_trial_could_resolve_is_no_finding() -> None:
 def test_a_hint_without_a_figure_is_kept_as_a_note() -> None:
     rule = claiming("pattern", 0, 0, recoverable_ns=0, confidence=Confidence.HINT)
     assert diagnose([TEN_MS], catalogue(rule)).findings[0].severity is Severity.NOTE
+
+
+def test_what_will_end_the_run_comes_before_what_costs_little() -> None:
+    leak = claiming("leak", 0, 0, recoverable_ns=0, confidence=Confidence.HINT, ends_run=True)
+    findings = diagnose([TEN_MS], catalogue(claiming("some", 0, 6), leak)).findings
+    assert (findings[0].rule, findings[0].severity) == ("leak", Severity.MEDIUM)
 
 
 def test_figures_are_per_step() -> None:

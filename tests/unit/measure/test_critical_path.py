@@ -94,7 +94,7 @@ def test_a_diagnosis_has_it_per_step_and_the_report_says_what_the_accounting_hid
     assert next(iter(path)) == "allocator"
     assert diagnosis.accounting.compute > 0.5 * diagnosis.accounting.total_ns, "yet the device is mostly busy"
     words = " ".join(text.render(diagnosis).split())
-    assert "what the end of a step waits for back to its beginning: memory allocator 49 %, framework dispatch" in words
+    assert "Critical path of a step: memory allocator 49 %, framework dispatch" in words
 
 
 def test_a_report_is_silent_where_the_path_is_all_compute_or_not_known() -> None:

@@ -139,7 +139,9 @@ class Watch:
             self._step_lines = [(end, 1, waited) for end, waited in self._hub.steps.early]
             self._steps = len(self._step_lines)
         if self._writer is not None:
-            self._writer.write_json(END, {"reason": reason, "steps": self._steps, "error": self._error()})
+            error = self._error() if reason == "exception" else None
+            ended = {"reason": reason, "steps": self._steps}
+            self._writer.write_json(END, ended | ({"error": error} if error else {}))
             self._writer.close()
         self._write_facts()
 
