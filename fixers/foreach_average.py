@@ -35,6 +35,7 @@ from diagnose.fixer import (
     Request,
     Source,
     Splice,
+    call_name,
     ensure_import,
     example_request,
     free_name,
@@ -52,6 +53,8 @@ _SHARES = re.compile(
     re.MULTILINE,
 )
 """Where two models, or a model and what is kept of it, may come to hold one memory."""
+_FORMATS = frozenset({"double", "half", "bfloat16"})
+_DTYPES = frozenset({"torch.float64", "torch.double", "torch.float16", "torch.half", "torch.bfloat16"})
 _Replaced = tuple[cst.For, list[str]]
 """A loop, and the lines that take its place."""
 
@@ -66,12 +69,27 @@ def rewrite(request: Request) -> Answer:
             continue
         torch, imports = ensure_import(source, "torch")
         averages = [each for each in moving_averages(source) if not (each.anew and shares)]
+        averages = [each for each in averages if not _has_other_format(source, each.averages)]
         found = [(average.loop, [_over_lists(average, torch)]) for average in averages]
         found += [(kept.loop, _over_dictionary(source, kept, torch)) for kept in kept_averages(source)]
         splices = [_in_place_of(source, row, torch) for row in _rows(source, found)]
         edits.append((path, [*imports, *splices] if splices else []))
     files = request.edited(edits)
     return Edits(files, "update the average of the weights in a few launches") if files else None
+
+
+def _has_other_format(source: Source, averages: str) -> bool:
+    """Whether the averages are seen to be turned into another format than the weights: lists of two have no average."""
+    named = set(re.findall(r"\w+", averages)) - {"list", "parameters", "_", "in", "for"}
+    for call in source.every(cst.Call):
+        dtype = any(source.names(arg.value) & _DTYPES for arg in call.args)
+        if call_name(call) not in _FORMATS and not dtype:
+            continue
+        assign = source.inside(call, cst.Assign)
+        made = [each.target for each in assign.targets] if assign is not None else [call.func]
+        if any(name.value in named for each in made for name in source.every(cst.Name, each)):
+            return True
+    return False
 
 
 def _over_lists(average: MovingAverage, torch: str) -> str:
@@ -206,5 +224,8 @@ FIXER = Fixer(
             _EP + "        e.data = e.data * decay + p.data * (1 - decay)\n", "\n\nema.w.data = model.w.data\n"
         ),
         _left_alone(_EP + "        e.mul_(decay).add_(p, alpha=1 - decay)\n        print(e.norm())\n"),
+        _left_alone(
+            _EP + "        e.mul_(decay).add_(p, alpha=1 - decay)\n", "\n\nema = copy.deepcopy(net).double()\n"
+        ),
     ),
 )

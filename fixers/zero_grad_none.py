@@ -73,7 +73,9 @@ def rewrite(request: Request) -> Answer:
         return Advice("The program captures CUDA graphs: they need gradients that stay where they are.")
     reader = next((place for path, source in parsed if (place := _reader(path, source, changed))), None)
     if reader is not None:
-        return Advice(f"{reader} reads `.grad` as if it never were None: ask there first, then let zero_grad free it.")
+        return Advice(
+            f"{reader} reads or sets `.grad` as if it never were None: ask there first, then let zero_grad free it."
+        )
     idle = idle_gradients(request.sources)
     if idle is None:
         return Edits(request.edited(edits), "let zero_grad free the gradients")
@@ -105,7 +107,7 @@ def _loop(source: Source, loop: cst.For) -> list[Splice]:
 
 
 def _reader(path: str, source: Source, changed: list[cst.CSTNode]) -> str | None:
-    """A line that uses a gradient in a function that never asks whether it is None."""
+    """A line that uses a gradient in a function that never asks whether it is None, or puts another in its place."""
     for node in source.every(cst.Attribute):
         if node.attr.value != "grad" or any(within(source, node, loop) for loop in changed):
             continue
@@ -116,8 +118,11 @@ def _reader(path: str, source: Source, changed: list[cst.CSTNode]) -> str | None
             continue
         around = source.inside(node, cst.FunctionDef) or source.module
         asks = re.search(r"\.grad is (?:not )?None|if \w+\.grad\b(?!\.)|hasattr|getattr", source.code(around))
-        written = isinstance(called, cst.AssignTarget)
-        if not asks and not written:
+        assign = source.parent(called) if isinstance(called, cst.AssignTarget) else None
+        freed = isinstance(assign, cst.Assign) and source.code(assign.value) == "None"
+        if assign is not None and not freed:
+            return f"{path}:{source.lines_of(node)[0]}"
+        if not asks and not freed:
             return f"{path}:{source.lines_of(node)[0]}"
     return None
 
@@ -151,6 +156,7 @@ FIXER = Fixer(
         Example("optimizer.zero_grad()\n", None, _recorded),
         Example("optimizer.zero_grad(set_to_none=args.free)\n", None, _recorded),
         Example("optimizer.zero_grad(set_to_none=False)\nold = [p.grad.clone() for p in params]\n", None, _recorded),
+        Example("for p in params:\n    p.grad = flat[p]\noptimizer.zero_grad(set_to_none=False)\n", None, _recorded),
         Example("g = torch.cuda.CUDAGraph()\noptimizer.zero_grad(set_to_none=False)\n", None, _recorded),
         Example("for p in model.parameters():\n    p.grad.zero_()\n    count += 1\n", None, _recorded),
     ),

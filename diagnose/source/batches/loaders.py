@@ -11,6 +11,7 @@ import libcst as cst
 
 from diagnose.model import Place, Site
 from diagnose.source.batches.dataset_rng import Draw, sample_draw
+from diagnose.source.batches.first_batch import late_first_batch
 from diagnose.source.batches.loader_lifetime import is_built_again, is_for_one_pass
 from diagnose.source.batches.shared_state import SharedState, When
 from diagnose.source.dataflow.bindings import binding_of
@@ -119,6 +120,9 @@ class Loader:
 
     def why_no_order_ahead(self) -> str | None:
         """What the program does to its sampler that samples which are chosen ahead would not follow."""
+        late = late_first_batch(self.options.sources) if self._draws_order else None
+        if late is not None:
+            return f"has an iterator that is not asked for its first batch at once: {late}. Its order would be another."
         given = [] if self.options.names else [self.options.given(name) for name in ("sampler", "batch_sampler")]
         made_by = tuple(each for each in given if each is not None)
         if not made_by:
@@ -128,6 +132,13 @@ class Loader:
         if found is None:
             return None
         return f"has a sampler that {found.words}: {found.where}. An order that is asked for ahead would differ."
+
+    @property
+    def _draws_order(self) -> bool:
+        """Whether it shuffles, or a sampler chooses, as far as the code shows."""
+        shuffle = self.options.given("shuffle")
+        plain = shuffle is None or (isinstance(shuffle, cst.Name) and shuffle.value == "False")
+        return not plain or any(self.options.given(name) is not None for name in ("sampler", "batch_sampler"))
 
     def _why_not_copied(self) -> str | None:
         """What its dataset holds that processes must not share."""

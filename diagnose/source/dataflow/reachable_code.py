@@ -9,6 +9,7 @@ import libcst as cst
 
 from diagnose.source.dataflow.exception_handlers import ways_to
 from diagnose.source.dataflow.flow import Loop, loops_around
+from diagnose.source.tree.aliases import instances_of
 from diagnose.source.tree.syntax import Source
 
 __all__ = ["Place", "Reached", "runs_after"]
@@ -46,6 +47,7 @@ class Reached:
             for path, source in sources.items()
             for function in source.every(cst.FunctionDef)
         ]
+        self._made: dict[cst.ClassDef, frozenset[str]] = {}
         pending = [*begins, *self._implicit()]
         while pending:
             place = pending.pop()
@@ -87,6 +89,13 @@ class Reached:
                 return True
         return False
 
+    def _instances(self, owner: cst.ClassDef) -> frozenset[str]:
+        """The variables and attributes that are given new instances of a class."""
+        if owner not in self._made:
+            found = (name for source in self._sources.values() for name in instances_of(source, owner.name.value))
+            self._made[owner] = frozenset(found)
+        return self._made[owner]
+
     def _classes(self) -> Iterator[cst.ClassDef]:
         return (each for source in self._sources.values() for each in source.every(cst.ClassDef))
 
@@ -95,6 +104,7 @@ class Reached:
         plain: set[str] = set()
         parts: set[str] = set()
         own: set[str] = set()
+        called_on: dict[str, set[str]] = {}
         for name in source.every(cst.Name, piece):
             above = source.parent(name)
             if isinstance(above, cst.Arg) and above.keyword is name:
@@ -102,6 +112,7 @@ class Reached:
             if isinstance(above, cst.Attribute) and above.attr is name:
                 of_self = isinstance(above.value, cst.Name) and above.value.value in {"self", "cls"}
                 (own if of_self else parts).add(name.value)
+                called_on.setdefault(name.value, set()).add(source.code(above.value).rpartition(".")[2])
             else:
                 plain.add(self._aliases.get(name.value, name.value))
         around = source.inside(piece, cst.ClassDef)
@@ -115,6 +126,7 @@ class Reached:
                 named = owner.name.value in plain | parts
             else:
                 theirs = name_of in parts and name_of not in _OF_MODULES
+                theirs = theirs or not self._instances(owner).isdisjoint(called_on.get(name_of, ()))
                 named = theirs or (name_of in own and (around is None or owner is around or bool(around.bases)))
             if named:
                 yield path, other, function

@@ -9,6 +9,7 @@ import libcst as cst
 from diagnose.source.dataflow.mutations import written_in_place
 from diagnose.source.dataflow.reaching_definitions import Bound, reaching, statement_of
 from diagnose.source.rewrite.hooks import forward_hook
+from diagnose.source.tree.edits import call_name
 from diagnose.source.tree.syntax import Source, parse
 
 __all__ = ["forward_effect", "repeated_effect"]
@@ -21,7 +22,7 @@ _COLLECTS = frozenset(
 
 
 def repeated_effect(sources: Mapping[str, str], callers: Collection[tuple[str, int]]) -> str | None:
-    """The file, line and reason of the first: a hook, or in the `forward` of a class of modules.
+    """The file, line and reason of the first: a hook, or in the `forward` of a class of modules and what it calls.
 
     `callers` are the files and lines that call what is computed again: the classes around them are not themselves.
     """
@@ -40,19 +41,55 @@ def forward_effect(sources: Mapping[str, str]) -> str | None:
 
 def _effects(sources: Mapping[str, str], callers: Collection[tuple[str, int]]) -> Iterator[tuple[str, str, str]]:
     """The file and line, what it does, and what a second pass makes of it."""
-    for path, text in sources.items():
-        source = parse(text) if "def forward" in text else None
-        for method in source.every(cst.FunctionDef) if source is not None else ():
-            assert source is not None
-            around = source.inside(method, cst.ClassDef)
-            if method.name.value != "forward" or around is None:
-                continue
-            first, last = source.lines_of(around)
-            if any(file == path and first <= line <= last for file, line in callers):
-                continue
-            found = _effect(source, method)
+    parsed = {path: source for path, text in sources.items() if (source := parse(text)) is not None}
+    for path, source, around in _modules(parsed):
+        first, last = source.lines_of(around)
+        if any(file == path and first <= line <= last for file, line in callers):
+            continue
+        for file, other, method in _of_forward(parsed, path, source, around):
+            found = _effect(other, method)
             if found is not None:
-                yield f"{path}:{source.lines_of(found[0])[0]}", found[1], found[2]
+                yield f"{file}:{other.lines_of(found[0])[0]}", found[1], found[2]
+
+
+def _modules(parsed: Mapping[str, Source]) -> Iterator[tuple[str, Source, cst.ClassDef]]:
+    """The classes of a program that have a forward pass."""
+    for path, source in parsed.items():
+        for around in source.every(cst.ClassDef) if "def forward" in source.text else ():
+            if any(each.name.value == "forward" for each in _methods(source, around)):
+                yield path, source, around
+
+
+def _methods(source: Source, around: cst.ClassDef) -> Iterator[cst.FunctionDef]:
+    return (each for each in source.every(cst.FunctionDef, around) if source.inside(each, cst.ClassDef) is around)
+
+
+def _of_forward(
+    parsed: Mapping[str, Source], path: str, source: Source, around: cst.ClassDef
+) -> Iterator[tuple[str, Source, cst.FunctionDef]]:
+    """The forward pass of a class, and the methods and functions of the program that it calls, by their names."""
+    methods = {each.name.value: each for each in _methods(source, around)}
+    pending, done = [(path, source, methods["forward"])], {methods["forward"]}
+    while pending:
+        at, other, function = pending.pop(0)
+        yield at, other, function
+        for call in other.every(cst.Call, function.body):
+            of_self = isinstance(call.func, cst.Attribute) and other.code(call.func.value) == "self"
+            called: list[tuple[str, Source, cst.FunctionDef]] = []
+            if of_self and other is source and call_name(call) in methods:
+                called = [(path, source, methods[call_name(call)])]
+            elif isinstance(call.func, cst.Name):
+                called = list(_functions(parsed, call_name(call)))
+            pending += [one for one in called if one[2] not in done]
+            done |= {one[2] for one in called}
+
+
+def _functions(parsed: Mapping[str, Source], name: str) -> Iterator[tuple[str, Source, cst.FunctionDef]]:
+    """The functions of a program of that name that are no methods."""
+    for path, source in parsed.items():
+        for each in source.every(cst.FunctionDef) if f"def {name}(" in source.text else ():
+            if each.name.value == name and source.inside(each, cst.ClassDef) is None:
+                yield path, source, each
 
 
 def _effect(source: Source, method: cst.FunctionDef) -> tuple[cst.CSTNode, str, str] | None:

@@ -277,6 +277,30 @@ STATES: dict[str, tuple[dict[str, str], str]] = {
         },
         "",
     ),
+    "encoder_shrinks": (
+        {
+            "module": "torch.manual_seed(7)\nencoder = nn.Linear(8, 8).requires_grad_(False)",
+            "get": "return encoder(self.x[i]), self.y[i]",
+            "epoch_end": "encoder.weight.data.mul_(0.9)",
+        },
+        "the weights of a module that samples call change between epochs",
+    ),
+    "encoder_learns": (
+        {
+            "module": "torch.manual_seed(7)\nencoder = nn.Linear(8, 8)",
+            "get": "return encoder(self.x[i]).detach(), self.y[i]",
+            "in_step": "with torch.no_grad():\n    for p in encoder.parameters():\n        p.mul_(0.99)",
+        },
+        "each step changes a module that samples call",
+    ),
+    "cache_counted": (
+        {
+            "module": "import functools\n\n\n@functools.lru_cache(maxsize=None)\ndef factor(i):\n    return 1 + i * 0.01",
+            "get": "return self.x[i] * factor(int(i)), self.y[i]",
+            "end": "print(factor.cache_info().hits)",
+        },
+        "the program prints what a cache in the samples' code counted",
+    ),
     "opened_lazily": (
         {
             "init": "self.x.numpy().tofile('x.bin')",
@@ -288,7 +312,15 @@ STATES: dict[str, tuple[dict[str, str], str]] = {
 
 
 _BETWEEN_EPOCHS = frozenset(
-    {"set_epoch", "global_number", "config_object", "config_dictionary", "weights_by_loss", "labels_replaced"}
+    {
+        "encoder_shrinks",
+        "set_epoch",
+        "global_number",
+        "config_object",
+        "config_dictionary",
+        "weights_by_loss",
+        "labels_replaced",
+    }
 )
 
 

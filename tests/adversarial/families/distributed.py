@@ -49,12 +49,30 @@ MEMBERS: dict[str, dict[str, str]] = {
     "by_hand": {"step": AVERAGED},
     "by_hand_sum": {"step": AVERAGED.replace("    p.grad /= world\n", "")},
     "by_hand_broadcast": {"wrap": "for p in model.parameters():\n    dist.broadcast(p.data, 0)", "step": AVERAGED},
+    "by_hand_copied": {"step": AVERAGED, "after": "if step == 5:\n    import copy\n    best = copy.deepcopy(model)", "end": "print(sorted(best.state_dict()), len(model), model[0].weight.shape, model)"},
+    "by_hand_held": {"wrap": "parts = {'net': model}", "step": AVERAGED, "end": "print(sorted(parts['net'].state_dict()))"},
+    "by_hand_begins_apart": {"wrap": "torch.manual_seed(100 + rank)\nwith torch.no_grad():\n    for p in model.parameters():\n        p.add_(0.1 * torch.randn_like(p))", "step": AVERAGED},
+    "ddp_disturbed_and_sent": {"wrap": "model = DDP(model)", "after": "with torch.no_grad():\n    for p in model.parameters():\n        p.add_(0.01 * torch.randn_like(p))\nfor p in model.parameters():\n    dist.broadcast(p.data, 0)"},
+    "ddp_rate_of_rank_sent": {"wrap": "model = DDP(model)", "step": STEP.replace("optimizer.step()", "optimizer.param_groups[0]['lr'] = 0.05 * (1 + rank)\noptimizer.step()"), "after": "for p in model.parameters():\n    dist.broadcast(p.data, 0)"},
+    "ddp_sent": {"wrap": "model = DDP(model)", "after": "for p in model.parameters():\n    dist.broadcast(p.data, 0)"},
+    "ddp_freezes": {"wrap": "model = DDP(model)", "forward": "if step == 6:\n    model.module[0].requires_grad_(False)\n" + FORWARD},
     "ddp_stops_together": {"wrap": "model = DDP(model)", "after": "flag = torch.tensor(float(loss.item() < 0.5))\ndist.all_reduce(flag)\nif flag.item() > 0:\n    print(rank, 'stops', step)\n    break"},
 }  # fmt: skip
+EDITED = {"by_hand_copied": "use-ddp", "ddp_sent": "drop-broadcast"}
+LEFT_ALONE = {
+    "by_hand_held": ("use-ddp", "the model is read under another name"),
+    "by_hand_begins_apart": ("use-ddp", "ranks begin with other weights"),
+    "ddp_disturbed_and_sent": ("drop-broadcast", "each rank disturbs its weights"),
+    "ddp_rate_of_rank_sent": ("drop-broadcast", "each rank steps at a rate of its own"),
+    "ddp_freezes": ("ddp-static-graph", "the graph changes"),
+}
 
 
 def programs() -> Iterator[Program]:
     """All members of the family."""
     slots = {"model": PLAIN, "wrap": "", "forward": FORWARD, "step": STEP, "after": "", "end": ""}
     for name, parts in MEMBERS.items():
-        yield Program(f"ranks_{name}", FAMILY, fill(LOOP, **{**slots, **parts}), ranks=2)
+        text = fill(LOOP, **{**slots, **parts})
+        edited = frozenset({EDITED[name]} if name in EDITED else ())
+        left = dict([LEFT_ALONE[name]]) if name in LEFT_ALONE else {}
+        yield Program(f"ranks_{name}", FAMILY, text, edited, left_alone=left, ranks=2)

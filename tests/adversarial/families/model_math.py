@@ -174,6 +174,14 @@ LOSSES = {
     "temperature": "return F.cross_entropy(out.flatten(0, 1) / 0.7, y.flatten()) * 0.49",
     "focal": "logp = F.log_softmax(out, -1).gather(-1, y[..., None])\nreturn -((1 - logp.exp()) ** 2 * logp).mean()",
 }
+LOOK_ALIKES = {
+    "squeezed_whole": ("native-cross-entropy", "logp = F.log_softmax(out[:1], -1)\nnll = -logp.gather(-1, y[:1].unsqueeze(-1)).squeeze()\nreturn nll[0].sum() + out.square().mean()"),
+    "last_class": ("native-cross-entropy", "rows, t = out.flatten(0, 1), y.flatten() - 1\nlp = F.log_softmax(rows, 1)\nnll = -lp[torch.arange(len(t)), t]\nkept = (t >= 0).float()\nreturn (nll * kept).sum() / kept.sum()"),
+    "picked_in_order": ("weigh-masked", "order = torch.randperm(len(out))[:2]\nt = torch.ones_like(out)\nreturn F.mse_loss(out[order], t[order])"),
+    "picked_by_bytes": ("weigh-masked", "mask = (y > 1).byte()\nt = torch.ones_like(out)\nreturn F.mse_loss(out[mask], t[mask])"),
+}  # fmt: skip
+"""Losses that a fixer must leave alone."""
+MISSING = "t = torch.where(y > 2, torch.tensor(float('nan')), y.float())\nmask = ~torch.isnan(t)\nreturn F.mse_loss(out.mean(-1)[mask], t[mask])"  # fmt: skip
 PLAIN_LOSS = "return F.cross_entropy(out.flatten(0, 1), y.flatten())"
 
 
@@ -200,12 +208,16 @@ def programs() -> Iterator[Program]:
                 "losses", f"loss_{name}_of_nothing", plain, loss=lines, labels="if step == 8:\n    y.zero_()"
             )
 
+    for name, (fixer, lines) in LOOK_ALIKES.items():
+        yield _program("losses", f"loss_{name}", plain, loss=lines, left={fixer: "a loss that only looks alike"})
+    yield _program("losses", "loss_missing_targets", plain, loss=MISSING, edited="weigh-masked")
+
 
 def _program(
     family: str, name: str, block: str, *, loss: str = PLAIN_LOSS, labels: str = "", shortest: str = "2",
-    left: dict[str, str] | None = None,
+    left: dict[str, str] | None = None, edited: str | None = None,
 ) -> Program:  # fmt: skip
     text = fill(
         LOOP, block=block, loss=fill("def criterion(out, y):\n    <body>", body=loss), labels=labels, shortest=shortest
     )
-    return Program(name, family, text, left_alone=left or {})
+    return Program(name, family, text, frozenset({edited} if edited else ()), left_alone=left or {})
