@@ -86,13 +86,14 @@ class WholeRunGate:
         ways = self._ways_out([original, patched])
         self._take([(name, program, recipe) for name, recipe in ways.items() for program in (original, patched)])
         disturb = _disturbance(rounds_to) if gate is Gate.ROUNDING else None
+        options = self.runs.options(original) | self.runs.options(patched)
         for name, recipe in ways.items():
             before, after = self._seen[original.root, name], self._seen[patched.root, name]
             problem = self._problem(name, before, after)
             if problem is not None:
                 yield GateCheck(name, GateAnswer.UNVERIFIED, problem)
                 continue
-            yield self._compared(name, recipe, before, after, disturb)
+            yield self._compared(name, recipe, before, after, disturb, options)
         if loading:
             yield self._data_order(original, patched)
 
@@ -150,17 +151,23 @@ class WholeRunGate:
         return None
 
     def _compared(
-        self, name: str, recipe: Mapping[str, Any], before: Observation, after: Observation, disturb: float | None
+        self,
+        name: str,
+        recipe: Mapping[str, Any],
+        before: Observation,
+        after: Observation,
+        disturb: float | None,
+        options: frozenset[str],
     ) -> GateCheck:
         """Runs that differ are compared again beside other runs of the program as found: what differs between those is
         no fault of the patch."""
         assert self._found is not None
         base = self._seen[self._found.root, WHOLE]
         losses = name == WHOLE
-        compared = compare(Original(before, base, ()), after, losses=losses)
+        compared = compare(Original(before, base, ()), after, losses=losses, options=options)
         if compared.differs:
             again = self._again(disturb)
-            compared = compare(Original(before, base, again, disturb), after, losses=losses)
+            compared = compare(Original(before, base, again, disturb), after, losses=losses, options=options)
         if name == WHOLE:
             count = len(before.files)
             files = f"{count} file{'' if count == 1 else 's'}"
