@@ -6,6 +6,7 @@ wins over any default, so a place counts only when it holds the very value that 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeGuard
@@ -256,6 +257,10 @@ class _Search:
         if any(option_words(source, name, self.words) for source in sources.values()):
             return self._option(sources, name)
         over = [(where, value) for where, source in sources.items() for value in assigned(source, name)]
+        if self.recorded is not None:  # what only adjusts the value, and left it as it was in this run
+            over = [
+                (where, value) for where, value in over if not re.search(rf"\b{name}\b", sources[where].code(value))
+            ]
         if over:
             if len(over) > 1:
                 return None

@@ -12,7 +12,7 @@ from typing import Any
 from diagnose.collect.records import STDERR, STDOUT, WHOLE_RUN
 from diagnose.trial.whole_run.figures import Text, read_text
 from diagnose.trial.whole_run.file_history import history
-from diagnose.trial.whole_run.told_options import without_values
+from diagnose.trial.whole_run.told_options import Told
 
 _LARGEST_READ_BYTES = 256 << 20
 _LEFT_OUT = frozenset({"__pycache__", ".diagnose", ".git"})
@@ -33,17 +33,16 @@ class Observation:
     """Files that the run made or changed, by their names relative to the program's folder."""
     names: Mapping[str, str] = field(default_factory=dict)
     """Folders of this run, and what stands for them in what it printed."""
-    options: frozenset[str] = frozenset()
-    """Options of the program whose values do not count where they are told."""
+    told: Told = field(default_factory=Told)
+    """What it may say of its options, which does not count."""
     records: Sequence[Mapping[str, Any]] = ()
     """Of each rank, as `collect.inside.modes.whole_run` left it; none where the process ended without its exit
     handlers.
     """
 
-    def told_alike(self, options: frozenset[str]) -> Observation:
-        """The run with what it says of these options left out."""
-        printed, errors = (without_values(text, options) for text in (self.printed, self.errors))
-        return replace(self, printed=printed, errors=errors, options=options)
+    def without(self, told: Told) -> Observation:
+        """The run with what it says of its options left out."""
+        return replace(self, printed=told.without(self.printed), errors=told.without(self.errors), told=told)
 
     @property
     def last_words(self) -> str:

@@ -24,7 +24,7 @@ from diagnose.trial.process.process_group import Group
 from diagnose.trial.process.workspace import Workspace
 from diagnose.trial.schedule import Deadline
 from diagnose.trial.whole_run.observation import Observation, listed, observe
-from diagnose.trial.whole_run.told_options import changed_options
+from diagnose.trial.whole_run.told_options import Told
 
 _DETERMINISTIC = {"PYTHONHASHSEED": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 
@@ -113,13 +113,13 @@ class Runs:
             texts |= shortened({**sources(wanted.program), **files})
         return self.copies.make(texts, name)
 
-    def options(self, program: Program) -> frozenset[str]:
-        """The options that a copy is given otherwise than the program as found."""
+    def told(self, program: Program) -> Told:
+        """What a copy may say otherwise than the program as found, as it is given other options."""
         text = self.copies.commands.get(program.root)
         line = command_line(self.copies.program)
         if text is None or line is None:
-            return frozenset()
-        return changed_options(line.words[line.own :], split_command(text)[line.own :], sources(program).values())
+            return Told()
+        return Told.of(line.words[line.own :], split_command(text)[line.own :], sources(program).values())
 
     def _first_to_end(self, running: Mapping[int, _Running]) -> int:
         """The first that ends by itself; the oldest when its time is up."""

@@ -16,10 +16,18 @@ from diagnose.trial.whole_run.comparison import Original, compare
 from diagnose.trial.whole_run.figures import read_text
 from diagnose.trial.whole_run.observation import Observation
 from diagnose.trial.whole_run.runs import Runs, Wanted
-from diagnose.trial.whole_run.told_options import changed_options, is_told
+from diagnose.trial.whole_run.told_options import Told, changed_options
 
 torch = pytest.importorskip("torch")
 
+GUARDED = """
+if args.amp:
+    print(f"mixed precision in {dtype}")
+    log.info("scales by %s now", scale)
+    print(x)
+print("other words here")
+"""
+TOLD = Told.of([], ["--amp"], [GUARDED])
 SOURCE = 'parser.add_argument("-j", "--num-workers", type=int)\nparser.add_argument("--amp", action="store_true")\n'
 
 
@@ -49,11 +57,16 @@ def run(folder: Path, printed: str, checkpoint: dict[str, Any]) -> Observation:
 def differs(tmp_path: Path, printed: str, checkpoint: dict[str, Any]) -> list[str]:
     before = run(tmp_path / "before", "Namespace(amp=False, lr=1)\namp: false\n", {"args": {"amp": False}, "w": 1.0})
     after = run(tmp_path / "after", printed, checkpoint)
-    return list(compare(Original(before, before, ()), after, losses=False, options=frozenset({"amp"})).differs)
+    return list(compare(Original(before, before, ()), after, losses=False, told=TOLD).differs)
 
 
 def test_the_value_of_a_changed_option_is_no_difference(tmp_path: Path) -> None:
     assert differs(tmp_path, "Namespace(amp=True, lr=1)\namp: true\n", {"args": {"amp": True}, "w": 1.0}) == []
+
+
+def test_what_is_printed_under_the_option_is_no_difference(tmp_path: Path) -> None:
+    printed = "Namespace(amp=True, lr=1)\namp: true\nmixed precision in bf16\nINFO train: scales by 2.0 now\n"
+    assert differs(tmp_path, printed, {"args": {"amp": True}, "w": 1.0}) == []
 
 
 @pytest.mark.parametrize(
@@ -61,6 +74,7 @@ def test_the_value_of_a_changed_option_is_no_difference(tmp_path: Path) -> None:
     [
         ("Namespace(amp=True, lr=2)\namp: true\n", {"args": {"amp": True}, "w": 1.0}),
         ("Namespace(amp=True, lr=1)\namp: true\nmixed\n", {"args": {"amp": True}, "w": 1.0}),
+        ("Namespace(amp=True, lr=1)\namp: true\nother words here\n", {"args": {"amp": True}, "w": 1.0}),
         ("Namespace(amp=True, lr=1)\namp: true\n", {"args": {"amp": True}, "w": 2.0}),
     ],
 )
@@ -69,8 +83,8 @@ def test_whatever_else_differs_is_told(tmp_path: Path, printed: str, checkpoint:
 
 
 def test_paths_of_saved_options_are_told_by_their_last_key() -> None:
-    assert is_told("['args'].state['amp']", {"amp"})
-    assert not is_told("['amp'][0]", {"amp"})
+    assert TOLD.holds("['args'].state['amp']")
+    assert not TOLD.holds("['amp'][0]")
 
 
 def test_a_whole_run_starts_with_the_changed_command(tmp_path: Path) -> None:
@@ -81,5 +95,5 @@ def test_a_whole_run_starts_with_the_changed_command(tmp_path: Path) -> None:
     patched = copies.make({COMMAND_LINE: "python\ntrain.py\nd\n--amp\n"}, "patched")
     runs = Runs(None, copies, 1)  # type: ignore[arg-type]
     assert runs._fresh(Wanted(patched), "whole").words == ("train.py", "d", "--amp")
-    assert runs.options(patched) == {"amp"}
-    assert runs.options(copies.make({}, "original")) == frozenset()
+    assert runs.told(patched).options == {"amp"}
+    assert not runs.told(copies.make({}, "original"))
