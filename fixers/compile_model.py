@@ -5,9 +5,10 @@ What it changes
     loop that compiles each of its repeated blocks. Which of the two, and whether launches are recorded as CUDA graphs
     (`mode="reduce-overhead"`), is chosen by trial. Where the program has a switch for it that is off, that is turned
     on instead, on the command line where that is how the program is steered; not where a switch in the source prints,
-    nor where it changes the keys of what is saved. `Module.compile` leaves the module what it is, so that checkpoints keep their keys, which
-    `model = torch.compile(model)` would not. What the steps of a Lightning module call is compiled where it is built.
-    Arguments of Hugging Face's Trainer get `torch_compile=True`, and `tf32=False` where it would allow TF32 with it.
+    nor where it changes the keys of what is saved. `Module.compile` leaves the module what it is, so that checkpoints
+    keep their keys, which `model = torch.compile(model)` would not. What the steps of a Lightning module call is
+    compiled where it is built. Arguments of Hugging Face's Trainer get `torch_compile=True`, and `tf32=False` where it
+    would allow TF32 with it.
 
 Why it helps
     Eager code launches a kernel for every operator. Each reads its operands from memory and writes its result back,
