@@ -303,6 +303,11 @@ class _Search:
         return Setting(path, line, span, default.stands_for, False, template=default.template)
 
     def _in_configs(self, keys: tuple[str, ...]) -> list[Setting]:
+        found = self._with_keys(keys)
+        # A part of a configuration is handed on under any name: `self.config.amp` may be `trainer: {amp: …}`.
+        return found or (self._with_keys(keys[-1:]) if len(keys) > 1 else [])
+
+    def _with_keys(self, keys: tuple[str, ...]) -> list[Setting]:
         found = []
         for path, text in self.configs.items():
             for entry in entries(path, text):
