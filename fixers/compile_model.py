@@ -4,10 +4,11 @@ What it changes
     Adds `model.compile()` after the lines that build the model and before it is wrapped for several devices, or a
     loop that compiles each of its repeated blocks. Which of the two, and whether launches are recorded as CUDA graphs
     (`mode="reduce-overhead"`), is chosen by trial. Where the program has a switch for it that is off, that is turned
-    on instead, on the command line where that is how the program is steered; not where it would print, or change the
-    keys of what is saved. `Module.compile` leaves the module what it is, so that checkpoints keep their keys, which
-    `model = torch.compile(model)` would not. What the steps of a Lightning module call is compiled where it is built.
-    Arguments of Hugging Face's Trainer get `torch_compile=True`, and `tf32=False` where it would allow TF32 with it.
+    on instead, on the command line where that is how the program is steered; not where a switch in the source prints,
+    nor where it changes the keys of what is saved. `Module.compile` leaves the module what it is, so that checkpoints
+    keep their keys, which `model = torch.compile(model)` would not. What the steps of a Lightning module call is
+    compiled where it is built. Arguments of Hugging Face's Trainer get `torch_compile=True`, and `tf32=False` where it
+    would allow TF32 with it.
 
 Why it helps
     Eager code launches a kernel for every operator. Each reads its operands from memory and writes its result back,
@@ -210,7 +211,9 @@ def _switched_on(request: Request, present: Sequence[Compiled]) -> Answer:
         turns = switches.reach(compiled.path, compiled.source, compiled.node)
         asked = use_of_wrapper(request.sources, compiled)
         own = Edits(request.turned(turns), "turn on the program's own switch for torch.compile") if turns else None
-        if own is not None and asked is None and not _prints(compiled.source, condition):
+        # What a program prints where an option is on, whole runs know by the command line that gives it.
+        silent = all(turn.setting.form == "command" for turn in turns or ()) or not _prints(compiled.source, condition)
+        if own is not None and asked is None and silent:
             return own
         in_place = _in_place(request)
         if isinstance(in_place, Edits):

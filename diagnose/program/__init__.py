@@ -94,7 +94,10 @@ class Program:
     def _names_entry(self, before: str, word: str) -> bool:
         """Whether a launcher's word is the script that starts, or the module that it is."""
         if before in _LAUNCHED_MODULE and word.replace(".", "").isidentifier():
-            return _module_file(word, self.cwd) == self.entry
+            try:
+                return _module_file(word, self.cwd) == self.entry
+            except UsageError:  # a package that cannot be started; the launcher's own, perhaps
+                return False
         return _absolute(self.cwd / word) == self.entry
 
     def command(self, python: str) -> list[str]:

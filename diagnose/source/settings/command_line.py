@@ -84,7 +84,18 @@ class CommandLine(Sequence[str]):
         return None
 
     def keyed(self, keys: Sequence[str]) -> Word | None:
-        """Where `a.b.c=value` is given, as Hydra and OmegaConf read it; `keys` are the end of its path."""
+        """Where `a.b.c=value` is given, as Hydra and OmegaConf read it; `keys` are the end of its path.
+
+        Programs name the part of a configuration that they hand on as they like (`self.config.amp` for `trainer.amp`):
+        where no path ends in all keys, the only one that ends in the last of them is meant.
+        """
+        return self._keyed(keys) or (self._keyed(keys[-1:]) if self._ends_once(keys[-1]) else None)
+
+    def _ends_once(self, key: str) -> bool:
+        paths = {word.partition("=")[0].lstrip("+") for word in self.words[self.own :] if "=" in word}
+        return sum(path.rpartition(".")[2] == key for path in paths) == 1
+
+    def _keyed(self, keys: Sequence[str]) -> Word | None:
         spans = list(self._spans())
         for at in range(len(self.words) - 1, self.own - 1, -1):
             key, equals, value = self.words[at].partition("=")

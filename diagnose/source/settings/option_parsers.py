@@ -6,6 +6,7 @@ setting of an option is a word of the command line where it stands there, else o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -26,6 +27,9 @@ __all__ = ["Option", "declared", "setting_of_global", "setting_of_option", "sett
 
 _PARSED_CLASSES = {"cli": "-", "HfArgumentParser": "_", "TrlParser": "_"}
 """Calls that make options of a class's fields, with what stands between the words of their names."""
+
+
+_OPTION = re.compile(r"--?[A-Za-z]")
 
 
 @dataclass(frozen=True)
@@ -146,7 +150,9 @@ def _stands_alone(option: Option, command: CommandLine) -> bool:
     """Whether the option is given without the value that it may take."""
     words = command.words[command.own :]
     at = max((at for at, word in enumerate(words) if word in option.names), default=None)
-    return option.bare and at is not None and (at + 1 == len(words) or words[at + 1].startswith("-"))
+    return (
+        option.kind == "value" and at is not None and (at + 1 == len(words) or _OPTION.match(words[at + 1]) is not None)
+    )
 
 
 def _added(option: Option, default: Scalar, command: CommandLine) -> Setting | None:

@@ -14,12 +14,15 @@ from typing import Literal
 import libcst as cst
 
 from diagnose.model import Scalar
+from diagnose.source.settings.command_line import CommandLine
 from diagnose.source.settings.configs import entries, form_of
+from diagnose.source.settings.option_parsers import Option, setting_of_option
 from diagnose.source.settings.options import CallOptions, Placed
 from diagnose.source.settings.setting import Setting
 from diagnose.source.settings.values import setting_of
 from diagnose.source.tree.arguments import argument, set_keywords
 from diagnose.source.tree.edits import call_name, insert_after
+from diagnose.source.tree.literals import Literal as LiteralValue
 from diagnose.source.tree.literals import literal, string, written
 from diagnose.source.tree.syntax import Source, Splice, parse
 
@@ -178,6 +181,9 @@ class _Parsed(CallOptions):
         placed: list[Placed] = []
         new: dict[str, str] = {}
         for name, value in values.items():
+            if (word := self._word(name, value)) is not None:
+                placed.append(Placed({word.path: [word.to(value)]} if word.value != value else {}, word.fixed))
+                continue
             reason, kept = self._why_not(name, value), self.setting(name)
             if reason is not None:
                 placed.append(Placed(reason=reason))
@@ -190,6 +196,15 @@ class _Parsed(CallOptions):
             listed = " ".join(f"--{self.its(name)} {value}" for name, value in new.items())
             placed.append(Placed(reason=f"{self.where} parses the options: add {listed} to them."))
         return [*placed, Placed(edits, False)] if edits else placed
+
+    def _word(self, name: str, value: Scalar) -> Setting | None:
+        """Where the command line sets it, or would; None where a file is read instead, or there is no other option."""
+        if not isinstance(self.words, CommandLine) or self._config() is not None:
+            return None
+        if name in _NEED_WORKERS and f"--{_NAMES['transformers']['num_workers']}" not in " ".join(self.words):
+            return None
+        known = (f"--{self.its(name)}", f"--{self.its(name).replace('_', '-')}")
+        return setting_of_option([Option(known, "value", LiteralValue(None), value is True)], self.words)
 
     @property
     def where(self) -> str:

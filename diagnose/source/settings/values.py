@@ -6,6 +6,7 @@ wins over any default, so a place counts only when it holds the very value that 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeGuard
@@ -256,6 +257,10 @@ class _Search:
         if any(option_words(source, name, self.words) for source in sources.values()):
             return self._option(sources, name)
         over = [(where, value) for where, source in sources.items() for value in assigned(source, name)]
+        if self.recorded is not None:  # what only adjusts the value, and left it as it was in this run
+            over = [
+                (where, value) for where, value in over if not re.search(rf"\b{name}\b", sources[where].code(value))
+            ]
         if over:
             if len(over) > 1:
                 return None
@@ -298,6 +303,11 @@ class _Search:
         return Setting(path, line, span, default.stands_for, False, template=default.template)
 
     def _in_configs(self, keys: tuple[str, ...]) -> list[Setting]:
+        found = self._with_keys(keys)
+        # A part of a configuration is handed on under any name: `self.config.amp` may be `trainer: {amp: …}`.
+        return found or (self._with_keys(keys[-1:]) if len(keys) > 1 else [])
+
+    def _with_keys(self, keys: tuple[str, ...]) -> list[Setting]:
         found = []
         for path, text in self.configs.items():
             for entry in entries(path, text):

@@ -30,6 +30,8 @@ class Workspace:
     """Whether the program was seen to compile something as found."""
     edited: dict[Path, list[str]] = field(default_factory=dict)
     """The files with other texts."""
+    commands: dict[Path, str] = field(default_factory=dict)
+    """Of those that are started otherwise, the text of the command line."""
     compiling: set[Path] = field(default_factory=set)
     """Those whose start compiles or records something: as the program itself does, or by what a fix wrote."""
     slow: set[Path] = field(default_factory=set)
@@ -44,6 +46,8 @@ class Workspace:
         copied = copy_program(started, folder)
         edited = patch.apply_edits(files, root=self.program.root, copy=copied.root)
         self.edited[copied.root] = sorted(map(str, edited))
+        if COMMAND_LINE in texts:
+            self.commands[copied.root] = texts[COMMAND_LINE]
         # What one process has compiled serves all later ones; the user's own cache is neither needed nor filled.
         cache = {"TORCHINDUCTOR_CACHE_DIR": str(self.folder / "compiled")}
         environment = copy_environment(self.program, folder, self.environment) | cache

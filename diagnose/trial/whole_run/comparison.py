@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from diagnose.trial.whole_run import file_history
 from diagnose.trial.whole_run.figures import SPREADS, Noise, Text, differences, least_move, read_text
 from diagnose.trial.whole_run.observation import Observation
 from diagnose.trial.whole_run.saved_objects import read_saved
+from diagnose.trial.whole_run.told_options import Told
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,14 @@ class Compared:
     unknown: Sequence[str] = ()
 
 
-def compare(original: Original, patched: Observation, *, losses: bool = True) -> Compared:
-    """Everything that a user could see of two runs. `losses` False: of runs that were left in mid-step."""
+def compare(original: Original, patched: Observation, *, losses: bool = True, told: Told | None = None) -> Compared:
+    """Everything that a user could see of two runs. `losses` False: of runs that were left in mid-step; `told`: what
+    the program may say of options that a fix gave it otherwise."""
+    if told:
+        patched = patched.without(told)
+        again = [one.without(told) for one in original.again]
+        run, found = original.run.without(told), original.found.without(told)
+        original = replace(original, run=run, found=found, again=again)
     before = original.run
     differs: list[str] = []
     unknown: list[str] = []
@@ -121,7 +128,8 @@ def _compare_file(name: str, original: Original, patched: Observation, differs: 
     saved = read_saved(one)
     if saved is not None:
         found = [values for run in runs if (values := read_saved(run.files[name])) is not None]
-        differs += _values(name, saved, read_saved(other), found, original.disturbed)[:2]
+        saved, after, *found = (_untold(values, patched.told) for values in (saved, read_saved(other), *found))
+        differs += _values(name, saved or {}, after, [values or {} for values in found], original.disturbed)[:2]
         return
     first, second = _text(name, original.run), _text(name, patched)
     base, *others = [_text(name, run) for run in runs] or [first]
@@ -132,6 +140,11 @@ def _compare_file(name: str, original: Original, patched: Observation, differs: 
         unknown.append(f"{name} is in a format that cannot be compared")
     else:
         differs.append(f"{name} has other bytes")
+
+
+def _untold(values: Mapping[str, Any] | None, told: Told) -> Mapping[str, Any] | None:
+    """Saved values without those of options that a fix changed."""
+    return values and {path: value for path, value in values.items() if not told.holds(path)}
 
 
 def _values(
@@ -205,6 +218,6 @@ def _digest(path: Path) -> str:
 def _text(name: str, run: Observation) -> Text | None:
     try:
         data = run.files[name].read_bytes()
-        return None if b"\0" in data else read_text(data.decode(), run.names)
+        return None if b"\0" in data else run.told.without(read_text(data.decode(), run.names))
     except (OSError, UnicodeDecodeError):
         return None

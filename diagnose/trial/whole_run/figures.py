@@ -110,11 +110,12 @@ def read_text(text: str, names: Mapping[str, str]) -> Text:
             continue
         shown = False
         if line.strip():
-            lines.append(_line(line))
+            lines.append(line_of(line))
     return Text(tuple(lines))
 
 
-def _line(printed: str) -> Line:
+def line_of(printed: str) -> Line:
+    """A printed line, taken apart."""
     text = _CLOCK.sub("<time>", printed)
     numbers: list[str] = []
     template, at = "", 0

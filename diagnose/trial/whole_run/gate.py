@@ -27,6 +27,7 @@ from diagnose.trial.process.capacity import died_of_memory
 from diagnose.trial.whole_run.comparison import Compared, Original, compare
 from diagnose.trial.whole_run.observation import Observation
 from diagnose.trial.whole_run.runs import NoTimeToRun, Runs, Wanted, sources
+from diagnose.trial.whole_run.told_options import Told
 from diagnose.units import NS_PER_S
 
 FULL_NS = 20 * NS_PER_S
@@ -106,13 +107,14 @@ class WholeRunGate:
         ways = self._ways_out([original, patched])
         self._take([(name, program, recipe) for name, recipe in ways.items() for program in (original, patched)])
         disturb = _disturbance(rounds_to) if gate is Gate.ROUNDING else None
+        told = self.runs.told(original) | self.runs.told(patched)
         for name, recipe in ways.items():
             before, after = self._seen[original.root, name], self._seen[patched.root, name]
             problem = self._problem(name, before, after)
             if problem is not None:
                 yield GateCheck(name, GateAnswer.UNVERIFIED, problem)
                 continue
-            yield self._compared(name, recipe, before, after, disturb)
+            yield self._compared(name, recipe, before, after, disturb, told)
         if loading:
             yield self._data_order(original, patched)
 
@@ -179,18 +181,24 @@ class WholeRunGate:
         return None
 
     def _compared(
-        self, name: str, recipe: Mapping[str, Any], before: Observation, after: Observation, disturb: float | None
+        self,
+        name: str,
+        recipe: Mapping[str, Any],
+        before: Observation,
+        after: Observation,
+        disturb: float | None,
+        told: Told,
     ) -> GateCheck:
         """Runs that differ are compared again beside other runs of the program as found: what differs between those is
         no fault of the patch."""
         assert self._found is not None
         base = self._seen[self._found.root, WHOLE]
         losses = name == WHOLE
-        compared = compare(Original(before, base, ()), after, losses=losses)
+        compared = compare(Original(before, base, ()), after, losses=losses, told=told)
         if compared.differs:
             with contextlib.suppress(NoTimeToRun):  # then what differs counts as the patch's
                 again = self._again(disturb)
-                compared = compare(Original(before, base, again, disturb), after, losses=losses)
+                compared = compare(Original(before, base, again, disturb), after, losses=losses, told=told)
         if name == WHOLE:
             count = len(before.files)
             files = f"{count} file{'' if count == 1 else 's'}"

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from diagnose.collect.records import STDERR, STDOUT, WHOLE_RUN
 from diagnose.trial.whole_run.figures import Text, read_text
 from diagnose.trial.whole_run.file_history import history
+from diagnose.trial.whole_run.told_options import Told
 
 _LARGEST_READ_BYTES = 256 << 20
 _LEFT_OUT = frozenset({"__pycache__", ".diagnose", ".git"})
@@ -32,10 +33,16 @@ class Observation:
     """Files that the run made or changed, by their names relative to the program's folder."""
     names: Mapping[str, str] = field(default_factory=dict)
     """Folders of this run, and what stands for them in what it printed."""
+    told: Told = field(default_factory=Told)
+    """What it may say of its options, which does not count."""
     records: Sequence[Mapping[str, Any]] = ()
     """Of each rank, as `collect.inside.modes.whole_run` left it; none where the process ended without its exit
     handlers.
     """
+
+    def without(self, told: Told) -> Observation:
+        """The run with what it says of its options left out."""
+        return replace(self, printed=told.without(self.printed), errors=told.without(self.errors), told=told)
 
     @property
     def last_words(self) -> str:
@@ -111,7 +118,7 @@ def observe(
     names = {str(root): "<root>", os.path.realpath(root): "<root>", str(scratch): "<tmp>"}
     records = [json.loads(path.read_bytes()) for path in sorted(folder.glob(f"rank*/{WHOLE_RUN}"))]
     printed, errors = (read_text(_streams(folder, name), names) for name in (STDOUT, STDERR))
-    return Observation(folder, returncode, printed, errors, files, names, records)
+    return Observation(folder, returncode, printed, errors, files, names, records=records)
 
 
 def _streams(folder: Path, name: str) -> str:

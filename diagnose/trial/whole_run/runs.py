@@ -15,13 +15,16 @@ from typing import Any
 from diagnose.collect.records import BATCHES
 from diagnose.errors import InputError
 from diagnose.program import Program
+from diagnose.program.command import command_line
 from diagnose.program.shorten import shortened
 from diagnose.program.source import read_source
+from diagnose.source.settings.command_line import COMMAND_LINE, split_command
 from diagnose.trial.process.arm import Workplace
 from diagnose.trial.process.process_group import Group, end_all
 from diagnose.trial.process.workspace import Workspace
 from diagnose.trial.schedule import Deadline
 from diagnose.trial.whole_run.observation import Observation, listed, observe
+from diagnose.trial.whole_run.told_options import Told
 
 _DETERMINISTIC = {"PYTHONHASHSEED": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 
@@ -110,10 +113,21 @@ class Runs:
     def _fresh(self, wanted: Wanted, name: str) -> Program:
         """A new copy with the files of the one that is meant: what an earlier run left in that is not in it."""
         root = wanted.program.root
-        texts = {os.path.relpath(path, root): read_source(Path(path)).text for path in self.copies.edited.get(root, ())}
+        files = {os.path.relpath(path, root): read_source(Path(path)).text for path in self.copies.edited.get(root, ())}
+        texts = dict(files)
+        if root in self.copies.commands:
+            texts[COMMAND_LINE] = self.copies.commands[root]
         if wanted.shortens:
-            texts |= shortened({**sources(wanted.program), **texts})
+            texts |= shortened({**sources(wanted.program), **files})
         return self.copies.make(texts, name)
+
+    def told(self, program: Program) -> Told:
+        """What a copy may say otherwise than the program as found, as it is given other options."""
+        text = self.copies.commands.get(program.root)
+        line = command_line(self.copies.program)
+        if text is None or line is None:
+            return Told()
+        return Told.of(line.words[line.own :], split_command(text)[line.own :], sources(program).values())
 
     def _first_to_end(self, running: Mapping[int, _Running]) -> int:
         """The first that ends by itself; the oldest when its time is up."""

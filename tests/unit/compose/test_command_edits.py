@@ -91,6 +91,14 @@ def test_an_option_is_set_where_the_program_is_steered(
     assert stack.patch.command.typed == (after or "env -u X python -m train d --workers 4 --pin")
 
 
+def test_which_words_the_program_reads_is_told_of_its_launcher(tmp_path: Path) -> None:
+    (tmp_path / "tools").mkdir()
+    launched = ["env", "-m", "tools", "train.py", "d"]
+    assert program_of(tmp_path, launched, launcher=True).own_arguments == 4
+    assert program_of(tmp_path, ["env", "python", "-m", "train", "d"], launcher=True).own_arguments == 4
+    assert program_of(tmp_path, ["bash", "-c", "python train.py d"], launcher=True).own_arguments is None
+
+
 def test_a_program_without_arguments_keeps_its_settings_in_its_source(tmp_path: Path) -> None:
     stack = put_on(stack_of(program_of(tmp_path, ["train.py"])), WORKERS)
     assert stack.patch.command is None

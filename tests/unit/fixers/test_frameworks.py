@@ -14,6 +14,7 @@ from diagnose.collect.inside.source_ownership import Ownership
 from diagnose.fixer import Advice, Answer, Edits, Facts, Gate, Request, Site, example_request
 from diagnose.model import Scalar
 from diagnose.plugins import load
+from diagnose.source.settings.command_line import COMMAND_LINE, CommandLine
 
 FIXERS = load().fixers
 H200 = Facts(cpu_count=8, device_name="NVIDIA H200", device_capability=(9, 0), matmul_precision="highest")
@@ -94,6 +95,32 @@ def test_options_of_the_command_line_get_another_default() -> None:
 def test_what_the_command_line_says_is_said_there() -> None:
     answer = workers(PARSED, words=("--dataloader_num_workers", "1"))
     assert isinstance(answer, Advice) and "--dataloader_num_workers 4" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("words", "after"),
+    [
+        ("--output_dir out", "--output_dir out --dataloader_num_workers 4"),
+        ("--dataloader_num_workers 1 --bf16", "--dataloader_num_workers 4 --bf16"),
+        ("--dataloader-num-workers=1", "--dataloader-num-workers=4"),
+    ],
+)
+def test_a_command_line_that_can_be_edited_says_it(words: str, after: str) -> None:
+    request = asked(PARSED, sites=built_by_library(), setting={"num_workers": 4})
+    answer = fixed("loader-workers", replace(request, words=CommandLine(("train.py", *words.split()), 1)))
+    assert isinstance(answer, Edits)
+    assert " ".join(answer.files[COMMAND_LINE].split()) == f"train.py {after}"
+
+
+def test_switches_of_the_library_are_options_too() -> None:
+    words = CommandLine(("train.py", "--output_dir", "out"), 1)
+    precise = replace(asked(PARSED), words=words)
+    answer = fixed("autocast-bf16", precise)
+    assert isinstance(answer, Edits)
+    assert answer.files[COMMAND_LINE].split() == ["train.py", "--output_dir", "out", "--bf16"]
+    compiled = fixed("compile-model", precise)
+    assert isinstance(compiled, Edits)
+    assert compiled.files[COMMAND_LINE].split()[3:] == ["--torch_compile", "--tf32", "False"]
 
 
 def test_defaults_that_are_there_already_are_extended() -> None:

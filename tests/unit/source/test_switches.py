@@ -90,3 +90,9 @@ def test_what_is_given_is_turned_where_it_stands() -> None:
     assert told("if args.mode == 'mixed':\n    autocast()\n", "--mode", "plain", "--amp") == "--mode mixed --amp"
     assert told("if not args.no_amp:\n    autocast()\n", "--no-amp", "--amp") == "--amp"
     assert told("if args.amp:\n    autocast()\n", "--amp") == "--amp"
+
+
+def test_a_part_of_a_configuration_may_be_handed_on_by_any_name() -> None:
+    body = "autocast(enabled=self.config.mixed)\n"
+    assert told(body, "trainer.mixed=False", "data.path=x") == "trainer.mixed=True data.path=x"
+    assert told(body, "trainer.mixed=False", "model.mixed=False") == "trainer.mixed=False model.mixed=False"

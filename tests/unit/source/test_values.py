@@ -206,3 +206,12 @@ def test_every_form_of_config_file_is_read_and_written() -> None:
         source = "DataLoader(d, pin_memory=cfg.pin)\n"
         after = edited(source, True, False, keyword="pin_memory", configs={path: text})
         assert after == text.replace("false", "true")
+
+
+def test_what_only_adjusts_a_value_leaves_its_option_to_decide() -> None:
+    text = (
+        'parser.add_argument("--workers", default=4)\nargs = parser.parse_args()\n'
+        "if args.distributed:\n    args.workers = (args.workers + gpus - 1) // gpus\n" + LOADER.format("args.workers")
+    )
+    assert "default=8" in (edited(text, 8, recorded=4) or "")
+    assert found(text, recorded=2) is None
