@@ -151,7 +151,7 @@ class Watching:
             dry=fixing is not None and fixing.dry,
         )
         self.session.record(started)
-        recipe = self.recipe if fixing is None else self.recipe.within(fixing.budget_ns)
+        recipe = self.recipe if fixing is None else self.recipe.ending_within(fixing.budget_ns)
         seen = observe(self.program, recipe, self.session, self.catalogue, self._stop, on_screen)
         self._returncode = seen.outcome.returncode
         code, message = judged(seen, self._stop.is_set(), _error_of(self.session.path))

@@ -58,8 +58,13 @@ class Recipe:
             self,
             most_warmup_s=min(self.most_warmup_s, budget_s / WAITING),
             most_log_s=min(self.most_log_s, budget_s / LOGGING),
-            most_s=max(1.0, budget_s - ENDING_S),
         )
+
+    def ending_within(self, budget_ns: int | None) -> Recipe:
+        """The same where the program is ended before such a budget is over, whatever was seen of it."""
+        if budget_ns is None:
+            return self
+        return replace(self.within(budget_ns), most_s=max(1.0, budget_ns / NS_PER_S - ENDING_S))
 
     def to_json(self, folder: Path) -> dict[str, Any]:
         """What the watched process reads; `folder` is the run folder."""

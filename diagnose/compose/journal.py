@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from diagnose.compose.proposals import Proposal
-from diagnose.model import Decision, Interval, Verdict
+from diagnose.model import TOGETHER, Decision, Interval, Verdict
 from diagnose.session import AnyEvent, ControlMeasured, PhaseChanged, TrialBlock, VerdictReached, Warned, with_verdict
 from diagnose.trial.ab.aa_control import AAControl
 from diagnose.trial.ab.arm_protocol import OnPair
@@ -24,10 +24,14 @@ class Journal:
     def __init__(self, record: Record) -> None:
         self.record = record
         self.verdicts: tuple[Verdict, ...] = ()
+        self.together: list[Verdict] = []
+        """On fixes that were kept together, of each trial that was not only for now."""
 
     def tell(self, verdict: Verdict) -> None:
         """A verdict; on a fix that was judged before it is the new last word."""
         self.verdicts = with_verdict(self.verdicts, verdict)
+        if verdict.fixer == TOGETHER and verdict.decision is Decision.KEPT and not verdict.summary.endswith(FOR_NOW):
+            self.together.append(verdict)
         self.record(VerdictReached(verdict=verdict))
 
     def tell_of(self, verdict: Verdict, proposal: Proposal) -> None:

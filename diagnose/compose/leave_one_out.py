@@ -24,7 +24,7 @@ from diagnose.compose.bundle import as_one
 from diagnose.compose.journal import Journal, listed
 from diagnose.compose.stack import Kept, Stack
 from diagnose.compose.trials import Trials
-from diagnose.model import TOGETHER, Decision, Interval, Verdict
+from diagnose.model import Decision, Interval, Verdict
 from diagnose.program import Program, patch
 from diagnose.session import PatchAccepted, TrialStarted
 from diagnose.verdict import CLEAR_SAVING, LEAST_SAVING
@@ -127,7 +127,7 @@ class LeaveOneOut:
 
     def _left_over(self) -> bool:
         """Whether what was kept at once surely saves time without all that was taken out since: it must be its own."""
-        together = next((one.saving for one in self.journal.verdicts if one.fixer == TOGETHER), None)
+        together = self.journal.together[0].saving if len(self.journal.together) == 1 else None
         if together is None or any(saving is None or saving.high >= 1 for saving in self.given):
             return False
         step = (1 - together.low) / math.prod(1 - max(0.0, saving.high) for saving in self.given if saving)

@@ -15,7 +15,7 @@ from typing import Self
 from diagnose.fixer import Fixer
 from diagnose.model import Decision, Gate, GateCheck, GateResult, Verdict
 from diagnose.program import Program
-from diagnose.trial.ab.aa_control import MOST_OF_BUDGET, AAControl, AAControls
+from diagnose.trial.ab.aa_control import ASSUMED, MOST_OF_BUDGET, AAControl, AAControls
 from diagnose.trial.ab.ab_trial import ABTrial
 from diagnose.trial.ab.arm_protocol import ArmProtocol, OnPair, Starter
 from diagnose.trial.ab.knob_search import KnobSweep, OnSetting
@@ -147,9 +147,20 @@ class Bench:
         return self._copies.make(texts, name)
 
     def prepare(self, original: Program) -> None:
-        """Start the program as found, which any first trial needs, while it is still being decided what that is."""
+        """Start the program as found, which any first trial needs, while it is still being decided what that is.
+
+        One that is mortal runs against itself first: where memory runs out in a trial, nobody could say why. Raises
+        ProgramFailed where it does so here.
+        """
         self._original = self._baseline = original
-        self._beside.prepare(original)
+        if not self._mortal:
+            self._beside.prepare(original)
+            return
+        self._beside.original = original
+        found = self._against_itself(original, ASSUMED)
+        if found.failed is not None:
+            raise fails_as_found(*found.failed)
+        self._controls.saw(found)
 
     def _look_closer(self, found: Comparison) -> None:
         """Measure what the machine can resolve, as finely as a verdict that hangs on it needs, where there is time."""
@@ -157,18 +168,20 @@ class Bench:
         affordable = left_ns is None or left_ns > self._costs.final_ns() + self._costs.check_ns()
         if found.saving is None or self._original is None or not (affordable and self._controls.wants_a_look(found)):
             return
+        control, before = self._against_itself(self._original, found.saving.low), self._controls.latest
+        if control.failed is None:
+            self._controls.saw(control)
+        if self._controls.latest is not None and self._controls.latest is not before:
+            self._on_control(self._controls.latest)
+
+    def _against_itself(self, original: Program, resolution: float) -> Comparison:
+        """The program as found against a twin, until they agree as closely as this."""
         self._on_phase("measuring what this machine can resolve", "original against itself")
         patience = self._deadline.part(MOST_OF_BUDGET)
         duel = replace(self._duel(), control=True, mortal=self._mortal, patience=patience, trace=False)
-        duel = replace(duel, resolution=None, enough=found.saving.low)
         twin = self._copies.make({}, f"twin-{self._started}")
-        control = self._compare(duel, self._original, twin, "control", UpcomingWork())
-        if control.failed is not None:  # it ran before
-            return
-        before = self._controls.latest
-        self._controls.saw(control)
-        if self._controls.latest is not None and self._controls.latest is not before:
-            self._on_control(self._controls.latest)
+        duel = replace(duel, resolution=None, enough=resolution)
+        return self._compare(duel, original, twin, "control", UpcomingWork())
 
     def choose(self, candidates: Sequence[Program], on_try: OnSetting, *, scale: bool = False) -> list[int]:
         """The settings that run: the cheapest that is near the best, then the others, the faster first.

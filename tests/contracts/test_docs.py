@@ -49,7 +49,7 @@ for step in range(400):
 NEEDS_A_TERMINAL = ("diagnose view",)
 TESTED_ELSEWHERE = {
     "diagnose fix train.py": "tests/live/compose/test_fix.py",
-    "diagnose fix --budget 10m train.py": "tests/unit/compose/test_compose.py",
+    "diagnose fix --budget 1h train.py": "tests/unit/compose/test_compose.py",
     "diagnose fix --only allow-tf32,use-sdpa train.py": "tests/unit/compose/test_compose_dry_run.py",
     "diagnose fix --skip compile-model train.py": "tests/unit/compose/test_compose_dry_run.py",
     "diagnose fix --allow training train.py": "tests/unit/compose/test_compose.py",

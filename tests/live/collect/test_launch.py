@@ -87,6 +87,12 @@ def test_the_run_ends_after_the_trace_where_that_is_wanted(tmp_path: Path, monke
     assert left_of(of_run(None, tmp_path)) == []
 
 
+def test_the_run_ends_when_its_time_is_up(tmp_path: Path) -> None:
+    recipe = replace(QUICK, most_s=0.0, log_steps=10**9, most_log_s=LIMIT_S)
+    outcome = run([sys.executable, *ENDLESS], recipe, tmp_path, cwd=PROGRAMS)
+    assert outcome.stopped
+
+
 def test_stopping_ends_workers_and_children_too(tmp_path: Path) -> None:
     stop = threading.Event()
     seen: set[psutil.Process] = set()

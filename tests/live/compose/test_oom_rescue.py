@@ -155,7 +155,7 @@ class _AllDie(Bench):
 
     alone_after: int | None = 70
 
-    def control(self, *_words: object, **_named: object) -> NoReturn:
+    def prepare(self, _original: Program) -> NoReturn:
         raise OutOfMemoryBaseline("as found", 36)
 
     def alone(self, program: Program, _name: str, least_steps: int = 0) -> StandaloneRun:

@@ -16,4 +16,10 @@ def test_of_a_budget_only_a_part_is_spent_on_waiting_for_steady_steps() -> None:
 
 
 def test_a_long_budget_waits_no_longer_than_none() -> None:
-    assert Recipe().within(3600 * NS_PER_S) == replace(Recipe(), most_s=3596)
+    assert Recipe().within(3600 * NS_PER_S) == Recipe()
+
+
+def test_a_program_is_ended_before_the_budget_that_its_watching_would_use_up() -> None:
+    assert Recipe().ending_within(None) == Recipe()
+    assert Recipe().ending_within(3600 * NS_PER_S) == replace(Recipe(), most_s=3596)
+    assert Recipe().ending_within(90 * NS_PER_S).most_warmup_s == 15

@@ -15,7 +15,7 @@ from diagnose.compose.edit_conflicts import takes_back
 from diagnose.compose.run_context import knowledge
 from diagnose.compose.stack import Stack
 from diagnose.fixer import Advice, Edits, Fixer, Request
-from diagnose.model import TOGETHER, Confidence, Decision, Diagnosis, Evidence, Gate, Steps
+from diagnose.model import TOGETHER, Confidence, Decision, Diagnosis, Evidence, Gate, Interval, Steps
 from diagnose.model import Accounting as Nothing
 from diagnose.plugins import Catalogue
 from diagnose.program import Program
@@ -278,3 +278,16 @@ def test_all_of_them_promise_what_the_boldest_does() -> None:
     assert (one.gate, one.order, one.mechanism) == (Gate.ROUNDING, 60, "idle+compute")
     assert as_one([calls, MODEL]).rounds_to == "tf32"
     assert as_one([MODEL, Fixer("batch", lambda _: None, Gate.TRAINING, "compute")]).rounds_to is None
+
+
+@pytest.mark.parametrize(("low", "asked"), [(0.4, 2), (0.03, 3)])
+def test_the_last_one_left_is_asked_only_where_the_others_may_have_given_all_of_it(
+    low: float, asked: int, tmp_path: Path
+) -> None:
+    """What the others gave is known from leaving them out: at most a percent each."""
+    made = together(tmp_path, LOADER, ITEM, MODEL)
+    made.bench.saving = Interval(low + 0.1, low, low + 0.2)
+    made.bench.left_out = {"narrow-model": Decision.NO_CHANGE, "no-item": Decision.NO_CHANGE}
+    outcome = made.run()
+    assert [one.fixer for one in outcome.verdicts if one.decision is Decision.KEPT] == ["faster-loader"]
+    assert len(made.bench.checks) == asked

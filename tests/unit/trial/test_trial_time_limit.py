@@ -31,7 +31,7 @@ def test_nothing_begins_after_the_deadline() -> None:
         pytest.fail("this was begun")
 
 
-@pytest.mark.parametrize("deadline", [Deadline(), Deadline(1, lambda: 0), Deadline.within(60 * NS_PER_S)])
+@pytest.mark.parametrize("deadline", [Deadline(), Deadline(1, lambda: 0), Deadline.within(10_000 * NS_PER_S)])
 def test_what_ends_in_time_is_left_alone(deadline: Deadline) -> None:
     with interrupted_at(deadline):
         answer = sum(range(1000))

@@ -1,0 +1,89 @@
+"""Whole runs are begun where there is time for them, and what had none is asked again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from diagnose.model import Gate, GateAnswer
+from diagnose.program import Program
+from diagnose.trial.gates.gate import Gatekeeper
+from diagnose.trial.planning.cost_model import CostModel
+from diagnose.trial.planning.numerics_check import NumericsChecks
+from diagnose.trial.process.arm import Workplace
+from diagnose.trial.process.workspace import Workspace
+from diagnose.trial.schedule import Deadline, Schedule
+from diagnose.trial.whole_run.figures import Text
+from diagnose.trial.whole_run.gate import NO_TIME, WholeRunGate
+from diagnose.trial.whole_run.observation import Observation
+from diagnose.trial.whole_run.runs import NoTimeToRun, Runs, Wanted
+from diagnose.units import NS_PER_S
+
+
+def program(name: str) -> Program:
+    root = Path("/copies") / name
+    return Program(("train.py",), "script", root / "train.py", root, root)
+
+
+ORIGINAL, PATCHED = program("original"), program("patched")
+COUNTS = {"steps": 1, "calls": 1, "step_ns": 1}
+RECORD = {"cut": False, "left": False, "losses": [], "parameters": [], "files": [], "elsewhere": [], **COUNTS}
+
+
+@dataclass
+class Runner(Runs):
+    """Runs nothing; every run takes so long on the clock, and what outlasts the deadline is ended."""
+
+    now_ns: list[int] = field(default_factory=lambda: [0])
+    takes_ns: int = 10 * NS_PER_S
+
+    def observe(self, wanted: Any) -> list[Observation]:
+        if self.deadline.passed:
+            raise NoTimeToRun
+        self.now_ns[0] += self.takes_ns
+        code = None if self.deadline.passed else 0
+        records = [RECORD] if code == 0 else []
+        return [Observation(Path("run"), code, Text(()), Text(()), {}, {}, records) for _ in wanted]
+
+    def forget(self, *_folders: Path) -> None:
+        """Nothing is on disk."""
+
+
+def checks(left_s: int, start_s: int = 5) -> tuple[NumericsChecks, Runner]:
+    now_ns = [0]
+    runner = Runner(cast("Workplace", None), cast("Workspace", None), 0, now_ns=now_ns)
+    keeper = Gatekeeper(cast("Workplace", None), 1, Deadline(left_s * NS_PER_S, lambda: now_ns[0]))
+    costs = CostModel(Schedule(), start_ns=start_s * NS_PER_S)
+    return NumericsChecks(keeper, costs, lambda *_: None, WholeRunGate(runner)), runner
+
+
+def test_what_the_first_whole_runs_take_is_foreseen() -> None:
+    looks, runner = checks(50)
+    (check,) = looks.whole_runs(Gate.BITWISE, ORIGINAL, PATCHED)
+    assert (check.answer, check.detail) == (GateAnswer.UNVERIFIED, f"{NO_TIME} (about 51.0 s)")
+    assert runner.now_ns == [0]
+    looks, runner = checks(51)
+    (check,) = looks.whole_runs(Gate.BITWISE, ORIGINAL, PATCHED)
+    assert check.answer is GateAnswer.PASSED
+    assert runner.now_ns[0] > 0
+
+
+def test_what_time_cut_short_is_unverified_and_asked_again_where_there_is_time() -> None:
+    looks, runner = checks(60)
+    runner.takes_ns = 70 * NS_PER_S
+    (check,) = looks.whole_runs(Gate.BITWISE, ORIGINAL, PATCHED)
+    assert (check.answer, check.detail) == (GateAnswer.UNVERIFIED, NO_TIME)
+    looks.gatekeeper.deadline = Deadline(1000 * NS_PER_S, lambda: runner.now_ns[0])
+    (check,) = looks.whole_runs(Gate.BITWISE, ORIGINAL, PATCHED)
+    assert check.answer is GateAnswer.PASSED
+
+
+def test_no_run_begins_after_the_deadline() -> None:
+    runs = Runs(cast("Workplace", None), cast("Workspace", None), 1, deadline=Deadline(0))
+    with pytest.raises(NoTimeToRun):
+        runs.observe([Wanted(ORIGINAL)])
+    with pytest.raises(NoTimeToRun):
+        runs.batches(ORIGINAL, 1, 1)
