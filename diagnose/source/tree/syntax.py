@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import libcst as cst
 from libcst.metadata import Scope
@@ -201,14 +201,20 @@ class Source:
 
     def ancestors(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         """The nodes around a node, innermost first."""
-        above = self.parent(node)
-        while above is not None:
-            yield above
-            above = self.parent(above)
+        layout = self._layout
+        at = layout.places.get(id(node))
+        while at is not None and (at := layout.parents[at]) >= 0:
+            yield layout.nodes[at]
 
     def inside(self, node: cst.CSTNode, kind: type[_Node]) -> _Node | None:
         """The innermost node of a kind around a node."""
-        return next((above for above in self.ancestors(node) if isinstance(above, kind)), None)
+        layout = self._layout
+        at = layout.places.get(id(node))
+        types = layout.types(kind)
+        while at is not None and (at := layout.parents[at]) >= 0:
+            if type(layout.nodes[at]) in types:
+                return cast("_Node", layout.nodes[at])
+        return None
 
     def walk(self, node: cst.CSTNode | None = None) -> Iterator[cst.CSTNode]:
         """All nodes below `node` (the module) and itself, in the order of the text."""
@@ -221,6 +227,12 @@ class Source:
         check_time()
         layout, at = self._below(below)
         return layout.every(kind, at)
+
+    def named(self, name: str, below: cst.CSTNode | None = None) -> Iterator[cst.Name]:
+        """All names that read so, those of attributes and keywords too, in the order of the text."""
+        check_time()
+        layout, at = self._below(below)
+        return layout.named(name, at)
 
     def _below(self, node: cst.CSTNode | None) -> tuple[Layout, int]:
         """The layout that a node is in, and its place there; a node that was made anew has one of its own."""
