@@ -172,6 +172,11 @@ class Source:
     def _line(self, offset: int) -> int:
         return bisect_right(self._line_starts, offset) + (offset > len(self.text))
 
+    def extent(self, node: cst.CSTNode) -> tuple[int, int]:
+        """Where a node, and all below it, begins and ends among the nodes of the file."""
+        at = self._layout.places[id(node)]
+        return at, self._layout.ends[at]
+
     def line_text(self, line: int) -> str:
         """A line, from 1, without its end; empty beyond the file."""
         if not 1 <= line <= len(self._line_starts):
