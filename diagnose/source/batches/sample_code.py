@@ -172,7 +172,7 @@ def _reads(source: Source, node: cst.CSTNode) -> Iterator[cst.Name]:
 
 def _assigned(source: Source, name: str) -> Iterator[cst.BaseExpression]:
     """What assignments give a variable of this name, also as one of several: `train, test = split(data)`."""
-    for assign in source.every(cst.Assign):
-        bound = {each for target in assign.targets for each in source.every(cst.Name, target.target)}
-        if any(each.value == name and is_variable(source, each) for each in bound):
+    for assign in source.every(cst.Assign) if name in source.text else ():
+        bound = (each for target in assign.targets for each in source.named(name, target.target))
+        if any(is_variable(source, each) for each in bound):
             yield assign.value

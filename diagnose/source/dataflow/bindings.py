@@ -93,7 +93,7 @@ def parameter_of(function: cst.FunctionDef, name: str) -> cst.Param | None:
 
 def _values(source: Source, scope: Scope, name: str) -> list[cst.BaseExpression] | None:
     """All that the name is bound to in a scope; None where some binding is not understood."""
-    named = (node for node in source.every(cst.Name, scope) if node.value == name)
+    named = source.named(name, scope)
     return stored(source, [node for node in named if _scope_of(source, node, name) is scope])
 
 
@@ -203,9 +203,7 @@ def read_by_others(source: Source, scope: Scope, name: str, calls: frozenset[str
 
     Named on as an argument of the same name it is the same thing still.
     """
-    for node in source.every(cst.Name, scope):
-        if node.value != name:
-            continue
+    for node in source.named(name, scope):
         parent = source.parent(node)
         target = isinstance(parent, cst.AssignTarget | cst.AnnAssign | cst.Param | cst.Element) and not (
             isinstance(parent, cst.AnnAssign) and parent.value is node

@@ -65,8 +65,8 @@ def uses_of(source: Source, scope: Scope, name: str) -> Uses:
     augmented: list[tuple[Variable, cst.AugAssign]] = []
     reads: list[Variable] = []
     lost: str | None = None
-    for node in source.every(cst.Name, scope):
-        if node.value != name or not is_variable(source, node):
+    for node in source.named(name, scope):
+        if not is_variable(source, node):
             continue
         parent = source.parent(node)
         above = source.parent(parent) if parent is not None else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 import libcst as cst
 
@@ -20,7 +21,18 @@ _VIEWS = frozenset(
 
 def is_written(source: Source, code: str, below: cst.CSTNode | None = None) -> bool:
     """Whether anything below a node (the module) writes to what some code names: `mask`, `self.mask`."""
-    return any(source.code(each) == code for each in written_in_place(source, below))
+    first, end = source.extent(below if below is not None else source.module)
+    return any(first <= at < end for at in _writes(source).get(code, ()))
+
+
+@lru_cache(maxsize=256)  # names are followed through the same files one by one
+def _writes(source: Source) -> dict[str, list[int]]:
+    """Where among a file's nodes something is written to, by the code that names it."""
+    found: dict[str, list[int]] = {}
+    for at, node in enumerate(source.walk()):
+        for memory in _written_by(source, node):
+            found.setdefault(source.code(memory), []).append(at)
+    return found
 
 
 def written_in_place(source: Source, below: cst.CSTNode | None = None) -> Iterator[cst.BaseExpression]:
@@ -29,12 +41,16 @@ def written_in_place(source: Source, below: cst.CSTNode | None = None) -> Iterat
     `x` of `x.add_(1)`, `x[0] = 1`, `x += 1`, `x.data[0].zero_()`, `torch.add(a, b, out=x)`, `nn.init.zeros_(x)`.
     """
     for node in source.walk(below):
-        if isinstance(node, cst.Call):
-            yield from map(_memory, _by_call(source, node))
-        elif isinstance(node, cst.AugAssign):
-            yield _memory(node.target)
-        elif isinstance(node, cst.AssignTarget | cst.For):
-            yield from (_memory(each) for each in _elements(node.target) if isinstance(each, cst.Subscript))
+        yield from _written_by(source, node)
+
+
+def _written_by(source: Source, node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
+    if isinstance(node, cst.Call):
+        yield from map(_memory, _by_call(source, node))
+    elif isinstance(node, cst.AugAssign):
+        yield _memory(node.target)
+    elif isinstance(node, cst.AssignTarget | cst.For):
+        yield from (_memory(each) for each in _elements(node.target) if isinstance(each, cst.Subscript))
 
 
 def _by_call(source: Source, call: cst.Call) -> Iterator[cst.BaseExpression]:

@@ -254,9 +254,7 @@ def _under_device(source: Source, node: cst.CSTNode) -> bool:
 
 def _is_only_read(source: Source, scope: cst.CSTNode, name: str) -> bool:
     """Whether nothing writes into a tensor: it is indexed, measured and copied, and given to nobody."""
-    for node in source.every(cst.Name, scope):
-        if node.value != name:
-            continue
+    for node in source.named(name, scope):
         parent = source.parent(node)
         if isinstance(parent, cst.AssignTarget | cst.AnnAssign | cst.Element):
             continue

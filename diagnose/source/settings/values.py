@@ -146,8 +146,7 @@ class _Search:
         source = parse(self.sources[path])
         if source is None:
             return None
-        reads = (each for each in source.every(cst.Name, source.module) if each.value == name)
-        target = next(reads, None)
+        target = next(source.named(name), None)
         if target is None:
             return None
         others = parsed_sources({key: text for key, text in self.sources.items() if key != path}, name)

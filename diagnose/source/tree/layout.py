@@ -45,10 +45,12 @@ class Layout:
         for at, node in enumerate(state.nodes):
             self._of_type.setdefault(type(node), []).append(at)
         self._of_kind: dict[object, list[int]] = {}
+        self._types: dict[object, frozenset[type]] = {}
 
-    def children(self, node: cst.CSTNode) -> Sequence[cst.CSTNode]:
-        """The nodes directly below a node, without white space, commas and other marks."""
-        return self._children[self.places[id(node)]]
+    def children(self, node: cst.CSTNode) -> Sequence[cst.CSTNode] | None:
+        """The nodes directly below a node, without white space, commas and other marks; None of a node elsewhere."""
+        at = self.places.get(id(node))
+        return self._children[at] if at is not None else None
 
     @cached_property
     def _children(self) -> list[list[cst.CSTNode]]:
@@ -62,12 +64,31 @@ class Layout:
         """The nodes of a kind below the node at a place, and that node itself, in the order of the text."""
         found = self._of_kind.get(kind)
         if found is None:
-            groups = [places for each, places in self._of_type.items() if issubclass(each, kind)]
+            groups = [self._of_type[each] for each in self.types(kind)]
             found = groups[0] if len(groups) == 1 else sorted(place for group in groups for place in group)
             self._of_kind[kind] = found
-        nodes = cast("list[_Node]", self.nodes)
-        first = bisect_left(found, at)
-        return (nodes[place] for place in found[first : bisect_left(found, self.ends[at], first)])
+        return cast("Iterator[_Node]", self._those_below(found, at))
+
+    def named(self, name: str, at: int = 0) -> Iterator[cst.Name]:
+        """The names that read so, below the node at a place and at it, in the order of the text."""
+        return cast("Iterator[cst.Name]", self._those_below(self._names.get(name, []), at))
+
+    def types(self, kind: type[cst.CSTNode]) -> frozenset[type]:
+        """The classes of nodes here that are of a kind; to ask each node for it takes LibCST long."""
+        if kind not in self._types:
+            self._types[kind] = frozenset(each for each in self._of_type if issubclass(each, kind))
+        return self._types[kind]
+
+    def _those_below(self, places: list[int], at: int) -> Iterator[cst.CSTNode]:
+        first = bisect_left(places, at)
+        return (self.nodes[place] for place in places[first : bisect_left(places, self.ends[at], first)])
+
+    @cached_property
+    def _names(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for place in self._of_type.get(cst.Name, ()):
+            found.setdefault(cast("cst.Name", self.nodes[place]).value, []).append(place)
+        return found
 
 
 class _Writing:

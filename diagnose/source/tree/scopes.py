@@ -18,7 +18,7 @@ from diagnose.source.tree.layout import Layout
 
 __all__ = ["scopes_of"]
 
-_Children = Callable[[cst.CSTNode], Sequence[cst.CSTNode]]
+_Children = Callable[[cst.CSTNode], Sequence[cst.CSTNode] | None]
 _Visit = Callable[[cst.CSTVisitor, cst.CSTNode], bool | None]
 
 
@@ -51,9 +51,12 @@ class _Contexts(ExpressionContextVisitor):
         self._methods: dict[type, _Visit | None] = {}
 
     def on_visit(self, node: cst.CSTNode) -> bool:
+        children = self._children(node)
+        if children is None:
+            return super().on_visit(node)
         method = _visit_of(type(self), self._methods, node)
         if method is None or method(self, node) is not False:
-            for child in self._children(node):
+            for child in children:
                 self.on_visit(child)
         return False
 
@@ -67,9 +70,12 @@ class _Scopes(ScopeVisitor):
         self._methods: dict[type, _Visit | None] = {}
 
     def on_visit(self, node: cst.CSTNode) -> bool:
+        children = self._children(node)
+        if children is None:
+            return super().on_visit(node)  # it parses annotations that are strings
         method = _visit_of(type(self), self._methods, node)
         if method is None or method(self, node) is not False:
-            for child in self._children(node):
+            for child in children:
                 self.on_visit(child)
                 self.on_leave(child)
         return False

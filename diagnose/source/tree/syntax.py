@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import libcst as cst
 from libcst.metadata import Scope
@@ -172,6 +172,11 @@ class Source:
     def _line(self, offset: int) -> int:
         return bisect_right(self._line_starts, offset) + (offset > len(self.text))
 
+    def extent(self, node: cst.CSTNode) -> tuple[int, int]:
+        """Where a node, and all below it, begins and ends among the nodes of the file."""
+        at = self._layout.places[id(node)]
+        return at, self._layout.ends[at]
+
     def line_text(self, line: int) -> str:
         """A line, from 1, without its end; empty beyond the file."""
         if not 1 <= line <= len(self._line_starts):
@@ -201,14 +206,20 @@ class Source:
 
     def ancestors(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         """The nodes around a node, innermost first."""
-        above = self.parent(node)
-        while above is not None:
-            yield above
-            above = self.parent(above)
+        layout = self._layout
+        at = layout.places.get(id(node))
+        while at is not None and (at := layout.parents[at]) >= 0:
+            yield layout.nodes[at]
 
     def inside(self, node: cst.CSTNode, kind: type[_Node]) -> _Node | None:
         """The innermost node of a kind around a node."""
-        return next((above for above in self.ancestors(node) if isinstance(above, kind)), None)
+        layout = self._layout
+        at = layout.places.get(id(node))
+        types = layout.types(kind)
+        while at is not None and (at := layout.parents[at]) >= 0:
+            if type(layout.nodes[at]) in types:
+                return cast("_Node", layout.nodes[at])
+        return None
 
     def walk(self, node: cst.CSTNode | None = None) -> Iterator[cst.CSTNode]:
         """All nodes below `node` (the module) and itself, in the order of the text."""
@@ -221,6 +232,12 @@ class Source:
         check_time()
         layout, at = self._below(below)
         return layout.every(kind, at)
+
+    def named(self, name: str, below: cst.CSTNode | None = None) -> Iterator[cst.Name]:
+        """All names that read so, those of attributes and keywords too, in the order of the text."""
+        check_time()
+        layout, at = self._below(below)
+        return layout.named(name, at)
 
     def _below(self, node: cst.CSTNode | None) -> tuple[Layout, int]:
         """The layout that a node is in, and its place there; a node that was made anew has one of its own."""
