@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import libcst as cst
 
@@ -45,6 +46,7 @@ from diagnose.fixer import (
     Scalar,
     Site,
     Splice,
+    TrainingStep,
     after_build,
     built_model,
     call_name,
@@ -137,9 +139,19 @@ def _models(request: Request) -> list[Built]:
     found = {(built.path, built.name): built for built in lightning_models(request.sources)}
     for step in training_steps(request.sources, request.sites):
         built = built_model(step, request.sources)
-        if built is not None:
-            found.setdefault((built.path, built.name), built)
+        for each in (built, *_twins(request, step, built)) if built is not None else ():
+            found.setdefault((each.path, each.name), each)
     return list(found.values())
+
+
+def _twins(request: Request, step: TrainingStep, built: Built) -> Iterator[Built]:
+    """The other models of the same class that a step calls, such as the second of two critics, and their targets."""
+    made = model_class(built, request.sources)
+    called = dict.fromkeys(step.source.code(call.func) for call in step.source.every(cst.Call, step.turn))
+    for name in called if made is not None else ():
+        other = built_model(replace(step, model=name), request.sources) if name != step.model else None
+        if other is not None and model_class(other, request.sources) == made:
+            yield other
 
 
 def _blocks(request: Request, built: Built) -> str | None:

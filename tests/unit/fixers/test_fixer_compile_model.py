@@ -348,3 +348,41 @@ def test_a_switch_that_changes_what_is_saved_or_asked_is_left_off(use: str, edit
     answer = FIXERS["compile-model"].rewrite(request(SWITCH + use + "\n"))
     assert isinstance(answer, Edits if edited else Advice)
     assert edited or "_orig_mod." in getattr(answer, "text", "")
+
+
+_CRITICS = """
+import torch
+from torch import nn
+
+class Critic(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.value = nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.value(x)
+
+first = Critic()
+second = Critic()
+target = Critic()
+unused = Critic()
+optimizer = torch.optim.Adam([*first.parameters(), *second.parameters()])
+for x, y in batches:
+    with torch.no_grad():
+        wanted = y + target(x)
+    loss = nn.functional.mse_loss(first(x), wanted) + nn.functional.mse_loss(second(x), wanted)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_the_twins_of_a_model_that_a_step_calls_are_compiled_too() -> None:
+    answer = FIXERS["compile-model"].rewrite(request(_CRITICS))
+    assert isinstance(answer, Edits)
+    text = answer.files["train.py"]
+    assert [name for name in ("first", "second", "target", "unused") if f"{name}.compile()" in text] == [
+        "first",
+        "second",
+        "target",
+    ]
