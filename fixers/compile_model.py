@@ -112,8 +112,8 @@ def rewrite(request: Request) -> Answer:
         return Advice(
             f"The model steps through time in Python, which the compiler would write out moment by moment. {_LOOPS}"
         )
-    if any("torch.jit." in text for text in request.sources.values()):
-        return Advice("The program uses TorchScript, which excludes torch.compile: take torch.jit out first.")
+    if (scripted := _scripted(request, models)) is not None:
+        return Advice(f"{scripted} uses TorchScript, which excludes torch.compile: take torch.jit out first.")
     edits: list[tuple[str, Sequence[Splice]]] = []
     for built in models:
         lines = _lines(request, built)
@@ -123,6 +123,18 @@ def rewrite(request: Request) -> Answer:
     how = "each block of the model" if request.setting.get("compile") == "blocks" else "the model"
     mode = " and record its launches as CUDA graphs" if request.setting.get("mode") == "reduce-overhead" else ""
     return Edits(request.edited(edits), f"compile {how}{mode}")
+
+
+def _scripted(request: Request, models: Sequence[Built]) -> str | None:
+    """The first line with TorchScript of the files that build, train or define the models; others may lie beside."""
+    paths = [built.path for built in models]
+    paths += [made.path for built in models if (made := model_class(built, request.sources)) is not None]
+    paths += [step.path for step in training_steps(request.sources, request.sites)]
+    for path in dict.fromkeys(paths):
+        text = request.sources[path]
+        if "torch.jit." in text:
+            return f"{path}:{text[: text.index('torch.jit.')].count(chr(10)) + 1}"
+    return None
 
 
 def _records_graphs(request: Request) -> bool:

@@ -386,3 +386,15 @@ def test_the_twins_of_a_model_that_a_step_calls_are_compiled_too() -> None:
         "second",
         "target",
     ]
+
+
+def test_only_torchscript_of_the_models_own_files_stands_in_the_way() -> None:
+    beside = "import torch\n\nclass Other(torch.jit.ScriptModule):\n    pass\n"
+    asked = request(_CRITICS.replace("import torch\n", "import torch\nimport others\n", 1))
+    with_other = replace(asked, sources={**asked.sources, "others.py": beside})
+    assert isinstance(FIXERS["compile-model"].rewrite(with_other), Edits)
+    scripted = FIXERS["compile-model"].rewrite(
+        request(_CRITICS.replace("target = Critic()", "target = torch.jit.script(Critic())"))
+    )
+    assert isinstance(scripted, Advice)
+    assert "train.py:15 uses TorchScript" in scripted.text
