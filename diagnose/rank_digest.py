@@ -226,7 +226,7 @@ def finding_of(one: Settled, measures: Measures, catalogue: Catalogue) -> Findin
 
 
 def _severity(one: Settled, sure: float) -> Severity:
-    """By its `sure` share; what ended the run is high, what will end it at least medium, whatever it costs until then."""
+    """By its `sure` share; what ended the run is high, and what will end it is at least medium."""
     if one.claim.ended_run:
         return Severity.HIGH
     severity = Severity.of_share(sure)

@@ -29,7 +29,7 @@ Fix safety
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import libcst as cst
@@ -49,6 +49,7 @@ from diagnose.fixer import (
     Site,
     Source,
     Splice,
+    TrainingStep,
     after_build,
     built_model,
     call_name,
@@ -123,8 +124,8 @@ def _in_place(request: Request) -> Answer:
         return Advice(
             f"The model steps through time in Python, which the compiler would write out moment by moment. {_LOOPS}"
         )
-    if any("torch.jit." in text for text in request.sources.values()):
-        return Advice("The program uses TorchScript, which excludes torch.compile: take torch.jit out first.")
+    if (scripted := _scripted(request, models)) is not None:
+        return Advice(f"{scripted} uses TorchScript, which excludes torch.compile: take torch.jit out first.")
     edits: list[tuple[str, Sequence[Splice]]] = []
     for built in models:
         lines = _lines(request, built)
@@ -134,6 +135,18 @@ def _in_place(request: Request) -> Answer:
     how = "each block of the model" if request.setting.get("compile") == "blocks" else "the model"
     mode = " and record its launches as CUDA graphs" if request.setting.get("mode") == "reduce-overhead" else ""
     return Edits(request.edited(edits), f"compile {how}{mode}")
+
+
+def _scripted(request: Request, models: Sequence[Built]) -> str | None:
+    """The first line with TorchScript of the files that build, train or define the models; others may lie beside."""
+    paths = [built.path for built in models]
+    paths += [made.path for built in models if (made := model_class(built, request.sources)) is not None]
+    paths += [step.path for step in training_steps(request.sources, request.sites)]
+    for path in dict.fromkeys(paths):
+        text = request.sources[path]
+        if "torch.jit." in text:
+            return f"{path}:{text[: text.index('torch.jit.')].count(chr(10)) + 1}"
+    return None
 
 
 def _records_graphs(request: Request) -> bool:
@@ -150,9 +163,19 @@ def _models(request: Request) -> list[Built]:
     found = {(built.path, built.name): built for built in lightning_models(request.sources)}
     for step in training_steps(request.sources, request.sites):
         built = built_model(step, request.sources)
-        if built is not None:
-            found.setdefault((built.path, built.name), built)
+        for each in (built, *_twins(request, step, built)) if built is not None else ():
+            found.setdefault((each.path, each.name), each)
     return list(found.values())
+
+
+def _twins(request: Request, step: TrainingStep, built: Built) -> Iterator[Built]:
+    """The other models of the same class that a step calls, such as the second of two critics, and their targets."""
+    made = model_class(built, request.sources)
+    called = dict.fromkeys(step.source.code(call.func) for call in step.source.every(cst.Call, step.turn))
+    for name in called if made is not None else ():
+        other = built_model(replace(step, model=name), request.sources) if name != step.model else None
+        if other is not None and model_class(other, request.sources) == made:
+            yield other
 
 
 def _blocks(request: Request, built: Built) -> str | None:

@@ -45,7 +45,7 @@ _COLLATORS = frozenset(
         "DataCollatorForTokenClassification",
     }
 )
-_OWN = re.compile(r"\bpad_sequence\(|\bF\.pad\(|functional\.pad\(|padding\s*=\s*(?:True\b|[\"']longest)")
+_OWN = re.compile(r"\bpad_sequence\(|padding\s*=\s*(?:True\b|[\"']longest)")
 
 
 def rewrite(request: Request) -> Answer:

@@ -48,7 +48,8 @@ from diagnose.rule import (
 
 _LOOK_BACK = 50  # operators that may have ended between the start of an enclosing one and the wait
 
-_FIXERS = ("foreach-clip", "weigh-masked", "defer-item", "drop-synchronize", "keep-on-device", "drop-debug")
+_OF_ALL = ("defer-item", "drop-synchronize", "keep-on-device", "drop-debug")
+_FIXERS = ("foreach-clip", "weigh-masked", *_OF_ALL)
 
 
 def check(measures: Measures) -> Iterator[Claim | CannotTell]:
@@ -80,8 +81,14 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
             Evidence("host time in waits", waited // measures.step_count, "ns"),
         ],
         where=_where(measures),
-        fixers=(*_FIXERS, "fused-optimizer") if _scales_losses(measures) else None,
+        fixers=_fixers(measures),
     )
+
+
+def _fixers(measures: Measures) -> tuple[str, ...]:
+    if measures.only_infers:
+        return _OF_ALL
+    return (*_FIXERS, "fused-optimizer") if _scales_losses(measures) else _FIXERS
 
 
 def _scales_losses(measures: Measures) -> bool:

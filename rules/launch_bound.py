@@ -17,7 +17,8 @@ What proves it
     ahead.
 
 What fixes it
-    Fewer, larger launches: `compile-model`, `cuda-graphs`, `fused-optimizer`, a bigger batch.
+    Fewer, larger launches: `compile-model`, `cuda-graphs`, `fused-optimizer`, a bigger batch. Of a recording that shows
+    no training, the first two.
 
 Thresholds
     diagnose.measure.steps.idle.ISSUE_NS (1 ms): time in operators counts as issuing only if at least one operator or
@@ -53,6 +54,7 @@ from diagnose.rule import (
 
 BREAKS = 0.2
 LINKED = 0.5
+_OF_MODELS = ("compile-model", "cuda-graphs")
 
 
 def check(measures: Measures) -> Iterator[Claim | CannotTell]:
@@ -88,6 +90,7 @@ def check(measures: Measures) -> Iterator[Claim | CannotTell]:
             Evidence("launches into an empty queue", shallow, "share"),
         ],
         where=_where(measures, rows, gaps),
+        fixers=_OF_MODELS if measures.only_infers else None,
     )
 
 
@@ -166,8 +169,7 @@ RULE = Rule(
     "launch-bound",
     check,
     fixers=(
-        "compile-model",
-        "cuda-graphs",
+        *_OF_MODELS,
         "fused-optimizer",
         "bigger-microbatch",
         "zero-grad-none",

@@ -48,7 +48,7 @@ from diagnose.measure.roofline.kernel_work import kernel_work
 from diagnose.measure.roofline.occupancy import fill_of
 from diagnose.measure.roofline.op_costs import OpWork, work_of
 from diagnose.measure.roofline.roofline import MATRIX_CLASSES, Roofline, arithmetic_of, roofline_of
-from diagnose.measure.steps.backward_passes import BackwardPasses, backward_passes
+from diagnose.measure.steps.backward_passes import BackwardPasses, backward_passes, only_infers
 from diagnose.measure.steps.compute_parts import compute_kinds
 from diagnose.measure.steps.optimizer_work import own_starts_ns
 from diagnose.measure.views.counters import readings
@@ -210,6 +210,11 @@ class Measures(HostSide):
     def backward_passes(self) -> BackwardPasses:
         """When the host issued which backward pass."""
         return backward_passes(self.trace)
+
+    @cached_property
+    def only_infers(self) -> bool:
+        """Whether operators were recorded, and no training: neither a backward pass nor an optimizer."""
+        return only_infers(self.trace)
 
     def optimizer_starts_ns(self, rows: Int64) -> Int64:
         """When the optimizer's own work begins in each of its ranges: after the passes of a closure that it calls."""

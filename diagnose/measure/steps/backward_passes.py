@@ -18,6 +18,10 @@ from diagnose.trace.schema import MISSING, Int64, RangeKind
 _EVALUATED = re.compile(r"^autograd::engine::evaluate_function: ")
 
 
+_OF_TRAINING = re.compile(r"backward|bwd|dgrad|wgrad|optimizer|multi_tensor_apply", re.IGNORECASE)
+"""In the name of an operator, a kernel or a range: of a backward pass, or of an optimizer."""
+
+
 @dataclass(frozen=True, eq=False)
 class BackwardPasses:
     """Pass i was issued from start_ns[i] to end_ns[i], on the host's clock; passes do not overlap."""
@@ -61,3 +65,11 @@ def backward_passes(trace: Trace) -> BackwardPasses:
     begins[1:] &= counted[1:] & (highest[:-1] != MISSING)
     first = np.flatnonzero(begins)
     return BackwardPasses(ops.start_ns[first], np.maximum.reduceat(ops.end_ns, first))
+
+
+def only_infers(trace: Trace) -> bool:
+    """Whether operators were recorded, and neither a backward pass nor an optimizer among what was."""
+    if not len(trace.ops) or any(site.kind == "optimizer" for site in trace.sites):
+        return False
+    phases = np.isin(trace.ranges.kind, (RangeKind.OPTIMIZER, RangeKind.BACKWARD))
+    return not phases.any() and not any(_OF_TRAINING.search(name) for name in trace.names)

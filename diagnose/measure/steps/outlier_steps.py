@@ -161,7 +161,7 @@ def _amid_others(rows: Int64, excess: npt.NDArray[np.float64]) -> tuple[Int64, i
     longer together than all others.
     """
     by_length = np.argsort(-excess, kind="stable")
-    for part in (2, 4):
+    for part in (1, 2, 4):
         longest = np.sort(rows[by_length[: len(rows) // part]])
         if len(longest) < FEWEST_AMID:
             break

@@ -370,3 +370,53 @@ def test_where_compiling_in_place_is_no_way_a_switch_that_changes_what_is_saved_
     text = SWITCH + "torch.save(model.state_dict(), 'model.pt')\nmodel.register_forward_hook(see)\n"
     answer = FIXERS["compile-model"].rewrite(request(text))
     assert "_orig_mod." in getattr(answer, "text", "")
+
+
+_CRITICS = """
+import torch
+from torch import nn
+
+class Critic(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.value = nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.value(x)
+
+first = Critic()
+second = Critic()
+target = Critic()
+unused = Critic()
+optimizer = torch.optim.Adam([*first.parameters(), *second.parameters()])
+for x, y in batches:
+    with torch.no_grad():
+        wanted = y + target(x)
+    loss = nn.functional.mse_loss(first(x), wanted) + nn.functional.mse_loss(second(x), wanted)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_the_twins_of_a_model_that_a_step_calls_are_compiled_too() -> None:
+    answer = FIXERS["compile-model"].rewrite(request(_CRITICS))
+    assert isinstance(answer, Edits)
+    text = answer.files["train.py"]
+    assert [name for name in ("first", "second", "target", "unused") if f"{name}.compile()" in text] == [
+        "first",
+        "second",
+        "target",
+    ]
+
+
+def test_only_torchscript_of_the_models_own_files_stands_in_the_way() -> None:
+    beside = "import torch\n\nclass Other(torch.jit.ScriptModule):\n    pass\n"
+    asked = request(_CRITICS.replace("import torch\n", "import torch\nimport others\n", 1))
+    with_other = replace(asked, sources={**asked.sources, "others.py": beside})
+    assert isinstance(FIXERS["compile-model"].rewrite(with_other), Edits)
+    scripted = FIXERS["compile-model"].rewrite(
+        request(_CRITICS.replace("target = Critic()", "target = torch.jit.script(Critic())"))
+    )
+    assert isinstance(scripted, Advice)
+    assert "train.py:15 uses TorchScript" in scripted.text

@@ -8,7 +8,7 @@ import numpy as np
 
 from diagnose import plugins
 from diagnose.measure import Measures
-from diagnose.rule import Claim, drawn
+from diagnose.rule import Claim, RangeKind, drawn
 
 
 def test_late_work_of_a_backward_pass_is_the_forward_lines() -> None:
@@ -30,3 +30,21 @@ def test_late_work_of_a_backward_pass_is_the_forward_lines() -> None:
     trace = replace(trace, ops=replace(trace.ops, sequence=number))
     (claim,) = (a for a in plugins.load().rules["launch-bound"].check(Measures(trace)) if isinstance(a, Claim))
     assert [place.file for place in claim.where] == ["model.py"]
+
+
+INFERENCE = """
+host: nl ol nl ol nl ol
+gpu :   k  k  k  k  k  k
+step:                   |
+"""
+
+
+def test_a_recording_of_inference_gets_no_fix_of_training() -> None:
+    trained = drawn(INFERENCE, repeat=4, unit_ns=10_000, ops={"n": "aten::linear", "o": "aten::relu"})
+    rule = plugins.load().rules["launch-bound"]
+    (claim,) = (a for a in rule.check(Measures(trained)) if isinstance(a, Claim))
+    assert claim.fixers is None  # all of the rule's: its steps end with an optimizer's
+    names = tuple(name.replace("Optimizer.step", "decode") for name in trained.names)
+    ranges = replace(trained.ranges, kind=np.full_like(trained.ranges.kind, RangeKind.STEP))
+    (claim,) = (a for a in rule.check(Measures(replace(trained, names=names, ranges=ranges))) if isinstance(a, Claim))
+    assert claim.fixers == ("compile-model", "cuda-graphs")

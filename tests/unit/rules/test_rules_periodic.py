@@ -87,6 +87,15 @@ def test_a_period_is_seen_among_steps_that_are_long_by_chance() -> None:
     assert claim.recoverable_ns / (400 * MS) == pytest.approx(90 / 20, rel=0.2)
 
 
+def test_one_step_that_is_long_by_chance_hides_no_period_of_a_short_log() -> None:
+    """Six phases of 30 times the length, one of which a rollout of reinforcement learning is, and a step beside."""
+    lengths = every(16, 600.0, steps=112, usual=20.0)
+    lengths[15] = 20.0  # the traced window
+    lengths[89] = 150.0
+    (claim,) = claims(logged(lengths))
+    assert "one step in 16 takes" in claim.summary
+
+
 def test_steps_that_are_long_by_chance_alone_are_no_period() -> None:
     assert claims(logged(disturbed([10.0] * 400))) == []
 
