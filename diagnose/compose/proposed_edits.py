@@ -40,7 +40,7 @@ def ask(stack: Stack, proposal: Proposal) -> ProposedEdits:
 
     Raises what the fixer raises, and TookTooLong where it looked at the files for longer than there is time.
     """
-    with stack.known.asking.limited(proposal.fixer.name):
+    with stack.known.asking.limited(proposal.fixer.name, proposal.share):
         return _asked(stack, proposal)
 
 

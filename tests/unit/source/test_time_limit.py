@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import libcst as cst
 import pytest
 
-from diagnose.compose.asking_time import EACH_NS, LEAST_NS, SHARE, AskingTime
+from diagnose.compose.asking_time import EACH_NS, LEAST_NS, PROMISING, SHARE, AskingTime
 from diagnose.source.tree.syntax import Source
 from diagnose.source.tree.time_limit import TookTooLong, check_time, time_limit
 
@@ -59,3 +59,12 @@ def test_all_fixers_share_a_part_of_the_budget() -> None:
         pass
     with pytest.raises(TookTooLong, match="no time was left"), asking.limited("second"):
         pytest.fail("there is no time for it")
+
+
+def test_what_promises_much_is_asked_though_all_time_for_asking_is_over() -> None:
+    """Of a budget of two minutes that ended after one, 33 % of a step were left untried for want of 12 s of asking."""
+    asking = AskingTime(left_ns=0, clock=ticking(1))
+    with pytest.raises(TookTooLong), asking.limited("small", PROMISING / 2):
+        pytest.fail("there is no time for it")
+    with asking.limited("large", PROMISING):
+        check_time()
