@@ -392,6 +392,8 @@ class Bench:
         self._gatekeeper.deadline = self._deadline.earlier(later_ns) if self._keeps else self._deadline
         self._baseline = original
         self._startups.saw(found, original, patched)
+        if found.alternated and self._fits is not False:
+            self._on_phase("two copies do not fit on the device together", "they run in alternation")
         if found.pairs:
             self._fits, self._runs = not found.alternated, True
         if found.memory is not None:

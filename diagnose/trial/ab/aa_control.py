@@ -41,7 +41,6 @@ class AAControl:
     pairs: int
     generations: int
     step_ns: int
-    alternated: bool = False
 
 
 class AAControls:
@@ -64,7 +63,7 @@ class AAControls:
         """Learn from a look without a failure; the pairs of coarser ones count too."""
         self._pairs = _joined(self._pairs, found.pairs)
         self.exhausted = len(found.pairs) >= self._most_pairs
-        self.latest = _seen(self._pairs, found.step_ns, alternated=found.alternated) or self.latest
+        self.latest = _seen(self._pairs, found.step_ns) or self.latest
 
     def wants_a_look(self, found: Comparison) -> bool:
         """Whether the verdict on a trial hangs on a finer look."""
@@ -73,14 +72,14 @@ class AAControls:
         return LEAST_SAVING < found.saving.low <= self.resolution
 
 
-def _seen(pairs: Sequence[Pair], step_ns: int, *, alternated: bool) -> AAControl | None:
+def _seen(pairs: Sequence[Pair], step_ns: int) -> AAControl | None:
     """What the pairs of a control say; None where they are too few."""
     if len(pairs) < LEAST_PAIRS:
         return None
     interval = estimate(pairs)
     generations = len({pair.generation for pair in pairs})
     luck = ASSUMED if generations < LEAST_GENERATIONS else 0.0
-    return AAControl(interval, resolution(interval) + luck, len(pairs), generations, step_ns, alternated)
+    return AAControl(interval, resolution(interval) + luck, len(pairs), generations, step_ns)
 
 
 def _joined(before: Sequence[Pair], more: Sequence[Pair]) -> list[Pair]:
