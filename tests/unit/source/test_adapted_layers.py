@@ -51,6 +51,7 @@ def test_hooks_and_other_layers_are_seen(line: str) -> None:
         "model.head.weight = model.embedding.weight",
         "nn.init.zeros_(model.head.weight)",
         "setattr(args, key, value)",
+        "import pathlib\nargs.head = pathlib.Path(args.head)",
         "optimizer = torch.optim.SGD(model.head.parameters(), 0.1)",
         "print('weight_norm(', 'register_forward_hook')",
         "class Other(nn.Module):\n    def __init__(self):\n        self.head = Mlp()",
