@@ -166,11 +166,12 @@ class SharedState:
         for node, path in self.code.sampling.items():
             source = self.code.sources[path]
             for each in source.every(cst.Name, node):
-                if each.value in self._read[1] and is_read(source, each):
-                    parent = source.parent(each)
-                    part = isinstance(parent, cst.Attribute) and parent.value is each
-                    called = part and isinstance(above := source.parent(parent), cst.Call) and above.func is parent
-                    found |= {each.value} if called or not part else set()
+                parent = source.parent(each)
+                part = isinstance(parent, cst.Attribute) and parent.value is each
+                above = source.parent(parent) if part and parent is not None else None
+                called = isinstance(above, cst.Call) and above.func is parent
+                if each.value in self._read[1] and is_read(source, each) and (called or not part):
+                    found.add(each.value)
         return found
 
     @cached_property

@@ -6,6 +6,7 @@ An edit that computes with the layer's weights in place of the call leaves all o
 from __future__ import annotations
 
 import builtins
+import sys
 from collections.abc import Collection, Iterator, Mapping
 
 import libcst as cst
@@ -99,6 +100,8 @@ def _values(
 
 
 def _is_other(source: Source, value: cst.BaseExpression, kinds: Collection[str]) -> bool:
-    """Whether a value may be a layer of another kind: what a call makes that is none of these."""
-    own = isinstance(value, cst.Call) and not hasattr(builtins, call_name(value))
-    return own and isinstance(value, cst.Call) and not source.names(value.func) & set(kinds)
+    """Whether a value may be a layer of another kind: what a call makes that is none of these, nor of Python's own."""
+    if not isinstance(value, cst.Call) or hasattr(builtins, call_name(value)):
+        return False
+    names = source.names(value.func)
+    return not names & set(kinds) and not any(each.partition(".")[0] in sys.stdlib_module_names for each in names)

@@ -236,7 +236,8 @@ def test_who_reads_logits_by_another_way_is_seen(text: str, reader: str) -> None
 
 
 def test_an_option_of_the_layers_name_is_no_other_layer() -> None:
-    text = IN_STEP.replace("    model = Model()", "    args.out = Path(args.out)\n    model = Model()")
+    text = IN_STEP.replace("    model = Model()", "    args.out = pathlib.Path(args.out)\n    model = Model()")
+    text = text.replace("import torch\n", "import pathlib\n\nimport torch\n", 1)
     assert "loss = model(x, targets=y)" in fixed(text)
 
 

@@ -1,0 +1,69 @@
+"""What a forward pass and a step run beside their own lines: helpers, functions, methods with names of torch's."""
+
+from __future__ import annotations
+
+import pytest
+
+from diagnose.source.dataflow.reachable_code import Reached
+from diagnose.source.training.repeated_forward import forward_effect
+from diagnose.source.tree.syntax import parse
+
+BLOCK = """from torch import nn
+
+seen = []
+
+
+def note(store, x):
+    {function}
+
+
+class Block(nn.Module):
+    def helper(self, x):
+        {helper}
+        return x
+
+    def unused(self, x):
+        self.calls += 1
+
+    def forward(self, x):
+        {forward}
+        return x
+"""
+
+
+@pytest.mark.parametrize(
+    ("forward", "helper", "function", "line"),
+    [
+        ("x = self.helper(x)", "self.calls += 1", "pass", 12),
+        ("x = self.helper(x)", "print(x)", "pass", 12),
+        ("x = self.helper(x)", "note(seen, x)", "store.append(x)", 7),
+        ("note(seen, x)", "pass", "store.append(x)", 7),
+        ("x = self.helper(x)", "x = x + 1", "pass", None),
+        ("x = self.other(x)", "self.calls += 1", "pass", None),
+    ],
+)
+def test_what_a_forward_pass_calls_counts_as_its_own(
+    forward: str, helper: str, function: str, line: int | None
+) -> None:
+    found = forward_effect({"net.py": BLOCK.format(forward=forward, helper=helper, function=function)})
+    assert (found or "None").split()[0] == (f"net.py:{line}" if line else "None")
+
+
+STEP = """class Keeper:
+    def update(self, folder):
+        print(folder)
+
+
+{made}
+for step in range(9):
+    keeper.update("out")
+"""
+
+
+@pytest.mark.parametrize(("made", "followed"), [("keeper = Keeper()", True), ("keeper = torch.optim.SGD(w)", False)])
+def test_a_method_with_a_name_of_torchs_is_followed_on_the_programs_own_objects(made: str, followed: bool) -> None:
+    source = parse(STEP.format(made=made))
+    assert source is not None
+    begins = [("train.py", source, source.module.body[-1])]
+    pieces = [source.code(piece) for piece in Reached({"train.py": source}, begins).pieces]
+    assert any("print(folder)" in code for code in pieces) is followed
