@@ -26,6 +26,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("--format", choices=FORMATS, help="text when left out, or what the name of FILE says")
     parser.add_argument("--json", action="store_const", const="json", dest="format", help="the same as --format json")
+    parser.add_argument(
+        "--checklist", action="store_true", help="the usual targets with this run's values, and what is open, instead"
+    )
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write a file instead of stdout")
 
 
@@ -34,10 +37,15 @@ def run(args: argparse.Namespace) -> int:
     from diagnose.cli.findings import terminal_width, wants_colour
     from diagnose.cli.target import diagnosis_of, run_of, state_of
     from diagnose.program.atomic import write_atomic
-    from diagnose.report import formats, text
+    from diagnose.report import checklist, formats, text
 
     journal = run_of(args.target)
     subject = state_of(journal) if journal is not None else diagnosis_of(args.target)
+    if args.checklist:
+        if args.format is not None or args.output is not None:
+            raise UsageError("--checklist is printed as text; leave out --format and -o, or redirect it to a file")
+        result(checklist.render(subject, width=terminal_width(), colour=wants_colour()))
+        return 0
     name = args.format or _format_of(args.output)
     if args.output is None:
         if name == "text":
