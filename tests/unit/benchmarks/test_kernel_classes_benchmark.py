@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks"))
@@ -43,7 +44,7 @@ def recording(path: Path) -> Path:
     return path
 
 
-def event(kind: str, name: str, start_us: float, length_us: float, args: dict[str, object]) -> dict[str, object]:
+def event(kind: str, name: str, start_us: float, length_us: float, args: Mapping[str, object]) -> dict[str, object]:
     """One event of torch.profiler's."""
     return {"ph": "X", "cat": kind, "name": name, "pid": 1, "tid": 1, "ts": start_us, "dur": length_us, "args": args}
 
@@ -53,10 +54,12 @@ def counters(path: Path, moved_bytes: int, memory_busy: float) -> Path:
     metrics = ("dram__bytes.sum", "dram__throughput.avg.pct_of_peak_sustained_elapsed", "gpu__time_duration.sum")
     header = ["ID", "Process ID", "Kernel Name", *metrics, "launch__grid_size"]
     units = ["", "", "", "byte", "%", "ns", ""]
-    rows = [
+    rows: list[list[object]] = [
         [launch, "7", COUNTED_ADD, moved_bytes, memory_busy, 61_000, blocks] for launch, blocks in enumerate((1320, 99))
     ]
-    path.write_text("\n".join(",".join(f'"{cell}"' for cell in row) for row in (header, units, *rows)) + "\n")
+    table: list[list[object]] = [[*header], [*units], *rows]
+    lines = [",".join(f'"{cell}"' for cell in row) for row in table]
+    path.write_text("\n".join(lines) + "\n")
     return path
 
 
