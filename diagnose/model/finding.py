@@ -19,12 +19,9 @@ class Severity(enum.StrEnum):
 
     @classmethod
     def of_share(cls, share: float) -> Severity:
-        """The severity of a finding that is sure to give back `share` (0 to 1) of the step.
-
-        To a tenth of a percent, as reports print it: what reads "10 %" is of high severity.
-        """
+        """The severity of a finding that is sure to give back `share` (0 to 1) of the step."""
         for severity, floor in _SEVERITY_FLOOR.items():
-            if round(share, 3) >= floor:
+            if share >= floor:
                 return severity
         return cls.NOTE
 
