@@ -248,9 +248,7 @@ def test_a_host_that_records_may_be_late_by_that_alone(recording_ms: int, ranks:
 
 
 @pytest.mark.parametrize(("recording_ms", "ranks", "sure"), [(0, 4, True), (4, 2, False), (1, 4, True), (12, 4, False)])
-def test_what_the_profiler_may_have_cost_makes_no_rank_gravely_late(
-    recording_ms: float, ranks: int, sure: bool
-) -> None:
+def test_what_the_profiler_may_have_cost_makes_no_rank_gravely_late(recording_ms: int, ranks: int, sure: bool) -> None:
     (straggler,) = [one for one in late_on_host(recording_ms * MS, ranks).findings if one.rule == "straggler"]
     assert (straggler.confidence is Confidence.MEASURED) is sure
     assert (straggler.severity is Severity.HIGH) is sure
