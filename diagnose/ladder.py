@@ -2,9 +2,9 @@
 
     ladder_of(diagnosis, ceiling, trains)
 
-The rungs come in the order of what they are predicted to save. No nanosecond is claimed by two findings, so the
-savings add up. Each saving is an interval (`diagnose.prediction`); a rung's step lies between what all lower ends and
-what all upper ends together leave, and not below the practical ceiling.
+The rungs come in the order of the findings, which is that of what is sure to be saved. No nanosecond is claimed by two
+findings, so the savings add up. Each saving is an interval (`diagnose.prediction`); a rung's step lies between what all
+lower ends and what all upper ends together leave, and not below the practical ceiling.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def ladder_of(diagnosis: Diagnosis, ceiling: PracticalCeiling | None, trains: Ca
 def _rungs(diagnosis: Diagnosis, ceiling: PracticalCeiling | None, trains: Callable[[str], bool]) -> Iterator[Rung]:
     floor_ns = ceiling.step_ns if ceiling is not None else 0
     now_ns = likely_ns = low_ns = high_ns = diagnosis.step_ns or 0
-    for finding in sorted(diagnosis.findings, key=lambda one: -one.estimate_ns):
+    for finding in diagnosis.findings:
         if finding.estimate_ns < LEAST_SHARE * now_ns:
             continue
         least_ns, most_ns = interval_of(finding.estimate_ns, finding.confidence)
@@ -67,6 +67,6 @@ def _apart(diagnosis: Diagnosis, ceiling: PracticalCeiling | None) -> dict[str, 
     parts = {
         "products": ceiling.matmul_now_ns - ceiling.matmul_ns,
         "other kernels": ceiling.other_now_ns - ceiling.memory_ns - ceiling.launch_ns,
-        "no kernel": diagnosis.step_ns - ceiling.matmul_now_ns - ceiling.other_now_ns,
+        "no compute": diagnosis.step_ns - ceiling.matmul_now_ns - ceiling.other_now_ns,
     }
     return dict(sorted(parts.items(), key=lambda part: -part[1]))

@@ -38,6 +38,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "tracks for steps, causes of idle time and findings",
     )
     parser.add_argument("--json", action="store_const", const="json", dest="format", help="the same as --format json")
+    parser.add_argument(
+        "--checklist", action="store_true", help="the usual targets with this run's values, and what is open, instead"
+    )
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write a file instead of stdout")
 
 
@@ -46,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     from diagnose.cli.findings import terminal_width, wants_colour
     from diagnose.cli.target import diagnosis_of, explored, run_of, state_of
     from diagnose.program.atomic import write_atomic
-    from diagnose.report import formats, text
+    from diagnose.report import checklist, formats, text
 
     if args.output is not None:
         _refuse_input(args.output, args.target)
@@ -59,6 +62,11 @@ def run(args: argparse.Namespace) -> int:
         subject = state_of(journal)
     else:
         subject = explored(args.target) if name == "html" else diagnosis_of(args.target)
+    if args.checklist:
+        if args.format is not None or args.output is not None:
+            raise UsageError("--checklist is printed as text; leave out --format and -o, or redirect it to a file")
+        result(checklist.render(subject, width=terminal_width(), colour=wants_colour()))
+        return 0
     if args.output is None:
         if name == "text":
             result(text.render(subject, width=terminal_width(), colour=wants_colour()))

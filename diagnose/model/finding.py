@@ -19,7 +19,7 @@ class Severity(enum.StrEnum):
 
     @classmethod
     def of_share(cls, share: float) -> Severity:
-        """The severity of a finding that could give back `share` (0 to 1) of the step."""
+        """The severity of a finding that is sure to give back `share` (0 to 1) of the step."""
         for severity, floor in _SEVERITY_FLOOR.items():
             if share >= floor:
                 return severity

@@ -53,5 +53,5 @@ class Ladder:
     rungs: tuple[Rung, ...] = ()
     ceiling: PracticalCeiling | None = None
     apart: Mapping[str, int] = field(default_factory=dict)
-    """What of today's step lies above the ceiling, ns by `products`, `other kernels` and `no kernel`: their sum is all
+    """What of today's step lies above the ceiling, ns by `products`, `other kernels` and `no compute`: their sum is all
     of it. Empty without a ceiling."""

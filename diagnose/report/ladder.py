@@ -17,7 +17,6 @@ from diagnose.units import format_ns, format_share
 
 MOST_RUNGS = 6
 _FIXERS = 3
-_APART = {"products": "products", "other kernels": "other kernels", "no kernel": "no kernel running"}
 
 
 def ladder_lines(diagnosis: Diagnosis, width: int) -> list[Text]:
@@ -81,7 +80,7 @@ def summary(ladder: Ladder) -> str:
             f"You are at {format_share(ladder.utilisation)}; these rungs are predicted to lead to "
             f"{format_share(last.utilisation)}."
         )
-    apart = [f"{_APART[what]} {format_ns(ns)}" for what, ns in ladder.apart.items() if ns > 0]
+    apart = [f"{what} {format_ns(ns)}" for what, ns in ladder.apart.items() if ns > 0]
     if ladder.ceiling is not None and apart:
         above_ns = ladder.step_ns - ladder.ceiling.step_ns
         said.append(f"Of today's step {format_ns(max(above_ns, 0))} lie above the ceiling: {', '.join(apart)}.")

@@ -246,11 +246,18 @@ def is_priced(finding: Finding) -> bool:
     return finding.confidence is not Confidence.HINT or finding.estimate_ns > 0
 
 
+def share(finding: Finding) -> str:
+    """Its share of a step; one that would be rounded up into the next severity is rounded down."""
+    rounded = round(finding.share, 3)
+    crosses = Severity.of_share(rounded) is not Severity.of_share(finding.share)
+    return format_share(math.floor(finding.share * 1000) / 1000 if crosses else finding.share)
+
+
 def gain(finding: Finding) -> str:
     """What fixing it gives back: time and share of a step, and what the figure rests on."""
     if not is_priced(finding):
         return "its cost is not known here"
-    amount = f"{format_ns(finding.recoverable_ns)} of each step ({format_share(finding.share)})"
+    amount = f"{format_ns(finding.recoverable_ns)} of each step ({share(finding)})"
     if finding.possible_ns is not None:
         most = format_ns(finding.possible_ns)
         return f"{amount}, perhaps up to {most}" if finding.recoverable_ns else f"perhaps up to {most}, none of it sure"

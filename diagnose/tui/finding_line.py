@@ -8,11 +8,11 @@ from rich.text import Text
 
 from diagnose.model import Finding
 from diagnose.report.paths import clipped, clipped_path, place
-from diagnose.report.phrases import is_priced, sentence
+from diagnose.report.phrases import is_priced, sentence, share
 from diagnose.report.styled_text import styled
 from diagnose.report.vocabulary import SEVERITIES
 from diagnose.tui.theme import FAINT
-from diagnose.units import format_ns, format_share
+from diagnose.units import format_ns
 
 _PLACE = 32  # columns; a longer place pushes what follows it aside
 
@@ -21,7 +21,7 @@ def cost(finding: Finding) -> Text:
     """What it gives back, in two columns: time, and share of a step. Unknown is no zero."""
     if not is_priced(finding):
         return styled(f"{'unknown':>8} {'':>6}", FAINT)
-    return styled(f"{format_ns(finding.recoverable_ns):>8}").append(f" {format_share(finding.share):>6}", FAINT)
+    return styled(f"{format_ns(finding.recoverable_ns):>8}").append(f" {share(finding):>6}", FAINT)
 
 
 def place_width(findings: Sequence[Finding], root: str | None) -> int:

@@ -61,6 +61,7 @@ TESTED_ELSEWHERE = {
     "diagnose apply --without compile-model": "tests/unit/cli/test_apply_some.py",
     "diagnose revert": "tests/unit/cli/test_apply.py",
     "diagnose report": "tests/unit/report/test_report_cli.py",
+    "diagnose report --checklist": "tests/unit/report/test_report_checklist.py",
     "diagnose report -o report.html": "tests/unit/report/test_report_cli.py",
 }
 
