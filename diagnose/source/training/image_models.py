@@ -80,9 +80,11 @@ def views_of_images(sources: Mapping[str, str], starts: Iterable[str]) -> Iterat
     parsed = {path: source for path, text in sources.items() if (source := parse(text)) is not None}
     defined: dict[str, dict[str, list[cst.CSTNode]]] = {}
     for path, source in parsed.items():
-        for node in (*source.every(cst.FunctionDef), *source.every(cst.ClassDef)):
-            if not isinstance(source.parent(source.parent(node) or node), cst.ClassDef):
-                defined.setdefault(node.name.value, {}).setdefault(path, []).append(node)
+        for each in source.walk():
+            if not isinstance(each, cst.FunctionDef | cst.ClassDef):
+                continue
+            if not isinstance(source.parent(source.parent(each) or each), cst.ClassDef):
+                defined.setdefault(each.name.value, {}).setdefault(path, []).append(each)
     pending: list[tuple[str, cst.CSTNode]] = [(path, parsed[path].module) for path in starts if path in parsed]
     reached: dict[cst.CSTNode, str] = {}
     named: set[tuple[str, str]] = set()
