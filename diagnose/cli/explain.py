@@ -97,7 +97,7 @@ def _listing(docs: dict[str, tuple[str, str]], catalogue: Catalogue, as_json: bo
         listed = [{"name": name, "kind": kind, "summary": doc.partition("\n")[0]} for name, (kind, doc) in docs.items()]
         return json.dumps(listed, indent=2, ensure_ascii=False)
     widest = max(map(len, docs), default=0)
-    lines = []
+    lines: list[str] = []
     for symptom, names in _by_symptom(catalogue).items():
         lines += [*([""] if lines else []), f"{symptom[:1].upper()}{symptom[1:]}"]
         for name in names:

@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     journal = run_of(args.target)
     name = args.format or _format_of(args.output)
     if name == PERFETTO:
-        return _write_trace(args.target if args.target is not None and journal is None else journal, args.output)
+        return _write_trace(journal or Path(args.target), args.output)
     subject: Diagnosis | State
     if journal is not None:
         subject = state_of(journal)

@@ -75,7 +75,8 @@ class Timeline:
     looks: tuple[str, ...]
     lanes: tuple[Lane, ...]
     joined_below_ns: int = 0
-    """Neighbours of one class that are shorter and closer than this are joined to one span; 0 where none are."""
+    """Neighbours that are shorter and closer than this are joined to one span, which looks like the longest of them; 0
+    where none are."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,11 @@ from diagnose.trace.intervals import Intervals
 from diagnose.trace.schema import Int64, RangeKind
 
 MOST_SPANS = 12_000
-"""Of a timeline: what a page draws at once, and some 300 kB in a journal."""
+"""Of a timeline of several steps: what a page draws at once, and some 300 kB in a journal."""
+MOST_DRAWN = 60_000
+"""Of a single step: beyond it, neighbours are joined."""
+FINEST = 4_000
+"""Parts of a timeline, as many as a wide screen has pixels: only what is shorter is ever joined."""
 MOST_STEPS = 8
 _MOST_STREAMS = 8
 _MOST_THREADS = 3
@@ -231,19 +235,21 @@ def _without_overlap(name: str, kind: str, start: Int64, end: Int64, label: Int6
 def _too_short(lanes: Sequence[_Spans], span_ns: int) -> int:
     """The least length below which neighbours have to be joined so that all is few enough; 0 where it is."""
     below_ns = 0
-    while below_ns < span_ns and sum(_count(lane, below_ns) for lane in lanes) > MOST_SPANS:
-        below_ns = below_ns * 2 or 1_000
+    while sum(_count(lane, below_ns) for lane in lanes) > MOST_DRAWN and below_ns < span_ns // FINEST:
+        below_ns = min(below_ns * 2 or 1_000, max(span_ns // FINEST, 1))
     return below_ns
 
 
 def _groups(lane: _Spans, below_ns: int) -> Int64:
-    """The first span of each group of neighbours that are joined."""
+    """The first span of each group of neighbours that are joined: each short, and no more than that apart."""
     if not len(lane.start_ns):
         return np.empty(0, np.int64)
     short = (lane.end_ns - lane.start_ns) < below_ns
     close = (lane.start_ns[1:] - lane.end_ns[:-1]) < below_ns
-    alike = short[1:] & short[:-1] & close & (lane.look[1:] == lane.look[:-1])
-    return np.flatnonzero(np.append(True, ~alike))
+    # No group is much longer than that either: it would hide the gaps within it.
+    part = lane.start_ns // (4 * below_ns)
+    together = short[1:] & short[:-1] & close & (part[1:] == part[:-1])
+    return np.flatnonzero(np.append(True, ~together))
 
 
 def _count(lane: _Spans, below_ns: int) -> int:
@@ -262,7 +268,10 @@ def _joined(lane: _Spans, below_ns: int, labels: _Words) -> _Spans:
         for at, size in zip(lane.label[first].tolist(), sizes.tolist(), strict=True)
     ]
     ends = lane.end_ns[first + sizes - 1]
-    return _Spans(lane.name, lane.kind, lane.start_ns[first], ends, np.asarray(label, np.int64), lane.look[first])
+    length = lane.end_ns - lane.start_ns
+    longest = np.asarray([at + int(length[at : at + size].argmax()) for at, size in zip(first, sizes, strict=True)])
+    look = lane.look[longest]
+    return _Spans(lane.name, lane.kind, lane.start_ns[first], ends, np.asarray(label, np.int64), look)
 
 
 def _relative(lane: _Spans, begin: int) -> Lane:

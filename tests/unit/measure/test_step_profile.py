@@ -68,7 +68,8 @@ def test_spans_of_a_lane_do_not_overlap() -> None:
 
 
 def test_too_many_spans_are_joined_where_they_are_short_and_near(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_lanes, "MOST_SPANS", 20)
+    monkeypatch.setattr(step_lanes, "MOST_DRAWN", 20)
+    monkeypatch.setattr(step_lanes, "FINEST", 10)
     picture = f"""
     gpu : {"a." * 20}{"." * 10}{"b" * 10}
     step: {" " * 60}|

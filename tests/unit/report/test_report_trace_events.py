@@ -51,7 +51,7 @@ def test_gaps_and_kernels_fill_a_step() -> None:
 
     def inside(name: str) -> float:
         begin, end = step["ts"], step["ts"] + step["dur"]
-        return sum(one["dur"] for one in found[name] if begin <= one["ts"] < end)
+        return sum(float(one["dur"]) for one in found[name] if begin <= one["ts"] < end)
 
     assert inside("idle by cause") + inside("stream 0") == step["dur"]
 
