@@ -55,9 +55,8 @@ class Switches:
         for above in source.ancestors(node):
             if isinstance(above, cst.FunctionDef | cst.ClassDef):
                 break
-            test = above.test if isinstance(above, cst.If | cst.IfExp) else None
-            if test is not None and below is not test:
-                turns = self.make(test, below is above.body, path, source, depth + 1)
+            if isinstance(above, cst.If | cst.IfExp) and below is not above.test:
+                turns = self.make(above.test, below is above.body, path, source, depth + 1)
                 if turns is None:
                     return None
                 found += turns

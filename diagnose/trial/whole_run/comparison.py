@@ -127,9 +127,11 @@ def _compare_file(name: str, original: Original, patched: Observation, differs: 
     runs = [run for run in (original.found, *original.again) if name in run.files]
     saved = read_saved(one)
     if saved is not None:
-        found = [values for run in runs if (values := read_saved(run.files[name])) is not None]
-        saved, after, *found = (_untold(values, patched.told) for values in (saved, read_saved(other), *found))
-        differs += _values(name, saved or {}, after, [values or {} for values in found], original.disturbed)[:2]
+        told = patched.told
+        found = [_untold(values, told) for run in runs if (values := read_saved(run.files[name])) is not None]
+        after = read_saved(other)
+        after = _untold(after, told) if after is not None else None
+        differs += _values(name, _untold(saved, told), after, found, original.disturbed)[:2]
         return
     first, second = _text(name, original.run), _text(name, patched)
     base, *others = [_text(name, run) for run in runs] or [first]
@@ -142,9 +144,9 @@ def _compare_file(name: str, original: Original, patched: Observation, differs: 
         differs.append(f"{name} has other bytes")
 
 
-def _untold(values: Mapping[str, Any] | None, told: Told) -> Mapping[str, Any] | None:
+def _untold(values: dict[str, Any], told: Told) -> dict[str, Any]:
     """Saved values without those of options that a fix changed."""
-    return values and {path: value for path, value in values.items() if not told.holds(path)}
+    return {path: value for path, value in values.items() if not told.holds(path)}
 
 
 def _values(

@@ -48,7 +48,9 @@ def test_they_promise_nothing_and_come_last(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_what_has_nothing_for_them_is_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for answer in (None, Advice("by hand")):
-        idle = replace(BROAD, rewrite=lambda _request, answer=answer: answer)
-        monkeypatch.setattr("diagnose.compose.greedy_search.unnamed", lambda *_, idle=idle: [Candidate(UNTOLD, idle)])
-        assert Stage(tmp_path, [idle], []).run().verdicts == ()
+    answer: Advice | None = None
+    idle = replace(BROAD, rewrite=lambda _request: answer)
+    monkeypatch.setattr("diagnose.compose.greedy_search.unnamed", lambda *_: [Candidate(UNTOLD, idle)])
+    assert Stage(tmp_path, [idle], []).run().verdicts == ()
+    answer = Advice("by hand")
+    assert Stage(tmp_path, [idle], []).run().verdicts == ()
