@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test lint types imports check format snapshots overhead bench-ingest bench-rules bench-asking bench-kernels accuracy sickbay safety clean
+.PHONY: help demo test lint types imports check format snapshots overhead bench-ingest bench-rules bench-fixers bench-kernels accuracy sickbay safety clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -42,8 +42,8 @@ bench-ingest: $(VENV)/ready-to-test ## measure how fast traces are read and diag
 bench-rules: $(VENV)/ready-to-test ## measure what each rule costs; fails if one takes more than 10 %
 	$(BIN)/python benchmarks/rule_costs.py
 
-bench-asking: $(VENV)/ready-to-test ## measure how long all fixers take to look at programs; PROGRAMS="folder folder"
-	$(BIN)/python benchmarks/asking.py $(PROGRAMS)
+bench-fixers: $(VENV)/ready-to-test ## measure how long all fixers take to look at programs; PROGRAMS="folder folder"
+	$(BIN)/python benchmarks/fixer_costs.py $(PROGRAMS)
 
 bench-kernels: $(VENV)/ready-to-test ## time the fused kernels beside eager code, torch's own, torch.compile and Liger-Kernel; needs a GPU
 	$(BIN)/python benchmarks/kernels.py --out build/kernels
