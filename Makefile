@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test test-all lint types imports check format snapshots reference overhead bench-ingest bench-rules bench-kernels accuracy sickbay safety clean
+.PHONY: help demo test test-all lint types imports check format snapshots reference overhead bench-ingest bench-rules bench-fixers bench-kernels accuracy sickbay safety clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -47,6 +47,9 @@ bench-ingest: $(VENV)/ready-to-test ## measure how fast traces are read and diag
 
 bench-rules: $(VENV)/ready-to-test ## measure what each rule costs; fails if one takes more than 10 %
 	$(BIN)/python benchmarks/rule_costs.py
+
+bench-fixers: $(VENV)/ready-to-test ## measure how long all fixers take to look at programs; PROGRAMS="folder folder"
+	$(BIN)/python benchmarks/fixer_costs.py $(PROGRAMS)
 
 bench-kernels: $(VENV)/ready-to-test ## time the fused kernels beside eager code, torch's own, torch.compile and Liger-Kernel; needs a GPU
 	$(BIN)/python benchmarks/kernels.py --out build/kernels

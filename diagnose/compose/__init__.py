@@ -1,11 +1,11 @@
 """Which fixes hold together: tries them one by one, each on top of those already kept, and merges what is left.
 
 `greedy_search` goes through the fixers: `proposals` says which promises most, `constraints` what they ask of each
-other, `proposed_edits` what one would do, `budget` what there is time for. `leave_one_out` takes away again what the
-later fixes made needless, `final_check` judges what is left as a whole. `stack` is the program's text with the kept
-fixes in it, `stack_store` the same on disk. `oom_rescue` is for a program that runs out of memory as found,
-`oom_rescue_bundle` for one for which no fix is enough, and `oom_survival` runs what those two try. `dry_run` tells what
-would be tried, and runs nothing.
+other, `proposed_edits` what one would do, `asking_time` for how long it may look, `budget` what there is time for.
+`leave_one_out` takes away again what the later fixes made needless, `final_check` judges what is left as a whole.
+`stack` is the program's text with the kept fixes in it, `stack_store` the same on disk. `oom_rescue` is for a program
+that runs out of memory as found, `oom_rescue_bundle` for one for which no fix is enough, and `oom_survival` runs what
+those two try. `dry_run` tells what would be tried, and runs nothing.
 """
 
 from __future__ import annotations

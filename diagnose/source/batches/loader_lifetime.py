@@ -56,8 +56,8 @@ def _calls_of(
     method = isinstance(source.parent(source.parent(function) or function), cst.ClassDef)
     for text in sources.values():
         other = parse(text) if name in text else None
-        for call in other.every(cst.Call) if other is not None else ():
-            if other is None or call_name(call) != name or within(other, call, function):
+        for call in other.calls_named(name) if other is not None else ():
+            if other is None or within(other, call, function):
                 continue
             if method or isinstance(call.func, cst.Name) or _is_of_a_module(other, call.func):
                 yield other, call

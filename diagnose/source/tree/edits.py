@@ -41,8 +41,10 @@ def call_at(source: Source, line: int, named: Collection[str]) -> cst.Call | Non
     covering: list[tuple[int, cst.Call]] = []
     for call in source.every(cst.Call):
         first, last = source.lines_of(call)
+        if not first <= line <= last:
+            continue
         resolved = {name.rpartition(".")[2] for name in source.names(call.func)} | {call_name(call)}
-        if first <= line <= last and resolved.intersection(named):
+        if resolved.intersection(named):
             covering.append((last - first, call))
     if len(covering) > 1:
         covering = [(height, call) for height, call in covering if source.lines_of(call)[0] == line] or covering

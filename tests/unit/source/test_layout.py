@@ -104,7 +104,10 @@ def test_a_file_is_parsed_when_a_node_of_it_is_asked_for() -> None:
     )
     assert source is not None
     assert [(each.name, each.is_method) for each in source.outlined] == [("f", False), ("m", True)]
-    assert [each.called for each in source.outlined] == [({"g"}, set()), (set(), {"k"})]
+    assert [each.called for each in source.outlined] == [
+        (frozenset({"g"}), frozenset()),
+        (frozenset(), frozenset({"k"})),
+    ]
     assert source.mentions("class")
     assert source.calls_named("nowhere") == ()
     assert "module" not in vars(source)

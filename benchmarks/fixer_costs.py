@@ -1,9 +1,9 @@
 """How long it takes to ask all fixers what they would change in a program, and which of them take longest.
 
-    python benchmarks/asking_time.py PROGRAM [PROGRAM…]              # folders of training programs
-    python benchmarks/asking_time.py PROGRAM --limit 5               # ends with 1 where one of them takes more seconds
-    python benchmarks/asking_time.py PROGRAM --answers answers.json  # also write all answers down
-    python benchmarks/asking_time.py PROGRAM --same answers.json     # ends with 1 where an answer differs from those
+    python benchmarks/fixer_costs.py PROGRAM [PROGRAM…]              # folders of training programs
+    python benchmarks/fixer_costs.py PROGRAM --limit 5               # ends with 1 where one of them takes more seconds
+    python benchmarks/fixer_costs.py PROGRAM --answers answers.json  # also write all answers down
+    python benchmarks/fixer_costs.py PROGRAM --same answers.json     # ends with 1 where an answer differs from those
 
 Each fixer is asked for each rule that names it, with a finding that names no line and with one that names the lines of
 the steps, about all Python files of the folder; the entry is the file that is named most like one (`train.py`,
