@@ -40,6 +40,7 @@ from diagnose.rule import (
     Evidence,
     Measures,
     Rule,
+    Symptom,
     drawn,
     format_count,
     format_ns,
@@ -158,4 +159,12 @@ _SILENT = (
     drawn(_STEP, repeat=4, kernels={"k": _TF32}, device_names=("NVIDIA GeForce GTX 1080",)),
 )
 
-RULE = Rule("low-precision-headroom", check, fixers=("autocast-bf16",), fires=_FIRES, silent=_SILENT, nearness=40)
+RULE = Rule(
+    "low-precision-headroom",
+    check,
+    fixers=("autocast-bf16",),
+    fires=_FIRES,
+    silent=_SILENT,
+    nearness=40,
+    symptom=Symptom.KERNELS,
+)

@@ -42,6 +42,7 @@ from diagnose.rule import (
     Evidence,
     Measures,
     Rule,
+    Symptom,
     drawn,
     format_ns,
     format_share,
@@ -172,5 +173,6 @@ RULE = Rule(
     fixers=(*_FIXERS[:2], "channels-last", *_FIXERS[2:]),
     fires=_FIRES,
     silent=_SILENT,
+    symptom=Symptom.KERNELS,
     nearness=48,
 )

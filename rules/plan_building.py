@@ -38,6 +38,7 @@ from diagnose.rule import (
     Evidence,
     Measures,
     Rule,
+    Symptom,
     drawn,
     format_ns,
     places_of_ops,
@@ -116,4 +117,6 @@ _SILENT = (
     drawn(_steps(28 * "." + "x", "ACEI"), ops=_OPS, shapes=_SHAPES),
 )
 
-RULE = Rule("plan-building", check, fixers=("pad-lengths",), fires=_FIRES, silent=_SILENT, nearness=20)
+RULE = Rule(
+    "plan-building", check, fixers=("pad-lengths",), fires=_FIRES, silent=_SILENT, nearness=20, symptom=Symptom.HOST
+)

@@ -46,7 +46,7 @@ class Runner(Runs):
         self.now_ns[0] += self.takes_ns
         code = None if self.deadline.passed else 0
         records = [RECORD] if code == 0 else []
-        return [Observation(Path("run"), code, Text(()), Text(()), {}, {}, records) for _ in wanted]
+        return [Observation(Path("run"), code, Text(()), Text(()), {}, {}, records=records) for _ in wanted]
 
     def forget(self, *_folders: Path) -> None:
         """Nothing is on disk."""
