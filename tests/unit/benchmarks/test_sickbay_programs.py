@@ -37,6 +37,9 @@ AILMENTS = frozenset(
         "cpu-contention",
         "debug-leftovers",
         "fp32-matmul",
+        "low-precision-headroom",
+        "memory-bound",
+        "plan-building",
         "misaligned-matmul",
         "unfused-pointwise",
         "unfused-attention",
@@ -73,9 +76,12 @@ NO_PROGRAM = frozenset(
         "memory-pressure",
         "fragmented-memory",
         "conv-heuristics",
+        "low-precision-headroom",
+        "memory-bound",
+        "plan-building",
     }
 )
-"""Faults of a machine, of a library or of one kernel, or found only near the limit of a device's memory."""
+"""Not written yet, or faults of a machine, of a library or of one kernel, or found only near the limit of a device's memory."""
 
 
 def named(program: Program) -> str:

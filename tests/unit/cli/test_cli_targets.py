@@ -28,11 +28,11 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("named", [".", ".diagnose", ".diagnose/runs", "the run's name"])
 def test_a_project_stands_for_its_latest_run(run: Path, named: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["analyze", str(run)]) == 0
-    direct = capsys.readouterr().out.splitlines()
+    _, direct = capsys.readouterr().out.split("\n\n", 1)
     word = run.name if named == "the run's name" else named
     assert main(["analyze", word]) == 0
     out, err = capsys.readouterr()
-    assert out.splitlines()[2:] == direct[2:]  # but for the first line, which has the path
+    assert out.split("\n\n", 1)[1] == direct  # but for the head, which has the path
     assert err.startswith(f"diagnose: {word} is no recording; this reads ")
     assert run.name in err
 

@@ -126,7 +126,7 @@ def test_files_of_the_users_are_told_from_those_of_environments(project: Path, p
         (["gone.py"], False, False, UsageError, r"^gone\.py: no such script$"),
         (["scripts"], False, False, UsageError, "is a folder"),
         (["weights.bin"], False, False, InputError, "is not a Python script"),
-        (["notes.txt"], False, False, InputError, "is not a Python script"),
+        (["notes.txt"], False, False, InputError, "is a file of data, not a program"),
         (["go.sh"], False, False, InputError, "or start it by its shell: `-- bash go.sh`"),
         (["ls"], False, False, UsageError, "a launcher goes after"),
         (["loose.py"], True, False, UsageError, "is not the name of a module"),

@@ -20,6 +20,7 @@ from diagnose.trial.whole_run.figures import Text
 from diagnose.trial.whole_run.gate import NO_TIME, WholeRunGate
 from diagnose.trial.whole_run.observation import Observation
 from diagnose.trial.whole_run.runs import NoTimeToRun, Runs, Wanted
+from diagnose.trial.whole_run.told_options import Told
 from diagnose.units import NS_PER_S
 
 
@@ -47,6 +48,9 @@ class Runner(Runs):
         code = None if self.deadline.passed else 0
         records = [RECORD] if code == 0 else []
         return [Observation(Path("run"), code, Text(()), Text(()), {}, {}, records=records) for _ in wanted]
+
+    def told(self, _program: Program) -> Told:
+        return Told()
 
     def forget(self, *_folders: Path) -> None:
         """Nothing is on disk."""
