@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -26,6 +27,8 @@ __all__ = [
 ]
 
 _HOLDERS = frozenset({"Namespace", "SimpleNamespace", "EasyDict", "DictConfig", "AttrDict", "ConfigDict"})
+_DECLARES = re.compile(r"\b(add_argument|option)\s*\(")
+"""What a file with options of a command line holds; most files hold none, and are not parsed for them."""
 _SWITCH = "argparse.BooleanOptionalAction, default={}"
 
 
@@ -89,7 +92,8 @@ def option_words(source: Source, name: str, words: Sequence[str]) -> str | None:
     """The word of a command line that gives the option of that name, if one does."""
     options = {f"{dashes}{name}" for dashes in ("--", "--no-", "--no_")}
     options |= {option.replace("_", "-") for option in options}
-    for call in source.every(cst.Call):
+    declares = source.every(cst.Call) if _DECLARES.search(source.text) else ()
+    for call in declares:
         if call_name(call) in {"add_argument", "option"} and destination_of(call) == name:
             options |= {option for option in option_names(call) if option.startswith("-")}
     return next((word for word in words if word.split("=")[0] in options), None)

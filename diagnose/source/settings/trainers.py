@@ -7,6 +7,7 @@ name; here is what each library calls it, and where a program gives it: in the c
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -61,6 +62,8 @@ _LIBRARY_OF: Mapping[str, Library] = {
     "lightning": "lightning",
     "pytorch_lightning": "lightning",
 }
+_IMPORTS = re.compile(rf"\b(?:import|from)\b[^\n]*\b(?:{'|'.join(_LIBRARY_OF)})")
+"""What a file that uses one of them holds; a file that only speaks of them is not parsed."""
 _CALLS: Mapping[Library, tuple[str, ...]] = {
     "transformers": ("TrainingArguments", "SFTConfig", "DPOConfig", "GRPOConfig", "RewardConfig"),
     "accelerate": ("Accelerator",),
@@ -107,7 +110,7 @@ def trainers_of(
     """Every such place, in the order of the text."""
     found: list[Trainer] = []
     for path, text in sources.items():
-        source = parse(text) if any(library in text for library in _LIBRARY_OF) else None
+        source = parse(text) if _IMPORTS.search(text) else None
         if source is None:
             continue
         own = _subclasses(source)
@@ -139,6 +142,8 @@ def _library(source: Source, call: cst.Call, own: frozenset[str]) -> Library | N
 
 def _subclasses(source: Source) -> frozenset[str]:
     """The program's own classes of arguments for the Trainer."""
+    if not source.mentions("TrainingArguments"):
+        return frozenset()
     return frozenset(
         each.name.value
         for each in source.every(cst.ClassDef)

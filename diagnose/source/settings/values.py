@@ -76,8 +76,9 @@ def word_for(value: cst.BaseExpression, sources: Mapping[str, str], words: Seque
 
 
 def parsed_sources(sources: Mapping[str, str], *words: str) -> dict[str, Source]:
-    """Those of the texts that are Python and hold one of the words."""
-    found = {path: parse(text) for path, text in sources.items() if not words or any(word in text for word in words)}
+    """Those of the texts that are Python and hold one of the words, not as a part of another word."""
+    whole = re.compile("|".join(rf"\b{re.escape(word)}\b" for word in words))
+    found = {path: parse(text) for path, text in sources.items() if whole.search(text)}
     return {path: source for path, source in found.items() if source is not None}
 
 
