@@ -210,7 +210,7 @@ def test_a_recording_is_given_the_calibration_that_is_named(tmp_path: Path, caps
     assert main(["ranks", sample]) == 0
     assert "data sheet, NVLink" in capsys.readouterr().out
     assert main(["analyze", str(ROOT / "sample_traces" / "h200_expert_gpt"), "--calibration", str(tmp_path)]) == 0
-    assert "700 TFLOP/s that the device does at most (measured)" in " ".join(capsys.readouterr().out.split())
+    assert "of bf16 peak (700 TFLOP/s, measured)" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_calibration_of_another_device_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

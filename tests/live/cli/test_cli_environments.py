@@ -198,7 +198,7 @@ def test_a_run_keeps_its_report_as_a_page_and_says_where(
     watched._keep_page()
     (page,) = tmp_path.glob(".diagnose/runs/*/report.html")
     assert "Fix this first: input-bound" in page.read_text()
-    assert f"kept in {page.parent.relative_to(tmp_path)}: report.html" in capsys.readouterr().err
+    assert f"Report: {page.relative_to(tmp_path)}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,8 @@ def test_progress_tells_phases_steps_and_the_window(tmp_path: Path, monkeypatch:
     assert outcome == Outcome(returncode=0, stopped=False, interrupted=False, ranks=(0,))
     assert [record.phase for record in told if isinstance(record, PhaseBegan) and not record.detail] == [
         "waiting for the first step",
-        "waiting for steady steps, then tracing 4",
+        "watching until steps are steady, then tracing 4",
+        "writing the trace: steps wait until it is written",
         "watching",
     ]
     steps = [record for record in told if isinstance(record, StepsEnded)]

@@ -63,7 +63,7 @@ def test_without_json_the_program_has_stdout_first_and_the_report_follows(tmp_pa
     answer = run(tmp_path, PROGRAM, "60", options=())
     assert answer.returncode == 0
     assert answer.stdout.startswith("trained 60\n")
-    assert "Where a step" in answer.stdout
+    assert "Where a traced step" in answer.stdout
 
 
 def test_a_program_that_ends_too_early_gets_a_plain_sentence(tmp_path: Path) -> None:

@@ -79,21 +79,17 @@ def gpt(*words: str) -> Case:
     return case
 
 
-@pytest.mark.parametrize(
-    ("fixer", "rule", "word"),
-    [("compile-model", "launch-bound", "--compile=False"), ("autocast-bf16", "fp32-matmul", "--dtype=float32")],
-)
-def test_a_word_that_keeps_a_switch_off_is_named(fixer: str, rule: str, word: str) -> None:
-    answer = gpt(word).asked(fixer, rule, "train.py", "logits, loss = model(X, Y)")
+def test_a_word_that_keeps_a_switch_off_is_named() -> None:
+    answer = gpt("--dtype=float32").asked("autocast-bf16", "fp32-matmul", "train.py", "logits, loss = model(X, Y)")
     assert isinstance(answer, Advice), answer
-    assert f"`{word}`" in answer.text
+    assert "`--dtype=float32`" in answer.text
 
 
-def test_a_switch_that_would_change_the_keys_of_a_checkpoint_stays_off() -> None:
-    answer = gpt("config/slow.py").asked("compile-model", "launch-bound", "train.py", "logits, loss = model(X, Y)")
-    assert isinstance(answer, Advice), answer
-    assert f"train.py:{gpt().line('train.py', 'torch.save(')}" in answer.text
-    assert "`model.compile()`" in answer.text
+@pytest.mark.parametrize("word", ["config/slow.py", "--compile=False"])
+def test_where_a_switch_would_change_the_keys_of_a_checkpoint_the_model_is_compiled_in_place(word: str) -> None:
+    case = gpt(word)
+    answer = case.asked("compile-model", "launch-bound", "train.py", "logits, loss = model(X, Y)")
+    assert case.changed(answer) == ["+model.compile()"]
 
 
 def test_a_switch_that_a_config_file_turned_off_is_turned_on_there() -> None:

@@ -59,14 +59,15 @@ def test_a_fixed_program_runs_and_learns_the_same() -> None:
     (distance,) = distances(RECORDED, programs(["over_checkpointing"], SICKBAY), run=True)
     assert distance.losses is not None
     assert len(distance.losses[0]) == 3
-    assert distance.numbers.startswith("as promised (bitwise"), told(distance)
+    assert distance.kept[0] == "checkpoint-fewer", told(distance)
+    assert distance.numbers.startswith("as promised ("), told(distance)
     assert distance.cured == "2/2 gone, 1/1 come"
 
 
 @pytest.mark.slow
 def test_a_loss_without_logits_has_the_numbers_of_one_that_is_written_out() -> None:
     (distance,) = distances(RECORDED, programs(["unfused_loss"], SICKBAY), run=True)
-    assert distance.kept == ("fuse-linear-cross-entropy",), told(distance)
+    assert "fuse-linear-cross-entropy" in distance.kept, told(distance)
     assert distance.numbers.startswith("as promised (rounding"), told(distance)
 
 

@@ -81,7 +81,7 @@ NO_PROGRAM = frozenset(
         "plan-building",
     }
 )
-"""Not written yet, or faults of a machine, a library or one kernel, or found only near the limit of a device's memory."""
+"""Not written yet, or faults of a machine, of a library, of one kernel, or found only near the limit of memory."""
 
 
 def named(program: Program) -> str:
