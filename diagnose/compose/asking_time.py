@@ -20,8 +20,10 @@ SHARE = 10
 """Of a budget, the part that all of them get: one in so many. The rest is for measuring."""
 LEAST_NS = 5 * NS_PER_S
 PROMISING = 0.1
-"""Of a step: a fixer that promises so much is asked also when all time for asking is over. No budget is worth more
-elsewhere."""
+"""Of a step: a fixer that promises so much is asked also when all time for asking is over, and gets more of it. No
+budget is worth more elsewhere."""
+PROMISING_SHARE = 4
+"""Of a budget, what one such fixer may take: one part in so many."""
 
 
 @dataclass
@@ -30,6 +32,8 @@ class AskingTime:
 
     left_ns: int | None = None
     """For all fixers; None: no limit but that of each."""
+    promising_ns: int = EACH_NS
+    """For one that promises much."""
     clock: Callable[[], int] = field(default=time.monotonic_ns, repr=False)
     over: dict[str, str] = field(default_factory=dict)
     """Fixers that are not asked again, with what is told of them."""
@@ -37,17 +41,20 @@ class AskingTime:
     @classmethod
     def of(cls, budget_ns: int | None) -> AskingTime:
         """The share of a budget; None: there is none."""
-        return cls(None if budget_ns is None else max(LEAST_NS, budget_ns // SHARE))
+        if budget_ns is None:
+            return cls()
+        return cls(max(LEAST_NS, budget_ns // SHARE), max(EACH_NS, budget_ns // PROMISING_SHARE))
 
     @contextmanager
     def limited(self, fixer: str, promised_share: float = 0.0) -> Iterator[None]:
         """Ask a fixer within. Raises TookTooLong, with what to tell, where there is no time for it."""
         if fixer in self.over:
             raise TookTooLong(self.over[fixer])
-        promising = self.left_ns is None or promised_share >= PROMISING
-        if not promising and self.left_ns == 0:
+        limit_ns = EACH_NS if self.left_ns is None else min(EACH_NS, self.left_ns)
+        if promised_share >= PROMISING:
+            limit_ns = self.promising_ns
+        if limit_ns == 0:
             raise TookTooLong("no time was left to see what it would change")
-        limit_ns = EACH_NS if promising else min(EACH_NS, self.left_ns or 0)
         began_ns = self.clock()
         try:
             with time_limit(limit_ns, self.clock):

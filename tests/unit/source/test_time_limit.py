@@ -68,3 +68,5 @@ def test_what_promises_much_is_asked_though_all_time_for_asking_is_over() -> Non
         pytest.fail("there is no time for it")
     with asking.limited("large", PROMISING):
         check_time()
+    assert AskingTime.of(8 * EACH_NS).promising_ns == 2 * EACH_NS
+    assert AskingTime.of(EACH_NS).promising_ns == EACH_NS
