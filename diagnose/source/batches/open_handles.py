@@ -39,6 +39,7 @@ _HANDLES = (
     *("torch.multiprocessing.", "torch.distributed.", "PIL.Image.open", "linecache.", "fileinput.", "memoryview"),
     *("torch.utils.data.DataLoader", "torch.utils.data._utils", "torchvision.io.VideoReader", "pandas.HDFStore"),
     *("pandas.ExcelFile", "builtins.memoryview", "weakref.", "contextlib.", "ctypes."),
+    *("zlib.compressobj", "zlib.decompressobj"),
 )
 _PLAIN = frozenset(
     {
@@ -58,6 +59,8 @@ _PLAIN = frozenset(
     | {"dataclasses", "operator", "typing", "time", "hashlib", "logging", "argparse", "types", "enum", "io", "struct"}
     | {"decimal", "fractions", "statistics", "array", "bisect", "heapq", "textwrap", "unicodedata", "sys", "einops"}
     | {"skimage", "cv2", "imageio", "librosa", "soundfile", "nltk", "omegaconf", "hydra", "timm", "kornia", "abc"}
+    | {"zlib", "binascii", "calendar", "zoneinfo", "colorsys", "cmath", "numbers", "difflib", "pprint", "shlex"}
+    | {"platform", "locale", "configparser", "tomllib", "plistlib", "marshal", "ipaddress", "keyword", "graphlib"}
     | {"polars", "pyarrow", "base64", "html", "uuid", "warnings", "fnmatch", "networkx", "torch_geometric", "ast"}
 )
 """Libraries whose functions return plain data, or transforms of it, but for those that are listed as handles."""

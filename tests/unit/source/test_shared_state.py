@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from textwrap import dedent, indent
 
 import pytest
 
+import diagnose.cli
 from diagnose.fixer import Advice, Edits, Facts, Site, example_request, lines_with
 from diagnose.plugins import load
 
@@ -114,6 +116,7 @@ CURRICULUM = "class Strength:\n    value = 0.0\n    def step(self):\n        sel
         program("x = self.x[i] * 2\nx += 1\nreturn x, i", STORED),
         program("return self.x[i], i", "with open('x.json') as f:\n    self.x = json.load(f)", top="import json\n"),
         program("return self.x[i], i", "self.x = open('x.txt').read().splitlines()"),
+        program("return zlib.decompress(self.x[i]), i", "self.x = [zlib.compress(b'1')]", top="import zlib\n"),
         program("return self.x[i], i", "self.x = np.memmap('x.bin', dtype=np.float32)"),
         program("return np.load('x.npy', mmap_mode='r')[i], i"),
         program("return self.x[i], i", "self.x = np.load('x.npy', mmap_mode='r')"),
@@ -178,6 +181,7 @@ def test_workers_are_given_to_a_dataset_whose_samples_depend_on_their_index_alon
         # Handles.
         (program(RECORDS, "self.file = open('x.bin', 'rb')  # !"), "# !"),
         (program(RECORDS, "self.file = zipfile.ZipFile('x.zip').open('x')  # !"), "# !"),
+        (program(RECORDS, "self.file = zlib.decompressobj()  # !", top="import zlib\n"), "# !"),
         (program("return self.file['x'][i], i", "self.file = h5py.File('x.h5')  # !"), "# !"),
         (program("return self.rows[i], i", "self.rows = h5py.File('x.h5')['rows']  # !"), "# !"),
         (program("return self.base.execute('x').fetchone(), i", "self.base = sqlite3.connect('x')  # !"), "# !"),
@@ -312,3 +316,8 @@ def test_only_errors_that_are_caught_around_the_loop_come_as_others(guarded: str
         assert isinstance(asked("loader-workers", text), Edits)
     else:
         refused("loader-workers", text, "# !")
+
+
+def test_the_program_of_the_demo_is_given_workers() -> None:
+    text = (Path(diagnose.cli.__file__).parent / "demo_program" / "train.py").read_text()
+    assert isinstance(asked("loader-workers", text), Edits)
