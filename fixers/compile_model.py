@@ -151,7 +151,8 @@ def _scripted(request: Request, models: Sequence[Built]) -> str | None:
 
 def _records_graphs(request: Request) -> bool:
     """Whether the program records CUDA graphs of its own."""
-    for source in filter(None, map(parse, request.sources.values())):
+    word = re.compile(rf"\b(?:graph|{'|'.join(sorted(_GRAPHED))})\b")
+    for source in filter(None, (parse(text) for text in request.sources.values() if word.search(text))):
         for call in source.every(cst.Call):
             if call_name(call) in _GRAPHED or any(name == "torch.cuda.graph" for name in source.names(call.func)):
                 return True

@@ -74,7 +74,8 @@ def rewrite(request: Request) -> Answer:
     plan = _Plan()
     code = EveryStep(request.sources, request.finding.where)
     for stretch in code.stretches:
-        _to_host(plan, stretch)
+        if stretch.mentions([], ["cpu"]):  # most functions of a large program are never laid out
+            _to_host(plan, stretch)
     for transfer in transfers(code):
         stretch_loop = next((each.loop for each in code.stretches if _holds(each, transfer.call)), None)
         _to_device(plan, transfer.path, transfer.source, transfer.call, transfer.moved, stretch_loop)

@@ -25,6 +25,7 @@ _CHANGES = (
 )
 _EDITS = r"\b(?:dataset|{name})(?:\.\w+)+\.(?:insert|append|extend|pop|remove|clear|update)\("
 _NAME = re.compile(r"(?<![.\w])[A-Za-z_]\w*")
+_DEFINES = re.compile(r"\b(?:class|def)\s+(\w+)")
 _DEEPEST = 4
 
 
@@ -80,18 +81,25 @@ def _names(text: str) -> set[str]:
 
 def _code_of(sources: Mapping[str, str], names: set[str]) -> list[str]:
     """The code of the program's own classes and functions of these names, and of those that they name in turn."""
-    defined: dict[str, list[str]] = {}
+    defining: dict[str, list[Source]] = {}
     for source in filter(None, map(parse, sources.values())):
-        definitions: list[cst.ClassDef | cst.FunctionDef] = [*source.every(cst.ClassDef)]
-        for each in [*definitions, *source.every(cst.FunctionDef)]:
-            defined.setdefault(each.name.value, []).append(source.code(each))
+        for name in set(_DEFINES.findall(source.text)):
+            defining.setdefault(name, []).append(source)
     found: list[str] = []
     waiting = list(names)
     while waiting:
-        texts = defined.pop(waiting.pop(), [])
+        name = waiting.pop()
+        texts = [code for source in defining.pop(name, ()) for code in _definitions(source, name)]
         found += texts
         waiting += _names(" ".join(texts))
     return found
+
+
+def _definitions(source: Source, name: str) -> Iterator[str]:
+    """The code of the classes, then of the functions of a name."""
+    kinds: tuple[type[cst.ClassDef] | type[cst.FunctionDef], ...] = (cst.ClassDef, cst.FunctionDef)
+    for kind in kinds:
+        yield from (source.code(each) for each in source.every(kind) if each.name.value == name)
 
 
 def _changes_itself(text: str) -> str | None:

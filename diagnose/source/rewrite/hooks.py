@@ -29,6 +29,7 @@ _ON_CALLS = frozenset(
     {"register_forward_hook", "register_forward_pre_hook", "register_module_forward_hook"}
     | {"register_module_forward_pre_hook", "create_feature_extractor", "IntermediateLayerGetter"}
 )
+_ON_MODULES = _ON_CALLS | _REGISTERS - {"register_hook"}
 _LOOKS = re.compile(r"\b(isnan|isinf|isfinite)\(")
 _CHANGES = re.compile(
     r"\.(append|add|update|extend|setdefault|mul_|add_|clamp_|copy_|zero_|fill_|backward|save)\(|\bglobal\b"
@@ -50,10 +51,10 @@ def forward_hook(sources: Mapping[str, str]) -> str | None:
 def module_hook(sources: Mapping[str, str]) -> str | None:
     """The file and line of the first hook on calls or gradients of modules; hooks on tensors are none."""
     for path, text in sources.items():
-        source = parse(text) if "_hook" in text else None
+        source = parse(text) if "_hook" in text and any(name in text for name in _ON_MODULES) else None
         for call in source.every(cst.Call) if source is not None else ():
             assert source is not None
-            if call_name(call) in _ON_CALLS | _REGISTERS - {"register_hook"}:
+            if call_name(call) in _ON_MODULES:
                 return f"{path}:{source.lines_of(call)[0]}"
     return forward_hook(sources)
 

@@ -42,11 +42,15 @@ class Compiled:
         return None
 
 
+_COMPILE = re.compile(r"(?<!\bre\.)\bcompile\b")
+"""What a file holds that compiles more than regular expressions."""
+
+
 def compilations(sources: Mapping[str, str]) -> tuple[Compiled, ...]:
     """Every use of torch.compile, or of a module's own `compile`, in the order of the text."""
     found: list[Compiled] = []
     for path, text in sources.items():
-        source = parse(text) if "compile" in text else None
+        source = parse(text) if _COMPILE.search(text) else None
         if source is None:
             continue
         imported = _imported(source)

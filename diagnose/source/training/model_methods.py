@@ -14,13 +14,13 @@ __all__ = ["called_methods"]
 
 def called_methods(step: TrainingStep, sources: Mapping[str, str]) -> list[str]:
     """Their code (`agent.act`), of classes in these files that are modules without a `forward`; each once."""
-    methods = {name for source in filter(None, map(parse, sources.values())) for name in _methods(source)}
-    calls = step.source.every(cst.Call, step.turn)
-    found = [
-        step.source.code(call.func)
-        for call in calls
-        if isinstance(call.func, cst.Attribute) and call.func.attr.value in methods
-    ]
+    calls = [call.func for call in step.source.every(cst.Call, step.turn) if isinstance(call.func, cst.Attribute)]
+    called = {func.attr.value for func in calls}
+    parsed = (parse(text) for text in sources.values() if "Module" in text)
+    # A file that defines none of these names is not laid out.
+    holding = (source for source in parsed if source is not None and source.function_names & called)
+    methods = {name for source in holding for name in _methods(source)}
+    found = [step.source.code(func) for func in calls if func.attr.value in methods]
     return list(dict.fromkeys(code for code in found if not code.startswith(("self.", "super("))))
 
 

@@ -137,8 +137,7 @@ def _is_unknown(
 
 def _own_names(sources: Mapping[str, str]) -> frozenset[str]:
     """The functions of a program."""
-    parsed = filter(None, map(parse, sources.values()))
-    return frozenset(each.name.value for source in parsed for each in source.every(cst.FunctionDef))
+    return frozenset(name for source in filter(None, map(parse, sources.values())) for name in source.function_names)
 
 
 def asks_rank(source: Source, branch: cst.If) -> bool:

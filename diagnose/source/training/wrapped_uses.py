@@ -35,9 +35,11 @@ def use_of_wrapper(sources: Mapping[str, str], compiled: Compiled) -> str | None
     known: set[str] = set()
     while names - known:
         known = set(names)
-        names |= {alias for source in parsed.values() for alias in _aliases(parsed, source, known)}
+        names |= {
+            alias for source in parsed.values() if source.mentions(*known) for alias in _aliases(parsed, source, known)
+        }
     for path, source in parsed.items():
-        for node in source.walk():
+        for node in source.walk() if source.mentions(*names) else ():
             if _asks(source, node, names):
                 return f"{path}:{source.lines_of(node)[0]}"
     return None
@@ -66,7 +68,7 @@ def _aliases(parsed: Mapping[str, Source], source: Source, names: set[str]) -> I
                 yield arg.keyword.value
                 continue
             for other in parsed.values():
-                for function in other.every(cst.FunctionDef):
+                for function in other.every(cst.FunctionDef) if other.mentions(call_name(call)) else ():
                     given = [each.name.value for each in function.params.params if each.name.value != "self"]
                     made = other.inside(function, cst.ClassDef) if function.name.value == "__init__" else None
                     name = made.name.value if made is not None else function.name.value

@@ -93,6 +93,11 @@ class Outline:
             if not inner
         )
 
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The names of all functions, those within others too."""
+        return frozenset(node.name for node, _, _ in _defined(self._tree.body, is_method=False, inner=False))
+
 
 def _defined(
     body: list[ast.stmt], *, is_method: bool, inner: bool

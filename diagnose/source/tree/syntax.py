@@ -90,6 +90,12 @@ class Source:
         outline = self._outline or read_outline(self.text)
         return outline.functions if outline is not None else ()
 
+    @cached_property
+    def function_names(self) -> frozenset[str]:
+        """The names of all functions, those within others too."""
+        outline = self._outline or read_outline(self.text)
+        return outline.names if outline is not None else frozenset()
+
     def function(self, number: int) -> cst.FunctionDef:
         """The function with a number (`Function.number`)."""
         return self._functions[number]
