@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import libcst as cst
 
@@ -39,24 +39,24 @@ _TELLS = re.compile(r"\bprint\(|\blogg(?:er|ing)\b|\b(?:write|warn)\(")
 
 def forward_hook(sources: Mapping[str, str]) -> str | None:
     """The file and line at which a program first hooks the calls of modules; None where it hooks none."""
-    for path, text in sources.items():
-        source = parse(text) if any(name in text for name in _ON_CALLS) else None
-        for call in source.every(cst.Call) if source is not None else ():
-            assert source is not None
-            if call_name(call) in _ON_CALLS:
-                return f"{path}:{source.lines_of(call)[0]}"
-    return None
+    return _first_call(sources, _ON_CALLS)
 
 
 def module_hook(sources: Mapping[str, str]) -> str | None:
     """The file and line of the first hook on calls or gradients of modules; hooks on tensors are none."""
+    hooking = {path: text for path, text in sources.items() if "_hook" in text}
+    return _first_call(hooking, _ON_MODULES) or forward_hook(sources)
+
+
+def _first_call(sources: Mapping[str, str], names: Collection[str]) -> str | None:
+    """The file and line of the first call of one of these names; a file without any of them is not parsed."""
     for path, text in sources.items():
-        source = parse(text) if "_hook" in text and any(name in text for name in _ON_MODULES) else None
+        source = parse(text) if any(name in text for name in names) else None
         for call in source.every(cst.Call) if source is not None else ():
             assert source is not None
-            if call_name(call) in _ON_MODULES:
+            if call_name(call) in names:
                 return f"{path}:{source.lines_of(call)[0]}"
-    return forward_hook(sources)
+    return None
 
 
 def is_watching_hook(source: Source, call: cst.Call) -> bool:
