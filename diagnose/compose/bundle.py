@@ -111,10 +111,7 @@ class Bundle:
 
 
 def gather(
-    stack: Stack,
-    queue: Sequence[Candidate],
-    allow: Collection[Gate],
-    on_ask: Callable[[Fixer], None] = lambda _: None,
+    stack: Stack, queue: Sequence[Candidate], allow: Collection[Gate], on_ask: Callable[[Fixer], None] = lambda _: None
 ) -> Bundle:
     """All fixes of the queue that go together, each put on top of those before it.
 
@@ -184,12 +181,10 @@ class Gathering:
         chosen = fits[0]
         if (chosen.fixer.gate is Gate.TRAINING) is not trains:
             return not trains
-        more = ProposedEdits(found.proposal, tuple(fits), found.advice)
-        stack = self.stack.with_fix(
+        self.members.append(ProposedEdits(found.proposal, tuple(fits), found.advice))
+        self.stack = self.stack.with_fix(
             chosen.fixer, found.proposal.findings, chosen.setting, chosen.answer, together=True, foreseen=foreseen
         )
-        members = [*self.members, more]
-        self.members, self.stack = members, stack  # no call between the two: an interruption leaves both or none
         return trains
 
 

@@ -41,17 +41,17 @@ from diagnose.plugins import Catalogue
 from diagnose.program import Program
 from diagnose.session import PatchAccepted
 from diagnose.source.tree.time_limit import TookTooLong
+from diagnose.trial.interruption import TimeIsUp, interrupted_at
 from diagnose.trial.planning.estimates import Plan
 from diagnose.trial.schedule import Deadline, Schedule
-from diagnose.trial.time_limit import TimeIsUp, interrupted_at
 from diagnose.units import format_ns
 from diagnose.what_if import foresee
 
 WITHOUT_ASKING = frozenset({Gate.BITWISE, Gate.ROUNDING})
 """Classes of fixes that are tried unless the user says otherwise."""
 _FEW = 3
-MOST_TO_ASK = 4
-"""One part in so many of the time that is left may pass while fixers look at the program."""
+MOST_TO_FORESEE = 4
+"""One part in so many of the time that is left may pass while it is foreseen what kept fixes will bring to light."""
 
 
 class GreedySearch:
@@ -179,7 +179,7 @@ class GreedySearch:
         known, names = self._stack.known, bundle.names
         if known.traces and names not in self._foreseen:
             waiting = [one.fixer for one in self._queue]
-            with contextlib.suppress(TimeIsUp), interrupted_at(self._deadline.part(MOST_TO_ASK)):
+            with contextlib.suppress(TimeIsUp), interrupted_at(self._deadline.part(MOST_TO_FORESEE)):
                 found = foresee(known.traces[0], self._catalogue, bundle.rules)
                 bundle = with_foreseen(bundle, self._stack, found, self._program, self._catalogue, waiting, self._done)
             self._foreseen[names] = bundle

@@ -6,5 +6,5 @@ bench ──▶ planning       what runs when
      ├──▶ standalone, baseline_failure, mechanism ─────────────────┘
      └──▶ process       all of these run in processes of `process`
 schedule, watched_cost      how long turns, starts and profiler windows take
-time_limit                  ends what computes for too long
+interruption                ends what computes for too long
 """

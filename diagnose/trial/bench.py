@@ -178,9 +178,16 @@ class Bench:
         """The program as found against a twin, until they agree as closely as this."""
         self._on_phase("measuring what this machine can resolve", "original against itself")
         patience = self._deadline.part(MOST_OF_BUDGET)
-        duel = replace(self._duel(), control=True, mortal=self._mortal, patience=patience, trace=False)
         twin = self._copies.make({}, f"twin-{self._started}")
-        duel = replace(duel, resolution=None, enough=resolution)
+        duel = replace(
+            self._duel(),
+            control=True,
+            mortal=self._mortal,
+            patience=patience,
+            trace=False,
+            resolution=None,
+            enough=resolution,
+        )
         return self._compare(duel, original, twin, "control", UpcomingWork())
 
     def choose(self, candidates: Sequence[Program], on_try: OnSetting, *, scale: bool = False) -> list[int]:

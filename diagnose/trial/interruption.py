@@ -1,4 +1,4 @@
-"""Ends analysis that would outlast a deadline: looking at source code and traces, which waits for nothing.
+"""Ends analysis that would outlast a deadline: replaying and reading traces, which waits for nothing.
 
 What waits for processes looks at the clock by itself. What computes does not, and may take minutes in a large program:
 it gets an exception from outside. That must only happen where nothing is held that has to be given back.

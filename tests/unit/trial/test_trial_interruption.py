@@ -6,8 +6,8 @@ import contextlib
 
 import pytest
 
+from diagnose.trial.interruption import TimeIsUp, interrupted_at
 from diagnose.trial.schedule import Deadline
-from diagnose.trial.time_limit import TimeIsUp, interrupted_at
 from diagnose.units import NS_PER_MS, NS_PER_S
 
 
