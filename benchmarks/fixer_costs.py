@@ -131,7 +131,7 @@ def _rank(name: str) -> int:
 
 
 def _answers(fixer: Fixer, request: Request) -> list[object]:
-    """What it says for its first and its last setting."""
+    """The fixer's answers for its first and its last setting."""
     settings = list(fixer.settings(request))
     return [
         _written(fixer.rewrite(replace(request, setting=setting))) for setting in [*settings[:1], *settings[1:][-1:]]

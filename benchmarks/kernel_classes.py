@@ -63,7 +63,7 @@ class Compared:
 
     @property
     def error(self) -> float | None:
-        """Of the bytes, in part of what was counted; None where they are unknown."""
+        """The error of the computed bytes, as a share of the counted ones; None where they are unknown."""
         return abs(self.predicted_bytes / self.counted_bytes - 1) if self.predicted_bytes >= 0 else None
 
 

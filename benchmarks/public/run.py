@@ -43,7 +43,7 @@ sys.path.insert(0, str(HERE))
 from data import MAKERS  # noqa: E402 - a folder of scripts, no package
 
 START_S = 120
-"""What a program may take until its first printed figure, compiling included."""
+"""Seconds that a program may take until its first printed figure, compiling included."""
 FIX_ARMS = {"rounding": (), "training": ("--allow", "training")}
 
 
@@ -74,7 +74,7 @@ class Program:
 
 @dataclass
 class Row:
-    """What was measured of one program: printed figures' speeds by arm, one a repeat."""
+    """Speeds of one program by arm, one for each repeat, as its printed figures give them."""
 
     name: str
     commit: str
@@ -185,7 +185,7 @@ def _fixed(
 
 
 def printed_figures(words: Sequence[str], place: Path, pattern: str, seconds: float, log: Path) -> list[float]:
-    """What the program prints of its speed in so many seconds, but for the first third, in which it warms up."""
+    """The figures of speed that a program prints in so many seconds, without the first third, in which it warms up."""
     found: list[tuple[float, float]] = []
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     with (

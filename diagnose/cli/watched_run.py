@@ -40,7 +40,7 @@ from diagnose.units import NS_PER_S, format_ns, parse_duration_ns, printable
 DEFAULT_BUDGET, NO_BUDGET = "10m", "none"
 INTERRUPTED = Cancelled.exit_code
 CLOSING_NS = 3 * NS_PER_S
-"""Of a budget, to end what still runs, take copies away and write the report; Python's own start is in it."""
+"""The part of a budget that ends processes, removes copies and writes the report; starting Python counts too."""
 PAGE = "report.html"
 PROGRAM_FAILED = ProgramFailed.exit_code
 _SILENT = (-signal.SIGSEGV, -signal.SIGBUS)
@@ -249,7 +249,7 @@ def on_one_host(words: Split) -> None:
 
 
 def budget_of(args: argparse.Namespace, default: str = NO_BUDGET) -> int | None:
-    """What --budget says, in ns, or else the default; None for `none`. Raises UsageError for what is no duration."""
+    """The value of --budget in ns, or the default's; None for `none`. Raises UsageError for what is no duration."""
     said = args.budget or default
     try:
         budget_ns = parse_duration_ns(said) if said != NO_BUDGET else None
