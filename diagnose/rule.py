@@ -1,9 +1,10 @@
-"""All that a file in `rules/` needs to import.
+"""What a rule is: a pure function from the measures of one rank to claims about its time.
 
-A rule is a pure function from the measures of one rank to claims about its time. It names an ailment, never a cure.
-The file's docstring is its documentation, under the headings *What it finds*, *Why it costs*, *What proves it*,
-*What fixes it*; `diagnose explain NAME` prints it. The file ends in `RULE = Rule(...)` with drawn examples: at least
-one that fires, and at least one that looks alike and must stay silent. Shared tests run them all.
+It names an ailment, never a cure. A file in `rules/` takes from here what it is made of, and from `diagnose.measure`
+and `diagnose.trace` what it needs to look at a recording. Its docstring is its documentation, under the headings *What
+it finds*, *Why it costs*, *What proves it*, *What fixes it*; `diagnose explain NAME` prints it. It ends in
+`RULE = Rule(...)` with drawn examples: at least one that fires, and at least one that looks alike and must stay silent.
+Shared tests run them all.
 """
 
 from __future__ import annotations
@@ -13,182 +14,36 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from diagnose.measure import Measures
-from diagnose.measure.comm.bucket_plan import planned_buckets
-from diagnose.measure.comm.collectives import SMALL_BYTES, Phase
-from diagnose.measure.comm.communication_waste import BUCKET_BYTES, Waste
-from diagnose.measure.comm.ddp_unused_parameters import UnusedParameterSearch, used_map
-from diagnose.measure.comm.faster_collectives import shortened
-from diagnose.measure.comm.fsdp_resharding import worth_keeping
-from diagnose.measure.comm.overheads import held_share
-from diagnose.measure.comm.redundant_collectives import without_collectives
-from diagnose.measure.job.ranks import Job, JobRow, Lateness, listed
-from diagnose.measure.kernels.eager_attention import WrittenAttention, product_flop, scores_shape
-from diagnose.measure.kernels.launch_order import LaunchOrder
-from diagnose.measure.kernels.matmuls import Matmuls, best_rate
-from diagnose.measure.kernels.misaligned_matmuls import MisalignedMatmuls
-from diagnose.measure.lines.collective_lines import issuing_of, issuing_ops, places_by_cost
-from diagnose.measure.lines.op_lines import places_of_ops
-from diagnose.measure.memory.leaks import backward_begins, kept_by, places_by_stack
+from diagnose.measure.job.ranks import Job
 from diagnose.measure.replay.replay import Cut
-from diagnose.measure.replay.savings import (
-    gained_ns,
-    recoverable_ns,
-    scaled_ns,
-    sped_up,
-    without,
-    without_host_ns,
-    without_waiting_ns,
-    without_waits,
-)
-from diagnose.measure.roofline.kernel_bounds import Bound
-from diagnose.measure.roofline.op_costs import FORMATS
-from diagnose.measure.roofline.saved_bytes import argument_bytes
-from diagnose.measure.steps.idle import LATENCY_NS, REFILL_NS
-from diagnose.measure.steps.outlier_steps import (
-    AFTER_WINDOW,
-    Stalls,
-    StepTimes,
-    exceptional_steps,
-    median_low,
-    stalls_of,
-    step_times,
-)
-from diagnose.measure.views.growth import growth, growth_between
-from diagnose.measure.views.host_activity import ALLOCATIONS
-from diagnose.measure.views.kernel_classes import KernelClass, matmul_format
-from diagnose.measure.views.names import named
-from diagnose.measure.views.noise import median_surely
-from diagnose.measure.views.shapes import dtypes_of, shapes_of
-from diagnose.measure.views.stacks import sampled
-from diagnose.model import (
-    Accounting,
-    CannotTell,
-    CollectiveCurve,
-    Confidence,
-    Evidence,
-    Facts,
-    Finding,
-    MemoryPeak,
-    Place,
-    Scalar,
-    Site,
-    SyncSite,
-)
-from diagnose.trace import Collective, StackFrame, Trace
+from diagnose.model import CannotTell, Confidence, Evidence, Facts, Finding, Place, Scalar, Site
+from diagnose.trace import Trace
 from diagnose.trace.drawn import drawn
 from diagnose.trace.intervals import Intervals
-from diagnose.trace.schema import (
-    Bool,
-    CopyDirection,
-    Counters,
-    Float64,
-    Int64,
-    Memory,
-    MemoryAction,
-    RangeKind,
-    StepLog,
-    WorkKind,
-)
 from diagnose.units import format_bytes, format_count, format_ns, format_share
 
 __all__ = [
-    "AFTER_WINDOW",
-    "ALLOCATIONS",
-    "BUCKET_BYTES",
-    "FORMATS",
-    "LATENCY_NS",
-    "REFILL_NS",
-    "SMALL_BYTES",
-    "Accounting",
-    "Bool",
-    "Bound",
     "CannotTell",
     "Claim",
-    "Collective",
-    "CollectiveCurve",
     "Confidence",
-    "CopyDirection",
-    "Counters",
-    "Cut",
     "Evidence",
     "Facts",
     "Finding",
-    "Float64",
-    "Int64",
     "Intervals",
-    "Job",
     "JobClaim",
-    "JobRow",
-    "KernelClass",
-    "Lateness",
-    "LaunchOrder",
-    "Matmuls",
     "Measures",
-    "Memory",
-    "MemoryAction",
-    "MemoryPeak",
-    "MisalignedMatmuls",
-    "Phase",
     "Place",
-    "RangeKind",
     "Rule",
     "Scalar",
     "Site",
-    "StackFrame",
-    "Stalls",
-    "StepLog",
-    "StepTimes",
     "Symptom",
-    "SyncSite",
     "Trace",
-    "UnusedParameterSearch",
-    "Waste",
-    "WorkKind",
-    "WrittenAttention",
-    "argument_bytes",
-    "backward_begins",
-    "best_rate",
     "drawn",
-    "dtypes_of",
-    "exceptional_steps",
     "format_bytes",
     "format_count",
     "format_ns",
     "format_share",
-    "gained_ns",
-    "growth",
-    "growth_between",
-    "held_share",
-    "issuing_of",
-    "issuing_ops",
-    "kept_by",
-    "listed",
-    "matmul_format",
-    "median_low",
-    "median_surely",
-    "named",
     "nothing_alone",
-    "places_by_cost",
-    "places_by_stack",
-    "places_of_ops",
-    "planned_buckets",
-    "product_flop",
-    "recoverable_ns",
-    "sampled",
-    "scaled_ns",
-    "scores_shape",
-    "shapes_of",
-    "shortened",
-    "sped_up",
-    "stalls_of",
-    "step_times",
-    "used_map",
-    "without",
-    "without_collectives",
-    "without_host_ns",
-    "without_waiting_ns",
-    "without_waits",
-    "worth_keeping",
 ]
 
 

@@ -34,20 +34,16 @@ from diagnose.fixer import (
     Request,
     Scalar,
     Site,
-    Source,
-    Splice,
-    compilations,
-    ensure_import,
     example_request,
     lines_with,
-    only_statement,
-    parse,
-    remove_statements,
-    scope_of,
-    within,
-    without_import,
-    wrapped,
 )
+from diagnose.source.dataflow.flow import scope_of, within
+from diagnose.source.rewrite.leftovers import without_import
+from diagnose.source.rewrite.removal import remove_statements
+from diagnose.source.rewrite.with_blocks import wrapped
+from diagnose.source.training.compilation import compilations
+from diagnose.source.tree.edits import Source, Splice, ensure_import, parse
+from diagnose.source.tree.syntax import only_statement
 
 _LOGGER = re.compile(r"(^|[._])log(ger|ging)?$", re.IGNORECASE)
 _LEVELS = frozenset({"debug", "info", "warning", "warn", "error", "exception", "critical", "log"})
