@@ -2,9 +2,10 @@
 
     framework_python(trace, thread, stretches)     # the part of some time on the training thread
 
-Where Python calls are recorded, the innermost one tells that is neither built in nor of the standard library. Where
-none are, two kinds of time are known all the same: calls of the optimizer, which the profiler marks, and the start of
-a backward pass, from the gradient of the loss (`aten::ones_like`) to the first operator of the autograd engine.
+Where Python calls are recorded, the innermost one tells that is neither built in nor of the standard library; so does
+the innermost frame of a sampled stack. Without calls, two kinds of time are known all the same: calls of the optimizer,
+which the profiler marks, and the start of a backward pass, from the gradient of the loss (`aten::ones_like`) to the
+first operator of the autograd engine.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 from diagnose.measure.views.host_activity import on_threads
 from diagnose.measure.views.names import named
 from diagnose.measure.views.nesting import nested
+from diagnose.measure.views.stacks import Stack, sampled
 from diagnose.trace import Trace
 from diagnose.trace.intervals import Intervals
 from diagnose.trace.schema import MISSING, Bool
@@ -50,7 +52,7 @@ def framework_python(trace: Trace, thread: int, stretches: Intervals) -> Interva
         ranges = trace.ranges
         known = named(trace.names, ranges.name, _OPTIMIZER) & on_threads(ranges.thread, threads)
         optimizer = Intervals.of(ranges.start_ns[known], ranges.end_ns[known])
-        found = stretches & (optimizer | _backward_starts(trace, thread))
+        found = stretches & (optimizer | _backward_starts(trace, thread) | _sampled_in(trace))
     return found - found.at_least(_LONGEST_NS)
 
 
@@ -74,6 +76,16 @@ def _innermost_in(trace: Trace, near: Bool, stretches: Intervals) -> Intervals:
     own = np.where(then == MISSING, False, torch[trace.frames.name[rows]][then]) if len(rows) else then[:0] > 0
     begins = times[:-1][own[:-1]]
     return stretches & Intervals.of(begins, times[1:][own[:-1]])
+
+
+def _sampled_in(trace: Trace) -> Intervals:
+    """Time for which the samples stand that saw the framework's Python run."""
+    return sampled(trace, {index for index, stack in enumerate(trace.stacks) if _is_in_framework(stack)})
+
+
+def _is_in_framework(stack: Stack) -> bool:
+    file = next((frame.file for frame in stack if not _STANDARD.search(frame.file)), "")
+    return _FRAMEWORK.search(file) is not None
 
 
 def _is_standard(file: str) -> bool:

@@ -73,3 +73,20 @@ def test_without_stacks_the_start_of_a_backward_pass_is_known_by_its_operators()
     begin = int(trace.ops.start_ns.min())
     found = framework_python(trace, 0, Intervals.of([begin], [begin + 20 * MS]))
     assert list(found) == [(begin + 7 * MS, begin + 11 * MS)]
+
+
+def test_without_recorded_calls_the_innermost_frame_of_a_sample_tells() -> None:
+    """The program's line calls `clip_grad_norm_`: where that is seen to run, the program's own Python does not."""
+    drawing = """
+        host: ol          ol
+        gpu :   kkk         kkk
+        line:     ssssssss
+        step:                   |
+        """
+    user = ("train.py", 98, "main")
+    clip = ("/venv/lib/python3.11/site-packages/torch/nn/utils/clip_grad.py", 36, "_no_grad_wrapper")
+    enum = ("/usr/lib/python3.11/contextlib.py", 81, "inner")
+    assert stalled(drawing, stacks={"s": [user]})
+    assert not stalled(drawing, stacks={"s": [clip, user]})
+    assert not stalled(drawing, stacks={"s": [enum, clip, user]})
+    assert stalled(drawing, stacks={"s": [enum, user, clip]})
