@@ -40,6 +40,20 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Check, write, say what was written."""
     folder, change = _chosen(args.patch)
+    check(folder, change)
+    if args.only or args.without:
+        folder, change = _some(folder, change, args)
+    if not args.dry_run:
+        write(folder, change)
+    result(report(change, folder, written=not args.dry_run, as_json=args.json))
+    if not args.dry_run:
+        for line in afterwards(folder, change):
+            talk(line)
+    return 0
+
+
+def check(folder: Path, change: Patch) -> None:
+    """Raise UsageError for a patch that changes nothing, and PatchConflict for one that cannot be written."""
     require_near(folder, change)
     if not change.changes and change.command is None:
         raise UsageError(f"{folder.name}: the patch changes nothing")
@@ -47,26 +61,30 @@ def run(args: argparse.Namespace) -> int:
         patch.check(change)
     except PatchConflict as error:
         raise _explained(error, folder, change) from error
-    if args.only or args.without:
-        folder, change = _some(folder, change, args)
-    if not args.dry_run:
-        if not (folder / patch.MANIFEST).exists():
-            keep(folder, change)
-        if change.changes:
-            patch.apply(change, folder)
-    result(report(change, folder, written=not args.dry_run, as_json=args.json))
-    if not args.dry_run and change.command is not None:
+
+
+def write(folder: Path, change: Patch) -> None:
+    """Write a patch that was checked, and keep it in `folder` so that it can be taken back."""
+    if not (folder / patch.MANIFEST).exists():
+        keep(folder, change)
+    if change.changes:
+        patch.apply(change, folder)
+
+
+def afterwards(folder: Path, change: Patch) -> list[str]:
+    """What to know and to type once a patch is written."""
+    lines = []
+    if change.command is not None:
         only = "" if change.changes else "no file changes; "
-        talk(f"{only}start it with this command from now on: {folder / patch.COMMAND} keeps it")
-    if not args.dry_run:
+        lines.append(f"{only}start it with this command from now on: {folder / patch.COMMAND} keeps it")
+    if change.changes:
         named_so = "" if folder.is_relative_to(RUNS.parent) else f" {shlex.quote(str(folder))}"
-        if change.changes:
-            talk(f"`diagnose revert{named_so}` takes it back")
-        if (folder / JOURNAL).exists():
-            newest = latest()
-            which = "" if newest is not None and folder.samefile(newest) else f" {shlex.quote(str(folder))}"
-            talk(f"`diagnose report{which} --format markdown` has the text for a pull request")
-    return 0
+        lines.append(f"`diagnose revert{named_so}` takes it back")
+    if (folder / JOURNAL).exists():
+        newest = latest()
+        which = "" if newest is not None and folder.samefile(newest) else f" {shlex.quote(str(folder))}"
+        lines.append(f"`diagnose report{which} --format markdown` has the text for a pull request")
+    return lines
 
 
 def _some(run: Path, whole: Patch, args: argparse.Namespace) -> tuple[Path, Patch]:

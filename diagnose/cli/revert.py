@@ -9,6 +9,7 @@ from diagnose.cli.apply import by_hand, elsewhere, is_project, named, report, re
 from diagnose.cli.streams import result
 from diagnose.errors import PatchConflict, UsageError
 from diagnose.program import patch
+from diagnose.program.patch import Patch
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -26,6 +27,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Check, restore, say what was restored."""
     folder = _chosen(args.run)
+    change = take_back(folder)
+    result(report(change, folder, written=True, as_json=args.json, verb="restored"))
+    return 0
+
+
+def take_back(folder: Path) -> Patch:
+    """Restore the files that the patch of `folder` changed. Raises PatchConflict where they were edited since."""
     change = patch.load(folder)
     require_near(folder, change)
     try:
@@ -33,8 +41,7 @@ def run(args: argparse.Namespace) -> int:
     except PatchConflict as error:
         way_out = f"to take the fix out and keep your edit: {by_hand(folder, change, '-R')}"
         raise PatchConflict(f"{error}; {way_out}") from error
-    result(report(change, folder, written=True, as_json=args.json, verb="restored"))
-    return 0
+    return change
 
 
 def _chosen(name: str | None) -> Path:

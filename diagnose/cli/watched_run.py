@@ -35,6 +35,7 @@ from diagnose.report.progress import Progress
 from diagnose.report.vocabulary import how_it_ended
 from diagnose.session import AnyEvent, RunEnded, RunStarted, Session, State, Warned
 from diagnose.trial.schedule import Schedule
+from diagnose.trial.skip_request import SkipRequest
 from diagnose.units import NS_PER_S, format_ns, parse_duration_ns, printable
 
 DEFAULT_BUDGET, NO_BUDGET = "10m", "none"
@@ -84,6 +85,7 @@ class Watching:
         self.session = Session.create(program.name, self._happened, root)
         self._show: Tell = lambda _event: None
         self._stop = threading.Event()
+        self.skip = SkipRequest()
         self._returncode: int | None = None
 
     def carry_out(self, fixing: Fixing | None, plain: bool, as_json: bool) -> int:
@@ -186,6 +188,7 @@ class Watching:
             died,
             self._stop.is_set,
             self.state.started.at_ns if self.state.started is not None else None,
+            self.skip,
         )
         return compose.summary(outcome), outcome.patch is not None
 

@@ -32,6 +32,7 @@ from diagnose.trial.process.capacity import while_watched
 from diagnose.trial.process.process_group import never, undisturbed
 from diagnose.trial.process.write_guard import written_elsewhere
 from diagnose.trial.schedule import Deadline, Schedule
+from diagnose.trial.skip_request import SkipRequest
 from diagnose.trial.watched_cost import start_ns, written_ns
 from diagnose.units import format_ns, format_share
 
@@ -57,10 +58,11 @@ def fix(
     died: bool = False,
     cancelled: Callable[[], bool] = never,
     began_ns: int | None = None,
+    skip: SkipRequest | None = None,
 ) -> Outcome:
     """Try what the findings suggest, on copies below `folder` that are gone in the end; the patch is stored there.
 
-    `began_ns` is when the watched program was started, in ns since the epoch.
+    `began_ns` is when the watched program was started, in ns since the epoch; `skip` lets the user leave one trial.
 
     `died`: memory ran out, and what is looked for is a program that runs; so it is where a copy dies of what it keeps
     from step to step, for which it was watched for too short. Writes nothing to the user's files. Raises
@@ -85,6 +87,7 @@ def fix(
             on_phase=journal.phase,
             on_control=journal.tell_of_control,
             cancelled=cancelled,
+            skip=skip,
             ranks=max(1, len(traces)),
             compiles=any(site.kind == "compile" for site in known.sites),
             mortal=mortal,

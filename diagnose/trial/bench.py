@@ -24,7 +24,7 @@ from diagnose.trial.ab.result import ORIGINAL, Comparison
 from diagnose.trial.ab.sequential import worth
 from diagnose.trial.ab.startup_cost import StartupCosts
 from diagnose.trial.baseline_failure import fails_as_found
-from diagnose.trial.decision import measured, ruled, settled_by_time
+from diagnose.trial.decision import measured, ruled, settled_by_time, skipped
 from diagnose.trial.gates.gate import Gatekeeper
 from diagnose.trial.planning.cost_model import CostModel
 from diagnose.trial.planning.early_arms import Ahead, Turn
@@ -37,6 +37,7 @@ from diagnose.trial.process.process_group import Groups, never, undisturbed
 from diagnose.trial.process.workspace import Workspace
 from diagnose.trial.process.write_guard import protection
 from diagnose.trial.schedule import Deadline, Schedule
+from diagnose.trial.skip_request import SkipRequest
 from diagnose.trial.standalone import Standalone, StandaloneRun, ruling_on_failure
 from diagnose.trial.whole_run.gate import WHOLE_RUN_LIMIT_NS, WholeRunGate
 from diagnose.trial.whole_run.runs import Runs
@@ -75,6 +76,7 @@ class Bench:
         on_phase: OnPhase = lambda _phase, _detail: None,
         on_control: OnControl = lambda _control: None,
         cancelled: Callable[[], bool] = never,
+        skip: SkipRequest | None = None,
         *,
         compiles: bool = False,
         mortal: bool = False,
@@ -89,14 +91,15 @@ class Bench:
         run.
 
         `on_phase` is told of what takes a while and shows no pairs meanwhile, `on_control` of a control that a verdict
-        has asked for. Once `cancelled` says so, whatever waits
-        for a program raises Cancelled.
+        has asked for. Once `cancelled` says so, whatever waits for a program raises Cancelled. `skip` ends the trial of
+        one fix while it is measured; the fix is then not tried.
         """
         self._on_phase = on_phase
         self._on_control = on_control
         self._copies = Workspace(program, folder, dict(environment), compiles)
         self._schedule = schedule
         self._deadline = deadline
+        self._skip = skip or SkipRequest()
         watched = memory or Memory()
         known = fits_twice(watched) if watched.device_bytes is not None else at_once(watched, 2) == 2
         self._fits = True if known else None
@@ -233,8 +236,13 @@ class Bench:
         if numbers is None or (fixer.gate is Gate.TRAINING and halfway is None):
             numbers = original
         coming = self._beside.after_trial(fixer, patched, numbers, halfway.part if halfway else None)
-        duel = replace(self._duel(on_pair), worth=worth(promised))
+        self._skip.begin()
+        duel = replace(self._duel(on_pair), worth=worth(promised), skipped=lambda: self._skip.asked)
         found = self._compare(duel, original, patched, fixer.name, coming)
+        if found.skipped:
+            self._gatekeeper.drop()
+            self._beside.keep_last(self._beside.last(original))
+            return Trial(skipped(measured(fixer, found, self._controls.resolution)))
         self._look_closer(found)
         figures = self._startups.beside(measured(fixer, found, self._controls.resolution), original, patched)
         if found.failed is not None and found.failed[0] == ORIGINAL:

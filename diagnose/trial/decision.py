@@ -27,6 +27,14 @@ def measured(fixer: Fixer, found: Comparison, smallest: float) -> Verdict:
     )
 
 
+def skipped(verdict: Verdict) -> Verdict:
+    """The verdict on what the user left before it was decided."""
+    count = verdict.pairs
+    when = f"after {count} pair{'s' if count > 1 else ''}" if count else "before its first pair"
+    said = f"skipped at your request {when} of blocks"
+    return replace(verdict, decision=Decision.NOT_TRIED, summary=said)
+
+
 def ruled(verdict: Verdict, fixer: Fixer, found: Comparison, gate: GateResult) -> Verdict:
     """The verdict on what is faster."""
     assert found.saving is not None  # or the times would have settled it

@@ -20,26 +20,26 @@ from textual.widgets import ContentSwitcher, Footer, OptionList
 
 from diagnose.report.profile.profile_tables import kernel_table, operator_table
 from diagnose.session import AnyEvent, State
-from diagnose.tui.choices import Choices
-from diagnose.tui.code import ReadSource, read_source
-from diagnose.tui.diff import DiffPane, shown_diff
+from diagnose.tui.drawing.code import ReadSource, read_source
 from diagnose.tui.editor import editor_command
 from diagnose.tui.feed import Feed, StateChanged
-from diagnose.tui.findings import Explain, FindingsPane
-from diagnose.tui.fixes import FixesPane
 from diagnose.tui.header import INTERRUPTED, RunHeader, TabStrip
-from diagnose.tui.help import HelpScreen
-from diagnose.tui.lines import Lines
-from diagnose.tui.output import OutputPane
-from diagnose.tui.overview import FirstFindings, Overview
-from diagnose.tui.present import TABS, present
-from diagnose.tui.profile.memory_tab import MemoryTab
-from diagnose.tui.profile.profile_tab import ProfileTab, SortableTable
-from diagnose.tui.profile.timeline_tab import TimelineTab
-from diagnose.tui.profile.timeline_view import TimelineView
-from diagnose.tui.quit import ConfirmQuit
+from diagnose.tui.screens.help import HelpScreen
+from diagnose.tui.screens.quit import ConfirmQuit
+from diagnose.tui.tabs.diff import DiffPane, shown_diff
+from diagnose.tui.tabs.findings import Explain, FindingsPane
+from diagnose.tui.tabs.fixes import FixesPane
+from diagnose.tui.tabs.memory_tab import MemoryTab
+from diagnose.tui.tabs.output import OutputPane
+from diagnose.tui.tabs.overview import FirstFindings, Overview
+from diagnose.tui.tabs.present import TABS, present
+from diagnose.tui.tabs.profile_tab import ProfileTab, SortableTable
+from diagnose.tui.tabs.timeline_tab import TimelineTab
 from diagnose.tui.terminal import TerminalDriver
 from diagnose.tui.theme import THEME
+from diagnose.tui.widgets.choices import Choices
+from diagnose.tui.widgets.lines import Lines
+from diagnose.tui.widgets.timeline_view import TimelineView
 
 Clock = Callable[[], int]
 Work = Callable[[Callable[[AnyEvent], None]], int]

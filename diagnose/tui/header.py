@@ -14,9 +14,9 @@ from diagnose.report.styled_text import styled
 from diagnose.report.verdict_table import is_idle
 from diagnose.report.vocabulary import ACCENT, BAD, GOOD, how_it_ended
 from diagnose.session import State
-from diagnose.tui.panel import Panel, spread
-from diagnose.tui.present import SHORT, TABS, present
+from diagnose.tui.tabs.present import SHORT, TABS, present
 from diagnose.tui.theme import FAINT
+from diagnose.tui.widgets.panel import Panel, spread
 from diagnose.units import NS_PER_S
 
 INTERRUPTED = Cancelled.exit_code

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from diagnose.session import State, fold, read
 from diagnose.tui.app import DiagnoseApp
-from diagnose.tui.code import ReadSource, read_source
+from diagnose.tui.drawing.code import ReadSource, read_source
 from diagnose.tui.feed import Feed
 
 _REMOTE_FONT = re.compile(r"\s*@font-face \{.*?\}", re.DOTALL)

@@ -26,6 +26,11 @@ from diagnose.verdict import LEAST_PAIRS, LEAST_SAVING, Pair, estimate
 Answer = TypeVar("Answer")
 
 
+def never() -> bool:
+    """Nobody leaves the trial."""
+    return False
+
+
 def nothing() -> None:
     """Nothing starts beside a duel, and nothing is waited for."""
 
@@ -72,6 +77,8 @@ class ABTrial:
     """Waits until nothing of that goes on: called before anything is measured."""
     clear: Callable[[str], bool] = lambda _why: False
     """Ends all of that for such a reason, and starts no more; whether there was any."""
+    skipped: Callable[[], bool] = never
+    """Whether the user has left this trial: asked between blocks, until it is decided."""
     start_limit_ns: int | None = None
     """Instead of the schedule's, once it is known how long a start takes."""
 
@@ -142,6 +149,7 @@ class _Run:
 
     @property
     def over(self) -> bool:
+        self.found.skipped = self.found.skipped or (not self.found.over and self.duel.skipped())
         self.found.out_of_time = self.found.out_of_time or self.duel.deadline.passed
         return self.found.over
 

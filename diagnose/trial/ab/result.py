@@ -52,6 +52,8 @@ class Comparison:
     sure: bool = False
     """One generation was enough, as the saving is larger than the luck of processes."""
     out_of_time: bool = False
+    skipped: bool = False
+    """The user left it before it was decided."""
     failed: tuple[int, ArmFailed] | None = None
     """The side that failed, and how; a program that came to its end is no failure."""
     ended_after: int | None = None
@@ -60,7 +62,8 @@ class Comparison:
     @property
     def over(self) -> bool:
         """Whether nothing more is to be measured."""
-        return self.out_of_time or self.stopped_early or self.reassured or self.sure or self.failed is not None
+        early = self.stopped_early or self.reassured or self.sure or self.skipped
+        return early or self.out_of_time or self.failed is not None
 
     def begin_anew(self, steps: int) -> None:
         """With blocks of so many steps, as fewer do not hold what recurs: the pairs so far say nothing."""

@@ -21,16 +21,16 @@ from diagnose.errors import ProgramFailed
 from diagnose.model import Diagnosis, Place
 from diagnose.session import AnyEvent, DiagnosisMade, ProgramOutput, RunEnded, RunStarted, State, fold
 from diagnose.tui.app import DiagnoseApp
-from diagnose.tui.choices import Choices
+from diagnose.tui.drawing.trial import trial_lines
 from diagnose.tui.feed import Feed
-from diagnose.tui.findings import FindingsPane, detail
-from diagnose.tui.fixes import TRYING, FixesPane
 from diagnose.tui.header import INTERRUPTED
-from diagnose.tui.lines import Lines
 from diagnose.tui.picture import picture
-from diagnose.tui.quit import ConfirmQuit
-from diagnose.tui.tab import Tab
-from diagnose.tui.trial import trial_lines
+from diagnose.tui.screens.quit import ConfirmQuit
+from diagnose.tui.tabs.findings import FindingsPane, detail
+from diagnose.tui.tabs.fixes import TRYING, FixesPane
+from diagnose.tui.tabs.tab import Tab
+from diagnose.tui.widgets.choices import Choices
+from diagnose.tui.widgets.lines import Lines
 
 Tell = Callable[[AnyEvent], None]
 

@@ -6,7 +6,7 @@ import pytest
 
 from diagnose.model import Interval
 from diagnose.report.resolution import band, told
-from diagnose.tui.chart import Scale, interval_line
+from diagnose.tui.drawing.chart import Scale, interval_line
 from diagnose.verdict import resolution, ruling_on_time
 
 

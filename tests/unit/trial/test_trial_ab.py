@@ -9,12 +9,16 @@ from pathlib import Path
 import pytest
 from fake_arms import SCHEDULE, FakeArm, Machine
 
+from diagnose.model import Decision, Interval, Verdict
 from diagnose.trial.ab.ab_trial import ABTrial
 from diagnose.trial.ab.result import ORIGINAL, PATCHED
+from diagnose.trial.decision import skipped
 from diagnose.trial.process.arm import ArmFailed, Block, Ready, Trouble
 from diagnose.trial.process.capacity import Memory, died_of_memory, fits_twice
 from diagnose.trial.schedule import Deadline, Schedule
+from diagnose.trial.skip_request import SkipRequest
 from diagnose.units import NS_PER_MS, NS_PER_S
+from diagnose.verdict import Pair
 
 
 def turns(diary: Sequence[str]) -> str:
@@ -344,3 +348,34 @@ def test_a_program_that_has_had_its_window_has_no_other() -> None:
     assert found.traces[0] == known
     assert (len(found.traces[1]), found.windows_taken) == (1, 1)
     assert Machine().run().windows_taken == 2
+
+
+def test_a_trial_that_the_user_leaves_ends_after_its_pair_and_is_not_tried() -> None:
+    skip, machine = SkipRequest(), Machine()
+    skip.ask()
+    skip.begin()  # what was asked before was about another trial
+
+    def on_pair(number: int, _pair: Pair, _saving: Interval | None) -> None:
+        if number == 2:
+            skip.ask()
+
+    found = machine.run(on_pair=on_pair, skipped=lambda: skip.asked)
+    assert (len(found.pairs), found.skipped, machine.alive) == (3, True, 0)
+    assert not any(found.traces)
+    verdict = skipped(Verdict("pin-memory", Decision.FAILED, "", pairs=len(found.pairs)))
+    assert (verdict.decision, verdict.summary) == (
+        Decision.NOT_TRIED,
+        "skipped at your request after 3 pairs of blocks",
+    )
+
+
+def test_what_is_decided_when_the_user_leaves_it_is_not_skipped() -> None:
+    skip = SkipRequest()
+
+    def on_pair(number: int, _pair: Pair, _saving: Interval | None) -> None:
+        if number == 3:  # the pair after which it is seen that there is nothing to gain
+            skip.ask()
+
+    hopeless = Machine(step_ns=lambda side: 10e6 if side == ORIGINAL else 20e6)
+    found = hopeless.run(resolution=0.01, on_pair=on_pair, skipped=lambda: skip.asked)
+    assert (len(found.pairs), found.stopped_early, found.skipped) == (4, True, False)

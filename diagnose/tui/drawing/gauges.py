@@ -11,7 +11,7 @@ from diagnose.model import Facts
 from diagnose.report.styled_text import styled
 from diagnose.report.vocabulary import CLASSES, MUTED
 from diagnose.session import State
-from diagnose.tui.chart import meter
+from diagnose.tui.drawing.chart import meter
 from diagnose.units import format_bytes
 
 _INDENT = 9

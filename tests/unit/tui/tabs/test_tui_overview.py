@@ -6,7 +6,7 @@ from diagnose.compose.journal import NOTHING_TO_CHANGE
 from diagnose.model import Decision, Verdict
 from diagnose.session import PatchAccepted, RunEnded, RunStarted, State, TrialStarted, TrialState
 from diagnose.tui.header import TabStrip
-from diagnose.tui.overview import Outcome
+from diagnose.tui.tabs.overview import Outcome
 
 STARTED = TrialStarted(fixer="drop-debug", setting={}, predicted_ns=None, summary="no checks", diff="")
 

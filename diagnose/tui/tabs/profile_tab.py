@@ -18,9 +18,9 @@ from diagnose.report.profile.profile_tables import Column, ProfileTable, TableRo
 from diagnose.report.profile.span_looks import span_look
 from diagnose.report.styled_text import styled
 from diagnose.session import State
-from diagnose.tui.lines import Lines
-from diagnose.tui.tab import Tab
+from diagnose.tui.tabs.tab import Tab
 from diagnose.tui.theme import FAINT
+from diagnose.tui.widgets.lines import Lines
 from diagnose.units import format_ns
 
 _GAP = 2

@@ -9,7 +9,7 @@ from composing import ITEM, LOADER, Stage, finding
 
 from diagnose.model import Decision
 from diagnose.session import TrialStarted, VerdictReached, fold
-from diagnose.tui.fixes import TRYING, fixes_of
+from diagnose.tui.tabs.fixes import TRYING, fixes_of
 
 pytestmark = pytest.mark.usefixtures("nothing_new")
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diagnose.tui.chart import Column, Scale, interval_line, narrowing, nice_ceiling, step_chart
+from diagnose.tui.drawing.chart import Column, Scale, interval_line, narrowing, nice_ceiling, step_chart
 from diagnose.units import NS_PER_MS
 
 MS = NS_PER_MS

@@ -20,15 +20,15 @@ from diagnose.report.styled_text import styled
 from diagnose.report.verdict_table import measured
 from diagnose.report.vocabulary import ACCENT, BAD, GOOD
 from diagnose.session import State
-from diagnose.tui.choices import Choices
-from diagnose.tui.finding_line import finding_line, place_width
+from diagnose.tui.drawing.finding_line import finding_line, place_width
 from diagnose.tui.header import INTERRUPTED
-from diagnose.tui.panel import Panel, spread
-from diagnose.tui.present import present
-from diagnose.tui.profile.overview_panels import KernelsPanel, LanesPanel, MemoryPanel
-from diagnose.tui.ranks import RankPanel, has_ranks
-from diagnose.tui.steps import StepPanel
+from diagnose.tui.panels.overview_panels import KernelsPanel, LanesPanel, MemoryPanel
+from diagnose.tui.panels.ranks import RankPanel, has_ranks
+from diagnose.tui.panels.steps import StepPanel
+from diagnose.tui.tabs.present import present
 from diagnose.tui.theme import FAINT
+from diagnose.tui.widgets.choices import Choices
+from diagnose.tui.widgets.panel import Panel, spread
 from diagnose.units import format_ns
 
 _MIDDLE, _TALL, _VERY_TALL = 28, 34, 46  # rows

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from textual.app import ComposeResult
 
-from diagnose.tui.profile.timeline_view import TimelineView
-from diagnose.tui.tab import Tab
+from diagnose.tui.tabs.tab import Tab
+from diagnose.tui.widgets.timeline_view import TimelineView
 
 
 class TimelineTab(Tab):

@@ -19,9 +19,9 @@ from diagnose.report.profile.span_looks import span_look
 from diagnose.report.styled_text import styled
 from diagnose.report.vocabulary import ACCENT, SEVERITIES
 from diagnose.session import State
-from diagnose.tui.panel import spread
-from diagnose.tui.profile.lane_drawing import Window, axis_line, lane_lines, shown_label, spans_in, step_line
+from diagnose.tui.drawing.lane_drawing import Window, axis_line, lane_lines, shown_label, spans_in, step_line
 from diagnose.tui.theme import FAINT, INK
+from diagnose.tui.widgets.panel import spread
 from diagnose.units import format_ns, format_share
 
 _NAMES, _FEWEST_NAMES = 26, 12

@@ -11,11 +11,11 @@ from diagnose.report.line_wrapping import wrap
 from diagnose.report.styled_text import styled
 from diagnose.report.vocabulary import BAD, named_count
 from diagnose.session import RankSteps, State
-from diagnose.tui.chart import Column, step_chart
-from diagnose.tui.gauges import gauges
-from diagnose.tui.output import output_lines
-from diagnose.tui.panel import Panel, centred, spread
+from diagnose.tui.drawing.chart import Column, step_chart
+from diagnose.tui.drawing.gauges import gauges
+from diagnose.tui.tabs.output import output_lines
 from diagnose.tui.theme import FAINT, STEP, WAIT
+from diagnose.tui.widgets.panel import Panel, centred, spread
 from diagnose.units import format_ns, format_share
 
 _LEAST_CHART = 3

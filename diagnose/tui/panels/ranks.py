@@ -7,8 +7,8 @@ from rich.text import Text
 from diagnose.report.side_by_side import live_lines, paces, spread_words, traced_lines
 from diagnose.report.styled_text import styled
 from diagnose.session import State
-from diagnose.tui.panel import Panel, spread
 from diagnose.tui.theme import FAINT
+from diagnose.tui.widgets.panel import Panel, spread
 from diagnose.units import format_ns
 
 _TALL = 34

@@ -7,7 +7,7 @@ from dataclasses import replace
 from rich.cells import cell_len
 
 from diagnose.model import Confidence, Finding, Place, Severity
-from diagnose.tui.finding_line import finding_line, place_width
+from diagnose.tui.drawing.finding_line import finding_line, place_width
 
 LEAK = Finding(
     "leaking-memory",

@@ -18,13 +18,13 @@ from diagnose.report.styled_text import styled
 from diagnose.report.verdict_table import look
 from diagnose.report.vocabulary import ACCENT, Look
 from diagnose.session import State, TrialState
-from diagnose.tui.chart import Scale, interval_line
-from diagnose.tui.choices import Choices
-from diagnose.tui.lines import Lines
-from diagnose.tui.panel import Panel
-from diagnose.tui.tab import Tab
+from diagnose.tui.drawing.chart import Scale, interval_line
+from diagnose.tui.drawing.trial import trial_lines
+from diagnose.tui.tabs.tab import Tab
 from diagnose.tui.theme import FAINT
-from diagnose.tui.trial import trial_lines
+from diagnose.tui.widgets.choices import Choices
+from diagnose.tui.widgets.lines import Lines
+from diagnose.tui.widgets.panel import Panel
 from diagnose.units import format_ns
 
 _NAME, _LONGEST_NAME, _DECISION, _SAVING = 18, 24, 16, 24

@@ -14,8 +14,8 @@ from diagnose.report.styled_text import styled
 from diagnose.report.verdict_table import remark
 from diagnose.report.vocabulary import MUTED, Look, named_count
 from diagnose.session import TrialBlock, TrialState
-from diagnose.tui.chart import narrowing
-from diagnose.tui.diff_lines import diff_lines
+from diagnose.tui.drawing.chart import narrowing
+from diagnose.tui.drawing.diff_lines import diff_lines
 from diagnose.tui.theme import FAINT, STEP
 from diagnose.units import format_ns
 

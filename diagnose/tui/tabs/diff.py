@@ -9,12 +9,12 @@ from diagnose.report.line_wrapping import wrap
 from diagnose.report.styled_text import styled
 from diagnose.report.vocabulary import ACCENT, GOOD
 from diagnose.session import State
-from diagnose.tui.diff_lines import diff_lines
-from diagnose.tui.fixes import fixes_of
-from diagnose.tui.lines import Lines
-from diagnose.tui.panel import Panel
-from diagnose.tui.tab import Tab
+from diagnose.tui.drawing.diff_lines import diff_lines
+from diagnose.tui.tabs.fixes import fixes_of
+from diagnose.tui.tabs.tab import Tab
 from diagnose.tui.theme import FAINT
+from diagnose.tui.widgets.lines import Lines
+from diagnose.tui.widgets.panel import Panel
 
 
 def shown_diff(state: State) -> tuple[str, str]:

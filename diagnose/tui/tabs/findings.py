@@ -17,12 +17,12 @@ from diagnose.report.phrases import gain, is_healthy, measure, sentence, value
 from diagnose.report.styled_text import styled
 from diagnose.report.vocabulary import GOOD, MUTED, SEVERITIES
 from diagnose.session import State
-from diagnose.tui.choices import Choices
-from diagnose.tui.code import AROUND, ReadSource, context, read_source
-from diagnose.tui.finding_line import cost, finding_line, place_width
-from diagnose.tui.lines import Lines
-from diagnose.tui.tab import Tab
+from diagnose.tui.drawing.code import AROUND, ReadSource, context, read_source
+from diagnose.tui.drawing.finding_line import cost, finding_line, place_width
+from diagnose.tui.tabs.tab import Tab
 from diagnose.tui.theme import FAINT
+from diagnose.tui.widgets.choices import Choices
+from diagnose.tui.widgets.lines import Lines
 from diagnose.units import format_share
 
 Explain = Callable[[str], str]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diagnose.session import State
-from diagnose.tui.diff import shown_diff
+from diagnose.tui.tabs.diff import shown_diff
 
 TABS = {
     "overview": "Overview",

@@ -9,9 +9,9 @@ from diagnose.report.line_wrapping import wrap
 from diagnose.report.memory import headline, memory_lines, title
 from diagnose.report.styled_text import styled
 from diagnose.session import State
-from diagnose.tui.lines import Lines
-from diagnose.tui.tab import Tab
+from diagnose.tui.tabs.tab import Tab
 from diagnose.tui.theme import FAINT
+from diagnose.tui.widgets.lines import Lines
 
 _ABOVE = 4  # lines beside the picture over time
 _LEAST_PICTURE = 6

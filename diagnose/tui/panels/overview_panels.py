@@ -9,9 +9,9 @@ from diagnose.report.paths import clipped
 from diagnose.report.profile.kernel_names import short_kernel
 from diagnose.report.profile.span_looks import span_look
 from diagnose.report.styled_text import styled
-from diagnose.tui.panel import Panel, spread
-from diagnose.tui.profile.lane_drawing import Window, axis_line, lane_lines
+from diagnose.tui.drawing.lane_drawing import Window, axis_line, lane_lines
 from diagnose.tui.theme import FAINT
+from diagnose.tui.widgets.panel import Panel, spread
 from diagnose.units import format_ns, format_share
 
 _NAMES = 20

@@ -7,9 +7,9 @@ from textual.app import ComposeResult
 
 from diagnose.report.line_wrapping import wrap
 from diagnose.report.styled_text import styled
-from diagnose.tui.lines import Lines
-from diagnose.tui.tab import Tab
+from diagnose.tui.tabs.tab import Tab
 from diagnose.tui.theme import FAINT
+from diagnose.tui.widgets.lines import Lines
 
 _TAB = 8
 

@@ -18,8 +18,8 @@ from diagnose.session import State, fold
 from diagnose.trace.drawn import drawn
 from diagnose.tui.app import DiagnoseApp
 from diagnose.tui.feed import Feed
-from diagnose.tui.present import present
-from diagnose.tui.profile.timeline_view import TimelineView
+from diagnose.tui.tabs.present import present
+from diagnose.tui.widgets.timeline_view import TimelineView
 
 PICTURE = """
     load: wwww
