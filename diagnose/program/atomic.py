@@ -9,6 +9,16 @@ from pathlib import Path
 
 def write_atomic(path: Path, data: bytes, mode: int | None = None) -> None:
     """Replace a file's content through a sibling, an fsync and a rename; `mode` sets its permission bits."""
+    sibling = write_sibling(path, data, mode)
+    try:
+        sibling.replace(path)
+    except BaseException:
+        sibling.unlink(missing_ok=True)
+        raise
+
+
+def write_sibling(path: Path, data: bytes, mode: int | None = None) -> Path:
+    """Write what a file is to hold beside it, to the disk; the sibling is there whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     sibling = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -18,10 +28,10 @@ def write_atomic(path: Path, data: bytes, mode: int | None = None) -> None:
             os.fsync(file.fileno())
         if mode is not None:
             sibling.chmod(mode)
-        sibling.replace(path)
     except BaseException:
         sibling.unlink(missing_ok=True)  # neither a full disk nor Ctrl-C leaves half a file beside the user's own
         raise
+    return sibling
 
 
 def clear_unfinished(path: Path) -> None:

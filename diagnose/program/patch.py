@@ -16,11 +16,12 @@ import json
 import os
 import shlex
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from diagnose.errors import InputError, PatchConflict
-from diagnose.program.atomic import clear_unfinished, write_atomic
+from diagnose.program.atomic import clear_unfinished, write_atomic, write_sibling
 from diagnose.program.diff import apply_hunks, file_diff, parse_diff
 from diagnose.program.source import decode_source
 from diagnose.source.settings.command_line import COMMAND_LINE, split_command
@@ -251,7 +252,8 @@ def check(patch: Patch) -> None:
 def apply(patch: Patch, folder: Path) -> None:
     """Write the patch into the user's files, all of them or none; `folder` keeps what `revert` needs.
 
-    Raises PatchConflict where a file is no longer what the patch was made for.
+    Raises PatchConflict where a file is no longer what the patch was made for, and InputError where one cannot be
+    written.
     """
     check(patch)
     _clear_unfinished(patch)
@@ -259,8 +261,9 @@ def apply(patch: Patch, folder: Path) -> None:
     write_atomic(folder / APPLIED, json.dumps({"root": str(patch.root)}).encode())
     try:
         _write_all(patch.root, [(change.path, change.before, change.after) for change in patch.changes])
-    except InputError:  # all files are as before
-        (folder / APPLIED).unlink(missing_ok=True)
+    except InputError:
+        if all(_read(patch.root / change.path) == change.before for change in patch.changes):
+            (folder / APPLIED).unlink(missing_ok=True)
         raise
 
 
@@ -282,25 +285,60 @@ def _clear_unfinished(patch: Patch) -> None:
 
 
 def _write_all(root: Path, states: list[tuple[str, bytes | None, bytes | None]]) -> None:
-    done: list[tuple[str, bytes | None]] = []
+    """Bring files from their old to their new bytes: all of them are on the disk before the first one is replaced."""
+    files = [_Written((root / path).resolve(), old) for path, old, _ in states]  # a link to a source file stays a link
+    at = root
     try:
-        for path, old, new in states:
-            done.append((path, old))
-            _put(root / path, new)
+        for file, (path, _, new) in zip(files, states, strict=True):
+            at = root / path
+            file.prepare(new)
+        for file, (path, _, _) in zip(files, states, strict=True):
+            at = root / path
+            file.put()
     except OSError as error:
-        for path, old in reversed(done):
-            _put(root / path, old)
-        raise InputError(
-            root / done[-1][0], f"cannot be written ({error.strerror}); all files are as before"
-        ) from error
+        changed = [file for file in reversed(files) if not file.take_back()]
+        state = "some files are changed; `diagnose revert` restores them" if changed else "all files are as before"
+        raise InputError(at, f"cannot be written ({error.strerror}); {state}") from error
 
 
-def _put(path: Path, data: bytes | None) -> None:
-    target = path.resolve()  # a link to a source file stays a link
-    if data is None:
-        target.unlink(missing_ok=True)
-    elif _read(target) != data:
-        write_atomic(target, data, target.stat().st_mode & 0o7777 if target.exists() else None)
+@dataclass
+class _Written:
+    """A file of the user's that is being replaced or removed."""
+
+    target: Path
+    old: bytes | None
+    removed: bool = False
+    sibling: Path | None = None
+    is_put: bool = False
+
+    def prepare(self, new: bytes | None) -> None:
+        """Write the new bytes beside the file; nothing where it holds them already."""
+        if new is None:
+            self.removed = True
+        elif _read(self.target) != new:
+            mode = self.target.stat().st_mode & 0o7777 if self.target.exists() else None
+            self.sibling = write_sibling(self.target, new, mode)
+
+    def put(self) -> None:
+        self.is_put = True
+        if self.removed:
+            self.target.unlink(missing_ok=True)
+        elif self.sibling is not None:
+            self.sibling.replace(self.target)
+            self.sibling = None
+
+    def take_back(self) -> bool:
+        """Undo what was done; whether the file is as it was."""
+        with suppress(OSError):
+            if self.sibling is not None:
+                self.sibling.unlink(missing_ok=True)
+        with suppress(OSError):
+            if self.is_put and self.old is None:
+                self.target.unlink(missing_ok=True)
+            elif self.is_put and self.old is not None and _read(self.target) != self.old:
+                mode = self.target.stat().st_mode & 0o7777 if self.target.exists() else None
+                write_atomic(self.target, self.old, mode)
+        return _read(self.target) == self.old
 
 
 def _relative(path: str, root: Path) -> str:

@@ -197,22 +197,6 @@ def test_revert_completes_an_application_that_was_cut_off(tree: Path) -> None:
     assert ((tree / "a.py").read_text(), (tree / "b.py").read_text()) == ("a\n", "b\n")
 
 
-def test_a_file_that_cannot_be_written_leaves_the_others_as_they_were(
-    tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = two_files(tree)
-
-    def fail_on_b(path: Path, data: bytes, mode: int | None = None) -> None:
-        if path.name == "b.py" and data == b"B\n":
-            raise OSError(28, "No space left on device")
-        write_atomic(path, data, mode)
-
-    monkeypatch.setattr("diagnose.program.patch.write_atomic", fail_on_b)
-    with pytest.raises(InputError, match="No space left"):
-        patch.apply(made, tree.parent)
-    assert ((tree / "a.py").read_text(), (tree / "b.py").read_text()) == ("a\n", "b\n")
-
-
 def test_permissions_and_links_are_kept(tree: Path) -> None:
     (tree / "real.py").write_text("a\n")
     (tree / "real.py").chmod(0o751)

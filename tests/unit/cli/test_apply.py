@@ -261,7 +261,7 @@ def test_no_half_of_a_file_stays_beside_it(here: Path, monkeypatch: pytest.Monke
 
 def test_what_could_not_be_written_does_not_count_as_applied(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = a_run(here)
-    monkeypatch.setattr(patch, "_put", lambda _path, data: full_disk() if data == b"lr = 2\r\n" else None)
+    monkeypatch.setattr(patch, "write_sibling", full_disk)
     with pytest.raises(InputError, match="cannot be written"):
         typed("apply")
     assert patch.applied_at(run) is None
