@@ -10,6 +10,7 @@ import libcst as cst
 from diagnose.model import Scalar
 from diagnose.source.settings.mappings import Layer, clashes, layers_of, set_keys
 from diagnose.source.settings.setting import Setting
+from diagnose.source.settings.shown_options import shows_options
 from diagnose.source.settings.values import setting_of
 from diagnose.source.tree.arguments import argument, set_keywords
 from diagnose.source.tree.edits import call_name, replace
@@ -126,16 +127,17 @@ class CallOptions:
 
     def _replaced(self, name: str, expression: cst.BaseExpression, value: Scalar) -> Placed:
         setting = self.setting(name)
-        if setting is not None:
+        counts = self._argument(name) is not None and isinstance(value, int) and not isinstance(value, bool)
+        if setting is not None and not (counts and self._shows(setting, expression)):
             edits = {setting.path: [setting.to(value)]} if setting.value != value else {}
             return Placed(edits, setting.fixed)
         code = self.source.code(expression)
-        there = self._argument(name)
-        if there is None or not isinstance(value, int) or isinstance(value, bool):
+        if not counts:
             line = self.source.lines_of(self.node)[0]
             return Placed(
                 reason=f"{self.path}:{line} gives {self.its(name)}={code}, which comes from elsewhere: set it there."
             )
+        assert isinstance(value, int)  # it counts
         present = self.recorded.get(name)
         bound = "min" if isinstance(present, int) and value < present else "max"
         if isinstance(expression, cst.Call) and self.source.code(expression.func) in {"max", "min"}:
@@ -144,8 +146,12 @@ class CallOptions:
                 return Placed()
             if number(limit) is not None and self.source.code(expression.func) == bound:
                 return Placed({self.path: [replace(self.source, limit, str(value))]})
-        # It comes from outside (a command line, a file): what is asked for there still counts beyond this value.
+        # It comes from outside (a command line, a file), or is shown with other options: what is asked for there still counts beyond this value.
         return Placed({self.path: [replace(self.source, expression, f"{bound}({code}, {value})")]})
+
+    def _shows(self, setting: Setting, expression: cst.BaseExpression) -> bool:
+        """Whether the program would show another value there. What it says of a changed command line is known."""
+        return setting.form != "command" and shows_options(self.sources, expression)
 
     def _follow(self, node: cst.BaseExpression, path: str, source: Source, recorded: Scalar) -> Setting | None:
         readers = ("DataLoader", call_name(self.node))

@@ -60,11 +60,25 @@ def _before(step: TrainingStep, built: Built) -> Built:
         return built
     begins: list[cst.CSTNode] = [step.backward]
     if built.scope is not step.scope and isinstance(step.scope, cst.FunctionDef):
-        named = [call for call in source.every(cst.Call) if call_name(call) == step.scope.name.value]
+        trains = _with_callers(source, step.scope, built.scope)
+        named = [call for call in source.every(cst.Call) if call_name(call) in trains]
         begins = [call for call in named if scope_of(source, call) is built.scope]
     end = min((source.span(each)[0] for each in begins), default=len(source.text))
-    early = tuple(each for each in built.assigned if source.span(each)[0] < end)
+    early = tuple(each for each in built.assigned if source.span(each)[1] <= end)
     return replace(built, assigned=early) if early else built
+
+
+def _with_callers(source: Source, function: cst.FunctionDef, outside: Scope) -> set[str]:
+    """The names of a function and of those of its file through which it is called, without the one it is called from.
+
+    `model = train_model(model, loader)` trains by an epoch function, and gives the model that was built before.
+    """
+    found, new = set[str](), {function.name.value}
+    while new:
+        found |= new
+        callers = [source.inside(call, cst.FunctionDef) for call in source.every(cst.Call) if call_name(call) in new]
+        new = {each.name.value for each in callers if each is not None and each is not outside} - found
+    return found
 
 
 def built_as(path: str, source: Source, scope: Scope, name: str, sources: Mapping[str, str]) -> Built | None:
