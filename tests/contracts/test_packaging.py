@@ -57,7 +57,7 @@ def test_rules_and_fixers_are_flat() -> None:
     [
         ("diagnose.cli", ("numpy", "torch", "textual", "libcst", "rich")),
         ("diagnose.engine", ("torch", "textual", "rich")),
-        ("diagnose.report.text", ("torch", "textual")),
+        ("diagnose.report.terminal.text", ("torch", "textual")),
         ("diagnose.trial", ("torch", "textual")),
         ("diagnose.compose", ("torch", "textual")),
         ("diagnose.tui.app", ("torch",)),
