@@ -80,7 +80,8 @@ class Target:
         from diagnose.engine import diagnose
         from diagnose.errors import DiagnoseError
         from diagnose.plugins import load
-        from diagnose.report import contract, text
+        from diagnose.report.export import contract
+        from diagnose.report.terminal import text
         from diagnose.trace.readers import open_traces
 
         self._refusal = DiagnoseError

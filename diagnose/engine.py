@@ -145,6 +145,8 @@ def _with_lines(parts: Iterable[ComputePart]) -> tuple[ComputePart, ...]:
 
 def _is_source(file: str) -> bool:
     """Whether a file may be quoted. A recording may name any: a device without end, or what is nobody's business."""
+    if file in linecache.cache:  # this process's own: a module that it loaded, a cell of a notebook
+        return True
     try:
         return file.endswith(".py") and Path(file).is_file() and Path(file).stat().st_size <= _LONGEST_SOURCE_BYTES
     except (OSError, ValueError):

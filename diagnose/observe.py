@@ -21,8 +21,8 @@ from diagnose.model import Diagnosis, Facts
 from diagnose.plugins import Catalogue
 from diagnose.program import Program
 from diagnose.program.settings import settings_of, without_ignored
-from diagnose.report import contract
-from diagnose.report.vocabulary import KILLED, how_it_ended, named_count
+from diagnose.report.export import contract
+from diagnose.report.style.vocabulary import KILLED, how_it_ended, named_count
 from diagnose.session import (
     AnyEvent,
     CountersRead,

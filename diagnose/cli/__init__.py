@@ -144,7 +144,7 @@ def _meant(word: str) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="diagnose", description=diagnose.__doc__, epilog=_FIRST_STEPS)
+    parser = _Parser(prog="diagnose", description=str(diagnose.__doc__).splitlines()[0], epilog=_FIRST_STEPS)
     parser.add_argument("-V", "--version", action="version", version=f"diagnose {diagnose.__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
     for command in COMMANDS:

@@ -117,7 +117,7 @@ def _measure(args: argparse.Namespace, budget_ns: int) -> int:
     from diagnose.calibration.record import encode
     from diagnose.calibration.store import keep
     from diagnose.collect.calibrations import folder
-    from diagnose.report.calibration import render
+    from diagnose.report.terminal.calibration import render
 
     if args.group and not in_a_job():
         raise UsageError("--group needs several ranks: add --ranks N, or start it with torchrun")

@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     from diagnose.cli.watched_run import budget_of, on_one_host, require_torch
     from diagnose.plugins import load
     from diagnose.program import Program
-    from diagnose.report.checks import as_json, as_text
+    from diagnose.report.terminal.checks import as_json, as_text
 
     name, words = split_check(args.words[1:])
     if name is None and not args.all:

@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     """Read both, compare, print."""
     from diagnose.cli.findings import terminal_width, wants_colour
     from diagnose.comparison import compare
-    from diagnose.report import comparison as report
+    from diagnose.report.terminal import comparison as report
 
     if (args.after is None) == (args.baseline is None):
         raise UsageError("name two runs to compare, or one run and --baseline FILE")

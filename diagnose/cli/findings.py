@@ -10,7 +10,8 @@ from diagnose.model import Diagnosis, Severity
 
 def print_diagnosis(diagnosis: Diagnosis, as_json: bool) -> str:
     """The diagnosis as text for this terminal, or as the JSON contract."""
-    from diagnose.report import contract, text
+    from diagnose.report.export import contract
+    from diagnose.report.terminal import text
 
     if as_json:
         return contract.render(diagnosis)

@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     from diagnose.measure.profile.step_profile import slowest_profile
     from diagnose.observe import DIAGNOSIS
     from diagnose.plugins import load_rules
-    from diagnose.report import contract
+    from diagnose.report.export import contract
     from diagnose.session import DiagnosisMade, Session, StepsProfiled
     from diagnose.session.gathering import check, gather, given, missing
     from diagnose.trace.readers import open_traces

@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     from diagnose.measure import Measures
     from diagnose.measure.job.job_report import between_ranks
     from diagnose.measure.roofline.calibrations import with_calibrations
-    from diagnose.report import ranks as report
+    from diagnose.report.terminal import ranks as report
     from diagnose.trace.readers import open_traces
 
     paths = [run_of(path) or path for path in (args.paths or [None])]

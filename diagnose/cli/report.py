@@ -49,7 +49,8 @@ def run(args: argparse.Namespace) -> int:
     from diagnose.cli.findings import terminal_width, wants_colour
     from diagnose.cli.target import diagnosis_of, explored, run_of, state_of
     from diagnose.program.atomic import write_atomic
-    from diagnose.report import checklist, formats, text
+    from diagnose.report import formats
+    from diagnose.report.terminal import checklist, text
 
     if args.output is not None:
         _refuse_input(args.output, args.target)
@@ -96,7 +97,7 @@ def _refuse_input(output: Path, target: Path | None) -> None:
 def _write_trace(target: Path, output: Path | None) -> int:
     from diagnose.cli.target import diagnosed
     from diagnose.program.atomic import write_atomic
-    from diagnose.report.profile.trace_events import render
+    from diagnose.report.export.trace_events import render
 
     if output is None:
         raise UsageError("the trace is a file for ui.perfetto.dev; name it: -o trace.json")

@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     from diagnose.cli.target import run_of as run_folder_of
     from diagnose.comparison.scaling import run_of, scaling_of
     from diagnose.measure import Measures
-    from diagnose.report import scaling as report
+    from diagnose.report.terminal import scaling as report
     from diagnose.trace.readers import open_traces
 
     runs = []

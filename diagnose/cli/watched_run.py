@@ -30,9 +30,10 @@ from diagnose.observe import Observation, observe
 from diagnose.plugins import Catalogue, load
 from diagnose.program import Program
 from diagnose.program.rendezvous import names_several_hosts
-from diagnose.report import formats, text
-from diagnose.report.progress import Progress
-from diagnose.report.vocabulary import how_it_ended
+from diagnose.report import formats
+from diagnose.report.style.vocabulary import how_it_ended
+from diagnose.report.terminal import text
+from diagnose.report.terminal.progress import Progress
 from diagnose.session import AnyEvent, RunEnded, RunStarted, Session, State, Warned
 from diagnose.trial.schedule import Schedule
 from diagnose.trial.skip_request import SkipRequest

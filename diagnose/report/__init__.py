@@ -1,5 +1,10 @@
 """What a run or a recording says, as text. One output a file: a module that ends in `REPORT = Report(...)` is a format.
 
+    terminal | page | export   the reports themselves
+    sections                   parts that several reports have
+    wording                    sentences
+    style                      labels, colours, lines, names of files
+
 A report is a pure function of a folded journal (`session.State`) or of a `Diagnosis` alone. It reads no clock, no
 terminal and no file; what it cannot know, it leaves out or says so.
 """
@@ -30,7 +35,8 @@ class Report:
 
 def formats() -> dict[str, Report]:
     """All formats by name, in alphabetical order."""
-    modules = (importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__))
+    names = [info.name for info in pkgutil.walk_packages(__path__, f"{__name__}.")]
+    modules = (importlib.import_module(name) for name in names)
     found = [module.REPORT for module in modules if isinstance(getattr(module, "REPORT", None), Report)]
     return {report.name: report for report in sorted(found, key=lambda report: report.name)}
 

@@ -18,7 +18,7 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.widgets import ContentSwitcher, Footer, OptionList
 
-from diagnose.report.profile.profile_tables import kernel_table, operator_table
+from diagnose.report.sections.profile_tables import kernel_table, operator_table
 from diagnose.session import AnyEvent, State
 from diagnose.tui.drawing.code import ReadSource, read_source
 from diagnose.tui.editor import editor_command

@@ -9,10 +9,10 @@ from textual.reactive import reactive
 
 from diagnose.errors import Cancelled
 from diagnose.model import TOGETHER
-from diagnose.report.paths import clipped
-from diagnose.report.styled_text import styled
-from diagnose.report.verdict_table import is_idle
-from diagnose.report.vocabulary import ACCENT, BAD, GOOD, how_it_ended
+from diagnose.report.sections.verdict_table import is_idle
+from diagnose.report.style.paths import clipped
+from diagnose.report.style.styled_text import styled
+from diagnose.report.style.vocabulary import ACCENT, BAD, GOOD, how_it_ended
 from diagnose.session import State
 from diagnose.tui.tabs.present import SHORT, TABS, present
 from diagnose.tui.theme import FAINT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual.theme import Theme
 
-from diagnose.report.vocabulary import ACCENT, BAD, GOOD
+from diagnose.report.style.vocabulary import ACCENT, BAD, GOOD
 
 INK = "#d7dce2"
 FAINT = "#7d8792"

@@ -19,8 +19,8 @@ from diagnose import plugins
 from diagnose.cli import main
 from diagnose.cli.reference_page import reference_page
 from diagnose.model import Decision, Interval, Severity, Verdict
-from diagnose.report import contract
-from diagnose.report.vocabulary import CLASSES
+from diagnose.report.export import contract
+from diagnose.report.style.vocabulary import CLASSES
 from diagnose.session import State
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,7 +61,7 @@ TESTED_ELSEWHERE = {
     "diagnose apply --without compile-model": "tests/unit/cli/test_apply_some.py",
     "diagnose revert": "tests/unit/cli/test_apply.py",
     "diagnose report": "tests/unit/report/test_report_cli.py",
-    "diagnose report --checklist": "tests/unit/report/test_report_checklist.py",
+    "diagnose report --checklist": "tests/unit/report/terminal/test_report_checklist.py",
     "diagnose report -o report.html": "tests/unit/report/test_report_cli.py",
 }
 

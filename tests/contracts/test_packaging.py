@@ -55,9 +55,12 @@ def test_rules_and_fixers_are_flat() -> None:
 @pytest.mark.parametrize(
     ("module", "absent"),
     [
+        ("diagnose", ("numpy", "torch", "msgspec", "textual", "rich", "typing")),
+        ("diagnose.api.analysis", ("torch", "textual", "IPython")),
+        ("diagnose.api.loop_watch", ("torch", "textual", "IPython")),
         ("diagnose.cli", ("numpy", "torch", "textual", "libcst", "rich")),
         ("diagnose.engine", ("torch", "textual", "rich")),
-        ("diagnose.report.text", ("torch", "textual")),
+        ("diagnose.report.terminal.text", ("torch", "textual")),
         ("diagnose.trial", ("torch", "textual")),
         ("diagnose.compose", ("torch", "textual")),
         ("diagnose.tui.app", ("torch",)),

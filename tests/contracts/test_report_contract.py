@@ -9,7 +9,7 @@ import jsonschema
 import tinygpt
 
 from diagnose.model import Accounting, Diagnosis, Steps
-from diagnose.report import contract
+from diagnose.report.export import contract
 from diagnose.session import fold
 
 _NS = {"type": "integer", "minimum": 0}

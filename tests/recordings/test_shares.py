@@ -10,8 +10,10 @@ import pytest
 from diagnose.engine import diagnose
 from diagnose.model import Diagnosis, Severity
 from diagnose.plugins import load
-from diagnose.report import github, html, markdown, text
-from diagnose.report.phrases import share
+from diagnose.report.export import github, markdown
+from diagnose.report.page import html
+from diagnose.report.terminal import text
+from diagnose.report.wording.phrases import share
 from diagnose.trace.readers import open_traces
 from diagnose.units import format_ns, format_share
 

@@ -9,8 +9,8 @@ from itertools import groupby
 
 from rich.text import Text
 
-from diagnose.report.resolution import band
-from diagnose.report.styled_text import styled
+from diagnose.report.style.styled_text import styled
+from diagnose.report.wording.resolution import band
 from diagnose.tui.theme import FAINT, INK, LINE, STEP, WAIT, WHISKER
 from diagnose.units import NS_PER_S, format_ns
 

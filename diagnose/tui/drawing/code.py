@@ -10,7 +10,7 @@ from rich.syntax import Syntax
 from rich.text import Text
 
 from diagnose.model import Place
-from diagnose.report.styled_text import styled
+from diagnose.report.style.styled_text import styled
 from diagnose.tui.theme import FAINT, LINE
 
 ReadSource = Callable[[str], str | None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from diagnose.report.styled_text import styled
+from diagnose.report.style.styled_text import styled
 from diagnose.tui.theme import FAINT, LINE
 
 _ADDED, _REMOVED = "#17301f", "#3a1d1f"

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from diagnose.model import Finding
-from diagnose.report.paths import clipped, clipped_path, place
-from diagnose.report.phrases import is_priced, sentence, share
-from diagnose.report.styled_text import styled
-from diagnose.report.vocabulary import SEVERITIES
+from diagnose.report.style.paths import clipped, clipped_path, place
+from diagnose.report.style.styled_text import styled
+from diagnose.report.style.vocabulary import SEVERITIES
+from diagnose.report.wording.phrases import is_priced, sentence, share
 from diagnose.tui.theme import FAINT
 from diagnose.units import format_ns
 

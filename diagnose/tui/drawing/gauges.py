@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from rich.text import Text
 
 from diagnose.model import Facts
-from diagnose.report.styled_text import styled
-from diagnose.report.vocabulary import CLASSES, MUTED
+from diagnose.report.style.styled_text import styled
+from diagnose.report.style.vocabulary import CLASSES, MUTED
 from diagnose.session import State
 from diagnose.tui.drawing.chart import meter
 from diagnose.units import format_bytes

@@ -11,10 +11,10 @@ from itertools import groupby
 from rich.text import Text
 
 from diagnose.model import Lane, Timeline
-from diagnose.report.paths import clipped
-from diagnose.report.profile.kernel_names import short_kernel
-from diagnose.report.profile.span_looks import span_look
-from diagnose.report.styled_text import styled
+from diagnose.report.style.kernel_names import short_kernel
+from diagnose.report.style.paths import clipped
+from diagnose.report.style.span_looks import span_look
+from diagnose.report.style.styled_text import styled
 from diagnose.tui.theme import FAINT, LINE, PAPER
 from diagnose.units import format_ns
 

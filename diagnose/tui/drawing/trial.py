@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from diagnose.model import Decision, Verdict
-from diagnose.report.line_wrapping import wrap
-from diagnose.report.paths import place
-from diagnose.report.phrases import begun, particulars, sentence, setting
-from diagnose.report.styled_text import styled
-from diagnose.report.verdict_table import remark
-from diagnose.report.vocabulary import MUTED, Look, named_count
+from diagnose.report.sections.verdict_table import remark
+from diagnose.report.style.line_wrapping import wrap
+from diagnose.report.style.paths import place
+from diagnose.report.style.styled_text import styled
+from diagnose.report.style.vocabulary import MUTED, Look, named_count
+from diagnose.report.wording.phrases import begun, particulars, sentence, setting
 from diagnose.session import TrialBlock, TrialState
 from diagnose.tui.drawing.chart import narrowing
 from diagnose.tui.drawing.diff_lines import diff_lines

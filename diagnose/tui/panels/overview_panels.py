@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from diagnose.report.memory import headline, memory_lines, title
-from diagnose.report.paths import clipped
-from diagnose.report.profile.kernel_names import short_kernel
-from diagnose.report.profile.span_looks import span_look
-from diagnose.report.styled_text import styled
+from diagnose.report.sections.memory import headline, memory_lines, title
+from diagnose.report.style.kernel_names import short_kernel
+from diagnose.report.style.paths import clipped
+from diagnose.report.style.span_looks import span_look
+from diagnose.report.style.styled_text import styled
 from diagnose.tui.drawing.lane_drawing import Window, axis_line, lane_lines
 from diagnose.tui.theme import FAINT
 from diagnose.tui.widgets.panel import Panel, spread

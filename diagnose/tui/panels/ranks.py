@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from diagnose.report.side_by_side import live_lines, paces, spread_words, traced_lines
-from diagnose.report.styled_text import styled
+from diagnose.report.sections.side_by_side import live_lines, paces, spread_words, traced_lines
+from diagnose.report.style.styled_text import styled
 from diagnose.session import State
 from diagnose.tui.theme import FAINT
 from diagnose.tui.widgets.panel import Panel, spread

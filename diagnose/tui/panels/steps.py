@@ -7,9 +7,9 @@ from statistics import median_low
 
 from rich.text import Text
 
-from diagnose.report.line_wrapping import wrap
-from diagnose.report.styled_text import styled
-from diagnose.report.vocabulary import BAD, named_count
+from diagnose.report.style.line_wrapping import wrap
+from diagnose.report.style.styled_text import styled
+from diagnose.report.style.vocabulary import BAD, named_count
 from diagnose.session import RankSteps, State
 from diagnose.tui.drawing.chart import Column, step_chart
 from diagnose.tui.drawing.gauges import gauges

@@ -10,7 +10,7 @@ from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from diagnose.report.vocabulary import ACCENT, DECISIONS, SEVERITIES
+from diagnose.report.style.vocabulary import ACCENT, DECISIONS, SEVERITIES
 from diagnose.tui.theme import FAINT
 
 KEYS = (

@@ -9,8 +9,8 @@ from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from diagnose.report.styled_text import styled
-from diagnose.report.vocabulary import ACCENT
+from diagnose.report.style.styled_text import styled
+from diagnose.report.style.vocabulary import ACCENT
 from diagnose.tui.theme import FAINT
 
 

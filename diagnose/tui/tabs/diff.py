@@ -5,9 +5,9 @@ from __future__ import annotations
 from rich.text import Text
 from textual.app import ComposeResult
 
-from diagnose.report.line_wrapping import wrap
-from diagnose.report.styled_text import styled
-from diagnose.report.vocabulary import ACCENT, GOOD
+from diagnose.report.style.line_wrapping import wrap
+from diagnose.report.style.styled_text import styled
+from diagnose.report.style.vocabulary import ACCENT, GOOD
 from diagnose.session import State
 from diagnose.tui.drawing.diff_lines import diff_lines
 from diagnose.tui.tabs.fixes import fixes_of

@@ -10,12 +10,12 @@ from textual.app import ComposeResult
 from textual.widgets import OptionList
 
 from diagnose.model import Diagnosis, Finding, Place
-from diagnose.report.cannot_tell import unsure
-from diagnose.report.line_wrapping import wrap
-from diagnose.report.paths import clipped, clipped_path, place
-from diagnose.report.phrases import gain, is_healthy, measure, sentence, value
-from diagnose.report.styled_text import styled
-from diagnose.report.vocabulary import GOOD, MUTED, SEVERITIES
+from diagnose.report.style.line_wrapping import wrap
+from diagnose.report.style.paths import clipped, clipped_path, place
+from diagnose.report.style.styled_text import styled
+from diagnose.report.style.vocabulary import GOOD, MUTED, SEVERITIES
+from diagnose.report.wording.cannot_tell import unsure
+from diagnose.report.wording.phrases import gain, is_healthy, measure, sentence, value
 from diagnose.session import State
 from diagnose.tui.drawing.code import AROUND, ReadSource, context, read_source
 from diagnose.tui.drawing.finding_line import cost, finding_line, place_width

@@ -10,13 +10,13 @@ from textual.app import ComposeResult
 from textual.widgets import OptionList
 
 from diagnose.model import Decision, Interval, Verdict
-from diagnose.report.line_wrapping import wrap
-from diagnose.report.paths import clipped
-from diagnose.report.phrases import interval
-from diagnose.report.resolution import band, told
-from diagnose.report.styled_text import styled
-from diagnose.report.verdict_table import look
-from diagnose.report.vocabulary import ACCENT, Look
+from diagnose.report.sections.verdict_table import look
+from diagnose.report.style.line_wrapping import wrap
+from diagnose.report.style.paths import clipped
+from diagnose.report.style.styled_text import styled
+from diagnose.report.style.vocabulary import ACCENT, Look
+from diagnose.report.wording.phrases import interval
+from diagnose.report.wording.resolution import band, told
 from diagnose.session import State, TrialState
 from diagnose.tui.drawing.chart import Scale, interval_line
 from diagnose.tui.drawing.trial import trial_lines

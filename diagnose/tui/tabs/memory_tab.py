@@ -5,9 +5,9 @@ from __future__ import annotations
 from rich.text import Text
 from textual.app import ComposeResult
 
-from diagnose.report.line_wrapping import wrap
-from diagnose.report.memory import headline, memory_lines, title
-from diagnose.report.styled_text import styled
+from diagnose.report.sections.memory import headline, memory_lines, title
+from diagnose.report.style.line_wrapping import wrap
+from diagnose.report.style.styled_text import styled
 from diagnose.session import State
 from diagnose.tui.tabs.tab import Tab
 from diagnose.tui.theme import FAINT

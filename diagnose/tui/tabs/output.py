@@ -5,8 +5,8 @@ from __future__ import annotations
 from rich.text import Text
 from textual.app import ComposeResult
 
-from diagnose.report.line_wrapping import wrap
-from diagnose.report.styled_text import styled
+from diagnose.report.style.line_wrapping import wrap
+from diagnose.report.style.styled_text import styled
 from diagnose.tui.tabs.tab import Tab
 from diagnose.tui.theme import FAINT
 from diagnose.tui.widgets.lines import Lines

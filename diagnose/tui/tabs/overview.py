@@ -8,17 +8,17 @@ from textual.containers import Vertical
 from textual.reactive import reactive
 
 from diagnose.model import TOGETHER, Decision, Diagnosis
-from diagnose.report.line_wrapping import wrap
-from diagnose.report.mean_vs_median import on_average
-from diagnose.report.memory import ONLY_MEMORY
-from diagnose.report.next_steps import next_command
-from diagnose.report.paths import clipped
-from diagnose.report.phrases import arithmetic, final, is_healthy, is_quiet, quiet_news
-from diagnose.report.run_outcome import nothing_kept
-from diagnose.report.step_bar import bar, legend, slices
-from diagnose.report.styled_text import styled
-from diagnose.report.verdict_table import measured
-from diagnose.report.vocabulary import ACCENT, BAD, GOOD
+from diagnose.report.sections.memory import ONLY_MEMORY
+from diagnose.report.sections.next_steps import next_command
+from diagnose.report.sections.run_outcome import nothing_kept
+from diagnose.report.sections.verdict_table import measured
+from diagnose.report.style.line_wrapping import wrap
+from diagnose.report.style.paths import clipped
+from diagnose.report.style.step_bar import bar, legend, slices
+from diagnose.report.style.styled_text import styled
+from diagnose.report.style.vocabulary import ACCENT, BAD, GOOD
+from diagnose.report.wording.mean_vs_median import on_average
+from diagnose.report.wording.phrases import arithmetic, final, is_healthy, is_quiet, quiet_news
 from diagnose.session import State
 from diagnose.tui.drawing.finding_line import finding_line, place_width
 from diagnose.tui.header import INTERRUPTED

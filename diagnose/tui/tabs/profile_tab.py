@@ -12,11 +12,11 @@ from textual.binding import Binding, BindingType
 from textual.widgets import DataTable
 
 from diagnose.model import StepProfile
-from diagnose.report.line_wrapping import wrap
-from diagnose.report.paths import clipped, clipped_path
-from diagnose.report.profile.profile_tables import Column, ProfileTable, TableRow, sorted_rows
-from diagnose.report.profile.span_looks import span_look
-from diagnose.report.styled_text import styled
+from diagnose.report.sections.profile_tables import Column, ProfileTable, TableRow, sorted_rows
+from diagnose.report.style.line_wrapping import wrap
+from diagnose.report.style.paths import clipped, clipped_path
+from diagnose.report.style.span_looks import span_look
+from diagnose.report.style.styled_text import styled
 from diagnose.session import State
 from diagnose.tui.tabs.tab import Tab
 from diagnose.tui.theme import FAINT

@@ -7,7 +7,7 @@ from textual.geometry import Size
 from textual.reactive import reactive
 from textual.widget import Widget
 
-from diagnose.report.styled_text import styled
+from diagnose.report.style.styled_text import styled
 from diagnose.session import State
 
 

@@ -12,12 +12,12 @@ from textual.reactive import reactive
 from textual.widget import Widget
 
 from diagnose.model import Finding, Lane, Timeline
-from diagnose.report.line_wrapping import wrap
-from diagnose.report.paths import clipped
-from diagnose.report.phrases import gain
-from diagnose.report.profile.span_looks import span_look
-from diagnose.report.styled_text import styled
-from diagnose.report.vocabulary import ACCENT, SEVERITIES
+from diagnose.report.style.line_wrapping import wrap
+from diagnose.report.style.paths import clipped
+from diagnose.report.style.span_looks import span_look
+from diagnose.report.style.styled_text import styled
+from diagnose.report.style.vocabulary import ACCENT, SEVERITIES
+from diagnose.report.wording.phrases import gain
 from diagnose.session import State
 from diagnose.tui.drawing.lane_drawing import Window, axis_line, lane_lines, shown_label, spans_in, step_line
 from diagnose.tui.theme import FAINT, INK

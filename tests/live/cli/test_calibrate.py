@@ -36,7 +36,7 @@ from diagnose.collect.calibrations import ceilings_for, curves_for, folder, netw
 from diagnose.collect.inside.process.calibrations import calibrated
 from diagnose.errors import InputError
 from diagnose.model import CollectiveCurve, Facts
-from diagnose.report.calibration import render
+from diagnose.report.terminal.calibration import render
 
 ROOT = Path(__file__).resolve().parents[3]
 SOCKETS = {"NCCL_P2P_DISABLE": "1"}

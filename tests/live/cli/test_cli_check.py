@@ -16,7 +16,7 @@ from diagnose.cli import main
 from diagnose.cli.argv_split import Split, split_check
 from diagnose.model import EditCheck, GateAnswer, GateCheck
 from diagnose.plugins import load
-from diagnose.report.checks import as_json, as_text
+from diagnose.report.terminal.checks import as_json, as_text
 
 ROOT = Path(__file__).resolve().parents[3]
 PYTHONPATH = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))

@@ -22,7 +22,7 @@ from diagnose.collect.recipe import Recipe
 from diagnose.errors import InputError, UsageError
 from diagnose.plugins import Catalogue
 from diagnose.program import Program
-from diagnose.report.vocabulary import CLASSES, DECISIONS, MEMORY, SEVERITIES, how_it_ended
+from diagnose.report.style.vocabulary import CLASSES, DECISIONS, MEMORY, SEVERITIES, how_it_ended
 from diagnose.session import AnyEvent, PhaseChanged, Session, Warned, fold, read
 from diagnose.trace.readers import open_traces
 

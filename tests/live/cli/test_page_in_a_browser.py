@@ -12,7 +12,7 @@ import pytest
 from diagnose import plugins
 from diagnose.engine import diagnose
 from diagnose.measure.profile.step_profile import slowest_profile
-from diagnose.report.html import render
+from diagnose.report.page.html import render
 from diagnose.session import State
 from diagnose.trace.drawn import drawn
 

@@ -19,7 +19,8 @@ from diagnose.collect.launch import Outcome
 from diagnose.engine import diagnose
 from diagnose.model import Diagnosis, Severity
 from diagnose.plugins import load
-from diagnose.report import markdown, text
+from diagnose.report.export import markdown
+from diagnose.report.terminal import text
 from diagnose.trace.readers import open_traces
 
 MIB = 1 << 20

@@ -23,7 +23,7 @@ from diagnose.errors import InputError
 from diagnose.measure import Measures
 from diagnose.model import Accounting, Confidence, Finding, Severity
 from diagnose.plugins import load
-from diagnose.report.comparison import render, to_json
+from diagnose.report.terminal.comparison import render, to_json
 from diagnose.trace.drawn import drawn
 from diagnose.trace.readers import open_traces
 from diagnose.trace.schema import StepLog

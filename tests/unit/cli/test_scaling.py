@@ -12,7 +12,7 @@ from diagnose.comparison.scaling import STRONG, WEAK, Run, run_of, scaling_of
 from diagnose.errors import UsageError
 from diagnose.measure import Measures
 from diagnose.model import Facts
-from diagnose.report.scaling import render, to_json
+from diagnose.report.terminal.scaling import render, to_json
 from diagnose.trace import Collective
 from diagnose.trace.drawn import drawn
 

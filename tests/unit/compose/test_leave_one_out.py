@@ -12,7 +12,7 @@ from composing import ITEM, LOADER, SOURCE, Stage, finding, fixer, replacing
 from diagnose.compose.final_check import interaction
 from diagnose.fixer import Answer, Edits, Fixer, Request
 from diagnose.model import Decision, Gate, Interval, Verdict
-from diagnose.report.phrases import interplay
+from diagnose.report.wording.phrases import interplay
 from diagnose.session import FinalMeasured, PatchAccepted, TrialStarted, Warned, fold
 from diagnose.trial.schedule import Deadline
 

@@ -8,7 +8,7 @@ import pytest
 
 from diagnose.model import Confidence, Decision, Interval, Verdict
 from diagnose.prediction import interval_of
-from diagnose.report.predictions import compared, held, summed_up
+from diagnose.report.wording.predictions import compared, held, summed_up
 
 MS = 1_000_000
 MEASURED = Verdict(

@@ -11,7 +11,7 @@ from diagnose.measure import Measures
 from diagnose.measure.replay.critical_path import critical_path
 from diagnose.model import Diagnosis
 from diagnose.plugins import Catalogue
-from diagnose.report import text
+from diagnose.report.terminal import text
 from diagnose.trace import Trace
 from diagnose.trace.drawn import drawn
 from diagnose.trace.readers import open_traces

@@ -22,7 +22,7 @@ from diagnose.measure.job.job_report import between_ranks
 from diagnose.measure.job.process_groups import Role, pipeline_bubble, rank_groups
 from diagnose.measure.job.ranks import job_of
 from diagnose.model import CollectiveCurve, Facts
-from diagnose.report.ranks import render, to_json
+from diagnose.report.terminal.ranks import render, to_json
 from diagnose.rule import Claim
 from diagnose.trace import Collective, Trace
 from diagnose.trace.drawn import drawn

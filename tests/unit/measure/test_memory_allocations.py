@@ -19,7 +19,7 @@ from diagnose.measure.memory.peak import memory_peak
 from diagnose.measure.memory.segment_layout import layout_at
 from diagnose.measure.memory.usage import ALLOCATED, main_memory, memory_use
 from diagnose.model import MemoryPeak
-from diagnose.report.memory import memory_lines
+from diagnose.report.sections.memory import memory_lines
 from diagnose.trace import Trace
 from diagnose.trace.readers import open_traces
 from diagnose.trace.schema import Blocks, BlockState, Counters, MemoryAction, MemoryEvents, Segments

@@ -14,7 +14,7 @@ from diagnose.measure import Measures
 from diagnose.measure.roofline.ceilings import TERA, of_table
 from diagnose.model import Diagnosis, Facts
 from diagnose.plugins import Catalogue
-from diagnose.report import text
+from diagnose.report.terminal import text
 from diagnose.trace import Trace
 from diagnose.trace.drawn import drawn
 from diagnose.trace.readers import open_traces

@@ -8,7 +8,7 @@ import pytest
 
 from diagnose.model import Decision, Verdict
 from diagnose.program import Program
-from diagnose.report.phrases import startup
+from diagnose.report.wording.phrases import startup
 from diagnose.trial.ab.result import Comparison
 from diagnose.trial.ab.startup_cost import StartupCosts, pays_after
 from diagnose.units import NS_PER_MS, NS_PER_S

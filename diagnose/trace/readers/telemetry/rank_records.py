@@ -248,8 +248,10 @@ class RankRecords:
 _Line = TypeVar("_Line", bound=Struct)
 
 _INSTALLED = re.compile(r"[/\\](?:site-packages|dist-packages|lib[/\\]python\d(?:\.\d+)?)[/\\]", re.IGNORECASE)
-_OURS = re.compile(r"[/\\]diagnose[/\\](?:collect[/\\]inside|kernels)[/\\]")
+_OURS = re.compile(r"[/\\]diagnose[/\\](?:api|callbacks|collect[/\\]inside|kernels)[/\\]")
 """What of this package runs in training processes, wherever it was installed from."""
+_CELL = "<ipython-input-"
+"""How IPython in a terminal names the files of its cells. Other generated code is in angle brackets, too."""
 
 
 @dataclass(frozen=True)
@@ -264,6 +266,8 @@ class Ownership:
         return cls(tuple(PurePath(root) for root in value if isinstance(root, str)) if isinstance(value, list) else ())
 
     def __call__(self, file: str) -> bool:
+        if file.startswith(_CELL):
+            return True
         if not file or file.startswith("<") or _INSTALLED.search(file) or _OURS.search(file):
             return False
         path = PurePath(file)

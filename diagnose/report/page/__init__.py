@@ -1,0 +1,1 @@
+"""The report as one HTML page: `html` fills the template, the other modules prepare what it draws."""

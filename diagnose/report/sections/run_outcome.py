@@ -1,0 +1,95 @@
+"""How a run that tried fixes ended, where no final figures say it."""
+
+from __future__ import annotations
+
+from diagnose.errors import Cancelled, ProgramFailed
+from diagnose.model import Decision
+from diagnose.report.sections.verdict_table import (
+    advised,
+    is_dry,
+    is_idle,
+    measured,
+    told_from_none,
+    undecided,
+    untried,
+)
+from diagnose.report.wording.phrases import is_quiet, sentence
+from diagnose.session import State
+from diagnose.units import format_share
+
+
+def found_without_edits(state: State) -> bool:
+    """Whether fixes were looked for, and no fixer had anything to try or to advise."""
+    if state.started is None or state.started.command != "fix" or not all(map(is_idle, state.verdicts)):
+        return False
+    ended_well = state.ended is not None and state.ended.exit_code == 0
+    return ended_well and state.diagnosis is not None and not is_quiet(state.diagnosis)
+
+
+def nothing_kept(state: State) -> str:
+    """What a run came to that went on to try fixes and ended without one that holds. Empty for all others."""
+    if found_without_edits(state):
+        return "No fixer has an edit for what was found here: your program stays as it is."
+    if state.ended is None or state.final is not None or is_dry(state):
+        return ""
+    if cut_short(state):
+        return _so_far(state)
+    if not state.verdicts or (state.patch is not None and state.patch.diff):
+        return ""
+    unsettled = len(undecided(state))
+    parts = (
+        (len(measured(state.verdicts)) - unsettled, "measured"),
+        (unsettled, "undecided"),
+        (sum(len(alike.verdicts) for alike in untried(state.verdicts)), "not tried"),
+        (len(advised(state.verdicts)), "left to you"),
+        (sum(map(is_idle, state.verdicts)), "with nothing to change"),
+    )
+    counts = ", ".join(f"{count} {what}" for count, what in parts if count)
+    return f"No fix was kept ({counts}): your program stays as it is."
+
+
+def _so_far(state: State) -> str:
+    """What is left of trials that did not come to their end; empty where none had begun."""
+    if not (state.control or state.trials or state.verdicts):
+        return ""
+    how = "Interrupted" if interrupted(state) else "Ended by an error"
+    kept = [verdict.fixer for verdict in state.verdicts if verdict.decision is Decision.KEPT]
+    said = f"{how} before a fix was kept: your program stays as it is."
+    if kept:
+        held = f"all that held so far ({', '.join(kept)})"
+        said = f"{how} before {held} was measured as a whole: there is no patch to apply."
+    error = state.ended.message.strip() if state.ended is not None and not interrupted(state) else ""
+    return f"{said} {sentence(error.splitlines()[0])}" if error else said
+
+
+def restless(state: State) -> str:
+    """Why fixes that were measured are neither kept nor shown to bring nothing. Empty where the machine was quiet."""
+    open_still = undecided(state)
+    if not open_still:
+        return ""
+    names = ", ".join(
+        f"{verdict.fixer} (up to {format_share(min(verdict.saving.high, 1.0))})"
+        for verdict in open_still
+        if verdict.saving is not None
+    )
+    coarsest = max(told_from_none(state, verdict) for verdict in open_still)
+    return (
+        f"Undecided, rather than shown to bring nothing: {names}. Savings of less than {format_share(coarsest)} of a "
+        "step could not be told from none here, as beside other programs or where the processor changes its clock; on "
+        "a quiet machine the same command can decide"
+    )
+
+
+def cut_short(state: State) -> bool:
+    """Whether a run ended before its fixes had their last word, or goes on: a diff that it has is no patch yet."""
+    return state.ended is None or state.ended.exit_code != 0
+
+
+def is_failed(state: State) -> bool:
+    """Whether the program failed by itself."""
+    return state.ended is not None and state.ended.exit_code == ProgramFailed.exit_code and bool(state.ended.message)
+
+
+def interrupted(state: State) -> bool:
+    """Whether the user ended it."""
+    return state.ended is not None and state.ended.exit_code == Cancelled.exit_code

@@ -1,0 +1,179 @@
+"""The verdicts of a run as people want to read them: what holds first, what was not tried by its reason, advice apart.
+
+A reason that several fixes share is said once. Words in parentheses at the end of a reason are about one fix alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from diagnose.model import TOGETHER, Decision, Verdict
+from diagnose.report.style.vocabulary import DECISIONS, NO_EDIT, UNDECIDED, Look
+from diagnose.session import State
+from diagnose.units import format_ns
+
+_ITS_OWN = re.compile(r" \([^()]*\)$")
+_SAVED = " of the step saved ("
+_ASKS = "--allow training"
+_LATE = "the budget "
+"""How every reason begins that is a lack of time (`diagnose.compose.budget`)."""
+_IDLE = "nothing to change"
+"""How the reason begins of a fixer that a finding names and that has no edit here (`diagnose.compose.journal`)."""
+_RESTLESS = 0.05
+"""A machine that tells no smaller changes of a step than this leaves good fixes undecided: most save less."""
+
+
+@dataclass(frozen=True)
+class Alike:
+    """Fixes of which the same is to be said."""
+
+    words: str
+    verdicts: tuple[Verdict, ...]
+
+
+def measured(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """What had a trial, or broke on its way to one: the kept ones first, else as they came."""
+    had = [verdict for verdict in verdicts if verdict.decision not in (Decision.NOT_TRIED, Decision.ADVICE)]
+    return sorted(had, key=lambda verdict: verdict.decision is not Decision.KEPT)
+
+
+def is_idle(verdict: Verdict) -> bool:
+    """Whether there was nothing to try: the fixer has no edit for this program."""
+    return verdict.decision is Decision.NOT_TRIED and verdict.summary.startswith(_IDLE)
+
+
+def idle(verdicts: Sequence[Verdict]) -> str:
+    """A sentence on the fixers that a finding names and that have no edit; empty where there are none."""
+    names = [verdict.fixer for verdict in verdicts if is_idle(verdict)]
+    return f"Nothing to change in the program as it stands for {', '.join(names)}." if names else ""
+
+
+def untried(verdicts: Sequence[Verdict]) -> list[Alike]:
+    """What had an edit and no trial, by reason; of one reason alone with what is said of that fix."""
+    groups: dict[str, list[Verdict]] = {}
+    for verdict in verdicts:
+        if verdict.decision is Decision.NOT_TRIED and not is_idle(verdict):
+            groups.setdefault(_ITS_OWN.sub("", verdict.summary), []).append(verdict)
+    return [Alike(words if len(alike) > 1 else alike[0].summary, tuple(alike)) for words, alike in groups.items()]
+
+
+def fell_apart(state: State) -> list[str]:
+    """A sentence for each trial of many at once that kept none of them: its fixes then had trials of their own."""
+    lost = [
+        (trial.started.summary, trial.verdict)
+        for trial in state.trials
+        if trial.started.fixer == TOGETHER and trial.verdict is not None and trial.verdict.decision is not Decision.KEPT
+    ]
+    return [
+        f"{names}: {look(state, verdict).label}, {verdict.summary}; they were then tried apart"
+        for names, verdict in lost
+    ]
+
+
+def kept_alike(verdicts: Sequence[Verdict]) -> list[Alike]:
+    """What is kept; what rests on the word of one common trial alone, once."""
+    groups: dict[tuple[str, str], list[Verdict]] = {}
+    for verdict in verdicts:
+        if verdict.decision is Decision.KEPT:
+            groups.setdefault((verdict.summary, "" if verdict.saving is None else verdict.fixer), []).append(verdict)
+    return [Alike(words, tuple(alike)) for (words, _), alike in groups.items()]
+
+
+def rows(state: State) -> list[Verdict]:
+    """What stands in the table of what was measured: common trials that were kept, then each fix."""
+    return [*_common(state), *measured(state.verdicts)]
+
+
+def basis(state: State, alike: Alike) -> Verdict:
+    """What alike fixes rest on: the figures of their common trial where they had one, else their own."""
+    own = alike.verdicts[0]
+    if own.saving is not None:
+        return own
+    return next((common for common in _common(state) if own.summary.endswith(common.summary)), own)
+
+
+def _common(state: State) -> list[Verdict]:
+    return [
+        trial.verdict
+        for trial in state.trials
+        if trial.verdict is not None and trial.started.fixer == TOGETHER and trial.verdict.decision is Decision.KEPT
+    ]
+
+
+def dropped(verdicts: Sequence[Verdict]) -> list[Alike]:
+    """What was measured and not kept, each outcome in the same words once."""
+    groups: dict[tuple[Decision, str], list[Verdict]] = {}
+    for verdict in measured(verdicts):
+        if verdict.decision is not Decision.KEPT:
+            groups.setdefault((verdict.decision, verdict.summary), []).append(verdict)
+    return [Alike(words, tuple(alike)) for (_, words), alike in groups.items()]
+
+
+def advised(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """What is left to the user."""
+    return [verdict for verdict in verdicts if verdict.decision is Decision.ADVICE]
+
+
+def promise(verdict: Verdict) -> str:
+    """`pad-vocabulary (5.99 ms)`: a fix with what it was predicted to save."""
+    return f"{verdict.fixer} ({format_ns(verdict.predicted_ns)})" if verdict.predicted_ns else verdict.fixer
+
+
+def remark(verdict: Verdict) -> str:
+    """The part of a verdict's sentence that its figures, shown beside it, do not say; may be empty."""
+    known = verdict.gate.detail.split("; ") if verdict.gate else []
+    first, *others = verdict.summary.split("; ")
+    said = [] if verdict.saving is not None and _SAVED in first else [first]
+    if verdict.fixer == TOGETHER:
+        said = ["tried at once", *said]
+    return "; ".join(said + [part for part in others if part not in known])
+
+
+def is_dry(state: State) -> bool:
+    """Whether the run only tells what it would try."""
+    return state.started is not None and state.started.dry
+
+
+def not_allowed(state: State) -> list[Verdict]:
+    """What waits for the user's word because it changes the training itself."""
+    return [
+        verdict for verdict in state.verdicts if verdict.decision is Decision.NOT_TRIED and _ASKS in verdict.summary
+    ]
+
+
+def out_of_time(state: State) -> list[Verdict]:
+    """What a longer budget would have tried."""
+    return [
+        verdict
+        for verdict in state.verdicts
+        if verdict.decision is Decision.NOT_TRIED and verdict.summary.startswith(_LATE)
+    ]
+
+
+def undecided(state: State) -> list[Verdict]:
+    """What may well save something worth having, on a machine too restless to tell: not the same as no change."""
+    return [verdict for verdict in state.verdicts if _is_undecided(state, verdict)]
+
+
+def _is_undecided(state: State, verdict: Verdict) -> bool:
+    return (
+        verdict.decision is Decision.NO_CHANGE
+        and verdict.saving is not None
+        and verdict.saving.high > _RESTLESS
+        and told_from_none(state, verdict) > _RESTLESS
+    )
+
+
+def look(state: State, verdict: Verdict) -> Look:
+    """How a verdict of a run is shown: its decision, but for what is undecided, and for a fixer without an edit."""
+    if is_idle(verdict):
+        return NO_EDIT
+    return UNDECIDED if _is_undecided(state, verdict) else DECISIONS[verdict.decision]
+
+
+def told_from_none(state: State, verdict: Verdict) -> float:
+    """The smallest change that its trial could tell: what the trial says itself, else the run's control; 0: unknown."""
+    control = state.control.resolution if state.control is not None else 0.0
+    return control if verdict.resolution is None else verdict.resolution

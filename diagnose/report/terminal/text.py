@@ -1,0 +1,221 @@
+"""The report as plain text: what a terminal shows when a command is done.
+
+It reads from the top: what the run is, where its time goes, what to fix first, what could not be told, what was tried
+and what that gave, and the next command to type. It means the same without colour.
+"""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from diagnose.model import Decision
+from diagnose.report import Report, Subject, as_state
+from diagnose.report.sections.ladder import ladder_lines
+from diagnose.report.sections.memory import ONLY_MEMORY, headline, memory_lines, title
+from diagnose.report.sections.next_steps import next_commands
+from diagnose.report.sections.run_outcome import is_failed, nothing_kept
+from diagnose.report.sections.side_by_side import spread_words, traced_lines
+from diagnose.report.style.line_wrapping import wrap
+from diagnose.report.style.step_bar import bar, is_recorded, legend, slices
+from diagnose.report.style.styled_text import heading, printed, styled
+from diagnose.report.style.vocabulary import BAD, CLASSES, GOOD, MUTED, named_count
+from diagnose.report.terminal.text_findings import finding_lines
+from diagnose.report.terminal.text_fixes import fix_lines
+from diagnose.report.wording.cannot_tell import unsure
+from diagnose.report.wording.mean_vs_median import on_average
+from diagnose.report.wording.phrases import (
+    accounting_title,
+    awaited,
+    final,
+    identity,
+    is_healthy,
+    is_quiet,
+    quiet_news,
+    sentence,
+)
+from diagnose.report.wording.warnings import said_once
+from diagnose.session import State
+
+WIDTH = 80
+NARROWEST = 40
+_MOST_RANKS = 16
+_COMMAND = CLASSES["compute"].colour
+_OF_MEMORY = frozenset(
+    {"memory-pressure", "leaking-memory", "fragmented-memory", "over-checkpointing", "allocator-churn", "small-batch"}
+)
+"""Rules whose findings the picture of the memory explains."""
+
+
+def render(subject: Subject, width: int = WIDTH, colour: bool = False) -> str:
+    """The whole report in lines of at most `width` columns; only a diff may be wider. Colour is ANSI escapes."""
+    width = max(width, NARROWEST)
+    state = as_state(subject)
+    sections = [
+        _head(state, width),
+        _accounting(state, width),
+        _ranks(state, width),
+        _findings(state, width),
+        _memory(state, width),
+        _cannot_tell(state, width),
+        _warnings(state, width),
+        _ladder(state, width),
+        fix_lines(state, width),
+        _next(state, width),
+    ]
+    return printed(sections, colour)
+
+
+def paragraph(words: str, width: int, indent: int = 0, style: str = "") -> list[Text]:
+    """Words wrapped to `width`, indented."""
+    return [styled(" " * indent + line, style) for line in wrap(words, width - indent)]
+
+
+def _head(state: State, width: int) -> list[Text]:
+    parts = identity(state) or ["a run of which nothing is known yet"]
+    lines: list[str] = [""]
+    for part in parts:
+        joined = f"{lines[-1]} · {part}" if lines[-1] else part
+        if len(joined) > width and lines[-1]:
+            lines.append(f"  {part}")
+        else:
+            lines[-1] = joined
+    return [
+        styled(lines[0], "bold"),
+        *(styled(line, "bold") for line in lines[1:]),
+        *_news(state, width),
+        *_failure(state, width),
+        *_outcome(state, width),
+    ]
+
+
+def _news(state: State, width: int) -> list[Text]:
+    """What the fixes came to, before everything that it rests on."""
+    if state.final is None:
+        said = nothing_kept(state)
+        first, *rest = wrap(said, width - 2) if said else [""]
+        lines = [styled("– ", MUTED).append(first, "bold")] if said else []
+        return lines + [styled(f"  {line}", "bold") for line in rest]
+    better = state.final.patched_ns <= state.final.original_ns
+    kept = named_count(sum(verdict.decision is Decision.KEPT for verdict in state.verdicts), "kept fix", "kept fixes")
+    first, *rest = wrap(f"{kept}: {final(state)}", width - 2)
+    lines = [styled("✓ " if better else "▼ ", GOOD if better else BAD).append(first, "bold")]
+    return lines + [styled(f"  {line}", "bold") for line in rest]
+
+
+def _failure(state: State, width: int) -> list[Text]:
+    """What the program itself failed of, before what was found in it."""
+    if state.ended is None or state.diagnosis is None or not is_failed(state) or nothing_kept(state):
+        return []
+    first, *rest = paragraph(sentence(state.ended.message.splitlines()[0]), width, indent=2)
+    return [styled("✗ ", f"bold {BAD}").append(first.plain[2:], "bold"), *rest]
+
+
+def _outcome(state: State, width: int) -> list[Text]:
+    if state.diagnosis is not None:
+        if state.diagnosis.steps.count == 0 and state.diagnosis.memory is not None:
+            return paragraph(ONLY_MEMORY, width)
+        if state.diagnosis.steps.count == 0:
+            seen = "No training step was seen" if state.started is not None else "No training step was found in it"
+            return paragraph(f"{seen}, so nothing can be said per step.", width)
+        return []
+    if state.ended is not None:
+        return paragraph(state.ended.message or "It ended before enough steps were seen to diagnose it.", width)
+    return paragraph(f"Last seen: {state.phase.phase}." if state.phase else "Nothing was diagnosed.", width)
+
+
+def _accounting(state: State, width: int) -> list[Text]:
+    if state.diagnosis is None:
+        return []
+    parts = slices(state.diagnosis.accounting)
+    if not parts:
+        return []
+    slowest = ", on the slowest rank" if state.diagnosis.ranks > 1 else ""
+    return [
+        heading(accounting_title(state.diagnosis), f"median step{slowest} = 100 %", width),
+        bar(parts, width),
+        *legend(parts, width),
+        *(paragraph(uneven, width) if (uneven := on_average(state.diagnosis)) else ()),
+        *(paragraph(path, width, style=MUTED) if (path := awaited(state.diagnosis)) else ()),
+    ]
+
+
+def _ranks(state: State, width: int) -> list[Text]:
+    if state.diagnosis is None:
+        return []
+    lines = traced_lines(state.diagnosis, width, _MOST_RANKS)
+    return [heading("Ranks side by side", spread_words(state.diagnosis), width), *lines] if lines else []
+
+
+def _findings(state: State, width: int) -> list[Text]:
+    diagnosis = state.diagnosis
+    if diagnosis is None or (diagnosis.steps.count == 0 and not diagnosis.findings):
+        return []
+    root = state.started.cwd if state.started else None
+    lines: list[Text] = []
+    if is_quiet(diagnosis):
+        mark = styled("✓ ", f"bold {GOOD}") if is_healthy(diagnosis) else styled("? ", "bold")
+        first, *rest = paragraph(quiet_news(diagnosis), width, indent=2)
+        lines += [mark.append(first.plain[2:]), *rest]
+        if not diagnosis.findings:
+            return lines
+        lines += [Text(), heading("Also seen", "", width)]
+    else:
+        lines.append(heading("Fix this first", "", width))
+    for number, finding in enumerate(diagnosis.findings, 1):
+        if number == 2 and not is_quiet(diagnosis):
+            lines += [Text(), heading("Then", "no time is counted twice", width)]
+        elif number > 1:
+            lines.append(Text())
+        lines += finding_lines(number, finding, root, width)
+    return lines
+
+
+def _memory(state: State, width: int) -> list[Text]:
+    peak = state.diagnosis.memory if state.diagnosis else None
+    if state.diagnosis is None or peak is None:
+        return []
+    root = state.started.cwd if state.started else None
+    lines = [heading(title(peak), headline(peak), width)]
+    if state.verdicts and not any(finding.rule in _OF_MEMORY for finding in state.diagnosis.findings):
+        return lines + paragraph("`diagnose view` shows what it is made of.", width, indent=2, style=MUTED)
+    return lines + memory_lines(peak, root, width)
+
+
+def _ladder(state: State, width: int) -> list[Text]:
+    """What would be tried and where that leads; once fixes were tried, their table says what it led to."""
+    return ladder_lines(state.diagnosis, width) if state.diagnosis is not None and not state.verdicts else []
+
+
+def _cannot_tell(state: State, width: int) -> list[Text]:
+    diagnosis = state.diagnosis
+    if (
+        diagnosis is None
+        or not diagnosis.cannot_tell
+        or (diagnosis.steps.count and not is_recorded(diagnosis.accounting))
+    ):
+        return []  # where no work was recorded at all, the warnings say why, and a list of all rules says nothing more
+    lines = [heading("Cannot tell", "from this recording; what it would take", width)]
+    for needs, rules in unsure(state).items():
+        lines += paragraph(needs, width, indent=2)
+        lines += paragraph(rules, width, indent=6, style=MUTED) if rules else []
+    return lines
+
+
+def _warnings(state: State, width: int) -> list[Text]:
+    said = said_once((*(state.diagnosis.warnings if state.diagnosis else ()), *state.warnings))
+    lines: list[Text] = []
+    for message in said:
+        first, *rest = wrap(message, width - 4)
+        lines += [styled(f"  ! {first}"), *(styled(f"    {more}") for more in rest)]
+    return [heading(named_count(len(said), "warning").capitalize(), "", width), *lines] if lines else []
+
+
+def _next(state: State, width: int) -> list[Text]:
+    lines: list[Text] = []
+    for number, (command, effect) in enumerate(next_commands(state)):
+        lines.append(styled("Then   " if number else "Next   ", "bold").append(command, f"bold {_COMMAND}"))
+        lines += paragraph(effect, width, indent=7, style=MUTED)
+    return lines
+
+
+REPORT = Report("text", ".txt", render)

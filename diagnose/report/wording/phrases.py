@@ -1,0 +1,426 @@
+"""Sentences about a run that every report and screen says in the same words.
+
+No percentage stands without what it is a percentage of, and no figure claims more than it rests on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from diagnose.model import (
+    Confidence,
+    Decision,
+    Diagnosis,
+    Evidence,
+    Finding,
+    Gate,
+    GateResult,
+    Interval,
+    Mechanism,
+    Scalar,
+    Severity,
+    StepWork,
+    Verdict,
+)
+from diagnose.report.style.step_bar import is_recorded, slices
+from diagnose.report.style.vocabulary import CLASSES, FOUND_BY, class_look, named_count
+from diagnose.report.wording.headroom import headroom
+from diagnose.report.wording.predictions import compared
+from diagnose.report.wording.resolution import told
+from diagnose.session import State
+from diagnose.units import NS_PER_S, format_flops, format_ns, format_share, format_value
+
+MINUS = "−"
+_UNEVEN = 0.10  # steps whose mean is further from their median: what is said of the mean step would not fit the median
+_LONGER_START = 0.2  # of the original's: less is the luck of a process
+
+
+def identity(state: State) -> list[str]:
+    """What the run is, in parts: program, device, ranks, step time, how many steps, and how they were found."""
+    parts = []
+    if state.started is not None:
+        parts.append(state.started.program.removeprefix("-- "))
+    diagnosis = state.diagnosis
+    if diagnosis is None:
+        return parts
+    if not parts:
+        parts.append(sources(diagnosis))
+    if diagnosis.ranks or diagnosis.has_device:
+        parts += [device(state), named_count(diagnosis.ranks, "rank")]
+    steps = diagnosis.steps
+    median_of = f"median of {named_count(steps.count, 'step')}"
+    if steps.median_ns is not None and is_of_median(diagnosis):
+        parts += [f"{format_ns(steps.median_ns)} per step", median_of]
+        if steps.mean_ns and abs(steps.mean_ns / steps.median_ns - 1) > _UNEVEN:
+            parts.append(f"{format_ns(steps.mean_ns)} on average")
+    elif steps.median_ns is not None and diagnosis.step_ns is not None:
+        parts += [f"{format_ns(diagnosis.step_ns)} per step", f"{format_ns(steps.median_ns)} as traced, {median_of}"]
+    if steps.found_by in FOUND_BY:
+        parts.append(FOUND_BY[steps.found_by])
+    return [part for part in parts if part]
+
+
+def is_of_median(diagnosis: Diagnosis) -> bool:
+    """Whether the step that shares are of reads like the median step as traced, so that one figure names both."""
+    median_ns, step_ns = diagnosis.steps.median_ns, diagnosis.step_ns
+    return step_ns is None or median_ns is None or format_ns(step_ns) == format_ns(median_ns)
+
+
+def accounting_title(diagnosis: Diagnosis) -> str:
+    """What stands above an accounting: which step it is of, where that is not the one that shares are of."""
+    traced = "" if is_of_median(diagnosis) else "traced "
+    return f"Where a {traced}step's {format_ns(diagnosis.accounting.total_ns)} go"
+
+
+def sources(diagnosis: Diagnosis) -> str:
+    """The recordings, the first by name and the rest by number; one may hold several ranks."""
+    if not diagnosis.source:
+        return ""
+    first, *others = dict.fromkeys(diagnosis.source)
+    return f"{first} and {len(others)} more" if others else first
+
+
+CPU_ONLY = "CPU only"
+
+
+def device(state: State) -> str:
+    """The device's name; without one, whether it worked unnamed, was seen not to be there, or was just not recorded."""
+    diagnosis = state.diagnosis
+    named = [diagnosis.device if diagnosis else None, *(facts.device_name for facts in state.facts.values())]
+    if diagnosis and diagnosis.has_device:
+        return next(filter(None, named), "a device of unknown name")
+    return next(filter(None, named), CPU_ONLY if state.facts else "no device recorded")
+
+
+def sentence(words: str) -> str:
+    """Words of a rule or fixer as a sentence: a capital, unless it begins with code, and a full stop."""
+    said = begun(words)
+    return said if not said or said[-1] in ".!?…:" else f"{said}."
+
+
+def begun(words: str) -> str:
+    """Words with a capital at their beginning, unless they begin with a name: of a file, a function, a setting."""
+    return words[:1].upper() + words[1:] if words.split(" ", 1)[0].isalpha() else words
+
+
+WORTH = 0.05
+"""The part of a step from which on a finding is worth attention, as severities have it."""
+UNEXPLAINED = 0.20
+"""A step that is less compute than the rest of this, without a finding, is not called healthy: it is not understood."""
+
+
+def is_quiet(diagnosis: Diagnosis) -> bool:
+    """Whether steps were seen and nothing found could give back 5 % of them: no finding is high or medium."""
+    worth = (Severity.HIGH, Severity.MEDIUM)
+    return diagnosis.steps.count > 0 and not any(finding.severity in worth for finding in diagnosis.findings)
+
+
+NEAR = 0.10
+"""How much of a step its compute may take beyond what good kernels would, for the run to be called healthy."""
+
+
+def is_healthy(diagnosis: Diagnosis) -> bool:
+    """Whether it is quiet because the device computes as fast as it can, not because nobody knows what it does."""
+    known = not _has_unpriced(diagnosis) and _doubtful(diagnosis) is None
+    left = headroom(diagnosis)
+    return is_quiet(diagnosis) and _computes(diagnosis) and known and left is not None and left.share <= NEAR
+
+
+def _computes(diagnosis: Diagnosis) -> bool:
+    spent = diagnosis.accounting
+    return spent.compute >= (1 - UNEXPLAINED) * spent.total_ns
+
+
+def _has_unpriced(diagnosis: Diagnosis) -> bool:
+    """Whether something was found whose cost is not known: memory that grows, a run that died."""
+    return any(not is_priced(finding) for finding in diagnosis.findings)
+
+
+def _doubtful(diagnosis: Diagnosis) -> Finding | None:
+    """What could give back that much, were it not for the noise of the steps or for what the profiler itself costs."""
+    most = max(filter(is_priced, diagnosis.findings), key=lambda one: one.estimate_share, default=None)
+    return most if most is not None and most.estimate_share >= WORTH else None
+
+
+def quiet_news(diagnosis: Diagnosis) -> str:
+    """What to tell the owner of a run in which nothing weighty was found, and what that rests on."""
+    if not is_recorded(diagnosis.accounting):
+        return (
+            "Cannot say what these steps do: only their length was recorded, not the work in them. "
+            "See the warnings for why."
+        )
+    healthy = _computes(diagnosis)
+    nothing = "Healthy: nothing" if is_healthy(diagnosis) else "Nothing"
+    known = " whose cost is known" if _has_unpriced(diagnosis) else ""
+    doubtful = _doubtful(diagnosis)
+    sure = "could" if doubtful is None else "is sure to"
+    said = f"{nothing} found here{known} {sure} give back 5 % of a step."
+    if doubtful is not None:
+        rank = "" if doubtful.rank is None else f" on rank {doubtful.rank}"
+        confirmed = "; see below for what would confirm it" if doubtful.confirm else ""
+        said += f" `{doubtful.rule}`{rank} may: {gain(doubtful)}{confirmed}."
+    spent = diagnosis.accounting
+    if spent.total_ns > 0:
+        share = format_share(spent.compute / spent.total_ns)
+        only = "" if healthy else "only "
+        said += f" Of each {format_ns(spent.total_ns)} step, {only}{format_ns(spent.compute)} ({share}) is compute."
+    if healthy and doubtful is None:
+        said += _beyond(diagnosis)
+    if not healthy and doubtful is None:
+        most = max(slices(replace(spent, compute=0)), key=lambda part: part.ns, default=None)
+        if most is not None:
+            said += f" No rule explains the {format_ns(most.ns)} of {most.look.label} yet."
+    if diagnosis.cannot_tell:
+        said += f" {named_count(len(diagnosis.cannot_tell), 'rule')} could not decide on this recording; see below."
+    return said
+
+
+def _beyond(diagnosis: Diagnosis) -> str:
+    """What of the compute is beyond what good kernels would take, and that nothing explains it; empty where little."""
+    left = headroom(diagnosis)
+    if left is None:
+        return " How near that comes to what the hardware can do is not known: no work of a device was recorded."
+    if left.share <= NEAR:
+        return ""
+    said = []
+    if sum(ns for _, ns in left.beyond) > left.unknown_ns:
+        parts = " and ".join(f"{format_ns(ns)} in {words}" for words, ns in left.beyond[:2])
+        said.append(f"good kernels would take less for the same operations and bytes, by {parts}")
+    if left.unknown_ns:
+        said.append(f"of {format_ns(left.unknown_ns)} nobody knows the operations and bytes")
+    return f" Up to {format_share(left.share)} of a step may be left: {'; '.join(said)}. No rule explains it yet."
+
+
+_MOSTLY_KNOWN = 0.95
+"""Where less than this of the device time of products is modelled, their arithmetic is a lower bound."""
+
+
+def arithmetic(diagnosis: Diagnosis) -> str:
+    """How much arithmetic a step is and how near the device's ceiling that comes; empty where it is not known."""
+    work = diagnosis.work
+    if work is None:
+        return ""
+    least = "" if work.modelled >= _MOSTLY_KNOWN else "at least "
+    return (
+        f"Matmuls: {least}{format_flops(work.flops_per_step)} per step at {format_flops(work.flops_per_s)}/s: "
+        f"{format_share(work.utilisation)} of {work.ceiling_format} peak "
+        f"({format_flops(work.ceiling_flops_per_s)}/s, {work.ceiling_source}); {_formats(work)}."
+    )
+
+
+_SOME = 0.05
+"""Of a step's operations: a format in which less is done is not named."""
+
+
+def _formats(work: StepWork) -> str:
+    """The number formats in use, and their own peak where it is another one."""
+    named = [form for form, share in work.in_use.items() if share >= _SOME]
+    said = f"runs in {' and '.join(named)}"
+    if named == [work.ceiling_format] or work.in_use_flops_per_s is None:
+        return said
+    whose = "whose peak is" if len(named) == 1 else "whose peak together is"
+    return f"{said}, {whose} {format_flops(work.in_use_flops_per_s)}/s"
+
+
+ON_PATH = {"comm": "communication", "copy": "copies", "gap": "gaps between kernels", "launch": "launch delays"}
+"""Classes of a critical path that the accounting of a step does not have under that name."""
+_OF_THE_PATH = 0.05
+"""Of the critical path: less is not worth a word, as a finding of less is of no weight."""
+
+
+def awaited(diagnosis: Diagnosis) -> str:
+    """What the ends of steps waited for; empty where that is not known, or is the device's computing and no more."""
+    path = diagnosis.critical_path or {}
+    whole = sum(path.values())
+    weighty = {name: took / whole for name, took in path.items() if took >= _OF_THE_PATH * whole}
+    if not weighty.keys() - {"compute"}:
+        return ""
+    parts = [f"{ON_PATH.get(name) or measure(name)} {format_share(share)}" for name, share in weighty.items()]
+    return f"Critical path of a step: {', '.join(parts)}."
+
+
+def is_priced(finding: Finding) -> bool:
+    """Whether it is known what it costs: a hint of no time is no finding of none."""
+    return finding.confidence is not Confidence.HINT or finding.estimate_ns > 0
+
+
+def share(finding: Finding) -> str:
+    """Its share of a step; one that would be rounded up into the next severity is rounded down."""
+    rounded = round(finding.share, 3)
+    crosses = Severity.of_share(rounded) is not Severity.of_share(finding.share)
+    return format_share(math.floor(finding.share * 1000) / 1000 if crosses else finding.share)
+
+
+def gain(finding: Finding) -> str:
+    """What fixing it gives back: time and share of a step, and what the figure rests on."""
+    if not is_priced(finding):
+        return "its cost is not known here"
+    amount = f"{format_ns(finding.recoverable_ns)} of each step ({share(finding)})"
+    if finding.possible_ns is not None:
+        most = format_ns(finding.possible_ns)
+        return f"{amount}, perhaps up to {most}" if finding.recoverable_ns else f"perhaps up to {most}, none of it sure"
+    if finding.confidence is Confidence.MEASURED:
+        return f"{amount}, measured"
+    if finding.confidence is Confidence.BOUND:
+        return f"at most {amount}"
+    return f"perhaps {amount}, a hint"
+
+
+def evidence(item: Evidence) -> str:
+    """One number with its name: `loader wait 15.1 ms`."""
+    return f"{measure(item.measure)} {value(item)}"
+
+
+def measure(name: str) -> str:
+    """A measure's name for people: `idle.input` is idle time, waiting for input."""
+    if "+" in name:
+        return " and ".join(map(measure, name.split("+")))
+    kind, _, cause = name.partition(".")
+    if kind == "idle" and cause:
+        return f"idle, {class_look(cause).label}"
+    return class_look(name).label if name in CLASSES else name.replace("_", " ")
+
+
+def value(item: Evidence) -> str:
+    """Its value in its unit; a count needs none."""
+    return format_value(item.value, "" if item.unit == "count" else item.unit)
+
+
+def signed_percent(share: float) -> str:
+    """A change with its sign, one decimal: `+58.7 %`, `−0.3 %`, `0.0 %`."""
+    rounded = round(100 * share, 1)
+    sign = "+" if rounded > 0 else MINUS if rounded < 0 else ""
+    return f"{sign}{abs(rounded):.1f} %"
+
+
+def saves(verdict: Verdict) -> str:
+    """The saving with its interval; what has none may have been kept on the word of a common trial, or of a run.
+
+    A fix of a program that does not run without it is compared with nothing, so that no resolution stands beside it.
+    """
+    if verdict.saving:
+        return interval(verdict.saving)
+    if verdict.decision is not Decision.KEPT:
+        return "not measured"
+    return "lets it run" if verdict.resolution is None else "with the others"
+
+
+def interval(saving: Interval) -> str:
+    """A saving with its interval: `+58.7 % [+57.9, +59.5]`."""
+    low, high = (signed_percent(end).removesuffix(" %") for end in (saving.low, saving.high))
+    return f"{signed_percent(saving.estimate)} [{low}, {high}]"
+
+
+def setting(values: Mapping[str, Scalar]) -> str:
+    """The knobs of a fix: `num_workers=2, pin_memory=True`."""
+    return ", ".join(f"{name}={value}" for name, value in values.items())
+
+
+def chosen(verdict: Verdict) -> str:
+    """A fix with the setting that was chosen: `loader-workers (num_workers=2)`."""
+    return verdict.fixer + (f" ({setting(verdict.setting)})" if verdict.setting else "")
+
+
+GATES = {
+    Gate.BITWISE: "bit for bit equal",
+    Gate.ROUNDING: "equal up to rounding",
+    Gate.TRAINING: "same training",
+}
+
+
+def numbers(verdict: Verdict) -> str:
+    """What the numerics gate found, in three words."""
+    return _equality(verdict.gate) if verdict.gate else ""
+
+
+def together(state: State) -> str:
+    """What the numerics gate found of all kept fixes together. Empty where it was not asked."""
+    gate = state.final.gate if state.final else None
+    return f"numbers {_equal(gate)}" if gate else ""
+
+
+def interplay(state: State) -> str:
+    """What the kept fixes save together beside what their own trials multiply to. Empty for a single one."""
+    said = state.final
+    if said is None or said.interaction is None or said.original_ns <= 0:
+        return ""
+    share = said.patched_ns / said.original_ns
+    single = 1 - share * math.exp(-said.interaction)
+    return f"one by one, each on top of those before, the kept fixes were measured to save {format_share(single)}"
+
+
+def startup(verdict: Verdict) -> str:
+    """How much longer the patched program takes to get going, and when that is earned back. Empty if hardly."""
+    if verdict.startup_ns is None:
+        return ""
+    before, after = verdict.startup_ns
+    if after - before < max(NS_PER_S, before * _LONGER_START):
+        return ""
+    said = f"{format_ns(before)} → {format_ns(after)} until the end of warm-up"
+    steps = verdict.pays_after_steps
+    return f"{said}, earned back after {named_count(steps, 'step')}" if steps is not None else said
+
+
+def _equality(gate: GateResult) -> str:
+    if gate.passed is None:
+        return "not verified"
+    return GATES[gate.gate] if gate.passed else f"not {GATES[gate.gate]}"
+
+
+def _equal(gate: GateResult) -> str:
+    """What was found equal or not, with what was compared, and each word once."""
+    detail = gate.detail.removesuffix(" are equal bit for bit") if gate.passed else gate.detail
+    return f"{_equality(gate)}: {detail}"
+
+
+def particulars(verdict: Verdict) -> list[tuple[str, str]]:
+    """All that a verdict rests on, as names and sentences."""
+    said = []
+    if verdict.setting:
+        said.append(("setting", setting(verdict.setting)))
+    if verdict.saving is not None:
+        said.append(("saving", f"{interval(verdict.saving)} of a step, 95 % interval{_pairs(verdict)}"))
+    if prediction := compared(verdict):
+        said.append(("prediction", prediction))
+    if verdict.resolution is not None:
+        said.append(("resolution", f"{told(verdict.resolution)} of a step: less cannot be told from none"))
+    if verdict.gate is not None:
+        said.append(("numbers", _equal(verdict.gate)))
+    if verdict.mechanism is not None:
+        said.append(("mechanism", _mechanism(verdict.mechanism)))
+    if start := startup(verdict):
+        said.append(("start-up", start))
+    if verdict.peak_memory_bytes is not None:
+        before, after = (format_value(size, "bytes") for size in verdict.peak_memory_bytes)
+        said.append(("peak memory", f"{before} → {after}"))
+    return said
+
+
+def _pairs(verdict: Verdict) -> str:
+    if not verdict.pairs:
+        return ""
+    generations = f" in {named_count(verdict.generations, 'generation')}" if verdict.generations else ""
+    return f", {named_count(verdict.pairs, 'pair')} of blocks{generations}"
+
+
+def _mechanism(moved: Mechanism) -> str:
+    before, after = (
+        "unknown" if number is None else format_value(number, "" if moved.unit == "count" else moved.unit)
+        for number in (moved.before, moved.after)
+    )
+    outcome = {True: "moved", False: "did not move", None: "could not be measured"}[moved.moved]
+    return f"{measure(moved.measure)} {outcome}: {before} → {after}"
+
+
+def final(state: State) -> str:
+    """The number reported: original alone against patched alone. Empty before it was measured."""
+    if state.final is None:
+        return ""
+    before, after = state.final.original_ns, state.final.patched_ns
+    said = f"{format_ns(before)} → {format_ns(after)} per step"
+    if before > 0 and after > 0:
+        change = f"{format_ns(abs(before - after))} or {format_share(abs(before - after) / before)} of each step"
+        said += f": {before / after:.2f} times the throughput, {change} {'saved' if after <= before else 'lost'}"
+    return said
