@@ -52,6 +52,8 @@ class Comparison:
     sure: bool = False
     """One generation was enough, as the saving is larger than the luck of processes."""
     out_of_time: bool = False
+    left: Sequence[str] = ()
+    """What a probe has left as it is in the patched program."""
     failed: tuple[int, ArmFailed] | None = None
     """The side that failed, and how; a program that came to its end is no failure."""
     ended_after: int | None = None
