@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from diagnose.collect.experiments import Probe
+from diagnose.collect.experiments import Probe, load_probes
 from diagnose.model import Finding
 
 LEAST_SHARE = 0.01
 """A finding that is predicted to save less of the step than a fix must (`diagnose.verdict`) needs no probe."""
+
+
+@dataclass(frozen=True)
+class Probing:
+    """Which probes to run."""
+
+    names: tuple[str, ...] = ()
+    """Empty for those that would settle the top findings."""
+    budget_ns: int | None = None
+    quick: bool = False
+
+    def after(self, spent_ns: int) -> Probing:
+        """What is left of the budget: it bounds the whole command, from the start of the program."""
+        return self if self.budget_ns is None else replace(self, budget_ns=max(0, self.budget_ns - spent_ns))
+
+    def chosen(self, findings: Sequence[Finding]) -> list[Probe]:
+        """The probes, in the order in which to run them."""
+        probes = load_probes()
+        return [probes[name] for name in self.names] if self.names else settling(findings, probes)
 
 
 def settling(findings: Sequence[Finding], probes: Mapping[str, Probe]) -> list[Probe]:

@@ -104,7 +104,7 @@ def result_of(name: str, setting: Mapping[str, Any], found: Comparison, resoluti
         setting=setting,
         step_ns=found.step_ns,
         probed_ns=round(found.step_ns * (1 - saving.estimate)),
-        saved_ns=(round(found.step_ns * saving.low), round(found.step_ns * saving.high)),
+        saved_ns=(round(found.step_ns * saving.low), round(found.step_ns * min(saving.high, 1.0))),
         pairs=len(found.pairs),
         generations=found.generations,
         left=tuple(found.left),

@@ -26,6 +26,7 @@ from diagnose.report.phrases import (
     quiet_news,
     sentence,
 )
+from diagnose.report.probes import probe_lines
 from diagnose.report.run_outcome import is_failed, nothing_kept
 from diagnose.report.side_by_side import spread_words, traced_lines
 from diagnose.report.step_bar import bar, is_recorded, legend, slices
@@ -59,6 +60,7 @@ def render(subject: Subject, width: int = WIDTH, colour: bool = False) -> str:
         _cannot_tell(state, width),
         _warnings(state, width),
         _ladder(state, width),
+        probe_lines(state.probes, width),
         fix_lines(state, width),
         _next(state, width),
     ]

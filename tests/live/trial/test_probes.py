@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -140,6 +141,44 @@ def test_forward_only_of_a_program_that_reads_gradients_tells_its_error(tmp_path
 
 def test_no_sync_refuses_a_program_that_reads_nothing_of_a_device(tmp_path: Path) -> None:
     assert "reads nothing of a device" in probed(tmp_path, "no-sync").refused
+
+
+def test_no_communication_takes_the_exchange_of_gradients_away(tmp_path: Path) -> None:
+    train = f"""
+import sys
+{LIGHT_TORCH}
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+torch.set_num_threads(1)
+model = DistributedDataParallel(nn.Linear(2048, 2048), bucket_cap_mb=4)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+x = torch.randn(1, 2048)
+for step in range(100_000):
+    optimizer.zero_grad()
+    model(x).square().mean().backward()
+    norm = model.module.bias.grad.norm()
+    dist.all_reduce(norm)
+    optimizer.step()
+"""
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "train.py").write_text(train)
+    torchrun = str(Path(sysconfig.get_path("scripts")) / "torchrun")
+    program = Program.parse([torchrun, "--nproc-per-node", "2", "train.py"], launcher=True, cwd=project)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), "OMP_NUM_THREADS": "1"}
+    with Bench(program, tmp_path / "trials", SCHEDULE, Deadline(), environment=environment, ranks=2) as bench:
+        copy = bench.probed_copy("no-communication", {})
+        found = result_of("", {}, bench.probe(bench.copy({}, "original"), copy, "probe"), bench.resolution)
+    assert not found.refused, found.refused
+    assert found.saved_ns is not None
+    assert found.saved_ns[0] > 0
+
+
+def test_no_communication_refuses_a_program_of_one_rank(tmp_path: Path) -> None:
+    assert "there is one rank only" in probed(tmp_path, "no-communication").refused
 
 
 def test_each_probe_says_what_it_takes_away_and_when_it_refuses() -> None:

@@ -100,10 +100,10 @@ class Places:
         if key in self._answers and key not in self._changing and self._change.steps >= TRULY_STEPS:
             return self._answers[key]
         answer = ask()
-        if key in self._answers and answer != self._answers[key] and _may_decide(answer):
+        if _may_decide(answer) and answer != self._answers.get(key, answer):
             self._changing.add(key)
             self._change.leave(f"a whole number or truth value that changes, read at {key[0]}:{key[1]}")
-        if not (answer and key[0].endswith(_SCALER)):  # an overflow skips the update, and would for ever
+        if not (key[0].endswith(_SCALER) and answer):  # an overflow skips the update, and would for ever
             self._answers[key] = answer
         return answer
 
