@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sysconfig
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -66,7 +67,15 @@ LONG = 100
 
 
 def probed(
-    tmp_path: Path, name: str, loop: str = LOOP, *, read: int = 0, update: int = 0, backward: int = 0, workers: int = 0
+    tmp_path: Path,
+    name: str,
+    loop: str = LOOP,
+    *,
+    read: int = 0,
+    update: int = 0,
+    backward: int = 0,
+    workers: int = 0,
+    setting: Mapping[str, float] | None = None,
 ) -> ProbeResult:
     project = tmp_path / "project"
     project.mkdir()
@@ -75,8 +84,8 @@ def probed(
     program = Program.parse(["train.py"], cwd=project)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with Bench(program, tmp_path / "trials", SCHEDULE, Deadline(), environment=environment) as bench:
-        copy = bench.probed_copy(name, {})
-        return result_of(name, {}, bench.probe(bench.copy({}, "original"), copy, name), bench.resolution)
+        copy = bench.probed_copy(name, setting or {})
+        return result_of(name, setting or {}, bench.probe(bench.copy({}, "original"), copy, name), bench.resolution)
 
 
 def saves_most(result: ProbeResult) -> bool:
@@ -186,3 +195,12 @@ def test_each_probe_says_what_it_takes_away_and_when_it_refuses() -> None:
         assert "What it takes away\n" in probe.doc, probe.name
         assert "When it refuses\n" in probe.doc, probe.name
         assert not set(probe.measures) & set(probe.bounds), probe.name
+
+
+@pytest.mark.parametrize(("factor", "slower"), [(0.5, False), (4, True)])
+def test_batch_sweep_gives_the_step_with_another_batch(tmp_path: Path, factor: float, slower: bool) -> None:
+    loop = LOOP.replace('batch.pop("x")', 'batch["x"]').replace("optimizer.zero_grad()", "work(len(batch['x']) * 10)")
+    found = probed(tmp_path, "batch-sweep", loop, setting={"factor": factor})
+    assert not found.refused, found.refused
+    assert found.saved_ns is not None
+    assert found.saved_ns[1] < 0 if slower else found.saved_ns[0] > 0

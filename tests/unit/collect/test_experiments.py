@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from diagnose.collect.inside.experiments import cached_input, no_communication, no_sync  # noqa: E402
+from diagnose.collect.inside.experiments import batch_sweep, cached_input, compile_modes, no_communication, no_sync
 
 
 class Standing:
@@ -108,3 +107,45 @@ def test_ranks_that_hand_tensors_to_each_other_are_refused() -> None:
     change = Standing(2)
     no_communication._refused(change, "send")(lambda *_: None)(torch.zeros(1))  # type: ignore[arg-type]
     assert "hand tensors to each other (send)" in change.reasons[0]
+
+
+def test_batch_sweep_repeats_or_cuts_what_has_samples_in_its_first_dimension() -> None:
+    change = Standing()
+    change.torch, change.setting = torch, {"factor": 2}  # type: ignore[attr-defined]
+    batch = {"x": torch.arange(3), "scale": torch.tensor(2.0), "other": torch.zeros(5), "names": ["a", "b", "c"]}
+    made = batch_sweep.resized(change, batch)  # type: ignore[arg-type]
+    assert made["x"].tolist() == [0, 1, 2, 0, 1, 2]
+    assert made["names"] == ["a", "b", "c", "a", "b", "c"]
+    assert (made["scale"].dim(), len(made["other"])) == (0, 5)
+    change.setting = {"factor": 0.25}  # type: ignore[attr-defined]
+    assert batch_sweep.resized(change, (torch.arange(8), [torch.arange(8)]))[0].tolist() == [0, 1]  # type: ignore[arg-type]
+    batch_sweep.resized(change, {"x": 3})  # type: ignore[arg-type]
+    assert "no tensor of a batch has samples" in change.reasons[0]
+
+
+def test_compile_modes_compiles_the_first_model_that_a_training_step_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[object] = []
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    monkeypatch.setattr(torch.nn.Module, "__call__", torch.nn.Module.__call__)
+    call = torch.nn.Module.__call__
+    change = Standing()
+    change.torch = torch  # type: ignore[attr-defined]
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda module: compiled.append(module))
+    torch.nn.Module.__call__ = compile_modes._compiling_first(change, torch.nn.Module, call)  # type: ignore[arg-type]
+    with torch.no_grad():
+        model(torch.zeros(1, 2))
+    torch.nn.ReLU()(torch.zeros(1))
+    assert compiled == []
+    model(torch.zeros(1, 2))
+    assert compiled == [model]
+    assert torch.nn.Module.__call__ is call
+
+
+def test_compile_modes_changes_the_mode_of_the_programs_own_compiling() -> None:
+    change, seen = Standing(), []
+    change.setting = {"mode": "max-autotune"}  # type: ignore[attr-defined]
+    compile_ = compile_modes._in_this_mode(change, lambda *_args, **kwargs: seen.append(kwargs))  # type: ignore[arg-type]
+    compile_(None, mode="default", fullgraph=True)
+    compile_(None, backend="eager")
+    assert seen[0] == {"mode": "max-autotune", "fullgraph": True}
+    assert "the backend eager, which has no modes" in change.reasons[0]

@@ -136,3 +136,20 @@ def test_the_report_tells_steps_bearings_and_what_was_left() -> None:
     assert "two with factor=2" in text
     assert "saves −2.00 ms to 1.00 ms" in text
     assert "three: no answer: no loader" in text
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        ({0.5: 50, 1: 50, 2: 51, 4: 100}, "2 times the program's batch gives as many samples per second as any; twice"),
+        ({0.5: 50, 1: 100, 2: 200}, "0.5 times the program's batch gives as many samples per second as any"),
+        ({1: 50, 2: 80, 4: 120}, "samples per second grow up to the largest batch that was measured, 4 times"),
+    ],
+)
+def test_a_sweep_says_where_samples_per_second_stop_growing(steps: dict[float, int], said: str) -> None:
+    results = [
+        replace(saves(0, 0), setting={"factor": factor}, probed_ns=took * NS_PER_MS) for factor, took in steps.items()
+    ]
+    text = " ".join(as_text(results, 200, colour=False).split())
+    assert said in text
+    assert ("the step waits for the host" in text) == (steps.get(2) == 51)

@@ -28,11 +28,11 @@ MEASURES = ("input-bound",)
 BOUNDS = ("gc-pause", "cpu-contention")
 
 
-def start(change: Change) -> None:
-    """Stand beneath `__next__` of both kinds of iterators."""
+def start(change: Change, altered: Callable[[Any], Any] = lambda batch: batch) -> None:
+    """Stand beneath `__next__` of both kinds of iterators; `altered` makes of a first batch what is handed out."""
     from torch.utils.data import dataloader
 
-    batches = _Batches(change)
+    batches = _Batches(change, altered)
     change.nothing = (
         "no batch came from a torch.utils.data.DataLoader before the measured steps: this probe replaces no other input"
     )
@@ -54,8 +54,9 @@ class _First:
 class _Batches:
     """The first batch of each loader; one that is built anew, as at each epoch, takes that of the one before it."""
 
-    def __init__(self, change: Change) -> None:
+    def __init__(self, change: Change, altered: Callable[[Any], Any]) -> None:
         self._change = change
+        self._altered = altered
         self._first: dict[tuple[Any, ...], list[_First]] = {}
 
     def instead(self, next_data: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -65,7 +66,7 @@ class _Batches:
             alike = self._first.setdefault(_likeness(iterator), [])
             known = _of(alike, iterator._index_sampler)
             if known is None:
-                batch = next_data(iterator)
+                batch = self._altered(next_data(iterator))
                 alike.append(_First(_weakly(iterator._index_sampler), _fresh(batch), _versions(batch)))
                 return batch
             _advance(iterator)
@@ -136,18 +137,19 @@ def _fresh(batch: Any) -> Any:
 
 def _versions(batch: Any) -> list[int]:
     """How often each tensor of a batch was written to."""
-    return [tensor._version for tensor in _tensors(batch)]
+    return [tensor._version for tensor in tensors_of(batch)]
 
 
-def _tensors(batch: Any) -> Iterator[Any]:
+def tensors_of(batch: Any) -> Iterator[Any]:
+    """All tensors of a batch, also of one that is an object with tensors as attributes."""
     if hasattr(batch, "_version"):
         yield batch
     elif isinstance(batch, dict):
         for value in batch.values():
-            yield from _tensors(value)
+            yield from tensors_of(value)
     elif isinstance(batch, (list, tuple)):
         for part in batch:
-            yield from _tensors(part)
+            yield from tensors_of(part)
     elif hasattr(batch, "__dict__"):
         for value in vars(batch).values():
-            yield from _tensors(value) if hasattr(value, "_version") or isinstance(value, (dict, list, tuple)) else ()
+            yield from tensors_of(value) if hasattr(value, "_version") or isinstance(value, (dict, list, tuple)) else ()
